@@ -1,0 +1,1 @@
+"""The core in plain typed Python; setup.py compiles these very files to ``kvfast._compiled``."""

@@ -1,0 +1,39 @@
+"""Builds the compiled twin of kvfast's core; everything else stands in pyproject.toml.
+
+Each module of ``kvfast/_core`` is compiled to ``kvfast/_compiled``, so that both builds can be
+loaded in one process. Where Cython or a C compiler is missing the installation goes on without,
+and ``kvfast.compiled`` is false.
+"""
+
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+ROOT = Path(__file__).parent
+
+
+def compiled_twins() -> list[Extension]:
+    """One extension per module of ``kvfast/_core``; none on a machine without Cython."""
+    try:
+        from Cython.Build import cythonize
+    except ImportError:
+        return []
+    names = sorted(path.stem for path in (ROOT / "kvfast" / "_core").glob("*.py"))
+    extensions: list[Extension] = cythonize(
+        [
+            Extension(f"kvfast._compiled.{name}", [f"kvfast/_core/{name}.py"])
+            for name in names
+            if name != "__init__"
+        ],
+        build_dir="build/cython",
+        # The C types stand in the .pxd files. Read as C types, the annotations of the .py files
+        # would clash with them.
+        compiler_directives={"language_level": 3, "annotation_typing": False},
+    )
+    for extension in extensions:
+        # cythonize() drops this flag; without it a machine with no compiler could not install.
+        extension.optional = True
+    return extensions
+
+
+setup(ext_modules=compiled_twins())
