@@ -1,0 +1,67 @@
+"""Block ids per group: the currency between a scheduler and a manager."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+NULL_BLOCK = 0
+"""The id of the null block: "not needed here" in a block list (KV-POOL-1)."""
+
+
+@dataclass(frozen=True)
+class KVCacheBlocks:
+    """Block ids, one sequence per group, in token order.
+
+    `groups[g][i]` holds tokens i*B … (i+1)*B - 1 of group g (B its block size); 0 is null.
+    Implementations may use any `Sequence[int]`, e.g. an array; equality compares the ids.
+    """
+
+    groups: tuple[Sequence[int], ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", tuple(self.groups))
+
+    @classmethod
+    def empty(cls, num_groups: int) -> KVCacheBlocks:
+        """No blocks in any of `num_groups` groups."""
+        return cls(tuple(() for _ in range(num_groups)))
+
+    @property
+    def is_empty(self) -> bool:
+        """True when no group has a block."""
+        return all(len(ids) == 0 for ids in self.groups)
+
+    def to_lists(self) -> list[list[int]]:
+        """Plain lists, for records and comparison."""
+        return [[int(block) for block in ids] for ids in self.groups]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, KVCacheBlocks):
+            return NotImplemented
+        return self.to_lists() == other.to_lists()
+
+    def __hash__(self) -> int:
+        return hash(tuple(tuple(ids) for ids in self.to_lists()))
+
+
+@dataclass(frozen=True)
+class PrefixHit:
+    """The answer of a look-up (KV-MGR-2).
+
+    `hit_length_tokens` counts from the start of the request. `blocks` covers exactly that many
+    tokens in every group (null where a block is not needed). `uncached_common_prefix_tokens` is
+    how much longer the longest answer of any single look-up was (several groups only; else None).
+    """
+
+    blocks: KVCacheBlocks
+    hit_length_tokens: int
+    uncached_common_prefix_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class GroupHits:
+    """Every group's own longest hit, not reconciled: its blocks and its length in tokens."""
+
+    blocks: KVCacheBlocks
+    hit_lengths_tokens: tuple[int, ...]

@@ -1,0 +1,162 @@
+"""What a manager is made from: groups, pool size, and the switches (KV-CFG-2 …).
+
+Members are checked one by one here. What depends on several of them (block sizes that must divide
+one another, retention that needs a windowed group) is checked by `Implementation.create`, by every
+implementation for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kvspec._check import boolean, int_at_least, one_of
+from kvspec.errors import ConfigError
+from kvspec.policy import Policy
+from kvspec.specs import LayerSpec
+
+HASH_FUNCTIONS: tuple[str, ...] = ("sha256_cbor", "sha256_cbor_64bit", "xxhash_cbor")
+
+
+@dataclass(frozen=True)
+class KVCacheTensor:
+    """One raw allocation: its bytes, the layers that share it, and where it lies when packed.
+
+    `offset_bytes` and `block_stride_bytes` are set only in the packed layout.
+    """
+
+    size_bytes: int
+    shared_by: tuple[str, ...]
+    offset_bytes: int | None = None
+    block_stride_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class KVCacheGroup:
+    """Layers that share one block table.
+
+    `is_eagle_group`: hits of this group drop their last block, which a drafting head recomputes.
+    """
+
+    layer_names: tuple[str, ...]
+    spec: LayerSpec
+    is_eagle_group: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.spec, LayerSpec):
+            raise ConfigError("spec", self.spec, "a LayerSpec")
+        boolean("is_eagle_group", self.is_eagle_group)
+
+
+@dataclass(frozen=True)
+class KVCacheConfig:
+    """The layout of the cache: one pool of `num_blocks` blocks (block 0 is null), and its groups.
+
+    `tensors` may stay empty for a manager: only planning and the device plane read them.
+    """
+
+    num_blocks: int
+    groups: tuple[KVCacheGroup, ...]
+    tensors: tuple[KVCacheTensor, ...] = ()
+
+    def __post_init__(self) -> None:
+        int_at_least("num_blocks", self.num_blocks, 1)
+        for group in self.groups:
+            if not isinstance(group, KVCacheGroup):
+                raise ConfigError("groups", group, "a KVCacheGroup")
+
+
+@dataclass(frozen=True)
+class CustomSpec:
+    """A spec class from outside the contract, and the built-in spec it is managed as.
+
+    Example: a ring-attention layer whose blocks behave as full attention:
+    `CustomSpec(RingSpec, lambda s: FullAttentionSpec(s.block_size, 1, 1, "float16"))`.
+    """
+
+    spec_type: type[LayerSpec]
+    managed_as: Callable[[LayerSpec], LayerSpec]
+
+
+@dataclass(frozen=True)
+class SpecRegistry:
+    """The custom specs of one configuration; nothing about them is global."""
+
+    custom: tuple[CustomSpec, ...] = ()
+
+    def resolve(self, spec: LayerSpec) -> LayerSpec:
+        """The built-in spec that `spec` is managed as (itself, unless its type is registered)."""
+        for entry in self.custom:
+            if type(spec) is entry.spec_type:
+                return entry.managed_as(spec)
+        return spec
+
+
+@dataclass(frozen=True)
+class ManagerConfig:
+    """Everything a manager needs to know; frozen, comparable, writable as a record.
+
+    - `max_model_len_tokens`: longest sequence; slots beyond it are never allocated.
+    - `scheduler_block_size_tokens`: alignment of hits. None: derived (KV-CFG-4).
+    - `hash_block_size_tokens`: tokens per block hash. None: derived (KV-CFG-5).
+    - `max_num_batched_tokens`: most tokens computed in one step; bounds the admission size of
+      windowed groups. None: `max_model_len_tokens`.
+    - `enable_caching`: prefix caching. Off: requests have no hashes, no look-up ever hits.
+    - `use_eagle`: drafting by a head that needs the last block recomputed. When no group is
+      flagged, all are. Flags count even when this is off.
+    - `int_event_hashes`: events show hashes as their low 64 bits instead of bytes.
+    - `dcp_world_size`, `pcp_world_size`: context parallelism; a block then covers
+      `block_size * dcp * pcp` tokens.
+    - `watermark`: fraction of the pool kept free when requests are admitted beside others.
+    - `retention_interval_tokens`: None keeps every reusable block of windowed and Mamba groups;
+      0 only the tail before the replay boundary; k one tail per k tokens besides.
+    - `hash_seed`: text that makes the first parent hash reproducible. None: random per manager.
+    - `residency_sample_rate`: share of allocations whose block is timed, 0 … 1 (KV-STAT-6).
+    """
+
+    kv_cache: KVCacheConfig
+    max_model_len_tokens: int
+    scheduler_block_size_tokens: int | None = None
+    hash_block_size_tokens: int | None = None
+    max_num_batched_tokens: int | None = None
+    enable_caching: bool = True
+    use_eagle: bool = False
+    log_stats: bool = False
+    enable_events: bool = False
+    int_event_hashes: bool = False
+    dcp_world_size: int = 1
+    pcp_world_size: int = 1
+    watermark: float = 0.0
+    retention_interval_tokens: int | None = None
+    hash_function: str = "sha256_cbor"
+    hash_seed: str | None = None
+    residency_sample_rate: float = 0.0
+    policy: Policy = field(default_factory=Policy)
+    registry: SpecRegistry = field(default_factory=SpecRegistry)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kv_cache, KVCacheConfig):
+            raise ConfigError("kv_cache", self.kv_cache, "a KVCacheConfig")
+        int_at_least("max_model_len_tokens", self.max_model_len_tokens, 1)
+        for name in ("scheduler_block_size_tokens", "hash_block_size_tokens"):
+            int_at_least(name, getattr(self, name), 1, optional=True)
+        int_at_least("max_num_batched_tokens", self.max_num_batched_tokens, 1, optional=True)
+        for name in ("enable_caching", "use_eagle", "log_stats", "enable_events"):
+            boolean(name, getattr(self, name))
+        boolean("int_event_hashes", self.int_event_hashes)
+        int_at_least("dcp_world_size", self.dcp_world_size, 1)
+        int_at_least("pcp_world_size", self.pcp_world_size, 1)
+        _fraction("watermark", self.watermark)
+        _fraction("residency_sample_rate", self.residency_sample_rate)
+        interval = self.retention_interval_tokens
+        if interval is not None and (not isinstance(interval, int) or isinstance(interval, bool)):
+            raise ConfigError("retention_interval_tokens", interval, "an int or None")
+        one_of("hash_function", self.hash_function, HASH_FUNCTIONS)
+        if self.hash_seed is not None and not isinstance(self.hash_seed, str):
+            raise ConfigError("hash_seed", self.hash_seed, "a text or None")
+
+
+def _fraction(name: str, value: object) -> None:
+    """Raise ConfigError unless `value` is a number in 0 … 1."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= 1:
+        raise ConfigError(name, value, "a number in 0 … 1")

@@ -1,0 +1,136 @@
+"""Every error of the contract, in one tree.
+
+A refusal for lack of space is a value (`None` or `False`), never an exception (KV-ERR-1). Every
+illegal call raises one of the errors below, which carries the offending values, and leaves the
+state exactly as it was (KV-ERR-2). Errors that a caller would catch as `ValueError`, `KeyError` or
+`LookupError` are also that.
+
+    KVSpecError
+    ├── InvalidArgumentError (ValueError)      a value outside its domain
+    │   ├── ConfigError                        … in a spec or a configuration
+    │   ├── StaleHitError                      hit blocks that no longer hold what they claim
+    │   └── BlockReleaseError                  a reference released that is not held
+    ├── UnknownBlockError (KeyError)           a block id outside 0 … num_blocks - 1
+    ├── UnsupportedError (NotImplementedError) a capability the implementation lacks
+    ├── UnknownImplementationError (LookupError)
+    ├── InvariantViolation                     the implementation, not the caller, is wrong
+    └── FormatError (ValueError)               a malformed file: record, trace, profile
+"""
+
+from __future__ import annotations
+
+
+class KVSpecError(Exception):
+    """Base of all errors of the contract."""
+
+
+class InvalidArgumentError(KVSpecError, ValueError):
+    """A value outside its domain.
+
+    `field` names the argument, `value` is what came, `allowed` says in words what is legal.
+    """
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"{field} = {value!r}: must be {allowed}")
+        self.field = field
+        self.value = value
+        self.allowed = allowed
+
+
+class ConfigError(InvalidArgumentError):
+    """A spec or configuration that cannot be served; `field` names the offending member."""
+
+
+class StaleHitError(InvalidArgumentError):
+    """Hit blocks handed to `allocate_slots` that do not hold what the request's hashes claim.
+
+    Raised when a block was evicted or reused between the look-up and the allocation, or when the
+    ids never came from a look-up (KV-MGR-8).
+    """
+
+    def __init__(self, group: int, index: int, block_id: int) -> None:
+        super().__init__(
+            f"new_computed_blocks[{group}][{index}]",
+            block_id,
+            "a block that carries the hash of that part of the request; look the request up again",
+        )
+        self.group = group
+        self.index = index
+        self.block_id = block_id
+
+
+class BlockReleaseError(InvalidArgumentError):
+    """A block released more often than `pop_blocks_for_free` handed it out (KV-POOL-9)."""
+
+    def __init__(self, block_id: int, released: int, held: int) -> None:
+        super().__init__(
+            "block_ids",
+            block_id,
+            f"released at most {held} times here (popped and not yet returned), not {released}",
+        )
+        self.block_id = block_id
+        self.released = released
+        self.held = held
+
+
+class UnknownBlockError(KVSpecError, KeyError):
+    """A block id outside 0 … num_blocks - 1."""
+
+    def __init__(self, block_id: object, num_blocks: int) -> None:
+        super().__init__(f"block id {block_id!r}: must be an int in 0 … {num_blocks - 1}")
+        self.block_id = block_id
+        self.num_blocks = num_blocks
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # KeyError would show the repr of the sentence
+
+
+class UnsupportedError(KVSpecError, NotImplementedError):
+    """The implementation lacks a capability that the call or the configuration needs."""
+
+    def __init__(self, capability: str, implementation: str) -> None:
+        super().__init__(f"{implementation} does not support {capability}")
+        self.capability = capability
+        self.implementation = implementation
+
+
+class UnknownImplementationError(KVSpecError, LookupError):
+    """No implementation of that name is installed."""
+
+    def __init__(self, name: str, known: tuple[str, ...], reason: str = "") -> None:
+        listed = ", ".join(known) or "none"
+        super().__init__(
+            f"unknown implementation {name!r}{': ' + reason if reason else ''}"
+            f" (installed: {listed}; or give package.module:factory)"
+        )
+        self.name = name
+        self.known = known
+        self.reason = reason
+
+
+class InvariantViolation(KVSpecError):
+    """An invariant of the contract does not hold: the implementation is wrong, not its caller.
+
+    `invariant` is the name in `kvspec.invariants`, `rule` its rule id, `detail` the first offence
+    in words, `state` a readable dump of the snapshot.
+    """
+
+    def __init__(self, invariant: str, rule: str, detail: str, state: str = "") -> None:
+        super().__init__(f"{invariant} ({rule}): {detail}" + (f"\n{state}" if state else ""))
+        self.invariant = invariant
+        self.rule = rule
+        self.detail = detail
+        self.state = state
+
+
+class FormatError(KVSpecError, ValueError):
+    """A file that does not follow its format; names the file, the line and the field."""
+
+    def __init__(self, file: str, line: int | None, field: str | None, problem: str) -> None:
+        where = file + (f", line {line}" if line is not None else "")
+        where += f", field {field!r}" if field is not None else ""
+        super().__init__(f"{where}: {problem}")
+        self.file = file
+        self.line = line
+        self.field = field
+        self.problem = problem

@@ -1,0 +1,296 @@
+"""The protocols: what an implementation offers, and what a manager answers.
+
+An engine talks to a `KVCacheManager`. Everything around it (making managers and requests, saying
+what is supported, planning, cloning for exploration) is the `Implementation`. Implementations are
+found by the entry-point group `kvspec.implementations` or as `package.module:factory`; the factory
+takes no arguments and returns an `Implementation`.
+
+Conventions of every call: an illegal call raises a typed error and changes nothing (KV-ERR-2);
+lack of space is answered by None or False, never by an exception (KV-ERR-1); request ids that the
+manager does not know are not an error, they hold nothing (KV-ERR-4); answers are ids, not objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol, runtime_checkable
+
+from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
+from kvspec.config import ManagerConfig
+from kvspec.events import Event
+from kvspec.planning import Planner
+from kvspec.request import Request, RequestInput
+from kvspec.snapshot import Snapshot
+from kvspec.specs import LayerSpec
+from kvspec.stats import PrefixCacheStats, ResidencySample
+
+
+class Feature(StrEnum):
+    """What an implementation may or may not have; the base is one full-attention group."""
+
+    PREFIX_CACHING = "prefix_caching"
+    MULTIPLE_GROUPS = "multiple_groups"
+    EAGLE = "eagle"
+    CONTEXT_PARALLEL = "context_parallel"
+    EXTERNAL_TOKENS = "external_tokens"
+    DELAYED_CACHING = "delayed_caching"
+    DEFERRED_FREE = "deferred_free"
+    PARTIAL_BLOCKS = "partial_blocks"
+    RETENTION = "retention"
+    EVENTS = "events"
+    STATISTICS = "statistics"
+    RESIDENCY = "residency"
+    CUSTOM_SPECS = "custom_specs"
+    PLANNING = "planning"
+    CLONE = "clone"
+    RESTORE = "restore"
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What an implementation says of itself.
+
+    `spec_types`: the spec classes its groups may have. `hash_functions`: names it can compute.
+    """
+
+    name: str
+    version: str
+    spec_types: frozenset[type[LayerSpec]]
+    hash_functions: frozenset[str]
+    features: frozenset[Feature]
+
+
+@runtime_checkable
+class KVCacheManager(Protocol):
+    """Blocks of one pool for the requests of one engine.
+
+    The life of a request: `get_computed_blocks`, `allocate_slots` with that hit, then
+    `allocate_slots` for each chunk and each decode step, `free` at the end. Not thread-safe.
+    """
+
+    @property
+    def config(self) -> ManagerConfig:
+        """The configuration, with derived block sizes filled in (KV-CFG-4, KV-CFG-5)."""
+
+    @property
+    def none_hash(self) -> bytes:
+        """The parent of every request's first block hash (KV-HASH-3)."""
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Length of the free queue, cached but unreferenced blocks included."""
+
+    @property
+    def usage(self) -> float:
+        """1 - free / (num_blocks - 1); 0.0 when there is only the null block (KV-POOL-12)."""
+
+    def get_computed_blocks(self, request: Request) -> PrefixHit:
+        """The longest cached prefix of the request, at most `num_tokens - 1` tokens (KV-MGR-1).
+
+        Reads: the cache map and `request.block_hashes`. Changes: statistics only. The hit takes no
+        reference: it is valid until the next call that allocates, evicts or resets. Empty when
+        caching is off or the request skips reading the cache (then not counted either).
+        """
+
+    def find_longest_cache_hit_per_group(
+        self, request: Request, max_hit_length_tokens: int
+    ) -> GroupHits:
+        """Every group's own longest hit up to a length, not reconciled (KV-COORD-9). Pure.
+
+        Raises UnsupportedError with fewer than two groups or with caching off.
+        """
+
+    def allocate_slots(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        *,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: KVCacheBlocks | None = None,
+        num_lookahead_tokens: int = 0,
+        num_external_computed_tokens: int = 0,
+        delay_cache_blocks: bool = False,
+        num_encoder_tokens: int = 0,
+        full_sequence_must_fit: bool = False,
+        reserved_blocks: int = 0,
+        has_scheduled_reqs: bool = True,
+    ) -> KVCacheBlocks | None:
+        """Make room for tokens about to be computed (KV-MGR-3 … KV-MGR-10).
+
+        - `num_new_tokens`: tokens to compute now, drafts included.
+        - `num_new_computed_tokens`, `new_computed_blocks`: the hit of a look-up made just before;
+          only for a request that holds nothing yet.
+        - `num_lookahead_tokens`: further slots for a drafter; never cached.
+        - `num_external_computed_tokens`: tokens after the hit whose KV another store brings.
+        - `delay_cache_blocks`: register no hashes now; a later `cache_blocks` does.
+        - `num_encoder_tokens`: tokens of cross attention.
+        - `full_sequence_must_fit`: refuse unless the whole current sequence would fit.
+        - `reserved_blocks`: free blocks to leave for others.
+        - `has_scheduled_reqs`: others run in this step, so the watermark applies to a WAITING or
+          PREEMPTED request.
+
+        Returns the newly allocated blocks per group (hits and external blocks not among them), or
+        None when there is no room: then nothing changed, except that blocks which fell out of the
+        window may have been released (KV-MGR-6).
+        """
+
+    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
+        """Register the hashes of the full blocks among the first tokens (KV-MGR-11).
+
+        `num_computed_tokens` counts from the start. Nothing happens with caching off.
+        """
+
+    def cache_partial_block(
+        self, request: Request, group: int, num_tokens: int
+    ) -> bool:
+        """Make the block that holds token `num_tokens - 1` reachable at that boundary (KV-PART-1).
+
+        For a group whose block size is a larger multiple of the hash block size H; `num_tokens` is
+        a multiple of H and not of the block size. True if the key is registered now or was before,
+        False for a null block.
+        """
+
+    def free(self, request: Request) -> None:
+        """Release all blocks of the request, last block first, group by group (KV-MGR-12)."""
+
+    def pop_blocks_for_free(self, request: Request) -> tuple[int, ...]:
+        """Forget the request but keep its blocks referenced (KV-MGR-13).
+
+        Returns their ids, groups concatenated, in allocation order, null ones included. The caller
+        returns them later through `free_blocks`, in reverse order.
+        """
+
+    def free_blocks(self, block_ids: Sequence[int]) -> None:
+        """Return popped blocks, in one release call, in the given order (KV-MGR-13).
+
+        Raises UnknownBlockError for an id out of range and BlockReleaseError for one that is not
+        (or no longer) popped; null entries are ignored.
+        """
+
+    def remove_skipped_blocks(self, request: Request, total_computed_tokens: int) -> None:
+        """Replace blocks that attention no longer needs by null and release them (KV-MGR-14)."""
+
+    def evict_blocks(self, block_ids: Sequence[int]) -> None:
+        """Drop the cached identity of these blocks, in this order; keep their owners (KV-POOL-10).
+
+        Raises UnknownBlockError for an id out of range; null and unhashed blocks are ignored.
+        """
+
+    def reset_prefix_cache(self) -> bool:
+        """Drop every hash, if no block is in use; else change nothing and answer False."""
+
+    def get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
+        """Per group, leading blocks of this request that all running requests share (KV-MGR-15)."""
+
+    def get_blocks(self, request: Request) -> KVCacheBlocks:
+        """The request's block list per group; empty lists when it holds nothing."""
+
+    def get_unhashed_block_ids(self, request: Request) -> tuple[tuple[int, ...], ...]:
+        """Per group, the request's blocks that are neither null nor cached, in list order."""
+
+    def get_num_blocks_to_allocate(
+        self,
+        request: Request,
+        *,
+        num_tokens: int,
+        total_computed_tokens: int,
+        num_tokens_main_model: int,
+        num_encoder_tokens: int = 0,
+        apply_admission_cap: bool = False,
+    ) -> int:
+        """Free blocks the request would take to have `num_tokens` slots, without a new hit. Pure.
+
+        `num_tokens_main_model`: the same without lookahead. `apply_admission_cap`: count windowed
+        groups with the most they can hold at once.
+        """
+
+    def take_events(self) -> tuple[Event, ...]:
+        """Events since the last call, in order; empties the queue (KV-EVT-1)."""
+
+    def take_new_block_ids(self) -> tuple[int, ...]:
+        """Blocks to be zeroed: newly allocated since the last call, group by group (KV-MGR-16)."""
+
+    def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
+        """Look-up counters since the last call, then reset; None when `log_stats` is off."""
+
+    def take_residency_samples(self) -> tuple[ResidencySample, ...]:
+        """Lives of sampled blocks that ended since the last call (KV-STAT-6)."""
+
+    def new_step_starts(self) -> None:
+        """A scheduling step begins: states registered before it may be used (KV-MAMBA-2)."""
+
+    def snapshot(self) -> Snapshot:
+        """The whole abstract state. Pure; O(pool)."""
+
+
+@runtime_checkable
+class HitRateWindow(Protocol):
+    """Hit rate over the most recent requests (KV-STAT-4)."""
+
+    def observe(self, stats: PrefixCacheStats) -> None:
+        """Take in one update; a `reset` flag clears the window first."""
+
+    @property
+    def num_requests(self) -> int:
+        """Requests in the window."""
+
+    @property
+    def hit_rate(self) -> float:
+        """Hit tokens / queried tokens in the window; 0.0 when nothing was queried."""
+
+
+@runtime_checkable
+class Implementation(Protocol):
+    """The factory of managers, and what else an implementation offers."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this implementation supports."""
+
+    def create(
+        self,
+        config: ManagerConfig,
+        *,
+        check_invariants: bool = True,
+        clock: Callable[[], int] | None = None,
+    ) -> KVCacheManager:
+        """A manager with a fresh pool.
+
+        `check_invariants`: audit the state after every operation, where the implementation can.
+        `clock`: nanoseconds, for residency samples; None is `time.monotonic_ns`. Raises
+        ConfigError (or UnsupportedError for what it lacks); then nothing was created.
+        """
+
+    def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
+        """A request with the hashes of its prompt's full blocks. The manager is not changed.
+
+        Hashes depend on the manager's hash function, seed and hash block size only, so a request
+        may be used with every manager that has the same three.
+        """
+
+    def append_tokens(
+        self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
+    ) -> None:
+        """Append generated tokens to the request and hash the blocks they complete."""
+
+    def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
+        """An empty window over the most recent `max_requests` requests."""
+
+    @property
+    def planner(self) -> Planner | None:
+        """Planning functions (KV-PLAN-*), or None."""
+
+    def clone(self, manager: KVCacheManager) -> KVCacheManager:
+        """An independent copy, queued events and statistics included.
+
+        Raises UnsupportedError without Feature.CLONE.
+        """
+
+    def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
+        """A manager in the state of `snapshot`, with no queued events and fresh statistics.
+
+        Every later answer equals that of the manager the snapshot was taken from. Raises
+        UnsupportedError without Feature.RESTORE.
+        """

@@ -1,0 +1,170 @@
+"""Planning: from layer specs and memory to a cache layout (KV-PLAN-*).
+
+Values and the protocol only. All functions are pure: no input is changed. Sizes are bytes, lengths
+tokens. `layers` is an ordered tuple of (layer name, spec).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from kvspec._check import boolean, int_at_least, one_of
+from kvspec.config import KVCacheConfig, KVCacheGroup
+from kvspec.policy import Policy
+from kvspec.specs import MAMBA_CACHE_MODES, LayerSpec, UniformTypeKVCacheSpecs
+
+Layers: TypeAlias = tuple[tuple[str, LayerSpec], ...]
+
+AUTO_FIT = -1
+"""`original_max_model_len_tokens` that asks for the longest length that fits."""
+
+
+@dataclass(frozen=True)
+class PlanningConfig:
+    """The engine settings that planning reads.
+
+    - `original_max_model_len_tokens`: what the user asked for; AUTO_FIT for "as long as fits".
+    - `num_blocks_override`: this many blocks, whatever the memory.
+    - `block_size`, `hash_block_size`: the configured cache block size and hash block size.
+    - `use_eagle`: None without speculative decoding.
+    - `packed_layout`: one packed tensor layout across groups (`enable_cross_layers_blocks`).
+    """
+
+    max_model_len_tokens: int
+    max_num_batched_tokens: int
+    original_max_model_len_tokens: int | None = None
+    max_encoder_tokens: int = 0
+    dcp_world_size: int = 1
+    pcp_world_size: int = 1
+    disable_hybrid: bool = False
+    num_blocks_override: int | None = None
+    mamba_cache_mode: str = "none"
+    block_size: int = 16
+    hash_block_size: int | None = None
+    enable_caching: bool = True
+    has_connector: bool = False
+    packed_layout: bool = False
+    use_eagle: bool | None = None
+    policy: Policy = Policy()
+
+    def __post_init__(self) -> None:
+        int_at_least("max_model_len_tokens", self.max_model_len_tokens, 1)
+        int_at_least("max_num_batched_tokens", self.max_num_batched_tokens, 1)
+        int_at_least("max_encoder_tokens", self.max_encoder_tokens, 0)
+        int_at_least("dcp_world_size", self.dcp_world_size, 1)
+        int_at_least("pcp_world_size", self.pcp_world_size, 1)
+        boolean("disable_hybrid", self.disable_hybrid)
+        int_at_least("num_blocks_override", self.num_blocks_override, 1, optional=True)
+        one_of("mamba_cache_mode", self.mamba_cache_mode, MAMBA_CACHE_MODES)
+        int_at_least("block_size", self.block_size, 1)
+        int_at_least("hash_block_size", self.hash_block_size, 1, optional=True)
+
+
+@dataclass(frozen=True)
+class SpecProperties:
+    """What a spec implies: bytes per page, and most blocks or bytes of one request.
+
+    Members that do not apply to the spec's type are None.
+    """
+
+    page_size_bytes: int
+    real_page_size_bytes: int | None
+    storage_block_size: int
+    max_memory_usage_bytes: int
+    max_admission_blocks_per_request: int | None
+    kind: str
+    sliding_window_tokens: int | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One layout per worker, and the model length after automatic fitting."""
+
+    configs: tuple[KVCacheConfig, ...]
+    max_model_len_tokens: int
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Tokens that fit at full length, and how many such requests at once."""
+
+    num_tokens: int
+    max_concurrency: float
+
+
+@dataclass(frozen=True)
+class BlockSizes:
+    """Alignment of hits, and tokens per block hash."""
+
+    scheduler_block_size_tokens: int
+    hash_block_size_tokens: int
+
+
+@runtime_checkable
+class Planner(Protocol):
+    """The planning functions; ConfigError where no answer exists."""
+
+    def spec_properties(self, spec: LayerSpec, config: PlanningConfig) -> SpecProperties:
+        """What `spec` implies under `config` (KV-PLAN-1)."""
+
+    def merge(self, specs: Sequence[LayerSpec]) -> LayerSpec:
+        """The one spec of a group with these layers (KV-PLAN-2)."""
+
+    def is_uniform(self, layers: Layers) -> bool:
+        """Whether all layers can be merged into one group."""
+
+    def uniform_type(self, layers: Layers) -> UniformTypeKVCacheSpecs | None:
+        """All layers as one group of one type with different sizes, or None."""
+
+    def unify_hybrid(self, layers: Layers) -> Layers:
+        """Windowed layers turned into full attention, for engines without hybrid support."""
+
+    def unify_page_size(self, layers: Layers) -> Layers:
+        """Layers with equal page sizes: block sizes grown, or pages padded."""
+
+    def groups(self, layers: Layers, config: PlanningConfig) -> tuple[KVCacheGroup, ...]:
+        """The groups of a model (KV-PLAN-5)."""
+
+    def max_memory_usage_bytes(self, layers: Layers, config: PlanningConfig) -> int:
+        """Bytes one request of full length needs at most."""
+
+    def estimate_max_model_len(
+        self, layers: Layers, config: PlanningConfig, available_memory_bytes: int
+    ) -> int:
+        """The longest length, at most the configured one, that fits; 0 if none."""
+
+    def check_enough_memory(
+        self, layers: Layers, config: PlanningConfig, available_memory_bytes: int
+    ) -> None:
+        """Raise ConfigError unless one request of full length fits (KV-PLAN-9)."""
+
+    def config_from_groups(
+        self,
+        groups: tuple[KVCacheGroup, ...],
+        config: PlanningConfig,
+        available_memory_bytes: int,
+    ) -> KVCacheConfig:
+        """Blocks and tensors for these groups."""
+
+    def plan(
+        self,
+        workers: tuple[Layers, ...],
+        config: PlanningConfig,
+        available_memory_bytes: tuple[int, ...],
+    ) -> Plan:
+        """The whole way: from each worker's layers and memory to its layout."""
+
+    def scheduler_config(self, configs: tuple[KVCacheConfig, ...]) -> KVCacheConfig:
+        """The one layout a scheduler works with."""
+
+    def max_concurrency(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> float:
+        """How many requests of full length fit at once."""
+
+    def capacity(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> Capacity:
+        """Tokens and requests the layout can hold."""
+
+    def block_sizes(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> BlockSizes:
+        """The scheduler and hash block sizes (KV-CFG-4, KV-CFG-5)."""

@@ -1,0 +1,150 @@
+"""Requests: what a caller gives, and what a manager reads (KV-REQ-*)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol, runtime_checkable
+
+from kvspec._check import boolean, int_at_least
+from kvspec.errors import InvalidArgumentError
+
+TOKEN_ID_MAX = 2**63 - 1
+"""Largest token id: 64-bit signed, so that every implementation can hold it in an array."""
+
+
+class RequestStatus(StrEnum):
+    """Where a request stands in its scheduler. Only WAITING and PREEMPTED meet the watermark."""
+
+    WAITING = "WAITING"
+    RUNNING = "RUNNING"
+    PREEMPTED = "PREEMPTED"
+
+
+@dataclass(frozen=True)
+class LoRA:
+    """An adapter: its `name` enters every block hash, its `id` only the events."""
+
+    name: str
+    id: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise InvalidArgumentError("lora.name", self.name, "a non-empty text")
+        int_at_least("lora.id", self.id, 0, error=InvalidArgumentError)
+
+
+@dataclass(frozen=True)
+class MultimodalItem:
+    """An image, sound or other item that fills tokens `offset` … `offset + length - 1`.
+
+    `identifier` names the content: equal identifiers mean equal content.
+    """
+
+    identifier: str
+    offset: int
+    length: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.identifier, str):
+            raise InvalidArgumentError("identifier", self.identifier, "a text")
+        int_at_least("offset", self.offset, 0, error=InvalidArgumentError)
+        int_at_least("length", self.length, 1, error=InvalidArgumentError)
+
+
+@dataclass(frozen=True)
+class PromptEmbeddings:
+    """Embeddings that stand for the first `num_tokens` tokens, as raw bytes.
+
+    `data` holds `bytes_per_token` bytes for each token, in token order (KV-HASH-9).
+    """
+
+    data: bytes
+    bytes_per_token: int
+
+    def __post_init__(self) -> None:
+        int_at_least("bytes_per_token", self.bytes_per_token, 1, error=InvalidArgumentError)
+        if not isinstance(self.data, bytes) or len(self.data) % self.bytes_per_token:
+            raise InvalidArgumentError(
+                "data", f"{len(self.data)} bytes", f"a multiple of {self.bytes_per_token} bytes"
+            )
+
+
+@dataclass(frozen=True)
+class RequestInput:
+    """Everything that identifies a request's content; the input of `make_request`.
+
+    `cache_salt`: requests share blocks only when their salts are equal; empty means none.
+    `multimodal`: sorted by offset, not overlapping. `skip_reading_cache`: the request must compute
+    every token itself (prompt log-probabilities, pooling), yet its blocks are cached for others.
+    """
+
+    request_id: str
+    prompt_token_ids: Sequence[int]
+    cache_salt: str | None = None
+    lora: LoRA | None = None
+    multimodal: tuple[MultimodalItem, ...] = ()
+    prompt_embeddings: PromptEmbeddings | None = None
+    skip_reading_cache: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.request_id, str) or not self.request_id:
+            raise InvalidArgumentError("request_id", self.request_id, "a non-empty text")
+        if len(self.prompt_token_ids) == 0:
+            raise InvalidArgumentError("prompt_token_ids", (), "at least one token")
+        if self.cache_salt is not None and not isinstance(self.cache_salt, str):
+            raise InvalidArgumentError("cache_salt", self.cache_salt, "a text or None")
+        end = 0
+        for item in self.multimodal:
+            if item.offset < end:
+                raise InvalidArgumentError(
+                    "multimodal", item, f"sorted and not overlapping: offset at least {end}"
+                )
+            end = item.offset + item.length
+        boolean("skip_reading_cache", self.skip_reading_cache, error=InvalidArgumentError)
+
+
+@runtime_checkable
+class Request(Protocol):
+    """A request as a manager sees it, made by `Implementation.make_request`.
+
+    The caller (a scheduler) owns `num_computed_tokens`, `num_preemptions` and `status` and sets
+    them before each call; the rest changes only through `Implementation.append_tokens`.
+    """
+
+    num_computed_tokens: int
+    """Tokens whose KV is in the cache, drafts that are not yet verified excluded (KV-REQ-3)."""
+    num_preemptions: int
+    """How often the request was preempted; more than 0 counts its look-ups apart."""
+    status: RequestStatus
+
+    @property
+    def request_id(self) -> str:
+        """The name under which a manager keeps the request's blocks."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and generated tokens, all finalised."""
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Prompt tokens only."""
+
+    @property
+    def token_ids(self) -> Sequence[int]:
+        """All finalised tokens in order."""
+
+    @property
+    def block_hashes(self) -> Sequence[bytes]:
+        """Hash k covers tokens k*H … (k+1)*H - 1 and, through its parents, all before (KV-HASH-1).
+
+        Empty when caching is off.
+        """
+
+
+def check_token_ids(token_ids: Sequence[int], *, field: str = "token_ids") -> None:
+    """Raise InvalidArgumentError unless every token is an int in 0 … 2^63 - 1."""
+    for position, token in enumerate(token_ids):
+        if type(token) is not int or not 0 <= token <= TOKEN_ID_MAX:
+            raise InvalidArgumentError(f"{field}[{position}]", token, "an int in 0 … 2^63 - 1")

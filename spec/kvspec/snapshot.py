@@ -1,0 +1,88 @@
+"""The abstract state that every implementation can show.
+
+A snapshot holds facts only, each once: what a reader needs to predict every later answer, nothing
+about how an implementation keeps it. Queued events and statistics are not part of it: they are
+drained by their own calls and decide nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class MambaState:
+    """What an align-mode Mamba group remembers of a request besides its blocks.
+
+    `has_allocated`: it took blocks of its own before. `last_state_index`: the block index of the
+    state that the running step reads, or None.
+    """
+
+    has_allocated: bool
+    last_state_index: int | None
+
+
+@dataclass(frozen=True)
+class RequestState:
+    """A request's bookkeeping, per group.
+
+    `block_ids[g]`: its block list (0 is null). `num_cached_blocks[g]`: leading blocks already
+    handed to the cache, or None when group g has no entry for it. `mamba[g]`: only for align-mode
+    Mamba groups, else None.
+    """
+
+    block_ids: tuple[tuple[int, ...], ...]
+    num_cached_blocks: tuple[int | None, ...]
+    mamba: tuple[MambaState | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The whole state of a manager between two calls.
+
+    - `free_queue`: free block ids, front (next to be taken) to back.
+    - `ref_counts[b]`: references to block b; entry 0 is always 0 (the null block has no count).
+    - `block_keys[b]`: keys under which block b is cached, the primary key first. A key is the
+      block hash followed by the group as 4 big-endian bytes (KV-HASH-6).
+    - `lookup_order`: for each key, the blocks that carry it, first answered first.
+    - `requests`: every request with at least one block or one cached-count entry.
+    - `popped_blocks`: blocks handed out by `pop_blocks_for_free` and not yet returned, ascending,
+      one entry per reference, null blocks left out.
+    - `new_block_ids[g]`: ids queued for zeroing.
+    - `step_keys[g]`: keys registered since the last `new_step_starts` (Mamba groups; else empty).
+    - `reserved_blocks`: blocks set aside for good at start (attention sinks), ascending.
+    """
+
+    num_blocks: int
+    free_queue: tuple[int, ...]
+    ref_counts: tuple[int, ...]
+    block_keys: tuple[tuple[bytes, ...], ...]
+    lookup_order: Mapping[bytes, tuple[int, ...]]
+    requests: Mapping[str, RequestState]
+    popped_blocks: tuple[int, ...] = ()
+    new_block_ids: tuple[tuple[int, ...], ...] = ()
+    step_keys: tuple[frozenset[bytes], ...] = ()
+    reserved_blocks: tuple[int, ...] = field(default=())
+
+    def describe(self) -> str:
+        """A readable dump, for error messages and diffs."""
+        lines = [f"free queue : {_shorten(self.free_queue)}"]
+        in_use = {b: count for b, count in enumerate(self.ref_counts) if count}
+        lines.append(f"references : {_shorten(in_use)}")
+        keys = {b: [k.hex()[:8] for k in ks] for b, ks in enumerate(self.block_keys) if ks}
+        lines.append(f"cached keys: {_shorten(keys)}")
+        for name, state in self.requests.items():
+            lines.append(
+                f"request {name!r}: blocks {_shorten(state.block_ids)},"
+                f" cached {state.num_cached_blocks}"
+            )
+        if self.popped_blocks:
+            lines.append(f"popped     : {_shorten(self.popped_blocks)}")
+        return "\n".join(lines)
+
+
+def _shorten(value: object, limit: int = 400) -> str:
+    """`repr`, cut in the middle of a line that would fill a screen."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[:limit]} … ({len(text)} characters)"

@@ -1,0 +1,275 @@
+"""Layer specs: how one layer stores its KV (KV-CFG-1).
+
+All specs are frozen and hashable; two groups *share a specification* exactly when their specs are
+equal, type included. The class names are the `type` strings of records.
+
+Only declarations live here. What a page weighs in bytes and how many blocks a request may need are
+answers of an implementation's planner (`kvspec.interface.Planner`), not of the value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from kvspec._check import boolean, int_at_least, one_of
+from kvspec.errors import ConfigError
+
+DTYPES: tuple[str, ...] = (
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "int8",
+    "uint8",
+    "int16",
+    "int32",
+    "int64",
+)
+"""Element types a spec may name."""
+
+MAMBA_CACHE_MODES: tuple[str, ...] = ("none", "all", "align")
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """What every spec has: the number of token slots of one block, in tokens."""
+
+    block_size: int
+
+    kind: ClassVar[str] = "custom"
+    """The word that names the kind of spec in events."""
+
+    def __post_init__(self) -> None:
+        int_at_least("block_size", self.block_size, 1)
+
+
+@dataclass(frozen=True)
+class AttentionSpec(LayerSpec):
+    """A layer with keys and values (or one latent) per token.
+
+    `head_size` counts elements, `page_size_padded` bytes. `kv_quant_mode` and
+    `indexes_kv_by_block_stride` matter to planning only.
+    """
+
+    num_kv_heads: int
+    head_size: int
+    dtype: str
+    kv_quant_mode: str = "NONE"
+    page_size_padded: int | None = None
+    indexes_kv_by_block_stride: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        int_at_least("num_kv_heads", self.num_kv_heads, 1)
+        int_at_least("head_size", self.head_size, 1)
+        one_of("dtype", self.dtype, DTYPES)
+        int_at_least("page_size_padded", self.page_size_padded, 1, optional=True)
+        boolean("indexes_kv_by_block_stride", self.indexes_kv_by_block_stride)
+
+
+@dataclass(frozen=True)
+class FullAttentionSpec(AttentionSpec):
+    """Attention over the whole prefix.
+
+    `head_size_v` defaults to `head_size`. `sliding_window` and `attention_chunk_size` are only
+    remembered (a windowed layer managed as full attention); the manager ignores them.
+    """
+
+    head_size_v: int | None = None
+    sliding_window: int | None = None
+    attention_chunk_size: int | None = None
+    non_causal: bool = False
+
+    kind: ClassVar[str] = "full_attention"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.head_size_v is None:
+            object.__setattr__(self, "head_size_v", self.head_size)
+        int_at_least("head_size_v", self.head_size_v, 1)
+        int_at_least("sliding_window", self.sliding_window, 1, optional=True)
+        int_at_least("attention_chunk_size", self.attention_chunk_size, 1, optional=True)
+        boolean("non_causal", self.non_causal)
+
+
+@dataclass(frozen=True)
+class TQFullAttentionSpec(FullAttentionSpec):
+    """Full attention with a compressed slot of `tq_slot_size` bytes per head and token (0: off)."""
+
+    tq_slot_size: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        int_at_least("tq_slot_size", self.tq_slot_size, 0)
+
+
+@dataclass(frozen=True)
+class MLAAttentionSpec(FullAttentionSpec):
+    """Full attention over one latent vector per token."""
+
+    cache_dtype_str: str | None = None
+    alignment: int | None = None
+    compress_ratio: int = 1
+    model_version: str | None = None
+
+    kind: ClassVar[str] = "mla_attention"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        int_at_least("alignment", self.alignment, 1, optional=True)
+        int_at_least("compress_ratio", self.compress_ratio, 1)
+
+
+@dataclass(frozen=True)
+class HiddenStateCacheSpec(MLAAttentionSpec):
+    """Hidden states kept like an MLA latent."""
+
+
+@dataclass(frozen=True)
+class SinkFullAttentionSpec(FullAttentionSpec):
+    """Full attention with `sink_len` tokens of always-present sink blocks."""
+
+    sink_len: int = 0
+
+    kind: ClassVar[str] = "sink_full_attention"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        int_at_least("sink_len", self.sink_len, 0)
+        if self.sink_len % self.block_size:
+            raise ConfigError(
+                "sink_len", self.sink_len, f"a multiple of block_size {self.block_size}"
+            )
+
+
+@dataclass(frozen=True)
+class SlidingWindowSpec(AttentionSpec):
+    """Attention over the last `sliding_window` tokens, the current one included."""
+
+    sliding_window: int = 0
+    head_size_v: int | None = None
+
+    kind: ClassVar[str] = "sliding_window"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        int_at_least("sliding_window", self.sliding_window, 1)
+        if self.head_size_v is None:
+            object.__setattr__(self, "head_size_v", self.head_size)
+        int_at_least("head_size_v", self.head_size_v, 1)
+
+
+@dataclass(frozen=True)
+class SlidingWindowMLASpec(SlidingWindowSpec):
+    """A sliding window over one latent vector per token."""
+
+    cache_dtype_str: str | None = None
+    alignment: int | None = None
+    compress_ratio: int = 1
+    model_version: str | None = None
+
+    kind: ClassVar[str] = "sliding_window_mla"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        int_at_least("alignment", self.alignment, 1, optional=True)
+        int_at_least("compress_ratio", self.compress_ratio, 1)
+
+
+@dataclass(frozen=True)
+class ChunkedLocalAttentionSpec(AttentionSpec):
+    """Attention within fixed chunks of `attention_chunk_size` tokens."""
+
+    attention_chunk_size: int = 0
+
+    kind: ClassVar[str] = "chunked_local_attention"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        int_at_least("attention_chunk_size", self.attention_chunk_size, 1)
+
+
+@dataclass(frozen=True)
+class MambaSpec(LayerSpec):
+    """A linear-state layer: tensors of `shapes` and `dtypes` per block, whatever its tokens.
+
+    `mamba_cache_mode`: `none` keeps one running state, `all` one state per block, `align` the
+    states at block boundaries that a later request may start from. `num_speculative_blocks` more
+    blocks hold the states of drafted tokens.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    page_size_padded: int | None = None
+    mamba_type: str = "MAMBA2"
+    mamba_cache_mode: str = "none"
+    num_speculative_blocks: int = 0
+
+    kind: ClassVar[str] = "mamba"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for shape in self.shapes:
+            for size in shape:
+                int_at_least("shapes", size, 0)
+        for dtype in self.dtypes:
+            one_of("dtypes", dtype, DTYPES)
+        if len(self.shapes) != len(self.dtypes):
+            raise ConfigError("dtypes", self.dtypes, f"one per shape ({len(self.shapes)})")
+        int_at_least("page_size_padded", self.page_size_padded, 1, optional=True)
+        one_of("mamba_cache_mode", self.mamba_cache_mode, MAMBA_CACHE_MODES)
+        int_at_least("num_speculative_blocks", self.num_speculative_blocks, 0)
+
+
+@dataclass(frozen=True)
+class CrossAttentionSpec(AttentionSpec):
+    """Attention over the encoder's tokens; allocated once, never cached."""
+
+    kind: ClassVar[str] = "cross_attention"
+
+
+@dataclass(frozen=True)
+class EncoderOnlyAttentionSpec(AttentionSpec):
+    """Attention that keeps nothing: needs no block at all."""
+
+    kind: ClassVar[str] = "encoder_only_attention"
+
+
+@dataclass(frozen=True)
+class UniformTypeKVCacheSpecs(LayerSpec):
+    """Several layers of one type with different sizes in one group (planning only).
+
+    `kv_cache_specs` pairs each layer name with its spec; all have this block size.
+    """
+
+    kv_cache_specs: tuple[tuple[str, LayerSpec], ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.kv_cache_specs:
+            raise ConfigError("kv_cache_specs", self.kv_cache_specs, "at least one layer")
+
+
+SPEC_TYPES: tuple[type[LayerSpec], ...] = (
+    FullAttentionSpec,
+    TQFullAttentionSpec,
+    MLAAttentionSpec,
+    HiddenStateCacheSpec,
+    SinkFullAttentionSpec,
+    SlidingWindowSpec,
+    SlidingWindowMLASpec,
+    ChunkedLocalAttentionSpec,
+    MambaSpec,
+    CrossAttentionSpec,
+    EncoderOnlyAttentionSpec,
+    UniformTypeKVCacheSpecs,
+)
+"""Every spec the contract knows; `cls.__name__` is its `type` in records."""
+
+
+def spec_fields(spec: LayerSpec) -> dict[str, Any]:
+    """The spec's members by name, in declaration order."""
+    return {name: getattr(spec, name) for name in spec.__dataclass_fields__}
