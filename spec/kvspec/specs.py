@@ -9,7 +9,7 @@ answers of an implementation's planner (`kvspec.interface.Planner`), not of the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from kvspec._check import boolean, int_at_least, one_of
@@ -272,4 +272,4 @@ SPEC_TYPES: tuple[type[LayerSpec], ...] = (
 
 def spec_fields(spec: LayerSpec) -> dict[str, Any]:
     """The spec's members by name, in declaration order."""
-    return {name: getattr(spec, name) for name in spec.__dataclass_fields__}
+    return {field.name: getattr(spec, field.name) for field in fields(spec)}

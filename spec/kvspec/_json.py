@@ -1,0 +1,179 @@
+"""Checked access to JSON values: every error names the file, the line and the field.
+
+A *check* is a function `(value, where) -> value` that raises FormatError unless the value has the
+shape it stands for. JSON's `true` is no number here, and `1.0` is no int.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, TypeVar
+
+from kvspec.errors import FormatError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Where:
+    """A place in a file: `config.groups[0].spec` in line 1 of `full.jsonl`."""
+
+    file: str
+    line: int | None = None
+    field: str = ""
+
+    def member(self, name: str) -> Where:
+        """The place of one member of the object here."""
+        return replace(self, field=f"{self.field}.{name}" if self.field else name)
+
+    def item(self, index: int) -> Where:
+        """The place of one element of the list here."""
+        return replace(self, field=f"{self.field}[{index}]")
+
+    def error(self, problem: str) -> FormatError:
+        """What is wrong here, ready to raise."""
+        return FormatError(self.file, self.line, self.field or None, problem)
+
+
+Check: TypeAlias = Callable[[Any, Where], T]
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """The value's repr, cut so that an error stays one line."""
+    text = repr(value)
+    return text if len(text) <= limit else text[:limit] + "…"
+
+
+def members(
+    value: object, where: Where, required: Mapping[str, Any], optional: Mapping[str, Any]
+) -> dict[str, Any]:
+    """An object that has all `required` members and besides them only `optional` ones."""
+    if not isinstance(value, dict):
+        raise where.error(f"{shown(value)} is not an object")
+    for name in required:
+        if name not in value:
+            raise where.member(name).error("missing")
+    for name in value:
+        if name not in required and name not in optional:
+            known = ", ".join([*required, *optional]) or "none"
+            raise where.member(str(name)).error(f"unknown; known members: {known}")
+    return value
+
+
+def checked_members(
+    value: object,
+    where: Where,
+    required: Mapping[str, Check[Any]],
+    optional: Mapping[str, Check[Any]],
+) -> dict[str, Any]:
+    """Like `members`, and every member has passed its own check."""
+    found = members(value, where, required, optional)
+    checks = {**optional, **required}
+    return {name: checks[name](item, where.member(name)) for name, item in found.items()}
+
+
+def integer(value: object, where: Where) -> int:
+    """An int."""
+    if type(value) is not int:
+        raise where.error(f"{shown(value)} is not an int")
+    return value
+
+
+def count(value: object, where: Where) -> int:
+    """An int that is not negative."""
+    number = integer(value, where)
+    if number < 0:
+        raise where.error(f"{number} is negative")
+    return number
+
+
+def real(value: object, where: Where) -> float:
+    """A number, as a double."""
+    if type(value) is not float and type(value) is not int:
+        raise where.error(f"{shown(value)} is not a number")
+    return float(value)
+
+
+def boolean(value: object, where: Where) -> bool:
+    """`true` or `false`."""
+    if type(value) is not bool:
+        raise where.error(f"{shown(value)} is not true or false")
+    return value
+
+
+def text(value: object, where: Where) -> str:
+    """A string."""
+    if type(value) is not str:
+        raise where.error(f"{shown(value)} is not a string")
+    return value
+
+
+def null(value: object, where: Where) -> None:
+    """Nothing."""
+    if value is not None:
+        raise where.error(f"{shown(value)} is not null")
+
+
+def anything(value: object, where: Where) -> Any:
+    """Any JSON value."""
+    return value
+
+
+def hex_bytes(value: object, where: Where) -> bytes:
+    """Bytes written as lower-case hexadecimal digits."""
+    digits = text(value, where)
+    try:
+        data = bytes.fromhex(digits)
+    except ValueError:
+        raise where.error(f"{shown(digits)} is not a string of hexadecimal digits") from None
+    if data.hex() != digits:  # fromhex also takes capitals and spaces
+        raise where.error(f"{shown(digits)} is not lower-case hexadecimal without spaces")
+    return data
+
+
+def hex_text(value: object, where: Where) -> str:
+    """Hexadecimal digits, kept as text."""
+    return hex_bytes(value, where).hex()
+
+
+def optional(check: Check[T]) -> Check[T | None]:
+    """Null, or what `check` accepts."""
+
+    def inner(value: Any, where: Where) -> T | None:
+        return None if value is None else check(value, where)
+
+    return inner
+
+
+def list_of(check: Check[T]) -> Check[list[T]]:
+    """A list whose elements all pass `check`."""
+
+    def inner(value: Any, where: Where) -> list[T]:
+        if not isinstance(value, list):
+            raise where.error(f"{shown(value)} is not a list")
+        return [check(item, where.item(index)) for index, item in enumerate(value)]
+
+    return inner
+
+
+def object_of(check: Check[T]) -> Check[dict[str, T]]:
+    """An object with any names, whose values all pass `check`."""
+
+    def inner(value: Any, where: Where) -> dict[str, T]:
+        if not isinstance(value, dict):
+            raise where.error(f"{shown(value)} is not an object")
+        return {name: check(item, where.member(name)) for name, item in value.items()}
+
+    return inner
+
+
+def structure(
+    required: Mapping[str, Check[Any]], optional_members: Mapping[str, Check[Any]] | None = None
+) -> Check[dict[str, Any]]:
+    """An object with these members."""
+
+    def inner(value: Any, where: Where) -> dict[str, Any]:
+        return checked_members(value, where, required, optional_members or {})
+
+    return inner

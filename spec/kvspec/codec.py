@@ -1,0 +1,356 @@
+"""JSON and back: specs, groups, configurations.
+
+The member names are those of the record files (`docs/records.md` of this repository describes
+them); where they differ from the dataclasses, the tables below say so. Decoding is strict: an
+unknown or missing member, a wrong type or a value the dataclass refuses is a FormatError that
+names the field. A member with a default may be left out. Encoding writes every member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any, TypeAlias, TypeVar, get_type_hints
+
+from kvspec._json import (
+    Check,
+    Where,
+    boolean,
+    checked_members,
+    count,
+    integer,
+    list_of,
+    optional,
+    real,
+    text,
+)
+from kvspec.config import KVCacheConfig, KVCacheGroup, KVCacheTensor, ManagerConfig
+from kvspec.errors import ConfigError, InvalidArgumentError
+from kvspec.planning import Layers, PlanningConfig
+from kvspec.policy import Policy
+from kvspec.specs import SPEC_TYPES, LayerSpec, UniformTypeKVCacheSpecs, spec_fields
+
+JSONObject: TypeAlias = dict[str, Any]
+D = TypeVar("D")
+
+
+def encode_spec(spec: LayerSpec) -> JSONObject:
+    """`{"type": class name, …}` with every member of the spec."""
+    values = {name: _plain(value) for name, value in spec_fields(spec).items()}
+    if isinstance(spec, UniformTypeKVCacheSpecs):
+        values["kv_cache_specs"] = encode_layers(spec.kv_cache_specs)
+    return {"type": type(spec).__name__, **values}
+
+
+def decode_spec(value: object, where: Where) -> LayerSpec:
+    """The spec that `value` describes; only built-in types."""
+    if not isinstance(value, dict) or "type" not in value:
+        raise where.member("type").error("missing; a spec is an object with a type")
+    by_name = {cls.__name__: cls for cls in SPEC_TYPES}
+    name = text(value["type"], where.member("type"))
+    if name not in by_name:
+        raise where.member("type").error(f"unknown type {name!r}; known: {', '.join(by_name)}")
+    rest = {key: item for key, item in value.items() if key != "type"}
+    return _decode_dataclass(by_name[name], rest, where)
+
+
+def encode_layers(layers: Layers) -> list[list[Any]]:
+    """`[[layer name, spec], …]` in order."""
+    return [[name, encode_spec(spec)] for name, spec in layers]
+
+
+def decode_layers(value: object, where: Where) -> Layers:
+    """Layers in order; a name may come only once."""
+    pairs = []
+    for index, item in enumerate(list_of(_pair)(value, where)):
+        at = where.item(index)
+        pairs.append((text(item[0], at.item(0)), decode_spec(item[1], at.item(1))))
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise where.error(f"layer {name!r} is given twice")
+    return tuple(pairs)
+
+
+def _pair(value: object, where: Where) -> list[Any]:
+    """A list of two elements."""
+    if not isinstance(value, list) or len(value) != 2:
+        raise where.error("not a list of layer name and spec")
+    return value
+
+
+def encode_group(group: KVCacheGroup) -> JSONObject:
+    """`{"layer_names", "spec", "is_eagle_group"}`."""
+    return {
+        "layer_names": list(group.layer_names),
+        "spec": encode_spec(group.spec),
+        "is_eagle_group": group.is_eagle_group,
+    }
+
+
+def decode_group(value: object, where: Where) -> KVCacheGroup:
+    """One group."""
+    found = checked_members(
+        value,
+        where,
+        {"layer_names": list_of(text), "spec": decode_spec},
+        {"is_eagle_group": boolean},
+    )
+    return KVCacheGroup(
+        tuple(found["layer_names"]), found["spec"], found.get("is_eagle_group", False)
+    )
+
+
+def encode_groups(groups: tuple[KVCacheGroup, ...]) -> list[JSONObject]:
+    """All groups, in order."""
+    return [encode_group(group) for group in groups]
+
+
+def decode_groups(value: object, where: Where) -> tuple[KVCacheGroup, ...]:
+    """All groups, in order."""
+    return tuple(list_of(decode_group)(value, where))
+
+
+def encode_tensor(tensor: KVCacheTensor) -> JSONObject:
+    """`{"size", "shared_by", "offset", "block_stride"}`; both latter are 0 unless packed."""
+    return {
+        "size": tensor.size_bytes,
+        "shared_by": list(tensor.shared_by),
+        "offset": tensor.offset_bytes or 0,
+        "block_stride": tensor.block_stride_bytes or 0,
+    }
+
+
+def decode_tensor(value: object, where: Where) -> KVCacheTensor:
+    """One tensor. A `block_stride` of 0 means the tensor is not packed, its `offset` is 0 then."""
+    found = checked_members(
+        value,
+        where,
+        {"size": count, "shared_by": list_of(text)},
+        {"offset": count, "block_stride": count},
+    )
+    offset, stride = found.get("offset", 0), found.get("block_stride", 0)
+    if stride == 0 and offset != 0:
+        raise where.member("offset").error(f"{offset} although block_stride is 0 (not packed)")
+    packed = stride != 0
+    return KVCacheTensor(
+        size_bytes=found["size"],
+        shared_by=tuple(found["shared_by"]),
+        offset_bytes=offset if packed else None,
+        block_stride_bytes=stride if packed else None,
+    )
+
+
+def encode_kv_cache(kv_cache: KVCacheConfig) -> JSONObject:
+    """`{"num_blocks", "kv_cache_tensors", "kv_cache_groups"}`."""
+    return {
+        "num_blocks": kv_cache.num_blocks,
+        "kv_cache_tensors": [encode_tensor(tensor) for tensor in kv_cache.tensors],
+        "kv_cache_groups": encode_groups(kv_cache.groups),
+    }
+
+
+def decode_kv_cache(value: object, where: Where) -> KVCacheConfig:
+    """One cache layout."""
+    found = checked_members(
+        value,
+        where,
+        {
+            "num_blocks": count,
+            "kv_cache_tensors": list_of(decode_tensor),
+            "kv_cache_groups": decode_groups,
+        },
+        {},
+    )
+    return _build(
+        KVCacheConfig,
+        where,
+        {},
+        num_blocks=found["num_blocks"],
+        groups=found["kv_cache_groups"],
+        tensors=tuple(found["kv_cache_tensors"]),
+    )
+
+
+# Member of a record's `config` -> field of ManagerConfig and the check of its value.
+_MANAGER_MEMBERS: Mapping[str, tuple[str, Check[Any]]] = {
+    "max_model_len": ("max_model_len_tokens", integer),
+    "scheduler_block_size": ("scheduler_block_size_tokens", optional(integer)),
+    "hash_block_size": ("hash_block_size_tokens", optional(integer)),
+    "max_num_batched_tokens": ("max_num_batched_tokens", optional(integer)),
+    "enable_caching": ("enable_caching", boolean),
+    "use_eagle": ("use_eagle", boolean),
+    "log_stats": ("log_stats", boolean),
+    "enable_kv_cache_events": ("enable_events", boolean),
+    "kv_events_use_int_block_hashes": ("int_event_hashes", boolean),
+    "dcp_world_size": ("dcp_world_size", integer),
+    "pcp_world_size": ("pcp_world_size", integer),
+    "watermark": ("watermark", real),
+    "prefix_cache_retention_interval": ("retention_interval_tokens", optional(integer)),
+    "hash_function": ("hash_function", text),
+    "python_hash_seed": ("hash_seed", optional(text)),
+}
+
+
+def encode_manager_config(config: ManagerConfig) -> JSONObject:
+    """The `config` of a record's header.
+
+    Three members are written only where they are needed: `policy` when it isn't the profile
+    `vllm-0.24`, `tensors` and `residency_sample_rate` when they are there. Custom specs are code
+    and can't be written: InvalidArgumentError.
+    """
+    if config.registry.custom:
+        raise InvalidArgumentError("registry", config.registry, "empty: a record can't hold code")
+    value: JSONObject = {
+        "num_blocks": config.kv_cache.num_blocks,
+        "groups": encode_groups(config.kv_cache.groups),
+    }
+    for member, (field, _) in _MANAGER_MEMBERS.items():
+        value[member] = getattr(config, field)
+    value["watermark"] = float(config.watermark)
+    if config.kv_cache.tensors:
+        value["tensors"] = [encode_tensor(tensor) for tensor in config.kv_cache.tensors]
+    if config.residency_sample_rate:
+        value["residency_sample_rate"] = float(config.residency_sample_rate)
+    if config.policy != Policy.vllm_0_24():
+        value["policy"] = encode_policy(config.policy)
+    return value
+
+
+def decode_manager_config(value: object, where: Where) -> ManagerConfig:
+    """A manager's configuration, under the profile `vllm-0.24` unless it has a `policy`."""
+    checks = {member: check for member, (_, check) in _MANAGER_MEMBERS.items()}
+    found = checked_members(
+        value,
+        where,
+        {"num_blocks": integer, "groups": decode_groups, **checks},
+        {
+            "tensors": list_of(decode_tensor),
+            "residency_sample_rate": real,
+            "policy": decode_policy,
+        },
+    )
+    kv_cache = _build(
+        KVCacheConfig,
+        where,
+        {},
+        num_blocks=found["num_blocks"],
+        groups=found["groups"],
+        tensors=tuple(found.get("tensors", ())),
+    )
+    values = {field: found[member] for member, (field, _) in _MANAGER_MEMBERS.items()}
+    return _build(
+        ManagerConfig,
+        where,
+        {field: member for member, (field, _) in _MANAGER_MEMBERS.items()},
+        kv_cache=kv_cache,
+        residency_sample_rate=found.get("residency_sample_rate", 0.0),
+        policy=found.get("policy", Policy.vllm_0_24()),
+        **values,
+    )
+
+
+# Member of a planning record's `config` -> field of PlanningConfig and the check of its value.
+_PLANNING_MEMBERS: Mapping[str, tuple[str, Check[Any]]] = {
+    "max_model_len": ("max_model_len_tokens", integer),
+    "original_max_model_len": ("original_max_model_len_tokens", optional(integer)),
+    "decode_context_parallel_size": ("dcp_world_size", integer),
+    "prefill_context_parallel_size": ("pcp_world_size", integer),
+    "max_num_batched_tokens": ("max_num_batched_tokens", integer),
+    "max_num_encoder_input_tokens": ("max_encoder_tokens", integer),
+    "disable_hybrid_kv_cache_manager": ("disable_hybrid", boolean),
+    "num_gpu_blocks_override": ("num_blocks_override", optional(integer)),
+    "mamba_cache_mode": ("mamba_cache_mode", text),
+    "block_size": ("block_size", integer),
+    "hash_block_size": ("hash_block_size", optional(integer)),
+    "enable_prefix_caching": ("enable_caching", boolean),
+    "kv_transfer": ("has_connector", boolean),
+    "use_eagle": ("use_eagle", optional(boolean)),
+}
+
+
+def encode_planning_config(config: PlanningConfig) -> JSONObject:
+    """The `config` of a planning record; `policy` only when it isn't the profile `vllm-0.24`."""
+    value = {member: getattr(config, field) for member, (field, _) in _PLANNING_MEMBERS.items()}
+    value["enable_cross_layers_blocks"] = "true" if config.packed_layout else None
+    if config.policy != Policy.vllm_0_24():
+        value["policy"] = encode_policy(config.policy)
+    return value
+
+
+def decode_planning_config(value: object, where: Where) -> PlanningConfig:
+    """A planning configuration, under the profile `vllm-0.24` unless it has a `policy`."""
+    checks = {member: check for member, (_, check) in _PLANNING_MEMBERS.items()}
+    found = checked_members(
+        value,
+        where,
+        {**checks, "enable_cross_layers_blocks": optional(text)},
+        {"policy": decode_policy},
+    )
+    # The option is a text of the connector's own; only "true", however it is written, means yes.
+    packed = (found["enable_cross_layers_blocks"] or "").lower() == "true"
+    values = {field: found[member] for member, (field, _) in _PLANNING_MEMBERS.items()}
+    return _build(
+        PlanningConfig,
+        where,
+        {field: member for member, (field, _) in _PLANNING_MEMBERS.items()},
+        packed_layout=packed,
+        policy=found.get("policy", Policy.vllm_0_24()),
+        **values,
+    )
+
+
+def encode_policy(policy: Policy) -> JSONObject:
+    """Every member of the policy by its name."""
+    return {field.name: getattr(policy, field.name) for field in fields(policy)}
+
+
+def decode_policy(value: object, where: Where) -> Policy:
+    """A policy; members left out have the value that the rules give them."""
+    return _decode_dataclass(Policy, value, where)
+
+
+# Check and conversion for each type that a member of a spec or a policy is annotated with.
+_BY_TYPE: Mapping[Any, Check[Any]] = {
+    int: integer,
+    str: text,
+    bool: boolean,
+    int | None: optional(integer),
+    str | None: optional(text),
+    tuple[str, ...]: list_of(text),
+    tuple[tuple[int, ...], ...]: list_of(list_of(integer)),
+    tuple[tuple[str, LayerSpec], ...]: decode_layers,
+}
+
+
+def _decode_dataclass(cls: type[D], value: object, where: Where) -> D:
+    """An instance of `cls` from an object with its fields by name."""
+    hints = get_type_hints(cls)
+    required: dict[str, Check[Any]] = {}
+    optional_members: dict[str, Check[Any]] = {}
+    for field in fields(cls):  # type: ignore[arg-type]  # every caller passes a dataclass
+        target = required if field.default is MISSING else optional_members
+        target[field.name] = _BY_TYPE[hints[field.name]]
+    found = checked_members(value, where, required, optional_members)
+    return _build(cls, where, {}, **{name: _frozen(item) for name, item in found.items()})
+
+
+def _build(cls: type[D], where: Where, names: Mapping[str, str], **values: Any) -> D:
+    """`cls(**values)`; a value that it refuses becomes a FormatError under its name in the file."""
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        at = where.member(names.get(error.field, error.field))
+        if error.field not in values:
+            raise at.error(f"missing; must be {error.allowed}") from None
+        raise at.error(f"{error.value!r}: must be {error.allowed}") from None
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists, at any depth."""
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _frozen(value: Any) -> Any:
+    """Lists as tuples, at any depth."""
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value

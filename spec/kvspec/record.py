@@ -1,0 +1,114 @@
+"""Operation records: what was asked of a manager, what it answered, and its state afterwards.
+
+A record file is a header, one line per operation, and a footer; a planning file is a header and
+one line per call of a planning function. `docs/records.md` describes both, `kvspec.record_file`
+reads and writes them. Values stay in their JSON form; only the configuration is decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvspec.config import ManagerConfig
+
+TRACE_FORMAT = "kv-cache-manager-trace"
+PLANNING_FORMAT = "kv-cache-planning"
+VERSION = 1
+"""The version of both formats that this package reads and writes."""
+
+SMALL_POOL_BLOCKS = 64
+"""Up to this many blocks a record shows the state itself; beyond, its SHA-256."""
+
+STATE_FIELDS = ("free_queue", "ref_cnt", "block_hash", "req_blocks", "num_cached_block")
+"""The fields of the abstract state in records."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a record shows of a manager after a call.
+
+    `state` holds the state fields that changed (small pools; all five at the start), `dup_order`
+    the blocks of each key that several blocks carry, where that changed. In large pools
+    `state_sha256` and `state_parts` stand for both.
+    """
+
+    num_free_blocks: int
+    usage: float
+    state: Mapping[str, Any] = field(default_factory=dict)
+    dup_order: Mapping[str, list[int]] | None = None
+    state_sha256: str | None = None
+    state_parts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Header:
+    """The first line: how the manager was made, and what it looked like.
+
+    With `raises` building the manager must fail with this error, and `initial` is None.
+    """
+
+    config: ManagerConfig
+    none_hash: bytes
+    initial: Observed | None
+    source: str = "kvspec"
+    scenario: str = ""
+    seed: int = 0
+    quirks: tuple[str, ...] = ()
+    raises: str | None = None
+    message: str | None = None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether records show the state itself and not only its hash."""
+        return self.config.kv_cache.num_blocks <= SMALL_POOL_BLOCKS
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One call and what came of it: a result, or the error it `raises`.
+
+    `line` is where it stands in its file (0: not from a file).
+    """
+
+    index: int
+    name: str
+    request_id: str | None
+    arguments: Mapping[str, Any]
+    observed: Observed
+    result: Any = None
+    raises: str | None = None
+    message: str | None = None
+    quirks: tuple[str, ...] = ()
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class Footer:
+    """The last line: how many operations there were, and informative counters."""
+
+    num_ops: int
+    coverage: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PlanningHeader:
+    """The first line of a planning file."""
+
+    source: str
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class PlanningRecord:
+    """One call of a planning function: its output, or the error it `raises`."""
+
+    id: int
+    function: str
+    input: Mapping[str, Any]
+    output: Any = None
+    raises: str | None = None
+    message: str | None = None
+    quirks: tuple[str, ...] = ()
+    line: int = 0

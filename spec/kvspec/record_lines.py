@@ -1,0 +1,312 @@
+"""The lines of record files: from JSON to the values of `kvspec.record`, and back.
+
+Decoding checks every member; a problem is a FormatError that names file, line and field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from kvspec._json import (
+    Check,
+    Where,
+    anything,
+    checked_members,
+    count,
+    hex_bytes,
+    hex_text,
+    integer,
+    list_of,
+    null,
+    object_of,
+    optional,
+    real,
+    shown,
+    text,
+)
+from kvspec.codec import decode_manager_config, encode_manager_config
+from kvspec.event_codec import decode_event
+from kvspec.operations import OPERATIONS, check_arguments
+from kvspec.record import (
+    PLANNING_FORMAT,
+    STATE_FIELDS,
+    TRACE_FORMAT,
+    VERSION,
+    Footer,
+    Header,
+    Observed,
+    Operation,
+    PlanningHeader,
+    PlanningRecord,
+)
+
+TRACE_ERRORS = ("ValueError", "KeyError", "LookupError", "NotImplementedError")
+PLANNING_ERRORS = ("ValueError", "NotImplementedError", "AssertionError")
+
+_STATE_CHECKS: Mapping[str, Check[Any]] = {
+    "free_queue": list_of(count),
+    "ref_cnt": list_of(count),
+    "block_hash": list_of(optional(hex_text)),
+    "req_blocks": object_of(list_of(list_of(count))),
+    "num_cached_block": object_of(list_of(optional(count))),
+}
+
+
+def decode_header(value: object, where: Where) -> Header | PlanningHeader:
+    """The header of either format, after a look at format and version."""
+    if not isinstance(value, dict) or value.get("type") != "header":
+        raise where.error('the first line must be a header: an object with "type": "header"')
+    kind = value.get("format")
+    if kind not in (TRACE_FORMAT, PLANNING_FORMAT):
+        raise where.member("format").error(
+            f"{shown(kind)} is not {TRACE_FORMAT!r} or {PLANNING_FORMAT!r}"
+        )
+    if value.get("version") != VERSION or type(value["version"]) is not int:
+        raise where.member("version").error(
+            f"{shown(value.get('version'))}: this kvspec reads version {VERSION};"
+            " convert the file or install a kvspec that reads it"
+        )
+    common: dict[str, Check[Any]] = {"type": text, "format": text, "version": integer}
+    if kind == PLANNING_FORMAT:
+        found = checked_members(
+            value, where, {**common, "source": text}, {"seed": integer, "num_records": count}
+        )
+        return PlanningHeader(found["source"], found.get("seed", 0))
+    return _decode_trace_header(value, where, common)
+
+
+def _decode_trace_header(value: object, where: Where, common: Mapping[str, Check[Any]]) -> Header:
+    """The header of a trace."""
+    found = checked_members(
+        value,
+        where,
+        {
+            **common,
+            "source": text,
+            "scenario": text,
+            "seed": integer,
+            "config": decode_manager_config,
+            "none_hash": hex_bytes,
+            "initial": anything,
+        },
+        {"quirks": list_of(text), "raises": _one_of(TRACE_ERRORS), "message": text},
+    )
+    header = Header(
+        config=found["config"],
+        none_hash=found["none_hash"],
+        initial=None,
+        source=found["source"],
+        scenario=found["scenario"],
+        seed=found["seed"],
+        quirks=tuple(found.get("quirks", ())),
+        raises=found.get("raises"),
+        message=found.get("message"),
+    )
+    at = where.member("initial")
+    if header.raises is not None:
+        null(found["initial"], at)
+        return header
+    if not isinstance(found["initial"], dict):
+        raise at.error(f"{shown(found['initial'])} is not an object")
+    initial = _decode_observed(found["initial"], at, header.is_small)
+    missing = [name for name in STATE_FIELDS if header.is_small and name not in initial.state]
+    if missing:
+        raise at.member(f"state.{missing[0]}").error("missing; the initial state is complete")
+    return replace(header, initial=initial)
+
+
+def decode_operation(value: object, where: Where, header: Header, index: int) -> Operation:
+    """One operation line."""
+    if header.raises is not None:
+        raise where.error("an operation, although building the manager must fail")
+    if not isinstance(value, dict):
+        raise where.error(f"{shown(value)} is not an object")
+    name = text(value.get("op"), where.member("op"))
+    if name not in OPERATIONS:
+        raise where.member("op").error(f"unknown operation {name!r}")
+    shape = OPERATIONS[name]
+    observed = {key: item for key, item in value.items() if key in _OBSERVED_MEMBERS}
+    required: dict[str, Check[Any]] = {"i": integer, "op": text, "args": anything}
+    if shape.on_request:
+        required["req"] = text
+    rest = {key: item for key, item in value.items() if key not in _OBSERVED_MEMBERS}
+    found = _with_outcome(rest, where, required, {"result": shape.result}, TRACE_ERRORS)
+    if found["i"] != index:
+        raise where.member("i").error(f"{found['i']} where {index} is due")
+    result = found.get("result")
+    if name == "take_events" and result is not None:
+        for position, event in enumerate(result):
+            decode_event(
+                event,
+                where.member("result").item(position),
+                int_hashes=header.config.int_event_hashes,
+            )
+    return Operation(
+        index=index,
+        name=name,
+        request_id=found.get("req"),
+        arguments=check_arguments(shape, found["args"], where.member("args")),
+        observed=_decode_observed(observed, where, header.is_small),
+        result=result,
+        raises=found.get("raises"),
+        message=found.get("message"),
+        quirks=tuple(found.get("quirks", ())),
+        line=where.line or 0,
+    )
+
+
+_OBSERVED_MEMBERS = (
+    "num_free_blocks",
+    "usage",
+    "state",
+    "dup_order",
+    "state_sha256",
+    "state_parts",
+)
+
+
+def _decode_observed(value: Mapping[str, Any], where: Where, is_small: bool) -> Observed:
+    """What the record shows of the manager: the state itself or, in large pools, its hash."""
+    required: dict[str, Check[Any]] = {"num_free_blocks": count, "usage": real}
+    possible: dict[str, Check[Any]]
+    if is_small:
+        possible = {"state": _state, "dup_order": object_of(_duplicates)}
+    else:
+        required["state_sha256"] = hex_text
+        possible = {"state_parts": _parts}
+    found = checked_members(dict(value), where, required, possible)
+    return Observed(
+        num_free_blocks=found["num_free_blocks"],
+        usage=found["usage"],
+        state=found.get("state", {}),
+        dup_order=found.get("dup_order"),
+        state_sha256=found.get("state_sha256"),
+        state_parts=found.get("state_parts", {}),
+    )
+
+
+def _state(value: object, where: Where) -> dict[str, Any]:
+    """Some of the five state fields."""
+    return checked_members(value, where, {}, _STATE_CHECKS)
+
+
+def _parts(value: object, where: Where) -> dict[str, Any]:
+    """Hashes of some of the five state fields."""
+    return checked_members(value, where, {}, dict.fromkeys(STATE_FIELDS, hex_text))
+
+
+def _duplicates(value: object, where: Where) -> list[int]:
+    """The blocks under one key."""
+    blocks = list_of(count)(value, where)
+    if len(blocks) < 2:
+        raise where.error(f"{blocks}: a key is listed when at least two blocks carry it")
+    return blocks
+
+
+def decode_footer(value: object, where: Where, operations: int) -> Footer:
+    """The footer, whose count must agree with the lines before it."""
+    found = checked_members(
+        value, where, {"type": text, "num_ops": count, "coverage": object_of(integer)}, {}
+    )
+    if found["num_ops"] != operations:
+        raise where.member("num_ops").error(f"{found['num_ops']}, but {operations} came before")
+    return Footer(found["num_ops"], found["coverage"])
+
+
+def decode_planning_record(value: object, where: Where) -> PlanningRecord:
+    """One planning line; its input is checked by whoever calls the function."""
+    required: dict[str, Check[Any]] = {"id": integer, "fn": text, "input": object_of(anything)}
+    found = _with_outcome(value, where, required, {"output": anything}, PLANNING_ERRORS)
+    return PlanningRecord(
+        id=found["id"],
+        function=found["fn"],
+        input=found["input"],
+        output=found.get("output"),
+        raises=found.get("raises"),
+        message=found.get("message"),
+        quirks=tuple(found.get("quirks", ())),
+        line=where.line or 0,
+    )
+
+
+def _with_outcome(
+    value: object,
+    where: Where,
+    required: Mapping[str, Check[Any]],
+    answer: Mapping[str, Check[Any]],
+    errors: tuple[str, ...],
+) -> dict[str, Any]:
+    """The members of a call and of what came of it: the answer, or `raises` in its place."""
+    marks: dict[str, Check[Any]] = {"quirks": list_of(text)}
+    if isinstance(value, dict) and "raises" in value:
+        answer = {"raises": _one_of(errors)}
+        marks["message"] = text
+    return checked_members(value, where, {**required, **answer}, marks)
+
+
+def _one_of(allowed: tuple[str, ...]) -> Callable[[object, Where], str]:
+    """One of these words."""
+
+    def inner(value: object, where: Where) -> str:
+        if value not in allowed:
+            raise where.error(f"{shown(value)} is not one of {', '.join(allowed)}")
+        return str(value)
+
+    return inner
+
+
+def encode_header(header: Header) -> dict[str, Any]:
+    """The header's line."""
+    line: dict[str, Any] = {
+        "type": "header",
+        "format": TRACE_FORMAT,
+        "version": VERSION,
+        "source": header.source,
+        "scenario": header.scenario,
+        "seed": header.seed,
+        "config": encode_manager_config(header.config),
+        "none_hash": header.none_hash.hex(),
+        "initial": None if header.initial is None else _encode_observed(header.initial),
+        "quirks": list(header.quirks),
+    }
+    return {**line, **_encode_error(header.raises, header.message)}
+
+
+def encode_operation(operation: Operation) -> dict[str, Any]:
+    """An operation's line."""
+    line: dict[str, Any] = {"i": operation.index, "op": operation.name}
+    if operation.request_id is not None:
+        line["req"] = operation.request_id
+    line["args"] = dict(operation.arguments)
+    if operation.raises is None:
+        line["result"] = operation.result
+    line.update(_encode_error(operation.raises, operation.message))
+    line.update(_encode_observed(operation.observed))
+    if operation.quirks:
+        line["quirks"] = list(operation.quirks)
+    return line
+
+
+def _encode_error(raises: str | None, message: str | None) -> dict[str, Any]:
+    """`raises` and `message`, as far as there are any."""
+    pairs = {"raises": raises, "message": message}
+    return {name: value for name, value in pairs.items() if value is not None}
+
+
+def _encode_observed(observed: Observed) -> dict[str, Any]:
+    """The members that show the manager's state."""
+    line: dict[str, Any] = {
+        "num_free_blocks": observed.num_free_blocks,
+        "usage": float(observed.usage),
+    }
+    if observed.state:
+        line["state"] = dict(observed.state)
+    if observed.dup_order is not None:
+        line["dup_order"] = dict(observed.dup_order)
+    if observed.state_sha256 is not None:
+        line["state_sha256"] = observed.state_sha256
+    if observed.state_parts:
+        line["state_parts"] = dict(observed.state_parts)
+    return line
