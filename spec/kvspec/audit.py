@@ -1,0 +1,62 @@
+"""A manager that audits itself: the invariants, after every call.
+
+`audited(manager)` wraps any `KVCacheManager`. Each call is followed by a snapshot, the snapshot
+invariants, and the transition invariants against the snapshot before; also when the call raised.
+Costs O(pool) per call. Between calls nobody else may change the inner manager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from kvspec.interface import KVCacheManager
+from kvspec.invariants import check_snapshot
+from kvspec.transitions import Transition, check_transition
+
+_REFUSAL_CALLS = frozenset({"allocate_slots", "reset_prefix_cache"})
+_PROPERTIES = frozenset({"config", "none_hash", "num_free_blocks", "usage"})
+
+
+def audited(manager: KVCacheManager) -> KVCacheManager:
+    """`manager`, with all invariants checked now and after every call.
+
+    Raises InvariantViolation as soon as one does not hold.
+    """
+    return cast(KVCacheManager, AuditedManager(manager))
+
+
+class AuditedManager:
+    """Forwards everything to `inner` and audits the state after each call."""
+
+    def __init__(self, inner: KVCacheManager) -> None:
+        self.inner = inner
+        self._before = inner.snapshot()
+        check_snapshot(inner.config, self._before)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # while a copy is being built there is none yet
+            raise AttributeError(name)
+        value = getattr(self.inner, name)
+        if name in _PROPERTIES or not callable(value):
+            return value
+        return self._audited(name, value)
+
+    def _audited(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def audited_call(*args: Any, **kwargs: Any) -> Any:
+            outcome = "error"
+            try:
+                result = call(*args, **kwargs)
+                refused = name in _REFUSAL_CALLS and (result is None or result is False)
+                outcome = "refused" if refused else "done"
+            finally:
+                self._audit(name, outcome)
+            return result
+
+        return audited_call
+
+    def _audit(self, name: str, outcome: str) -> None:
+        before, after = self._before, self.inner.snapshot()
+        self._before = after
+        check_snapshot(self.inner.config, after)
+        check_transition(self.inner.config, Transition(name, outcome, before, after))

@@ -1,0 +1,270 @@
+"""What must hold of every snapshot, one named predicate per sentence.
+
+`check_snapshot(config, snapshot)` raises `InvariantViolation` at the first that does not. Each
+predicate answers None, or the first offence in words. All are O(pool) and written to be read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from kvspec.blocks import NULL_BLOCK
+from kvspec.config import ManagerConfig
+from kvspec.errors import InvariantViolation
+from kvspec.snapshot import Snapshot
+
+HASH_SIZE_BYTES = {"sha256_cbor": 32, "sha256_cbor_64bit": 8, "xxhash_cbor": 16}
+GROUP_SIZE_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Invariant:
+    """A sentence about every snapshot, and the predicate that decides it."""
+
+    name: str
+    rule: str
+    sentence: str
+    first_offence: Callable[[ManagerConfig, Snapshot], str | None]
+
+
+def check_snapshot(config: ManagerConfig, snapshot: Snapshot) -> None:
+    """Raise InvariantViolation for the first invariant that does not hold."""
+    for invariant in INVARIANTS:
+        offence = invariant.first_offence(config, snapshot)
+        if offence is not None:
+            raise InvariantViolation(invariant.name, invariant.rule, offence, snapshot.describe())
+
+
+def _has_the_right_shape(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    num_blocks, num_groups = config.kv_cache.num_blocks, len(config.kv_cache.groups)
+    if snapshot.num_blocks != num_blocks:
+        return f"{snapshot.num_blocks} blocks, configured {num_blocks}"
+    if len(snapshot.ref_counts) != num_blocks or len(snapshot.block_keys) != num_blocks:
+        return "ref_counts and block_keys must have one entry per block"
+    for where, block in _every_block_id(snapshot):
+        if not 0 <= block < num_blocks:
+            return f"block id {block} in {where} is outside 0 … {num_blocks - 1}"
+    for name, state in snapshot.requests.items():
+        if not len(state.block_ids) == len(state.num_cached_blocks) == num_groups:
+            return f"request {name!r} must have one entry per group ({num_groups})"
+    return None
+
+
+def _every_block_id(snapshot: Snapshot) -> Iterator[tuple[str, int]]:
+    """Each block id anywhere in the snapshot, with where it stands."""
+    yield from (("free_queue", block) for block in snapshot.free_queue)
+    yield from (("popped_blocks", block) for block in snapshot.popped_blocks)
+    yield from (("reserved_blocks", block) for block in snapshot.reserved_blocks)
+    for blocks in snapshot.lookup_order.values():
+        yield from (("lookup_order", block) for block in blocks)
+    for group, blocks in enumerate(snapshot.new_block_ids):
+        yield from ((f"new_block_ids[{group}]", block) for block in blocks)
+    for name, state in snapshot.requests.items():
+        for blocks in state.block_ids:
+            yield from ((f"the list of request {name!r}", block) for block in blocks)
+
+
+def _null_block_is_apart(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    if NULL_BLOCK in snapshot.free_queue:
+        return "the null block is in the free queue"
+    if snapshot.ref_counts[NULL_BLOCK]:
+        return f"the null block has {snapshot.ref_counts[NULL_BLOCK]} references"
+    if snapshot.block_keys[NULL_BLOCK]:
+        return "the null block is cached"
+    return None
+
+
+def _free_queue_has_no_duplicates(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    for block, count in Counter(snapshot.free_queue).items():
+        if count > 1:
+            return f"block {block} is in the free queue {count} times"
+    return None
+
+
+def _free_means_unreferenced(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    free = set(snapshot.free_queue)
+    for block in range(1, snapshot.num_blocks):
+        references = snapshot.ref_counts[block]
+        if references < 0:
+            return f"block {block} has {references} references"
+        if references and block in free:
+            return f"block {block} is free but has {references} references"
+        if not references and block not in free:
+            return f"block {block} has no reference but is not free: leaked"
+    return None
+
+
+def _references_are_accounted_for(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    held = Counter(snapshot.popped_blocks) + Counter(snapshot.reserved_blocks)
+    for state in snapshot.requests.values():
+        for blocks in state.block_ids:
+            held.update(blocks)
+    for block in range(1, snapshot.num_blocks):
+        if snapshot.ref_counts[block] != held[block]:
+            return (
+                f"block {block} counts {snapshot.ref_counts[block]} references"
+                f" but is held {held[block]} times"
+            )
+    return None
+
+
+def _keys_and_lookups_agree(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    by_block = {(key, block) for block, keys in enumerate(snapshot.block_keys) for key in keys}
+    by_key = {(key, block) for key, blocks in snapshot.lookup_order.items() for block in blocks}
+    for key, block in sorted(by_block - by_key):
+        return f"block {block} carries key {key.hex()} but no look-up finds it"
+    for key, block in sorted(by_key - by_block):
+        return f"a look-up of {key.hex()} finds block {block}, which does not carry it"
+    return None
+
+
+def _keys_are_listed_once(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    for block, keys in enumerate(snapshot.block_keys):
+        if len(set(keys)) != len(keys):
+            return f"block {block} carries a key twice"
+    for key, blocks in snapshot.lookup_order.items():
+        if not blocks or len(set(blocks)) != len(blocks):
+            return f"the look-up order of {key.hex()} is {blocks}"
+    return None
+
+
+def _keys_are_well_formed(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    size = HASH_SIZE_BYTES[config.hash_function] + GROUP_SIZE_BYTES
+    for key in snapshot.lookup_order:
+        if len(key) != size:
+            return f"key {key.hex()} has {len(key)} bytes, not {size}"
+        if group_of_key(key) >= len(config.kv_cache.groups):
+            return f"key {key.hex()} names group {group_of_key(key)}"
+    return None
+
+
+def _nothing_is_cached_with_caching_off(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    if not config.enable_caching and snapshot.lookup_order:
+        return f"{len(snapshot.lookup_order)} keys are cached though caching is off"
+    return None
+
+
+def _a_block_has_one_place(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    place: dict[int, tuple[int, int]] = {}
+    for name, state in snapshot.requests.items():
+        seen: set[int] = set()
+        for group, blocks in enumerate(state.block_ids):
+            for index, block in enumerate(blocks):
+                if block == NULL_BLOCK:
+                    continue
+                if block in seen:
+                    return f"request {name!r} lists block {block} twice"
+                seen.add(block)
+                if place.setdefault(block, (group, index)) != (group, index):
+                    return (
+                        f"block {block} is index {index} of group {group} for request {name!r}"
+                        f" but index {place[block][1]} of group {place[block][0]} for another"
+                    )
+    return None
+
+
+def _cached_blocks_belong_to_their_group(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    for name, state in snapshot.requests.items():
+        for group, blocks in enumerate(state.block_ids):
+            for block in blocks:
+                for key in snapshot.block_keys[block]:
+                    if group_of_key(key) != group:
+                        return (
+                            f"block {block}, in group {group} of request {name!r},"
+                            f" is cached for group {group_of_key(key)}"
+                        )
+    return None
+
+
+def _cached_counts_fit_the_lists(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    for name, state in snapshot.requests.items():
+        for group, count in enumerate(state.num_cached_blocks):
+            if count is not None and not 0 <= count <= len(state.block_ids[group]):
+                return (
+                    f"group {group} handed {count} blocks of request {name!r} to the cache,"
+                    f" which holds {len(state.block_ids[group])}"
+                )
+    return None
+
+
+def group_of_key(key: bytes) -> int:
+    """The group index at the end of a cache key (KV-HASH-6)."""
+    return int.from_bytes(key[-GROUP_SIZE_BYTES:], "big")
+
+
+INVARIANTS: tuple[Invariant, ...] = (
+    Invariant(
+        "has_the_right_shape",
+        "KV-CFG-2",
+        "Every block id lies in the pool, and every request has one entry per group.",
+        _has_the_right_shape,
+    ),
+    Invariant(
+        "null_block_is_apart",
+        "KV-POOL-1",
+        "The null block is never free, never counted and never cached.",
+        _null_block_is_apart,
+    ),
+    Invariant(
+        "free_queue_has_no_duplicates",
+        "KV-POOL-15",
+        "No block is in the free queue twice.",
+        _free_queue_has_no_duplicates,
+    ),
+    Invariant(
+        "free_means_unreferenced",
+        "KV-POOL-15",
+        "A block is in the free queue exactly when nobody references it.",
+        _free_means_unreferenced,
+    ),
+    Invariant(
+        "references_are_accounted_for",
+        "KV-POOL-16",
+        "A block's references are its places in block lists and its popped references.",
+        _references_are_accounted_for,
+    ),
+    Invariant(
+        "keys_and_lookups_agree",
+        "KV-POOL-13",
+        "A look-up finds exactly the blocks that carry the key.",
+        _keys_and_lookups_agree,
+    ),
+    Invariant(
+        "keys_are_listed_once",
+        "KV-POOL-14",
+        "No block carries a key twice, and no look-up finds a block twice.",
+        _keys_are_listed_once,
+    ),
+    Invariant(
+        "keys_are_well_formed",
+        "KV-HASH-6",
+        "A key is a block hash followed by the index of an existing group.",
+        _keys_are_well_formed,
+    ),
+    Invariant(
+        "nothing_is_cached_with_caching_off",
+        "KV-COORD-1",
+        "With caching off no block is ever cached.",
+        _nothing_is_cached_with_caching_off,
+    ),
+    Invariant(
+        "a_block_has_one_place",
+        "KV-POOL-17",
+        "A block is listed at most once per request, in one group and at one index everywhere.",
+        _a_block_has_one_place,
+    ),
+    Invariant(
+        "cached_blocks_belong_to_their_group",
+        "KV-HASH-6",
+        "A listed block is cached only for the group that lists it.",
+        _cached_blocks_belong_to_their_group,
+    ),
+    Invariant(
+        "cached_counts_fit_the_lists",
+        "KV-GRP-1",
+        "The blocks handed to the cache are leading blocks of the list.",
+        _cached_counts_fit_the_lists,
+    ),
+)

@@ -1,0 +1,170 @@
+"""What must hold between two snapshots, around one call.
+
+`check_transition(config, transition)` raises `InvariantViolation` at the first that does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kvspec.blocks import NULL_BLOCK
+from kvspec.config import ManagerConfig
+from kvspec.errors import InvariantViolation
+from kvspec.snapshot import Snapshot
+from kvspec.specs import MambaSpec
+
+PURE_CALLS = frozenset(
+    {
+        "get_computed_blocks",
+        "find_longest_cache_hit_per_group",
+        "get_num_common_prefix_blocks",
+        "get_blocks",
+        "get_unhashed_block_ids",
+        "get_num_blocks_to_allocate",
+        "take_events",
+        "make_prefix_cache_stats",
+        "take_residency_samples",
+        "snapshot",
+    }
+)
+"""Calls that change no part of a snapshot (queues of events and statistics are not part of it)."""
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One call: its name, how it ended, and the state around it.
+
+    `outcome` is `done`, `refused` (None or False for lack of space or use) or `error`.
+    """
+
+    call: str
+    outcome: str
+    before: Snapshot
+    after: Snapshot
+
+
+@dataclass(frozen=True)
+class TransitionInvariant:
+    """A sentence about every call, and the predicate that decides it."""
+
+    name: str
+    rule: str
+    sentence: str
+    first_offence: Callable[[ManagerConfig, Transition], str | None]
+
+
+def check_transition(config: ManagerConfig, transition: Transition) -> None:
+    """Raise InvariantViolation for the first transition invariant that does not hold."""
+    for invariant in TRANSITION_INVARIANTS:
+        offence = invariant.first_offence(config, transition)
+        if offence is not None:
+            state = (
+                f"-- before --\n{transition.before.describe()}"
+                f"\n-- after --\n{transition.after.describe()}"
+            )
+            raise InvariantViolation(
+                invariant.name, invariant.rule, f"{transition.call}: {offence}", state
+            )
+
+
+def _difference(before: Snapshot, after: Snapshot) -> str | None:
+    """The first member that differs, in words."""
+    for member in Snapshot.__dataclass_fields__:
+        old, new = getattr(before, member), getattr(after, member)
+        if old != new:
+            return f"{member} changed from {old!r} to {new!r}"
+    return None
+
+
+def _errors_change_nothing(config: ManagerConfig, t: Transition) -> str | None:
+    return _difference(t.before, t.after) if t.outcome == "error" else None
+
+
+def _pure_calls_change_nothing(config: ManagerConfig, t: Transition) -> str | None:
+    return _difference(t.before, t.after) if t.call in PURE_CALLS else None
+
+
+def _a_refusal_only_releases(config: ManagerConfig, t: Transition) -> str | None:
+    if t.outcome != "refused":
+        return None
+    if t.call != "allocate_slots":
+        return _difference(t.before, t.after)
+    if t.before.block_keys != t.after.block_keys:
+        return "a refusal changed what is cached"
+    if t.before.requests.keys() != t.after.requests.keys():
+        return "a refusal added or forgot a request"
+    for block, count in enumerate(t.after.ref_counts):
+        if count > t.before.ref_counts[block]:
+            return f"a refusal left a new reference to block {block}"
+    return None
+
+
+def _a_list_only_grows_or_turns_null(config: ManagerConfig, t: Transition) -> str | None:
+    for name, old_state in t.before.requests.items():
+        new_state = t.after.requests.get(name)
+        if new_state is None:
+            continue
+        for group, old in enumerate(old_state.block_ids):
+            spec = config.registry.resolve(config.kv_cache.groups[group].spec)
+            if isinstance(spec, MambaSpec):
+                continue  # align mode moves its speculative blocks (KV-MAMBA)
+            new = new_state.block_ids[group]
+            if len(new) < len(old):
+                return f"the list of request {name!r} in group {group} shrank"
+            for index, block in enumerate(old):
+                if new[index] not in (block, NULL_BLOCK):
+                    return (
+                        f"index {index} of request {name!r} in group {group}"
+                        f" changed from block {block} to {new[index]}"
+                    )
+    return None
+
+
+def _blocks_that_stay_keep_their_keys(config: ManagerConfig, t: Transition) -> str | None:
+    if t.call != "allocate_slots":
+        return None
+    for name, old_state in t.before.requests.items():
+        new_state = t.after.requests.get(name)
+        if new_state is None:
+            continue
+        for old, new in zip(old_state.block_ids, new_state.block_ids, strict=True):
+            for block in set(old) & set(new):
+                # A promotion replaces the keys of a partial entry, so some key is left.
+                if t.before.block_keys[block] and not t.after.block_keys[block]:
+                    return f"block {block} of request {name!r} lost its cached identity"
+    return None
+
+
+TRANSITION_INVARIANTS: tuple[TransitionInvariant, ...] = (
+    TransitionInvariant(
+        "errors_change_nothing",
+        "KV-ERR-2",
+        "A call that raises leaves the state exactly as it was.",
+        _errors_change_nothing,
+    ),
+    TransitionInvariant(
+        "pure_calls_change_nothing",
+        "KV-MGR-2",
+        "Look-ups and questions change no state.",
+        _pure_calls_change_nothing,
+    ),
+    TransitionInvariant(
+        "a_refusal_only_releases",
+        "KV-MGR-6",
+        "A refused allocation at most releases skipped blocks; any other refusal changes nothing.",
+        _a_refusal_only_releases,
+    ),
+    TransitionInvariant(
+        "a_list_only_grows_or_turns_null",
+        "KV-GRP-1",
+        "Block lists are append-only; an entry may only turn null.",
+        _a_list_only_grows_or_turns_null,
+    ),
+    TransitionInvariant(
+        "blocks_that_stay_keep_their_keys",
+        "KV-POOL-4",
+        "Allocation takes no cached identity from a block that stays in a list.",
+        _blocks_that_stay_keep_their_keys,
+    ),
+)
