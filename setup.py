@@ -26,9 +26,18 @@ def compiled_twins() -> list[Extension]:
             if name != "__init__"
         ],
         build_dir="build/cython",
-        # The C types stand in the .pxd files. Read as C types, the annotations of the .py files
-        # would clash with them.
-        compiler_directives={"language_level": 3, "annotation_typing": False},
+        # A .pxd stands in the package of its extension, where Cython looks for it but doesn't
+        # track it: without force, an edit of the .pxd alone would leave the old build in place.
+        force=True,
+        compiler_directives={
+            "language_level": 3,
+            # The C types stand in the .pxd files. Read as C types, the annotations of the .py
+            # files would clash with them.
+            "annotation_typing": False,
+            # Indices are checked once, where Python calls in; see kvfast/_core/free_queue.py.
+            "boundscheck": False,
+            "wraparound": False,
+        },
     )
     for extension in extensions:
         # cythonize() drops this flag; without it a machine with no compiler could not install.

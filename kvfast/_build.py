@@ -1,0 +1,48 @@
+"""Which build of the core runs: the compiled one where there is one, else plain Python."""
+
+import functools
+import importlib
+import warnings
+from types import ModuleType
+
+HOW_TO_COMPILE = "put a C compiler on the PATH and install kvspec again from its source"
+
+_PROBE = "free_queue"  # every build has it, and all modules are compiled together
+
+
+def is_compiled() -> bool:
+    """Whether the compiled build can be loaded on this machine."""
+    return why_not_compiled() is None
+
+
+def why_not_compiled() -> str | None:
+    """None where the compiled build loads, else the reason in one line."""
+    try:
+        importlib.import_module(f"kvfast._compiled.{_PROBE}")
+    except ModuleNotFoundError:
+        return "no compiled build was installed"
+    except ImportError as error:
+        # There, but made for another Python or machine.
+        return f"the compiled build does not load: {error}"
+    return None
+
+
+def load(name: str) -> ModuleType:
+    """A module of the core by name, such as `free_queue`; compiled where it can be.
+
+    Warns (RuntimeWarning, once per process) when it falls back to plain Python.
+    """
+    reason = why_not_compiled()
+    if reason is None:
+        return importlib.import_module(f"kvfast._compiled.{name}")
+    _warn_once(reason)
+    return importlib.import_module(f"kvfast._core.{name}")
+
+
+@functools.cache  # a second call with the same reason does nothing
+def _warn_once(reason: str) -> None:
+    warnings.warn(
+        f"kvfast runs uncompiled and is slow: {reason}. {HOW_TO_COMPILE.capitalize()}.",
+        RuntimeWarning,
+        stacklevel=3,
+    )
