@@ -1,1 +1,12 @@
 """The reference manager: obvious, slow, and checked by its invariants after every operation."""
+
+from __future__ import annotations
+
+from kvref.implementation import ReferenceImplementation
+
+__all__ = ["ReferenceImplementation", "implementation"]
+
+
+def implementation() -> ReferenceImplementation:
+    """The factory that `kvspec` finds under the name `kvref`."""
+    return ReferenceImplementation()

@@ -52,7 +52,8 @@ class KVCacheGroup:
 class KVCacheConfig:
     """The layout of the cache: one pool of `num_blocks` blocks (block 0 is null), and its groups.
 
-    `tensors` may stay empty for a manager: only planning and the device plane read them.
+    Planning answers 0 blocks where the memory holds none; a manager needs at least one. `tensors`
+    may stay empty for a manager: only planning and the device plane read them.
     """
 
     num_blocks: int
@@ -60,7 +61,7 @@ class KVCacheConfig:
     tensors: tuple[KVCacheTensor, ...] = ()
 
     def __post_init__(self) -> None:
-        int_at_least("num_blocks", self.num_blocks, 1)
+        int_at_least("num_blocks", self.num_blocks, 0)
         for group in self.groups:
             if not isinstance(group, KVCacheGroup):
                 raise ConfigError("groups", group, "a KVCacheGroup")
@@ -137,6 +138,7 @@ class ManagerConfig:
     def __post_init__(self) -> None:
         if not isinstance(self.kv_cache, KVCacheConfig):
             raise ConfigError("kv_cache", self.kv_cache, "a KVCacheConfig")
+        int_at_least("num_blocks", self.kv_cache.num_blocks, 1)
         int_at_least("max_model_len_tokens", self.max_model_len_tokens, 1)
         for name in ("scheduler_block_size_tokens", "hash_block_size_tokens"):
             int_at_least(name, getattr(self, name), 1, optional=True)

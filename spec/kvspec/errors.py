@@ -108,7 +108,7 @@ class UnknownImplementationError(KVSpecError, LookupError):
         self.reason = reason
 
 
-class InvariantViolation(KVSpecError):
+class InvariantViolation(KVSpecError):  # noqa: N818 (it says what happened; no caller erred)
     """An invariant of the contract does not hold: the implementation is wrong, not its caller.
 
     `invariant` is the name in `kvspec.invariants`, `rule` its rule id, `detail` the first offence

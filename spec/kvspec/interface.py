@@ -142,9 +142,7 @@ class KVCacheManager(Protocol):
         `num_computed_tokens` counts from the start. Nothing happens with caching off.
         """
 
-    def cache_partial_block(
-        self, request: Request, group: int, num_tokens: int
-    ) -> bool:
+    def cache_partial_block(self, request: Request, group: int, num_tokens: int) -> bool:
         """Make the block that holds token `num_tokens - 1` reachable at that boundary (KV-PART-1).
 
         For a group whose block size is a larger multiple of the hash block size H; `num_tokens` is

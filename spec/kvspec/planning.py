@@ -7,7 +7,7 @@ tokens. `layers` is an ordered tuple of (layer name, spec).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from kvspec._check import boolean, int_at_least, one_of
@@ -47,7 +47,7 @@ class PlanningConfig:
     has_connector: bool = False
     packed_layout: bool = False
     use_eagle: bool | None = None
-    policy: Policy = Policy()
+    policy: Policy = field(default_factory=Policy)
 
     def __post_init__(self) -> None:
         int_at_least("max_model_len_tokens", self.max_model_len_tokens, 1)

@@ -1,0 +1,157 @@
+"""Is this call legal? Every check comes before the first change (KV-ERR-2)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kvref.hashing import hash_of_block, make_key
+from kvref.request import ReferenceRequest
+from kvspec._check import int_at_least, is_int
+from kvspec.blocks import NULL_BLOCK, KVCacheBlocks
+from kvspec.errors import (
+    BlockReleaseError,
+    InvalidArgumentError,
+    StaleHitError,
+    UnknownBlockError,
+)
+from kvspec.request import Request
+
+if TYPE_CHECKING:
+    from kvref.groups.base import Group
+    from kvref.manager import ReferenceManager
+
+
+def own_request(request: Request) -> ReferenceRequest:
+    """The request, if this implementation made it."""
+    if not isinstance(request, ReferenceRequest):
+        raise InvalidArgumentError("request", request, "made by this implementation's make_request")
+    return request
+
+
+def check_counts(**counts: int) -> None:
+    """Every count is an int of at least 0."""
+    for name, value in counts.items():
+        int_at_least(name, value, 0, error=InvalidArgumentError)
+
+
+def check_allocation(
+    manager: ReferenceManager,
+    request: ReferenceRequest,
+    hits: KVCacheBlocks,
+    *,
+    num_new_tokens: int,
+    num_new_computed_tokens: int,
+    num_lookahead_tokens: int,
+    num_external_computed_tokens: int,
+    num_encoder_tokens: int,
+    reserved_blocks: int,
+) -> None:
+    """Everything `allocate_slots` demands of its caller."""
+    check_counts(
+        num_new_tokens=num_new_tokens,
+        num_new_computed_tokens=num_new_computed_tokens,
+        num_lookahead_tokens=num_lookahead_tokens,
+        num_external_computed_tokens=num_external_computed_tokens,
+        num_encoder_tokens=num_encoder_tokens,
+        reserved_blocks=reserved_blocks,
+    )
+    if num_new_tokens == 0 and num_external_computed_tokens == 0:  # KV-MGR-3
+        raise InvalidArgumentError(
+            "num_new_tokens", 0, "at least 1 when no external tokens come either"
+        )
+    _check_computed(manager, request)
+    name = request.request_id
+    if manager.coordinator.holds_blocks(name) or manager.coordinator.is_running(name):  # KV-GRP-9
+        if not hits.is_empty or num_new_computed_tokens:
+            raise InvalidArgumentError(
+                "new_computed_blocks", hits.to_lists(), "empty: the request already holds blocks"
+            )
+        if num_external_computed_tokens and not manager.coordinator.is_running(name):
+            raise InvalidArgumentError(
+                "num_external_computed_tokens",
+                num_external_computed_tokens,
+                "0: the request already holds blocks of its own",
+            )
+    _check_hits(manager, request, hits, num_new_computed_tokens)
+
+
+def _check_computed(manager: ReferenceManager, request: ReferenceRequest) -> None:
+    """Computed tokens have slots: else unwritten blocks could be cached (KV-REQ-3)."""
+    computed = request.num_computed_tokens
+    int_at_least("request.num_computed_tokens", computed, 0, error=InvalidArgumentError)
+    for group in manager.groups:
+        slots = len(group.blocks_of(request.request_id)) * group.block_size
+        if computed > slots:
+            raise InvalidArgumentError(
+                "request.num_computed_tokens", computed, f"at most the {slots} slots it holds"
+            )
+
+
+def _check_hits(
+    manager: ReferenceManager,
+    request: ReferenceRequest,
+    hits: KVCacheBlocks,
+    num_new_computed_tokens: int,
+) -> None:
+    """Hits are those of a look-up made just before (KV-MGR-8)."""
+    if len(hits.groups) != len(manager.groups):
+        raise InvalidArgumentError(
+            "new_computed_blocks", hits.to_lists(), f"one list per group ({len(manager.groups)})"
+        )
+    for group, blocks in zip(manager.groups, hits.groups, strict=True):
+        if len(blocks) * group.block_size != num_new_computed_tokens:
+            raise InvalidArgumentError(
+                f"new_computed_blocks[{group.index}]",
+                list(blocks),
+                f"blocks of {group.block_size} for num_new_computed_tokens"
+                f" = {num_new_computed_tokens} tokens",
+            )
+        block_ids(blocks, manager.pool.num_blocks)
+        _check_hit_content(group, request, blocks)
+
+
+def _check_hit_content(group: Group, request: ReferenceRequest, blocks: Sequence[int]) -> None:
+    """Every hit block still carries the key of its place."""
+    for index, block in enumerate(blocks):
+        if block == NULL_BLOCK:
+            continue
+        if (index + 1) * group.hashes_per_block > len(request.block_hashes):
+            raise StaleHitError(group.index, index, block)
+        block_hash = hash_of_block(request.block_hashes, index, group.hashes_per_block)
+        if make_key(block_hash, group.index) not in group.pool.keys[block]:
+            raise StaleHitError(group.index, index, block)
+
+
+def check_caching(
+    manager: ReferenceManager, request: ReferenceRequest, num_computed_tokens: int
+) -> None:
+    """`cache_blocks` covers only tokens that exist and have slots (KV-MGR-11)."""
+    check_counts(num_computed_tokens=num_computed_tokens)
+    limits = [request.num_tokens]
+    limits += [
+        len(group.blocks_of(request.request_id)) * group.block_size for group in manager.groups
+    ]
+    if num_computed_tokens > min(limits):
+        raise InvalidArgumentError(
+            "num_computed_tokens",
+            num_computed_tokens,
+            f"at most {min(limits)}: the tokens that the request has, and holds slots for",
+        )
+
+
+def block_ids(ids: Sequence[int], num_blocks: int) -> list[int]:
+    """The ids as a list, each a block of the pool (KV-ERR-3)."""
+    for block in ids:
+        if not is_int(block) or not 0 <= block < num_blocks:
+            raise UnknownBlockError(block, num_blocks)
+    return list(ids)
+
+
+def check_popped(released: Sequence[int], popped: Sequence[int]) -> None:
+    """No reference is returned that was not popped (KV-POOL-9)."""
+    held = Counter(popped)
+    for block, count in Counter(released).items():
+        if block != NULL_BLOCK and count > held[block]:
+            raise BlockReleaseError(block, count, held[block])

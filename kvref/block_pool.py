@@ -1,0 +1,149 @@
+"""The pool: reference counts, eviction order and cached identity of every block (KV-POOL-*)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kvref.events import EventLog
+from kvref.residency import ResidencyLog
+from kvspec.blocks import NULL_BLOCK
+from kvspec.errors import InvariantViolation
+
+
+class BlockPool:
+    """All blocks of one cache.
+
+    - `free_queue`: free blocks, the front is taken first (KV-POOL-2).
+    - `ref_counts[b]`: how many block lists and popped references hold block b.
+    - `keys[b]`: the keys block b is cached under, the primary one first.
+    - `primary_num_tokens[b]`: tokens from the start of the request that the primary key covers.
+    - `cached[key]`: the blocks that carry the key, first registered first (KV-POOL-13).
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        *,
+        events: EventLog,
+        residency: ResidencyLog | None = None,
+        unhashed_freed_to: str = "front",
+        removed_event_per: str = "copy",
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.events = events
+        self.residency = residency
+        self.unhashed_freed_to = unhashed_freed_to
+        self.removed_event_per = removed_event_per
+        self.free_queue = list(range(1, num_blocks))  # KV-POOL-1: without the null block
+        self.ref_counts = [0] * num_blocks
+        self.keys: list[list[bytes]] = [[] for _ in range(num_blocks)]
+        self.primary_num_tokens = [0] * num_blocks
+        self.cached: dict[bytes, list[int]] = {}
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that can be taken, cached ones included."""
+        return len(self.free_queue)
+
+    @property
+    def usage(self) -> float:
+        """The share of blocks in use, the null block left out (KV-POOL-12)."""
+        if self.num_blocks == 1:
+            return 0.0
+        return 1.0 - self.num_free_blocks / (self.num_blocks - 1)
+
+    def is_free(self, block: int) -> bool:
+        """Whether the block waits in the free queue."""
+        return block != NULL_BLOCK and self.ref_counts[block] == 0
+
+    def find(self, key: bytes) -> int | None:
+        """The block a look-up of `key` answers: the first registered (KV-POOL-13)."""
+        return self.cached[key][0] if key in self.cached else None
+
+    def allocate(self, n: int) -> list[int]:
+        """Take n blocks from the front of the free queue (KV-POOL-3).
+
+        The caller has made sure that there are n (a refusal is its answer, not ours).
+        """
+        taken = self.free_queue[:n]
+        del self.free_queue[:n]
+        for block in taken:
+            self.forget(block)  # KV-POOL-4
+            self.ref_counts[block] = 1
+            if self.residency is not None:
+                self.residency.allocated(block)
+        return taken
+
+    def touch(self, blocks: Sequence[int]) -> None:
+        """Take a reference on each hit block; free ones leave the free queue (KV-POOL-5)."""
+        hits = [block for block in blocks if block != NULL_BLOCK]
+        revived = {block for block in hits if self.is_free(block)}
+        if revived:
+            self.free_queue = [block for block in self.free_queue if block not in revived]
+        for block in hits:
+            self.ref_counts[block] += 1
+            if self.residency is not None:
+                self.residency.touched(block)
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """One release call: drop a reference on each block, in list order (KV-POOL-6, KV-POOL-7).
+
+        Example, queue [1]: releasing 7 (hashed), 8, 9 (not) gives [8, 9, 1, 7].
+        """
+        freed: list[int] = []
+        for block in blocks:
+            if block == NULL_BLOCK:
+                continue
+            self.ref_counts[block] -= 1
+            if self.ref_counts[block] == 0:
+                freed.append(block)
+        if self.unhashed_freed_to == "back":  # a policy of older engines
+            self.free_queue.extend(freed)
+            return
+        self.free_queue[:0] = [block for block in freed if not self.keys[block]]
+        self.free_queue.extend(block for block in freed if self.keys[block])
+
+    def register(self, block: int, key: bytes, num_tokens: int) -> None:
+        """Cache a full block under its key (KV-POOL-14: beside blocks with the same key).
+
+        The key covers `num_tokens` tokens from the start. Keys that the block still has are those
+        of a shorter partial entry; they go first (KV-POOL-18).
+        """
+        if self.keys[block] and self.primary_num_tokens[block] >= num_tokens:
+            raise InvariantViolation(
+                "blocks_are_registered_once",
+                "KV-POOL-18",
+                f"block {block} already carries a key for {self.primary_num_tokens[block]} tokens",
+            )
+        self.drop_keys(block)
+        self.keys[block].append(key)
+        self.primary_num_tokens[block] = num_tokens
+        self.cached.setdefault(key, []).append(block)
+
+    def forget(self, block: int) -> None:
+        """Drop the block's cached identity, wherever the block is (KV-POOL-4, KV-POOL-10)."""
+        if self.residency is not None:
+            self.residency.ended(block)
+        self.drop_keys(block)
+
+    def drop_keys(self, block: int) -> None:
+        """Take every key of the block out of the cache, with a removal event each (KV-EVT-4)."""
+        for key in self.keys[block]:
+            copies = self.cached[key]
+            copies.remove(block)
+            if not copies:
+                del self.cached[key]
+            if self.removed_event_per == "copy" or not copies:
+                self.events.removed(key)
+        self.keys[block] = []
+
+    def reset(self) -> bool:
+        """Drop every key, if no block is in use (KV-POOL-11)."""
+        if self.num_free_blocks != self.num_blocks - 1:
+            return False
+        self.keys = [[] for _ in range(self.num_blocks)]
+        self.cached = {}
+        if self.residency is not None:
+            self.residency.reset()
+        self.events.cleared()  # KV-EVT-5
+        return True

@@ -1,0 +1,105 @@
+"""From a configuration to a pool and its groups; what cannot be served is refused (KV-CFG-*)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kvref.block_pool import BlockPool
+from kvref.coordinator import Coordinator, UnitaryCoordinator
+from kvref.events import EventLog
+from kvref.groups.base import Group, GroupContext
+from kvref.groups.full_attention import FullAttentionGroup
+from kvspec.config import ManagerConfig
+from kvspec.errors import ConfigError, UnsupportedError
+from kvspec.specs import (
+    FullAttentionSpec,
+    HiddenStateCacheSpec,
+    LayerSpec,
+    MLAAttentionSpec,
+    TQFullAttentionSpec,
+)
+
+GROUP_TYPES: tuple[tuple[type[LayerSpec], type[Group]], ...] = (
+    (FullAttentionSpec, FullAttentionGroup),
+    (TQFullAttentionSpec, FullAttentionGroup),
+    (MLAAttentionSpec, FullAttentionGroup),
+    (HiddenStateCacheSpec, FullAttentionGroup),
+)
+"""Which class manages which spec. Exact types: a subclass may behave differently."""
+
+
+def spec_types() -> frozenset[type[LayerSpec]]:
+    """The spec types that a group may have."""
+    return frozenset(spec_type for spec_type, _ in GROUP_TYPES)
+
+
+def checked(config: ManagerConfig) -> ManagerConfig:
+    """The configuration with derived block sizes; ConfigError if it cannot be (KV-ERR-5)."""
+    groups = config.kv_cache.groups
+    if config.retention_interval_tokens is not None:
+        # No group of this kind can have windows, so retention would do nothing (KV-CFG-7).
+        raise ConfigError(
+            "retention_interval_tokens",
+            config.retention_interval_tokens,
+            "None, unless a group has a sliding window or Mamba state",
+        )
+    if config.enable_caching and not groups:  # KV-CFG-3
+        raise ConfigError("kv_cache.groups", groups, "at least one group, or caching off")
+    if len(groups) > 1:
+        raise UnsupportedError("more than one group", "kvref")
+    context_parallel = config.dcp_world_size * config.pcp_world_size
+    if context_parallel > 1 and len(groups) != 1:  # KV-CFG-6
+        raise ConfigError("dcp_world_size", config.dcp_world_size, "1 without a group")
+    for group in groups:
+        _group_class(config.registry.resolve(group.spec))
+    return _with_block_sizes(config, context_parallel)
+
+
+def _with_block_sizes(config: ManagerConfig, context_parallel: int) -> ManagerConfig:
+    """Fill in the scheduler and hash block sizes of at most one group (KV-CFG-4, KV-CFG-5)."""
+    scheduler = config.scheduler_block_size_tokens
+    hashed = config.hash_block_size_tokens
+    if not config.kv_cache.groups:
+        scheduler = scheduler or hashed or 1
+        return replace(
+            config, scheduler_block_size_tokens=scheduler, hash_block_size_tokens=scheduler
+        )
+    spec = config.registry.resolve(config.kv_cache.groups[0].spec)
+    block_size = spec.block_size * context_parallel
+    if scheduler is not None and scheduler != block_size:
+        raise ConfigError("scheduler_block_size_tokens", scheduler, f"{block_size} with one group")
+    if hashed is not None and hashed != block_size and config.enable_caching:
+        raise ConfigError("hash_block_size_tokens", hashed, f"{block_size} with one group")
+    return replace(
+        config, scheduler_block_size_tokens=block_size, hash_block_size_tokens=block_size
+    )
+
+
+def _group_class(spec: LayerSpec) -> type[Group]:
+    for spec_type, group_class in GROUP_TYPES:
+        if type(spec) is spec_type:
+            return group_class
+    raise UnsupportedError(f"groups of {type(spec).__name__}", "kvref")
+
+
+def build_groups(config: ManagerConfig, pool: BlockPool, events: EventLog) -> list[Group]:
+    """The groups of a checked configuration."""
+    flagged = any(group.is_eagle_group for group in config.kv_cache.groups)
+    built: list[Group] = []
+    for index, group in enumerate(config.kv_cache.groups):
+        spec = config.registry.resolve(group.spec)
+        context = GroupContext(
+            index=index,
+            spec=spec,
+            block_size_tokens=spec.block_size * config.dcp_world_size * config.pcp_world_size,
+            hash_block_size_tokens=config.hash_block_size_tokens or 1,
+            alignment_tokens=config.scheduler_block_size_tokens or 1,
+            drops_eagle_block=group.is_eagle_group or (config.use_eagle and not flagged),
+        )  # KV-CFG-8
+        built.append(_group_class(spec)(context, pool, events))
+    return built
+
+
+def build_coordinator(config: ManagerConfig, groups: list[Group]) -> Coordinator:
+    """The coordinator that fits the number of groups and the caching switch."""
+    return UnitaryCoordinator(groups) if config.enable_caching else Coordinator(groups)

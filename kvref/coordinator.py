@@ -1,0 +1,112 @@
+"""Several groups over one pool, and the hit they agree on (KV-COORD-*)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvref.groups.base import Group
+from kvref.request import ReferenceRequest
+from kvspec.blocks import KVCacheBlocks, PrefixHit
+
+
+class Coordinator:
+    """Managers with caching off, and what all coordinators share (KV-COORD-1).
+
+    Every operation on a request goes to the groups one after another, in group order.
+    """
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self.groups = tuple(groups)
+
+    def longest_hit(self, request: ReferenceRequest, max_length_tokens: int) -> PrefixHit:
+        """No hit: without caching there is nothing to look up."""
+        return PrefixHit(KVCacheBlocks.empty(len(self.groups)), 0)
+
+    def num_common_prefix_blocks(self, request_id: str) -> tuple[int, ...]:
+        """Zero for every group: without caching nothing is shared."""
+        return tuple(0 for _ in self.groups)
+
+    def is_running(self, request_id: str) -> bool:
+        """Whether some group has an entry for the request (KV-GRP-9)."""
+        return any(group.has_entry(request_id) for group in self.groups)
+
+    def holds_blocks(self, request_id: str) -> bool:
+        """Whether some group has a block (or null) for the request."""
+        return any(group.blocks_of(request_id) for group in self.groups)
+
+    def num_blocks_needed(
+        self, request_id: str, num_tokens: int, hits: KVCacheBlocks, skip_at_tokens: int
+    ) -> int:
+        """Free blocks that all groups together would take."""
+        return sum(
+            group.num_blocks_needed(request_id, num_tokens, group_hits, skip_at_tokens)
+            for group, group_hits in zip(self.groups, hits.groups, strict=True)
+        )
+
+    def take_hits(
+        self,
+        request_id: str,
+        hits: KVCacheBlocks,
+        *,
+        num_computed_tokens: int,
+        num_external_tokens: int,
+        skip_at_tokens: int,
+    ) -> None:
+        """Start the lists of a request that is not running (KV-GRP-8, KV-GRP-9).
+
+        First every group touches its hits, then every group takes blocks for external tokens:
+        otherwise the blocks one group takes could evict the hits of the next.
+        """
+        if self.is_running(request_id):
+            return
+        for group, group_hits in zip(self.groups, hits.groups, strict=True):
+            group.take_hits(request_id, group_hits, skip_at_tokens)
+        if num_external_tokens > 0:
+            for group in self.groups:
+                group.allocate_external(request_id, num_computed_tokens, skip_at_tokens)
+
+    def allocate_new(self, request_id: str, num_tokens: int) -> KVCacheBlocks:
+        """New blocks for `num_tokens` slots, per group."""
+        return KVCacheBlocks(
+            tuple(group.allocate_new(request_id, num_tokens) for group in self.groups)
+        )
+
+    def cache_blocks(self, request: ReferenceRequest, num_tokens: int) -> None:
+        """Register the full blocks among the first tokens, in every group."""
+        for group in self.groups:
+            group.cache_blocks(request, num_tokens)
+
+    def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
+        """Release what fell out of the window: one release call per group (KV-POOL-7)."""
+        for group in self.groups:
+            group.remove_skipped_blocks(request_id, num_computed_tokens)
+
+    def free(self, request_id: str) -> None:
+        """Release all blocks of the request, per group, last block first (KV-POOL-8)."""
+        for group in self.groups:
+            group.pool.release(reversed(group.pop(request_id)))
+
+    def pop(self, request_id: str) -> list[int]:
+        """Forget the request; its blocks, groups concatenated, keep their references."""
+        return [block for group in self.groups for block in group.pop(request_id)]
+
+
+class UnitaryCoordinator(Coordinator):
+    """One group with caching on (KV-COORD-2): no reconciling, no rounding of what is cached."""
+
+    def longest_hit(self, request: ReferenceRequest, max_length_tokens: int) -> PrefixHit:
+        """The group's own longest hit, aligned to its block size."""
+        (group,) = self.groups
+        blocks = group.longest_hit(
+            request.block_hashes,
+            max_length_tokens,
+            members=[0],
+            drop_last_block=group.drops_eagle_block,
+            alignment_tokens=group.block_size,
+        )
+        return PrefixHit(KVCacheBlocks(tuple(blocks)), len(blocks[0]) * group.block_size)
+
+    def num_common_prefix_blocks(self, request_id: str) -> tuple[int, ...]:
+        """The group's own answer."""
+        (group,) = self.groups
+        return (group.num_common_prefix_blocks(request_id),)

@@ -1,0 +1,90 @@
+"""The event queue: what happened to the cached keys, in order (KV-EVT-*)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvref.hashing import extra_keys, split_key
+from kvref.request import ReferenceRequest
+from kvspec.events import (
+    MEDIUM_GPU,
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    Event,
+    EventHash,
+)
+from kvspec.specs import LayerSpec, SlidingWindowSpec
+
+
+class EventLog:
+    """Events since the last `take`. With events off, nothing is ever queued (KV-EVT-1)."""
+
+    def __init__(self, enabled: bool, int_hashes: bool) -> None:
+        self.enabled = enabled
+        self.int_hashes = int_hashes
+        self.queue: list[Event] = []
+
+    def stored(
+        self,
+        request: ReferenceRequest,
+        *,
+        group: int,
+        spec: LayerSpec,
+        block_size_tokens: int,
+        first_block: int,
+        end_block: int,
+        stored_blocks: Sequence[int],
+        hashes: Sequence[bytes],
+        parent_hash: bytes | None,
+    ) -> None:
+        """One caching call over blocks `first_block` … `end_block - 1` (KV-EVT-2).
+
+        `stored_blocks` are the indices that were stored (no null, no masked ones), `hashes` theirs.
+        `parent_hash` is the hash of the block before the range (KV-EVT-3).
+        """
+        if not self.enabled:
+            return
+        size = block_size_tokens
+        extras = tuple(  # KV-EVT-8
+            extra_keys(request.input, index * size, (index + 1) * size) for index in stored_blocks
+        )
+        lora = request.input.lora
+        self.queue.append(
+            BlockStored(
+                block_hashes=tuple(self._shown(block_hash) for block_hash in hashes),
+                parent_block_hash=None if parent_hash is None else self._shown(parent_hash),
+                token_ids=tuple(request.token_ids[first_block * size : end_block * size]),
+                block_size_tokens=size,
+                lora_id=lora.id if lora is not None else None,
+                lora_name=lora.name if lora is not None else None,
+                medium=MEDIUM_GPU,
+                extra_keys=extras if extras else None,
+                group=group,
+                spec_kind=spec.kind,
+                sliding_window_tokens=(
+                    spec.sliding_window if isinstance(spec, SlidingWindowSpec) else None
+                ),
+            )
+        )
+
+    def removed(self, key: bytes) -> None:
+        """A key left one physical block (KV-EVT-4)."""
+        if self.enabled:
+            block_hash, group = split_key(key)
+            self.queue.append(BlockRemoved((self._shown(block_hash),), MEDIUM_GPU, group))
+
+    def cleared(self) -> None:
+        """A reset succeeded (KV-EVT-5)."""
+        if self.enabled:
+            self.queue.append(AllBlocksCleared())
+
+    def take(self) -> tuple[Event, ...]:
+        """The queued events; the queue is empty afterwards."""
+        events = tuple(self.queue)
+        self.queue = []
+        return events
+
+    def _shown(self, block_hash: bytes) -> EventHash:
+        """The hash as events show it: all its bytes, or its low 64 bits (KV-EVT-6)."""
+        return int.from_bytes(block_hash[-8:], "big") if self.int_hashes else block_hash

@@ -1,0 +1,214 @@
+"""What every group does with its block lists (KV-GRP-*).
+
+A subclass says what its attention type makes different: which tokens are skipped, how the longest
+hit is found, which blocks are worth caching.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvref.block_pool import BlockPool
+from kvref.events import EventLog
+from kvref.hashing import hash_of_block, make_key
+from kvref.request import ReferenceRequest
+from kvspec.blocks import NULL_BLOCK
+from kvspec.specs import (
+    FullAttentionSpec,
+    HiddenStateCacheSpec,
+    LayerSpec,
+    MLAAttentionSpec,
+    TQFullAttentionSpec,
+)
+
+ZEROED_SPECS = (FullAttentionSpec, TQFullAttentionSpec, MLAAttentionSpec, HiddenStateCacheSpec)
+"""Exactly these types have their new blocks zeroed, subclasses not (KV-GRP-10)."""
+
+
+@dataclass(frozen=True)
+class GroupContext:
+    """What a group needs to know of the configuration.
+
+    `block_size_tokens`: tokens a block covers, context parallelism included (KV-FULL-5).
+    `drops_eagle_block`: hits of this group give up their last block.
+    """
+
+    index: int
+    spec: LayerSpec
+    block_size_tokens: int
+    hash_block_size_tokens: int
+    alignment_tokens: int
+    drops_eagle_block: bool
+
+
+def cdiv(a: int, b: int) -> int:
+    """Ceiling division."""
+    return -(-a // b)
+
+
+class Group(ABC):
+    """The block lists of one group.
+
+    - `block_lists[r]`: the blocks of request r, in token order (KV-GRP-1).
+    - `num_cached[r]`: its leading blocks that were handed to the cache; no entry before the
+      request takes hits or has a full block cached.
+    - `new_block_ids`: blocks queued for zeroing.
+    """
+
+    def __init__(self, context: GroupContext, pool: BlockPool, events: EventLog) -> None:
+        self.index = context.index
+        self.spec = context.spec
+        self.block_size = context.block_size_tokens
+        self.hashes_per_block = max(1, self.block_size // context.hash_block_size_tokens)
+        self.drops_eagle_block = context.drops_eagle_block
+        self.pool = pool
+        self.events = events
+        self.block_lists: dict[str, list[int]] = {}
+        self.num_cached: dict[str, int] = {}
+        self.new_block_ids: list[int] = []
+
+    # What the attention type decides.
+
+    @abstractmethod
+    def num_skipped_tokens(self, num_computed_tokens: int) -> int:
+        """Leading tokens that no later token attends to: s(c)."""
+
+    @abstractmethod
+    def longest_hit(
+        self,
+        hashes: Sequence[bytes],
+        max_length_tokens: int,
+        *,
+        members: Sequence[int],
+        drop_last_block: bool,
+        alignment_tokens: int,
+    ) -> list[list[int]]:
+        """The longest hit in all groups of `members` at once: a block list for each of them."""
+
+    @abstractmethod
+    def num_common_prefix_blocks(self, request_id: str) -> int:
+        """Leading blocks of this request that all requests of the group share."""
+
+    # What is the same for all.
+
+    def blocks_of(self, request_id: str) -> list[int]:
+        """The request's block list; empty when it holds nothing."""
+        return self.block_lists.get(request_id, [])
+
+    def has_entry(self, request_id: str) -> bool:
+        """Whether the request took hits here or had a full block cached (KV-GRP-1)."""
+        return request_id in self.num_cached
+
+    def find(self, hashes: Sequence[bytes], block_index: int, group: int) -> int | None:
+        """The cached block for a request's block `block_index` in `group`, if any."""
+        block_hash = hash_of_block(hashes, block_index, self.hashes_per_block)
+        return self.pool.find(make_key(block_hash, group))
+
+    def num_blocks_needed(
+        self, request_id: str, num_tokens: int, hits: Sequence[int], skip_at_tokens: int
+    ) -> int:
+        """Free blocks it takes to give the request `num_tokens` slots.
+
+        `skip_at_tokens` is the number of computed tokens at which the window is looked at.
+        """
+        required = cdiv(num_tokens, self.block_size)
+        held = len(self.blocks_of(request_id))
+        if self.has_entry(request_id):  # KV-GRP-3
+            return max(required - held, 0)
+        skipped = self.num_skipped_tokens(skip_at_tokens) // self.block_size
+        new = max(required - max(skipped, len(hits) + held), 0)
+        taken_hits = hits[max(0, skipped - held) :]
+        revived = sum(1 for block in taken_hits if self.pool.is_free(block))
+        return new + revived  # KV-GRP-4
+
+    def take_hits(self, request_id: str, hits: Sequence[int], skip_at_tokens: int) -> None:
+        """Start the request's list with its hits; skipped ones become null (KV-GRP-5)."""
+        skipped = self.num_skipped_tokens(skip_at_tokens) // self.block_size
+        taken = list(hits[skipped:])
+        self.pool.touch(taken)
+        self.block_lists[request_id] = [NULL_BLOCK] * skipped + taken
+        self.num_cached[request_id] = skipped + len(taken)
+
+    def allocate_external(
+        self, request_id: str, num_computed_tokens: int, skip_at_tokens: int
+    ) -> None:
+        """Take blocks for tokens that another store brings, if the window has any (KV-GRP-6)."""
+        if self.num_skipped_tokens(skip_at_tokens) < num_computed_tokens:
+            self._extend(request_id, cdiv(num_computed_tokens, self.block_size))
+
+    def allocate_new(self, request_id: str, num_tokens: int) -> list[int]:
+        """Take the blocks still missing for `num_tokens` slots (KV-GRP-7)."""
+        return self._extend(request_id, cdiv(num_tokens, self.block_size))
+
+    def _extend(self, request_id: str, num_blocks: int) -> list[int]:
+        """Make the list `num_blocks` long, if it is shorter; the blocks taken."""
+        missing = num_blocks - len(self.blocks_of(request_id))
+        if missing <= 0:
+            return []
+        taken = self.pool.allocate(missing)
+        self.block_lists.setdefault(request_id, []).extend(taken)
+        if type(self.spec) in ZEROED_SPECS:  # KV-GRP-10
+            self.new_block_ids.extend(taken)
+        return taken
+
+    def is_worth_caching(self, block_index: int, request: ReferenceRequest) -> bool:
+        """Whether a later look-up could use this block; windowed groups say no to some."""
+        return True
+
+    def cache_blocks(self, request: ReferenceRequest, num_tokens: int) -> None:
+        """Register the full blocks among the first tokens that were not yet (KV-GRP-11)."""
+        first = self.num_cached.get(request.request_id, 0)
+        end = num_tokens // self.block_size
+        if first >= end:
+            return
+        blocks = self.blocks_of(request.request_id)
+        stored: list[int] = []
+        hashes: list[bytes] = []
+        for index in range(first, end):
+            if blocks[index] == NULL_BLOCK or not self.is_worth_caching(index, request):
+                continue
+            block_hash = hash_of_block(request.block_hashes, index, self.hashes_per_block)
+            key = make_key(block_hash, self.index)
+            self.pool.register(blocks[index], key, (index + 1) * self.block_size)
+            stored.append(index)
+            hashes.append(block_hash)
+        self.num_cached[request.request_id] = end
+        parent = None
+        if first > 0:
+            parent = hash_of_block(request.block_hashes, first - 1, self.hashes_per_block)
+        self.events.stored(
+            request,
+            group=self.index,
+            spec=self.spec,
+            block_size_tokens=self.block_size,
+            first_block=first,
+            end_block=end,
+            stored_blocks=stored,
+            hashes=hashes,
+            parent_hash=parent,
+        )
+
+    def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
+        """Replace blocks wholly before s(c) by null; release them, last first (KV-GRP-2)."""
+        blocks = self.blocks_of(request_id)
+        skipped = self.num_skipped_tokens(num_computed_tokens) // self.block_size
+        removed: list[int] = []
+        for index in reversed(range(min(skipped, len(blocks)))):
+            if blocks[index] == NULL_BLOCK:
+                break  # everything before was removed earlier
+            removed.append(blocks[index])
+            blocks[index] = NULL_BLOCK
+        self.pool.release(removed)
+
+    def pop(self, request_id: str) -> list[int]:
+        """Forget the request; its blocks keep their references."""
+        self.num_cached.pop(request_id, None)
+        return self.block_lists.pop(request_id, [])
+
+    def take_new_block_ids(self) -> list[int]:
+        """Blocks queued for zeroing since the last call."""
+        taken = self.new_block_ids
+        self.new_block_ids = []
+        return taken

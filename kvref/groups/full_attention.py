@@ -1,0 +1,55 @@
+"""Full attention: every token attends to all before it (KV-FULL-*)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvref.groups.base import Group
+
+
+class FullAttentionGroup(Group):
+    """Blocks are kept until the request ends; hits are runs from the first block."""
+
+    def num_skipped_tokens(self, num_computed_tokens: int) -> int:
+        """Nothing is ever skipped (KV-FULL-1)."""
+        return 0
+
+    def longest_hit(
+        self,
+        hashes: Sequence[bytes],
+        max_length_tokens: int,
+        *,
+        members: Sequence[int],
+        drop_last_block: bool,
+        alignment_tokens: int,
+    ) -> list[list[int]]:
+        """The longest run of cached blocks from block 0 (KV-FULL-2).
+
+        Example: block size 4, alignment 8, at most 19 tokens, blocks 0 … 2 cached: 3 blocks are
+        found, and cut to 2, since 12 is no multiple of 8 (KV-FULL-4).
+        """
+        num_blocks = 0
+        found: list[list[int]] = [[] for _ in members]
+        while num_blocks < max_length_tokens // self.block_size:
+            hit = [self.find(hashes, num_blocks, member) for member in members]
+            blocks = [block for block in hit if block is not None]
+            if len(blocks) < len(members):
+                break  # a hit needs the block in all groups
+            for run, block in zip(found, blocks, strict=True):
+                run.append(block)
+            num_blocks += 1
+        if drop_last_block and num_blocks > 0:  # KV-FULL-3
+            num_blocks -= 1
+        while num_blocks * self.block_size % alignment_tokens:  # KV-FULL-4
+            num_blocks -= 1
+        return [run[:num_blocks] for run in found]
+
+    def num_common_prefix_blocks(self, request_id: str) -> int:
+        """Leading blocks referenced once by every request of the group (KV-FULL-7)."""
+        num_requests = sum(1 for blocks in self.block_lists.values() if blocks)
+        count = 0
+        for block in self.blocks_of(request_id):
+            if self.pool.ref_counts[block] != num_requests:
+                break
+            count += 1
+        return count

@@ -1,0 +1,110 @@
+"""The reference as an `Implementation`: managers, requests, copies."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+
+from kvref.arguments import own_request
+from kvref.configuration import spec_types
+from kvref.manager import ReferenceManager
+from kvref.request import make_request
+from kvref.state import restore_snapshot
+from kvref.stats import ReferenceHitRateWindow
+from kvspec.audit import AuditedManager, audited
+from kvspec.config import HASH_FUNCTIONS, ManagerConfig
+from kvspec.errors import InvalidArgumentError
+from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
+from kvspec.planning import Planner
+from kvspec.request import Request, RequestInput
+from kvspec.snapshot import Snapshot
+
+FEATURES = frozenset(
+    {
+        Feature.PREFIX_CACHING,
+        Feature.EAGLE,
+        Feature.CONTEXT_PARALLEL,
+        Feature.EXTERNAL_TOKENS,
+        Feature.DELAYED_CACHING,
+        Feature.DEFERRED_FREE,
+        Feature.EVENTS,
+        Feature.STATISTICS,
+        Feature.RESIDENCY,
+        Feature.CUSTOM_SPECS,
+        Feature.CLONE,
+        Feature.RESTORE,
+    }
+)
+
+
+class ReferenceImplementation:
+    """See `kvspec.interface.Implementation` for what each call promises."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """One full-attention group and everything around it."""
+        return Capabilities(
+            name="kvref",
+            version=version("kvspec"),
+            spec_types=spec_types(),
+            hash_functions=frozenset(HASH_FUNCTIONS),
+            features=FEATURES,
+        )
+
+    def create(
+        self,
+        config: ManagerConfig,
+        *,
+        check_invariants: bool = True,
+        clock: Callable[[], int] | None = None,
+    ) -> KVCacheManager:
+        """A manager with a fresh pool, audited unless told otherwise."""
+        manager = ReferenceManager(config, clock)
+        return audited(manager) if check_invariants else manager
+
+    def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
+        """A request with the hashes of its prompt (KV-HASH-4)."""
+        inner = _reference(manager)
+        size = inner.config.hash_block_size_tokens if inner.config.enable_caching else 0
+        return make_request(request, inner.hasher, size or 0)
+
+    def append_tokens(
+        self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
+    ) -> None:
+        """Append tokens and hash the blocks they complete (KV-REQ-2)."""
+        own_request(request).append(token_ids)
+
+    def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
+        """An empty window (KV-STAT-4)."""
+        return ReferenceHitRateWindow(max_requests)
+
+    @property
+    def planner(self) -> Planner | None:
+        """No planning yet."""
+        return None
+
+    def clone(self, manager: KVCacheManager) -> KVCacheManager:
+        """An independent copy, queued events and statistics included.
+
+        The hasher is shared, so that requests made for either serve both.
+        """
+        inner = _reference(manager)
+        memo: dict[int, object] = {id(inner.hasher): inner.hasher}
+        if inner.residency is not None:
+            memo[id(inner.residency.clock)] = inner.residency.clock
+        return copy.deepcopy(manager, memo)
+
+    def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
+        """A manager in the state of `snapshot`, audited."""
+        manager = ReferenceManager(config)
+        restore_snapshot(snapshot, manager.pool, manager.groups, manager.popped)
+        return audited(manager)
+
+
+def _reference(manager: KVCacheManager) -> ReferenceManager:
+    """The reference manager inside `manager`."""
+    inner = manager.inner if isinstance(manager, AuditedManager) else manager
+    if not isinstance(inner, ReferenceManager):
+        raise InvalidArgumentError("manager", manager, "made by this implementation's create")
+    return inner

@@ -1,0 +1,279 @@
+"""The manager: admission, hits, allocation and release of whole requests (KV-MGR-*)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from kvref import arguments
+from kvref.block_pool import BlockPool
+from kvref.configuration import build_coordinator, build_groups, checked
+from kvref.events import EventLog
+from kvref.hashing import hasher_of
+from kvref.request import ReferenceRequest
+from kvref.residency import ResidencyLog
+from kvref.state import take_snapshot
+from kvref.stats import LookupCounter
+from kvspec.blocks import NULL_BLOCK, GroupHits, KVCacheBlocks, PrefixHit
+from kvspec.config import ManagerConfig
+from kvspec.errors import UnsupportedError
+from kvspec.events import Event
+from kvspec.request import Request, RequestStatus
+from kvspec.snapshot import Snapshot
+from kvspec.stats import PrefixCacheStats, ResidencySample
+
+
+class ReferenceManager:
+    """See `kvspec.interface.KVCacheManager` for what each call promises.
+
+    `popped` lists the references handed out by `pop_blocks_for_free` and not yet returned.
+    """
+
+    def __init__(self, config: ManagerConfig, clock: Callable[[], int] | None = None) -> None:
+        self.config = checked(config)
+        self.hasher = hasher_of(self.config)
+        self.event_log = EventLog(config.enable_events, config.int_event_hashes)
+        self.residency: ResidencyLog | None = None
+        if config.enable_caching and config.residency_sample_rate > 0:
+            self.residency = ResidencyLog(
+                config.residency_sample_rate, clock if clock is not None else time.monotonic_ns
+            )
+        self.pool = BlockPool(
+            config.kv_cache.num_blocks,
+            events=self.event_log,
+            residency=self.residency,
+            unhashed_freed_to=config.policy.unhashed_freed_to,
+            removed_event_per=config.policy.removed_event_per,
+        )
+        self.groups = build_groups(self.config, self.pool, self.event_log)
+        self.coordinator = build_coordinator(self.config, self.groups)
+        self.lookups = LookupCounter()
+        self.popped: list[int] = []
+
+    @property
+    def none_hash(self) -> bytes:
+        """The parent of first blocks (KV-HASH-3)."""
+        return self.hasher.none_hash
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Length of the free queue."""
+        return self.pool.num_free_blocks
+
+    @property
+    def usage(self) -> float:
+        """Share of the pool in use (KV-POOL-12)."""
+        return self.pool.usage
+
+    @property
+    def watermark_blocks(self) -> int:
+        """Blocks kept free when a request is admitted beside others (KV-MGR-9)."""
+        return int(self.config.watermark * self.config.kv_cache.num_blocks)
+
+    # Looking up.
+
+    def get_computed_blocks(self, request: Request) -> PrefixHit:
+        """The longest cached prefix, the last token left out (KV-MGR-1, KV-MGR-2)."""
+        reference = arguments.own_request(request)
+        if not self.config.enable_caching or reference.input.skip_reading_cache:
+            return PrefixHit(KVCacheBlocks.empty(len(self.groups)), 0)
+        hit = self.coordinator.longest_hit(reference, reference.num_tokens - 1)
+        if self.config.log_stats:
+            self.lookups.record(
+                reference.num_tokens, hit.hit_length_tokens, reference.num_preemptions > 0
+            )
+        return hit
+
+    def find_longest_cache_hit_per_group(
+        self, request: Request, max_hit_length_tokens: int
+    ) -> GroupHits:
+        """Each group's own longest hit: only with several groups and caching (KV-COORD-9)."""
+        raise UnsupportedError("per-group look-ups with fewer than two cached groups", "kvref")
+
+    # Allocating.
+
+    def allocate_slots(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        *,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: KVCacheBlocks | None = None,
+        num_lookahead_tokens: int = 0,
+        num_external_computed_tokens: int = 0,
+        delay_cache_blocks: bool = False,
+        num_encoder_tokens: int = 0,
+        full_sequence_must_fit: bool = False,
+        reserved_blocks: int = 0,
+        has_scheduled_reqs: bool = True,
+    ) -> KVCacheBlocks | None:
+        """Room for tokens about to be computed, or None (KV-MGR-3 … KV-MGR-10)."""
+        reference = arguments.own_request(request)
+        hits = new_computed_blocks or KVCacheBlocks.empty(len(self.groups))
+        external = num_external_computed_tokens
+        arguments.check_allocation(
+            self,
+            reference,
+            hits,
+            num_new_tokens=num_new_tokens,
+            num_new_computed_tokens=num_new_computed_tokens,
+            num_lookahead_tokens=num_lookahead_tokens,
+            num_external_computed_tokens=external,
+            num_encoder_tokens=num_encoder_tokens,
+            reserved_blocks=reserved_blocks,
+        )
+        name, max_len = reference.request_id, self.config.max_model_len_tokens
+        computed = reference.num_computed_tokens + num_new_computed_tokens + external
+        total = min(computed, max_len)  # KV-MGR-4
+        # The last token of a load from elsewhere is recomputed: its window must stay (KV-MGR-4).
+        last = reference.num_tokens - 1 if external > 0 else computed
+        watermark = self._watermark(reference, has_scheduled_reqs)
+
+        if full_sequence_must_fit:  # KV-MGR-5
+            whole = min(reference.num_tokens, max_len)
+            need = self.coordinator.num_blocks_needed(name, whole, hits, min(total, last))
+            if need + watermark > self.num_free_blocks:
+                return None
+
+        self.coordinator.remove_skipped_blocks(name, min(total, last))  # KV-MGR-6
+
+        slots = min(total + num_new_tokens + num_lookahead_tokens, max_len)  # KV-MGR-7
+        need = self.coordinator.num_blocks_needed(name, slots, hits, min(computed, last))
+        if need + watermark > self.num_free_blocks - reserved_blocks:
+            return None
+
+        if not hits.is_empty or external > 0:
+            self.coordinator.take_hits(
+                name,
+                hits,
+                num_computed_tokens=computed,
+                num_external_tokens=external,
+                skip_at_tokens=min(computed, last),
+            )
+        new_blocks = self.coordinator.allocate_new(name, slots)
+
+        if self.config.enable_caching and not delay_cache_blocks:  # KV-MGR-10
+            verified = min(total + num_new_tokens, reference.num_tokens, max_len)
+            self.coordinator.cache_blocks(reference, verified)
+        return new_blocks
+
+    def _watermark(self, request: ReferenceRequest, has_scheduled_reqs: bool) -> int:
+        """The watermark holds back newcomers only, and only beside others (KV-MGR-9)."""
+        newcomer = request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
+        return self.watermark_blocks if newcomer and has_scheduled_reqs else 0
+
+    def get_num_blocks_to_allocate(
+        self,
+        request: Request,
+        *,
+        num_tokens: int,
+        total_computed_tokens: int,
+        num_tokens_main_model: int,
+        num_encoder_tokens: int = 0,
+        apply_admission_cap: bool = False,
+    ) -> int:
+        """Free blocks the request would take, without a new hit (KV-MGR-18)."""
+        arguments.check_counts(
+            num_tokens=num_tokens,
+            total_computed_tokens=total_computed_tokens,
+            num_tokens_main_model=num_tokens_main_model,
+            num_encoder_tokens=num_encoder_tokens,
+        )
+        no_hits = KVCacheBlocks.empty(len(self.groups))
+        name = arguments.own_request(request).request_id
+        return self.coordinator.num_blocks_needed(name, num_tokens, no_hits, total_computed_tokens)
+
+    # Caching.
+
+    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
+        """Register full blocks after a delayed load (KV-MGR-11)."""
+        reference = arguments.own_request(request)
+        arguments.check_caching(self, reference, num_computed_tokens)
+        if self.config.enable_caching:
+            self.coordinator.cache_blocks(reference, num_computed_tokens)
+
+    def cache_partial_block(self, request: Request, group: int, num_tokens: int) -> bool:
+        """Needs a block size above the hash block size, so several groups."""
+        raise UnsupportedError("partial entries with one block size", "kvref")
+
+    def evict_blocks(self, block_ids: Sequence[int]) -> None:
+        """Drop the cached identity of these blocks (KV-POOL-10)."""
+        for block in arguments.block_ids(block_ids, self.pool.num_blocks):
+            if block != NULL_BLOCK:
+                self.pool.forget(block)
+
+    def reset_prefix_cache(self) -> bool:
+        """Drop every hash, if no block is in use (KV-POOL-11)."""
+        if not self.pool.reset():
+            return False
+        self.lookups.was_reset()
+        return True
+
+    # Releasing.
+
+    def free(self, request: Request) -> None:
+        """Release all blocks of the request (KV-MGR-12)."""
+        self.coordinator.free(arguments.own_request(request).request_id)
+
+    def pop_blocks_for_free(self, request: Request) -> tuple[int, ...]:
+        """Forget the request, keep its references for `free_blocks` (KV-MGR-13)."""
+        blocks = self.coordinator.pop(arguments.own_request(request).request_id)
+        self.popped.extend(block for block in blocks if block != NULL_BLOCK)
+        return tuple(blocks)
+
+    def free_blocks(self, block_ids: Sequence[int]) -> None:
+        """Return popped references, in one release call (KV-MGR-13, KV-POOL-9)."""
+        blocks = arguments.block_ids(block_ids, self.pool.num_blocks)
+        arguments.check_popped(blocks, self.popped)
+        for block in blocks:
+            if block != NULL_BLOCK:
+                self.popped.remove(block)
+        self.pool.release(blocks)
+
+    def remove_skipped_blocks(self, request: Request, total_computed_tokens: int) -> None:
+        """Release what attention no longer needs (KV-MGR-14)."""
+        arguments.check_counts(total_computed_tokens=total_computed_tokens)
+        name = arguments.own_request(request).request_id
+        self.coordinator.remove_skipped_blocks(name, total_computed_tokens)
+
+    # Asking.
+
+    def get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
+        """Per group, leading blocks that all running requests share (KV-MGR-15)."""
+        name = arguments.own_request(request).request_id
+        return self.coordinator.num_common_prefix_blocks(name)
+
+    def get_blocks(self, request: Request) -> KVCacheBlocks:
+        """The block list per group."""
+        name = arguments.own_request(request).request_id
+        return KVCacheBlocks(tuple(tuple(group.blocks_of(name)) for group in self.groups))
+
+    def get_unhashed_block_ids(self, request: Request) -> tuple[tuple[int, ...], ...]:
+        """Per group, blocks that are neither null nor cached."""
+        return tuple(
+            tuple(block for block in blocks if block != NULL_BLOCK and not self.pool.keys[block])
+            for blocks in self.get_blocks(request).groups
+        )
+
+    def take_events(self) -> tuple[Event, ...]:
+        """Events since the last call (KV-EVT-1)."""
+        return self.event_log.take()
+
+    def take_new_block_ids(self) -> tuple[int, ...]:
+        """Blocks to be zeroed, group by group (KV-MGR-16)."""
+        return tuple(block for group in self.groups for block in group.take_new_block_ids())
+
+    def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
+        """Look-up counters since the last call (KV-STAT-3)."""
+        return self.lookups.take() if self.config.log_stats else None
+
+    def take_residency_samples(self) -> tuple[ResidencySample, ...]:
+        """Lives of sampled blocks that ended (KV-STAT-6)."""
+        return self.residency.take() if self.residency is not None else ()
+
+    def new_step_starts(self) -> None:
+        """Nothing here waits for the next step (KV-MGR-19)."""
+
+    def snapshot(self) -> Snapshot:
+        """The whole abstract state."""
+        return take_snapshot(self.pool, self.groups, self.popped)

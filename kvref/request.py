@@ -1,0 +1,69 @@
+"""A request: its tokens and the hashes of its full blocks (KV-REQ-*)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kvref.hashing import Hasher, extra_keys
+from kvspec.request import RequestInput, RequestStatus, check_token_ids
+
+
+@dataclass(eq=False)
+class ReferenceRequest:
+    """What a scheduler and a manager know of one request.
+
+    `hash_block_size_tokens` is 0 when caching is off: then there are no hashes.
+    """
+
+    input: RequestInput
+    hasher: Hasher
+    hash_block_size_tokens: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    block_hashes: list[bytes] = field(default_factory=list)
+    num_computed_tokens: int = 0
+    num_preemptions: int = 0
+    status: RequestStatus = RequestStatus.WAITING
+
+    @property
+    def request_id(self) -> str:
+        """The name under which a manager keeps the request's blocks."""
+        return self.input.request_id
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and generated tokens."""
+        return len(self.token_ids)
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        """Append tokens and hash the blocks they complete (KV-REQ-2)."""
+        new_tokens = list(token_ids)
+        check_token_ids(new_tokens)
+        self.token_ids.extend(new_tokens)
+        self.hash_full_blocks()
+
+    def hash_full_blocks(self) -> None:
+        """Hash every full block that has no hash yet (KV-HASH-4)."""
+        size = self.hash_block_size_tokens
+        if size == 0:
+            return
+        parent = self.block_hashes[-1] if self.block_hashes else self.hasher.none_hash
+        for index in range(len(self.block_hashes), self.num_tokens // size):
+            start, end = index * size, (index + 1) * size
+            extra = extra_keys(self.input, start, end)
+            parent = self.hasher.block_hash(parent, self.token_ids[start:end], extra)
+            self.block_hashes.append(parent)
+
+
+def make_request(
+    request_input: RequestInput, hasher: Hasher, hash_block_size_tokens: int
+) -> ReferenceRequest:
+    """A request with the hashes of its prompt's full blocks."""
+    tokens = list(request_input.prompt_token_ids)
+    check_token_ids(tokens, field="prompt_token_ids")
+    request = ReferenceRequest(
+        request_input, hasher, hash_block_size_tokens, tokens, num_prompt_tokens=len(tokens)
+    )
+    request.hash_full_blocks()
+    return request

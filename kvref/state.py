@@ -1,0 +1,55 @@
+"""Showing the state as a snapshot, and building a state from one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvref.block_pool import BlockPool
+from kvref.groups.base import Group
+from kvspec.snapshot import RequestState, Snapshot
+
+
+def take_snapshot(pool: BlockPool, groups: Sequence[Group], popped: Sequence[int]) -> Snapshot:
+    """The abstract state of a pool and its groups."""
+    names = {name for group in groups for name, blocks in group.block_lists.items() if blocks}
+    names |= {name for group in groups for name in group.num_cached}
+    return Snapshot(
+        num_blocks=pool.num_blocks,
+        free_queue=tuple(pool.free_queue),
+        ref_counts=tuple(pool.ref_counts),
+        block_keys=tuple(tuple(keys) for keys in pool.keys),
+        lookup_order={key: tuple(blocks) for key, blocks in pool.cached.items()},
+        requests={
+            name: RequestState(
+                block_ids=tuple(tuple(group.blocks_of(name)) for group in groups),
+                num_cached_blocks=tuple(group.num_cached.get(name) for group in groups),
+                mamba=tuple(None for _ in groups),
+            )
+            for name in sorted(names)
+        },
+        popped_blocks=tuple(sorted(popped)),
+        new_block_ids=tuple(tuple(group.new_block_ids) for group in groups),
+        step_keys=tuple(frozenset() for _ in groups),
+    )
+
+
+def restore_snapshot(
+    snapshot: Snapshot, pool: BlockPool, groups: Sequence[Group], popped: list[int]
+) -> None:
+    """Put a fresh pool and its groups into the state of `snapshot`."""
+    pool.free_queue = list(snapshot.free_queue)
+    pool.ref_counts = list(snapshot.ref_counts)
+    pool.keys = [list(keys) for keys in snapshot.block_keys]
+    pool.cached = {key: list(blocks) for key, blocks in snapshot.lookup_order.items()}
+    for name, state in snapshot.requests.items():
+        for group, blocks, count in zip(
+            groups, state.block_ids, state.num_cached_blocks, strict=True
+        ):
+            if blocks:
+                group.block_lists[name] = list(blocks)
+            if count is not None:
+                group.num_cached[name] = count
+                group.block_lists.setdefault(name, [])
+    for group, blocks in zip(groups, snapshot.new_block_ids, strict=True):
+        group.new_block_ids = list(blocks)
+    popped.extend(snapshot.popped_blocks)
