@@ -1,0 +1,94 @@
+"""What the commands share: failing with one line, extras, consoles, and files written whole."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from rich.console import Console
+
+
+class CommandError(Exception):
+    """Ends the command with one line on stderr and an exit code; raised by `fail`."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.exit_code = exit_code
+
+
+def fail(message: str, *, exit_code: int = 2) -> NoReturn:
+    """End the command: `kvspec: error: message` on stderr, exit code 2 (could not run)."""
+    raise CommandError(message, exit_code)
+
+
+def require_extra(module: str, extra: str) -> ModuleType:
+    """Import an optional module, or fail with the line that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module.partition(".")[0]:
+            raise  # it is there; something it needs is not
+    fail(f"this needs {module}; install it with: pip install 'kvspec[{extra}]'")
+
+
+def output_console() -> Console:
+    """For results, on stdout. Colours only on a terminal; NO_COLOR turns them off."""
+    return Console(highlight=False)
+
+
+def progress_console() -> Console:
+    """For progress and remarks, on stderr, so that stdout can be piped."""
+    return Console(stderr=True, highlight=False)
+
+
+def write_json(document: Any, path: Path | None = None) -> None:
+    """Write a document as JSON: to stdout when there is no path or it is `-`, else as a file.
+
+    Every `--json` of the command goes through here: keys keep their order, floats their digits.
+    """
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    if path is None or str(path) == "-":
+        sys.stdout.write(text)
+    else:
+        write_whole(path, text.encode())
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that it is either all there or, on any failure, as it was before.
+
+    Raises OSError, which names `path`.
+    """
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)  # a device such as /dev/null is written to, not replaced
+        return
+    target = path.resolve()  # behind a link
+    temporary = None
+    try:
+        # In the same folder: a rename is whole only within one file system.
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(temporary, target.stat().st_mode if target.exists() else 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except BaseException as error:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+
+
+def _umask() -> int:
+    # mkstemp makes private files; there is no way to read the mask but to set it.
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
