@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from typing import Any, TypeAlias, TypeVar, get_type_hints
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, get_type_hints
 
 from kvspec._json import (
     Check,
@@ -31,7 +31,15 @@ from kvspec.policy import Policy
 from kvspec.specs import SPEC_TYPES, LayerSpec, UniformTypeKVCacheSpecs, spec_fields
 
 JSONObject: TypeAlias = dict[str, Any]
-D = TypeVar("D")
+
+
+class _Dataclass(Protocol):
+    """Any dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+D = TypeVar("D", bound=_Dataclass)
 
 
 def encode_spec(spec: LayerSpec) -> JSONObject:
@@ -328,7 +336,7 @@ def _decode_dataclass(cls: type[D], value: object, where: Where) -> D:
     hints = get_type_hints(cls)
     required: dict[str, Check[Any]] = {}
     optional_members: dict[str, Check[Any]] = {}
-    for field in fields(cls):  # type: ignore[arg-type]  # every caller passes a dataclass
+    for field in fields(cls):
         target = required if field.default is MISSING else optional_members
         target[field.name] = _BY_TYPE[hints[field.name]]
     found = checked_members(value, where, required, optional_members)
@@ -341,7 +349,7 @@ def _build(cls: type[D], where: Where, names: Mapping[str, str], **values: Any) 
         return cls(**values)
     except ConfigError as error:
         at = where.member(names.get(error.field, error.field))
-        if error.field not in values:
+        if error.field in {field.name for field in fields(cls)} - set(values):
             raise at.error(f"missing; must be {error.allowed}") from None
         raise at.error(f"{error.value!r}: must be {error.allowed}") from None
 

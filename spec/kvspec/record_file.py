@@ -13,7 +13,6 @@ from kvspec.record import (
     TRACE_FORMAT,
     Footer,
     Header,
-    Observed,
     Operation,
     PlanningHeader,
     PlanningRecord,
@@ -43,12 +42,11 @@ def read_trace(path: Path) -> Iterator[Header | Operation | Footer]:
     """The header, every operation, and the footer, each checked when its turn comes."""
     lines = read_objects(path)
     header: Header | None = None
-    changes = _Changes()
     operations = 0
     for where, value in lines:
         if header is None:
             header = _trace_header(value, where)
-            changes.start(header)
+            continuity = _Continuity(header)
             yield header
         elif isinstance(value, dict) and value.get("type") == "footer":
             yield decode_footer(value, where, operations)
@@ -57,7 +55,7 @@ def read_trace(path: Path) -> Iterator[Header | Operation | Footer]:
             return
         else:
             operation = decode_operation(value, where, header, operations)
-            changes.check(operation.observed, where)
+            continuity.check(operation, where)
             operations += 1
             yield operation
     if header is None:
@@ -99,24 +97,31 @@ def write_trace(
     return Footer(written, coverage)
 
 
-class _Changes:
-    """Refuses a record that lists a state field whose value is the one before."""
+class _Continuity:
+    """What a line must have in common with the lines before it."""
 
-    def __init__(self) -> None:
-        self._last: dict[str, Any] = {}
-
-    def start(self, header: Header) -> None:
+    def __init__(self, header: Header) -> None:
+        self._last: dict[str, Any] = {"dup_order": {}}
         if header.initial is not None:
-            self._last = {**header.initial.state, "dup_order": {}}
+            self._last.update(header.initial.state)
+        self._requests: set[str] = set()
 
-    def check(self, observed: Observed, where: Where) -> None:
-        changed = {f"state.{name}": (name, value) for name, value in observed.state.items()}
+    def check(self, operation: Operation, where: Where) -> None:
+        """Refuse an operation on a request that wasn't made, and a change that is none."""
+        name = operation.request_id
+        if operation.name == "new_request" and name is not None:
+            if operation.raises is None:
+                self._requests.add(name)
+        elif name is not None and name not in self._requests:
+            raise where.member("req").error(f"no new_request made {name!r} before")
+        observed = operation.observed
+        changed = {f"state.{field}": (field, value) for field, value in observed.state.items()}
         if observed.dup_order is not None:
             changed["dup_order"] = ("dup_order", observed.dup_order)
-        for member, (name, value) in changed.items():
-            if self._last[name] == value:
+        for member, (field, value) in changed.items():
+            if self._last[field] == value:
                 raise where.member(member).error("unchanged; only changed fields are listed")
-            self._last[name] = value
+            self._last[field] = value
 
 
 def _trace_header(value: object, where: Where) -> Header:

@@ -1,0 +1,1 @@
+"""Replaying records against any implementation, through the public interface only."""

@@ -1,0 +1,117 @@
+"""Replaying planning records against an implementation's planner.
+
+Every record stands for itself. Of an error only the class counts, not the message: ValueError and
+NotImplementedError must be what `except` would catch; where the record has an AssertionError, any
+typed error of the contract is right. A record marked with a quirk is left out: it is neither
+passed nor failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvspec._json import Where, checked_members
+from kvspec.errors import KVSpecError
+from kvspec.golden.compare import Difference, Mismatch, compare_values, describe_error
+from kvspec.golden.planning_functions import FUNCTIONS, Input, PlanningFunction
+from kvspec.interface import Implementation
+from kvspec.planning import Planner
+from kvspec.record import PlanningHeader, PlanningRecord
+from kvspec.record_file import read_planning
+
+_ERRORS: Mapping[str, type[Exception]] = {
+    "ValueError": ValueError,
+    "NotImplementedError": NotImplementedError,
+    "AssertionError": KVSpecError,
+}
+
+
+@dataclass(frozen=True)
+class PlanningResult:
+    """How the records of one file went. `reason`: why none could be tried at all."""
+
+    path: Path
+    passed: int
+    failed: int
+    left_out: int
+    mismatches: tuple[Mismatch, ...] = ()
+    reason: str = ""
+
+
+def replay_planning(
+    path: Path, implementation: Implementation, *, fail_fast: bool = False
+) -> PlanningResult:
+    """Call the planner with every record of `path`. Raises FormatError where it is malformed.
+
+    `fail_fast` stops calling at the first mismatch; the rest of the file is still read.
+    """
+    planner = implementation.planner
+    reason = ""
+    if planner is None:
+        reason = f"{implementation.capabilities.name} has no planner"
+    passed = failed = left_out = 0
+    mismatches: list[Mismatch] = []
+    for record in read_planning(path):
+        if isinstance(record, PlanningHeader):
+            continue
+        where = Where(str(path), record.line)
+        function, values = _prepare(record, where)
+        if record.quirks:
+            left_out += 1
+        elif planner is None:
+            failed += 1
+        elif not (fail_fast and failed):
+            found = _compare(record, where, function, values, planner)
+            passed += not found
+            failed += bool(found)
+            if found:
+                mismatches.append(_mismatch(record, where, found))
+    return PlanningResult(path, passed, failed, left_out, tuple(mismatches), reason)
+
+
+def _prepare(record: PlanningRecord, where: Where) -> tuple[PlanningFunction, Input]:
+    """The record's function and its decoded input."""
+    if record.function not in FUNCTIONS:
+        raise where.member("fn").error(f"unknown function {record.function!r}")
+    function = FUNCTIONS[record.function]
+    return function, checked_members(record.input, where.member("input"), function.inputs, {})
+
+
+def _compare(
+    record: PlanningRecord,
+    where: Where,
+    function: PlanningFunction,
+    values: Input,
+    planner: Planner,
+) -> list[Difference]:
+    """Call the planner and compare; empty when it answers as recorded."""
+    expected = None
+    if record.raises is None:
+        expected = function.expected(record.output, where.member("output"))
+    try:
+        got = function.answer(function.call(planner, values), values)
+    except Exception as error:  # whatever an implementation raises is its answer
+        if record.raises is not None and isinstance(error, _ERRORS[record.raises]):
+            return []
+        wanted = "none" if record.raises is None else _describe_expected(record)
+        return [Difference("error", wanted, describe_error(error))]
+    if record.raises is not None:
+        return [Difference("error", _describe_expected(record), f"none, but {got!r}"[:500])]
+    return list(compare_values("output", expected, got))
+
+
+def _describe_expected(record: PlanningRecord) -> str:
+    return f"{record.raises} (recorded message: {record.message})"
+
+
+def _mismatch(record: PlanningRecord, where: Where, found: list[Difference]) -> Mismatch:
+    return Mismatch(
+        file=where.file,
+        line=record.line,
+        what=f"record {record.id}",
+        call=record.function,
+        arguments=record.input,
+        differences=tuple(found),
+    )

@@ -1,0 +1,118 @@
+"""What a run over several record files came to, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from kvspec.golden.planning import PlanningResult
+from kvspec.golden.trace import TraceResult
+
+Result: TypeAlias = TraceResult | PlanningResult
+
+SHOWN_MISMATCHES = 10
+"""Mismatches of one planning file that are shown without `--verbose`."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The results of a run. A trace counts as one, a planning file as its records.
+
+    `not_replayed`: files that were left when a run stopped at its first failure.
+    """
+
+    implementation: str
+    results: tuple[Result, ...]
+    not_replayed: int = 0
+
+    @property
+    def passed(self) -> int:
+        """Traces and planning records that are as recorded."""
+        return sum(passed for passed, _, _ in map(counts, self.results))
+
+    @property
+    def failed(self) -> int:
+        """Traces and planning records that are not."""
+        return sum(failed for _, failed, _ in map(counts, self.results))
+
+    @property
+    def left_out(self) -> int:
+        """Records that were not compared, because a quirk marks them or one before them."""
+        return sum(left_out for _, _, left_out in map(counts, self.results))
+
+    def closing_lines(self) -> Iterator[str]:
+        """What was left out, and the verdict."""
+        for result in self.results:
+            if isinstance(result, TraceResult) and result.left_out:
+                records = result.compared + result.left_out
+                yield (
+                    f"{result.path}: left out {result.left_out} of {records} records, from the"
+                    f" first with the quirk {', '.join(result.quirks)}"
+                )
+        if self.not_replayed:
+            yield f"stopped at the first failure: {self.not_replayed} files not replayed"
+        yield f"{self.left_out} records left out behind quirks"
+        yield f"{self.passed} passed, {self.failed} failed"
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole report; mismatches uncut."""
+        return {
+            "implementation": self.implementation,
+            "passed": self.passed,
+            "failed": self.failed,
+            "left_out": self.left_out,
+            "not_replayed": self.not_replayed,
+            "files": [_result_json(result) for result in self.results],
+        }
+
+
+def counts(result: Result) -> tuple[int, int, int]:
+    """Passed, failed, left out."""
+    if isinstance(result, TraceResult):
+        return int(result.passed), int(not result.passed), result.left_out
+    return result.passed, result.failed, result.left_out
+
+
+def result_lines(result: Result, *, verbose: bool) -> Iterator[str]:
+    """Every mismatch of one file, and with `verbose` that it passed, too."""
+    if isinstance(result, TraceResult):
+        if result.mismatch is not None:
+            yield result.mismatch.render(verbose=verbose)
+        elif verbose:
+            yield f"{result.path}: passed, {result.compared} operations compared"
+        return
+    if result.reason:
+        yield f"{result.path}: all {result.failed} records fail: {result.reason}"
+    shown = result.mismatches if verbose else result.mismatches[:SHOWN_MISMATCHES]
+    for mismatch in shown:
+        yield mismatch.render(verbose=verbose)
+    if len(shown) < len(result.mismatches):
+        more = len(result.mismatches) - len(shown)
+        yield f"{result.path}: {more} more mismatches (--verbose shows all)"
+    if verbose:
+        yield f"{result.path}: {result.passed} records passed, {result.failed} failed"
+
+
+def _result_json(result: Result) -> dict[str, Any]:
+    if isinstance(result, TraceResult):
+        return {
+            "path": str(result.path),
+            "format": "trace",
+            "scenario": result.header.scenario,
+            "seed": result.header.seed,
+            "passed": result.passed,
+            "compared": result.compared,
+            "left_out": result.left_out,
+            "quirks": list(result.quirks),
+            "mismatch": None if result.mismatch is None else result.mismatch.to_json(),
+        }
+    return {
+        "path": str(result.path),
+        "format": "planning",
+        "passed": result.passed,
+        "failed": result.failed,
+        "left_out": result.left_out,
+        "reason": result.reason,
+        "mismatches": [mismatch.to_json() for mismatch in result.mismatches],
+    }

@@ -1,0 +1,108 @@
+"""The abstract state of records, made from a snapshot."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvspec.interface import KVCacheManager
+from kvspec.record import STATE_FIELDS, Observed
+from kvspec.snapshot import Snapshot
+
+PART_DIGITS = 16
+"""Hex digits of a part's hash: a debugging aid, shorter than the hash of the whole state."""
+
+
+@dataclass(frozen=True)
+class View:
+    """Everything a record says about a manager at one moment."""
+
+    num_free_blocks: int
+    usage: float
+    snapshot: Snapshot
+    state: Mapping[str, Any]
+    dup_order: Mapping[str, list[int]]
+
+
+def look(manager: KVCacheManager) -> View:
+    """The manager's state now."""
+    snapshot = manager.snapshot()
+    return View(
+        num_free_blocks=manager.num_free_blocks,
+        usage=manager.usage,
+        snapshot=snapshot,
+        state=abstract_state(snapshot),
+        dup_order=duplicate_order(snapshot),
+    )
+
+
+def abstract_state(snapshot: Snapshot) -> dict[str, Any]:
+    """The five state fields: only requests that hold something are listed."""
+    requests = snapshot.requests
+    return {
+        "free_queue": list(snapshot.free_queue),
+        "ref_cnt": list(snapshot.ref_counts),
+        "block_hash": [keys[0].hex() if keys else None for keys in snapshot.block_keys],
+        "req_blocks": {
+            name: [list(blocks) for blocks in request.block_ids]
+            for name, request in requests.items()
+            if any(len(blocks) for blocks in request.block_ids)
+        },
+        "num_cached_block": {
+            name: list(request.num_cached_blocks)
+            for name, request in requests.items()
+            if any(entry is not None for entry in request.num_cached_blocks)
+        },
+    }
+
+
+def duplicate_order(snapshot: Snapshot) -> dict[str, list[int]]:
+    """The blocks of every key that at least two blocks carry, first answered first."""
+    return {
+        key.hex(): list(blocks) for key, blocks in snapshot.lookup_order.items() if len(blocks) > 1
+    }
+
+
+def canonical_json(value: object) -> bytes:
+    """One text for equal values: members sorted, no spaces, ASCII."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+def digest(value: object) -> str:
+    """SHA-256 of the canonical JSON, as hex digits."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def changed(before: View | None, after: View) -> dict[str, Any]:
+    """The state fields whose value differs (all of them without a `before`)."""
+    return {
+        name: after.state[name]
+        for name in STATE_FIELDS
+        if before is None or before.state[name] != after.state[name]
+    }
+
+
+def parts(fields: Mapping[str, Any]) -> dict[str, str]:
+    """The short hash of each of these state fields."""
+    return {name: digest(value)[:PART_DIGITS] for name, value in fields.items()}
+
+
+def observed(after: View, before: View | None, *, is_small: bool) -> Observed:
+    """What a record shows after a call; `before` is None for the initial state."""
+    if not is_small:
+        return Observed(
+            num_free_blocks=after.num_free_blocks,
+            usage=after.usage,
+            state_sha256=digest(dict(after.state)),
+            state_parts=parts(changed(before, after)),
+        )
+    order_before = {} if before is None else before.dup_order
+    return Observed(
+        num_free_blocks=after.num_free_blocks,
+        usage=after.usage,
+        state=changed(before, after),
+        dup_order=after.dup_order if after.dup_order != order_before else None,
+    )
