@@ -42,7 +42,7 @@ def load(name: str) -> ModuleType:
 @functools.cache  # a second call with the same reason does nothing
 def _warn_once(reason: str) -> None:
     warnings.warn(
-        f"kvfast runs uncompiled and is slow: {reason}. {HOW_TO_COMPILE.capitalize()}.",
+        f"kvfast runs uncompiled and is slow: {reason}; {HOW_TO_COMPILE}",
         RuntimeWarning,
         stacklevel=3,
     )

@@ -1,0 +1,88 @@
+"""Hypothesis profiles, the --deep option, the shared data folder, and the folder of the repository.
+
+Profiles, chosen with --hypothesis-profile:
+- `ci` (default): the same examples on every run, so that a red run is red again.
+- `random`: new examples on every run. Each Hypothesis test is run again and again until its time
+  is up (--seconds-per-test, default 10); a failure prints the blob that reproduces it.
+- `deep`: many more and longer examples; what --deep chooses.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, is_hypothesis_test, settings
+
+ROOT = Path(__file__).parents[1]
+
+# No deadlines: on a busy machine they fail tests that are right.
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=100)
+settings.register_profile("random", deadline=None, max_examples=100, print_blob=True)
+settings.register_profile(
+    "deep",
+    deadline=None,
+    max_examples=3000,
+    stateful_step_count=150,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("ci")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("kvspec")
+    group.addoption("--deep", action="store_true", help="also run the tests marked deep")
+    group.addoption(
+        "--seconds-per-test",
+        type=float,
+        default=10.0,
+        help="with --hypothesis-profile=random: how long to repeat each Hypothesis test",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--deep") and not config.getoption("--hypothesis-profile"):
+        settings.load_profile("deep")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--deep"):
+        return
+    skip = pytest.mark.skip(reason="long; runs with --deep")
+    for item in items:
+        if item.get_closest_marker("deep"):
+            item.add_marker(skip)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Repeat Hypothesis tests under the profile `random`; each repetition draws anew."""
+    start = time.monotonic()
+    yield
+    if item.config.getoption("--hypothesis-profile") != "random":
+        return
+    if is_hypothesis_test(getattr(item, "obj", None)):
+        while time.monotonic() - start < item.config.getoption("--seconds-per-test"):
+            item.runtest()
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The folder of the repository."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The shared data folder: KVSPEC_SHARED, or `../shared` beside the checkout.
+
+    Skips without one. Tests that use it carry the marker `shared`.
+    """
+    folder = Path(os.environ.get("KVSPEC_SHARED") or ROOT.parent / "shared")
+    if not folder.is_dir():
+        pytest.skip("the shared data folder is not here (set KVSPEC_SHARED)")
+    return folder

@@ -1,0 +1,78 @@
+"""Choosing the build: what is found, what is said when it is not compiled, and how often."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from types import ModuleType
+
+import pytest
+
+import kvfast
+from kvfast import _build
+
+WITHOUT_COMPILED_BUILD = """
+import sys
+sys.modules["kvfast._compiled.free_queue"] = None  # as if it were not there
+import kvspec, kvref, kvfast
+assert kvfast.compiled is False
+"""
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "always", "-c", code], capture_output=True, text=True, check=False
+    )
+
+
+def test_importing_and_asking_says_nothing() -> None:
+    done = run_python(WITHOUT_COMPILED_BUILD)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_the_first_use_of_the_uncompiled_core_says_so_once() -> None:
+    done = run_python(
+        WITHOUT_COMPILED_BUILD
+        + """
+from kvfast import _build
+for _ in range(3):
+    core = _build.load("free_queue")
+assert core.__name__ == "kvfast._core.free_queue"
+"""
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("RuntimeWarning") == 1
+    assert "C compiler" in done.stderr
+
+
+def test_a_build_for_another_machine_falls_back_and_names_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(name: str) -> ModuleType:
+        raise ImportError("wrong ELF class")
+
+    monkeypatch.setattr("importlib.import_module", refuse)
+    assert not _build.is_compiled()
+    assert "wrong ELF class" in str(_build.why_not_compiled())
+
+
+def test_a_compiled_core_is_loaded_without_a_word() -> None:
+    if not kvfast.compiled:
+        pytest.skip("no compiled build of kvfast here")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert _build.load("free_queue").__name__ == "kvfast._compiled.free_queue"
+
+
+def test_an_unknown_attribute_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        _ = kvfast.no_such_thing
+
+
+def test_diagnose_answers_text_for_every_label() -> None:
+    facts = kvfast.diagnose()
+    assert facts["build"].startswith("compiled" if kvfast.compiled else "not compiled")
+    assert all(isinstance(text, str) for text in facts.values())
+    assert {"torch", "Triton", "CUDA device"} <= set(facts)
