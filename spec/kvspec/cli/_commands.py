@@ -27,6 +27,7 @@ class Entry:
 COMMANDS: tuple[Entry, ...] = (
     Entry("doctor", "Show what is installed, what is missing, and how to get it."),
     Entry("golden", "Replay records against an implementation and show every difference."),
+    Entry("replay", "Replay a request trace and report hits, evictions, usage."),
 )
 
 

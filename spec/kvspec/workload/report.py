@@ -5,7 +5,6 @@ The keys are documented in spec/replay.md, section 7.
 
 from __future__ import annotations
 
-import json
 import platform
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -80,11 +79,6 @@ def report(result: ReplayResult, context: ReplayContext) -> dict[str, Any]:
         },
         "seconds": {**asdict(result.seconds), "total": result.seconds.total},
     }
-
-
-def report_json(content: dict[str, Any]) -> str:
-    """The report as JSON text with a line feed at the end."""
-    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def report_text(content: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ MAX_LINE_BYTES = 64 * 2**20
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _GZIP_WINDOW_BITS = 31  # zlib: a gzip header and its check sum are expected
-_CHUNK_BYTES = 16 * 2**10
+_CHUNK_BYTES = 2**10  # small, so that the position in the file shows progress
 
 
 class DamagedStreamError(KVSpecError):

@@ -169,6 +169,18 @@ def parse_record(text: bytes, *, file: str, line: int) -> TraceRecord:
     return TraceRecord(line, timestamp, input_length, output_length, tuple(ids))
 
 
+def record_line(record: TraceRecord) -> str:
+    """The record as one line of a trace, without the line feed."""
+    return json.dumps(
+        {
+            "timestamp": record.timestamp_ms,
+            "input_length": record.input_length,
+            "output_length": record.output_length,
+            "hash_ids": list(record.hash_ids),
+        }
+    )
+
+
 def _count(fields: dict[str, object], name: str, minimum: int, file: str, line: int) -> int:
     """The integer field `name`; `True` and `1.0` are no counts."""
     if name not in fields:

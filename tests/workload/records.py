@@ -1,0 +1,23 @@
+"""Short ways to write trace records in tests."""
+
+from __future__ import annotations
+
+from kvspec.workload.trace import TraceRecord
+
+
+def record(
+    line: int, ids: list[int], input_length: int, output_length: int = 1, *, timestamp_ms: int = 0
+) -> TraceRecord:
+    """A request; `ids` must be one per 512 tokens of its input."""
+    return TraceRecord(line, timestamp_ms, input_length, output_length, tuple(ids))
+
+
+def line(**changes: object) -> dict[str, object]:
+    """The fields of a correct line of a trace, some of them changed."""
+    fields: dict[str, object] = {
+        "timestamp": 0,
+        "input_length": 600,
+        "output_length": 5,
+        "hash_ids": [1, 2],
+    }
+    return {**fields, **changes}
