@@ -6,7 +6,6 @@ how to install them.
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Sequence
 
@@ -17,14 +16,15 @@ def main(args: Sequence[str] | None = None) -> int:
     0: done. 1: the thing checked failed. 2: bad input, or it could not run. 130: interrupted.
     141: the reader of the output went away.
     """
-    missing = [name for name in ("click", "rich") if importlib.util.find_spec(name) is None]
-    if missing:
+    try:
+        from kvspec.cli._run import run
+    except ModuleNotFoundError as error:
+        if error.name not in ("click", "rich"):
+            raise
         print(
-            f"kvspec: error: {' and '.join(missing)} not installed; "
-            "install the command line with: pip install 'kvspec[cli]'",
+            f"kvspec: error: the command line needs {error.name}; "
+            "install it with: pip install 'kvspec[cli]'",
             file=sys.stderr,
         )
         return 2
-    from kvspec.cli._run import run
-
     return run(sys.argv[1:] if args is None else list(args))

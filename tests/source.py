@@ -1,0 +1,58 @@
+"""The repository's own files, for the tests that look at its source."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+# Import packages and where they stand.
+PACKAGES = (
+    ("kvspec", ROOT / "spec/kvspec"),
+    ("kvref", ROOT / "kvref"),
+    ("kvfast", ROOT / "kvfast"),
+)
+
+_FOLDERS = ("spec", "kvref", "kvfast", "tests", "proofs", "bench", "examples", "docs", ".ci")
+_TEXT = frozenset({".py", ".pxd", ".md", ".toml", ".txt", ".yml", ".yaml", ".sh", ""})
+
+
+def text_files() -> tuple[Path, ...]:
+    """Every text file of the repository; what builds and tools leave behind is not among them."""
+    found = [path for path in ROOT.iterdir() if path.is_file() and not path.name.startswith(".")]
+    for folder in _FOLDERS:
+        found += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
+    return tuple(
+        sorted(
+            path
+            for path in found
+            if path.suffix in _TEXT and not {"__pycache__", ".hypothesis"} & set(path.parts)
+        )
+    )
+
+
+def python_files() -> tuple[Path, ...]:
+    """Every Python file of the repository."""
+    return tuple(path for path in text_files() if path.suffix == ".py")
+
+
+def package_modules() -> Iterator[tuple[str, Path]]:
+    """Dotted name and file of every module of the three packages."""
+    for package, folder in PACKAGES:
+        for path in sorted(folder.rglob("*.py")):
+            parts = path.relative_to(folder).with_suffix("").parts
+            yield ".".join((package, *(p for p in parts if p != "__init__"))), path
+
+
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    """The parsed file."""
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def shown(path: Path) -> str:
+    """The path as messages show it: from the repository's root on."""
+    return path.relative_to(ROOT).as_posix()

@@ -1,0 +1,123 @@
+"""The habits that a reader relies on: short files, short functions, nothing left lying about."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.source import package_modules, python_files, shown, text_files, tree
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+
+# Longer files, each with the reason why it is still one file.
+LONGER_FILES: tuple[tuple[str, str], ...] = ()
+
+# Put together from pieces, so that this file doesn't find itself.
+MARKERS = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" * 3, "HA" + "CK")) + r")\b")
+MACHINE_PATHS = re.compile(
+    r"(?<![\w.~$}/-])/(?:"
+    + "|".join(("work", "tmp", "home", "root", "Users", "opt", "mnt"))
+    + r")/\w"
+)
+
+# What a module assigns at its top must not change afterwards. A look-up table is declared as a
+# Mapping: mypy then refuses every change.
+MUTABLE_LITERALS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+MUTABLE_TYPES = frozenset(
+    {"list", "dict", "set", "bytearray", "array", "defaultdict", "deque", "Counter", "OrderedDict"}
+)
+READ_ONLY_TYPES = frozenset({"Mapping", "Sequence", "Collection"})
+
+FILES = tuple(pytest.param(path, id=shown(path)) for path in python_files())
+TEXTS = tuple(pytest.param(path, id=shown(path)) for path in text_files())
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_a_file_is_at_most_400_lines(path: Path) -> None:
+    if shown(path) not in dict(LONGER_FILES):
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_FILE_LINES
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_a_function_is_at_most_60_lines(path: Path) -> None:
+    long = [
+        f"{shown(path)}:{node.lineno} {node.name}: {lines} lines"
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
+    ]
+    assert not long
+
+
+@pytest.mark.parametrize("path", TEXTS)
+def test_nothing_is_left_to_do_and_no_file_knows_a_machine(path: Path) -> None:
+    found = [
+        f"{shown(path)}:{number}: {line.strip()}"
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if MARKERS.search(line) or MACHINE_PATHS.search(line)
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, id=shown(path)) for _, path in package_modules()]
+)
+def test_a_module_keeps_no_state_that_can_change(path: Path) -> None:
+    assert not [f"{shown(path)}:{line}" for line in mutable_state(tree(path))]
+
+
+def mutable_state(module: ast.Module) -> Iterator[int]:
+    """Lines on which a module or a class keeps something mutable, or a function says `global`."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Global):
+            yield node.lineno
+        if not isinstance(node, ast.Module | ast.ClassDef):
+            continue
+        for statement in node.body:
+            if isinstance(statement, ast.Assign | ast.AnnAssign) and not _is_read_only(statement):
+                yield statement.lineno
+
+
+def _is_read_only(statement: ast.Assign | ast.AnnAssign) -> bool:
+    """Whether the value can't be changed, or mypy refuses every change because of its type."""
+    if isinstance(statement, ast.AnnAssign):
+        declared = ast.unparse(statement.annotation).partition("[")[0]
+        return declared in READ_ONLY_TYPES or not _is_mutable(statement.value)
+    named_all = ast.unparse(statement.targets[0]) == "__all__"
+    return named_all or not _is_mutable(statement.value)
+
+
+def _is_mutable(value: ast.expr | None) -> bool:
+    if isinstance(value, ast.Call):
+        return ast.unparse(value.func).rpartition(".")[2] in MUTABLE_TYPES
+    return isinstance(value, MUTABLE_LITERALS)
+
+
+def test_every_longer_file_is_there_and_is_longer() -> None:
+    sizes = {shown(path): len(path.read_text("utf-8").splitlines()) for path in python_files()}
+    for name, reason in LONGER_FILES:
+        assert sizes.get(name, 0) > MAX_FILE_LINES, f"{name} needs no exception: {reason}"
+
+
+def test_the_checks_above_find_what_they_look_for() -> None:
+    source = """
+A = (1, 2)
+B = {}
+C: list[int] = list(())
+class D:
+    e = []
+    def f(self):
+        global g
+        h = []
+__all__ = ["A"]
+I: Mapping[str, int] = {}
+"""
+    assert sorted(mutable_state(ast.parse(source))) == [3, 4, 6, 8]
+    assert MARKERS.search("# " + "TO" + "DO: later")
+    assert MACHINE_PATHS.search("see " + "/".join(("", "home", "someone")))
+    assert not MACHINE_PATHS.search("https://example.org/home/page ../work/x spec/root/y")
