@@ -52,9 +52,9 @@ def test_hit_rates_leave_out_times_without_look_ups() -> None:
     assert [rate for rate in windowed if rate == rate] == [0.5, 0.5, 1.0]
 
 
-def test_the_window_is_a_fiftieth_of_the_run() -> None:
+def test_the_window_is_a_twentieth_of_the_run() -> None:
     series = series_of(500, 1_000)
     windowed, steps = windowed_hit_rate(series)
-    assert steps == 10
-    last_ten = [step % 3 for step in range(490, 500)]
-    assert windowed[-1] == sum(last_ten) / 100
+    assert steps == 25
+    last = [step % 3 for step in range(475, 500)]
+    assert windowed[-1] == sum(last) / 250

@@ -165,3 +165,23 @@ class ToyImplementation:
 def as_implementation(toy: ToyImplementation) -> Implementation:
     """The toy where the full protocol is asked for; the driver uses only what it has."""
     return cast(Implementation, toy)
+
+
+def refuser() -> Any:
+    """A factory for the command line: an implementation that never gives a slot."""
+    return _Complete(refuse_all=True)
+
+
+class _Complete(ToyImplementation):
+    """Has every member of the protocol, as the command demands; the driver needs only the toy's."""
+
+    planner = None
+
+    def make_hit_rate_window(self, max_requests: int = 1000) -> None:
+        raise NotImplementedError
+
+    def clone(self, manager: ToyManager) -> None:
+        raise NotImplementedError
+
+    def restore(self, config: ManagerConfig, snapshot: object) -> None:
+        raise NotImplementedError

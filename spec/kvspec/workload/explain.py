@@ -18,37 +18,53 @@ from kvspec.workload.trace import RUN_LENGTH_TOKENS, TraceRecord
 
 
 class Reason(Enum):
-    """Why repeated tokens are not hits, in the order in which they are given a reason."""
+    """Why repeated tokens are not hits, in the order in which they are given a reason.
 
-    OTHER_PREFIX = "other_prefix"
-    INCOMPLETE_BLOCK = "incomplete_block"
-    LAST_TOKEN = "last_token"
-    PARTLY_NEW_BLOCK = "partly_new_block"
-    SEEN_SHORTER = "seen_shorter"
-    NOT_YET_COMPUTED = "not_yet_computed"
-    NOT_REACHABLE = "not_reachable"
-    BEYOND_REPEATS = "beyond_repeats"
+    `label` is the key in the report, `meaning` one line for its reader.
+    """
 
-    @property
-    def meaning(self) -> str:
-        """One line for a reader of the report."""
-        return _MEANINGS[self.value]
+    OTHER_PREFIX = (
+        "other_prefix",
+        "the id was seen, but after other tokens: not the same prefix",
+    )
+    INCOMPLETE_BLOCK = (
+        "incomplete_block",
+        "in the last, incomplete block: only full blocks are cached",
+    )
+    LAST_TOKEN = (
+        "last_token",
+        "in the block of the last token, which is always recomputed",
+    )
+    PARTLY_NEW_BLOCK = (
+        "partly_new_block",
+        "in a block that also holds tokens of an id not seen before",
+    )
+    SEEN_SHORTER = (
+        "seen_shorter",
+        "the run was seen only cut shorter: the block was never full",
+    )
+    NOT_YET_COMPUTED = (
+        "not_yet_computed",
+        "an earlier request had the block, but had not computed it yet",
+    )
+    NOT_REACHABLE = (
+        "not_reachable",
+        "cached before, but evicted (or behind an evicted block)",
+    )
+    BEYOND_REPEATS = (
+        "beyond_repeats",
+        "hits beyond the repeated ids: different ids, equal tokens",
+    )
+
+    def __init__(self, label: str, meaning: str) -> None:
+        self.label = label
+        self.meaning = meaning
 
 
 CUT_LAST_RUN = "cut_last_run"
 """The first item: what changes when repeats are weighted by tokens instead of counted by ids."""
 
-_MEANINGS = {
-    CUT_LAST_RUN: "ids count alike, but a request's last run is cut: weighted by tokens",
-    "other_prefix": "the id was seen, but after other tokens: not the same prefix",
-    "incomplete_block": "in the last, incomplete block: only full blocks are cached",
-    "last_token": "in the block of the last token, which is always recomputed",
-    "partly_new_block": "in a block that also holds tokens of an id not seen before",
-    "seen_shorter": "the run was seen only cut shorter: the block was never full",
-    "not_yet_computed": "an earlier request had the block, but had not computed it yet",
-    "not_reachable": "cached before, but evicted (or behind an evicted block)",
-    "beyond_repeats": "hits beyond the repeated ids: different ids, equal tokens",
-}
+_CUT_LAST_RUN_MEANING = "a request's last run is cut: weighted by tokens, not counted by ids"
 
 
 class ExplanationError(KVSpecError):
@@ -104,9 +120,9 @@ class Waterfall:
     def items(self) -> tuple[WaterfallItem, ...]:
         """The steps from `repeat_rate` to `hit_rate`, in order."""
         cut = self._share(self.repeated_tokens) - self.repeat_rate
-        first = WaterfallItem(CUT_LAST_RUN, _MEANINGS[CUT_LAST_RUN], None, cut)
+        first = WaterfallItem(CUT_LAST_RUN, _CUT_LAST_RUN_MEANING, None, cut)
         others = (
-            WaterfallItem(reason.value, reason.meaning, tokens, self._share(tokens))
+            WaterfallItem(reason.label, reason.meaning, tokens, self._share(tokens))
             for reason, tokens in self.changes.items()
         )
         return (first, *others)

@@ -18,10 +18,10 @@ th, td { text-align: left; padding: 0.2rem 1rem 0.2rem 0; vertical-align: top;
 td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 th { color: #555; white-space: nowrap; }
 tr.total td, tr.total th { font-weight: 600; color: #1b1b1b; }
-.bars { width: 16rem; min-width: 10rem; padding-top: 0.55rem; }
+.bars { width: 14rem; min-width: 9rem; padding-top: 0.55rem; }
 .bar { height: 0.8rem; min-width: 1px; background: #0072b2; }
 .bar.down { background: #d55e00; } .bar.up { background: #009e73; }
-.meaning { color: #555; } svg { max-width: 100%; height: auto; }
+.meaning { color: #555; min-width: 14rem; } svg { max-width: 100%; height: auto; }
 """
 
 

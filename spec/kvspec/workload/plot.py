@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FORMATS: tuple[str, ...] = ("png", "svg")
 _BLUE, _ORANGE, _GREEN, _RED, _GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#666666"
 _PURPLE = "#8e4585"
-_WINDOWS_PER_RUN = 50
+_WINDOWS_PER_RUN = 20
 _BARS = 200
 
 
@@ -143,7 +143,7 @@ def cumulative_hit_rate(series: Series) -> list[float]:
 def windowed_hit_rate(series: Series) -> tuple[list[float], int]:
     """Hit rate over a window that ends with each bucket, and the window's length in steps.
 
-    NaN where nothing was looked up. The window is a fiftieth of the run.
+    NaN where nothing was looked up. The window is a twentieth of the run.
     """
     width = max(1, len(series.buckets) // _WINDOWS_PER_RUN)
     rates = []
