@@ -1,0 +1,250 @@
+"""The table of rules in README.md beside this file: rule, code, tests, other checks.
+
+    python spec/table.py              write it
+    python spec/table.py --check      exit 1 when it is not current, or when something does not fit
+    python spec/table.py KV-POOL-4    where one rule is written, implemented and checked
+
+It is made from citations. A rule is a heading in spec/rules. Code cites it in a docstring or a
+comment, a test as `@pytest.mark.rule("KV-POOL-4")`, an invariant, a machine, a record or a proof by
+naming it anywhere. What does not fit: a rule without a test, and a citation without its rule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+README = "spec/README.md"
+BEGIN, END = "<!-- table:begin -->", "<!-- table:end -->"
+
+HEADING = re.compile(r"^### (KV-[A-Z]+-[0-9]+) (\S.*)$", re.MULTILINE)
+# A single rule, or a range of one chapter: KV-MGR-3 … KV-MGR-10.
+CITATION = re.compile(r"KV-([A-Z]+)-([0-9]+)(?:\s*…\s*KV-\1-([0-9]+))?")
+
+
+class Kind(Enum):
+    """What a citation shows: the column it goes to."""
+
+    TEXT = "text"  # other rules and documents: counts for nothing, but must name a rule
+    CODE = "code"
+    TEST = "tests"
+    INVARIANT = "invariant"
+    MACHINE = "machine"
+    RECORD = "record"
+    PROOF = "proof"
+
+
+OTHER_CHECKS = (Kind.INVARIANT, Kind.MACHINE, Kind.RECORD, Kind.PROOF)
+
+# What a file's citations count as: the first matching beginning of its path.
+PLACES = (
+    ("spec/kvspec/invariants.py", Kind.INVARIANT),
+    ("spec/kvspec/transitions.py", Kind.INVARIANT),
+    ("spec/kvspec/conformance/", Kind.MACHINE),
+    ("spec/kvspec/data/records/", Kind.RECORD),
+    ("spec/kvspec/", Kind.CODE),
+    ("spec/", Kind.TEXT),
+    ("kvref/", Kind.CODE),
+    ("kvfast/", Kind.CODE),
+    ("proofs/", Kind.PROOF),
+    ("tests/", Kind.TEXT),  # but for the marks of tests
+    ("docs/", Kind.TEXT),
+    ("README.md", Kind.TEXT),
+)
+SUFFIXES = frozenset({".py", ".pxd", ".md", ".jsonl", ".json", ".tla", ".smt2"})
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule: its id, its sentence, and the chapter it stands in."""
+
+    id: str
+    sentence: str
+    chapter: str
+
+    @property
+    def link(self) -> str:
+        """Markdown link from spec/README.md; the anchor is made as GitHub makes it."""
+        heading = f"{self.id} {self.sentence}".lower()
+        anchor = re.sub(r"[^\w\- ]", "", heading).replace(" ", "-")
+        return f"[{self.id}]({self.chapter.removeprefix('spec/')}#{anchor})"
+
+
+@dataclass(frozen=True)
+class Citation:
+    """A place that names a rule; `inside` is the function or class around it, if any."""
+
+    rule: str
+    kind: Kind
+    path: str
+    line: int
+    inside: str = ""
+
+    @property
+    def place(self) -> str:
+        """As the table shows it: `kvref.block_pool.BlockPool.take`, or the file."""
+        if self.kind is Kind.CODE and self.path.endswith(".py"):
+            module = self.path.removeprefix("spec/").removesuffix(".py").replace("/", ".")
+            return f"{module.removesuffix('.__init__')}{'.' * bool(self.inside)}{self.inside}"
+        return self.path
+
+
+def find_rules(root: Path = ROOT) -> list[Rule]:
+    """All rules in the order of the chapters' names and of their numbers."""
+    rules = []
+    for path in sorted((root / "spec/rules").glob("*.md")):
+        for match in HEADING.finditer(path.read_text(encoding="utf-8")):
+            rules.append(Rule(match[1], match[2], path.relative_to(root).as_posix()))
+    return sorted(rules, key=lambda rule: (rule.chapter, _number(rule.id)))
+
+
+def _number(rule_id: str) -> tuple[str, int]:
+    chapter, _, number = rule_id.rpartition("-")
+    return chapter, int(number)
+
+
+def cited_in(text: str) -> Iterator[str]:
+    """The ids that a text names, ranges spelled out."""
+    for chapter, first, last in CITATION.findall(text):
+        for number in range(int(first), int(last or first) + 1):
+            yield f"KV-{chapter}-{number}"
+
+
+def find_citations(root: Path = ROOT) -> list[Citation]:
+    """Every citation in the repository, the rules' own headings left out."""
+    found: list[Citation] = []
+    for path in sorted(root.rglob("*")):
+        name = path.relative_to(root).as_posix()
+        kind = next((kind for begin, kind in PLACES if name.startswith(begin)), None)
+        if (
+            kind is None
+            or path == Path(__file__)
+            or path.suffix not in SUFFIXES
+            or not path.is_file()
+        ):
+            continue
+        text = path.read_text(encoding="utf-8")
+        if name == README:
+            text = text.partition(BEGIN)[0] + text.partition(END)[2]
+        found += _citations_of(name, text, kind)
+    return found
+
+
+def _citations_of(name: str, text: str, kind: Kind) -> Iterator[Citation]:
+    tree = ast.parse(text) if name.endswith(".py") else None
+    scopes = list(_scopes(tree)) if tree is not None else []
+    if name.startswith("tests/") and tree is not None:
+        for rule, number in _marks(tree):
+            yield Citation(rule, Kind.TEST, name, number)
+    for number, line in enumerate(text.splitlines(), 1):
+        if name.startswith("spec/rules/") and HEADING.match(line):
+            continue
+        around = [scope for first, last, scope in scopes if first <= number <= last]
+        for rule in cited_in(line):
+            # Scopes come from the outside in.
+            yield Citation(rule, kind, name, number, around[-1] if around else "")
+
+
+def _scopes(node: ast.AST, outer: str = "") -> Iterator[tuple[int, int, str]]:
+    """First line, last line and dotted name of each class and function; outer ones first."""
+    for child in ast.iter_child_nodes(node):
+        name = outer
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            name = f"{outer}.{child.name}" if outer else child.name
+            yield child.lineno, child.end_lineno or child.lineno, name
+        yield from _scopes(child, name)
+
+
+def _marks(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Ids given to `pytest.mark.rule(…)`: on functions and classes, in `pytestmark`, in params."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.rule":
+            for argument in node.args:
+                if isinstance(argument, ast.Constant):
+                    yield str(argument.value), node.lineno
+
+
+def problems(rules: list[Rule], citations: list[Citation]) -> list[str]:
+    """What does not fit, one line each."""
+    found = [] if rules else ["spec/rules: there is no rule"]
+    known = {rule.id for rule in rules}
+    for rule in rules:
+        if sum(other.id == rule.id for other in rules) > 1:
+            found.append(f"{rule.chapter}: {rule.id} stands more than once")
+    tested = {citation.rule for citation in citations if citation.kind is Kind.TEST}
+    found += [f"{rule.chapter}: {rule.id} has no test" for rule in rules if rule.id not in tested]
+    for citation in citations:
+        if citation.rule not in known:
+            found.append(f"{citation.path}:{citation.line}: {citation.rule} is no rule")
+    return list(dict.fromkeys(found))
+
+
+def make_table(rules: list[Rule], citations: list[Citation]) -> str:
+    """The table in Markdown."""
+    rows = ["| rule | in one sentence | code | tests | other checks |", "|---|---|---|---|---|"]
+    for rule in rules:
+        of_rule = [citation for citation in citations if citation.rule == rule.id]
+        code = _list(c.place for c in of_rule if c.kind is Kind.CODE)
+        tests = _list(c.place for c in of_rule if c.kind is Kind.TEST)
+        others = _list(f"{kind.value}s" for kind in OTHER_CHECKS for c in of_rule if c.kind is kind)
+        sentence = rule.sentence.replace("|", "\\|")
+        rows.append(f"| {rule.link} | {sentence} | {code} | {tests} | {others} |")
+    return "\n".join(rows)
+
+
+def _list(places: Iterator[str]) -> str:
+    return ", ".join(dict.fromkeys(places)) or "–"
+
+
+def with_table(readme: str, table: str) -> str:
+    """The text of the README with the table in its place."""
+    before, begin, rest = readme.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{README} lacks the lines {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
+
+
+def show(rule_id: str, rules: list[Rule], citations: list[Citation]) -> int:
+    """Print where one rule stands and who cites it; 1 when there is no such rule."""
+    for rule in rules:
+        if rule.id == rule_id:
+            print(f"{rule.id} {rule.sentence}\n  rule       {rule.chapter}")
+            for citation in citations:
+                if citation.rule == rule_id:
+                    print(f"  {citation.kind.value:<9}  {citation.path}:{citation.line}")
+            return 0
+    print(f"{rule_id} is no rule", file=sys.stderr)
+    return 1
+
+
+def main(args: list[str]) -> int:
+    parser = argparse.ArgumentParser(description="Write or check the table of rules.")
+    parser.add_argument("rule", nargs="?", help="show one rule instead")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 on a misfit")
+    options = parser.parse_args(args)
+    rules, citations = find_rules(), find_citations()
+    if options.rule:
+        return show(options.rule, rules, citations)
+    path = ROOT / README
+    text = path.read_text(encoding="utf-8")
+    current = with_table(text, make_table(rules, citations))
+    if not options.check:
+        path.write_text(current, encoding="utf-8")
+        return 0
+    found = problems(rules, citations)
+    if text != current:
+        found.append(f"{README}: the table is not current; run: python spec/table.py")
+    print("\n".join(found) or f"{len(rules)} rules, each with a test; the table is current")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
