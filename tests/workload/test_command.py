@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from kvspec.cli import main
 from kvspec.workload.source import open_trace
@@ -182,6 +184,38 @@ def test_an_implementation_that_breaks_a_rule_is_exit_code_1(
     monkeypatch.chdir(root)
     error = failure(capsys, "demo", "--impl", "tests.workload.toy:refuser", exit_code=1)
     assert error.startswith("kvspec: error: toy: step 0, request of line 1: was refused")
+
+
+def test_a_folder_without_permission_is_known_beforehand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Root may write everywhere, so the answer of the system is replaced.
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)
+    assert "no permission to write in" in failure(
+        capsys, "demo", *FAST, "--json", str(tmp_path / "r.json")
+    )
+
+
+@pytest.mark.parametrize("trace", ["demo", "-"], ids=["bar", "spinner"])
+def test_a_terminal_sees_progress_and_quiet_does_not(
+    trace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[io.StringIO] = []
+
+    def terminal() -> Console:
+        seen.append(io.StringIO())
+        return Console(file=seen[-1], force_terminal=True, width=120)
+
+    monkeypatch.setattr("kvspec.cli.replay.progress_console", terminal)
+    for quiet in ([], ["--quiet"]):
+        text = "".join(record_line(each) + "\n" for each in SynthTrace("synth:chat?requests=20"))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        assert main(["replay", trace, *FAST, *quiet]) == 0
+    shown, silent = (each.getvalue() for each in seen)
+    assert " requests, " in shown
+    assert ("━" in shown) == (trace == "demo")
+    assert silent == ""
+    assert "tokens hit" in capsys.readouterr().out
 
 
 def test_without_matplotlib_a_picture_says_how_to_get_it(

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import click
@@ -31,6 +32,7 @@ from kvspec.workload.source import open_trace
 from kvspec.workload.trace import TraceSource, select
 
 _STDOUT = "-"
+_SECONDS_BETWEEN_UPDATES = 0.1
 _POSITIVE = click.IntRange(min=1)
 
 
@@ -181,13 +183,24 @@ def _progress(
     """A bar with the time left when the end is known, else a spinner; on a terminal only."""
     console = progress_console()
     total = source.total if limit is None else limit
-    end = (BarColumn(), TimeRemainingColumn()) if total is not None else (SpinnerColumn(),)
+    end = (
+        (BarColumn(bar_width=20), TimeRemainingColumn())
+        if total is not None
+        else (SpinnerColumn(),)
+    )
     columns = (TextColumn("replay"), *end, TextColumn("{task.fields[counts]}"))
     shown = console.is_terminal and not quiet
     with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
         task = bar.add_task("replay", total=total, counts="")
 
+        due = 0.0
+
         def update(counts: Counts) -> None:
+            nonlocal due
+            now = monotonic()
+            if now < due:
+                return
+            due = now + _SECONDS_BETWEEN_UPDATES
             done = source.position if limit is None else counts.requests
             text = (
                 f"{counts.requests:,} requests, {counts.steps:,} steps,"

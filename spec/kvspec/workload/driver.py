@@ -22,8 +22,6 @@ from kvspec.workload.series import Bucket, Series
 from kvspec.workload.tokens import OUTPUT_TOKEN_BASE, prompt_tokens
 from kvspec.workload.trace import TraceError, TraceRecord
 
-PROGRESS_INTERVAL_STEPS = 64
-
 
 class ReplayError(KVSpecError):
     """The implementation answers what no manager may answer; the replay cannot go on.
@@ -58,7 +56,7 @@ class Driver:
     """One replay of one trace. `run` may be called once.
 
     `trace_name` is how errors call the trace. `check_invariants` is handed to the implementation.
-    `on_progress` is called now and then with the counts so far.
+    `on_progress` is called after every step with the counts so far.
     """
 
     def __init__(
@@ -99,10 +97,8 @@ class Driver:
         self._pull()
         while self._running or self._waiting or self._next is not None:
             self._step()
-            if self._on_progress is not None and self._counts.steps % PROGRESS_INTERVAL_STEPS == 0:
+            if self._on_progress is not None:
                 self._on_progress(self._counts)
-        if self._on_progress is not None:
-            self._on_progress(self._counts)
         seconds = self._seconds
         seconds.driver += perf_counter() - began - seconds.total
         waterfall = self._explainer.waterfall(self._counts.tokens_hit)
