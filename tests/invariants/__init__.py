@@ -1,0 +1,1 @@
+"""The named invariants, each against a state that only it rejects."""

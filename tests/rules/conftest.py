@@ -1,0 +1,44 @@
+"""The implementations under test, and builders bound to each of them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from kvspec.discovery import find_implementation
+from kvspec.interface import Implementation
+from tests.rules.builders import (
+    MakeManager,
+    MakeRequest,
+    Story,
+    new_manager,
+    new_request,
+    tell_story,
+)
+
+IMPLEMENTATIONS = ("kvref",)
+
+
+@pytest.fixture(params=IMPLEMENTATIONS, scope="session")
+def implementation(request: pytest.FixtureRequest) -> Implementation:
+    """Every implementation there is."""
+    return find_implementation(request.param)
+
+
+@pytest.fixture(scope="session")
+def make_manager(implementation: Implementation) -> MakeManager:
+    """`make_manager(num_blocks, block_size, **config)`."""
+    return partial(new_manager, implementation)
+
+
+@pytest.fixture(scope="session")
+def make_request(implementation: Implementation) -> MakeRequest:
+    """`make_request(manager, request_id, token_ids, **content)`."""
+    return partial(new_request, implementation)
+
+
+@pytest.fixture
+def story(make_manager: MakeManager, make_request: MakeRequest) -> Story:
+    """The running example of the chapter on the pool."""
+    return tell_story(make_manager, make_request)
