@@ -1,6 +1,6 @@
 """JSON and back: specs, groups, configurations.
 
-The member names are those of the record files (`docs/records.md` of this repository describes
+The member names are those of the record files (`spec/records.md` of this repository describes
 them); where they differ from the dataclasses, the tables below say so. Decoding is strict: an
 unknown or missing member, a wrong type or a value the dataclass refuses is a FormatError that
 names the field. A member with a default may be left out. Encoding writes every member.

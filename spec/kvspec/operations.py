@@ -1,7 +1,6 @@
 """The operations of a record: their names, arguments and the shape of their results.
 
-One row per operation of an interface call. `records.md` says what each means; this table is what
-the reader checks a file against and what the player plays.
+`spec/records.md` says what each means; the reader checks files against this table.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Operation records: what was asked of a manager, what it answered, and its state afterwards.
 
 A record file is a header, one line per operation, and a footer; a planning file is a header and
-one line per call of a planning function. `docs/records.md` describes both, `kvspec.record_file`
+one line per call of a planning function. `spec/records.md` describes both, `kvspec.record_file`
 reads and writes them. Values stay in their JSON form; only the configuration is decoded.
 """
 

@@ -37,11 +37,8 @@ dtypes = st.sampled_from(DTYPES)
 def specs_of(cls: type[LayerSpec]) -> st.SearchStrategy[LayerSpec]:
     """Instances of exactly this spec type, every member drawn."""
     if cls is UniformTypeKVCacheSpecs:
-        return st.builds(
-            lambda size, named: UniformTypeKVCacheSpecs(size, tuple(named.items())),
-            small,
-            st.dictionaries(names, st.deferred(lambda: plain_specs), min_size=1, max_size=3),
-        )
+        named = st.dictionaries(names, st.deferred(_plain_specs), min_size=1, max_size=3)
+        return st.builds(_uniform, small, named)
     members: dict[str, st.SearchStrategy[object]] = {"block_size": small}
     if cls is MambaSpec:
         shape = st.lists(st.integers(0, 99), max_size=3).map(tuple)
@@ -84,16 +81,16 @@ def specs_of(cls: type[LayerSpec]) -> st.SearchStrategy[LayerSpec]:
     return st.builds(cls, **members)
 
 
+def _uniform(block_size: int, named: dict[str, LayerSpec]) -> UniformTypeKVCacheSpecs:
+    return UniformTypeKVCacheSpecs(block_size, tuple(named.items()))
+
+
+def _plain_specs() -> st.SearchStrategy[LayerSpec]:
+    return st.sampled_from(PLAIN_TYPES).flatmap(specs_of)
+
+
 PLAIN_TYPES = tuple(cls for cls in SPEC_TYPES if cls is not UniformTypeKVCacheSpecs)
-plain_specs = st.sampled_from(PLAIN_TYPES).flatmap(specs_of)
-specs = st.one_of(
-    *(
-        st.deferred(lambda cls=cls: specs_of(cls))
-        for cls in SPEC_TYPES
-        if cls is not UniformTypeKVCacheSpecs
-    )
-)
-specs = st.one_of(*(specs_of(cls) for cls in SPEC_TYPES))
+specs = st.sampled_from(SPEC_TYPES).flatmap(specs_of)
 layers = st.dictionaries(names, specs, max_size=4).map(lambda named: tuple(named.items()))
 groups = st.lists(
     st.builds(KVCacheGroup, st.lists(names, max_size=3).map(tuple), specs, st.booleans()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -14,7 +14,7 @@ from kvspec.specs import FullAttentionSpec, MLAAttentionSpec
 
 PATTERNS = ("*.jsonl", "*.jsonl.gz")
 
-SINGLE_GROUP_KINDS = {"full": (FullAttentionSpec.kind, MLAAttentionSpec.kind)}
+SINGLE_GROUP_KINDS: Mapping[str, tuple[str, ...]] = {"full": (FullAttentionSpec.kind, MLAAttentionSpec.kind)}
 """What `--single-group` accepts, and the spec kinds it stands for."""
 
 
