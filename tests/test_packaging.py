@@ -1,0 +1,98 @@
+"""What is installed: extras that are used and complete, package data, and every command runs.
+
+.ci/run does the heavy part: a wheel alone, and an installation without a C compiler.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvspec.cli._commands import COMMANDS
+from tests import smoke
+from tests.source import PACKAGES, ROOT, package_modules, text_files, tree
+from tests.test_imports import imports
+
+
+@pytest.fixture(scope="module")
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def packages_in(requirements: list[str]) -> set[str]:
+    return {re.split(r"[\[<>=!~; ]", requirement)[0].lower() for requirement in requirements}
+
+
+def imported_by_the_packages() -> set[str]:
+    roots = {found.root for _, path in package_modules() for found in imports(tree(path))}
+    # Triton comes with torch.
+    return roots - sys.stdlib_module_names - {name for name, _ in PACKAGES} - {"triton"}
+
+
+def test_what_is_imported_is_required_and_what_is_required_is_imported(
+    pyproject: dict[str, Any],
+) -> None:
+    project = pyproject["project"]
+    extras = project["optional-dependencies"]
+    listed = packages_in(project["dependencies"])
+    for name, requirements in extras.items():
+        listed |= packages_in(requirements) if name != "dev" else set()
+    missing = imported_by_the_packages() - listed
+    assert not missing, "imported, but in no extra"
+    for name, requirements in extras.items():
+        unused = packages_in(requirements) - imported_by_the_packages()
+        assert name == "dev" or not unused, f"extra {name} lists what nothing imports"
+
+
+def test_dev_contains_every_other_extra_but_torch(pyproject: dict[str, Any]) -> None:
+    extras = pyproject["project"]["optional-dependencies"]
+    included = re.fullmatch(r"kvspec\[(.*)\]", extras["dev"][0])
+    assert included is not None
+    assert set(included[1].split(",")) == set(extras) - {"dev", "torch"}
+
+
+def test_every_extra_named_in_a_message_exists(pyproject: dict[str, Any]) -> None:
+    extras = pyproject["project"]["optional-dependencies"]
+    named = re.compile(r"kvspec\[([a-z,]+)\]|require_extra\(\"[\w.]+\", \"(\w+)\"\)")
+    for path in text_files():
+        for first, second in named.findall(path.read_text(encoding="utf-8")):
+            assert set((first or second).split(",")) <= set(extras), path
+
+
+def test_every_package_is_typed_and_has_its_marker() -> None:
+    for _, folder in PACKAGES:
+        assert (folder / "py.typed").is_file()
+
+
+def test_every_folder_with_modules_is_a_package() -> None:
+    """A folder without __init__.py would be left out of the wheel."""
+    for _, path in package_modules():
+        assert (path.parent / "__init__.py").is_file(), path
+
+
+def test_every_compiled_module_has_its_source_and_its_types() -> None:
+    sources = {path.stem for path in (ROOT / "kvfast/_core").glob("*.py")} - {"__init__"}
+    types = {path.stem for path in (ROOT / "kvfast/_compiled").glob("*.pxd")}
+    assert types == sources
+
+
+def test_entry_points_are_registered_as_declared(pyproject: dict[str, Any]) -> None:
+    for group, declared in pyproject["project"]["entry-points"].items():
+        installed = {entry.name: entry.value for entry in entry_points(group=group)}
+        assert declared.items() <= installed.items(), "install again: pip install -e '.[dev]'"
+
+
+def test_the_smoke_test_calls_every_command() -> None:
+    called = {call.args[0] for call in smoke.CALLS}
+    assert {entry.name for entry in COMMANDS} <= called
+
+
+@pytest.mark.parametrize("call", smoke.CALLS, ids=lambda call: " ".join(call.args[:2]))
+def test_a_command_runs_in_an_empty_directory(call: smoke.Call, tmp_path: Path) -> None:
+    assert smoke.problems(call, tmp_path) == []
