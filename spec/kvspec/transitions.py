@@ -136,6 +136,18 @@ def _blocks_that_stay_keep_their_keys(config: ManagerConfig, t: Transition) -> s
     return None
 
 
+def _lookups_keep_their_order(config: ManagerConfig, t: Transition) -> str | None:
+    for key, new in t.after.lookup_order.items():
+        old = t.before.lookup_order.get(key, ())
+        # A free block may have been taken and registered again under the same key.
+        stayed = tuple(block for block in old if block in new and t.before.ref_counts[block])
+        if tuple(block for block in new if block in stayed) != stayed or any(
+            new.index(block) < new.index(other) for block in set(new) - set(old) for other in stayed
+        ):
+            return f"the look-up order of {key.hex()} went from {old} to {new}"
+    return None
+
+
 TRANSITION_INVARIANTS: tuple[TransitionInvariant, ...] = (
     TransitionInvariant(
         "errors_change_nothing",
@@ -166,5 +178,11 @@ TRANSITION_INVARIANTS: tuple[TransitionInvariant, ...] = (
         "KV-POOL-4",
         "Allocation takes no cached identity from a block that stays in a list.",
         _blocks_that_stay_keep_their_keys,
+    ),
+    TransitionInvariant(
+        "lookups_keep_their_order",
+        "KV-POOL-13",
+        "Of the blocks with a key, those that were there stay first, in their order.",
+        _lookups_keep_their_order,
     ),
 )

@@ -1,0 +1,1 @@
+"""Checking an implementation against the contract. Needs the extra `conformance` (Hypothesis)."""
