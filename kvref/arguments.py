@@ -74,7 +74,10 @@ def check_allocation(
                 num_external_computed_tokens,
                 "0: the request already holds blocks of its own",
             )
-    _check_hits(manager, request, hits, num_new_computed_tokens)
+    computed = request.num_computed_tokens + num_new_computed_tokens + num_external_computed_tokens
+    if num_external_computed_tokens > 0:
+        computed = min(computed, request.num_tokens - 1)
+    _check_hits(manager, request, hits, num_new_computed_tokens, skip_at_tokens=computed)
 
 
 def _check_computed(manager: ReferenceManager, request: ReferenceRequest) -> None:
@@ -94,6 +97,8 @@ def _check_hits(
     request: ReferenceRequest,
     hits: KVCacheBlocks,
     num_new_computed_tokens: int,
+    *,
+    skip_at_tokens: int,
 ) -> None:
     """Hits are those of a look-up made just before (KV-MGR-8)."""
     if len(hits.groups) != len(manager.groups):
@@ -109,14 +114,19 @@ def _check_hits(
                 f" = {num_new_computed_tokens} tokens",
             )
         block_ids(blocks, manager.pool.num_blocks)
-        _check_hit_content(group, request, blocks)
+        num_skipped = group.num_skipped_tokens(skip_at_tokens) // group.block_size
+        _check_hit_content(group, request, blocks, num_skipped)
 
 
-def _check_hit_content(group: Group, request: ReferenceRequest, blocks: Sequence[int]) -> None:
-    """Every hit block still carries the key of its place."""
+def _check_hit_content(
+    group: Group, request: ReferenceRequest, blocks: Sequence[int], num_skipped: int
+) -> None:
+    """Every hit block still carries the key of its place; null stands only for skipped ones."""
     for index, block in enumerate(blocks):
         if block == NULL_BLOCK:
-            continue
+            if index < num_skipped:
+                continue
+            raise StaleHitError(group.index, index, block)
         if (index + 1) * group.hashes_per_block > len(request.block_hashes):
             raise StaleHitError(group.index, index, block)
         block_hash = hash_of_block(request.block_hashes, index, group.hashes_per_block)
@@ -129,6 +139,8 @@ def check_caching(
 ) -> None:
     """`cache_blocks` covers only tokens that exist and have slots (KV-MGR-11)."""
     check_counts(num_computed_tokens=num_computed_tokens)
+    if not manager.coordinator.holds_blocks(request.request_id):
+        return  # KV-ERR-4: an unknown request has nothing to cache
     limits = [request.num_tokens]
     limits += [
         len(group.blocks_of(request.request_id)) * group.block_size for group in manager.groups

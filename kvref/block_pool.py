@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from kvref.events import EventLog
 from kvref.residency import ResidencyLog
 from kvspec.blocks import NULL_BLOCK
-from kvspec.errors import InvariantViolation
+from kvspec.errors import ConfigError, InvariantViolation
 
 
 class BlockPool:
@@ -17,6 +17,7 @@ class BlockPool:
     - `ref_counts[b]`: how many block lists and popped references hold block b.
     - `keys[b]`: the keys block b is cached under, the primary one first.
     - `primary_num_tokens[b]`: tokens from the start of the request that the primary key covers.
+    - `reserved`: blocks set aside for good, for attention sinks (KV-FULL-8).
     - `cached[key]`: the blocks that carry the key, first registered first (KV-POOL-13).
     """
 
@@ -39,6 +40,7 @@ class BlockPool:
         self.keys: list[list[bytes]] = [[] for _ in range(num_blocks)]
         self.primary_num_tokens = [0] * num_blocks
         self.cached: dict[bytes, list[int]] = {}
+        self.reserved: list[int] = []
 
     @property
     def num_free_blocks(self) -> int:
@@ -73,6 +75,12 @@ class BlockPool:
             if self.residency is not None:
                 self.residency.allocated(block)
         return taken
+
+    def set_aside(self, n: int) -> None:
+        """Take n blocks for good, before any request comes (KV-FULL-8)."""
+        if n > self.num_free_blocks:
+            raise ConfigError("sink_len", n, f"at most the {self.num_free_blocks} blocks there are")
+        self.reserved.extend(self.allocate(n))
 
     def touch(self, blocks: Sequence[int]) -> None:
         """Take a reference on each hit block; free ones leave the free queue (KV-POOL-5)."""
@@ -139,7 +147,7 @@ class BlockPool:
 
     def reset(self) -> bool:
         """Drop every key, if no block is in use (KV-POOL-11)."""
-        if self.num_free_blocks != self.num_blocks - 1:
+        if self.num_free_blocks != self.num_blocks - 1 - len(self.reserved):
             return False
         self.keys = [[] for _ in range(self.num_blocks)]
         self.cached = {}

@@ -16,6 +16,7 @@ from kvspec.specs import (
     HiddenStateCacheSpec,
     LayerSpec,
     MLAAttentionSpec,
+    SinkFullAttentionSpec,
     TQFullAttentionSpec,
 )
 
@@ -24,6 +25,7 @@ GROUP_TYPES: tuple[tuple[type[LayerSpec], type[Group]], ...] = (
     (TQFullAttentionSpec, FullAttentionGroup),
     (MLAAttentionSpec, FullAttentionGroup),
     (HiddenStateCacheSpec, FullAttentionGroup),
+    (SinkFullAttentionSpec, FullAttentionGroup),
 )
 """Which class manages which spec. Exact types: a subclass may behave differently."""
 
@@ -49,7 +51,8 @@ def checked(config: ManagerConfig) -> ManagerConfig:
         raise UnsupportedError("more than one group", "kvref")
     context_parallel = config.dcp_world_size * config.pcp_world_size
     if context_parallel > 1 and len(groups) != 1:  # KV-CFG-6
-        raise ConfigError("dcp_world_size", config.dcp_world_size, "1 without a group")
+        field = "dcp_world_size" if config.dcp_world_size > 1 else "pcp_world_size"
+        raise ConfigError(field, getattr(config, field), "1 without a group")
     for group in groups:
         _group_class(config.registry.resolve(group.spec))
     return _with_block_sizes(config, context_parallel)
@@ -68,8 +71,6 @@ def _with_block_sizes(config: ManagerConfig, context_parallel: int) -> ManagerCo
     block_size = spec.block_size * context_parallel
     if scheduler is not None and scheduler != block_size:
         raise ConfigError("scheduler_block_size_tokens", scheduler, f"{block_size} with one group")
-    if hashed is not None and hashed != block_size and config.enable_caching:
-        raise ConfigError("hash_block_size_tokens", hashed, f"{block_size} with one group")
     return replace(
         config, scheduler_block_size_tokens=block_size, hash_block_size_tokens=block_size
     )
@@ -97,6 +98,8 @@ def build_groups(config: ManagerConfig, pool: BlockPool, events: EventLog) -> li
             drops_eagle_block=group.is_eagle_group or (config.use_eagle and not flagged),
         )  # KV-CFG-8
         built.append(_group_class(spec)(context, pool, events))
+        if isinstance(spec, SinkFullAttentionSpec):
+            pool.set_aside(spec.sink_len // spec.block_size)
     return built
 
 

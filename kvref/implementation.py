@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 from kvref.arguments import own_request
+from kvref.block_pool import BlockPool
 from kvref.configuration import spec_types
 from kvref.manager import ReferenceManager
 from kvref.request import make_request
@@ -39,7 +40,13 @@ FEATURES = frozenset(
 
 
 class ReferenceImplementation:
-    """See `kvspec.interface.Implementation` for what each call promises."""
+    """See `kvspec.interface.Implementation` for what each call promises.
+
+    `pool_class`: tests put a broken pool here and expect it to be caught.
+    """
+
+    def __init__(self, pool_class: type[BlockPool] = BlockPool) -> None:
+        self.pool_class = pool_class
 
     @property
     def capabilities(self) -> Capabilities:
@@ -60,7 +67,7 @@ class ReferenceImplementation:
         clock: Callable[[], int] | None = None,
     ) -> KVCacheManager:
         """A manager with a fresh pool, audited unless told otherwise."""
-        manager = ReferenceManager(config, clock)
+        manager = ReferenceManager(config, clock, self.pool_class)
         return audited(manager) if check_invariants else manager
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
@@ -97,7 +104,8 @@ class ReferenceImplementation:
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
         """A manager in the state of `snapshot`, audited."""
-        manager = ReferenceManager(config)
+        manager = ReferenceManager(config, pool_class=self.pool_class)
+        manager.hasher.none_hash = snapshot.none_hash
         restore_snapshot(snapshot, manager.pool, manager.groups, manager.popped)
         return audited(manager)
 

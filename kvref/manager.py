@@ -26,10 +26,16 @@ from kvspec.stats import PrefixCacheStats, ResidencySample
 class ReferenceManager:
     """See `kvspec.interface.KVCacheManager` for what each call promises.
 
+    `pool_class` lets tests put a broken pool in place of the real one.
     `popped` lists the references handed out by `pop_blocks_for_free` and not yet returned.
     """
 
-    def __init__(self, config: ManagerConfig, clock: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        config: ManagerConfig,
+        clock: Callable[[], int] | None = None,
+        pool_class: type[BlockPool] = BlockPool,
+    ) -> None:
         self.config = checked(config)
         self.hasher = hasher_of(self.config)
         self.event_log = EventLog(config.enable_events, config.int_event_hashes)
@@ -38,7 +44,7 @@ class ReferenceManager:
             self.residency = ResidencyLog(
                 config.residency_sample_rate, clock if clock is not None else time.monotonic_ns
             )
-        self.pool = BlockPool(
+        self.pool = pool_class(
             config.kv_cache.num_blocks,
             events=self.event_log,
             residency=self.residency,
@@ -138,6 +144,8 @@ class ReferenceManager:
         self.coordinator.remove_skipped_blocks(name, min(total, last))  # KV-MGR-6
 
         slots = min(total + num_new_tokens + num_lookahead_tokens, max_len)  # KV-MGR-7
+        if external > 0 and not self.coordinator.is_running(name):
+            slots = max(slots, computed)  # external blocks are taken beyond max_model_len too
         need = self.coordinator.num_blocks_needed(name, slots, hits, min(computed, last))
         if need + watermark > self.num_free_blocks - reserved_blocks:
             return None
@@ -189,7 +197,7 @@ class ReferenceManager:
         """Register full blocks after a delayed load (KV-MGR-11)."""
         reference = arguments.own_request(request)
         arguments.check_caching(self, reference, num_computed_tokens)
-        if self.config.enable_caching:
+        if self.config.enable_caching and self.coordinator.holds_blocks(reference.request_id):
             self.coordinator.cache_blocks(reference, num_computed_tokens)
 
     def cache_partial_block(self, request: Request, group: int, num_tokens: int) -> bool:
@@ -276,4 +284,4 @@ class ReferenceManager:
 
     def snapshot(self) -> Snapshot:
         """The whole abstract state."""
-        return take_snapshot(self.pool, self.groups, self.popped)
+        return take_snapshot(self.pool, self.groups, self.popped, self.none_hash)

@@ -9,7 +9,9 @@ from kvref.groups.base import Group
 from kvspec.snapshot import RequestState, Snapshot
 
 
-def take_snapshot(pool: BlockPool, groups: Sequence[Group], popped: Sequence[int]) -> Snapshot:
+def take_snapshot(
+    pool: BlockPool, groups: Sequence[Group], popped: Sequence[int], none_hash: bytes
+) -> Snapshot:
     """The abstract state of a pool and its groups."""
     names = {name for group in groups for name, blocks in group.block_lists.items() if blocks}
     names |= {name for group in groups for name in group.num_cached}
@@ -19,6 +21,11 @@ def take_snapshot(pool: BlockPool, groups: Sequence[Group], popped: Sequence[int
         ref_counts=tuple(pool.ref_counts),
         block_keys=tuple(tuple(keys) for keys in pool.keys),
         lookup_order={key: tuple(blocks) for key, blocks in pool.cached.items()},
+        covered_tokens=tuple(
+            covered if keys else 0
+            for covered, keys in zip(pool.primary_num_tokens, pool.keys, strict=True)
+        ),
+        none_hash=none_hash,
         requests={
             name: RequestState(
                 block_ids=tuple(tuple(group.blocks_of(name)) for group in groups),
@@ -30,6 +37,7 @@ def take_snapshot(pool: BlockPool, groups: Sequence[Group], popped: Sequence[int
         popped_blocks=tuple(sorted(popped)),
         new_block_ids=tuple(tuple(group.new_block_ids) for group in groups),
         step_keys=tuple(frozenset() for _ in groups),
+        reserved_blocks=tuple(pool.reserved),
     )
 
 
@@ -41,6 +49,8 @@ def restore_snapshot(
     pool.ref_counts = list(snapshot.ref_counts)
     pool.keys = [list(keys) for keys in snapshot.block_keys]
     pool.cached = {key: list(blocks) for key, blocks in snapshot.lookup_order.items()}
+    pool.primary_num_tokens = list(snapshot.covered_tokens)
+    pool.reserved = list(snapshot.reserved_blocks)
     for name, state in snapshot.requests.items():
         for group, blocks, count in zip(
             groups, state.block_ids, state.num_cached_blocks, strict=True

@@ -41,8 +41,9 @@ def _has_the_right_shape(config: ManagerConfig, snapshot: Snapshot) -> str | Non
     num_blocks, num_groups = config.kv_cache.num_blocks, len(config.kv_cache.groups)
     if snapshot.num_blocks != num_blocks:
         return f"{snapshot.num_blocks} blocks, configured {num_blocks}"
-    if len(snapshot.ref_counts) != num_blocks or len(snapshot.block_keys) != num_blocks:
-        return "ref_counts and block_keys must have one entry per block"
+    for name in ("ref_counts", "block_keys", "covered_tokens"):
+        if len(getattr(snapshot, name)) != num_blocks:
+            return f"{name} must have one entry per block"
     for where, block in _every_block_id(snapshot):
         if not 0 <= block < num_blocks:
             return f"block id {block} in {where} is outside 0 … {num_blocks - 1}"

@@ -46,6 +46,9 @@ class Snapshot:
     - `block_keys[b]`: keys under which block b is cached, the primary key first. A key is the
       block hash followed by the group as 4 big-endian bytes (KV-HASH-6).
     - `lookup_order`: for each key, the blocks that carry it, first answered first.
+    - `covered_tokens[b]`: tokens, from the start of the request, that the primary key of block b
+      covers; 0 without a key.
+    - `none_hash`: the parent of first blocks.
     - `requests`: every request with at least one block or one cached-count entry.
     - `popped_blocks`: blocks handed out by `pop_blocks_for_free` and not yet returned, ascending,
       one entry per reference, null blocks left out.
@@ -59,6 +62,8 @@ class Snapshot:
     ref_counts: tuple[int, ...]
     block_keys: tuple[tuple[bytes, ...], ...]
     lookup_order: Mapping[bytes, tuple[int, ...]]
+    covered_tokens: tuple[int, ...]
+    none_hash: bytes
     requests: Mapping[str, RequestState]
     popped_blocks: tuple[int, ...] = ()
     new_block_ids: tuple[tuple[int, ...], ...] = ()
