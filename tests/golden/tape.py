@@ -246,6 +246,8 @@ class TapeManager:
             ref_counts=tuple(self.state["ref_cnt"]),
             block_keys=tuple(keys),
             lookup_order=order,
+            covered_tokens=(0,) * len(keys),  # in no record, so never compared
+            none_hash=self.none_hash,
             requests={
                 name: RequestState(
                     tuple(tuple(ids) for ids in blocks.get(name, [[]] * groups)),

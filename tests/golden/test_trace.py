@@ -121,7 +121,7 @@ def test_the_diff_says_everything_needed() -> None:
     text = found.mismatch.render()
     for part in (
         f"{SMALL}, line 8: operation 6, 'b', allocate_slots",
-        "allocate_slots(num_computed_tokens=0, status=WAITING, num_new_tokens=1",
+        'allocate_slots(num_computed_tokens=0, status="WAITING", num_new_tokens=1',
         "result",
         "expected [[4]]",
         "got      [[3]]",

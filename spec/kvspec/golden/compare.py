@@ -69,7 +69,9 @@ class Mismatch:
     def render(self, *, verbose: bool = False) -> str:
         """Some lines for a terminal."""
         limit = None if verbose else SHOWN_CHARACTERS
-        arguments = ", ".join(f"{name}={_show(v, limit)}" for name, v in self.arguments.items())
+        arguments = ", ".join(
+            f"{name}={_cut(json.dumps(value), limit)}" for name, value in self.arguments.items()
+        )
         lines = [f"{self.file}, line {self.line}: {self.what}", f"  {self.call}({arguments})"]
         for difference in self.differences:
             lines += [f"  {line}" for line in difference.lines(limit)]
@@ -194,8 +196,15 @@ def _part(expected: Any, got: Any, place: str) -> tuple[str, Any, Any] | None:
 
 
 def _show(value: Any, limit: int | None) -> str:
-    """Text as it is, other values as JSON, cut to `limit` characters."""
-    text = value if isinstance(value, str) else json.dumps(value, default=repr)
+    """Text as it is, its further lines indented; other values as JSON. Cut to `limit`."""
+    if not isinstance(value, str):
+        return _cut(json.dumps(value, default=repr), limit)
+    printable = value.encode("utf-8", "backslashreplace").decode("utf-8")
+    return _cut(printable, limit).replace("\n", "\n" + " " * 13)
+
+
+def _cut(text: str, limit: int | None) -> str:
+    """The first `limit` characters (None: all), and how many there were."""
     if limit is None or len(text) <= limit:
         return text
     return f"{text[:limit]} … ({len(text)} characters)"

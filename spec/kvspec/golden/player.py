@@ -12,6 +12,7 @@ from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import InvalidArgumentError
 from kvspec.event_codec import encode_event, encode_stats
 from kvspec.interface import Implementation, KVCacheManager
+from kvspec.operations import OPERATIONS
 from kvspec.request import LoRA, MultimodalItem, Request, RequestInput, RequestStatus
 
 
@@ -35,9 +36,16 @@ class Player:
     requests: dict[str, Request] = field(default_factory=dict)
 
     def perform(self, name: str, request_id: str | None, arguments: Mapping[str, Any]) -> Outcome:
-        """Play one operation. Whatever exception the implementation raises is an outcome too."""
+        """Play one operation. Whatever exception the implementation raises is an outcome too.
+
+        Raises InvalidArgumentError for what is no operation: an unknown name, or a request that
+        was not made before or that the operation is not about.
+        """
         if name not in PLAYS:
             raise InvalidArgumentError("op", name, "one of " + ", ".join(PLAYS))
+        if (request_id is not None) != OPERATIONS[name].on_request:
+            wanted = "a request id" if OPERATIONS[name].on_request else "None"
+            raise InvalidArgumentError("req", request_id, f"{wanted} for {name}")
         if request_id is not None and name != "new_request" and request_id not in self.requests:
             raise InvalidArgumentError("req", request_id, "a request that new_request made before")
         try:

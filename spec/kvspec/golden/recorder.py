@@ -54,7 +54,8 @@ class Recorder:
         An error that records can hold is recorded (the result is None then); any other goes on
         to the caller.
         """
-        check_arguments(OPERATIONS[name], arguments, Where("arguments"))
+        if name in OPERATIONS:
+            check_arguments(OPERATIONS[name], arguments, Where("arguments"))
         outcome = self._player.perform(name, request_id, arguments)
         raises = None
         if outcome.error is not None:

@@ -14,7 +14,9 @@ from kvspec.specs import FullAttentionSpec, MLAAttentionSpec
 
 PATTERNS = ("*.jsonl", "*.jsonl.gz")
 
-SINGLE_GROUP_KINDS: Mapping[str, tuple[str, ...]] = {"full": (FullAttentionSpec.kind, MLAAttentionSpec.kind)}
+SINGLE_GROUP_KINDS: Mapping[str, tuple[str, ...]] = {
+    "full": (FullAttentionSpec.kind, MLAAttentionSpec.kind)
+}
 """What `--single-group` accepts, and the spec kinds it stands for."""
 
 
