@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from kvref.block_pool import BlockPool
@@ -38,8 +39,10 @@ def spec_types() -> frozenset[type[LayerSpec]]:
 def checked(config: ManagerConfig) -> ManagerConfig:
     """The configuration with derived block sizes; ConfigError if it cannot be (KV-ERR-5)."""
     groups = config.kv_cache.groups
+    for group in groups:
+        _group_class(config.registry.resolve(group.spec))
     if config.retention_interval_tokens is not None:
-        # No group of this kind can have windows, so retention would do nothing (KV-CFG-7).
+        # No group of these types has windows, so retention would do nothing (KV-CFG-7).
         raise ConfigError(
             "retention_interval_tokens",
             config.retention_interval_tokens,
@@ -47,33 +50,30 @@ def checked(config: ManagerConfig) -> ManagerConfig:
         )
     if config.enable_caching and not groups:  # KV-CFG-3
         raise ConfigError("kv_cache.groups", groups, "at least one group, or caching off")
-    if len(groups) > 1:
-        raise UnsupportedError("more than one group", "kvref")
-    context_parallel = config.dcp_world_size * config.pcp_world_size
-    if context_parallel > 1 and len(groups) != 1:  # KV-CFG-6
-        field = "dcp_world_size" if config.dcp_world_size > 1 else "pcp_world_size"
-        raise ConfigError(field, getattr(config, field), "1 without a group")
-    for group in groups:
-        _group_class(config.registry.resolve(group.spec))
-    return _with_block_sizes(config, context_parallel)
+    if config.enable_caching and len(groups) > 1:
+        raise UnsupportedError("more than one group with caching on", "kvref")
+    if len(groups) != 1:  # KV-CFG-6
+        for field in ("dcp_world_size", "pcp_world_size"):
+            if getattr(config, field) > 1:
+                raise ConfigError(field, getattr(config, field), "1 unless there is one group")
+    return _with_block_sizes(config)
 
 
-def _with_block_sizes(config: ManagerConfig, context_parallel: int) -> ManagerConfig:
-    """Fill in the scheduler and hash block sizes of at most one group (KV-CFG-4, KV-CFG-5)."""
-    scheduler = config.scheduler_block_size_tokens
-    hashed = config.hash_block_size_tokens
-    if not config.kv_cache.groups:
-        scheduler = scheduler or hashed or 1
-        return replace(
-            config, scheduler_block_size_tokens=scheduler, hash_block_size_tokens=scheduler
-        )
-    spec = config.registry.resolve(config.kv_cache.groups[0].spec)
-    block_size = spec.block_size * context_parallel
-    if scheduler is not None and scheduler != block_size:
-        raise ConfigError("scheduler_block_size_tokens", scheduler, f"{block_size} with one group")
-    return replace(
-        config, scheduler_block_size_tokens=block_size, hash_block_size_tokens=block_size
-    )
+def _with_block_sizes(config: ManagerConfig) -> ManagerConfig:
+    """Fill in the scheduler and hash block sizes (KV-CFG-4, KV-CFG-5).
+
+    They are equal here: with one group, and with caching off.
+    """
+    given = config.scheduler_block_size_tokens
+    specs = [config.registry.resolve(group.spec) for group in config.kv_cache.groups]
+    if specs:
+        size = math.lcm(*(spec.block_size for spec in specs))
+        size *= config.dcp_world_size * config.pcp_world_size
+        if given is not None and given != size:
+            raise ConfigError("scheduler_block_size_tokens", given, f"{size} with these groups")
+    else:
+        size = given or config.hash_block_size_tokens or 1
+    return replace(config, scheduler_block_size_tokens=size, hash_block_size_tokens=size)
 
 
 def _group_class(spec: LayerSpec) -> type[Group]:
