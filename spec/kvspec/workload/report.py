@@ -8,6 +8,7 @@ from __future__ import annotations
 import platform
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from kvspec.interface import Capabilities
@@ -96,8 +97,9 @@ def heading(content: dict[str, Any]) -> str:
     implementation = content["implementation"]
     options = content["options"]
     checked = "all invariants checked" if options["check_invariants"] else "invariants not checked"
+    name = Path(content["trace"]).name
     return (
-        f"{content['trace']} through {implementation['name']} {implementation['version']},"
+        f"{name} through {implementation['name']} {implementation['version']},"
         f" {options['num_blocks']:,} blocks of {options['block_size']} tokens, {checked}"
     )
 
