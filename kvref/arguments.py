@@ -85,6 +85,8 @@ def _check_computed(manager: ReferenceManager, request: ReferenceRequest) -> Non
     computed = request.num_computed_tokens
     int_at_least("request.num_computed_tokens", computed, 0, error=InvalidArgumentError)
     for group in manager.groups:
+        if not group.covers_sequence:
+            continue
         slots = len(group.blocks_of(request.request_id)) * group.block_size
         if computed > slots:
             raise InvalidArgumentError(
@@ -143,13 +145,38 @@ def check_caching(
         return  # KV-ERR-4: an unknown request has nothing to cache
     limits = [request.num_tokens]
     limits += [
-        len(group.blocks_of(request.request_id)) * group.block_size for group in manager.groups
+        len(group.blocks_of(request.request_id)) * group.block_size
+        for group in manager.groups
+        if group.covers_sequence
     ]
     if num_computed_tokens > min(limits):
         raise InvalidArgumentError(
             "num_computed_tokens",
             num_computed_tokens,
             f"at most {min(limits)}: the tokens that the request has, and holds slots for",
+        )
+
+
+def check_partial(
+    manager: ReferenceManager, request: ReferenceRequest, group: int, num_tokens: int
+) -> None:
+    """A partial entry ends at a hash inside a block that the request holds (KV-PART-1)."""
+    if not is_int(group) or not 0 <= group < len(manager.groups):
+        raise InvalidArgumentError("group", group, f"an int in 0 … {len(manager.groups) - 1}")
+    size = manager.groups[group].block_size
+    hash_size = manager.config.hash_block_size_tokens or 1
+    if not manager.config.enable_caching or size <= hash_size:
+        raise InvalidArgumentError(
+            "group", group, "a group with caching on and a block size above the hash block size"
+        )
+    slots = len(manager.groups[group].blocks_of(request.request_id)) * size
+    limit = min(len(request.block_hashes) * hash_size, slots)
+    int_at_least("num_tokens", num_tokens, 1, error=InvalidArgumentError)
+    if num_tokens % hash_size or num_tokens % size == 0 or num_tokens > limit:
+        raise InvalidArgumentError(
+            "num_tokens",
+            num_tokens,
+            f"a multiple of {hash_size}, not of {size}, and at most {limit}",
         )
 
 

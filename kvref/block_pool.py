@@ -128,6 +128,21 @@ class BlockPool:
         self.primary_num_tokens[block] = num_tokens
         self.cached.setdefault(key, []).append(block)
 
+    def register_partial(self, block: int, key: bytes, num_tokens: int) -> bool:
+        """Cache a block under a key that ends inside it (KV-PART-2); False if it had it already.
+
+        The first key is the primary one; a longer prefix replaces all keys (KV-PART-3).
+        """
+        if key in self.keys[block]:
+            return False
+        if self.keys[block] and self.primary_num_tokens[block] < num_tokens:
+            self.drop_keys(block)
+        if not self.keys[block]:
+            self.primary_num_tokens[block] = num_tokens
+        self.keys[block].append(key)
+        self.cached.setdefault(key, []).append(block)
+        return True
+
     def forget(self, block: int) -> None:
         """Drop the block's cached identity, wherever the block is (KV-POOL-4, KV-POOL-10)."""
         if self.residency is not None:

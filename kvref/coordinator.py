@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvref.groups.base import Group
+from kvref.groups.base import Demand, Group
 from kvref.request import ReferenceRequest
-from kvspec.blocks import KVCacheBlocks, PrefixHit
+from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
+from kvspec.errors import UnsupportedError
 
 
 class Coordinator:
@@ -22,6 +23,10 @@ class Coordinator:
         """No hit: without caching there is nothing to look up."""
         return PrefixHit(KVCacheBlocks.empty(len(self.groups)), 0)
 
+    def longest_hit_per_group(self, request: ReferenceRequest, max_length_tokens: int) -> GroupHits:
+        """Only several groups can disagree (KV-COORD-9)."""
+        raise UnsupportedError("per-group look-ups with fewer than two cached groups", "kvref")
+
     def num_common_prefix_blocks(self, request_id: str) -> tuple[int, ...]:
         """Zero for every group: without caching nothing is shared."""
         return tuple(0 for _ in self.groups)
@@ -34,24 +39,14 @@ class Coordinator:
         """Whether some group has a block (or null) for the request."""
         return any(group.blocks_of(request_id) for group in self.groups)
 
-    def num_blocks_needed(
-        self, request_id: str, num_tokens: int, hits: KVCacheBlocks, skip_at_tokens: int
-    ) -> int:
+    def num_blocks_needed(self, request_id: str, hits: KVCacheBlocks, demand: Demand) -> int:
         """Free blocks that all groups together would take."""
         return sum(
-            group.num_blocks_needed(request_id, num_tokens, group_hits, skip_at_tokens)
+            group.num_blocks_needed(request_id, group_hits, demand)
             for group, group_hits in zip(self.groups, hits.groups, strict=True)
         )
 
-    def take_hits(
-        self,
-        request_id: str,
-        hits: KVCacheBlocks,
-        *,
-        num_computed_tokens: int,
-        num_external_tokens: int,
-        skip_at_tokens: int,
-    ) -> None:
+    def take_hits(self, request_id: str, hits: KVCacheBlocks, demand: Demand) -> None:
         """Start the lists of a request that is not running (KV-GRP-8, KV-GRP-9).
 
         First every group touches its hits, then every group takes blocks for external tokens:
@@ -60,16 +55,14 @@ class Coordinator:
         if self.is_running(request_id):
             return
         for group, group_hits in zip(self.groups, hits.groups, strict=True):
-            group.take_hits(request_id, group_hits, skip_at_tokens)
-        if num_external_tokens > 0:
+            group.take_hits(request_id, group_hits, demand)
+        if demand.num_external_tokens > 0:
             for group in self.groups:
-                group.allocate_external(request_id, num_computed_tokens, skip_at_tokens)
+                group.allocate_external(request_id, demand)
 
-    def allocate_new(self, request_id: str, num_tokens: int) -> KVCacheBlocks:
-        """New blocks for `num_tokens` slots, per group."""
-        return KVCacheBlocks(
-            tuple(group.allocate_new(request_id, num_tokens) for group in self.groups)
-        )
+    def allocate_new(self, request_id: str, demand: Demand) -> KVCacheBlocks:
+        """New blocks for the slots asked for, per group."""
+        return KVCacheBlocks(tuple(group.allocate_new(request_id, demand) for group in self.groups))
 
     def cache_blocks(self, request: ReferenceRequest, num_tokens: int) -> None:
         """Register the full blocks among the first tokens, in every group."""

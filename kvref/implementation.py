@@ -24,6 +24,9 @@ from kvspec.snapshot import Snapshot
 FEATURES = frozenset(
     {
         Feature.PREFIX_CACHING,
+        Feature.MULTIPLE_GROUPS,
+        Feature.PARTIAL_BLOCKS,
+        Feature.RETENTION,
         Feature.EAGLE,
         Feature.CONTEXT_PARALLEL,
         Feature.EXTERNAL_TOKENS,
@@ -50,7 +53,7 @@ class ReferenceImplementation:
 
     @property
     def capabilities(self) -> Capabilities:
-        """One full-attention group and everything around it."""
+        """Every block type and every call."""
         return Capabilities(
             name="kvref",
             version=version("kvspec"),

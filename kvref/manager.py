@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from kvref import arguments
 from kvref.block_pool import BlockPool
-from kvref.configuration import build_coordinator, build_groups, checked
+from kvref.config_checks import checked
+from kvref.configuration import build_coordinator, build_groups
 from kvref.events import EventLog
+from kvref.groups.base import Demand
 from kvref.hashing import hasher_of
 from kvref.request import ReferenceRequest
 from kvref.residency import ResidencyLog
@@ -16,7 +19,6 @@ from kvref.state import take_snapshot
 from kvref.stats import LookupCounter
 from kvspec.blocks import NULL_BLOCK, GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
-from kvspec.errors import UnsupportedError
 from kvspec.events import Event
 from kvspec.request import Request, RequestStatus
 from kvspec.snapshot import Snapshot
@@ -94,7 +96,10 @@ class ReferenceManager:
         self, request: Request, max_hit_length_tokens: int
     ) -> GroupHits:
         """Each group's own longest hit: only with several groups and caching (KV-COORD-9)."""
-        raise UnsupportedError("per-group look-ups with fewer than two cached groups", "kvref")
+        arguments.check_counts(max_hit_length_tokens=max_hit_length_tokens)
+        reference = arguments.own_request(request)
+        length = min(max_hit_length_tokens, reference.num_tokens)
+        return self.coordinator.longest_hit_per_group(reference, length)
 
     # Allocating.
 
@@ -128,42 +133,64 @@ class ReferenceManager:
             num_encoder_tokens=num_encoder_tokens,
             reserved_blocks=reserved_blocks,
         )
-        name, max_len = reference.request_id, self.config.max_model_len_tokens
-        computed = reference.num_computed_tokens + num_new_computed_tokens + external
-        total = min(computed, max_len)  # KV-MGR-4
-        # The last token of a load from elsewhere is recomputed: its window must stay (KV-MGR-4).
-        last = reference.num_tokens - 1 if external > 0 else computed
+        local = reference.num_computed_tokens + num_new_computed_tokens
+        total = min(local + external, self.config.max_model_len_tokens)  # KV-MGR-4
         watermark = self._watermark(reference, has_scheduled_reqs)
-
-        if full_sequence_must_fit:  # KV-MGR-5
-            whole = min(reference.num_tokens, max_len)
-            need = self.coordinator.num_blocks_needed(name, whole, hits, min(total, last))
-            if need + watermark > self.num_free_blocks:
-                return None
-
-        self.coordinator.remove_skipped_blocks(name, min(total, last))  # KV-MGR-6
-
-        slots = min(total + num_new_tokens + num_lookahead_tokens, max_len)  # KV-MGR-7
-        if external > 0 and not self.coordinator.is_running(name):
-            slots = max(slots, computed)  # external blocks are taken beyond max_model_len too
-        need = self.coordinator.num_blocks_needed(name, slots, hits, min(computed, last))
-        if need + watermark > self.num_free_blocks - reserved_blocks:
+        demand = self._demand(
+            reference, local, external, num_new_tokens, num_lookahead_tokens, num_encoder_tokens
+        )
+        if full_sequence_must_fit and not self._whole_fits(reference, hits, demand, watermark):
             return None
-
+        name = reference.request_id
+        self.coordinator.remove_skipped_blocks(name, min(total, demand.skip_at_tokens))  # KV-MGR-6
+        need = self.coordinator.num_blocks_needed(name, hits, demand)
+        if need + watermark > self.num_free_blocks - reserved_blocks:  # KV-MGR-7
+            return None
         if not hits.is_empty or external > 0:
-            self.coordinator.take_hits(
-                name,
-                hits,
-                num_computed_tokens=computed,
-                num_external_tokens=external,
-                skip_at_tokens=min(computed, last),
-            )
-        new_blocks = self.coordinator.allocate_new(name, slots)
-
+            self.coordinator.take_hits(name, hits, demand)
+        new_blocks = self.coordinator.allocate_new(name, demand)
         if self.config.enable_caching and not delay_cache_blocks:  # KV-MGR-10
-            verified = min(total + num_new_tokens, reference.num_tokens, max_len)
-            self.coordinator.cache_blocks(reference, verified)
+            verified = min(total + num_new_tokens, reference.num_tokens)
+            self.coordinator.cache_blocks(
+                reference, min(verified, self.config.max_model_len_tokens)
+            )
         return new_blocks
+
+    def _demand(
+        self,
+        request: ReferenceRequest,
+        local: int,
+        external: int,
+        num_new: int,
+        num_lookahead: int,
+        num_encoder: int,
+    ) -> Demand:
+        """What an allocation asks of every group (KV-MGR-4, KV-MGR-7)."""
+        max_len = self.config.max_model_len_tokens
+        main = min(local + external, max_len) + num_new
+        slots = min(main + num_lookahead, max_len)
+        skip_at = local + external
+        if external > 0:
+            # After a load the last token is computed again: its window must stay.
+            skip_at = min(skip_at, request.num_tokens - 1)
+            if not self.coordinator.is_running(request.request_id):
+                slots = max(slots, local + external)  # taken beyond max_model_len too
+        return Demand(slots, main, local, external, skip_at, num_encoder)
+
+    def _whole_fits(
+        self, request: ReferenceRequest, hits: KVCacheBlocks, demand: Demand, watermark: int
+    ) -> bool:
+        """Whether the whole current sequence would fit, with nothing released yet (KV-MGR-5)."""
+        whole = min(request.num_tokens, self.config.max_model_len_tokens)
+        demand = replace(
+            demand,
+            num_slots_tokens=whole,
+            num_main_tokens=whole,
+            skip_at_tokens=min(demand.skip_at_tokens, self.config.max_model_len_tokens),
+            apply_admission_cap=True,
+        )
+        need = self.coordinator.num_blocks_needed(request.request_id, hits, demand)
+        return need + watermark <= self.num_free_blocks
 
     def _watermark(self, request: ReferenceRequest, has_scheduled_reqs: bool) -> int:
         """The watermark holds back newcomers only, and only beside others (KV-MGR-9)."""
@@ -188,8 +215,17 @@ class ReferenceManager:
             num_encoder_tokens=num_encoder_tokens,
         )
         no_hits = KVCacheBlocks.empty(len(self.groups))
+        demand = Demand(
+            num_slots_tokens=num_tokens,
+            num_main_tokens=num_tokens_main_model,
+            num_local_tokens=total_computed_tokens,
+            num_external_tokens=0,
+            skip_at_tokens=total_computed_tokens,
+            num_encoder_tokens=num_encoder_tokens,
+            apply_admission_cap=apply_admission_cap,
+        )
         name = arguments.own_request(request).request_id
-        return self.coordinator.num_blocks_needed(name, num_tokens, no_hits, total_computed_tokens)
+        return self.coordinator.num_blocks_needed(name, no_hits, demand)
 
     # Caching.
 
@@ -201,8 +237,10 @@ class ReferenceManager:
             self.coordinator.cache_blocks(reference, num_computed_tokens)
 
     def cache_partial_block(self, request: Request, group: int, num_tokens: int) -> bool:
-        """Needs a block size above the hash block size, so several groups."""
-        raise UnsupportedError("partial entries with one block size", "kvref")
+        """Make a block reachable at a finer boundary inside it (KV-PART-1)."""
+        reference = arguments.own_request(request)
+        arguments.check_partial(self, reference, group, num_tokens)
+        return self.groups[group].cache_partial_block(reference, num_tokens)
 
     def evict_blocks(self, block_ids: Sequence[int]) -> None:
         """Drop the cached identity of these blocks (KV-POOL-10)."""
@@ -280,7 +318,9 @@ class ReferenceManager:
         return self.residency.take() if self.residency is not None else ()
 
     def new_step_starts(self) -> None:
-        """Nothing here waits for the next step (KV-MGR-19)."""
+        """States registered in the last step may be used now (KV-MGR-19)."""
+        for group in self.groups:
+            group.new_step_starts()
 
     def snapshot(self) -> Snapshot:
         """The whole abstract state."""

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from kvref.block_pool import BlockPool
 from kvref.groups.base import Group
-from kvspec.snapshot import RequestState, Snapshot
+from kvref.groups.mamba import MambaGroup
+from kvref.groups.mamba_align import AlignedMambaGroup
+from kvspec.snapshot import MambaState, RequestState, Snapshot
 
 
 def take_snapshot(
@@ -30,15 +32,33 @@ def take_snapshot(
             name: RequestState(
                 block_ids=tuple(tuple(group.blocks_of(name)) for group in groups),
                 num_cached_blocks=tuple(group.num_cached.get(name) for group in groups),
-                mamba=tuple(None for _ in groups),
+                mamba=tuple(mamba_state(group, name) for group in groups),
             )
             for name in sorted(names)
         },
         popped_blocks=tuple(sorted(popped)),
         new_block_ids=tuple(tuple(group.new_block_ids) for group in groups),
-        step_keys=tuple(frozenset() for _ in groups),
+        step_keys=tuple(
+            frozenset(group.step_keys) if isinstance(group, MambaGroup) else frozenset()
+            for group in groups
+        ),
         reserved_blocks=tuple(pool.reserved),
     )
+
+
+def mamba_state(group: Group, name: str) -> MambaState | None:
+    """What an align-mode Mamba group remembers of the request."""
+    if not isinstance(group, AlignedMambaGroup):
+        return None
+    return MambaState(name in group.allocated, group.last_state_index.get(name))
+
+
+def restore_mamba_state(group: AlignedMambaGroup, name: str, state: MambaState) -> None:
+    """The other way."""
+    if state.has_allocated:
+        group.allocated.add(name)
+    if state.last_state_index is not None:
+        group.last_state_index[name] = state.last_state_index
 
 
 def restore_snapshot(
@@ -60,6 +80,12 @@ def restore_snapshot(
             if count is not None:
                 group.num_cached[name] = count
                 group.block_lists.setdefault(name, [])
+        for group, mamba in zip(groups, state.mamba, strict=True):
+            if isinstance(group, AlignedMambaGroup) and mamba is not None:
+                restore_mamba_state(group, name, mamba)
     for group, blocks in zip(groups, snapshot.new_block_ids, strict=True):
         group.new_block_ids = list(blocks)
+    for group, keys in zip(groups, snapshot.step_keys, strict=True):
+        if isinstance(group, MambaGroup):
+            group.step_keys = set(keys)
     popped.extend(snapshot.popped_blocks)

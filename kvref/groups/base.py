@@ -41,6 +41,35 @@ class GroupContext:
     hash_block_size_tokens: int
     alignment_tokens: int
     drops_eagle_block: bool
+    max_model_len_tokens: int
+    max_num_batched_tokens: int
+    retention_interval_tokens: int | None
+    null_prefix_is_hit: bool
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What one allocation asks of every group.
+
+    - `num_slots_tokens`: tokens that must have slots; `num_main_tokens`: the same without lookahead
+      and without the limit of the longest sequence.
+    - `num_local_tokens` computed or hit here, `num_external_tokens` brought by another store now.
+    - `skip_at_tokens`: the number of computed tokens at which windows are looked at.
+    - `apply_admission_cap`: count windowed groups with the most they hold at once.
+    """
+
+    num_slots_tokens: int
+    num_main_tokens: int
+    num_local_tokens: int
+    num_external_tokens: int
+    skip_at_tokens: int
+    num_encoder_tokens: int = 0
+    apply_admission_cap: bool = False
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Local and external tokens together."""
+        return self.num_local_tokens + self.num_external_tokens
 
 
 def cdiv(a: int, b: int) -> int:
@@ -63,11 +92,18 @@ class Group(ABC):
         self.block_size = context.block_size_tokens
         self.hashes_per_block = max(1, self.block_size // context.hash_block_size_tokens)
         self.drops_eagle_block = context.drops_eagle_block
+        self.context = context
         self.pool = pool
         self.events = events
         self.block_lists: dict[str, list[int]] = {}
         self.num_cached: dict[str, int] = {}
         self.new_block_ids: list[int] = []
+
+    has_null_gaps = False
+    """Whether a block may stand before a null one (align-mode Mamba)."""
+
+    covers_sequence = True
+    """Whether the blocks hold the tokens of the request; those of cross attention do not."""
 
     # What the attention type decides.
 
@@ -87,9 +123,17 @@ class Group(ABC):
     ) -> list[list[int]]:
         """The longest hit in all groups of `members` at once: a block list for each of them."""
 
-    @abstractmethod
     def num_common_prefix_blocks(self, request_id: str) -> int:
-        """Leading blocks of this request that all requests of the group share."""
+        """Leading blocks that all requests of the group share; only full attention has any."""
+        return 0
+
+    def max_admission_blocks(self) -> int | None:
+        """The most blocks one request holds at once, where that is less than all it ever had."""
+        return None
+
+    def is_worth_caching(self, block_index: int, request: ReferenceRequest) -> bool:
+        """Whether a later look-up could use this block; windowed groups say no to some."""
+        return True
 
     # What is the same for all.
 
@@ -106,43 +150,49 @@ class Group(ABC):
         block_hash = hash_of_block(hashes, block_index, self.hashes_per_block)
         return self.pool.find(make_key(block_hash, group))
 
-    def num_blocks_needed(
-        self, request_id: str, num_tokens: int, hits: Sequence[int], skip_at_tokens: int
-    ) -> int:
-        """Free blocks it takes to give the request `num_tokens` slots.
+    def find_in_all(
+        self, hashes: Sequence[bytes], block_index: int, members: Sequence[int]
+    ) -> list[int] | None:
+        """The cached block of every member group, or None: a hit needs the block in all."""
+        found = [self.find(hashes, block_index, member) for member in members]
+        blocks = [block for block in found if block is not None]
+        return blocks if len(blocks) == len(members) else None
 
-        `skip_at_tokens` is the number of computed tokens at which the window is looked at.
-        """
-        required = cdiv(num_tokens, self.block_size)
+    def num_blocks_needed(self, request_id: str, hits: Sequence[int], demand: Demand) -> int:
+        """Free blocks it takes to give the request the slots it asks for."""
+        required = cdiv(demand.num_slots_tokens, self.block_size)
+        cap = self.max_admission_blocks()
+        if demand.apply_admission_cap and cap is not None:
+            required = min(required, cap)
         held = len(self.blocks_of(request_id))
         if self.has_entry(request_id):  # KV-GRP-3
             return max(required - held, 0)
-        skipped = self.num_skipped_tokens(skip_at_tokens) // self.block_size
+        skipped = self.num_skipped_tokens(demand.skip_at_tokens) // self.block_size
         new = max(required - max(skipped, len(hits) + held), 0)
-        taken_hits = hits[max(0, skipped - held) :]
-        revived = sum(1 for block in taken_hits if self.pool.is_free(block))
-        return new + revived  # KV-GRP-4
+        return new + self.num_revived(hits[max(0, skipped - held) :])  # KV-GRP-4
 
-    def take_hits(self, request_id: str, hits: Sequence[int], skip_at_tokens: int) -> None:
+    def num_revived(self, hits: Sequence[int]) -> int:
+        """Hits that wait in the free queue: taking them uses up free blocks too."""
+        return sum(1 for block in hits if self.pool.is_free(block))
+
+    def take_hits(self, request_id: str, hits: Sequence[int], demand: Demand) -> None:
         """Start the request's list with its hits; skipped ones become null (KV-GRP-5)."""
-        skipped = self.num_skipped_tokens(skip_at_tokens) // self.block_size
+        skipped = self.num_skipped_tokens(demand.skip_at_tokens) // self.block_size
         taken = list(hits[skipped:])
         self.pool.touch(taken)
         self.block_lists[request_id] = [NULL_BLOCK] * skipped + taken
         self.num_cached[request_id] = skipped + len(taken)
 
-    def allocate_external(
-        self, request_id: str, num_computed_tokens: int, skip_at_tokens: int
-    ) -> None:
+    def allocate_external(self, request_id: str, demand: Demand) -> None:
         """Take blocks for tokens that another store brings, if the window has any (KV-GRP-6)."""
-        if self.num_skipped_tokens(skip_at_tokens) < num_computed_tokens:
-            self._extend(request_id, cdiv(num_computed_tokens, self.block_size))
+        if self.num_skipped_tokens(demand.skip_at_tokens) < demand.num_computed_tokens:
+            self.extend(request_id, cdiv(demand.num_computed_tokens, self.block_size))
 
-    def allocate_new(self, request_id: str, num_tokens: int) -> list[int]:
-        """Take the blocks still missing for `num_tokens` slots (KV-GRP-7)."""
-        return self._extend(request_id, cdiv(num_tokens, self.block_size))
+    def allocate_new(self, request_id: str, demand: Demand) -> list[int]:
+        """Take the blocks still missing for the slots asked for (KV-GRP-7)."""
+        return self.extend(request_id, cdiv(demand.num_slots_tokens, self.block_size))
 
-    def _extend(self, request_id: str, num_blocks: int) -> list[int]:
+    def extend(self, request_id: str, num_blocks: int) -> list[int]:
         """Make the list `num_blocks` long, if it is shorter; the blocks taken."""
         missing = num_blocks - len(self.blocks_of(request_id))
         if missing <= 0:
@@ -152,10 +202,6 @@ class Group(ABC):
         if type(self.spec) in ZEROED_SPECS:  # KV-GRP-10
             self.new_block_ids.extend(taken)
         return taken
-
-    def is_worth_caching(self, block_index: int, request: ReferenceRequest) -> bool:
-        """Whether a later look-up could use this block; windowed groups say no to some."""
-        return True
 
     def cache_blocks(self, request: ReferenceRequest, num_tokens: int) -> None:
         """Register the full blocks among the first tokens that were not yet (KV-GRP-11)."""
@@ -190,6 +236,31 @@ class Group(ABC):
             parent_hash=parent,
         )
 
+    def cache_partial_block(self, request: ReferenceRequest, num_tokens: int) -> bool:
+        """Add a key for the first `num_tokens` tokens, which end inside a block (KV-PART-1)."""
+        block = self.blocks_of(request.request_id)[num_tokens // self.block_size]
+        if block == NULL_BLOCK:
+            return False
+        hash_size = self.block_size // self.hashes_per_block
+        number = num_tokens // hash_size - 1
+        block_hash = request.block_hashes[number]
+        if self.pool.register_partial(block, make_key(block_hash, self.index), num_tokens):
+            self.events.stored(  # KV-PART-4
+                request,
+                group=self.index,
+                spec=self.spec,
+                block_size_tokens=hash_size,
+                first_block=number,
+                end_block=number + 1,
+                stored_blocks=[number],
+                hashes=[block_hash],
+                parent_hash=request.block_hashes[number - 1] if number > 0 else None,
+            )
+        return True
+
+    def new_step_starts(self) -> None:  # noqa: B027 (nothing to do is the usual answer)
+        """Nothing waits for the next step, except in Mamba groups."""
+
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
         """Replace blocks wholly before s(c) by null; release them, last first (KV-GRP-2)."""
         blocks = self.blocks_of(request_id)
@@ -197,6 +268,8 @@ class Group(ABC):
         removed: list[int] = []
         for index in reversed(range(min(skipped, len(blocks)))):
             if blocks[index] == NULL_BLOCK:
+                if self.has_null_gaps:
+                    continue
                 break  # everything before was removed earlier
             removed.append(blocks[index])
             blocks[index] = NULL_BLOCK

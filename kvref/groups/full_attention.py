@@ -31,10 +31,9 @@ class FullAttentionGroup(Group):
         num_blocks = 0
         found: list[list[int]] = [[] for _ in members]
         while num_blocks < max_length_tokens // self.block_size:
-            hit = [self.find(hashes, num_blocks, member) for member in members]
-            blocks = [block for block in hit if block is not None]
-            if len(blocks) < len(members):
-                break  # a hit needs the block in all groups
+            blocks = self.find_in_all(hashes, num_blocks, members)
+            if blocks is None:
+                break
             for run, block in zip(found, blocks, strict=True):
                 run.append(block)
             num_blocks += 1

@@ -1,0 +1,124 @@
+"""Which configurations can be served; the others name the field that is wrong (KV-ERR-5)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from kvref.configuration import eagle_groups, group_class
+from kvspec.config import ManagerConfig
+from kvspec.errors import ConfigError
+from kvspec.specs import (
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    FullAttentionSpec,
+    LayerSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+
+
+def checked(config: ManagerConfig) -> ManagerConfig:
+    """The configuration with derived block sizes; ConfigError if it cannot be served."""
+    specs = [config.registry.resolve(group.spec) for group in config.kv_cache.groups]
+    for spec in specs:
+        group_class(spec)
+    _check_retention_has_an_effect(config, specs)
+    if config.enable_caching and not specs:  # KV-CFG-3
+        raise ConfigError("kv_cache.groups", (), "at least one group, or caching off")
+    _check_context_parallel(config, specs)
+    if config.enable_caching and len(specs) > 1 and all(spec == specs[0] for spec in specs):
+        raise ConfigError(
+            "kv_cache.groups",
+            config.kv_cache.groups,
+            "one group, or two different specs (KV-COORD-3)",
+        )
+    config = _with_block_sizes(config, specs)
+    _check_retention_value(config)
+    _check_chunks(config, specs)
+    if config.enable_caching and any(isinstance(spec, CrossAttentionSpec) for spec in specs):
+        raise ConfigError("enable_caching", True, "False with cross attention (KV-CROSS-4)")
+    return config
+
+
+def _check_retention_has_an_effect(config: ManagerConfig, specs: list[LayerSpec]) -> None:
+    """Retention without a windowed or Mamba group would do nothing (KV-CFG-7)."""
+    interval = config.retention_interval_tokens
+    if interval is None or any(isinstance(spec, (SlidingWindowSpec, MambaSpec)) for spec in specs):
+        return
+    raise ConfigError(
+        "retention_interval_tokens",
+        interval,
+        "None, unless a group has a sliding window or Mamba state",
+    )
+
+
+def _check_retention_value(config: ManagerConfig) -> None:
+    """Boundaries that hits can end at (KV-CFG-7)."""
+    interval, alignment = config.retention_interval_tokens, config.scheduler_block_size_tokens or 1
+    if interval is not None and (interval < 0 or interval % alignment):
+        raise ConfigError(
+            "retention_interval_tokens",
+            interval,
+            f"0 or a multiple of the scheduler block size {alignment}",
+        )
+
+
+def _check_context_parallel(config: ManagerConfig, specs: list[LayerSpec]) -> None:
+    """Context parallelism needs exactly one full-attention group (KV-CFG-6)."""
+    for name in ("dcp_world_size", "pcp_world_size"):
+        value = getattr(config, name)
+        if value > 1 and not (len(specs) == 1 and isinstance(specs[0], FullAttentionSpec)):
+            raise ConfigError(name, value, "1, unless there is exactly one full-attention group")
+
+
+def _check_chunks(config: ManagerConfig, specs: list[LayerSpec]) -> None:
+    """Chunked local attention is looked up without drop and in its own block size (KV-CHUNK-3)."""
+    eagle = eagle_groups(config, specs)
+    for index, spec in enumerate(specs):
+        if not isinstance(spec, ChunkedLocalAttentionSpec):
+            continue
+        if config.policy.chunk_must_align and spec.attention_chunk_size % spec.block_size:
+            raise ConfigError(
+                "attention_chunk_size",
+                spec.attention_chunk_size,
+                f"a multiple of block_size {spec.block_size}",
+            )
+        if not config.enable_caching:
+            continue
+        if index in eagle:
+            raise ConfigError("is_eagle_group", True, "False for chunked local attention")
+        if spec.block_size != config.scheduler_block_size_tokens:
+            raise ConfigError(
+                "block_size",
+                spec.block_size,
+                f"the scheduler block size {config.scheduler_block_size_tokens}"
+                " for chunked local attention",
+            )
+
+
+def _with_block_sizes(config: ManagerConfig, specs: list[LayerSpec]) -> ManagerConfig:
+    """Fill in the scheduler and hash block sizes (KV-CFG-4, KV-CFG-5)."""
+    scheduler, hashed = config.scheduler_block_size_tokens, config.hash_block_size_tokens
+    if not specs:
+        scheduler = hashed = scheduler or hashed or 1
+    elif len(specs) == 1:
+        derived = specs[0].block_size * config.dcp_world_size * config.pcp_world_size
+        if scheduler is not None and scheduler != derived:
+            raise ConfigError("scheduler_block_size_tokens", scheduler, f"{derived} with one group")
+        scheduler = hashed = derived
+    else:
+        sizes = [spec.block_size for spec in specs]
+        scheduler = scheduler if scheduler is not None else math.lcm(*sizes)
+        if any(scheduler % size for size in sizes):
+            raise ConfigError(
+                "scheduler_block_size_tokens", scheduler, f"a multiple of every block size {sizes}"
+            )
+        if not config.enable_caching:
+            hashed = scheduler
+        hashed = hashed if hashed is not None else math.gcd(*sizes)
+        if config.enable_caching and any(size % hashed for size in sizes):
+            raise ConfigError(
+                "hash_block_size_tokens", hashed, f"a divisor of every block size {sizes}"
+            )
+    return replace(config, scheduler_block_size_tokens=scheduler, hash_block_size_tokens=hashed)

@@ -1,0 +1,57 @@
+"""Chunked local attention: a token attends to its own chunk only (KV-CHUNK-*)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvref.block_pool import BlockPool
+from kvref.events import EventLog
+from kvref.groups.base import Group, GroupContext, cdiv
+from kvspec.blocks import NULL_BLOCK
+from kvspec.errors import ConfigError
+from kvspec.specs import ChunkedLocalAttentionSpec
+
+
+class ChunkedLocalGroup(Group):
+    """Blocks of earlier chunks are released; hits lie in the current chunk."""
+
+    def __init__(self, context: GroupContext, pool: BlockPool, events: EventLog) -> None:
+        super().__init__(context, pool, events)
+        if not isinstance(context.spec, ChunkedLocalAttentionSpec):
+            raise ConfigError("spec", context.spec, "chunked local attention")
+        self.chunk = context.spec.attention_chunk_size
+
+    def num_skipped_tokens(self, num_computed_tokens: int) -> int:
+        """All earlier chunks (KV-CHUNK-1): 13 computed tokens and a chunk of 8 skip 8."""
+        return num_computed_tokens // self.chunk * self.chunk
+
+    def max_admission_blocks(self) -> int:
+        """A chunk and one step (KV-CHUNK-5)."""
+        tokens = self.chunk + self.context.max_num_batched_tokens
+        return cdiv(min(tokens, self.context.max_model_len_tokens), self.block_size)
+
+    def longest_hit(
+        self,
+        hashes: Sequence[bytes],
+        max_length_tokens: int,
+        *,
+        members: Sequence[int],
+        drop_last_block: bool,
+        alignment_tokens: int,
+    ) -> list[list[int]]:
+        """Null for earlier chunks, then consecutive hits (KV-CHUNK-2).
+
+        Example: chunk 8, block size 4, at most 15 tokens: blocks 0 and 1 are null, block 2 is
+        looked up.
+        """
+        first = self.num_skipped_tokens(max_length_tokens) // self.block_size
+        found: list[list[int]] = [[] for _ in members]
+        for index in range(first, max_length_tokens // self.block_size):
+            blocks = self.find_in_all(hashes, index, members)
+            if blocks is None:
+                break
+            for run, block in zip(found, blocks, strict=True):
+                run.append(block)
+        if not found[0] and not self.context.null_prefix_is_hit:
+            return found  # by policy, nulls alone are no hit (KV-POL)
+        return [[NULL_BLOCK] * first + run for run in found]

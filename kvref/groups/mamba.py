@@ -1,0 +1,93 @@
+"""Mamba: a block holds the state after its last token, not the tokens (KV-MAMBA-*)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kvref.block_pool import BlockPool
+from kvref.events import EventLog
+from kvref.groups.base import Demand, Group, GroupContext
+from kvref.groups.sliding_window import replay_boundary
+from kvref.request import ReferenceRequest
+from kvspec.blocks import NULL_BLOCK
+from kvspec.errors import ConfigError
+from kvspec.specs import MambaSpec
+
+
+class MambaGroup(Group):
+    """Modes none and all. `step_keys`: keys registered since the step began (KV-MAMBA-2)."""
+
+    def __init__(self, context: GroupContext, pool: BlockPool, events: EventLog) -> None:
+        super().__init__(context, pool, events)
+        if not isinstance(context.spec, MambaSpec):
+            raise ConfigError("spec", context.spec, "Mamba")
+        self.num_speculative_blocks = context.spec.num_speculative_blocks
+        self.step_keys: set[bytes] = set()
+
+    def num_skipped_tokens(self, num_computed_tokens: int) -> int:
+        """Only the state after the last computed token is read (KV-MAMBA-1)."""
+        return max(0, num_computed_tokens - 1)
+
+    def longest_hit(
+        self,
+        hashes: Sequence[bytes],
+        max_length_tokens: int,
+        *,
+        members: Sequence[int],
+        drop_last_block: bool,
+        alignment_tokens: int,
+    ) -> list[list[int]]:
+        """The rightmost aligned state; null before it; nothing is dropped (KV-MAMBA-3)."""
+        for index in reversed(range(max_length_tokens // self.block_size)):
+            if (index + 1) * self.block_size % alignment_tokens == 0:
+                blocks = self.find_in_all(hashes, index, members)
+                if blocks is not None:
+                    return [[NULL_BLOCK] * index + [block] for block in blocks]
+        return [[] for _ in members]
+
+    def is_worth_caching(self, block_index: int, request: ReferenceRequest) -> bool:
+        """Everything, or with retention the states at boundaries (KV-RET-5)."""
+        retention = self.context.retention_interval_tokens
+        if retention is None:
+            return True
+        end = (block_index + 1) * self.block_size
+        if retention > 0 and (retention <= self.block_size or end % retention == 0):
+            return True
+        return end == replay_boundary(request, self.context.alignment_tokens)
+
+    def cache_blocks(self, request: ReferenceRequest, num_tokens: int) -> None:
+        """Register states, and remember which are new in this step (KV-MAMBA-2)."""
+        first = self.num_cached.get(request.request_id, 0)
+        super().cache_blocks(request, num_tokens)
+        end = self.num_cached.get(request.request_id, 0)
+        for block in self.blocks_of(request.request_id)[first:end]:
+            self.step_keys.update(self.pool.keys[block])
+
+    def new_step_starts(self) -> None:
+        """States registered before may be used now (KV-MAMBA-2)."""
+        self.step_keys = set()
+
+    def is_hit_too_new(self, hits: Sequence[int]) -> bool:
+        """Whether the state to start from was registered in this very step."""
+        return len(hits) > 0 and any(key in self.step_keys for key in self.pool.keys[hits[-1]])
+
+    def with_speculative_blocks(self, demand: Demand) -> Demand:
+        """The demand with room for the states of drafted tokens (KV-MAMBA-4)."""
+        extra = self.num_speculative_blocks * self.block_size
+        return replace(demand, num_slots_tokens=demand.num_slots_tokens + extra)
+
+    def num_blocks_needed(self, request_id: str, hits: Sequence[int], demand: Demand) -> int:
+        """More than the pool has, if the hit must wait for the next step (KV-MAMBA-2)."""
+        if self.is_hit_too_new(hits):
+            return self.pool.num_blocks + 1
+        return super().num_blocks_needed(request_id, hits, self.with_speculative_blocks(demand))
+
+    def allocate_new(self, request_id: str, demand: Demand) -> list[int]:
+        """Blocks for the slots and for drafted states (KV-MAMBA-4)."""
+        return super().allocate_new(request_id, self.with_speculative_blocks(demand))
+
+    def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
+        """Drafts may be rejected, so their states count as not computed (KV-MAMBA-5)."""
+        verified = max(0, num_computed_tokens - self.num_speculative_blocks)
+        super().remove_skipped_blocks(request_id, verified)

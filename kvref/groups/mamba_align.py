@@ -1,0 +1,107 @@
+"""Mamba in mode align: one running state, and checkpoints at block boundaries (KV-MAMBA-6 …)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvref.block_pool import BlockPool
+from kvref.events import EventLog
+from kvref.groups.base import Demand, GroupContext, cdiv
+from kvref.groups.mamba import MambaGroup
+from kvspec.blocks import NULL_BLOCK
+
+
+class AlignedMambaGroup(MambaGroup):
+    """The last 1 + S blocks of a list are the running state and S drafted states.
+
+    `allocated`: requests that took blocks of their own before. `last_state_index[r]`: the index of
+    the state that the running step of request r reads.
+    """
+
+    has_null_gaps = True
+
+    def __init__(self, context: GroupContext, pool: BlockPool, events: EventLog) -> None:
+        super().__init__(context, pool, events)
+        self.allocated: set[str] = set()
+        self.last_state_index: dict[str, int] = {}
+
+    def num_required_blocks(self, demand: Demand) -> int:
+        """Length of the list after the allocation; lookahead does not count (KV-MAMBA-6)."""
+        return cdiv(demand.num_main_tokens, self.block_size) + self.num_speculative_blocks
+
+    def num_blocks_needed(self, request_id: str, hits: Sequence[int], demand: Demand) -> int:
+        """The running state and the drafted ones are all that is ever taken at once (KV-MAMBA-7).
+
+        A request that took blocks before moves its drafted ones along and takes one.
+        """
+        if self.is_hit_too_new(hits):
+            return self.pool.num_blocks + 1
+        if demand.num_external_tokens > 0 and not self.has_entry(request_id):
+            return self._needed_with_external(hits, demand)
+        held = len(self.blocks_of(request_id))
+        new = max(self.num_required_blocks(demand) - len(hits) - held, 0)
+        if new > 0:
+            new = 1 if request_id in self.allocated else 1 + self.num_speculative_blocks
+        return new + self.num_revived(hits)
+
+    def _needed_with_external(self, hits: Sequence[int], demand: Demand) -> int:
+        """Exactly what taking hits, external blocks and new ones will use up (KV-MAMBA-8)."""
+        skipped = self.num_skipped_tokens(demand.skip_at_tokens) // self.block_size
+        taken_hits = hits[skipped:]
+        length = skipped + len(taken_hits)
+        external = max(0, cdiv(demand.num_computed_tokens, self.block_size) - length)
+        length += external
+        required = self.num_required_blocks(demand)
+        new = 0
+        if required > length:
+            new = required - max(length, required - self.num_speculative_blocks - 1)
+        return external + new + self.num_revived(taken_hits)
+
+    def allocate_new(self, request_id: str, demand: Demand) -> list[int]:
+        """Pad with null, move drafted states along, take what is missing (KV-MAMBA-9).
+
+        Example, S = 1, the list [7, 8] grows to 4: running state at index 2, drafted at 3. Block 8
+        moves to index 2 and one new block is taken: [7, null, 8, 9].
+        """
+        required = self.num_required_blocks(demand)
+        blocks = self.blocks_of(request_id)
+        held = len(blocks)
+        if required <= held:
+            return []
+        blocks = self.block_lists.setdefault(request_id, blocks)
+        drafted = self.num_speculative_blocks
+        if request_id in self.allocated:
+            self.last_state_index[request_id] = held - 1 - drafted
+        elif held > 0:
+            self.last_state_index[request_id] = held - 1
+        running_index = required - drafted - 1
+        while len(blocks) < running_index:
+            blocks.append(NULL_BLOCK)
+        if request_id in self.allocated:
+            for index in range(held - drafted, min(held, running_index)):
+                blocks.append(blocks[index])
+                blocks[index] = NULL_BLOCK
+        blocks.extend(self.pool.allocate(required - len(blocks)))
+        self.allocated.add(request_id)
+        return blocks[held:]
+
+    def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
+        """After the ordinary removal, the state that the last step read (KV-MAMBA-10).
+
+        In a release call of its own.
+        """
+        super().remove_skipped_blocks(request_id, num_computed_tokens)
+        verified = max(0, num_computed_tokens - self.num_speculative_blocks)
+        index = self.last_state_index.get(request_id)
+        if index is None or index >= cdiv(verified, self.block_size) - 1:
+            return
+        blocks = self.blocks_of(request_id)
+        if blocks[index] != NULL_BLOCK:
+            self.pool.release([blocks[index]])
+            blocks[index] = NULL_BLOCK
+
+    def pop(self, request_id: str) -> list[int]:
+        """Forget the marks with the request (KV-MAMBA-12)."""
+        self.allocated.discard(request_id)
+        self.last_state_index.pop(request_id, None)
+        return super().pop(request_id)

@@ -1,0 +1,123 @@
+"""Sliding window: a token attends to the last W tokens, itself included (KV-SW-*)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kvref.block_pool import BlockPool
+from kvref.events import EventLog
+from kvref.groups.base import Group, GroupContext, cdiv
+from kvref.request import ReferenceRequest
+from kvspec.blocks import NULL_BLOCK
+from kvspec.errors import ConfigError
+from kvspec.specs import SlidingWindowSpec
+
+
+class SlidingWindowGroup(Group):
+    """Blocks that fell out of the window are released; hits are runs that fill a window."""
+
+    def __init__(self, context: GroupContext, pool: BlockPool, events: EventLog) -> None:
+        super().__init__(context, pool, events)
+        if not isinstance(context.spec, SlidingWindowSpec):
+            raise ConfigError("spec", context.spec, "a sliding window")
+        self.window = context.spec.sliding_window
+
+    def num_skipped_tokens(self, num_computed_tokens: int) -> int:
+        """All before the window of the next token (KV-SW-1).
+
+        With 7 computed tokens and a window of 4, token 7 sees 4 … 7, so 4 tokens are skipped.
+        """
+        return max(0, num_computed_tokens - self.window + 1)
+
+    def max_admission_blocks(self) -> int:
+        """A window and one step, plus one: a window need not start at a block (KV-SW-7)."""
+        tokens = self.window - 1 + self.context.max_num_batched_tokens
+        return cdiv(min(tokens, self.context.max_model_len_tokens), self.block_size) + 1
+
+    def run_length_blocks(self, drop_last_block: bool) -> int:
+        """Contiguous blocks that fill a window, and one more to drop (KV-SW-2)."""
+        return cdiv(self.window - 1, self.block_size) + (1 if drop_last_block else 0)
+
+    def longest_hit(
+        self,
+        hashes: Sequence[bytes],
+        max_length_tokens: int,
+        *,
+        members: Sequence[int],
+        drop_last_block: bool,
+        alignment_tokens: int,
+    ) -> list[list[int]]:
+        """The rightmost run that fills a window; null before it (KV-SW-2, KV-SW-3).
+
+        Example: window 8, block size 4, blocks 2, 3 and 5 cached: the run 2 … 3 fills a window,
+        block 5 alone does not; the answer is [null, null, block 2, block 3].
+        """
+        limit = max_length_tokens // self.block_size
+        hits = [self.find_in_all(hashes, index, members) for index in range(limit)]
+        # Window 1 fills itself, yet a hit is a cached block.
+        need = max(self.run_length_blocks(drop_last_block), 1)
+        dropped = 1 if drop_last_block else 0
+
+        def is_aligned(num_blocks: int) -> bool:
+            return num_blocks * self.block_size % alignment_tokens == 0
+
+        for end in range(limit, need - 1, -1):
+            if is_aligned(end - dropped) and all(hit is not None for hit in hits[end - need : end]):
+                length = end - dropped
+                break
+        else:
+            length = self._run_from_the_start(hits, dropped, is_aligned)
+            end = need = length
+        lists: list[list[int]] = []
+        for member in range(len(members)):
+            blocks = [NULL_BLOCK] * (end - need)
+            blocks += [hit[member] for hit in hits[end - need : length] if hit is not None]
+            lists.append(blocks)
+        return lists
+
+    @staticmethod
+    def _run_from_the_start(
+        hits: Sequence[list[int] | None], dropped: int, is_aligned: Callable[[int], bool]
+    ) -> int:
+        """A run that starts at block 0 counts however short (KV-SW-4).
+
+        Its right end must be aligned after the drop; it is cut to alignment, then the block is
+        dropped, and the rest cut to alignment again (KV-SW-5).
+        """
+        length = 0
+        while length < len(hits) and hits[length] is not None:
+            length += 1
+        while length > 0 and not is_aligned(length - dropped):
+            length -= 1
+        while not is_aligned(length):
+            length -= 1
+        if dropped and length > 0:
+            length -= 1
+        while not is_aligned(length):
+            length -= 1
+        return length
+
+    def is_worth_caching(self, block_index: int, request: ReferenceRequest) -> bool:
+        """Whether the block lies in the tail before some boundary a hit may end at (KV-RET-*).
+
+        `shift` is 1 with a drop: the run then ends one block beyond the boundary.
+        """
+        need = self.run_length_blocks(self.drops_eagle_block)
+        shift = 1 if self.drops_eagle_block else 0
+        retention = self.context.retention_interval_tokens
+        segment_tokens = self.context.alignment_tokens if retention is None else retention
+        if segment_tokens > 0:  # KV-RET-1, KV-RET-3
+            per_segment = segment_tokens // self.block_size
+            if need >= per_segment:
+                return True
+            if block_index >= shift and (block_index - shift) % per_segment >= per_segment - need:
+                return True
+        if retention is None:
+            return False
+        replay_end = replay_boundary(request, self.context.alignment_tokens) // self.block_size
+        return replay_end + shift - need <= block_index < replay_end + shift  # KV-RET-4
+
+
+def replay_boundary(request: ReferenceRequest, alignment_tokens: int) -> int:
+    """Where a replay of the prompt would hit at most: its last token is recomputed (KV-RET-4)."""
+    return (request.num_prompt_tokens - 1) // alignment_tokens * alignment_tokens

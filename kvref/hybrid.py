@@ -1,0 +1,181 @@
+"""Several groups with caching on: the longest hit they all agree on (KV-COORD-3 …)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kvref.coordinator import Coordinator
+from kvref.groups.base import Group
+from kvref.groups.full_attention import FullAttentionGroup
+from kvref.groups.mamba import MambaGroup
+from kvref.request import ReferenceRequest
+from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
+
+
+@dataclass
+class AttentionGroup:
+    """Groups with equal specs, looked up together (KV-COORD-4).
+
+    `drops_block`: some member is an eagle group, so hits give up their last block.
+    """
+
+    members: list[Group]
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per block, the same for all members."""
+        return self.members[0].block_size
+
+    @property
+    def is_full(self) -> bool:
+        """Full attention: whatever is a hit, every shorter prefix is one too."""
+        return isinstance(self.members[0], FullAttentionGroup)
+
+    @property
+    def is_mamba(self) -> bool:
+        """A Mamba group neither looks further nor drops (KV-COORD-8)."""
+        return isinstance(self.members[0], MambaGroup)
+
+    @property
+    def drops_block(self) -> bool:
+        """Whether a look-up has a block to drop."""
+        return self.members[0].drops_eagle_block
+
+    def look_up(
+        self, hashes: Sequence[bytes], length: int, *, drop: bool, alignment: int
+    ) -> list[list[int]]:
+        """The longest joint hit of at most `length` tokens, one list per member."""
+        return self.members[0].longest_hit(
+            hashes,
+            length,
+            members=[group.index for group in self.members],
+            drop_last_block=drop,
+            alignment_tokens=alignment,
+        )
+
+
+@dataclass
+class Search:
+    """The state of one fixed-point search (KV-COORD-5).
+
+    `length`: what is agreed on so far. `lists`: the last answer of each attention group.
+    `verified`: attention groups whose drop holds for this length. `longest`: the longest answer.
+    """
+
+    hashes: Sequence[bytes]
+    max_length: int
+    length: int
+    lists: dict[int, list[list[int]]] = field(default_factory=dict)
+    verified: set[int] = field(default_factory=set)
+    longest: int = 0
+
+
+class HybridCoordinator(Coordinator):
+    """At least two attention groups over one pool."""
+
+    def __init__(self, groups: Sequence[Group], alignment_tokens: int) -> None:
+        super().__init__(groups)
+        self.alignment = alignment_tokens
+        self.attention_groups = attention_groups_of(groups)
+
+    def longest_hit(self, request: ReferenceRequest, max_length_tokens: int) -> PrefixHit:
+        """Look up round after round until nobody shortens the length (KV-COORD-5).
+
+        Each round asks every attention group for its longest hit within the current length. With
+        two attention groups, the first of them full, one round is all (KV-COORD-10).
+        """
+        search = Search(request.block_hashes, max_length_tokens, max_length_tokens)
+        one_round = len(self.attention_groups) == 2 and self.attention_groups[0].is_full
+        while True:
+            before = search.length
+            for number in range(len(self.attention_groups)):
+                self._ask(search, number)
+            if search.length >= before or one_round:
+                break
+        for number, attention in enumerate(self.attention_groups):
+            if attention.is_full:  # KV-COORD-11
+                num_blocks = search.length // attention.block_size
+                search.lists[number] = [blocks[:num_blocks] for blocks in search.lists[number]]
+        return PrefixHit(
+            self._by_group(search.lists),
+            search.length,
+            uncached_common_prefix_tokens=search.longest - search.length,  # KV-COORD-12
+        )
+
+    def _ask(self, search: Search, number: int) -> None:
+        """One attention group's answer within the current length."""
+        attention = self.attention_groups[number]
+        size = attention.block_size
+        if attention.is_full and number in search.lists:  # KV-COORD-6: a cut, not a look-up
+            search.length = search.length // size * size
+            return
+        unverified = attention.drops_block and number not in search.verified
+        drop = unverified and not attention.is_mamba
+        # The block to drop may lie beyond the current length (KV-COORD-7).
+        within = min(search.length + size, search.max_length) if drop else search.length
+        lists = attention.look_up(search.hashes, within, drop=drop, alignment=self.alignment)
+        answer = len(lists[0]) * size
+        if unverified:
+            search.verified.add(number)
+        elif answer < search.length:
+            search.verified.clear()
+        search.lists[number] = lists
+        search.length = answer
+        search.longest = max(search.longest, answer)
+
+    def longest_hit_per_group(self, request: ReferenceRequest, max_length_tokens: int) -> GroupHits:
+        """Every attention group's own longest hit, not reconciled (KV-COORD-9)."""
+        lists = {
+            number: attention.look_up(
+                request.block_hashes,
+                max_length_tokens,
+                drop=attention.drops_block,
+                alignment=self.alignment,
+            )
+            for number, attention in enumerate(self.attention_groups)
+        }
+        blocks = self._by_group(lists)
+        lengths = [
+            len(found) * group.block_size
+            for group, found in zip(self.groups, blocks.groups, strict=True)
+        ]
+        return GroupHits(blocks, tuple(lengths))
+
+    def _by_group(self, lists: dict[int, list[list[int]]]) -> KVCacheBlocks:
+        """Lists per attention group and member, put in the order of the groups."""
+        found: dict[int, list[int]] = {}
+        for number, attention in enumerate(self.attention_groups):
+            for group, blocks in zip(attention.members, lists[number], strict=True):
+                found[group.index] = blocks
+        return KVCacheBlocks(tuple(found[group.index] for group in self.groups))
+
+    def cache_blocks(self, request: ReferenceRequest, num_tokens: int) -> None:
+        """Only what an aligned hit can use is cached (KV-COORD-13).
+
+        Eagle groups need one block beyond the boundary, which their hits drop.
+        """
+        aligned = num_tokens // self.alignment * self.alignment
+        for group in self.groups:
+            if group.drops_eagle_block and aligned > 0:
+                group.cache_blocks(request, min(num_tokens, aligned + group.block_size))
+            else:
+                group.cache_blocks(request, aligned)
+
+    def num_common_prefix_blocks(self, request_id: str) -> tuple[int, ...]:
+        """Every group's own answer."""
+        return tuple(group.num_common_prefix_blocks(request_id) for group in self.groups)
+
+
+def attention_groups_of(groups: Sequence[Group]) -> list[AttentionGroup]:
+    """Groups with equal specs together; full attention first, else in order (KV-COORD-4)."""
+    found: list[AttentionGroup] = []
+    for group in groups:
+        for attention in found:
+            if attention.members[0].spec == group.spec:
+                attention.members.append(group)
+                break
+        else:
+            found.append(AttentionGroup([group]))
+    full = [attention for attention in found if attention.is_full]
+    return full + [attention for attention in found if not attention.is_full]
