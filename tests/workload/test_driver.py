@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 
 from kvspec.errors import InvalidArgumentError
+from kvspec.request import RequestInput
 from kvspec.workload.driver import Driver, ReplayError
 from kvspec.workload.explain import Reason
 from kvspec.workload.options import ReplayOptions
@@ -12,7 +15,7 @@ from kvspec.workload.result import Counts, ReplayResult
 from kvspec.workload.synth import SynthTrace
 from kvspec.workload.trace import TraceError, TraceRecord
 from tests.workload.records import record
-from tests.workload.toy import ToyImplementation, ToyManager, as_implementation
+from tests.workload.toy import ToyImplementation, ToyManager, ToyRequest, as_implementation
 
 
 def replay(
@@ -224,6 +227,38 @@ def test_progress_is_reported_after_every_step() -> None:
     )
     driver.run()
     assert seen == [1, 2, 3]
+
+
+def test_the_trace_is_read_as_a_stream_and_ended_requests_are_forgotten() -> None:
+    """At most the running requests, the first in the queue and one record are in memory."""
+    toy = ToyImplementation()
+    made: list[weakref.ref[object]] = []
+    make = toy.make_request
+
+    def remember(manager: ToyManager, request: RequestInput) -> ToyRequest:
+        new = make(manager, request)
+        made.append(weakref.ref(new))
+        return new
+
+    toy.make_request = remember  # type: ignore[method-assign]  # a spy
+    source = SynthTrace("synth:chat?requests=60")
+    alive: list[int] = []
+    ahead: list[int] = []
+
+    def watch(counts: Counts) -> None:
+        alive.append(sum(request() is not None for request in made))
+        ahead.append(source.position - counts.requests)
+
+    Driver(
+        as_implementation(toy),
+        ReplayOptions(400, 64, max_running=4),
+        source,
+        trace_name="chat",
+        on_progress=watch,
+    ).run()
+    assert max(alive) <= 5
+    assert max(ahead) <= 2
+    assert len(made) == 60
 
 
 def test_seconds_by_phase_add_up_to_the_whole() -> None:
