@@ -6,7 +6,8 @@
 
 It is made from citations. A rule is a heading in spec/rules. Code cites it in a docstring or a
 comment, a test as `@pytest.mark.rule("KV-POOL-4")`, an invariant, a machine, a record or a proof by
-naming it anywhere. What does not fit: a rule without a test, and a citation without its rule.
+naming it anywhere. What does not fit: a rule without a test, and a citation without its rule. A rule
+that was withdrawn keeps its heading, `### KV-POOL-9 Withdrawn: …`; only text may still cite it.
 """
 
 from __future__ import annotations
@@ -68,6 +69,10 @@ class Rule:
     id: str
     sentence: str
     chapter: str
+
+    @property
+    def withdrawn(self) -> bool:
+        return self.sentence.startswith("Withdrawn")
 
     @property
     def link(self) -> str:
@@ -174,15 +179,18 @@ def _marks(tree: ast.Module) -> Iterator[tuple[str, int]]:
 def problems(rules: list[Rule], citations: list[Citation]) -> list[str]:
     """What does not fit, one line each."""
     found = [] if rules else ["spec/rules: there is no rule"]
-    known = {rule.id for rule in rules}
+    known = {rule.id: rule for rule in rules}
     for rule in rules:
         if sum(other.id == rule.id for other in rules) > 1:
             found.append(f"{rule.chapter}: {rule.id} stands more than once")
     tested = {citation.rule for citation in citations if citation.kind is Kind.TEST}
-    found += [f"{rule.chapter}: {rule.id} has no test" for rule in rules if rule.id not in tested]
+    untested = [rule for rule in rules if rule.id not in tested and not rule.withdrawn]
+    found += [f"{rule.chapter}: {rule.id} has no test" for rule in untested]
     for citation in citations:
         if citation.rule not in known:
             found.append(f"{citation.path}:{citation.line}: {citation.rule} is no rule")
+        elif known[citation.rule].withdrawn and citation.kind is not Kind.TEXT:
+            found.append(f"{citation.path}:{citation.line}: {citation.rule} is withdrawn")
     return list(dict.fromkeys(found))
 
 

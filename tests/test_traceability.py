@@ -96,6 +96,13 @@ def test_a_rule_that_stands_twice_is_found(tmp_path: Path) -> None:
     assert "spec/rules/zoo.md: KV-POOL-1 stands more than once" in found_in(folder)
 
 
+def test_a_withdrawn_rule_needs_no_test_and_may_only_be_cited_in_text(tmp_path: Path) -> None:
+    text = FILES["spec/rules/pool.md"].replace("The queue is in order.", "Withdrawn: no queue.")
+    cited = {"spec/rules/pool.md": text, "docs/x.md": "KV-POOL-2\n", "kvref/pool.py": ""}
+    folder = small_repository(tmp_path, **cited)
+    assert found_in(folder) == ["spec/kvspec/invariants.py:1: KV-POOL-2 is withdrawn"]
+
+
 def test_without_any_rule_nothing_fits(tmp_path: Path) -> None:
     assert found_in(tmp_path) == ["spec/rules: there is no rule"]
 
