@@ -6,8 +6,8 @@
 
 It is made from citations. A rule is a heading in spec/rules. Code cites it in a docstring or a
 comment, a test as `@pytest.mark.rule("KV-POOL-4")`, an invariant, a machine, a record or a proof by
-naming it anywhere. What does not fit: a rule without a test, and a citation without its rule. A rule
-that was withdrawn keeps its heading, `### KV-POOL-9 Withdrawn: …`; only text may still cite it.
+naming it anywhere. What does not fit: a rule without a test, and a citation without its rule.
+A withdrawn rule keeps its heading, `### KV-POOL-9 Withdrawn: …`; only text may still cite it.
 """
 
 from __future__ import annotations
