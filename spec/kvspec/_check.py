@@ -34,6 +34,16 @@ def boolean(field: str, value: object, *, error: type[InvalidArgumentError] = Co
         raise error(field, value, "True or False")
 
 
+def text(field: str, value: object, *, error: type[InvalidArgumentError] = ConfigError) -> None:
+    """Raise `error` unless `value` is a text that has a UTF-8 form, and so a hash."""
+    if not isinstance(value, str):
+        raise error(field, value, "a text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half a surrogate pair
+        raise error(field, value, "a text that UTF-8 can encode") from None
+
+
 def one_of(field: str, value: object, allowed: tuple[str, ...]) -> None:
     """Raise ConfigError unless `value` is one of `allowed`."""
     if value not in allowed:

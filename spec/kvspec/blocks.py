@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from kvspec.errors import InvalidArgumentError
 
 NULL_BLOCK = 0
 """The id of the null block: "not needed here" in a block list (KV-POOL-1)."""
@@ -20,6 +22,8 @@ class KVCacheBlocks:
     groups: tuple[Sequence[int], ...]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.groups, Iterable):
+            raise InvalidArgumentError("groups", self.groups, "one sequence of ids per group")
         object.__setattr__(self, "groups", tuple(self.groups))
 
     @classmethod

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kvspec._check import boolean, int_at_least, one_of
+from kvspec._check import boolean, int_at_least, one_of, text
 from kvspec.errors import ConfigError
 from kvspec.policy import Policy
 from kvspec.specs import LayerSpec
@@ -62,6 +62,8 @@ class KVCacheConfig:
 
     def __post_init__(self) -> None:
         int_at_least("num_blocks", self.num_blocks, 0)
+        if not isinstance(self.groups, tuple):
+            raise ConfigError("groups", self.groups, "a tuple of KVCacheGroup")
         for group in self.groups:
             if not isinstance(group, KVCacheGroup):
                 raise ConfigError("groups", group, "a KVCacheGroup")
@@ -84,6 +86,13 @@ class SpecRegistry:
     """The custom specs of one configuration; nothing about them is global."""
 
     custom: tuple[CustomSpec, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.custom, tuple):
+            raise ConfigError("custom", self.custom, "a tuple of CustomSpec")
+        for entry in self.custom:
+            if not isinstance(entry, CustomSpec):
+                raise ConfigError("custom", entry, "a CustomSpec")
 
     def resolve(self, spec: LayerSpec) -> LayerSpec:
         """The built-in spec that `spec` is managed as (itself, unless its type is registered)."""
@@ -154,8 +163,12 @@ class ManagerConfig:
         if interval is not None and (not isinstance(interval, int) or isinstance(interval, bool)):
             raise ConfigError("retention_interval_tokens", interval, "an int or None")
         one_of("hash_function", self.hash_function, HASH_FUNCTIONS)
-        if self.hash_seed is not None and not isinstance(self.hash_seed, str):
-            raise ConfigError("hash_seed", self.hash_seed, "a text or None")
+        if self.hash_seed is not None:
+            text("hash_seed", self.hash_seed)
+        if not isinstance(self.policy, Policy):
+            raise ConfigError("policy", self.policy, "a Policy")
+        if not isinstance(self.registry, SpecRegistry):
+            raise ConfigError("registry", self.registry, "a SpecRegistry")
 
 
 def _fraction(name: str, value: object) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from kvspec._check import boolean, int_at_least
+from kvspec._check import boolean, int_at_least, text
 from kvspec.errors import InvalidArgumentError
 
 TOKEN_ID_MAX = 2**63 - 1
@@ -30,7 +30,8 @@ class LoRA:
     id: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
+        text("lora.name", self.name, error=InvalidArgumentError)
+        if not self.name:
             raise InvalidArgumentError("lora.name", self.name, "a non-empty text")
         int_at_least("lora.id", self.id, 0, error=InvalidArgumentError)
 
@@ -47,8 +48,7 @@ class MultimodalItem:
     length: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.identifier, str):
-            raise InvalidArgumentError("identifier", self.identifier, "a text")
+        text("identifier", self.identifier, error=InvalidArgumentError)
         int_at_least("offset", self.offset, 0, error=InvalidArgumentError)
         int_at_least("length", self.length, 1, error=InvalidArgumentError)
 
@@ -65,7 +65,9 @@ class PromptEmbeddings:
 
     def __post_init__(self) -> None:
         int_at_least("bytes_per_token", self.bytes_per_token, 1, error=InvalidArgumentError)
-        if not isinstance(self.data, bytes) or len(self.data) % self.bytes_per_token:
+        if not isinstance(self.data, bytes):
+            raise InvalidArgumentError("data", self.data, "bytes")
+        if len(self.data) % self.bytes_per_token:
             raise InvalidArgumentError(
                 "data", f"{len(self.data)} bytes", f"a multiple of {self.bytes_per_token} bytes"
             )
@@ -89,20 +91,35 @@ class RequestInput:
     skip_reading_cache: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.request_id, str) or not self.request_id:
+        text("request_id", self.request_id, error=InvalidArgumentError)
+        if not self.request_id:
             raise InvalidArgumentError("request_id", self.request_id, "a non-empty text")
+        if not isinstance(self.prompt_token_ids, Collection):
+            raise InvalidArgumentError("prompt_token_ids", self.prompt_token_ids, "a sequence")
         if len(self.prompt_token_ids) == 0:
             raise InvalidArgumentError("prompt_token_ids", (), "at least one token")
-        if self.cache_salt is not None and not isinstance(self.cache_salt, str):
-            raise InvalidArgumentError("cache_salt", self.cache_salt, "a text or None")
-        end = 0
-        for item in self.multimodal:
-            if item.offset < end:
-                raise InvalidArgumentError(
-                    "multimodal", item, f"sorted and not overlapping: offset at least {end}"
-                )
-            end = item.offset + item.length
+        if self.cache_salt is not None:
+            text("cache_salt", self.cache_salt, error=InvalidArgumentError)
+        if self.lora is not None and not isinstance(self.lora, LoRA):
+            raise InvalidArgumentError("lora", self.lora, "a LoRA or None")
+        embeddings = self.prompt_embeddings
+        if embeddings is not None and not isinstance(embeddings, PromptEmbeddings):
+            raise InvalidArgumentError("prompt_embeddings", embeddings, "PromptEmbeddings or None")
+        _check_items(self.multimodal)
         boolean("skip_reading_cache", self.skip_reading_cache, error=InvalidArgumentError)
+
+
+def _check_items(items: tuple[MultimodalItem, ...]) -> None:
+    """Items are sorted by offset and do not overlap (KV-REQ-4)."""
+    if not isinstance(items, tuple) or not all(isinstance(i, MultimodalItem) for i in items):
+        raise InvalidArgumentError("multimodal", items, "a tuple of MultimodalItem")
+    end = 0
+    for item in items:
+        if item.offset < end:
+            raise InvalidArgumentError(
+                "multimodal", item, f"sorted and not overlapping: offset at least {end}"
+            )
+        end = item.offset + item.length
 
 
 @runtime_checkable
