@@ -44,11 +44,15 @@ def _has_the_right_shape(config: ManagerConfig, snapshot: Snapshot) -> str | Non
     for name in ("ref_counts", "block_keys", "covered_tokens"):
         if len(getattr(snapshot, name)) != num_blocks:
             return f"{name} must have one entry per block"
+    for name in ("new_block_ids", "step_keys"):
+        if len(getattr(snapshot, name)) not in (0, num_groups):
+            return f"{name} must have one entry per group ({num_groups}), or none"
     for where, block in _every_block_id(snapshot):
         if not 0 <= block < num_blocks:
             return f"block id {block} in {where} is outside 0 … {num_blocks - 1}"
     for name, state in snapshot.requests.items():
-        if not len(state.block_ids) == len(state.num_cached_blocks) == num_groups:
+        per_group = len(state.block_ids) == len(state.num_cached_blocks) == num_groups
+        if not per_group or len(state.mamba) not in (0, num_groups):
             return f"request {name!r} must have one entry per group ({num_groups})"
     return None
 
