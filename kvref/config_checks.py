@@ -20,6 +20,8 @@ from kvspec.specs import (
 
 def checked(config: ManagerConfig) -> ManagerConfig:
     """The configuration with derived block sizes; ConfigError if it cannot be served."""
+    if not isinstance(config, ManagerConfig):
+        raise ConfigError("config", config, "a ManagerConfig")
     specs = [config.registry.resolve(group.spec) for group in config.kv_cache.groups]
     for spec in specs:
         group_class(spec)
@@ -109,11 +111,12 @@ def _with_block_sizes(config: ManagerConfig, specs: list[LayerSpec]) -> ManagerC
         scheduler = hashed = derived
     else:
         sizes = [spec.block_size for spec in specs]
-        scheduler = scheduler if scheduler is not None else math.lcm(*sizes)
-        if any(scheduler % size for size in sizes):
+        derived = math.lcm(*sizes)
+        if scheduler is not None and scheduler != derived:
             raise ConfigError(
-                "scheduler_block_size_tokens", scheduler, f"a multiple of every block size {sizes}"
+                "scheduler_block_size_tokens", scheduler, f"{derived} with these groups"
             )
+        scheduler = derived
         if not config.enable_caching:
             hashed = scheduler
         hashed = hashed if hashed is not None else math.gcd(*sizes)
