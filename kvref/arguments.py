@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from kvref.hashing import hash_of_block, make_key
 from kvref.request import ReferenceRequest
-from kvspec._check import int_at_least, is_int
+from kvspec._check import boolean, int_at_least, is_int
 from kvspec.blocks import NULL_BLOCK, KVCacheBlocks
 from kvspec.errors import (
     BlockReleaseError,
@@ -16,17 +16,33 @@ from kvspec.errors import (
     StaleHitError,
     UnknownBlockError,
 )
-from kvspec.request import Request
+from kvspec.request import Request, RequestStatus
 
 if TYPE_CHECKING:
     from kvref.groups.base import Group
     from kvref.manager import ReferenceManager
 
+T = TypeVar("T")
 
-def own_request(request: Request) -> ReferenceRequest:
-    """The request, if this implementation made it."""
+
+def own_request(manager: ReferenceManager, request: Request) -> ReferenceRequest:
+    """The request, if this implementation made it, with hashes that this manager can use.
+
+    A hash of 8 tokens would claim a block of 4: the hash function, the first parent and the hash
+    block size must be the manager's.
+    """
     if not isinstance(request, ReferenceRequest):
         raise InvalidArgumentError("request", request, "made by this implementation's make_request")
+    config = manager.config
+    if not config.enable_caching:
+        return request
+    made_for = (request.hasher.function, request.hasher.none_hash, request.hash_block_size_tokens)
+    if made_for != (config.hash_function, manager.none_hash, config.hash_block_size_tokens):
+        raise InvalidArgumentError(
+            "request",
+            request.request_id,
+            "made for a manager with the same hash function, seed and hash block size",
+        )
     return request
 
 
@@ -34,6 +50,40 @@ def check_counts(**counts: int) -> None:
     """Every count is an int of at least 0."""
     for name, value in counts.items():
         int_at_least(name, value, 0, error=InvalidArgumentError)
+
+
+def check_flags(**flags: bool) -> None:
+    """Every flag is True or False."""
+    for name, value in flags.items():
+        boolean(name, value, error=InvalidArgumentError)
+
+
+def check_scheduling(request: ReferenceRequest) -> None:
+    """What the scheduler says of a request: its preemptions and its status."""
+    int_at_least("request.num_preemptions", request.num_preemptions, 0, error=InvalidArgumentError)
+    if request.status not in tuple(RequestStatus):
+        raise InvalidArgumentError(
+            "request.status", request.status, "one of " + ", ".join(RequestStatus)
+        )
+
+
+def offered_hits(manager: ReferenceManager, blocks: KVCacheBlocks | None) -> KVCacheBlocks:
+    """The hit blocks of a call, one list of block ids per group; none for None (KV-MGR-8)."""
+    num_groups = len(manager.groups)
+    if blocks is None:
+        return KVCacheBlocks.empty(num_groups)
+    if not isinstance(blocks, KVCacheBlocks):
+        raise InvalidArgumentError("new_computed_blocks", blocks, "KVCacheBlocks or None")
+    if len(blocks.groups) != num_groups:
+        raise InvalidArgumentError(
+            "new_computed_blocks", blocks, f"one list per group ({num_groups})"
+        )
+    return KVCacheBlocks(
+        tuple(
+            tuple(block_ids(ids, manager.pool.num_blocks, field=f"new_computed_blocks[{group}]"))
+            for group, ids in enumerate(blocks.groups)
+        )
+    )
 
 
 def check_allocation(
@@ -61,6 +111,7 @@ def check_allocation(
         raise InvalidArgumentError(
             "num_new_tokens", 0, "at least 1 when no external tokens come either"
         )
+    check_scheduling(request)
     _check_computed(manager, request)
     name = request.request_id
     if manager.coordinator.holds_blocks(name) or manager.coordinator.is_running(name):  # KV-GRP-9
@@ -103,10 +154,6 @@ def _check_hits(
     skip_at_tokens: int,
 ) -> None:
     """Hits are those of a look-up made just before (KV-MGR-8)."""
-    if len(hits.groups) != len(manager.groups):
-        raise InvalidArgumentError(
-            "new_computed_blocks", hits.to_lists(), f"one list per group ({len(manager.groups)})"
-        )
     for group, blocks in zip(manager.groups, hits.groups, strict=True):
         if len(blocks) * group.block_size != num_new_computed_tokens:
             raise InvalidArgumentError(
@@ -115,7 +162,6 @@ def _check_hits(
                 f"blocks of {group.block_size} for num_new_computed_tokens"
                 f" = {num_new_computed_tokens} tokens",
             )
-        block_ids(blocks, manager.pool.num_blocks)
         num_skipped = group.num_skipped_tokens(skip_at_tokens) // group.block_size
         _check_hit_content(group, request, blocks, num_skipped)
 
@@ -180,12 +226,20 @@ def check_partial(
         )
 
 
-def block_ids(ids: Sequence[int], num_blocks: int) -> list[int]:
+def listed(field: str, values: Iterable[T]) -> list[T]:
+    """The values as a list."""
+    if not isinstance(values, Iterable):
+        raise InvalidArgumentError(field, values, "a sequence")
+    return list(values)
+
+
+def block_ids(ids: Iterable[int], num_blocks: int, *, field: str = "block_ids") -> list[int]:
     """The ids as a list, each a block of the pool (KV-ERR-3)."""
-    for block in ids:
+    blocks = listed(field, ids)
+    for block in blocks:
         if not is_int(block) or not 0 <= block < num_blocks:
             raise UnknownBlockError(block, num_blocks)
-    return list(ids)
+    return blocks
 
 
 def check_popped(released: Sequence[int], popped: Sequence[int]) -> None:

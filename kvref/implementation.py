@@ -6,12 +6,12 @@ import copy
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from kvref.arguments import own_request
+from kvref.arguments import listed, own_request
 from kvref.block_pool import BlockPool
 from kvref.configuration import spec_types
 from kvref.manager import ReferenceManager
 from kvref.request import make_request
-from kvref.state import restore_snapshot
+from kvref.state import check_restorable, restore_snapshot
 from kvref.stats import ReferenceHitRateWindow
 from kvspec.audit import AuditedManager, audited
 from kvspec.config import HASH_FUNCTIONS, ManagerConfig
@@ -83,7 +83,8 @@ class ReferenceImplementation:
         self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
     ) -> None:
         """Append tokens and hash the blocks they complete (KV-REQ-2)."""
-        own_request(request).append(token_ids)
+        own = own_request(_reference(manager), request)
+        own.append(listed("token_ids", token_ids))
 
     def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
         """An empty window (KV-STAT-4)."""
@@ -108,6 +109,7 @@ class ReferenceImplementation:
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
         """A manager in the state of `snapshot`, audited."""
         manager = ReferenceManager(config, pool_class=self.pool_class)
+        check_restorable(manager.config, snapshot)
         manager.hasher.none_hash = snapshot.none_hash
         restore_snapshot(snapshot, manager.pool, manager.groups, manager.popped)
         return audited(manager)

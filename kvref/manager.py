@@ -19,6 +19,7 @@ from kvref.state import take_snapshot
 from kvref.stats import LookupCounter
 from kvspec.blocks import NULL_BLOCK, GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
+from kvspec.errors import InvalidArgumentError
 from kvspec.events import Event
 from kvspec.request import Request, RequestStatus
 from kvspec.snapshot import Snapshot
@@ -39,6 +40,10 @@ class ReferenceManager:
         pool_class: type[BlockPool] = BlockPool,
     ) -> None:
         self.config = checked(config)
+        if clock is not None and not callable(clock):
+            raise InvalidArgumentError(
+                "clock", clock, "a function that answers nanoseconds, or None"
+            )
         self.hasher = hasher_of(self.config)
         self.event_log = EventLog(config.enable_events, config.int_event_hashes)
         self.residency: ResidencyLog | None = None
@@ -82,7 +87,8 @@ class ReferenceManager:
 
     def get_computed_blocks(self, request: Request) -> PrefixHit:
         """The longest cached prefix, the last token left out (KV-MGR-1, KV-MGR-2)."""
-        reference = arguments.own_request(request)
+        reference = arguments.own_request(self, request)
+        arguments.check_scheduling(reference)
         if not self.config.enable_caching or reference.input.skip_reading_cache:
             return PrefixHit(KVCacheBlocks.empty(len(self.groups)), 0)
         hit = self.coordinator.longest_hit(reference, reference.num_tokens - 1)
@@ -97,7 +103,7 @@ class ReferenceManager:
     ) -> GroupHits:
         """Each group's own longest hit: only with several groups and caching (KV-COORD-9)."""
         arguments.check_counts(max_hit_length_tokens=max_hit_length_tokens)
-        reference = arguments.own_request(request)
+        reference = arguments.own_request(self, request)
         length = min(max_hit_length_tokens, reference.num_tokens)
         return self.coordinator.longest_hit_per_group(reference, length)
 
@@ -119,8 +125,13 @@ class ReferenceManager:
         has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
         """Room for tokens about to be computed, or None (KV-MGR-3 … KV-MGR-10)."""
-        reference = arguments.own_request(request)
-        hits = new_computed_blocks or KVCacheBlocks.empty(len(self.groups))
+        reference = arguments.own_request(self, request)
+        arguments.check_flags(
+            delay_cache_blocks=delay_cache_blocks,
+            full_sequence_must_fit=full_sequence_must_fit,
+            has_scheduled_reqs=has_scheduled_reqs,
+        )
+        hits = arguments.offered_hits(self, new_computed_blocks)
         external = num_external_computed_tokens
         arguments.check_allocation(
             self,
@@ -214,6 +225,7 @@ class ReferenceManager:
             num_tokens_main_model=num_tokens_main_model,
             num_encoder_tokens=num_encoder_tokens,
         )
+        arguments.check_flags(apply_admission_cap=apply_admission_cap)
         no_hits = KVCacheBlocks.empty(len(self.groups))
         demand = Demand(
             num_slots_tokens=num_tokens,
@@ -224,21 +236,21 @@ class ReferenceManager:
             num_encoder_tokens=num_encoder_tokens,
             apply_admission_cap=apply_admission_cap,
         )
-        name = arguments.own_request(request).request_id
+        name = arguments.own_request(self, request).request_id
         return self.coordinator.num_blocks_needed(name, no_hits, demand)
 
     # Caching.
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Register full blocks after a delayed load (KV-MGR-11)."""
-        reference = arguments.own_request(request)
+        reference = arguments.own_request(self, request)
         arguments.check_caching(self, reference, num_computed_tokens)
         if self.config.enable_caching and self.coordinator.holds_blocks(reference.request_id):
             self.coordinator.cache_blocks(reference, num_computed_tokens)
 
     def cache_partial_block(self, request: Request, group: int, num_tokens: int) -> bool:
         """Make a block reachable at a finer boundary inside it (KV-PART-1)."""
-        reference = arguments.own_request(request)
+        reference = arguments.own_request(self, request)
         arguments.check_partial(self, reference, group, num_tokens)
         return self.groups[group].cache_partial_block(reference, num_tokens)
 
@@ -259,11 +271,11 @@ class ReferenceManager:
 
     def free(self, request: Request) -> None:
         """Release all blocks of the request (KV-MGR-12)."""
-        self.coordinator.free(arguments.own_request(request).request_id)
+        self.coordinator.free(arguments.own_request(self, request).request_id)
 
     def pop_blocks_for_free(self, request: Request) -> tuple[int, ...]:
         """Forget the request, keep its references for `free_blocks` (KV-MGR-13)."""
-        blocks = self.coordinator.pop(arguments.own_request(request).request_id)
+        blocks = self.coordinator.pop(arguments.own_request(self, request).request_id)
         self.popped.extend(block for block in blocks if block != NULL_BLOCK)
         return tuple(blocks)
 
@@ -279,19 +291,19 @@ class ReferenceManager:
     def remove_skipped_blocks(self, request: Request, total_computed_tokens: int) -> None:
         """Release what attention no longer needs (KV-MGR-14)."""
         arguments.check_counts(total_computed_tokens=total_computed_tokens)
-        name = arguments.own_request(request).request_id
+        name = arguments.own_request(self, request).request_id
         self.coordinator.remove_skipped_blocks(name, total_computed_tokens)
 
     # Asking.
 
     def get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
         """Per group, leading blocks that all running requests share (KV-MGR-15)."""
-        name = arguments.own_request(request).request_id
+        name = arguments.own_request(self, request).request_id
         return self.coordinator.num_common_prefix_blocks(name)
 
     def get_blocks(self, request: Request) -> KVCacheBlocks:
         """The block list per group."""
-        name = arguments.own_request(request).request_id
+        name = arguments.own_request(self, request).request_id
         return KVCacheBlocks(tuple(tuple(group.blocks_of(name)) for group in self.groups))
 
     def get_unhashed_block_ids(self, request: Request) -> tuple[tuple[int, ...], ...]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kvref.hashing import Hasher, extra_keys
+from kvspec.errors import InvalidArgumentError
 from kvspec.request import RequestInput, RequestStatus, check_token_ids
 
 
@@ -60,6 +61,8 @@ def make_request(
     request_input: RequestInput, hasher: Hasher, hash_block_size_tokens: int
 ) -> ReferenceRequest:
     """A request with the hashes of its prompt's full blocks."""
+    if not isinstance(request_input, RequestInput):
+        raise InvalidArgumentError("request", request_input, "a RequestInput")
     tokens = list(request_input.prompt_token_ids)
     check_token_ids(tokens, field="prompt_token_ids")
     request = ReferenceRequest(

@@ -8,6 +8,9 @@ from kvref.block_pool import BlockPool
 from kvref.groups.base import Group
 from kvref.groups.mamba import MambaGroup
 from kvref.groups.mamba_align import AlignedMambaGroup
+from kvspec.config import ManagerConfig
+from kvspec.errors import InvalidArgumentError, InvariantViolation
+from kvspec.invariants import check_snapshot
 from kvspec.snapshot import MambaState, RequestState, Snapshot
 
 
@@ -61,10 +64,25 @@ def restore_mamba_state(group: AlignedMambaGroup, name: str, state: MambaState) 
         group.last_state_index[name] = state.last_state_index
 
 
+def check_restorable(config: ManagerConfig, snapshot: Snapshot) -> None:
+    """Refuse what is no state of a manager with this configuration."""
+    if not isinstance(snapshot, Snapshot):
+        raise InvalidArgumentError("snapshot", snapshot, "a Snapshot")
+    try:
+        check_snapshot(config, snapshot)
+    except InvariantViolation as violation:
+        raise InvalidArgumentError(
+            "snapshot", violation.detail, "a state in which every invariant holds"
+        ) from violation
+
+
 def restore_snapshot(
     snapshot: Snapshot, pool: BlockPool, groups: Sequence[Group], popped: list[int]
 ) -> None:
-    """Put a fresh pool and its groups into the state of `snapshot`."""
+    """Put a fresh pool and its groups into the state of `snapshot`.
+
+    Members with an entry per group may be left out of a snapshot, so those are as long or empty.
+    """
     pool.free_queue = list(snapshot.free_queue)
     pool.ref_counts = list(snapshot.ref_counts)
     pool.keys = [list(keys) for keys in snapshot.block_keys]
@@ -80,12 +98,12 @@ def restore_snapshot(
             if count is not None:
                 group.num_cached[name] = count
                 group.block_lists.setdefault(name, [])
-        for group, mamba in zip(groups, state.mamba, strict=True):
+        for group, mamba in zip(groups, state.mamba, strict=False):
             if isinstance(group, AlignedMambaGroup) and mamba is not None:
                 restore_mamba_state(group, name, mamba)
-    for group, blocks in zip(groups, snapshot.new_block_ids, strict=True):
+    for group, blocks in zip(groups, snapshot.new_block_ids, strict=False):
         group.new_block_ids = list(blocks)
-    for group, keys in zip(groups, snapshot.step_keys, strict=True):
+    for group, keys in zip(groups, snapshot.step_keys, strict=False):
         if isinstance(group, MambaGroup):
             group.step_keys = set(keys)
     popped.extend(snapshot.popped_blocks)

@@ -54,6 +54,8 @@ class ReferenceHitRateWindow:
 
     def observe(self, stats: PrefixCacheStats) -> None:
         """Take in one update, in the order of KV-STAT-5."""
+        if not isinstance(stats, PrefixCacheStats):
+            raise InvalidArgumentError("stats", stats, "PrefixCacheStats")
         if stats.reset:
             self.updates = []
         if stats.requests == 0:
