@@ -10,6 +10,7 @@ from kvref.arguments import listed, own_request
 from kvref.block_pool import BlockPool
 from kvref.configuration import spec_types
 from kvref.manager import ReferenceManager
+from kvref.planning.planner import ReferencePlanner
 from kvref.request import make_request
 from kvref.state import check_restorable, restore_snapshot
 from kvref.stats import ReferenceHitRateWindow
@@ -38,6 +39,7 @@ FEATURES = frozenset(
         Feature.CUSTOM_SPECS,
         Feature.CLONE,
         Feature.RESTORE,
+        Feature.PLANNING,
     }
 )
 
@@ -92,8 +94,8 @@ class ReferenceImplementation:
 
     @property
     def planner(self) -> Planner | None:
-        """No planning yet."""
-        return None
+        """The planning functions; they keep no state."""
+        return ReferencePlanner()
 
     def clone(self, manager: KVCacheManager) -> KVCacheManager:
         """An independent copy, queued events and statistics included.

@@ -8,6 +8,8 @@ state exactly as it was (KV-ERR-2). Errors that a caller would catch as `ValueEr
     KVSpecError
     ├── InvalidArgumentError (ValueError)      a value outside its domain
     │   ├── ConfigError                        … in a spec or a configuration
+    │   │   ├── PageSizeError (NotImplementedError)  pages that cannot have one size
+    │   │   └── CacheMemoryError               memory that cannot hold one request
     │   ├── StaleHitError                      hit blocks that no longer hold what they claim
     │   └── BlockReleaseError                  a reference released that is not held
     ├── UnknownBlockError (KeyError)           a block id outside 0 … num_blocks - 1
@@ -39,6 +41,43 @@ class InvalidArgumentError(KVSpecError, ValueError):
 
 class ConfigError(InvalidArgumentError):
     """A spec or configuration that cannot be served; `field` names the offending member."""
+
+
+class PageSizeError(ConfigError, NotImplementedError):
+    """A layer whose page cannot be made as large as the largest page (KV-PLAN-7).
+
+    `layer` is its name, `value` its page size in bytes, `wanted` the size it should have.
+    """
+
+    def __init__(self, layer: str, page_size_bytes: int, wanted: int, why: str) -> None:
+        super().__init__(
+            f"page_size_bytes of layer {layer}",
+            page_size_bytes,
+            f"equal to the largest page, {wanted} bytes, or made so: {why}",
+        )
+        self.layer = layer
+        self.wanted = wanted
+
+
+class CacheMemoryError(ConfigError):
+    """Memory that cannot hold one request of full length (KV-PLAN-15).
+
+    `needed_bytes` would be enough; `longest_tokens` is the longest length that fits, 0 if none.
+    """
+
+    def __init__(
+        self, max_model_len_tokens: int, needed_bytes: int, available_bytes: int, longest: int
+    ) -> None:
+        allowed = f"at least {needed_bytes} bytes ({needed_bytes / 2**30:.2f} GiB;"
+        allowed += f" there are {available_bytes / 2**30:.2f} GiB)"
+        allowed += f" for one request of {max_model_len_tokens} tokens"
+        if longest:
+            allowed += f"; the longest request that fits has {longest} tokens"
+        super().__init__("available_memory_bytes", available_bytes, allowed)
+        self.max_model_len_tokens = max_model_len_tokens
+        self.needed_bytes = needed_bytes
+        self.available_bytes = available_bytes
+        self.longest_tokens = longest
 
 
 class StaleHitError(InvalidArgumentError):

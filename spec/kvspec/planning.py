@@ -66,7 +66,8 @@ class PlanningConfig:
 class SpecProperties:
     """What a spec implies: bytes per page, and most blocks or bytes of one request.
 
-    Members that do not apply to the spec's type are None.
+    Members that do not apply to the spec's type are None. `normalized_spec` is the spec with the
+    padding that follows from its alignment filled in (KV-PLAN-2).
     """
 
     page_size_bytes: int
@@ -76,6 +77,7 @@ class SpecProperties:
     max_admission_blocks_per_request: int | None
     kind: str
     sliding_window_tokens: int | None
+    normalized_spec: LayerSpec
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,7 @@ def _properties(value: Any) -> SpecProperties:
         value.get("max_admission_blocks_per_request"),
         value["kind"],
         value["sliding_window"],
+        decode_spec(value["normalized_spec"], HERE),
     )
 
 

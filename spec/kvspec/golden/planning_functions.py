@@ -98,9 +98,9 @@ def _properties(value: object, where: Where) -> Any:
     return {**dict.fromkeys(_PROPERTIES), **found}
 
 
-def _answer_properties(answer: Any, values: Input) -> Any:
+def _answer_properties(answer: Any, _: Input) -> Any:
     shown = {member: getattr(answer, field) for member, field in _PROPERTIES.items()}
-    return {**shown, "normalized_spec": encode_spec(values["spec"])}
+    return {**shown, "normalized_spec": encode_spec(answer.normalized_spec)}
 
 
 def _answer_plan(answer: Any, _: Input) -> Any:

@@ -1,0 +1,99 @@
+"""How many bytes one request needs, and whether they are there (KV-PLAN-12 … KV-PLAN-15)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from kvref.planning.grouping import group_layers
+from kvref.planning.latent import profile_bytes_per_block
+from kvref.planning.layout import bytes_per_block, tensor_slots
+from kvref.planning.pages import cdiv, max_blocks, max_memory_usage_bytes
+from kvspec.config import KVCacheGroup
+from kvspec.errors import CacheMemoryError
+from kvspec.planning import Layers, PlanningConfig
+from kvspec.specs import LayerSpec, MambaSpec, SinkFullAttentionSpec, UniformTypeKVCacheSpecs
+
+Need = Callable[[PlanningConfig], int]
+"""Bytes that must be there to serve one request of the configuration's full length."""
+
+
+def layers_bytes(layers: Layers, config: PlanningConfig) -> int:
+    """Bytes of one request of full length, every layer for itself (KV-PLAN-12)."""
+    return sum(max_memory_usage_bytes(spec, config) for _, spec in layers)
+
+
+def groups_bytes(groups: Sequence[KVCacheGroup], config: PlanningConfig) -> int:
+    """Bytes a pool with these groups must have to serve one request of full length (KV-PLAN-13).
+
+    A block of any group takes a page of every tensor, also of those that its layers don't use.
+    """
+    if config.policy.capacity_counts_null_block:
+        blocks = 1 + sum(set_aside_blocks(group.spec) for group in groups)
+        blocks += sum(held_blocks(group.spec, config) for group in groups)
+        return blocks * bytes_per_block(groups)
+    blocks = sum(max_blocks(group.spec, config) for group in groups)
+    several_sizes = len({page for page, _ in tensor_slots(groups)}) > 1 and len(groups) > 1
+    return blocks * (profile_bytes_per_block(groups) if several_sizes else bytes_per_block(groups))
+
+
+def held_blocks(spec: LayerSpec, config: PlanningConfig) -> int:
+    """Blocks a manager asks for, at most, to serve one request of full length (KV-PLAN-13).
+
+    As `max_blocks`, except for a running state whose blocks are shorter than the sequence: a
+    manager asks for all blocks of the prompt, although it soon releases them.
+    """
+    if isinstance(spec, UniformTypeKVCacheSpecs):
+        return max(held_blocks(layer, config) for _, layer in spec.kv_cache_specs)
+    if isinstance(spec, MambaSpec) and config.mamba_cache_mode == "none":
+        return cdiv(config.max_model_len_tokens, spec.block_size) + spec.num_speculative_blocks
+    return max_blocks(spec, config)
+
+
+def set_aside_blocks(spec: LayerSpec) -> int:
+    """Blocks that a group keeps from the start and no request ever gets (KV-FULL-8)."""
+    if isinstance(spec, SinkFullAttentionSpec):
+        return spec.sink_len // spec.block_size
+    if isinstance(spec, UniformTypeKVCacheSpecs):
+        return max(set_aside_blocks(layer) for _, layer in spec.kv_cache_specs)
+    return 0
+
+
+def need_of_layers(layers: Layers, config: PlanningConfig) -> Need:
+    """What a model with these layers needs (KV-PLAN-13).
+
+    The profile `vllm-0.24` adds up layers here: without null block, without padding.
+    """
+    if not config.policy.capacity_counts_null_block:
+        return lambda asked: layers_bytes(layers, asked)
+    groups = group_layers(layers, config)
+    return lambda asked: groups_bytes(groups, asked)
+
+
+def longest_that_fits(need: Need, config: PlanningConfig, available_bytes: int) -> int:
+    """The longest length, at most the configured one, whose need is there; 0 if none (KV-PLAN-14).
+
+    A longer request never needs less, so halving the range finds it.
+    """
+
+    def fits(length: int) -> bool:
+        return need(replace(config, max_model_len_tokens=length)) <= available_bytes
+
+    fitting, too_long = 0, config.max_model_len_tokens + 1
+    while too_long - fitting > 1:
+        middle = (fitting + too_long) // 2
+        if fits(middle):
+            fitting = middle
+        else:
+            too_long = middle
+    return fitting
+
+
+def check_fits(need: Need, config: PlanningConfig, available_bytes: int) -> None:
+    """Raise CacheMemoryError unless one request of full length fits (KV-PLAN-15)."""
+    needed = need(config)
+    if available_bytes <= 0:
+        raise CacheMemoryError(config.max_model_len_tokens, needed, available_bytes, 0)
+    if needed > available_bytes:
+        longest = longest_that_fits(need, config, available_bytes)
+        raise CacheMemoryError(config.max_model_len_tokens, needed, available_bytes, longest)

@@ -1,0 +1,84 @@
+"""One spec for all layers of a group (KV-PLAN-4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kvspec.errors import ConfigError
+from kvspec.planning import Layers
+from kvspec.specs import FullAttentionSpec, LayerSpec, MLAAttentionSpec, spec_fields
+
+# What full attention may differ in and still be one group.
+FULL_ATTENTION_MAY_DIFFER = frozenset(
+    {"head_size_v", "sliding_window", "attention_chunk_size", "non_causal"}
+)
+# What latent layers must agree in; everything else comes from the first.
+LATENT_MUST_AGREE = (
+    "cache_dtype_str",
+    "compress_ratio",
+    "model_version",
+    "indexes_kv_by_block_stride",
+)
+
+
+def merge(specs: Sequence[LayerSpec]) -> LayerSpec:
+    """The one spec of a group with these layers; ConfigError if there is none (KV-PLAN-4)."""
+    if not specs:
+        raise ConfigError("specs", specs, "at least one spec")
+    first = specs[0]
+    for spec in specs:
+        # Exact types: a spec that is also full attention may store or allocate differently.
+        if type(spec) is not type(first):
+            raise ConfigError("specs", type(spec).__name__, f"{type(first).__name__}, as the first")
+    if isinstance(first, MLAAttentionSpec):
+        _must_agree(specs, LATENT_MUST_AGREE)
+        return first
+    if isinstance(first, FullAttentionSpec):
+        names = [name for name in spec_fields(first) if name not in FULL_ATTENTION_MAY_DIFFER]
+        _must_agree(specs, tuple(names))
+        return _merged_full([spec for spec in specs if isinstance(spec, FullAttentionSpec)])
+    _must_agree(specs, tuple(spec_fields(first)))
+    return first
+
+
+def is_mergeable(layers: Layers) -> bool:
+    """Whether one group can hold all layers (KV-PLAN-4); no layers need none and fit in one."""
+    if not layers:
+        return True
+    try:
+        merge([spec for _, spec in layers])
+    except ConfigError:
+        return False
+    return True
+
+
+def _must_agree(specs: Sequence[LayerSpec], names: tuple[str, ...]) -> None:
+    first = spec_fields(specs[0])
+    for spec in specs:
+        found = spec_fields(spec)
+        for name in names:
+            if found[name] != first[name]:
+                raise ConfigError(name, found[name], f"{first[name]!r}, as in the first spec")
+
+
+def _merged_full(specs: Sequence[FullAttentionSpec]) -> FullAttentionSpec:
+    """Full-attention specs that agree in all that counts: windows and causality put together."""
+    window = _only_one("sliding_window", [spec.sliding_window for spec in specs])
+    chunk = _only_one("attention_chunk_size", [spec.attention_chunk_size for spec in specs])
+    if window is not None and chunk is not None:
+        raise ConfigError("attention_chunk_size", chunk, "None in a group with a sliding window")
+    return replace(
+        specs[0],
+        sliding_window=window,
+        attention_chunk_size=chunk,
+        non_causal=any(spec.non_causal for spec in specs),
+    )
+
+
+def _only_one(name: str, values: Sequence[int | None]) -> int | None:
+    """The value that all have who have one."""
+    given = {value for value in values if value is not None}
+    if len(given) > 1:
+        raise ConfigError(name, sorted(given), "one value, or None, for all layers of a group")
+    return given.pop() if given else None

@@ -1,0 +1,142 @@
+"""Layers made alike: one type, one page size (KV-PLAN-5 … KV-PLAN-7)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kvref.planning.merging import is_mergeable
+from kvref.planning.pages import normalized, page_size_bytes
+from kvspec.errors import ConfigError, PageSizeError
+from kvspec.planning import Layers
+from kvspec.specs import (
+    AttentionSpec,
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    FullAttentionSpec,
+    LayerSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowMLASpec,
+    SlidingWindowSpec,
+    UniformTypeKVCacheSpecs,
+)
+
+
+def uniform_type(layers: Layers) -> UniformTypeKVCacheSpecs | None:
+    """All layers as one group of one type whose sizes may differ, or None (KV-PLAN-5)."""
+    specs = [spec for _, spec in layers]
+    if not specs or len({spec.block_size for spec in specs}) > 1:
+        return None
+    if len({_type_key(spec) for spec in specs}) > 1:
+        return None
+    return UniformTypeKVCacheSpecs(specs[0].block_size, tuple(layers))
+
+
+def _type_key(spec: LayerSpec) -> tuple[object, ...]:
+    """What the layers of one type have in common: they hold and release blocks in step."""
+    if isinstance(spec, FullAttentionSpec):
+        return ("full",)
+    if isinstance(spec, SlidingWindowSpec):
+        return ("sliding window", spec.sliding_window)
+    if isinstance(spec, ChunkedLocalAttentionSpec):
+        return ("chunked", spec.attention_chunk_size)
+    if isinstance(spec, MambaSpec):
+        return ("mamba", spec.num_speculative_blocks)
+    if isinstance(spec, CrossAttentionSpec):
+        return ("cross",)
+    return (type(spec),)
+
+
+def unify_hybrid(layers: Layers) -> Layers:
+    """Windowed layers turned into full attention where both occur (KV-PLAN-6).
+
+    For engines that manage a single type. ConfigError if no single type comes out of it.
+    """
+    layers = tuple((name, normalized(spec)) for name, spec in layers)
+    if _is_single(layers):
+        return layers
+    specs = [spec for _, spec in layers]
+    has_full = any(isinstance(spec, FullAttentionSpec) for spec in specs)
+    has_windowed = any(
+        isinstance(spec, SlidingWindowSpec | ChunkedLocalAttentionSpec) for spec in specs
+    )
+    if has_full and has_windowed:
+        longest = max(spec.block_size for spec in specs if isinstance(spec, FullAttentionSpec))
+        layers = tuple((name, _as_full(spec, longest)) for name, spec in layers)
+    if not _is_single(layers):
+        kinds = sorted({type(spec).__name__ for _, spec in layers})
+        raise ConfigError(
+            "disable_hybrid", True, f"False for layers that no single type can hold ({kinds})"
+        )
+    return layers
+
+
+def _is_single(layers: Layers) -> bool:
+    return is_mergeable(layers) or uniform_type(layers) is not None
+
+
+def _as_full(spec: LayerSpec, block_size: int) -> LayerSpec:
+    """A windowed layer as full attention that remembers its window or chunk (KV-PLAN-6).
+
+    A windowed latent takes the block size of full attention: its own is as short as its window.
+    """
+    if isinstance(spec, SlidingWindowMLASpec):
+        latent = MLAAttentionSpec(
+            block_size=block_size,
+            num_kv_heads=spec.num_kv_heads,
+            head_size=spec.head_size,
+            dtype=spec.dtype,
+            kv_quant_mode=spec.kv_quant_mode,
+            cache_dtype_str=spec.cache_dtype_str,
+            alignment=spec.alignment,
+            compress_ratio=spec.compress_ratio,
+            model_version=spec.model_version,
+        )
+        return normalized(latent)
+    if isinstance(spec, SlidingWindowSpec):
+        return FullAttentionSpec(
+            block_size=spec.block_size,
+            num_kv_heads=spec.num_kv_heads,
+            head_size=spec.head_size,
+            head_size_v=spec.head_size_v,
+            dtype=spec.dtype,
+            kv_quant_mode=spec.kv_quant_mode,
+            page_size_padded=spec.page_size_padded,
+            sliding_window=spec.sliding_window,
+        )
+    if isinstance(spec, ChunkedLocalAttentionSpec):
+        return FullAttentionSpec(
+            block_size=spec.block_size,
+            num_kv_heads=spec.num_kv_heads,
+            head_size=spec.head_size,
+            dtype=spec.dtype,
+            page_size_padded=spec.page_size_padded,
+            attention_chunk_size=spec.attention_chunk_size,
+        )
+    return spec
+
+
+def unify_page_size(layers: Layers) -> Layers:
+    """Layers whose pages all have the size of the largest (KV-PLAN-7)."""
+    if not layers:
+        return layers
+    largest = max(page_size_bytes(spec) for _, spec in layers)
+    return tuple((name, with_page_size(name, spec, largest)) for name, spec in layers)
+
+
+def with_page_size(name: str, spec: LayerSpec, size: int) -> LayerSpec:
+    """The spec with a page of `size` bytes: a longer block, or padding (KV-PLAN-7)."""
+    page = page_size_bytes(spec)
+    if page == size:
+        return spec
+    if size % page == 0:
+        longer = replace(spec, block_size=spec.block_size * (size // page))
+        if page_size_bytes(longer) != size:
+            # A state's page does not grow with its block, nor does a page of given size.
+            raise PageSizeError(name, page, size, "its page does not grow with its block size")
+        return longer
+    if isinstance(spec, AttentionSpec) and spec.indexes_kv_by_block_stride:
+        return replace(spec, page_size_padded=size)
+    raise PageSizeError(
+        name, page, size, "it does not divide that, and padding needs indexes_kv_by_block_stride"
+    )
