@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from tests.rules.specs import cached_positions, chunked, counts_of, mamba, slidi
 def cached_after(
     make_manager: MakeManager,
     make_request: MakeRequest,
-    specs: list[LayerSpec],
+    specs: Sequence[LayerSpec],
     num_tokens: int,
     *,
     group: int = 0,
@@ -129,7 +130,7 @@ def test_interval_0_keeps_only_the_replay_boundary(
     make_manager: MakeManager, make_request: MakeRequest, num_tokens: int, positions: list[int]
 ) -> None:
     """B = A = 4, W = 5: a prompt of 14 would be replayed from 12, so block 2 is kept."""
-    specs: list[LayerSpec] = [sliding(4, 5)]
+    specs = [sliding(4, 5)]
     cached = cached_after(
         make_manager, make_request, specs, num_tokens, retention_interval_tokens=0
     )
