@@ -9,9 +9,9 @@ import pytest
 
 from kvspec.config import CustomSpec, SpecRegistry
 from kvspec.errors import ConfigError, UnsupportedError
-from kvspec.interface import Implementation
-from kvspec.specs import FullAttentionSpec, LayerSpec, MLAAttentionSpec, SlidingWindowSpec
+from kvspec.specs import FullAttentionSpec, LayerSpec, MLAAttentionSpec
 from tests.rules.builders import MakeManager, MakeRequest, admit, blocks_of, full, hit_of
+from tests.rules.specs import mamba, sliding
 
 
 def refused_field(make_manager: MakeManager, **config: Any) -> str:
@@ -106,8 +106,21 @@ def test_with_several_groups_the_scheduler_block_size_is_their_lcm(
     config = make_manager(**several, hash_block_size_tokens=4).config
     assert (config.scheduler_block_size_tokens, config.hash_block_size_tokens) == (48, 48)
     make_manager(**several, scheduler_block_size_tokens=48)
-    field = refused_field(make_manager, **several, scheduler_block_size_tokens=24)
-    assert field == "scheduler_block_size_tokens"
+    for given in (24, 96):
+        field = refused_field(make_manager, **several, scheduler_block_size_tokens=given)
+        assert field == "scheduler_block_size_tokens"
+
+
+@pytest.mark.rule("KV-CFG-5", "KV-CFG-4")
+def test_with_several_groups_hashes_end_where_every_block_ends(make_manager: MakeManager) -> None:
+    """16 and 24 give 8 tokens per hash; 4 is legal, 16 is not."""
+    several: dict[str, Any] = {"specs": [full(16), full(24)]}
+    config = make_manager(**several).config
+    assert (config.scheduler_block_size_tokens, config.hash_block_size_tokens) == (48, 8)
+    given = make_manager(**several, hash_block_size_tokens=4).config
+    assert given.hash_block_size_tokens == 4
+    field = refused_field(make_manager, **several, hash_block_size_tokens=16)
+    assert field == "hash_block_size_tokens"
 
 
 @pytest.mark.rule("KV-CFG-4")
@@ -147,15 +160,10 @@ def test_context_parallelism_needs_exactly_one_group(make_manager: MakeManager, 
         assert refused_field(make_manager, specs=specs, enable_caching=False, **ranks) == field
 
 
-@pytest.mark.rule("KV-CFG-6", "KV-ERR-5")
-def test_context_parallelism_needs_full_attention(
-    implementation: Implementation, make_manager: MakeManager
-) -> None:
-    """A sliding-window group on 2 ranks is an error, or a spec that the implementation lacks."""
-    window = SlidingWindowSpec(4, 1, 8, "float16", sliding_window=8)
-    has_windows = SlidingWindowSpec in implementation.capabilities.spec_types
-    with pytest.raises(ConfigError if has_windows else UnsupportedError):
-        make_manager(specs=[window], dcp_world_size=2)
+@pytest.mark.rule("KV-CFG-6")
+def test_context_parallelism_needs_full_attention(make_manager: MakeManager) -> None:
+    """A sliding-window group on 2 ranks is an error."""
+    assert refused_field(make_manager, specs=[sliding(4, 8)], dcp_world_size=2) == "dcp_world_size"
 
 
 @pytest.mark.rule("KV-CFG-7")
@@ -166,16 +174,17 @@ def test_retention_needs_a_window(make_manager: MakeManager, interval: int) -> N
     assert field == "retention_interval_tokens"
 
 
-@pytest.mark.rule("KV-CFG-7", "KV-ERR-5")
+@pytest.mark.rule("KV-CFG-7")
+@pytest.mark.parametrize("spec", [sliding(16, 8), mamba(16)], ids=["sliding", "mamba"])
 def test_retention_is_a_multiple_of_the_scheduler_block_size(
-    implementation: Implementation, make_manager: MakeManager
+    make_manager: MakeManager, spec: LayerSpec
 ) -> None:
-    """With a window of 8, 3 and -4 are errors; or windows are not supported at all."""
-    window = SlidingWindowSpec(4, 1, 8, "float16", sliding_window=8)
-    has_windows = SlidingWindowSpec in implementation.capabilities.spec_types
-    for interval in (3, -4):
-        with pytest.raises(ConfigError if has_windows else UnsupportedError):
-            make_manager(specs=[window], retention_interval_tokens=interval)
+    """With a window or Mamba state 0 and 32 are legal; -16 and 24 are not."""
+    for interval in (None, 0, 32):
+        make_manager(specs=[spec], retention_interval_tokens=interval)
+    for interval in (-16, 24):
+        field = refused_field(make_manager, specs=[spec], retention_interval_tokens=interval)
+        assert field == "retention_interval_tokens"
 
 
 @pytest.mark.rule("KV-CFG-8", "KV-FULL-3")

@@ -112,6 +112,19 @@ def test_with_one_group_every_run_is_aligned(
     assert hit.hit_length_tokens == (max(run - 1, 0) if eagle else run) * span
 
 
+@pytest.mark.rule("KV-FULL-4", "KV-FULL-3", "KV-CFG-4")
+@pytest.mark.parametrize("eagle_groups", [(), (0,)])
+def test_a_hit_is_cut_to_a_multiple_of_the_alignment(
+    make_manager: MakeManager, make_request: MakeRequest, eagle_groups: tuple[int, ...]
+) -> None:
+    """S = 4, A = 8 and five blocks: cut to 16 tokens; with eagle, 5 - 1 = 4 blocks stay."""
+    manager = make_manager(30, 4, specs=[full(4), full(8)], eagle_groups=eagle_groups)
+    admit(manager, make_request(manager, "first", range(24)))
+    hit = manager.get_computed_blocks(make_request(manager, "r", range(23)))
+    assert hit.hit_length_tokens == 16
+    assert [len(blocks) for blocks in hit.blocks.to_lists()] == [4, 2]
+
+
 @pytest.mark.rule("KV-FULL-5", "KV-EVT-2")
 def test_under_context_parallelism_a_block_spans_more_tokens(
     make_manager: MakeManager, make_request: MakeRequest

@@ -21,6 +21,7 @@ from tests.rules.builders import (
     references,
     run_on,
 )
+from tests.rules.specs import sliding
 
 
 @pytest.mark.rule("KV-GRP-1")
@@ -60,6 +61,21 @@ def test_full_attention_replaces_nothing_by_null(story: Story, num_computed: int
     before = story.manager.snapshot()
     story.manager.remove_skipped_blocks(story.a, num_computed)
     assert story.manager.snapshot() == before
+
+
+@pytest.mark.rule("KV-GRP-2", "KV-MGR-14", "KV-POOL-7")
+def test_blocks_before_the_window_become_null(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """Three blocks and s(c) = 10: null, null and the third; the release call is [2, 1]."""
+    manager = make_manager(6, 4, specs=[sliding(4, 3)])
+    request = make_request(manager, "r", range(12))
+    admit(manager, request)
+    for computed, blocks in ((5, [1, 2, 3]), (12, [0, 0, 3]), (12, [0, 0, 3])):
+        manager.remove_skipped_blocks(request, computed)  # s(5) = 3, s(12) = 10
+        assert blocks_of(manager, request) == blocks
+    assert queue_of(manager) == [4, 5, 2, 1]
+    assert cached_count(manager, request) == 3
 
 
 @pytest.mark.rule("KV-GRP-3", "KV-MGR-18")
@@ -199,6 +215,23 @@ def test_hits_are_touched_before_any_block_is_taken(
     assert blocks_of(manager, request) == [1, 3]
     assert cached_blocks(manager) == {1, 2, 3}
     assert hit_of(manager, make_request(manager, "s", [*range(1, 9), 9])) == [1, 3]
+
+
+@pytest.mark.rule("KV-GRP-8")
+def test_no_group_takes_the_hit_of_a_later_one(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """Group 0 hits block 1, group 1 block 2; both are free, in front of what is taken."""
+    manager = make_manager(5, 4, specs=[full(4), full(4, head_size=16)])
+    first, others = (make_request(manager, str(t), range(t, t + 4)) for t in (0, 50))
+    admit(manager, first)
+    admit(manager, others)
+    manager.free(first)
+    manager.free(others)
+    assert queue_of(manager) == [1, 2, 3, 4]
+    request = make_request(manager, "r", range(8))
+    assert admit(manager, request) == KVCacheBlocks(((3,), (4,)))
+    assert manager.get_blocks(request).to_lists() == [[1, 3], [2, 4]]
 
 
 @pytest.mark.rule("KV-GRP-9", "KV-MGR-8")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.rules import cbor
-from tests.rules.builders import MakeManager, MakeRequest, admit
+from tests.rules.builders import MakeManager, MakeRequest, admit, full
 from tests.rules.hashes import HASH_0, HASH_1, NONE_HASH, hashes_of, sha256
 
 # Both sides of each length at which the encoding of an int grows, and the ends of the range.
@@ -207,6 +207,34 @@ def test_a_key_is_the_hash_and_the_group(
     snapshot = manager.snapshot()
     assert [key.hex() for key in snapshot.block_keys[1]] == [HASH_0 + "00000000"]
     assert [key.hex() for key in snapshot.block_keys[2]] == [HASH_1 + "00000000"]
+
+
+@pytest.mark.rule("KV-HASH-5")
+def test_a_block_of_two_hashes_uses_the_last_of_them(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """Groups of 4 and of 8 with 4 tokens per hash: block 0 of the second uses hash 1."""
+    manager = make_manager(10, specs=[full(4), full(8)])
+    request = make_request(manager, "r", range(1, 9))
+    assert [block_hash.hex() for block_hash in request.block_hashes] == [HASH_0, HASH_1]
+    admit(manager, request)
+    assert manager.get_blocks(request).to_lists() == [[1, 2], [3]]
+    keys = [[key.hex() for key in keys] for keys in manager.snapshot().block_keys[1:4]]
+    assert keys == [[HASH_0 + "00000000"], [HASH_1 + "00000000"], [HASH_1 + "00000001"]]
+
+
+@pytest.mark.rule("KV-HASH-6")
+def test_equal_tokens_in_three_groups_have_three_keys(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """Hash 1 in group 2 is cached under that hash and 00000002."""
+    specs = [full(4), full(4, head_size=16), full(4, head_size=32)]
+    manager = make_manager(10, specs=specs)
+    request = make_request(manager, "r", range(1, 9))
+    admit(manager, request)
+    block = manager.get_blocks(request).to_lists()[2][1]
+    assert [key.hex() for key in manager.snapshot().block_keys[block]] == [HASH_1 + "00000002"]
+    assert len(manager.snapshot().lookup_order) == 6
 
 
 # The other functions.

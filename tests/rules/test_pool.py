@@ -171,6 +171,24 @@ def test_each_group_is_released_in_a_call_of_its_own(
     assert queue_of(manager) == [6, 5, 4, 3, 2, 1, 7, 8, 9]
 
 
+@pytest.mark.rule("KV-POOL-7", "KV-MGR-12", "KV-MGR-13")
+@pytest.mark.parametrize(("deferred", "queue"), [(False, [5, 2, 1, 4, 3]), (True, [5, 4, 3, 2, 1])])
+def test_the_cut_into_calls_shows_in_the_order_of_cached_blocks(
+    make_manager: MakeManager, make_request: MakeRequest, deferred: bool, queue: list[int]
+) -> None:
+    """Cached 1, 2 in group 0 and 3, 4 in group 1: calls [2, 1] and [4, 3], or [4, 3, 2, 1]."""
+    manager = make_manager(6, 4, specs=[full(4), full(4, head_size=16)])
+    request = make_request(manager, "r", range(8))
+    admit(manager, request)
+    assert manager.get_blocks(request).to_lists() == [[1, 2], [3, 4]]
+    assert queue_of(manager) == [5]
+    if deferred:
+        manager.free_blocks(manager.pop_blocks_for_free(request)[::-1])
+    else:
+        manager.free(request)
+    assert queue_of(manager) == queue
+
+
 @pytest.mark.rule("KV-POOL-7", "KV-MGR-13")
 def test_a_deferred_free_is_one_call(make_manager: MakeManager, make_request: MakeRequest) -> None:
     """Blocks returned in one call form one run, those of two calls two."""
