@@ -35,7 +35,7 @@ from tests.rules.specs import (
 def test_earlier_chunks_are_skipped(
     make_manager: MakeManager, make_request: MakeRequest, computed: int, nulls: list[int]
 ) -> None:
-    """B = 4, chunk 8: with 13 computed tokens, s = 8; with 7, s = 0; with 8, token 8 starts anew."""
+    """B = 4, chunk 8: with 13 computed tokens, s = 8; with 7, s = 0; at 8 a chunk begins."""
     manager = make_manager(10, specs=[chunked(4, 8)])
     request = make_request(manager, "r", range(20))
     assert manager.allocate_slots(request, 20) is not None
