@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
 
 from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
-from kvspec.interface import KVCacheManager
+from kvspec.interface import Implementation, KVCacheManager
 from kvspec.request import LoRA, MultimodalItem
-from tests.rules.builders import MakeManager, MakeRequest, admit, blocks_of, queue_of, run_on
+from tests.rules.builders import (
+    MakeManager,
+    MakeRequest,
+    admit,
+    blocks_of,
+    new_manager,
+    queue_of,
+    run_on,
+)
 from tests.rules.hashes import HASH_0, HASH_1
+from tests.rules.scenarios import CONFIGS, Player, Step, steps
 
 C9D5 = bytes.fromhex(HASH_0)
 HASH_2412 = bytes.fromhex(HASH_1)
@@ -258,6 +269,34 @@ def test_the_fold_counts_copies(make_manager: MakeManager, make_request: MakeReq
     assert manager.take_events() == (removed(C9D5),)
     carried = [key[:-4] for keys in manager.snapshot().block_keys for key in keys]
     assert sorted(carried) == sorted([C9D5, HASH_2412])
+
+
+@pytest.mark.rule("KV-EVT-7", "KV-EVT-4", "KV-EVT-5")
+@pytest.mark.parametrize("config", CONFIGS)
+@given(program=steps)
+@settings(max_examples=25)
+def test_the_fold_always_equals_the_cached_keys(
+    implementation: Implementation, config: dict[str, Any], program: list[Step]
+) -> None:
+    """Whatever was called, the events so far say exactly what is cached, and how often."""
+    manager = new_manager(implementation, 12, **config, enable_events=True)
+    told: Counter[tuple[bytes | int, int]] = Counter()
+    player = Player(implementation, manager)
+    for step in program:
+        ((_, seen),) = player.play([step])
+        for event in seen.events:
+            if isinstance(event, BlockStored):
+                told.update((block_hash, event.group) for block_hash in event.block_hashes)
+            elif isinstance(event, BlockRemoved):
+                told.subtract((block_hash, event.group) for block_hash in event.block_hashes)
+            else:
+                told.clear()
+        carried = Counter(
+            (key[:-4], int.from_bytes(key[-4:], "big"))
+            for keys in seen.snapshot.block_keys
+            for key in keys
+        )
+        assert {key: count for key, count in told.items() if count} == carried
 
 
 @pytest.mark.rule("KV-EVT-8", "KV-HASH-8")
