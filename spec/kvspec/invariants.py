@@ -7,7 +7,7 @@ predicate answers None, or the first offence in words. All are O(pool) and writt
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kvspec.blocks import NULL_BLOCK
@@ -15,7 +15,7 @@ from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation
 from kvspec.snapshot import Snapshot
 
-HASH_SIZE_BYTES = {"sha256_cbor": 32, "sha256_cbor_64bit": 8, "xxhash_cbor": 16}
+HASH_SIZE_BYTES: Mapping[str, int] = {"sha256_cbor": 32, "sha256_cbor_64bit": 8, "xxhash_cbor": 16}
 GROUP_SIZE_BYTES = 4
 
 
