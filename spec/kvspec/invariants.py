@@ -47,9 +47,9 @@ def _has_the_right_shape(config: ManagerConfig, snapshot: Snapshot) -> str | Non
     for name in ("new_block_ids", "step_keys"):
         if len(getattr(snapshot, name)) not in (0, num_groups):
             return f"{name} must have one entry per group ({num_groups}), or none"
-    for where, block in _every_block_id(snapshot):
-        if not 0 <= block < num_blocks:
-            return f"block id {block} in {where} is outside 0 … {num_blocks - 1}"
+    for where, blocks in _every_list_of_block_ids(snapshot):
+        if blocks and not 0 <= min(blocks) <= max(blocks) < num_blocks:
+            return f"a block id in {where} is outside 0 … {num_blocks - 1}: {blocks}"
     for name, state in snapshot.requests.items():
         per_group = len(state.block_ids) == len(state.num_cached_blocks) == num_groups
         if not per_group or len(state.mamba) not in (0, num_groups):
@@ -57,18 +57,18 @@ def _has_the_right_shape(config: ManagerConfig, snapshot: Snapshot) -> str | Non
     return None
 
 
-def _every_block_id(snapshot: Snapshot) -> Iterator[tuple[str, int]]:
-    """Each block id anywhere in the snapshot, with where it stands."""
-    yield from (("free_queue", block) for block in snapshot.free_queue)
-    yield from (("popped_blocks", block) for block in snapshot.popped_blocks)
-    yield from (("reserved_blocks", block) for block in snapshot.reserved_blocks)
+def _every_list_of_block_ids(snapshot: Snapshot) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Each list of block ids in the snapshot, with its name."""
+    yield "free_queue", snapshot.free_queue
+    yield "popped_blocks", snapshot.popped_blocks
+    yield "reserved_blocks", snapshot.reserved_blocks
     for blocks in snapshot.lookup_order.values():
-        yield from (("lookup_order", block) for block in blocks)
+        yield "lookup_order", blocks
     for group, blocks in enumerate(snapshot.new_block_ids):
-        yield from ((f"new_block_ids[{group}]", block) for block in blocks)
+        yield f"new_block_ids[{group}]", blocks
     for name, state in snapshot.requests.items():
         for blocks in state.block_ids:
-            yield from ((f"the list of request {name!r}", block) for block in blocks)
+            yield f"the list of request {name!r}", blocks
 
 
 def _null_block_is_apart(config: ManagerConfig, snapshot: Snapshot) -> str | None:

@@ -140,6 +140,8 @@ def _blocks_that_stay_keep_their_keys(config: ManagerConfig, t: Transition) -> s
 def _lookups_keep_their_order(config: ManagerConfig, t: Transition) -> str | None:
     for key, new in t.after.lookup_order.items():
         old = t.before.lookup_order.get(key, ())
+        if new == old:
+            continue
         # A free block may have been taken and registered again under the same key.
         stayed = tuple(block for block in old if block in new and t.before.ref_counts[block])
         if tuple(block for block in new if block in stayed) != stayed or any(
