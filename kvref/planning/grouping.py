@@ -1,4 +1,4 @@
-"""The groups of a model (KV-PLAN-8 … KV-PLAN-10)."""
+"""The groups of a model (KV-PLAN-5, KV-PLAN-6, KV-PLAN-11, KV-PLAN-21, KV-PLAN-24)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kvspec.specs import (
 
 
 def group_layers(layers: Layers, config: PlanningConfig) -> tuple[KVCacheGroup, ...]:
-    """The groups of a model with these layers; the first way that applies (KV-PLAN-8)."""
+    """The groups of a model with these layers; the first way that applies (KV-PLAN-5)."""
     layers = tuple((name, normalized(spec)) for name, spec in layers)
     if config.disable_hybrid:
         layers = unify_hybrid(layers)
@@ -74,7 +74,7 @@ def with_hidden_states(layers: Layers) -> tuple[KVCacheGroup, ...]:
 
 
 def split_by_spec(layers: Layers) -> tuple[KVCacheGroup, ...]:
-    """Groups of at most `group_size` layers with equal specs (KV-PLAN-9)."""
+    """Groups of at most `group_size` layers with equal specs (KV-PLAN-6)."""
     by_spec: dict[LayerSpec, list[str]] = {}
     for name, spec in layers:
         by_spec.setdefault(spec, []).append(name)
@@ -87,7 +87,7 @@ def split_by_spec(layers: Layers) -> tuple[KVCacheGroup, ...]:
 
 
 def padding_warnings(groups: Sequence[KVCacheGroup]) -> tuple[str, ...]:
-    """One sentence per spec whose layers do not fill its groups (KV-PLAN-10)."""
+    """One sentence per spec whose layers do not fill its groups (KV-PLAN-24)."""
     if len(groups) < 2:
         return ()
     size = max(len(group.layer_names) for group in groups)
@@ -123,7 +123,7 @@ def project(groups: Sequence[KVCacheGroup], layers: Layers) -> tuple[KVCacheGrou
 
 
 def _check_chunks(groups: Sequence[KVCacheGroup]) -> None:
-    """A chunk must end at a block boundary, also when unifying made blocks longer (KV-PLAN-8)."""
+    """A chunk must end at a block boundary, also when unifying made blocks longer (KV-PLAN-21)."""
     for group in groups:
         spec = group.spec
         specs = [spec]

@@ -1,4 +1,4 @@
-"""Blocks and tensors: how the groups share the memory of a worker (KV-PLAN-16, KV-PLAN-17)."""
+"""Blocks and tensors: how the groups share the memory of a worker (KV-PLAN-12 … KV-PLAN-15)."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def config_from_groups(
 def num_blocks_for(
     groups: Sequence[KVCacheGroup], config: PlanningConfig, available_memory_bytes: int
 ) -> int:
-    """Blocks that fit into the memory, or those asked for (KV-PLAN-16)."""
+    """Blocks that fit into the memory, or those asked for (KV-PLAN-12)."""
     if config.num_blocks_override is not None:
         return config.num_blocks_override
     return max(available_memory_bytes, 0) // bytes_per_block(groups)
 
 
 def bytes_per_block(groups: Sequence[KVCacheGroup]) -> int:
-    """Bytes that one block takes in all tensors together (KV-PLAN-16); 0 without layers."""
+    """Bytes that one block takes in all tensors together (KV-PLAN-12); 0 without layers."""
     return sum(page for page, _ in tensor_slots(groups))
 
 
 def tensor_slots(groups: Sequence[KVCacheGroup]) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """Each tensor's page size in bytes and the layers that share it (KV-PLAN-17).
+    """Each tensor's page size in bytes and the layers that share it (KV-PLAN-13).
 
     With one group every layer has a tensor of its own. With several, tensor i is shared by layer i
     of each group: a block belongs to one group at a time, so they never use it at once.
@@ -76,7 +76,7 @@ def layer_page(group: KVCacheGroup, name: str) -> int:
 def _packed(
     slots: Sequence[tuple[int, tuple[str, ...]]], num_blocks: int
 ) -> tuple[KVCacheTensor, ...]:
-    """All tensors as views of one allocation, block after block (KV-PLAN-17)."""
+    """All tensors as views of one allocation, block after block (KV-PLAN-14)."""
     stride = sum(page for page, _ in slots)
     tensors, offset = [], 0
     for page, names in slots:
@@ -86,7 +86,7 @@ def _packed(
 
 
 def shrunk_to(cache: KVCacheConfig, num_blocks: int) -> KVCacheConfig:
-    """The layout with fewer blocks; tensors shrink in proportion (KV-PLAN-18)."""
+    """The layout with fewer blocks; tensors shrink in proportion (KV-PLAN-15)."""
     if not cache.tensors or cache.num_blocks == num_blocks:
         return replace(cache, num_blocks=num_blocks)
     tensors = tuple(

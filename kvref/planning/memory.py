@@ -1,4 +1,4 @@
-"""How many bytes one request needs, and whether they are there (KV-PLAN-12 … KV-PLAN-15)."""
+"""How many bytes one request needs, and whether they are there (KV-PLAN-8 … KV-PLAN-10)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kvref.planning.latent import profile_bytes_per_block
 from kvref.planning.layout import bytes_per_block, tensor_slots
 from kvref.planning.pages import cdiv, max_blocks, max_memory_usage_bytes
 from kvspec.config import KVCacheGroup
-from kvspec.errors import CacheMemoryError
+from kvspec.errors import CacheMemoryError, ConfigError
 from kvspec.planning import Layers, PlanningConfig
 from kvspec.specs import LayerSpec, MambaSpec, SinkFullAttentionSpec, UniformTypeKVCacheSpecs
 
@@ -19,12 +19,12 @@ Need = Callable[[PlanningConfig], int]
 
 
 def layers_bytes(layers: Layers, config: PlanningConfig) -> int:
-    """Bytes of one request of full length, every layer for itself (KV-PLAN-12)."""
+    """Bytes of one request of full length, every layer for itself (KV-PLAN-8)."""
     return sum(max_memory_usage_bytes(spec, config) for _, spec in layers)
 
 
 def groups_bytes(groups: Sequence[KVCacheGroup], config: PlanningConfig) -> int:
-    """Bytes a pool with these groups must have to serve one request of full length (KV-PLAN-13).
+    """Bytes a pool with these groups must have to serve one request of full length (KV-PLAN-9).
 
     A block of any group takes a page of every tensor, also of those that its layers don't use.
     """
@@ -38,7 +38,7 @@ def groups_bytes(groups: Sequence[KVCacheGroup], config: PlanningConfig) -> int:
 
 
 def held_blocks(spec: LayerSpec, config: PlanningConfig) -> int:
-    """Blocks a manager asks for, at most, to serve one request of full length (KV-PLAN-13).
+    """Blocks a manager asks for, at most, to serve one request of full length (KV-PLAN-9).
 
     As `max_blocks`, except for a running state whose blocks are shorter than the sequence: a
     manager asks for all blocks of the prompt, although it soon releases them.
@@ -60,7 +60,7 @@ def set_aside_blocks(spec: LayerSpec) -> int:
 
 
 def need_of_layers(layers: Layers, config: PlanningConfig) -> Need:
-    """What a model with these layers needs (KV-PLAN-13).
+    """What a model with these layers needs (KV-PLAN-9).
 
     The profile `vllm-0.24` adds up layers here: without null block, without padding.
     """
@@ -71,7 +71,7 @@ def need_of_layers(layers: Layers, config: PlanningConfig) -> Need:
 
 
 def longest_that_fits(need: Need, config: PlanningConfig, available_bytes: int) -> int:
-    """The longest length, at most the configured one, whose need is there; 0 if none (KV-PLAN-14).
+    """The longest length, at most the configured one, whose need is there; 0 if none (KV-PLAN-10).
 
     A longer request never needs less, so halving the range finds it.
     """
@@ -90,10 +90,13 @@ def longest_that_fits(need: Need, config: PlanningConfig, available_bytes: int) 
 
 
 def check_fits(need: Need, config: PlanningConfig, available_bytes: int) -> None:
-    """Raise CacheMemoryError unless one request of full length fits (KV-PLAN-15)."""
-    needed = need(config)
+    """Raise CacheMemoryError unless one request of full length fits (KV-PLAN-9).
+
+    No memory at all is a ConfigError of its own.
+    """
     if available_bytes <= 0:
-        raise CacheMemoryError(config.max_model_len_tokens, needed, available_bytes, 0)
+        raise ConfigError("available_memory_bytes", available_bytes, "above 0")
+    needed = need(config)
     if needed > available_bytes:
         longest = longest_that_fits(need, config, available_bytes)
         raise CacheMemoryError(config.max_model_len_tokens, needed, available_bytes, longest)

@@ -1,10 +1,11 @@
-"""One spec for all layers of a group (KV-PLAN-4)."""
+"""One spec for all layers of a group (KV-PLAN-2)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kvref.planning.pages import page_size_bytes
 from kvspec.errors import ConfigError
 from kvspec.planning import Layers
 from kvspec.specs import FullAttentionSpec, LayerSpec, MLAAttentionSpec, spec_fields
@@ -23,7 +24,7 @@ LATENT_MUST_AGREE = (
 
 
 def merge(specs: Sequence[LayerSpec]) -> LayerSpec:
-    """The one spec of a group with these layers; ConfigError if there is none (KV-PLAN-4)."""
+    """The one spec of a group with these layers; ConfigError if there is none (KV-PLAN-2)."""
     if not specs:
         raise ConfigError("specs", specs, "at least one spec")
     first = specs[0]
@@ -33,6 +34,7 @@ def merge(specs: Sequence[LayerSpec]) -> LayerSpec:
             raise ConfigError("specs", type(spec).__name__, f"{type(first).__name__}, as the first")
     if isinstance(first, MLAAttentionSpec):
         _must_agree(specs, LATENT_MUST_AGREE)
+        _must_fit(specs)
         return first
     if isinstance(first, FullAttentionSpec):
         names = [name for name in spec_fields(first) if name not in FULL_ATTENTION_MAY_DIFFER]
@@ -43,7 +45,7 @@ def merge(specs: Sequence[LayerSpec]) -> LayerSpec:
 
 
 def is_mergeable(layers: Layers) -> bool:
-    """Whether one group can hold all layers (KV-PLAN-4); no layers need none and fit in one."""
+    """Whether one group can hold all layers (KV-PLAN-2); no layers need none and fit in one."""
     if not layers:
         return True
     try:
@@ -60,6 +62,19 @@ def _must_agree(specs: Sequence[LayerSpec], names: tuple[str, ...]) -> None:
         for name in names:
             if found[name] != first[name]:
                 raise ConfigError(name, found[name], f"{first[name]!r}, as in the first spec")
+
+
+def _must_fit(specs: Sequence[LayerSpec]) -> None:
+    """The first spec stands for all, so no other may need a larger page."""
+    for spec in specs:
+        if spec.block_size != specs[0].block_size:
+            raise ConfigError("block_size", spec.block_size, f"{specs[0].block_size}, as the first")
+        if page_size_bytes(spec) > page_size_bytes(specs[0]):
+            raise ConfigError(
+                "page_size_bytes",
+                page_size_bytes(spec),
+                f"at most {page_size_bytes(specs[0])}, as the first spec stands for all",
+            )
 
 
 def _merged_full(specs: Sequence[FullAttentionSpec]) -> FullAttentionSpec:

@@ -1,4 +1,4 @@
-"""What a spec implies: the bytes of its page, and the most blocks of one request (KV-PLAN-1)."""
+"""What a spec implies: bytes of a page, most blocks of a request (KV-PLAN-1, KV-PLAN-8)."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def spec_properties(spec: LayerSpec, config: PlanningConfig) -> SpecProperties:
 
 
 def normalized(spec: S) -> S:
-    """The spec with the padding that follows from its alignment filled in (KV-PLAN-2).
+    """The spec with the padding that follows from its alignment filled in (KV-PLAN-1).
 
     An alignment of 576 bytes pads a page of 9,344 bytes to 9,792, whatever padding was given. A
     padding that is already larger by whole alignments is kept: unifying pages made it.
@@ -92,7 +92,7 @@ def normalized(spec: S) -> S:
 
 
 def page_size_bytes(spec: LayerSpec) -> int:
-    """Bytes of one block of one layer, padding included (KV-PLAN-1, KV-PLAN-2)."""
+    """Bytes of one block of one layer, padding included (KV-PLAN-1)."""
     if isinstance(spec, UniformTypeKVCacheSpecs):
         return sum(page_size_bytes(layer) for _, layer in spec.kv_cache_specs)
     if not isinstance(spec, AttentionSpec | MambaSpec):
@@ -169,7 +169,7 @@ def storage_block_size(spec: LayerSpec) -> int:
 
 
 def max_blocks(spec: LayerSpec, config: PlanningConfig) -> int:
-    """Blocks that one request of full length holds at most (KV-PLAN-3)."""
+    """Blocks that one request of full length holds at most (KV-PLAN-8)."""
     length = config.max_model_len_tokens
     if isinstance(spec, UniformTypeKVCacheSpecs):
         return max(max_blocks(layer, config) for _, layer in spec.kv_cache_specs)
@@ -194,7 +194,7 @@ def max_blocks(spec: LayerSpec, config: PlanningConfig) -> int:
 
 
 def max_memory_usage_bytes(spec: LayerSpec, config: PlanningConfig) -> int:
-    """Bytes that one request of full length takes in a layer with this spec (KV-PLAN-3)."""
+    """Bytes that one request of full length takes in a layer with this spec (KV-PLAN-8)."""
     return max_blocks(spec, config) * page_size_bytes(spec)
 
 

@@ -1,4 +1,4 @@
-"""The whole way: from each worker's layers and memory to its layout (KV-PLAN-11 … KV-PLAN-19)."""
+"""The whole way: from each worker's layers and memory to its layout (KV-PLAN-11 … KV-PLAN-16)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvref.planning.memory import Need, check_fits, groups_bytes, longest_that_f
 from kvspec.config import KVCacheConfig, KVCacheGroup
 from kvspec.errors import ConfigError
 from kvspec.planning import AUTO_FIT, Layers, Plan, PlanningConfig
-from kvspec.specs import LayerSpec, UniformTypeKVCacheSpecs
+from kvspec.specs import FullAttentionSpec, LayerSpec, UniformTypeKVCacheSpecs
 
 Groups = tuple[KVCacheGroup, ...]
 
@@ -25,6 +25,7 @@ def make_plan(
             "available_memory_bytes", available_memory_bytes, f"one per worker ({len(workers)})"
         )
     groups = group_layers(all_layers(workers), config)
+    _check_context_parallel(groups, config)
     of_worker = [project(groups, layers) for layers in workers]
     memory = [
         usable_bytes(mine, config, given)
@@ -41,6 +42,19 @@ def make_plan(
     return Plan(_in_step(caches), config.max_model_len_tokens, padding_warnings(groups))
 
 
+def _check_context_parallel(groups: Groups, config: PlanningConfig) -> None:
+    """Context parallelism needs exactly one group, of full attention (KV-CFG-6, KV-PLAN-21)."""
+    field = "dcp_world_size" if config.dcp_world_size > 1 else "pcp_world_size"
+    if getattr(config, field) > 1:
+        specs = [_first_spec(group.spec) for group in groups]
+        if len(specs) != 1 or not isinstance(specs[0], FullAttentionSpec):
+            raise ConfigError(
+                field,
+                getattr(config, field),
+                "1, unless all layers are full attention and share one group",
+            )
+
+
 def all_layers(workers: Sequence[Layers]) -> Layers:
     """The layers of all workers, each once (KV-PLAN-11)."""
     found: dict[str, LayerSpec] = {}
@@ -52,7 +66,7 @@ def all_layers(workers: Sequence[Layers]) -> Layers:
 
 
 def usable_bytes(groups: Groups, config: PlanningConfig, given: int) -> int:
-    """The memory, or what the number of blocks asked for takes (KV-PLAN-16)."""
+    """The memory, or what the number of blocks asked for takes (KV-PLAN-12)."""
     if config.num_blocks_override is None:
         return given
     return config.num_blocks_override * bytes_per_block(groups)
@@ -65,7 +79,7 @@ def _need(groups: Groups) -> Need:
 def _fitted(
     of_worker: Sequence[Groups], config: PlanningConfig, memory: Sequence[int]
 ) -> PlanningConfig:
-    """With the longest length that fits on every worker, if that is asked for (KV-PLAN-14)."""
+    """With the longest length that fits on every worker, if that is asked for (KV-PLAN-10)."""
     if config.original_max_model_len_tokens != AUTO_FIT:
         return config
     longest = min(
@@ -84,14 +98,14 @@ def _fitted(
 
 
 def _in_step(caches: Sequence[KVCacheConfig]) -> tuple[KVCacheConfig, ...]:
-    """All layouts cut to the smallest number of blocks (KV-PLAN-18)."""
+    """All layouts cut to the smallest number of blocks (KV-PLAN-15)."""
     limiting = [cache.num_blocks for cache in caches if cache.tensors]
     fewest = min(limiting, default=1)
     return tuple(shrunk_to(cache, fewest) for cache in caches)
 
 
 def scheduler_config(configs: Sequence[KVCacheConfig]) -> KVCacheConfig:
-    """The one layout a scheduler works with: worker 0's (KV-PLAN-19)."""
+    """The one layout a scheduler works with: worker 0's (KV-PLAN-16)."""
     if not configs:
         raise ConfigError("configs", configs, "at least one layout")
     first = configs[0]

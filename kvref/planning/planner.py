@@ -32,44 +32,44 @@ class ReferencePlanner:
         return spec_properties(spec, config)
 
     def merge(self, specs: Sequence[LayerSpec]) -> LayerSpec:
-        """The one spec of a group with these layers (KV-PLAN-4)."""
+        """The one spec of a group with these layers (KV-PLAN-2)."""
         return merge(specs)
 
     def is_uniform(self, layers: Layers) -> bool:
-        """Whether all layers can be merged into one group (KV-PLAN-4)."""
+        """Whether all layers can be merged into one group (KV-PLAN-2)."""
         return is_mergeable(layers)
 
     def uniform_type(self, layers: Layers) -> UniformTypeKVCacheSpecs | None:
-        """All layers as one group of one type, or None (KV-PLAN-5)."""
+        """All layers as one group of one type, or None (KV-PLAN-3)."""
         return uniform_type(layers)
 
     def unify_hybrid(self, layers: Layers) -> Layers:
-        """Windowed layers turned into full attention (KV-PLAN-6)."""
+        """Windowed layers turned into full attention (KV-PLAN-7)."""
         return unify_hybrid(layers)
 
     def unify_page_size(self, layers: Layers) -> Layers:
-        """Layers with equal page sizes (KV-PLAN-7)."""
+        """Layers with equal page sizes (KV-PLAN-4)."""
         return unify_page_size(layers)
 
     def groups(self, layers: Layers, config: PlanningConfig) -> tuple[KVCacheGroup, ...]:
-        """The groups of a model (KV-PLAN-8)."""
+        """The groups of a model (KV-PLAN-5)."""
         return group_layers(layers, config)
 
     def max_memory_usage_bytes(self, layers: Layers, config: PlanningConfig) -> int:
-        """Bytes of one request of full length, every layer for itself (KV-PLAN-12)."""
+        """Bytes of one request of full length, every layer for itself (KV-PLAN-8)."""
         return layers_bytes(layers, config)
 
     def estimate_max_model_len(
         self, layers: Layers, config: PlanningConfig, available_memory_bytes: int
     ) -> int:
-        """The longest length that fits; 0 if none (KV-PLAN-14)."""
+        """The longest length that fits; 0 if none (KV-PLAN-10)."""
         need = need_of_layers(layers, config)
         return longest_that_fits(need, config, available_memory_bytes)
 
     def check_enough_memory(
         self, layers: Layers, config: PlanningConfig, available_memory_bytes: int
     ) -> None:
-        """Raise CacheMemoryError unless one request of full length fits (KV-PLAN-15)."""
+        """Raise CacheMemoryError unless one request of full length fits (KV-PLAN-9)."""
         if layers:
             check_fits(need_of_layers(layers, config), config, available_memory_bytes)
 
@@ -79,7 +79,7 @@ class ReferencePlanner:
         config: PlanningConfig,
         available_memory_bytes: int,
     ) -> KVCacheConfig:
-        """Blocks and tensors for these groups (KV-PLAN-16, KV-PLAN-17)."""
+        """Blocks and tensors for these groups (KV-PLAN-12, KV-PLAN-13)."""
         return config_from_groups(groups, config, available_memory_bytes)
 
     def plan(
@@ -88,21 +88,21 @@ class ReferencePlanner:
         config: PlanningConfig,
         available_memory_bytes: tuple[int, ...],
     ) -> Plan:
-        """From each worker's layers and memory to its layout (KV-PLAN-11 … KV-PLAN-18)."""
+        """From each worker's layers and memory to its layout (KV-PLAN-11 … KV-PLAN-15)."""
         return make_plan(workers, config, available_memory_bytes)
 
     def scheduler_config(self, configs: tuple[KVCacheConfig, ...]) -> KVCacheConfig:
-        """The one layout a scheduler works with (KV-PLAN-19)."""
+        """The one layout a scheduler works with (KV-PLAN-16)."""
         return scheduler_config(configs)
 
     def max_concurrency(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> float:
-        """How many requests of full length fit at once (KV-PLAN-20)."""
+        """How many requests of full length fit at once (KV-PLAN-17)."""
         return max_concurrency(kv_cache, config)
 
     def capacity(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> Capacity:
-        """Tokens and requests the layout can hold (KV-PLAN-20)."""
+        """Tokens and requests the layout can hold (KV-PLAN-17)."""
         return capacity(kv_cache, config)
 
     def block_sizes(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> BlockSizes:
-        """The scheduler and hash block sizes (KV-PLAN-21)."""
+        """The scheduler and hash block sizes (KV-PLAN-18)."""
         return block_sizes(kv_cache, config)

@@ -1,4 +1,4 @@
-"""How many layers a group has (KV-PLAN-9)."""
+"""How many layers a group has (KV-PLAN-6)."""
 
 from __future__ import annotations
 

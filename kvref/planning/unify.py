@@ -1,4 +1,4 @@
-"""Layers made alike: one type, one page size (KV-PLAN-5 … KV-PLAN-7)."""
+"""Layers made alike: one type, one page size (KV-PLAN-3, KV-PLAN-4, KV-PLAN-7)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kvspec.specs import (
 
 
 def uniform_type(layers: Layers) -> UniformTypeKVCacheSpecs | None:
-    """All layers as one group of one type whose sizes may differ, or None (KV-PLAN-5)."""
+    """All layers as one group of one type whose sizes may differ, or None (KV-PLAN-3)."""
     specs = [spec for _, spec in layers]
     if not specs or len({spec.block_size for spec in specs}) > 1:
         return None
@@ -48,7 +48,7 @@ def _type_key(spec: LayerSpec) -> tuple[object, ...]:
 
 
 def unify_hybrid(layers: Layers) -> Layers:
-    """Windowed layers turned into full attention where both occur (KV-PLAN-6).
+    """Windowed layers turned into full attention where both occur (KV-PLAN-7).
 
     For engines that manage a single type. ConfigError if no single type comes out of it.
     """
@@ -76,7 +76,7 @@ def _is_single(layers: Layers) -> bool:
 
 
 def _as_full(spec: LayerSpec, block_size: int) -> LayerSpec:
-    """A windowed layer as full attention that remembers its window or chunk (KV-PLAN-6).
+    """A windowed layer as full attention that remembers its window or chunk (KV-PLAN-7).
 
     A windowed latent takes the block size of full attention: its own is as short as its window.
     """
@@ -117,7 +117,7 @@ def _as_full(spec: LayerSpec, block_size: int) -> LayerSpec:
 
 
 def unify_page_size(layers: Layers) -> Layers:
-    """Layers whose pages all have the size of the largest (KV-PLAN-7)."""
+    """Layers whose pages all have the size of the largest (KV-PLAN-4)."""
     if not layers:
         return layers
     largest = max(page_size_bytes(spec) for _, spec in layers)
@@ -125,7 +125,7 @@ def unify_page_size(layers: Layers) -> Layers:
 
 
 def with_page_size(name: str, spec: LayerSpec, size: int) -> LayerSpec:
-    """The spec with a page of `size` bytes: a longer block, or padding (KV-PLAN-7)."""
+    """The spec with a page of `size` bytes: a longer block, or padding (KV-PLAN-4)."""
     page = page_size_bytes(spec)
     if page == size:
         return spec

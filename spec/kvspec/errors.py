@@ -44,7 +44,7 @@ class ConfigError(InvalidArgumentError):
 
 
 class PageSizeError(ConfigError, NotImplementedError):
-    """A layer whose page cannot be made as large as the largest page (KV-PLAN-7).
+    """A layer whose page cannot be made as large as the largest page (KV-PLAN-4).
 
     `layer` is its name, `value` its page size in bytes, `wanted` the size it should have.
     """
@@ -60,7 +60,7 @@ class PageSizeError(ConfigError, NotImplementedError):
 
 
 class CacheMemoryError(ConfigError):
-    """Memory that cannot hold one request of full length (KV-PLAN-15).
+    """Memory that cannot hold one request of full length (KV-PLAN-9).
 
     `needed_bytes` would be enough; `longest_tokens` is the longest length that fits, 0 if none.
     """

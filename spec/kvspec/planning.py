@@ -67,7 +67,7 @@ class SpecProperties:
     """What a spec implies: bytes per page, and most blocks or bytes of one request.
 
     Members that do not apply to the spec's type are None. `normalized_spec` is the spec with the
-    padding that follows from its alignment filled in (KV-PLAN-2).
+    padding that follows from its alignment filled in (KV-PLAN-1).
     """
 
     page_size_bytes: int
