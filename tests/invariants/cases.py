@@ -1,0 +1,238 @@
+"""Real states of kvref after a small scenario, and bad states made from them by one alteration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import kvref
+from kvspec.config import ManagerConfig
+from kvspec.snapshot import RequestState, Snapshot
+from kvspec.transitions import Transition
+from tests.rules.builders import admit, full, new_manager, new_request, tell_story
+
+
+@dataclass(frozen=True)
+class State:
+    """A configuration and a state that fits it, or should."""
+
+    config: ManagerConfig
+    snapshot: Snapshot
+
+    def with_(self, **members: Any) -> State:
+        """The same with other members of the snapshot."""
+        return State(self.config, replace(self.snapshot, **members))
+
+    def with_request(self, name: str, **members: Any) -> State:
+        """The same with other bookkeeping of one request."""
+        requests = dict(self.snapshot.requests)
+        requests[name] = replace(requests[name], **members)
+        return self.with_(requests=requests)
+
+    def with_key(self, block: int, *keys: bytes) -> State:
+        """The same with other keys of one block, which look-ups then find on it alone."""
+        order = {k: v for k, v in self.snapshot.lookup_order.items() if v != (block,)}
+        for key in keys:
+            order[key] = (*order.get(key, ()), block)
+        return self.with_(block_keys=put(self.snapshot.block_keys, block, keys), lookup_order=order)
+
+
+def put(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
+    """The tuple with one entry replaced."""
+    return (*values[:index], value, *values[index + 1 :])
+
+
+def story() -> State:
+    """Six blocks: a = [1, 2, 3], b = [1, 2, 4], of which 1 and 2 are cached; 5 is free."""
+    implementation = kvref.implementation()
+    told = tell_story(
+        lambda *args, **config: new_manager(implementation, *args, **config),
+        lambda *args, **content: new_request(implementation, *args, **content),
+    )
+    return State(told.manager.config, told.manager.snapshot())
+
+
+def two_groups() -> State:
+    """a = [1], [2]: its one full block in two groups, both cached; 3, 4, 5 are free."""
+    implementation = kvref.implementation()
+    manager = new_manager(implementation, 6, specs=[full(4), full(4, head_size=16)])
+    admit(manager, new_request(implementation, manager, "a", range(1, 5)))
+    return State(manager.config, manager.snapshot())
+
+
+def two_copies() -> State:
+    """a = [1] and b = [2], with equal content: one key finds 1, then 2; 3, 4, 5 are free."""
+    implementation = kvref.implementation()
+    manager = new_manager(implementation, 6)
+    requests = [new_request(implementation, manager, name, range(1, 5)) for name in "ab"]
+    for request in requests:
+        manager.allocate_slots(request, 4, delay_cache_blocks=True)
+    for request in requests:
+        manager.cache_blocks(request, 4)
+    return State(manager.config, manager.snapshot())
+
+
+@dataclass(frozen=True)
+class Case:
+    """A bad state that `invariant`, and no other, rejects."""
+
+    invariant: str
+    name: str
+    good: Callable[[], State]
+    spoil: Callable[[State], State]
+
+    def __str__(self) -> str:
+        return f"{self.invariant}-{self.name}"
+
+
+def _short_key(state: State) -> State:
+    (key,) = state.snapshot.block_keys[2]
+    return state.with_key(2, key[1:])
+
+
+def _key_of_group(state: State, block: int, group: int) -> State:
+    (key,) = state.snapshot.block_keys[block]
+    return state.with_key(block, key[:-4] + group.to_bytes(4, "big"))
+
+
+def _lost_look_up(state: State) -> State:
+    (key,) = state.snapshot.block_keys[2]
+    order = {k: v for k, v in state.snapshot.lookup_order.items() if k != key}
+    return state.with_(lookup_order=order)
+
+
+def _order(state: State, change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> State:
+    order = {key: change(blocks) for key, blocks in state.snapshot.lookup_order.items()}
+    return state.with_(lookup_order=order)
+
+
+def _twice_in_a_list(state: State) -> State:
+    spoilt = state.with_request("b", block_ids=((1, 2, 4, 4),))
+    return spoilt.with_(ref_counts=(0, 2, 2, 1, 2, 0))
+
+
+def _two_indices(state: State) -> State:
+    spoilt = state.with_request("b", block_ids=((1, 2, 4, 3),))
+    return spoilt.with_(ref_counts=(0, 2, 2, 2, 1, 0))
+
+
+CASES: tuple[Case, ...] = (
+    Case("has_the_right_shape", "an_id_beyond_the_pool", story,
+         lambda s: s.with_(new_block_ids=((1, 2, 3, 6),))),
+    Case("has_the_right_shape", "a_negative_id", story,
+         lambda s: s.with_(new_block_ids=((-1,),))),
+    Case("has_the_right_shape", "zeroing_queues_of_two_groups", story,
+         lambda s: s.with_(new_block_ids=((), ()))),
+    Case("has_the_right_shape", "step_keys_of_two_groups", story,
+         lambda s: s.with_(step_keys=(frozenset(), frozenset()))),
+    Case("has_the_right_shape", "too_many_covered_tokens", story,
+         lambda s: s.with_(covered_tokens=(*s.snapshot.covered_tokens, 0))),
+    Case("has_the_right_shape", "mamba_state_of_two_groups", story,
+         lambda s: s.with_request("a", mamba=(None, None))),
+    Case("null_block_is_apart", "free", story,
+         lambda s: s.with_(free_queue=(5, 0))),
+    Case("null_block_is_apart", "counted", story,
+         lambda s: s.with_(ref_counts=(1, 2, 2, 1, 1, 0))),
+    Case("null_block_is_apart", "cached", story,
+         lambda s: s.with_key(0, bytes(36))),
+    Case("free_queue_has_no_duplicates", "twice", story,
+         lambda s: s.with_(free_queue=(5, 5))),
+    Case("free_means_unreferenced", "leaked", story,
+         lambda s: s.with_(free_queue=())),
+    Case("free_means_unreferenced", "free_in_use", story,
+         lambda s: s.with_(free_queue=(5, 4))),
+    Case("references_are_accounted_for", "one_too_many", story,
+         lambda s: s.with_(ref_counts=(0, 2, 2, 2, 1, 0))),
+    Case("references_are_accounted_for", "one_too_few", story,
+         lambda s: s.with_(ref_counts=(0, 1, 2, 1, 1, 0))),
+    Case("references_are_accounted_for", "popped_but_not_counted", story,
+         lambda s: s.with_(popped_blocks=(3,))),
+    Case("references_are_accounted_for", "set_aside_but_not_counted", story,
+         lambda s: s.with_(reserved_blocks=(3,))),
+    Case("keys_and_lookups_agree", "never_found", story, _lost_look_up),
+    Case("keys_and_lookups_agree", "found_without_a_key", story,
+         lambda s: _order(s, lambda blocks: (*blocks, 5))),
+    Case("keys_are_listed_once", "a_key_twice", story,
+         lambda s: s.with_(block_keys=put(s.snapshot.block_keys, 1, s.snapshot.block_keys[1] * 2))),
+    Case("keys_are_listed_once", "a_block_twice", story,
+         lambda s: _order(s, lambda blocks: blocks * 2)),
+    Case("keys_are_listed_once", "no_block", story,
+         lambda s: s.with_(lookup_order={**s.snapshot.lookup_order, bytes(36): ()})),
+    Case("keys_are_well_formed", "a_short_hash", story, _short_key),
+    # On a free block: a listed one would also be cached for a group that is not its own.
+    Case("keys_are_well_formed", "no_such_group", story,
+         lambda s: s.with_key(5, bytes(35) + b"\x01")),
+    Case("nothing_is_cached_with_caching_off", "cached", story,
+         lambda s: State(replace(s.config, enable_caching=False), s.snapshot)),
+    Case("a_block_has_one_place", "twice_in_a_list", story, _twice_in_a_list),
+    Case("a_block_has_one_place", "at_two_indices", story, _two_indices),
+    Case("cached_blocks_belong_to_their_group", "of_another_group", two_groups,
+         lambda s: _key_of_group(s, 1, 1)),
+    Case("cached_counts_fit_the_lists", "more_than_the_list", story,
+         lambda s: s.with_request("a", num_cached_blocks=(4,))),
+    Case("cached_counts_fit_the_lists", "below_zero", story,
+         lambda s: s.with_request("a", num_cached_blocks=(-1,))),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TransitionCase:
+    """A bad transition, from a real state to an altered one, that only `invariant` rejects."""
+
+    invariant: str
+    name: str
+    call: str
+    outcome: str
+    good: Callable[[], State]
+    spoil: Callable[[State], State]
+
+    def __str__(self) -> str:
+        return f"{self.invariant}-{self.name}"
+
+    def transition(self) -> tuple[ManagerConfig, Transition]:
+        """The configuration and the transition."""
+        good = self.good()
+        after = self.spoil(good).snapshot
+        return good.config, Transition(self.call, self.outcome, good.snapshot, after)
+
+
+def _zeroed(state: State) -> State:
+    """The zeroing queue was read: the least that a call can change."""
+    return state.with_(new_block_ids=((),))
+
+
+def _without_request(state: State) -> State:
+    requests: dict[str, RequestState] = dict(state.snapshot.requests)
+    del requests["b"]
+    return state.with_(requests=requests)
+
+
+TRANSITION_CASES: tuple[TransitionCase, ...] = (
+    TransitionCase("errors_change_nothing", "zeroing_queue", "evict_blocks", "error",
+                   story, _zeroed),
+    TransitionCase("errors_change_nothing", "free_queue", "free_blocks", "error",
+                   two_copies, lambda s: s.with_(free_queue=(4, 3, 5))),
+    TransitionCase("pure_calls_change_nothing", "zeroing_queue", "get_blocks", "done",
+                   story, _zeroed),
+    TransitionCase("pure_calls_change_nothing", "references", "get_computed_blocks", "done",
+                   story, lambda s: s.with_(ref_counts=(0, 3, 2, 1, 1, 0))),
+    TransitionCase("a_refusal_only_releases", "reset", "reset_prefix_cache", "refused",
+                   story, _zeroed),
+    TransitionCase("a_refusal_only_releases", "a_new_key", "allocate_slots", "refused",
+                   story, lambda s: s.with_key(3, bytes(36))),
+    TransitionCase("a_refusal_only_releases", "a_reference", "allocate_slots", "refused",
+                   story, lambda s: s.with_(ref_counts=(0, 2, 2, 1, 1, 1))),
+    TransitionCase("a_refusal_only_releases", "a_forgotten_request", "allocate_slots", "refused",
+                   story, _without_request),
+    TransitionCase("a_list_only_grows_or_turns_null", "shorter", "allocate_slots", "done",
+                   story, lambda s: s.with_request("a", block_ids=((1, 2),))),
+    TransitionCase("a_list_only_grows_or_turns_null", "another_block", "cache_blocks", "done",
+                   story, lambda s: s.with_request("a", block_ids=((1, 2, 5),))),
+    TransitionCase("blocks_that_stay_keep_their_keys", "lost", "allocate_slots", "done",
+                   story, lambda s: s.with_key(2)),
+    TransitionCase("lookups_keep_their_order", "turned_around", "cache_blocks", "done",
+                   two_copies, lambda s: _order(s, lambda blocks: blocks[::-1])),
+    TransitionCase("lookups_keep_their_order", "a_new_one_in_front", "cache_blocks", "done",
+                   story, lambda s: _order(s, lambda blocks: (5, *blocks))),
+)  # fmt: skip
