@@ -1,0 +1,374 @@
+"""KV-MAMBA in mode align: one running state, and checkpoints at block boundaries."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvspec.interface import KVCacheManager
+from kvspec.request import Request
+from tests.rules.builders import MakeManager, MakeRequest, admit, queue_of
+from tests.rules.specs import (
+    cached_positions,
+    lists_of,
+    mamba,
+    need_of,
+    null_positions,
+)
+
+
+def step(manager: KVCacheManager, request: Request, chunk: int, rejected: int = 0) -> list[int]:
+    """One step that must not be refused, of which the last tokens were drafts; the answer."""
+    answer = manager.allocate_slots(request, chunk)
+    assert answer is not None
+    request.num_computed_tokens += chunk - rejected
+    return answer.to_lists()[0]
+
+
+def remembers(manager: KVCacheManager, request: Request) -> tuple[bool, int | None]:
+    """Whether the request took blocks before, and the index of the last state."""
+    state = manager.snapshot().requests[request.request_id].mamba[0]
+    assert state is not None
+    return state.has_allocated, state.last_state_index
+
+
+@pytest.mark.rule("KV-MAMBA-6")
+def test_the_list_ends_with_the_running_and_the_drafted_states(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """B = 4, S = 1: for 5 tokens cdiv(5, 4) + 1 = 3 entries, 7 tokens of lookahead or not."""
+    for lookahead in (0, 7):
+        manager = make_manager(10, specs=[mamba(4, "align", speculative=1)])
+        request = make_request(manager, "r", range(5))
+        assert manager.allocate_slots(request, 5, num_lookahead_tokens=lookahead) is not None
+        assert lists_of(manager, request) == [[0, 1, 2]]
+
+
+@pytest.mark.rule("KV-MAMBA-6")
+def test_the_main_tokens_may_exceed_the_longest_sequence(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """Longest 8, S = 0: 6 computed and 4 more with drafts are 10 main tokens, so 3 entries."""
+    manager = make_manager(10, specs=[mamba(4, "align")], max_model_len_tokens=8)
+    request = make_request(manager, "r", range(6))
+    step(manager, request, 6)
+    assert step(manager, request, 4) == [2]
+    assert lists_of(manager, request) == [[0, 1, 2]]
+
+
+@pytest.mark.rule("KV-MAMBA-7", "KV-MGR-18")
+def test_the_need_is_one_state_and_the_drafted_ones_at_first(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """B = 4, S = 2, 13 tokens: 3 blocks, not 6. Later 0 within the same block, else 1."""
+    manager = make_manager(10, specs=[mamba(4, "align", speculative=2)])
+    request = make_request(manager, "r", range(100))
+    assert need_of(manager, request, 13) == 3
+    step(manager, request, 13)
+    assert manager.num_free_blocks == 6
+    assert need_of(manager, request, 16, computed=13) == 0
+    assert need_of(manager, request, 17, computed=13) == 1
+    assert need_of(manager, request, 90, computed=13) == 1
+    step(manager, request, 77)
+    assert manager.num_free_blocks == 5
+
+
+@pytest.mark.rule("KV-MAMBA-7", "KV-GRP-4")
+def test_a_hit_state_that_is_free_counts_in_the_need(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """S = 0, hit of 4: the state has to be revived, and one more taken: 2 free blocks or none."""
+    for num_blocks, fits in ((3, True), (2, False)):
+        manager = make_manager(num_blocks, specs=[mamba(4, "align")])
+        first = make_request(manager, "first", range(4))
+        admit(manager, first)
+        manager.free(first)
+        manager.new_step_starts()
+        second = make_request(manager, "second", range(8))
+        assert (admit(manager, second) is not None) == fits
+        if fits:
+            assert lists_of(manager, second) == [[1, 2]]
+
+
+@pytest.mark.rule("KV-MAMBA-8")
+def test_the_need_with_external_tokens_is_what_is_taken(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """B = 4, S = 1, 10 external and 3 new tokens: 1 for the external ones, then 2; 3 in all.
+
+    s(10) = 9 skips two blocks, the state after 10 tokens comes to index 2, the list gets 5 long.
+    """
+    manager = make_manager(10, specs=[mamba(4, "align", speculative=1)])
+    request = make_request(manager, "r", range(14))
+    answer = manager.allocate_slots(request, 3, num_external_computed_tokens=10)
+    assert answer is not None
+    assert answer.to_lists() == [[2, 3]]
+    assert lists_of(manager, request) == [[0, 0, 1, 2, 3]]
+    for num_blocks, fits in ((4, True), (3, False)):
+        manager = make_manager(num_blocks, specs=[mamba(4, "align", speculative=1)])
+        request = make_request(manager, "r", range(14))
+        before = manager.snapshot()
+        answer = manager.allocate_slots(request, 3, num_external_computed_tokens=10)
+        assert (answer is not None) == fits
+        if not fits:
+            assert manager.snapshot() == before
+
+
+@pytest.mark.rule("KV-MAMBA-8")
+def test_external_tokens_behind_a_hit_skip_it(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """Hit of 4, 6 external, 3 new: the hit lies before s(10) = 9, so it is not even touched."""
+    manager = make_manager(10, specs=[mamba(4, "align")])
+    admit(manager, make_request(manager, "first", range(4)))
+    manager.new_step_starts()
+    second = make_request(manager, "second", range(14))
+    hit = manager.get_computed_blocks(second)
+    assert hit.blocks.to_lists() == [[1]]
+    answer = manager.allocate_slots(
+        second,
+        3,
+        num_new_computed_tokens=4,
+        new_computed_blocks=hit.blocks,
+        num_external_computed_tokens=6,
+    )
+    assert answer is not None
+    assert lists_of(manager, second) == [[0, 0, 2, 3]]
+    assert manager.snapshot().ref_counts[1] == 1
+    assert remembers(manager, second) == (True, 2)
+
+
+@pytest.mark.rule("KV-MAMBA-8", "KV-MGR-7")
+@given(
+    block_size=st.integers(1, 4),
+    speculative=st.integers(0, 3),
+    hit_blocks=st.integers(0, 3),
+    external=st.integers(0, 12),
+    new=st.integers(0, 8),
+    free_hit=st.booleans(),
+)
+def test_the_need_is_exact_whatever_comes_from_outside(
+    make_manager: MakeManager,
+    make_request: MakeRequest,
+    block_size: int,
+    speculative: int,
+    hit_blocks: int,
+    external: int,
+    new: int,
+    free_hit: bool,
+) -> None:
+    """What an allocation uses up is enough free blocks for it; with one less it is refused."""
+    new = max(new, 1 - external)
+    hit_tokens = hit_blocks * block_size
+
+    def allocate(reserved: int) -> tuple[int, bool, bool]:
+        """Free blocks used up, whether it was done, and whether anything changed."""
+        manager = make_manager(60, specs=[mamba(block_size, "align", speculative=speculative)])
+        if hit_blocks:
+            first = make_request(manager, "first", range(hit_tokens))
+            admit(manager, first)
+            if free_hit:
+                manager.free(first)
+        manager.new_step_starts()
+        second = make_request(manager, "second", range(hit_tokens + external + new + 1))
+        hit = manager.get_computed_blocks(second)
+        assert hit.hit_length_tokens == hit_tokens
+        before = manager.snapshot()
+        answer = manager.allocate_slots(
+            second,
+            new,
+            num_new_computed_tokens=hit_tokens,
+            new_computed_blocks=hit.blocks,
+            num_external_computed_tokens=external,
+            reserved_blocks=reserved and len(before.free_queue) - reserved + 1,
+        )
+        after = manager.snapshot()
+        used = len(before.free_queue) - len(after.free_queue)
+        return used, answer is not None, before != after
+
+    used, done, _ = allocate(0)
+    assert done
+    assert allocate(used + 1) == (used, True, True)
+    if used:
+        assert allocate(used) == (0, False, False)
+
+
+@pytest.mark.rule("KV-MAMBA-9")
+def test_a_first_allocation_pads_with_null(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """B = 4, S = 2, 13 tokens: null up to index 3, then the running state and two drafted ones."""
+    manager = make_manager(10, specs=[mamba(4, "align", speculative=2)])
+    request = make_request(manager, "r", range(100))
+    assert step(manager, request, 13) == [0, 0, 0, 1, 2, 3]
+    assert remembers(manager, request) == (True, None)
+
+
+@pytest.mark.rule("KV-MAMBA-9")
+def test_the_next_state_is_the_first_drafted_one(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """One block further, the drafted block at index 4 is where the running state belongs."""
+    manager = make_manager(10, specs=[mamba(4, "align", speculative=2)])
+    request = make_request(manager, "r", range(100))
+    step(manager, request, 13)
+    assert step(manager, request, 3) == []
+    assert remembers(manager, request) == (True, None)
+    assert step(manager, request, 1) == [4]
+    assert lists_of(manager, request) == [[0, 0, 0, 1, 2, 3, 4]]
+    assert remembers(manager, request) == (True, 3)
+
+
+@pytest.mark.rule("KV-MAMBA-9")
+def test_drafted_states_move_along(make_manager: MakeManager, make_request: MakeRequest) -> None:
+    """From 6 to 9 entries: 2 and 3 before index 6 move to the end, in order, and 4 is taken."""
+    manager = make_manager(10, specs=[mamba(4, "align", speculative=2)])
+    request = make_request(manager, "r", range(100))
+    step(manager, request, 13)
+    assert step(manager, request, 12) == [2, 3, 4]
+    assert lists_of(manager, request) == [[0, 0, 0, 1, 0, 0, 2, 3, 4]]
+    assert remembers(manager, request) == (True, 3)
+
+
+@pytest.mark.rule("KV-MAMBA-9")
+def test_drafted_states_move_only_from_before_the_running_one(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """From 6 to 8 entries the running state is at 5: 2 at index 4 moves, 3 at index 5 stays."""
+    manager = make_manager(10, specs=[mamba(4, "align", speculative=2)])
+    request = make_request(manager, "r", range(100))
+    step(manager, request, 13)
+    assert step(manager, request, 8) == [2, 4]
+    assert lists_of(manager, request) == [[0, 0, 0, 1, 0, 3, 2, 4]]
+
+
+@pytest.mark.rule("KV-MAMBA-9")
+def test_after_hits_the_last_state_is_the_hit(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """Hit of 8 with S = 1: index 1 is the last state, 13 tokens end in index 3."""
+    manager = make_manager(10, specs=[mamba(4, "align", speculative=1)])
+    first = make_request(manager, "first", range(8))
+    admit(manager, first)
+    manager.new_step_starts()
+    second = make_request(manager, "second", range(13))
+    admit(manager, second)
+    assert lists_of(manager, second) == [[0, 1, 0, 3, 4]]
+    assert remembers(manager, second) == (True, 1)
+
+
+@pytest.mark.rule("KV-MAMBA-9")
+def test_an_allocation_that_needs_nothing_changes_no_mark(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """S = 0, 8 external tokens: the list is long enough, so the request has not allocated."""
+    manager = make_manager(10, specs=[mamba(4, "align")])
+    request = make_request(manager, "r", range(20))
+    assert manager.allocate_slots(request, 0, num_external_computed_tokens=8) is not None
+    assert lists_of(manager, request) == [[0, 1]]
+    assert remembers(manager, request) == (False, None)
+    request.num_computed_tokens = 8
+    step(manager, request, 1)
+    assert remembers(manager, request) == (True, 1)
+
+
+@pytest.mark.rule("KV-MAMBA-10")
+@pytest.mark.parametrize(
+    ("computed", "nulls"), [(13, [0, 1, 2]), (16, [0, 1, 2]), (17, [0, 1, 2, 3])]
+)
+def test_the_last_state_goes_when_the_next_boundary_is_behind(
+    make_manager: MakeManager, make_request: MakeRequest, computed: int, nulls: list[int]
+) -> None:
+    """S = 0: the state at index 3 is read until 17 tokens are computed; then it is released."""
+    manager = make_manager(10, specs=[mamba(4, "align")], enable_caching=False)
+    request = make_request(manager, "r", range(100))
+    step(manager, request, 13)
+    step(manager, request, 7)
+    assert lists_of(manager, request) == [[0, 0, 0, 1, 2]]
+    manager.remove_skipped_blocks(request, computed)
+    assert null_positions(manager, request) == nulls
+    assert queue_of(manager)[0] == (1 if 3 in nulls else 3)
+
+
+@pytest.mark.rule("KV-MAMBA-10", "KV-MAMBA-11")
+def test_a_state_before_a_gap_is_released(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """S = 0: after 5 and 20 tokens the states stand at 1 and 4; at 20 computed the first goes."""
+    manager = make_manager(10, specs=[mamba(4, "align")], enable_caching=False)
+    request = make_request(manager, "r", range(100))
+    step(manager, request, 5)
+    step(manager, request, 15)
+    assert lists_of(manager, request) == [[0, 1, 0, 0, 2]]
+    manager.remove_skipped_blocks(request, 20)
+    assert lists_of(manager, request) == [[0, 0, 0, 0, 2]]
+    assert queue_of(manager)[0] == 1
+
+
+@pytest.mark.rule("KV-MAMBA-11")
+def test_the_removal_goes_on_past_nulls(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """B = 2, S = 2: 1 and 2 stand before a gap; both go, 2 first, and none is leaked."""
+    manager = make_manager(10, specs=[mamba(2, "align", speculative=2)], enable_caching=False)
+    request = make_request(manager, "r", range(100))
+    step(manager, request, 1)
+    step(manager, request, 2, rejected=1)
+    step(manager, request, 9)
+    assert lists_of(manager, request) == [[1, 2, 0, 0, 0, 3, 4, 5]]
+    manager.remove_skipped_blocks(request, 11)
+    assert lists_of(manager, request) == [[0, 0, 0, 0, 0, 3, 4, 5]]
+    assert queue_of(manager)[:3] == [2, 1, 6]
+
+
+@pytest.mark.rule("KV-MAMBA-11")
+@given(
+    block_size=st.integers(1, 4),
+    speculative=st.integers(0, 3),
+    steps=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), min_size=1, max_size=12),
+)
+def test_a_running_request_holds_a_bounded_number_of_states(
+    make_manager: MakeManager,
+    make_request: MakeRequest,
+    block_size: int,
+    speculative: int,
+    steps: list[tuple[int, int]],
+) -> None:
+    """Nothing before s(c') is held; what the last step left is still there in the next."""
+    manager = make_manager(
+        300, specs=[mamba(block_size, "align", speculative=speculative)], enable_caching=False
+    )
+    request = make_request(manager, "r", range(200))
+    for chunk, rejected in steps:
+        states = set(lists_of(manager, request)[0][-1 - speculative :])
+        computed = request.num_computed_tokens
+        step(manager, request, chunk, min(rejected, speculative, chunk - 1))
+        (blocks,) = lists_of(manager, request)
+        skipped = max(0, max(0, computed - speculative) - 1) // block_size
+        assert not any(blocks[:skipped])
+        assert states <= set(blocks)
+        assert all(blocks[-1 - speculative :])
+
+
+@pytest.mark.rule("KV-MAMBA-12", "KV-MGR-17")
+@pytest.mark.parametrize("popped", [False, True])
+def test_freeing_forgets_what_was_remembered(
+    make_manager: MakeManager, make_request: MakeRequest, popped: bool
+) -> None:
+    """Resumed, the request starts like a new one: it takes 1 + S blocks again."""
+    manager = make_manager(10, specs=[mamba(4, "align", speculative=1)], enable_caching=False)
+    request = make_request(manager, "r", range(100))
+    step(manager, request, 13)
+    step(manager, request, 12)
+    assert remembers(manager, request) == (True, 3)
+    if popped:
+        manager.free_blocks(manager.pop_blocks_for_free(request)[::-1])
+    else:
+        manager.free(request)
+    request.num_computed_tokens = 0
+    assert need_of(manager, request, 9) == 2
+    step(manager, request, 9)
+    assert len(lists_of(manager, request)[0]) == 4
+    assert remembers(manager, request) == (True, None)
+    assert cached_positions(manager, request) == []
