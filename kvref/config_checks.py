@@ -11,11 +11,15 @@ from kvspec.errors import ConfigError
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
+    EncoderOnlyAttentionSpec,
     FullAttentionSpec,
     LayerSpec,
     MambaSpec,
     SlidingWindowSpec,
 )
+
+UNCACHED_SPECS = (CrossAttentionSpec, EncoderOnlyAttentionSpec)
+"""Types whose blocks hold no tokens of the sequence, so nothing of them could be a hit."""
 
 
 def checked(config: ManagerConfig) -> ManagerConfig:
@@ -38,8 +42,10 @@ def checked(config: ManagerConfig) -> ManagerConfig:
     config = _with_block_sizes(config, specs)
     _check_retention_value(config)
     _check_chunks(config, specs)
-    if config.enable_caching and any(isinstance(spec, CrossAttentionSpec) for spec in specs):
-        raise ConfigError("enable_caching", True, "False with cross attention (KV-CROSS-4)")
+    if config.enable_caching and any(isinstance(spec, UNCACHED_SPECS) for spec in specs):
+        raise ConfigError(
+            "enable_caching", True, "False with cross attention or encoder-only layers (KV-CROSS-4)"
+        )
     return config
 
 
