@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from kvref.hashing import hash_of_block, make_key
@@ -226,14 +226,14 @@ def check_partial(
         )
 
 
-def listed(field: str, values: Iterable[T]) -> list[T]:
-    """The values as a list."""
-    if not isinstance(values, Iterable):
+def listed(field: str, values: Sequence[T]) -> list[T]:
+    """The values as a list. A set is no sequence: the order of ids matters."""
+    if not isinstance(values, Sequence):
         raise InvalidArgumentError(field, values, "a sequence")
     return list(values)
 
 
-def block_ids(ids: Iterable[int], num_blocks: int, *, field: str = "block_ids") -> list[int]:
+def block_ids(ids: Sequence[int], num_blocks: int, *, field: str = "block_ids") -> list[int]:
     """The ids as a list, each a block of the pool (KV-ERR-3)."""
     blocks = listed(field, ids)
     for block in blocks:
