@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from kvref.block_pool import BlockPool
 from kvref.coordinator import Coordinator, UnitaryCoordinator
 from kvref.events import EventLog
@@ -46,6 +48,27 @@ GROUP_TYPES: tuple[tuple[type[LayerSpec], type[Group]], ...] = (
 """Which class manages which spec. Exact types: a subclass may behave differently."""
 
 
+@dataclass(frozen=True)
+class Parts:
+    """The classes that a manager is built from.
+
+    Tests put broken ones in place of the real ones and expect them to be caught. `groups` pairs the
+    class that a group would have with the one that it gets.
+    """
+
+    pool: type[BlockPool] = BlockPool
+    groups: tuple[tuple[type[Group], type[Group]], ...] = ()
+    hybrid: type[HybridCoordinator] = HybridCoordinator
+
+    def group_class(self, spec: LayerSpec) -> type[Group]:
+        """The class that manages groups of this spec."""
+        found = group_class(spec)
+        return dict(self.groups).get(found, found)
+
+
+REAL_PARTS = Parts()
+
+
 def spec_types() -> frozenset[type[LayerSpec]]:
     """The spec types that a group may have."""
     return frozenset(spec_type for spec_type, _ in GROUP_TYPES)
@@ -61,7 +84,9 @@ def group_class(spec: LayerSpec) -> type[Group]:
     raise UnsupportedError(f"groups of {type(spec).__name__}", "kvref")
 
 
-def build_groups(config: ManagerConfig, pool: BlockPool, events: EventLog) -> list[Group]:
+def build_groups(
+    config: ManagerConfig, pool: BlockPool, events: EventLog, parts: Parts = REAL_PARTS
+) -> list[Group]:
     """The groups of a checked configuration, sink blocks set aside."""
     specs = [config.registry.resolve(group.spec) for group in config.kv_cache.groups]
     eagle = eagle_groups(config, specs)
@@ -79,7 +104,7 @@ def build_groups(config: ManagerConfig, pool: BlockPool, events: EventLog) -> li
             retention_interval_tokens=config.retention_interval_tokens,
             null_prefix_is_hit=config.policy.chunked_null_prefix_is_hit,
         )
-        built.append(group_class(spec)(context, pool, events))
+        built.append(parts.group_class(spec)(context, pool, events))
         if isinstance(spec, SinkFullAttentionSpec):  # KV-FULL-8
             pool.set_aside(spec.sink_len // spec.block_size)
     return built
@@ -93,10 +118,12 @@ def eagle_groups(config: ManagerConfig, specs: list[LayerSpec]) -> set[int]:
     return {i for i, spec in enumerate(specs) if any(spec == specs[j] for j in flagged)}
 
 
-def build_coordinator(config: ManagerConfig, groups: list[Group]) -> Coordinator:
+def build_coordinator(
+    config: ManagerConfig, groups: list[Group], parts: Parts = REAL_PARTS
+) -> Coordinator:
     """The coordinator that fits the number of groups and the caching switch."""
     if not config.enable_caching:
         return Coordinator(groups)
     if len(groups) == 1:
         return UnitaryCoordinator(groups)
-    return HybridCoordinator(groups, config.scheduler_block_size_tokens or 1)
+    return parts.hybrid(groups, config.scheduler_block_size_tokens or 1)

@@ -8,7 +8,9 @@ from importlib.metadata import version
 
 from kvref.arguments import listed, own_request
 from kvref.block_pool import BlockPool
-from kvref.configuration import spec_types
+from kvref.configuration import Parts, spec_types
+from kvref.groups.base import Group
+from kvref.hybrid import HybridCoordinator
 from kvref.manager import ReferenceManager
 from kvref.planning.planner import ReferencePlanner
 from kvref.request import make_request
@@ -47,11 +49,18 @@ FEATURES = frozenset(
 class ReferenceImplementation:
     """See `kvspec.interface.Implementation` for what each call promises.
 
-    `pool_class`: tests put a broken pool here and expect it to be caught.
+    The arguments are for tests, which put broken classes in place of the real ones and expect them
+    to be caught; see `Parts`.
     """
 
-    def __init__(self, pool_class: type[BlockPool] = BlockPool) -> None:
-        self.pool_class = pool_class
+    def __init__(
+        self,
+        pool_class: type[BlockPool] = BlockPool,
+        *,
+        group_classes: Sequence[tuple[type[Group], type[Group]]] = (),
+        hybrid_class: type[HybridCoordinator] = HybridCoordinator,
+    ) -> None:
+        self.parts = Parts(pool_class, tuple(group_classes), hybrid_class)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -72,7 +81,7 @@ class ReferenceImplementation:
         clock: Callable[[], int] | None = None,
     ) -> KVCacheManager:
         """A manager with a fresh pool, audited unless told otherwise."""
-        manager = ReferenceManager(config, clock, self.pool_class)
+        manager = ReferenceManager(config, clock, self.parts)
         return audited(manager) if check_invariants else manager
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
@@ -110,7 +119,7 @@ class ReferenceImplementation:
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
         """A manager in the state of `snapshot`, audited."""
-        manager = ReferenceManager(config, pool_class=self.pool_class)
+        manager = ReferenceManager(config, parts=self.parts)
         check_restorable(manager.config, snapshot)
         manager.hasher.none_hash = snapshot.none_hash
         restore_snapshot(snapshot, manager.pool, manager.groups, manager.popped)

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kvref import arguments
-from kvref.block_pool import BlockPool
 from kvref.config_checks import checked
-from kvref.configuration import build_coordinator, build_groups
+from kvref.configuration import REAL_PARTS, Parts, build_coordinator, build_groups
 from kvref.events import EventLog
 from kvref.groups.base import Demand
 from kvref.hashing import hasher_of
@@ -29,7 +28,7 @@ from kvspec.stats import PrefixCacheStats, ResidencySample
 class ReferenceManager:
     """See `kvspec.interface.KVCacheManager` for what each call promises.
 
-    `pool_class` lets tests put a broken pool in place of the real one.
+    `parts` lets tests put broken classes in place of the real ones.
     `popped` lists the references handed out by `pop_blocks_for_free` and not yet returned.
     """
 
@@ -37,7 +36,7 @@ class ReferenceManager:
         self,
         config: ManagerConfig,
         clock: Callable[[], int] | None = None,
-        pool_class: type[BlockPool] = BlockPool,
+        parts: Parts = REAL_PARTS,
     ) -> None:
         self.config = checked(config)
         if clock is not None and not callable(clock):
@@ -51,15 +50,15 @@ class ReferenceManager:
             self.residency = ResidencyLog(
                 config.residency_sample_rate, clock if clock is not None else time.monotonic_ns
             )
-        self.pool = pool_class(
+        self.pool = parts.pool(
             config.kv_cache.num_blocks,
             events=self.event_log,
             residency=self.residency,
             unhashed_freed_to=config.policy.unhashed_freed_to,
             removed_event_per=config.policy.removed_event_per,
         )
-        self.groups = build_groups(self.config, self.pool, self.event_log)
-        self.coordinator = build_coordinator(self.config, self.groups)
+        self.groups = build_groups(self.config, self.pool, self.event_log, parts)
+        self.coordinator = build_coordinator(self.config, self.groups, parts)
         self.lookups = LookupCounter()
         self.popped: list[int] = []
 
