@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvspec.errors import ConfigError
+from kvspec.errors import ConfigError, StaleHitError
 from kvspec.policy import Policy
 from tests.rules.builders import (
     MakeManager,
@@ -178,6 +178,20 @@ def test_the_profile_of_0_24_accepts_a_chunk_inside_a_block(
     assert hit_of(manager, request) == [0, 0, 0]
     admit(manager, request)
     assert lists_of(manager, request) == [[0, 0, 0, 1]]
+
+
+@pytest.mark.rule("KV-CHUNK-3", "KV-MGR-8")
+def test_a_hit_before_the_start_of_a_chunk_is_not_taken(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """B = 4, chunk 6, L = 10: null for block 0, yet token 4 would read it."""
+    manager = make_manager(10, specs=[chunked(4, 6)], policy=Policy.vllm_0_24())
+    request = make_request(manager, "r", range(11))
+    assert hit_of(manager, request) == [0]
+    before = manager.snapshot()
+    with pytest.raises(StaleHitError):
+        admit(manager, request)
+    assert manager.snapshot() == before
 
 
 @pytest.mark.rule("KV-CHUNK-4")

@@ -245,6 +245,18 @@ def test_window_1_caches_and_hits_nothing(
     assert hit_of(manager, make_request(manager, "r", range(16))) == []
 
 
+@pytest.mark.rule("KV-SW-6")
+def test_window_1_with_a_drop_hits_nulls(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """Flagged, one block is worth caching: of five cached ones the fourth is hit and dropped."""
+    manager = make_manager(10, specs=[sliding(4, 1)], use_eagle=True)
+    first = make_request(manager, "first", range(20))
+    admit(manager, first)
+    assert cached_positions(manager, first) == [0, 1, 2, 3, 4]
+    assert hit_of(manager, make_request(manager, "r", range(20))) == [0, 0, 0]
+
+
 @pytest.mark.rule("KV-SW-7")
 @pytest.mark.parametrize(
     ("max_batched", "max_len", "num_tokens", "need"),
