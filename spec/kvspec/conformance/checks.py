@@ -1,0 +1,325 @@
+"""What is checked after every operation of a program.
+
+- `SafetyCheck` needs no agreement on policy: shadow memory, conservation, errors without effect.
+- `InvariantCheck`: the named invariants over every snapshot and transition.
+- `CompareCheck`: the answers (level behaviour) and the ids and eviction order (level identity) are
+  those of an oracle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kvspec.blocks import NULL_BLOCK
+from kvspec.conformance.oracles import EventFold
+from kvspec.conformance.runner import Performed, Runner, Tracked
+from kvspec.conformance.shadow import Identity, ShadowMemory
+from kvspec.errors import InvariantViolation, KVSpecError
+from kvspec.events import BlockRemoved, BlockStored
+from kvspec.invariants import check_snapshot
+from kvspec.specs import (
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    EncoderOnlyAttentionSpec,
+    LayerSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+from kvspec.transitions import Transition, check_transition
+
+
+def first_token_read(spec: LayerSpec, position: int) -> int:
+    """The first token that the token at `position` attends to."""
+    if isinstance(spec, SlidingWindowSpec):
+        return max(0, position - spec.sliding_window + 1)
+    if isinstance(spec, ChunkedLocalAttentionSpec):
+        return position // spec.attention_chunk_size * spec.attention_chunk_size
+    return 0
+
+
+class SafetyCheck:
+    """Content: what attention reads is there, and is what was written.
+
+    Groups of Mamba states and encoder tokens hold no tokens of the sequence and have no shadow.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        factor = runner.config.dcp_world_size * runner.config.pcp_world_size
+        self.shadows: dict[int, ShadowMemory] = {}
+        self.specs: dict[int, LayerSpec] = {}
+        for number, group in enumerate(runner.config.kv_cache.groups):
+            spec = runner.config.registry.resolve(group.spec)
+            if not isinstance(spec, (MambaSpec, CrossAttentionSpec, EncoderOnlyAttentionSpec)):
+                self.shadows[number] = ShadowMemory(spec.block_size * factor)
+                self.specs[number] = spec
+
+    def after_operation(self, runner: Runner, done: Performed) -> None:
+        """Read hits back, write what was granted, expect errors to change nothing."""
+        if done.outcome.error is not None:
+            return
+        if done.name == "get_computed_blocks" and done.request is not None:
+            self._read_hit(done.request, done.outcome.result)
+        elif done.name == "allocate_slots" and done.request is not None:
+            if done.outcome.result is not None:
+                self._write_granted(runner, done.request, done.arguments)
+        elif done.name == "reset_prefix_cache":
+            self._expect_idle(runner, done)
+        elif done.name == "append_tokens" and done.request is not None:
+            self._accept_drafts(runner, done.request, done.arguments["token_ids"])
+
+    def after_step(self, runner: Runner) -> None:
+        """What every running request will read next is still there."""
+        for request in runner.requests:
+            if request.holds_blocks:
+                lists = runner.subject.blocks(request)
+                for number in self.shadows:
+                    self._read(request, number, lists[number], request.num_computed, "held")
+
+    def _read_hit(self, request: Tracked, hit: Mapping[str, Any]) -> None:
+        length = hit["num_computed_tokens"]
+        if length >= len(request.tokens):
+            raise InvariantViolation(
+                "the_last_token_is_computed", "KV-MGR-1", f"a hit of all {length} tokens"
+            )
+        for number in self.shadows:
+            self._read(request, number, hit["blocks"][number], length, "hit")
+
+    def _expect_idle(self, runner: Runner, done: Performed) -> None:
+        """A reset succeeds exactly when nothing is in use, and leaves no key (KV-POOL-11)."""
+        before = done.before.snapshot
+        in_use = any(before.ref_counts) and set(before.reserved_blocks) != {
+            block for block, count in enumerate(before.ref_counts) if count
+        }
+        if done.outcome.result is in_use:
+            state = "in use" if in_use else "idle"
+            raise InvariantViolation(
+                "reset_only_when_idle", "KV-POOL-11", f"a reset of a pool that is {state}"
+            )
+        if done.outcome.result and done.after.snapshot.lookup_order:
+            raise InvariantViolation(
+                "reset_leaves_no_key", "KV-POOL-11", "keys are left after a reset"
+            )
+
+    def _read(
+        self, request: Tracked, number: int, blocks: Sequence[int], length: int, what: str
+    ) -> None:
+        shadow = self.shadows[number]
+        where = f"{what} of {request.name} in group {number}"
+        for position in range(first_token_read(self.specs[number], length), length):
+            index = position // shadow.block_size
+            if index >= len(blocks) or blocks[index] == NULL_BLOCK:
+                raise InvariantViolation(
+                    "what_is_read_is_there",
+                    "KV-GRP-2",
+                    f"{where}: token {position} is still read but has no block",
+                )
+        covered = min(length, len(blocks) * shadow.block_size)
+        shadow.expect(blocks, [identity(request, p) for p in range(covered)], where, "KV-HASH-1")
+
+    def _write_granted(
+        self, runner: Runner, request: Tracked, arguments: Mapping[str, Any]
+    ) -> None:
+        """External and new tokens are in the cache now; what is beyond the tokens is a draft."""
+        start = arguments["num_computed_tokens"] + arguments.get("num_new_computed_tokens", 0)
+        external = arguments.get("num_external_computed_tokens", 0)
+        end = start + external + arguments["num_new_tokens"]
+        skip_at = start + external
+        if external:
+            skip_at = min(skip_at, len(request.tokens) - 1)
+        lists = runner.subject.blocks(request)
+        for number, shadow in self.shadows.items():
+            kept = first_token_read(self.specs[number], skip_at)
+            for position in range(start, end):
+                index = position // shadow.block_size
+                if index >= len(lists[number]):
+                    raise InvariantViolation(
+                        "granted_tokens_have_slots",
+                        "KV-GRP-7",
+                        f"{request.name} has no slot for token {position} in group {number}",
+                    )
+                if lists[number][index] == NULL_BLOCK and position < kept:
+                    continue
+                is_draft = position >= len(request.tokens)
+                content = ("draft",) if is_draft else identity(request, position)
+                shadow.write(lists[number], position, content)
+
+    def _accept_drafts(self, runner: Runner, request: Tracked, tokens: Sequence[int]) -> None:
+        """Accepted drafts were computed as what they are; only a scheduled request has any."""
+        lists = runner.subject.blocks(request)
+        after = [*request.tokens, *tokens]
+        for number, shadow in self.shadows.items():
+            for position in range(len(request.tokens), len(after)):
+                index = position // shadow.block_size
+                if index < len(lists[number]) and lists[number][index] != NULL_BLOCK:
+                    slot = (lists[number][index], position % shadow.block_size)
+                    if shadow.slots.get(slot) == ("draft",):
+                        shadow.slots[slot] = (request.salt, request.lora, *after[: position + 1])
+
+
+def identity(request: Tracked, position: int) -> Identity:
+    """What the slot of this token must hold: the whole prefix that ends with it."""
+    return (request.salt, request.lora, *request.tokens[: position + 1])
+
+
+REFUSALS = (("allocate_slots", None), ("reset_prefix_cache", False))
+"""How an operation says that it refuses."""
+
+
+class InvariantCheck:
+    """The named invariants, after every operation; and the event stream against the keys."""
+
+    def __init__(self) -> None:
+        self.fold = EventFold()
+
+    def after_operation(self, runner: Runner, done: Performed) -> None:
+        """Snapshot, transition."""
+        check_snapshot(runner.config, done.after.snapshot)
+        outcome = "done"
+        refused = (done.name, done.outcome.result) in REFUSALS
+        if done.outcome.error is not None:
+            outcome = "error"
+        elif refused:
+            outcome = "refused"
+        call = {"get_block_ids": "get_blocks"}.get(done.name, done.name)
+        transition = Transition(call, outcome, done.before.snapshot, done.after.snapshot)
+        check_transition(runner.config, transition)
+
+    def after_step(self, runner: Runner) -> None:
+        """The events tell what is cached (KV-EVT-7); with an oracle EventCheck looks at them."""
+        if runner.config.enable_events and runner.oracle is None:
+            self.fold.take_in(runner.subject.player.manager.take_events())
+            snapshot = runner.view.snapshot
+            self.fold.expect_state(snapshot, int_hashes=runner.config.int_event_hashes)
+
+
+RULE_OF_OPERATION: Mapping[str, str] = {
+    "new_request": "KV-HASH-1",
+    "append_tokens": "KV-HASH-4",
+    "get_computed_blocks": "KV-MGR-1",
+    "find_longest_cache_hit_per_group": "KV-COORD-9",
+    "allocate_slots": "KV-MGR-7",
+    "free": "KV-MGR-12",
+    "pop_blocks_for_free": "KV-MGR-13",
+    "free_blocks": "KV-MGR-13",
+    "remove_skipped_blocks": "KV-MGR-14",
+    "cache_blocks": "KV-MGR-11",
+    "evict_blocks": "KV-POOL-10",
+    "reset_prefix_cache": "KV-POOL-11",
+    "get_num_common_prefix_blocks": "KV-MGR-15",
+    "get_block_ids": "KV-GRP-1",
+    "get_num_blocks_to_allocate": "KV-MGR-18",
+    "take_new_block_ids": "KV-MGR-16",
+    "new_step_starts": "KV-MGR-19",
+    "make_prefix_cache_stats": "KV-STAT-1",
+}
+
+RULE_OF_STATE: Mapping[str, str] = {
+    "free_queue": "KV-POOL-6",
+    "ref_cnt": "KV-POOL-16",
+    "block_hash": "KV-POOL-13",
+    "req_blocks": "KV-GRP-1",
+    "num_cached_block": "KV-GRP-11",
+}
+
+
+class CompareCheck:
+    """Answers equal to the oracle's; with `identity` ids and order too."""
+
+    def __init__(self, *, exact_ids: bool) -> None:
+        self.exact_ids = exact_ids
+
+    def after_operation(self, runner: Runner, done: Performed) -> None:
+        """Compare the answer, the number of free blocks, and at identity the state."""
+        if done.oracle is None or done.oracle_after is None:
+            return
+        rule = RULE_OF_OPERATION.get(done.name, "KV-ERR-2")
+        expected, got = done.oracle, done.outcome
+        if (expected.error is None) != (got.error is None):
+            self._differ(rule, f"{done.name} ends", _ending(expected.error), _ending(got.error))
+        ours, theirs = got.result, expected.result
+        if not self.exact_ids:
+            ours, theirs = _without_ids(done.name, ours), _without_ids(done.name, theirs)
+        if ours != theirs:
+            self._differ(rule, f"{done.name} answers", theirs, ours)
+        free = (done.oracle_after.num_free_blocks, done.after.num_free_blocks)
+        if free[0] != free[1]:
+            self._differ(rule, f"free blocks after {done.name}", *free)
+        if self.exact_ids:
+            for name, value in done.oracle_after.state.items():
+                if value != done.after.state[name]:
+                    what = f"{name} after {done.name}"
+                    self._differ(RULE_OF_STATE[name], what, value, done.after.state[name])
+            order = (done.oracle_after.dup_order, done.after.dup_order)
+            if order[0] != order[1]:
+                self._differ("KV-POOL-13", f"order of duplicates after {done.name}", *order)
+
+    def after_step(self, runner: Runner) -> None:
+        """Events are compared by `EventCheck`, which takes them from both sides."""
+
+    @staticmethod
+    def _differ(rule: str, what: str, expected: object, got: object) -> None:
+        raise InvariantViolation(
+            "answers_as_the_reference", rule, f"{what}: expected {expected!r}, got {got!r}"
+        )
+
+
+class EventCheck:
+    """The event streams of subject and oracle are equal, and tell what is cached (KV-EVT-7)."""
+
+    def __init__(self) -> None:
+        self.fold = EventFold()
+
+    def after_operation(self, runner: Runner, done: Performed) -> None:
+        """Events are taken once per step."""
+
+    def after_step(self, runner: Runner) -> None:
+        """Take and compare."""
+        if not runner.config.enable_events or runner.oracle is None:
+            return
+        got = runner.subject.player.manager.take_events()
+        expected = runner.oracle.player.manager.take_events()
+        self.fold.take_in(got)
+        self.fold.expect_state(runner.view.snapshot, int_hashes=runner.config.int_event_hashes)
+        for number, (theirs, ours) in enumerate(zip(expected, got, strict=False)):
+            if theirs != ours:
+                CompareCheck._differ(_rule_of_event(theirs), f"event {number}", theirs, ours)
+        if len(expected) != len(got):
+            CompareCheck._differ("KV-EVT-1", "number of events", len(expected), len(got))
+
+
+def _rule_of_event(event: object) -> str:
+    if isinstance(event, BlockStored):
+        return "KV-EVT-2"
+    if isinstance(event, BlockRemoved):
+        return "KV-EVT-4"
+    return "KV-EVT-5"
+
+
+def _ending(error: Exception | None) -> str:
+    """How a call ended, in words."""
+    if error is None:
+        return "with an answer"
+    kind = "a typed error" if isinstance(error, KVSpecError) else type(error).__name__
+    return f"with {kind}: {error}"
+
+
+def _without_ids(name: str, result: Any) -> Any:
+    """What stays of an answer when block ids are a policy: which blocks are null, how many."""
+    if name == "get_computed_blocks":
+        return {**result, "blocks": _null_pattern(result["blocks"])}
+    if name == "find_longest_cache_hit_per_group":
+        return {**result, "blocks": _null_pattern(result["blocks"])}
+    if name == "allocate_slots":
+        return None if result is None else _null_pattern(result)
+    if name == "get_block_ids":
+        unhashed = [len(ids) for ids in result["unhashed"]]
+        return {"blocks": _null_pattern(result["blocks"]), "unhashed": unhashed}
+    if name in ("pop_blocks_for_free", "take_new_block_ids"):
+        return len(result)
+    return result
+
+
+def _null_pattern(lists: Sequence[Sequence[int]]) -> list[list[bool]]:
+    """Where null stands."""
+    return [[block == NULL_BLOCK for block in blocks] for blocks in lists]

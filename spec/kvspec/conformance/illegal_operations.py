@@ -1,0 +1,93 @@
+"""Operations that no caller may ask for, as programs make them (KV-ERR-2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvspec.conformance.runner import Runner, Tracked
+
+
+@dataclass(frozen=True)
+class IllegalOperation:
+    """An operation that no caller may ask for; `arguments` answers None where it would be legal."""
+
+    name: str
+    rule: str
+    operation: str
+    arguments: Callable[[Runner, Tracked], dict[str, Any] | None]
+    on_request: bool = True
+
+
+def allocation(request: Tracked, num_new_tokens: int, **more: Any) -> dict[str, Any]:
+    """Arguments of `allocate_slots`."""
+    return {
+        "num_computed_tokens": request.num_computed,
+        "status": request.status,
+        "num_new_tokens": num_new_tokens,
+        **more,
+    }
+
+
+def _hit_of(runner: Runner, request: Tracked, block: int) -> dict[str, Any] | None:
+    """A made-up hit of one block in a single group, for a request that holds nothing."""
+    if len(runner.config.kv_cache.groups) != 1 or request.holds_blocks:
+        return None
+    size = runner.config.scheduler_block_size_tokens or 1
+    return allocation(request, 1, num_new_computed_tokens=size, new_computed_blocks=[[block]])
+
+
+def _uncached_hit(runner: Runner, request: Tracked) -> dict[str, Any] | None:
+    snapshot = runner.view.snapshot
+    free = [block for block in snapshot.free_queue if not snapshot.block_keys[block]]
+    return _hit_of(runner, request, free[0]) if free else None
+
+
+def _not_popped(runner: Runner, request: Tracked) -> dict[str, Any] | None:
+    snapshot = runner.view.snapshot
+    blocks = [b for b in range(1, snapshot.num_blocks) if b not in snapshot.popped_blocks]
+    return {"block_ids": blocks[:1]} if blocks else None
+
+
+def _outside(runner: Runner, request: Tracked) -> dict[str, Any]:
+    return {"block_ids": [runner.config.kv_cache.num_blocks]}
+
+
+def _too_much_to_cache(runner: Runner, request: Tracked) -> dict[str, Any] | None:
+    if not request.holds_blocks:
+        return None
+    return {"num_computed_tokens": len(request.tokens) + 1}
+
+
+ILLEGAL_OPERATIONS: tuple[IllegalOperation, ...] = (
+    IllegalOperation(
+        "no tokens at all", "KV-MGR-3", "allocate_slots", lambda u, r: allocation(r, 0)
+    ),
+    IllegalOperation(
+        "negative tokens", "KV-ERR-2", "allocate_slots", lambda u, r: allocation(r, -1)
+    ),
+    IllegalOperation(
+        "negative lookahead",
+        "KV-ERR-2",
+        "allocate_slots",
+        lambda u, r: allocation(r, 1, num_lookahead_tokens=-1),
+    ),
+    IllegalOperation("a hit that is not cached", "KV-MGR-8", "allocate_slots", _uncached_hit),
+    IllegalOperation("null as a hit", "KV-MGR-8", "allocate_slots", lambda u, r: _hit_of(u, r, 0)),
+    IllegalOperation(
+        "a hit outside the pool",
+        "KV-ERR-3",
+        "allocate_slots",
+        lambda u, r: _hit_of(u, r, u.config.kv_cache.num_blocks),
+    ),
+    IllegalOperation(
+        "evict block -1", "KV-ERR-3", "evict_blocks", lambda u, r: {"block_ids": [-1]}, False
+    ),
+    IllegalOperation("evict outside the pool", "KV-ERR-3", "evict_blocks", _outside, False),
+    IllegalOperation("free outside the pool", "KV-ERR-3", "free_blocks", _outside, False),
+    IllegalOperation("free what was not popped", "KV-POOL-9", "free_blocks", _not_popped, False),
+    IllegalOperation("cache more than there is", "KV-MGR-11", "cache_blocks", _too_much_to_cache),
+)
+"""The illegal calls of programs, by number."""
