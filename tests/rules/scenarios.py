@@ -24,6 +24,7 @@ CONFIGS = (
     {"specs": [sliding(2, 3)]},
     {"specs": [full(2), sliding(4, 5)]},
     {"specs": [full(2), mamba(4)]},
+    {"specs": [full(2), mamba(4, "align", speculative=1)]},
 )
 """One group and several, with windows, state, drops, and caching off."""
 

@@ -264,6 +264,28 @@ def test_external_tokens_of_a_running_request_are_covered_by_its_new_blocks(
     assert cached_count(manager, request) == 3
 
 
+@pytest.mark.rule("KV-GRP-9")
+def test_a_request_with_blocks_but_no_entry_gets_no_external_tokens(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """List 1 for 3 tokens and no entry: neither external tokens nor hits."""
+    manager = make_manager(6, 4)
+    admit(manager, make_request(manager, "cached", range(4)))
+    request = make_request(manager, "r", range(12))
+    manager.allocate_slots(request, 3, delay_cache_blocks=True)
+    assert cached_count(manager, request) is None
+    before = manager.snapshot()
+    hit = {"num_new_computed_tokens": 4, "new_computed_blocks": KVCacheBlocks(((1,),))}
+    for field, arguments in (
+        ("num_external_computed_tokens", {"num_external_computed_tokens": 4}),
+        ("new_computed_blocks", hit),
+    ):
+        with pytest.raises(InvalidArgumentError) as caught:
+            manager.allocate_slots(request, 1, **arguments)  # type: ignore[arg-type]  # any
+        assert caught.value.field == field
+    assert manager.snapshot() == before
+
+
 @pytest.mark.rule("KV-GRP-10", "KV-MGR-16")
 def test_new_blocks_are_queued_for_zeroing_and_hits_are_not(story: Story) -> None:
     """After a took 1, 2, 3 and b hit 1 and 2, the queue is 1, 2, 3, 4."""
