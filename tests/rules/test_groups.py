@@ -281,7 +281,7 @@ def test_a_request_with_blocks_but_no_entry_gets_no_external_tokens(
         ("new_computed_blocks", hit),
     ):
         with pytest.raises(InvalidArgumentError) as caught:
-            manager.allocate_slots(request, 1, **arguments)  # type: ignore[arg-type]  # any
+            manager.allocate_slots(request, 1, **arguments)
         assert caught.value.field == field
     assert manager.snapshot() == before
 
