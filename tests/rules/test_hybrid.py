@@ -1,0 +1,366 @@
+"""KV-COORD: several groups with caching on, and the hit that they agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pytest
+
+from kvspec.blocks import PrefixHit
+from kvspec.errors import ConfigError, UnsupportedError
+from kvspec.interface import KVCacheManager
+from kvspec.request import Request
+from kvspec.specs import LayerSpec, MLAAttentionSpec
+from tests.rules.builders import MakeManager, MakeRequest, admit, full, run_on
+from tests.rules.specs import cached_positions, counts_of, keep_cached, lists_of, mamba, sliding
+
+
+@dataclass(frozen=True)
+class Cached:
+    """A manager in which exactly the given positions of one text of 60 tokens are cached."""
+
+    manager: KVCacheManager
+    request: Request
+    lists: list[list[int]]
+
+    def hit(self) -> PrefixHit:
+        """The hit of the same text; L = 59."""
+        return self.manager.get_computed_blocks(self.request)
+
+    def expected(self, length: int, kept: Sequence[Sequence[int]]) -> PrefixHit:
+        """A hit of this length that answers, per group, the blocks of these positions."""
+        hit = self.hit()
+        blocks = [
+            [blocks[i] if i in positions else 0 for i in range(len(got))]
+            for blocks, positions, got in zip(self.lists, kept, hit.blocks.to_lists(), strict=True)
+        ]
+        return PrefixHit(type(hit.blocks)(tuple(blocks)), length, hit.uncached_common_prefix_tokens)
+
+
+Cache: TypeAlias = Callable[..., Cached]
+
+
+@pytest.fixture
+def cache(make_manager: MakeManager, make_request: MakeRequest) -> Cache:
+    """`cache(specs, positions, **config)`: a `Cached`."""
+
+    def build(specs: Sequence[LayerSpec], positions: Sequence[set[int]], **config: Any) -> Cached:
+        manager = make_manager(150, specs=specs, **config)
+        request = make_request(manager, "first", range(60))
+        assert manager.allocate_slots(request, 60) is not None
+        for group, kept in enumerate(positions):
+            keep_cached(manager, request, kept, group)
+            assert set(cached_positions(manager, request, group)) == kept
+        return Cached(manager, request, lists_of(manager, request))
+
+    return build
+
+
+def first(n: int) -> set[int]:
+    """Positions 0 … n - 1."""
+    return set(range(n))
+
+
+THREE_KINDS: tuple[LayerSpec, ...] = (full(4), sliding(4, 6), mamba(8))
+THREE_CACHED = (first(14), {2, 3, 4, 5, 6, 7, 10, 11}, {0, 1, 2, 3, 4, 6})
+
+
+@pytest.mark.rule("KV-COORD-3", "KV-ERR-5")
+@pytest.mark.parametrize("num_groups", [2, 3])
+def test_several_groups_of_one_spec_are_refused(make_manager: MakeManager, num_groups: int) -> None:
+    """With caching on they belong into one group; with caching off they are legal."""
+    with pytest.raises(ConfigError) as caught:
+        make_manager(20, specs=[full(4)] * num_groups)
+    assert caught.value.field == "kv_cache.groups"
+    make_manager(20, specs=[full(4)] * num_groups, enable_caching=False)
+    make_manager(20, specs=[*[full(4)] * num_groups, sliding(4, 8)])
+
+
+@pytest.mark.rule("KV-COORD-3", "KV-CFG-6", "KV-ERR-5")
+@pytest.mark.parametrize("field", ["dcp_world_size", "pcp_world_size"])
+@pytest.mark.parametrize("caching", [True, False])
+def test_context_parallelism_of_several_groups_is_refused(
+    make_manager: MakeManager, field: str, caching: bool
+) -> None:
+    """Full attention and a window on 2 ranks."""
+    specs = [full(4), sliding(4, 8)]
+    ranks: dict[str, Any] = {field: 2}
+    with pytest.raises(ConfigError) as caught:
+        make_manager(20, specs=specs, enable_caching=caching, **ranks)
+    assert (caught.value.field, caught.value.value) == (field, 2)
+
+
+@pytest.mark.rule("KV-COORD-4")
+def test_groups_with_equal_specs_are_looked_up_jointly(cache: Cache) -> None:
+    """Full 1 and 4: of 0 … 3, 5 and 0 … 4 the joint hit is 0 … 3; windows 0 and 2 likewise."""
+    specs = [sliding(4, 6), full(4), sliding(4, 6), mamba(4), full(4)]
+    cached = cache(specs, [first(14), {0, 1, 2, 3, 5}, first(14), first(14), first(5)])
+    assert cached.hit() == cached.expected(16, [{2, 3}, first(4), {2, 3}, {3}, first(4)])
+    assert cached.hit().uncached_common_prefix_tokens == 0
+    cached = cache(specs, [first(14), first(14), first(14) - {3}, first(14), first(4)])
+    assert cached.hit() == cached.expected(12, [{1, 2}, first(3), {1, 2}, {2}, first(3)])
+
+
+@pytest.mark.rule("KV-COORD-4", "KV-CFG-8")
+@pytest.mark.parametrize("flagged", [0, 2])
+def test_one_flag_counts_for_all_groups_of_a_spec(cache: Cache, flagged: int) -> None:
+    """Windows 0 and 2 drop both, whichever is flagged; full attention between them does not."""
+    specs = [sliding(4, 6), full(4), sliding(4, 6)]
+    cached = cache(specs, [first(10), first(14), first(10)], eagle_groups=[flagged])
+    lengths = cached.manager.find_longest_cache_hit_per_group(cached.request, 59)
+    assert lengths.hit_lengths_tokens == (36, 56, 36)
+
+
+@pytest.mark.rule("KV-COORD-4", "KV-COORD-12")
+@pytest.mark.parametrize(
+    "spec", [full(4), MLAAttentionSpec(4, 1, 8, "float16")], ids=["plain", "mla"]
+)
+def test_full_attention_is_asked_first(cache: Cache, spec: LayerSpec) -> None:
+    """Configured last, it still bounds the window: 56 was its answer, 24 is the hit."""
+    cached = cache([sliding(4, 6), spec], [first(6), first(14)])
+    hit = cached.hit()
+    assert (hit.hit_length_tokens, hit.uncached_common_prefix_tokens) == (24, 32)
+
+
+@pytest.mark.rule("KV-COORD-4", "KV-COORD-12")
+@pytest.mark.parametrize(("order", "uncached"), [((0, 1), 32), ((1, 0), 0)])
+def test_other_groups_are_asked_in_the_order_of_first_members(
+    cache: Cache, order: tuple[int, int], uncached: int
+) -> None:
+    """The state after 40 counts as answered only if Mamba is asked before the window."""
+    both = [(mamba(4), {1, 9}), (sliding(4, 6), {0, 1})]
+    specs, positions = zip(*(both[i] for i in order), strict=True)
+    hit = cache(specs, positions).hit()
+    assert (hit.hit_length_tokens, hit.uncached_common_prefix_tokens) == (8, uncached)
+
+
+@pytest.mark.rule("KV-COORD-5", "KV-COORD-10", "KV-COORD-12")
+def test_groups_are_asked_again_until_all_agree(cache: Cache) -> None:
+    """56, 48, 40 in the first round; 32 in the second; the third shortens nothing."""
+    cached = cache(THREE_KINDS, THREE_CACHED)
+    assert cached.hit() == cached.expected(32, [first(8), {6, 7}, {3}])
+    assert cached.hit().uncached_common_prefix_tokens == 24
+
+
+@pytest.mark.rule("KV-COORD-5", "KV-GRP-8")
+def test_an_agreed_hit_is_taken_by_all_groups(cache: Cache, make_request: MakeRequest) -> None:
+    """The lists of the second request begin with the 8, 8 and 4 entries of the answer."""
+    cached = cache(THREE_KINDS, THREE_CACHED)
+    cached.manager.new_step_starts()
+    request = make_request(cached.manager, "second", range(60))
+    hit = cached.manager.get_computed_blocks(request).blocks.to_lists()
+    assert admit(cached.manager, request) is not None
+    lists = lists_of(cached.manager, request)
+    assert [blocks[:n] for blocks, n in zip(lists, (8, 8, 4), strict=True)] == hit
+    assert [len(blocks) for blocks in lists] == [15, 15, 8]
+
+
+@pytest.mark.rule("KV-COORD-6", "KV-FULL-3")
+def test_full_attention_drops_its_block_once(cache: Cache) -> None:
+    """Flagged, 13 of 14 blocks are cut to 48; three rounds later the hit is 32, not less."""
+    cached = cache(THREE_KINDS, THREE_CACHED, eagle_groups=[0])
+    assert cached.hit() == cached.expected(32, [first(8), {6, 7}, {3}])
+    assert cached.hit().uncached_common_prefix_tokens == 48 - 32
+
+
+@pytest.mark.rule("KV-COORD-7", "KV-COORD-8", "KV-COORD-12")
+def test_an_eagle_group_drops_again_at_another_length(cache: Cache) -> None:
+    """52, 44, 28 in the first round; 20 in the second, dropped anew; the third confirms."""
+    specs = [full(4), sliding(4, 6), sliding(4, 10)]
+    positions = [first(13), {2, 3, 4, 5, 7, 8, 9, 10, 11}, {1, 2, 3, 4, 5, 6, 8, 9}]
+    cached = cache(specs, positions, eagle_groups=[1])
+    assert cached.hit() == cached.expected(20, [first(5), {3, 4}, {2, 3, 4}])
+    assert cached.hit().uncached_common_prefix_tokens == 32
+
+
+@pytest.mark.rule("KV-COORD-7")
+@pytest.mark.parametrize(("cached_blocks", "length"), [(11, 40), (10, 36), (14, 40)])
+def test_an_eagle_group_looks_one_block_further(
+    cache: Cache, cached_blocks: int, length: int
+) -> None:
+    """Full has 40 tokens. The window keeps 40 if its block 10 is there too, and then drops it."""
+    cached = cache([full(4), sliding(4, 6)], [first(10), first(cached_blocks)], eagle_groups=[1])
+    assert cached.hit().hit_length_tokens == length
+
+
+@pytest.mark.rule("KV-COORD-7", "KV-MGR-1")
+def test_an_eagle_group_never_looks_beyond_the_limit(
+    cache: Cache, make_request: MakeRequest
+) -> None:
+    """48 tokens, L = 47: block 11 would end at 48, so the window drops block 10: 40."""
+    cached = cache([full(4), sliding(4, 6)], [first(14), first(14)], eagle_groups=[1])
+    for num_tokens, length in ((48, 40), (49, 44), (52, 44), (53, 48)):
+        request = make_request(cached.manager, "r", range(num_tokens))
+        assert cached.manager.get_computed_blocks(request).hit_length_tokens == length
+
+
+@pytest.mark.rule("KV-COORD-8")
+def test_a_flagged_mamba_group_looks_no_further_and_drops_nothing(cache: Cache) -> None:
+    """Full drops one of 13 blocks, 48; the state after 56 does not count, the one after 40 does."""
+    for states in ({0, 1, 2, 3, 4}, {4, 6}):
+        cached = cache([full(4), mamba(8)], [first(13), states], use_eagle=True)
+        assert cached.hit() == cached.expected(40, [first(10), {4}])
+        assert cached.hit().uncached_common_prefix_tokens == 8
+
+
+@pytest.mark.rule("KV-COORD-8")
+def test_the_first_look_up_of_a_flagged_mamba_group_clears_nothing(cache: Cache) -> None:
+    """Window: 52, its block 13 dropped. Mamba: 40. The window stays marked: 8, 9 confirm 40."""
+    specs = [full(4), sliding(4, 6), mamba(4)]
+    positions = [first(13), first(14) - {10}, {9}]
+    cached = cache(specs, positions, eagle_groups=[1, 2])
+    assert cached.hit() == cached.expected(40, [first(10), {8, 9}, {9}])
+
+
+@pytest.mark.rule("KV-COORD-8")
+def test_a_mamba_group_without_a_flag_clears_the_marks(cache: Cache) -> None:
+    """The same with Mamba unflagged: the window must drop anew at 40, and 10 is not there."""
+    specs = [full(4), sliding(4, 6), mamba(4)]
+    positions = [first(13), first(14) - {10}, {8, 9}]
+    cached = cache(specs, positions, eagle_groups=[1])
+    assert cached.hit() == cached.expected(36, [first(9), {7, 8}, {8}])
+
+
+@pytest.mark.rule("KV-COORD-9")
+@pytest.mark.parametrize(("limit", "lengths"), [(59, (56, 48, 56)), (47, (40, 32, 40))])
+def test_every_group_tells_its_own_hit(
+    cache: Cache, limit: int, lengths: tuple[int, int, int]
+) -> None:
+    """For 59 tokens 56, 48 and 56, where the agreed hit is 32."""
+    cached = cache(THREE_KINDS, THREE_CACHED)
+    found = cached.manager.find_longest_cache_hit_per_group(cached.request, limit)
+    assert found.hit_lengths_tokens == lengths
+    sizes = (4, 4, 8)
+    assert tuple(
+        len(blocks) * size for blocks, size in zip(found.blocks.groups, sizes, strict=True)
+    ) == (lengths)
+
+
+@pytest.mark.rule("KV-COORD-9")
+def test_every_eagle_group_drops_its_own_block(cache: Cache) -> None:
+    """All flagged, block 9 of the window cached too: 48, 24, and 56 for Mamba."""
+    positions = [THREE_CACHED[0], {*THREE_CACHED[1], 9}, THREE_CACHED[2]]
+    cached = cache(THREE_KINDS, positions, use_eagle=True)
+    found = cached.manager.find_longest_cache_hit_per_group(cached.request, 59)
+    assert found.hit_lengths_tokens == (48, 24, 56)
+
+
+@pytest.mark.rule("KV-COORD-9", "KV-STAT-1")
+def test_a_look_up_per_group_ends_with_the_request_and_is_not_counted(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """Any limit above the request's tokens is as good as their number."""
+    manager = make_manager(40, specs=[full(4), sliding(4, 6)], log_stats=True)
+    request = make_request(manager, "r", range(16))
+    admit(manager, request)
+    manager.make_prefix_cache_stats()
+    for limit in (16, 17, 1000):
+        found = manager.find_longest_cache_hit_per_group(request, limit)
+        assert found.hit_lengths_tokens == (16, 16)
+    stats = manager.make_prefix_cache_stats()
+    assert stats is not None
+    assert stats.requests == 0
+
+
+@pytest.mark.rule("KV-COORD-9")
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"specs": [full(4)]},
+        {"specs": [full(4), sliding(4, 6)], "enable_caching": False},
+        {"specs": [], "enable_caching": False},
+    ],
+    ids=["one_group", "caching_off", "no_group"],
+)
+def test_a_look_up_per_group_needs_several_cached_groups(
+    make_manager: MakeManager, make_request: MakeRequest, config: dict[str, Any]
+) -> None:
+    """With one group, or nothing cached, there is nothing to tell apart."""
+    manager = make_manager(20, **config)
+    request = make_request(manager, "r", range(8))
+    with pytest.raises(UnsupportedError):
+        manager.find_longest_cache_hit_per_group(request, 8)
+
+
+@pytest.mark.rule("KV-COORD-10")
+def test_two_groups_without_full_attention_need_rounds(cache: Cache) -> None:
+    """Window 40, state 36; 7, 8 are not both there, so 24; the state after 24 agrees."""
+    cached = cache([sliding(4, 6), mamba(4)], [{3, 4, 5, 6, 8, 9}, {3, 5, 8}])
+    assert cached.hit() == cached.expected(24, [{4, 5}, {5}])
+
+
+@pytest.mark.rule("KV-COORD-10", "KV-COORD-11")
+def test_full_attention_and_one_other_need_one_round(cache: Cache) -> None:
+    """56, then 24: the first list is cut to 6 blocks."""
+    cached = cache([full(4), sliding(4, 6)], [first(14), {2, 3, 4, 5}])
+    assert cached.hit() == cached.expected(24, [first(6), {4, 5}])
+
+
+@pytest.mark.rule("KV-COORD-11")
+def test_every_full_attention_list_is_cut(cache: Cache) -> None:
+    """Blocks of 4, of 8, and a window: 24 tokens are lists of 6, 3 and 6."""
+    cached = cache([full(4), full(8), sliding(4, 6)], [first(14), first(7), {2, 3, 4, 5}])
+    assert cached.hit() == cached.expected(24, [first(6), first(3), {4, 5}])
+    assert [len(blocks) for blocks in cached.hit().blocks.groups] == [6, 3, 6]
+
+
+@pytest.mark.rule("KV-COORD-12", "KV-MGR-2")
+def test_the_uncached_common_prefix_is_none_where_nobody_searches(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """One group, caching off, and a request that skips reading; 0 in an empty hybrid."""
+    hybrid = [full(4), sliding(4, 6)]
+    for config, content, expected in (
+        ({"specs": [full(4)]}, {}, None),
+        ({"specs": hybrid, "enable_caching": False}, {}, None),
+        ({"specs": hybrid}, {"skip_reading_cache": True}, None),
+        ({"specs": hybrid}, {}, 0),
+    ):
+        manager = make_manager(40, **config)
+        request = make_request(manager, "r", range(16), **content)
+        hit = manager.get_computed_blocks(request)
+        assert hit.uncached_common_prefix_tokens == expected
+
+
+@pytest.mark.rule("KV-COORD-13", "KV-GRP-1")
+@pytest.mark.parametrize(
+    ("computed", "flagged", "plain"),
+    [
+        (14, None, None),
+        (18, (1, 4), (1, 4)),
+        (22, (1, 5), (1, 4)),
+        (28, (1, 5), (1, 4)),
+        (32, (2, 8), (2, 8)),
+        (36, (2, 9), (2, 8)),
+    ],
+)
+def test_caching_ends_at_a_boundary_and_one_block_later_with_eagle(
+    make_manager: MakeManager,
+    make_request: MakeRequest,
+    computed: int,
+    flagged: tuple[int, int] | None,
+    plain: tuple[int, int] | None,
+) -> None:
+    """Full with B = 16, a window with B = 4: counts at 22 tokens are 1 and 5, unflagged 1 and 4."""
+    for eagle_groups, counts in (([1], flagged), ([], plain)):
+        manager = make_manager(40, specs=[full(16), sliding(4, 6)], eagle_groups=eagle_groups)
+        request = make_request(manager, "r", range(40))
+        admit(manager, request, computed)
+        assert counts_of(manager, request) == (counts or (None, None))
+
+
+@pytest.mark.rule("KV-COORD-13", "KV-MGR-11")
+def test_caching_goes_on_where_it_ended(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """Flagged window: at 18 tokens 4 blocks, the fifth at 20, the next at 32."""
+    manager = make_manager(40, specs=[full(16), sliding(4, 6)], eagle_groups=[1])
+    request = make_request(manager, "r", range(40))
+    admit(manager, request, 18)
+    seen = []
+    for _ in range(18):
+        run_on(manager, request)
+        seen.append(counts_of(manager, request)[1])
+    assert seen == [4, *[5] * 12, *[8] * 4, 9]
