@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -29,7 +29,7 @@ class Cached:
         """The hit of the same text; L = 59."""
         return self.manager.get_computed_blocks(self.request)
 
-    def expected(self, length: int, kept: Sequence[Sequence[int]]) -> PrefixHit:
+    def expected(self, length: int, kept: Sequence[Collection[int]]) -> PrefixHit:
         """A hit of this length that answers, per group, the blocks of these positions."""
         hit = self.hit()
         blocks = [
