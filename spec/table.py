@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 README = "spec/README.md"
+# The sentences of the rules as package data: what `kvspec check` shows of a broken rule.
+SENTENCES = "spec/kvspec/data/rules.json"
 BEGIN, END = "<!-- table:begin -->", "<!-- table:end -->"
 
 HEADING = re.compile(r"^### (KV-[A-Z]+-[0-9]+) (\S.*)$", re.MULTILINE)
@@ -207,6 +210,13 @@ def make_table(rules: list[Rule], citations: list[Citation]) -> str:
     return "\n".join(rows)
 
 
+def sentences(rules: list[Rule]) -> str:
+    """Rule id -> sentence, as JSON."""
+    return (
+        json.dumps({rule.id: rule.sentence for rule in rules}, indent=1, ensure_ascii=False) + "\n"
+    )
+
+
 def _list(places: Iterator[str]) -> str:
     return ", ".join(dict.fromkeys(places)) or "–"
 
@@ -241,15 +251,20 @@ def main(args: list[str]) -> int:
     rules, citations = find_rules(), find_citations()
     if options.rule:
         return show(options.rule, rules, citations)
-    path = ROOT / README
-    text = path.read_text(encoding="utf-8")
-    current = with_table(text, make_table(rules, citations))
+    readme = (ROOT / README).read_text(encoding="utf-8")
+    current = {
+        README: with_table(readme, make_table(rules, citations)),
+        SENTENCES: sentences(rules),
+    }
     if not options.check:
-        path.write_text(current, encoding="utf-8")
+        for name, text in current.items():
+            (ROOT / name).write_text(text, encoding="utf-8")
         return 0
     found = problems(rules, citations)
-    if text != current:
-        found.append(f"{README}: the table is not current; run: python spec/table.py")
+    for name, text in current.items():
+        path = ROOT / name
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            found.append(f"{name} is not current; run: python spec/table.py")
     print("\n".join(found) or f"{len(rules)} rules, each with a test; the table is current")
     return 1 if found else 0
 

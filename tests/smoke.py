@@ -28,6 +28,7 @@ CALLS = (
     Call(("--help",), "Commands:"),
     Call(("--version",), "kvspec "),
     Call(("no-such-command",), "kvspec: error: ", exit_code=2),
+    Call(("check", "kvref", "--budget", "directed"), "kvref conforms at level identity"),
     Call(("doctor",), "implementation kvref"),
     Call(("doctor", "--json"), '"implementations"'),
     Call(("golden", "--impl", "kvref"), "0 failed"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,6 +10,7 @@ from typing import Any
 
 from kvspec.conformance.checks import CompareCheck, EventCheck, InvariantCheck, SafetyCheck
 from kvspec.conformance.runner import Check, Runner
+from kvspec.conformance.situations import SituationCounter
 from kvspec.conformance.steps import Program
 from kvspec.errors import InvariantViolation, KVSpecError
 from kvspec.interface import Implementation
@@ -41,10 +43,12 @@ def first_violation(
     subject: Implementation,
     level: Level,
     oracle: Implementation | None = None,
+    situations: Counter[str] | None = None,
 ) -> Violation | None:
     """Run a program; the first rule that is broken, or None.
 
     Levels above safety compare with `oracle`. Whatever exception the subject raises is its fault.
+    `situations` are counted up.
     """
     compared = oracle if level is not Level.SAFETY else None
     runner: Runner | None = None
@@ -53,6 +57,8 @@ def first_violation(
         checks: list[Check] = [SafetyCheck(runner), InvariantCheck()]
         if compared is not None:
             checks += [CompareCheck(exact_ids=level is Level.IDENTITY), EventCheck()]
+        if situations is not None:
+            checks.append(SituationCounter(situations))
         runner.checks = checks
         runner.run(program.steps)
     except InvariantViolation as found:

@@ -1,0 +1,10 @@
+"""Directed programs: the smallest story that shows each rule. Fast, deterministic, first."""
+
+from __future__ import annotations
+
+from kvspec.conformance.scenarios.groups import GROUP_SCENARIOS
+from kvspec.conformance.scenarios.single import SINGLE_SCENARIOS
+from kvspec.conformance.steps import Program
+
+SCENARIOS: tuple[Program, ...] = SINGLE_SCENARIOS + GROUP_SCENARIOS
+"""All of them, in the order in which they run."""

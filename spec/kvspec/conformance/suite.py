@@ -1,0 +1,236 @@
+"""The suite: directed programs first, random ones after, one verdict per rule."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from kvspec.config import ManagerConfig
+from kvspec.conformance.generators import programs
+from kvspec.conformance.mixed_configs import mixed_configs
+from kvspec.conformance.scenarios import SCENARIOS
+from kvspec.conformance.shrink import shrink
+from kvspec.conformance.situations import missed
+from kvspec.conformance.steps import Program
+from kvspec.conformance.verdicts import Level, Violation, first_violation
+from kvspec.interface import Feature, Implementation
+from kvspec.policy import Policy
+
+BATCH = 100
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long to look: random programs for `seconds`, at most `max_steps` steps each."""
+
+    seconds: float
+    max_steps: int
+
+
+BUDGETS = (
+    ("directed", Budget(0.0, 0)),
+    ("fast", Budget(20.0, 30)),
+    ("ci", Budget(180.0, 40)),
+    ("deep", Budget(1e9, 80)),
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to check.
+
+    `rules`: patterns of rule ids; `policy`: the subject's declared choices; `name`, `oracle`: how
+    subject and oracle are found again.
+    """
+
+    level: Level
+    budget: Budget
+    rules: tuple[str, ...] = ("*",)
+    seed: int = 0
+    policy: Policy = field(default_factory=Policy)
+    name: str = "kvref"
+    oracle: str = "kvref"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of it.
+
+    `violations`: the first, shrunk, of each broken (rule, check). `directed`, `random`: programs
+    run. `left_out`: directed programs that need what the subject does not have. `situations`: how
+    often each came up; `missed`: never.
+    """
+
+    subject: str
+    options: Options
+    violations: tuple[Violation, ...]
+    directed: int
+    random: int
+    left_out: tuple[str, ...]
+    situations: Counter[str]
+    seconds: float
+
+    @property
+    def conforms(self) -> bool:
+        """No rule was broken."""
+        return not self.violations
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """Situations that never came up."""
+        return missed(self.situations)
+
+
+def rule_sentences() -> dict[str, str]:
+    """Every rule of the contract: id -> sentence."""
+    text = files("kvspec").joinpath("data/rules.json").read_text(encoding="utf-8")
+    found: dict[str, str] = json.loads(text)
+    return found
+
+
+def supports(subject: Implementation, config: ManagerConfig) -> bool:
+    """Whether the subject says that it can serve this configuration."""
+    can = subject.capabilities
+    groups = config.kv_cache.groups
+    needed: list[tuple[bool, Feature]] = [
+        (len(groups) != 1, Feature.MULTIPLE_GROUPS),
+        (config.enable_caching, Feature.PREFIX_CACHING),
+        (config.enable_events, Feature.EVENTS),
+        (config.log_stats, Feature.STATISTICS),
+        (config.use_eagle or any(group.is_eagle_group for group in groups), Feature.EAGLE),
+        (config.dcp_world_size * config.pcp_world_size > 1, Feature.CONTEXT_PARALLEL),
+        (config.retention_interval_tokens is not None, Feature.RETENTION),
+    ]
+    types = {type(config.registry.resolve(group.spec)) for group in groups}
+    return (
+        types <= can.spec_types
+        and config.hash_function in can.hash_functions
+        and all(feature in can.features for wanted, feature in needed if wanted)
+    )
+
+
+def fitted(subject: Implementation, config: ManagerConfig, policy: Policy) -> ManagerConfig | None:
+    """The configuration without the switches the subject lacks; None if it still cannot."""
+    can = subject.capabilities.features
+    config = replace(
+        config,
+        policy=policy,
+        enable_events=config.enable_events and Feature.EVENTS in can,
+        log_stats=config.log_stats and Feature.STATISTICS in can,
+    )
+    return config if supports(subject, config) else None
+
+
+class Suite:
+    """One run of the suite. `progress` hears how far it is: (phase, share done)."""
+
+    def __init__(
+        self,
+        subject: Implementation,
+        oracle: Implementation | None,
+        options: Options,
+        progress: Callable[[str, float], None] = lambda phase, share: None,
+    ) -> None:
+        self.subject = subject
+        self.oracle = oracle
+        self.options = options
+        self.progress = progress
+        self.situations: Counter[str] = Counter()
+        self.violations: dict[tuple[str, str], Violation] = {}
+        self.left_out: list[str] = []
+        self.num_directed = self.num_random = 0
+
+    def run(self) -> Report:
+        """Directed programs, then random ones until the budget is spent."""
+        start = time.monotonic()
+        self._directed()
+        self._random(start)
+        return Report(
+            self.subject.capabilities.name,
+            self.options,
+            tuple(self.violations.values()),
+            self.num_directed,
+            self.num_random,
+            tuple(self.left_out),
+            self.situations,
+            time.monotonic() - start,
+        )
+
+    def _directed(self) -> None:
+        chosen = [program for program in SCENARIOS if self._is_wanted(program.rules)]
+        for number, program in enumerate(chosen):
+            self.progress("directed", number / len(chosen))
+            config = fitted(self.subject, program.config, self.options.policy)
+            if config is None:
+                self.left_out.append(program.name)
+                continue
+            self.num_directed += 1
+            violation = self._verdict(replace(program, config=config))
+            if violation is not None:
+                self._keep(violation)
+
+    def _random(self, start: float) -> None:
+        budget = self.options.budget
+        for batch in self._batches(start):
+
+            @seed(self.options.seed * 1_000_003 + batch)
+            @settings(
+                max_examples=BATCH,
+                deadline=None,
+                database=None,
+                phases=[Phase.generate],
+                suppress_health_check=list(HealthCheck),
+            )
+            @given(programs(mixed_configs(), budget.max_steps))
+            def search(program: Program) -> None:
+                if time.monotonic() - start > budget.seconds:
+                    return
+                config = fitted(self.subject, program.config, self.options.policy)
+                if config is None:
+                    return
+                self.num_random += 1
+                violation = self._verdict(replace(program, config=config))
+                if violation is not None and self._is_wanted((violation.rule,)):
+                    self._keep(violation)
+
+            search()
+
+    def _batches(self, start: float) -> Iterator[int]:
+        batch = 0
+        while (spent := time.monotonic() - start) < self.options.budget.seconds:
+            self.progress("random", spent / self.options.budget.seconds)
+            yield batch
+            batch += 1
+
+    def _verdict(self, program: Program) -> Violation | None:
+        return first_violation(
+            program, self.subject, self.options.level, self.oracle, self.situations
+        )
+
+    def _is_wanted(self, rules: Sequence[str]) -> bool:
+        return not rules or any(
+            fnmatch.fnmatchcase(rule, pattern) for rule in rules for pattern in self.options.rules
+        )
+
+    def _keep(self, violation: Violation) -> None:
+        """The first of each kind, made small."""
+        kind = (violation.rule, violation.name)
+        if kind in self.violations:
+            return
+        self.violations[kind] = violation
+
+        def fails(program: Program) -> bool:
+            again = first_violation(program, self.subject, self.options.level, self.oracle)
+            return again is not None and (again.rule, again.name) == kind
+
+        small = shrink(violation.program, fails, seconds=5.0)
+        again = first_violation(small, self.subject, self.options.level, self.oracle)
+        if again is not None:
+            self.violations[kind] = again

@@ -1,0 +1,94 @@
+"""Programs, levels and shrinking: what each level sees of a bug, and that nothing else is seen."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+import kvref
+from kvref.block_pool import BlockPool
+from kvref.implementation import ReferenceImplementation
+from kvspec.conformance.generators import programs
+from kvspec.conformance.mixed_configs import mixed_configs
+from kvspec.conformance.scenarios import SCENARIOS
+from kvspec.conformance.shrink import shrink
+from kvspec.conformance.situations import missed
+from kvspec.conformance.steps import Admit, Arrive, Program, Release
+from kvspec.conformance.verdicts import Level, first_violation
+from tests.machines import broken_pools
+from tests.machines.broken_pools import BROKEN_POOLS
+
+REFERENCE = kvref.implementation()
+
+# What a level cannot see: order of eviction is a policy below identity, ids below behaviour.
+UNSEEN: dict[Level, set[type[BlockPool]]] = {
+    Level.SAFETY: {
+        broken_pools.TakesFromTheBack,
+        broken_pools.HashedBlocksToTheFront,
+        broken_pools.UnhashedRunReversed,
+        broken_pools.EvictionFreesTheBlock,
+    },
+    Level.BEHAVIOUR: {broken_pools.UnhashedRunReversed},
+    Level.IDENTITY: set(),
+}
+
+
+@pytest.mark.parametrize("program", SCENARIOS, ids=lambda program: str(program.name))
+def test_the_reference_conforms_to_every_directed_program(program: Program) -> None:
+    """At every level."""
+    for level in Level:
+        assert first_violation(program, REFERENCE, level, REFERENCE) is None
+
+
+def test_directed_programs_reach_every_situation() -> None:
+    """A situation that never comes up is checked by nobody."""
+    counts: Counter[str] = Counter()
+    for program in SCENARIOS:
+        first_violation(program, REFERENCE, Level.SAFETY, None, counts)
+    assert missed(counts) == ()
+
+
+@pytest.mark.parametrize("level", list(Level))
+@pytest.mark.parametrize("broken", BROKEN_POOLS, ids=lambda pool: str(pool.__name__))
+def test_directed_programs_see_a_broken_pool(broken: type[BlockPool], level: Level) -> None:
+    """Except what is a policy at that level."""
+    subject = ReferenceImplementation(broken)
+    found = any(first_violation(program, subject, level, REFERENCE) for program in SCENARIOS)
+    assert found is (broken not in UNSEEN[level])
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(programs(mixed_configs(), 30))
+def test_random_programs_find_nothing_in_the_reference(program: Program) -> None:
+    """Lockstep with itself, and safety by shadow memory."""
+    assert first_violation(program, REFERENCE, Level.IDENTITY, REFERENCE) is None
+
+
+def test_shrinking_leaves_only_what_matters() -> None:
+    """Of a long story about a pool that leaks, the first request stays, as plain as can be."""
+    subject = ReferenceImplementation(broken_pools.LeaksUnhashedBlocks)
+    config = SCENARIOS[0].config
+    steps = tuple(
+        step for n in range(6) for step in (Arrive((n, n + 1, n + 2)), Admit(), Release())
+    )
+
+    def fails(program: Program) -> bool:
+        return first_violation(program, subject, Level.SAFETY) is not None
+
+    small = shrink(Program(config, steps), fails)
+    assert fails(small)
+    assert small.steps == (Arrive((0,)), Admit())  # the end of a program releases the rest
+
+
+def test_a_subject_that_crashes_is_a_verdict() -> None:
+    """Any exception of the subject is a violation, never one of ours."""
+
+    class Crashes(BlockPool):
+        def allocate(self, n: int) -> list[int]:
+            raise ZeroDivisionError("nonsense")
+
+    found = first_violation(SCENARIOS[0], ReferenceImplementation(Crashes), Level.SAFETY)
+    assert found is not None
+    assert "ZeroDivisionError" in found.detail
