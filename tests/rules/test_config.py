@@ -208,3 +208,28 @@ def test_use_eagle_flags_every_group_when_none_is(
     manager = make_manager(6, 4, use_eagle=use_eagle, eagle_groups=flagged)
     admit(manager, make_request(manager, "first", range(9)))
     assert hit_of(manager, make_request(manager, "r", range(9))) == hit
+
+
+@pytest.mark.rule("KV-CFG-8", "KV-FULL-3")
+@pytest.mark.parametrize(
+    ("use_eagle", "flagged", "lengths"),
+    [
+        (False, (), (12, 12)),
+        (True, (), (8, 8)),
+        (False, (1,), (12, 8)),
+        (True, (1,), (12, 8)),
+    ],
+)
+def test_one_flag_keeps_use_eagle_from_flagging_the_others(
+    make_manager: MakeManager,
+    make_request: MakeRequest,
+    use_eagle: bool,
+    flagged: tuple[int, ...],
+    lengths: tuple[int, int],
+) -> None:
+    """Of two groups with three blocks cached, only the flagged one drops; without a flag both."""
+    specs = [full(4), full(4, head_size=16)]
+    manager = make_manager(12, specs=specs, use_eagle=use_eagle, eagle_groups=flagged)
+    admit(manager, make_request(manager, "first", range(13)))
+    hits = manager.find_longest_cache_hit_per_group(make_request(manager, "r", range(13)), 12)
+    assert hits.hit_lengths_tokens == lengths

@@ -123,6 +123,8 @@ def test_a_hit_is_cut_to_a_multiple_of_the_alignment(
     hit = manager.get_computed_blocks(make_request(manager, "r", range(23)))
     assert hit.hit_length_tokens == 16
     assert [len(blocks) for blocks in hit.blocks.to_lists()] == [4, 2]
+    own = manager.find_longest_cache_hit_per_group(make_request(manager, "s", range(23)), 22)
+    assert own.hit_lengths_tokens == (16, 16)
 
 
 @pytest.mark.rule("KV-FULL-5", "KV-EVT-2")

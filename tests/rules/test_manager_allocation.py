@@ -264,6 +264,16 @@ def test_the_watermark_is_cut_towards_zero(
     assert (manager.allocate_slots(request, 12) is not None) is admitted
 
 
+@pytest.mark.rule("KV-MGR-9")
+def test_the_null_block_is_part_of_the_watermark(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """0.1 of 10 blocks is one block, although only 9 can be given away."""
+    manager = make_manager(10, 4, watermark=0.1)
+    assert manager.allocate_slots(make_request(manager, "r", range(36)), 36) is None
+    assert manager.allocate_slots(make_request(manager, "s", range(32)), 32) is not None
+
+
 # Caching.
 
 
