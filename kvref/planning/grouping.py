@@ -88,8 +88,8 @@ def split_by_spec(layers: Layers) -> tuple[KVCacheGroup, ...]:
 
 def padding_warnings(groups: Sequence[KVCacheGroup]) -> tuple[str, ...]:
     """One sentence per spec whose layers do not fill its groups (KV-PLAN-24)."""
-    if len(groups) < 2:
-        return ()
+    if len(groups) < 2 or any(isinstance(g.spec, UniformTypeKVCacheSpecs) for g in groups):
+        return ()  # side by side, a slot has only the pages it needs
     size = max(len(group.layer_names) for group in groups)
     missing: dict[LayerSpec, int] = {}
     present: dict[LayerSpec, int] = {}

@@ -39,6 +39,7 @@ def merge(specs: Sequence[LayerSpec]) -> LayerSpec:
     if isinstance(first, FullAttentionSpec):
         names = [name for name in spec_fields(first) if name not in FULL_ATTENTION_MAY_DIFFER]
         _must_agree(specs, tuple(names))
+        _must_fit(specs)
         return _merged_full([spec for spec in specs if isinstance(spec, FullAttentionSpec)])
     _must_agree(specs, tuple(spec_fields(first)))
     return first

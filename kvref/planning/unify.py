@@ -130,13 +130,26 @@ def with_page_size(name: str, spec: LayerSpec, size: int) -> LayerSpec:
     if page == size:
         return spec
     if size % page == 0:
-        longer = replace(spec, block_size=spec.block_size * (size // page))
-        if page_size_bytes(longer) != size:
-            # A state's page does not grow with its block, nor does a page of given size.
-            raise PageSizeError(name, page, size, "its page does not grow with its block size")
-        return longer
+        return _with_longer_blocks(name, spec, size)
     if isinstance(spec, AttentionSpec) and spec.indexes_kv_by_block_stride:
         return replace(spec, page_size_padded=size)
     raise PageSizeError(
         name, page, size, "it does not divide that, and padding needs indexes_kv_by_block_stride"
     )
+
+
+def _with_longer_blocks(name: str, spec: LayerSpec, size: int) -> LayerSpec:
+    """The spec with blocks so long that a page has `size` bytes.
+
+    A state's page does not grow with its block, nor does one of given size; sink tokens must still
+    fill whole blocks.
+    """
+    page = page_size_bytes(spec)
+    try:
+        longer = replace(spec, block_size=spec.block_size * (size // page))
+        grown = page_size_bytes(longer)
+    except ConfigError as error:
+        raise PageSizeError(name, page, size, f"with longer blocks, {error}") from None
+    if grown != size:
+        raise PageSizeError(name, page, size, "its page does not grow with its block size")
+    return longer

@@ -8,6 +8,7 @@ import pytest
 
 from kvspec.discovery import find_implementation
 from kvspec.interface import Implementation
+from kvspec.planning import Planner
 from tests.rules.builders import (
     MakeManager,
     MakeRequest,
@@ -36,6 +37,14 @@ def make_manager(implementation: Implementation) -> MakeManager:
 def make_request(implementation: Implementation) -> MakeRequest:
     """`make_request(manager, request_id, token_ids, **content)`."""
     return partial(new_request, implementation)
+
+
+@pytest.fixture(scope="session")
+def planner(implementation: Implementation) -> Planner:
+    """The implementation's planner."""
+    found = implementation.planner
+    assert isinstance(found, Planner)
+    return found
 
 
 @pytest.fixture

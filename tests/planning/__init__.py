@@ -1,0 +1,1 @@
+"""Tests of planning as a whole: properties, and broken planners they must catch."""
