@@ -1,0 +1,1 @@
+"""The longest hit stated by enumeration, against implementations on random caches."""

@@ -1,0 +1,134 @@
+"""Every look-up of every length, on random caches, against the enumeration."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from kvspec.config import ManagerConfig
+from kvspec.discovery import find_implementation
+from kvspec.interface import Implementation, KVCacheManager
+from kvspec.specs import ChunkedLocalAttentionSpec, LayerSpec, MambaSpec, SlidingWindowSpec
+from tests.brute_force.agreement import Cache, agreed_hit, attention_groups, own_hits
+from tests.brute_force.caching import cached_positions
+from tests.brute_force.worlds import (
+    Lived,
+    Placed,
+    ask,
+    configs,
+    lived_worlds,
+    placed_worlds,
+    text_length,
+)
+
+MANY = 4 * settings().max_examples
+"""Each example is asked some twenty questions; with --deep there are 30 times as many examples."""
+
+
+@pytest.fixture(params=["kvref"], scope="module")
+def implementation(request: pytest.FixtureRequest) -> Implementation:
+    """Every implementation there is."""
+    return find_implementation(request.param)
+
+
+def compare_all_lengths(implementation: Implementation, manager: KVCacheManager) -> int:
+    """All lengths of the text, agreed and per group; how many look-ups were compared."""
+    config = manager.config
+    longest = text_length(config)
+    text = ask(implementation, manager, longest)
+    cache = Cache(config, manager.snapshot(), text.block_hashes)
+    compared = 0
+    for limit in range(longest):
+        request = ask(implementation, manager, limit + 1)
+        expected = agreed_hit(cache, limit)
+        assert manager.get_computed_blocks(request) == expected, f"L = {limit}"
+        compared += 1
+        if expected.hit_length_tokens > 0:
+            event("a hit")
+        if expected.uncached_common_prefix_tokens:
+            event("a group had more than the hit")
+        if len(config.kv_cache.groups) > 1:
+            own = manager.find_longest_cache_hit_per_group(text, limit)
+            assert own == own_hits(cache, limit), f"per group, at most {limit}"
+            compared += 1
+    return compared
+
+
+@pytest.mark.rule(
+    *(f"KV-FULL-{n}" for n in (2, 3, 4)),
+    *(f"KV-SW-{n}" for n in (2, 3, 4, 5, 6)),
+    *("KV-CHUNK-2", "KV-MAMBA-3", "KV-POOL-13", "KV-HASH-5", "KV-HASH-6", "KV-COORD-2"),
+    *(f"KV-COORD-{n}" for n in range(4, 13)),
+)
+@given(world=placed_worlds())
+@settings(max_examples=MANY)
+def test_hits_are_what_enumeration_finds_in_any_cache(
+    implementation: Implementation, world: Placed
+) -> None:
+    """Any positions of any groups cached, also such as no request leaves behind."""
+    event(f"{len(attention_groups(world.config))} attention groups")
+    compare_all_lengths(implementation, world.build(implementation))
+
+
+def tokens_read(spec: LayerSpec, token: int) -> range:
+    """The tokens before it whose KV, or whose state, the computation of `token` reads."""
+    if isinstance(spec, SlidingWindowSpec):
+        return range(max(0, token - spec.sliding_window + 1), token)
+    if isinstance(spec, ChunkedLocalAttentionSpec):
+        return range(token // spec.attention_chunk_size * spec.attention_chunk_size, token)
+    if isinstance(spec, MambaSpec):
+        return range(max(0, token - 1), token)
+    return range(token)
+
+
+@pytest.mark.rule("KV-COORD-5", "KV-COORD-8", "KV-COORD-10", "KV-COORD-11", "KV-MGR-1")
+@given(world=placed_worlds())
+def test_a_hit_has_all_that_the_next_token_reads(
+    implementation: Implementation, world: Placed
+) -> None:
+    """However the search went: aligned, below the last token, and sufficient in every group."""
+    manager = world.build(implementation)
+    config = manager.config
+    text = ask(implementation, manager, text_length(config))
+    cache = Cache(config, manager.snapshot(), text.block_hashes)
+    for num_tokens in range(1, text.num_tokens + 1):
+        hit = manager.get_computed_blocks(ask(implementation, manager, num_tokens))
+        length = hit.hit_length_tokens
+        assert length < num_tokens
+        assert length % (config.scheduler_block_size_tokens or 1) == 0
+        for index, group in enumerate(config.kv_cache.groups):
+            blocks, size = hit.blocks.groups[index], group.spec.block_size
+            assert len(blocks) * size == length
+            for position in {token // size for token in tokens_read(group.spec, length)}:
+                assert blocks[position] == cache.block(group.spec, index, position)
+
+
+@pytest.mark.rule("KV-COORD-5", "KV-COORD-13", "KV-RET-1", "KV-SW-2", "KV-CHUNK-2", "KV-MAMBA-3")
+@given(world=lived_worlds())
+@settings(max_examples=MANY)
+def test_hits_are_what_enumeration_finds_in_a_used_cache(
+    implementation: Implementation, world: Lived
+) -> None:
+    """Requests came and went, with retention or without; then blocks were evicted by id."""
+    event(f"{len(attention_groups(world.config))} attention groups")
+    compare_all_lengths(implementation, world.build(implementation))
+
+
+@pytest.mark.rule(
+    *(f"KV-RET-{n}" for n in range(1, 6)),
+    *("KV-FULL-6", "KV-CHUNK-4", "KV-SW-6", "KV-COORD-13", "KV-GRP-11"),
+)
+@given(config=configs(lived=True), num_tokens=st.integers(1, 40))
+def test_what_is_cached_is_what_boundaries_need(
+    implementation: Implementation, config: ManagerConfig, num_tokens: int
+) -> None:
+    """A prompt computed at once; null positions, of align-mode Mamba, are never cached."""
+    manager = implementation.create(config)
+    request = ask(implementation, manager, num_tokens)
+    assert manager.allocate_slots(request, num_tokens) is not None
+    keys = manager.snapshot().block_keys
+    for group, blocks in enumerate(manager.get_blocks(request).to_lists()):
+        cached = {position for position, block in enumerate(blocks) if keys[block]}
+        there = {position for position, block in enumerate(blocks) if block}
+        assert cached == cached_positions(manager.config, group, num_tokens) & there

@@ -1,0 +1,223 @@
+"""Random caches: configurations of one to four groups, and states with any blocks cached."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from kvspec.blocks import KVCacheBlocks
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.interface import Implementation, KVCacheManager
+from kvspec.policy import Policy
+from kvspec.request import Request, RequestInput
+from kvspec.snapshot import Snapshot
+from kvspec.specs import LayerSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec
+from tests.rules.builders import full
+from tests.rules.specs import chunked, mamba, sliding, sliding_mla
+
+MAX_BLOCKS = 10
+"""Blocks of the smallest size in a text: enumeration doubles with each."""
+
+BLOCK_SIZES = ((1,), (2,), (2,), (3,), (1, 2), (2, 4), (2, 4), (2, 3), (1, 3), (1, 2, 4))
+
+
+@st.composite
+def specs(draw: st.DrawFn, sizes: Sequence[int]) -> LayerSpec:
+    """One spec of any cached type."""
+    size = draw(st.sampled_from(sizes))
+    kind = draw(st.sampled_from(("full", "window", "window", "mamba", "mla", "chunk")))
+    if kind == "full":
+        return full(size, head_size=draw(st.sampled_from((8, 16))))
+    if kind == "mla":
+        return MLAAttentionSpec(size, 1, 8, "float16")
+    if kind == "window":
+        window = draw(st.integers(1, 4 * size + 2))
+        return sliding_mla(size, window) if draw(st.booleans()) else sliding(size, window)
+    if kind == "chunk" and len(sizes) == 1:
+        return chunked(size, size * draw(st.integers(1, 4)))
+    return mamba(size, draw(st.sampled_from(("none", "all", "align"))))
+
+
+@st.composite
+def configs(draw: st.DrawFn, *, min_groups: int = 1, lived: bool = False) -> ManagerConfig:
+    """A configuration that can be served: 1 to 4 groups, equal specs and eagle flags among them."""
+    sizes = draw(st.sampled_from(BLOCK_SIZES))
+    num_groups = st.sampled_from([n for n in (1, 2, 2, 3, 3, 3, 4, 4) if n >= min_groups])
+    listed = [draw(specs(sizes)) for _ in range(draw(num_groups))]
+    if len(listed) > 2 and draw(st.booleans()):
+        listed[-1] = listed[0]
+    if len(set(listed)) == 1:
+        listed = listed[:1] if min_groups == 1 else [*listed, mamba(2 * listed[0].block_size)]
+    if len({spec.block_size for spec in listed}) > 1:
+        listed = [
+            s if s.kind != "chunked_local_attention" else sliding(s.block_size, 4) for s in listed
+        ]
+        if len(set(listed)) == 1:
+            listed = listed[:1]
+    has_chunks = any(spec.kind == "chunked_local_attention" for spec in listed)
+    groups = tuple(
+        KVCacheGroup(
+            (f"layer{i}",),
+            spec,
+            is_eagle_group=spec.kind != "chunked_local_attention" and draw(st.integers(0, 3)) == 0,
+        )
+        for i, spec in enumerate(listed)
+    )
+    alignment = math.lcm(*(spec.block_size for spec in listed))
+    common = math.gcd(*(spec.block_size for spec in listed))
+    retention = None
+    if lived and any(isinstance(spec, (SlidingWindowSpec, MambaSpec)) for spec in listed):
+        retention = draw(st.sampled_from((None, None, 0, alignment, 2 * alignment)))
+    return ManagerConfig(
+        KVCacheConfig(200, groups),
+        max_model_len_tokens=1000,
+        hash_seed="0",
+        use_eagle=not has_chunks and draw(st.integers(0, 4)) == 0,
+        hash_block_size_tokens=draw(
+            st.sampled_from([None, *(h for h in range(1, common) if common % h == 0)])
+        ),
+        retention_interval_tokens=retention,
+        policy=Policy(chunked_null_prefix_is_hit=draw(st.integers(0, 3)) > 0),
+    )
+
+
+def text_length(config: ManagerConfig) -> int:
+    """Tokens of the text, one more than what its full blocks hold."""
+    return MAX_BLOCKS * min(g.spec.block_size for g in config.kv_cache.groups) + 1
+
+
+def ask(implementation: Implementation, manager: KVCacheManager, num_tokens: int) -> Request:
+    """A request for the first tokens of the text."""
+    return implementation.make_request(manager, RequestInput("asks", range(num_tokens)))
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A state put there: group g holds `copies[g][i]` cached copies of position i, all free."""
+
+    config: ManagerConfig
+    copies: tuple[tuple[int, ...], ...]
+
+    def build(self, implementation: Implementation) -> KVCacheManager:
+        """A manager in this state."""
+        empty = implementation.create(self.config, check_invariants=False)
+        config = empty.config
+        hash_size = config.hash_block_size_tokens or 1
+        hashes = ask(implementation, empty, text_length(config)).block_hashes
+        keys: list[tuple[bytes, ...]] = [()]
+        covered = [0]
+        order: dict[bytes, tuple[int, ...]] = {}
+        for group, positions in enumerate(self.copies):
+            size = config.kv_cache.groups[group].spec.block_size
+            for position, number in enumerate(positions):
+                key = hashes[(position + 1) * size // hash_size - 1] + group.to_bytes(4, "big")
+                blocks = range(len(keys), len(keys) + number)
+                if number:
+                    order[key] = tuple(reversed(blocks))
+                keys += [(key,)] * number
+                covered += [(position + 1) * size] * number
+        num_blocks = config.kv_cache.num_blocks
+        num_missing = num_blocks - len(keys)
+        return implementation.restore(
+            self.config,
+            Snapshot(
+                num_blocks=num_blocks,
+                free_queue=tuple(range(1, num_blocks)),
+                ref_counts=(0,) * num_blocks,
+                block_keys=(*keys, *[()] * num_missing),
+                lookup_order=order,
+                covered_tokens=(*covered, *[0] * num_missing),
+                none_hash=empty.none_hash,
+                requests={},
+                new_block_ids=((),) * len(self.copies),
+                step_keys=(frozenset[bytes](),) * len(self.copies),
+            ),
+        )
+
+
+@st.composite
+def placed_worlds(draw: st.DrawFn) -> Placed:
+    """Any positions cached, most of them, some twice."""
+    config = draw(configs())
+    copies: list[tuple[int, ...]] = []
+    for group in config.kv_cache.groups:
+        how_many = draw(st.sampled_from(((0, 1), (0, 1, 1, 1), (0, *[1] * 8, 2), (1,))))
+        num_blocks = (text_length(config) - 1) // group.spec.block_size
+        copies.append(tuple(draw(st.sampled_from(how_many)) for _ in range(num_blocks)))
+    return Placed(config, tuple(copies))
+
+
+@dataclass(frozen=True)
+class Life:
+    """One request of the past: tokens shared with the text, all its tokens, its steps, its end."""
+
+    shared: int
+    num_tokens: int
+    first_step: int
+    uses_hits: bool
+    is_freed: bool
+
+
+@dataclass(frozen=True)
+class Lived:
+    """A state that requests left behind, after which every block in `evicted` lost its keys."""
+
+    config: ManagerConfig
+    lives: tuple[Life, ...]
+    evicted: frozenset[int]
+
+    def build(self, implementation: Implementation) -> KVCacheManager:
+        """A manager in this state."""
+        manager = implementation.create(self.config)
+        for number, life in enumerate(self.lives):
+            self.live(implementation, manager, number, life)
+        manager.evict_blocks(sorted(self.evicted))
+        return manager
+
+    def live(
+        self, implementation: Implementation, manager: KVCacheManager, number: int, life: Life
+    ) -> None:
+        """One request, computed in two steps."""
+        tokens = [
+            token if token < life.shared else 1000 * (number + 1) + token
+            for token in range(life.num_tokens)
+        ]
+        request = implementation.make_request(manager, RequestInput(f"r{number}", tokens))
+        manager.new_step_starts()
+        blocks, computed = KVCacheBlocks.empty(len(self.config.kv_cache.groups)), 0
+        if life.uses_hits:
+            hit = manager.get_computed_blocks(request)
+            blocks, computed = hit.blocks, hit.hit_length_tokens
+        step = min(life.first_step, life.num_tokens - computed)
+        done = manager.allocate_slots(
+            request, step, num_new_computed_tokens=computed, new_computed_blocks=blocks
+        )
+        assert done is not None
+        request.num_computed_tokens = computed + step
+        if request.num_computed_tokens < life.num_tokens:
+            manager.new_step_starts()
+            assert manager.allocate_slots(request, life.num_tokens - request.num_computed_tokens)
+        if life.is_freed:
+            manager.free(request)
+
+
+@st.composite
+def lived_worlds(draw: st.DrawFn) -> Lived:
+    """A few requests that share beginnings of the text, and then evictions by id."""
+    config = draw(configs(lived=True))
+    longest = text_length(config)
+    lives = [
+        Life(
+            shared=draw(st.sampled_from((longest, longest, draw(st.integers(0, longest))))),
+            num_tokens=(n := draw(st.sampled_from((longest, draw(st.integers(1, longest)))))),
+            first_step=draw(st.integers(1, n)),
+            uses_hits=draw(st.booleans()),
+            is_freed=draw(st.booleans()),
+        )
+        for _ in range(draw(st.integers(1, 4)))
+    ]
+    evicted = draw(st.frozensets(st.integers(1, 60), max_size=12))
+    return Lived(config, tuple(lives), evicted)
