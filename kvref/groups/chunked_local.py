@@ -53,5 +53,5 @@ class ChunkedLocalGroup(Group):
             for run, block in zip(found, blocks, strict=True):
                 run.append(block)
         if not found[0] and not self.context.null_prefix_is_hit:
-            return found  # by policy, nulls alone are no hit (KV-POL)
+            return found  # by policy, nulls alone are no hit (KV-POL-4)
         return [[NULL_BLOCK] * first + run for run in found]

@@ -308,6 +308,17 @@ def decode_planning_config(value: object, where: Where) -> PlanningConfig:
     )
 
 
+def under_policy(value: object, policy: Policy | None) -> object:
+    """`value` with `policy` in its `config`, unless that has one; None leaves it as it is.
+
+    What has no `config` is left as it is, too: its decoder says what is wrong.
+    """
+    config = value.get("config") if isinstance(value, dict) else None
+    if policy is None or not isinstance(value, dict) or not isinstance(config, dict):
+        return value
+    return {**value, "config": {"policy": encode_policy(policy), **config}}
+
+
 def encode_policy(policy: Policy) -> JSONObject:
     """Every member of the policy by its name."""
     return {field.name: getattr(policy, field.name) for field in fields(policy)}

@@ -8,6 +8,8 @@ from typing import Any
 
 from kvspec._json import Where
 from kvspec._jsonlines import read_objects, write_objects
+from kvspec.codec import under_policy
+from kvspec.policy import Policy
 from kvspec.record import (
     PLANNING_FORMAT,
     TRACE_FORMAT,
@@ -38,14 +40,19 @@ def read_header(path: Path) -> Header | PlanningHeader:
     raise Where(str(path)).error("empty; the first line must be a header")
 
 
-def read_trace(path: Path) -> Iterator[Header | Operation | Footer]:
-    """The header, every operation, and the footer, each checked when its turn comes."""
+def read_trace(
+    path: Path, *, policy: Policy | None = None
+) -> Iterator[Header | Operation | Footer]:
+    """The header, every operation, and the footer, each checked when its turn comes.
+
+    `policy` is that of a trace which names none; None: the profile `vllm-0.24`.
+    """
     lines = read_objects(path)
     header: Header | None = None
     operations = 0
     for where, value in lines:
         if header is None:
-            header = _trace_header(value, where)
+            header = _trace_header(under_policy(value, policy), where)
             continuity = _Continuity(header)
             yield header
         elif isinstance(value, dict) and value.get("type") == "footer":

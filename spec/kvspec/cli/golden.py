@@ -22,6 +22,7 @@ from kvspec.golden.select import (
 )
 from kvspec.golden.trace import replay_trace
 from kvspec.interface import Implementation
+from kvspec.profile import RECORDS_PROFILE, Profile, find_profile
 
 
 @click.command()
@@ -40,6 +41,13 @@ from kvspec.interface import Implementation
 @click.option(
     "--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write a report."
 )
+@click.option(
+    "--profile",
+    default=RECORDS_PROFILE,
+    show_default=True,
+    metavar="NAME_OR_FILE",
+    help="Policies of records that name none: a shipped profile or a TOML file.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Show passed files and uncut values, too.")
 @click.option("--fail-fast", is_flag=True, help="Stop at the first failure.")
 def command(
@@ -48,6 +56,7 @@ def command(
     scenarios: tuple[str, ...],
     single_group: str | None,
     json_path: Path | None,
+    profile: str,
     verbose: bool,
     fail_fast: bool,
 ) -> int:
@@ -57,12 +66,14 @@ def command(
     one, the records that kvspec brings along are replayed. Every answer and the state after it
     must be as recorded; the first difference ends a trace. Of an error only the class is compared
     (in planning records an AssertionError stands for any typed error), never the message. A record
-    marked with a quirk ends its trace as passed.
+    marked with a quirk ends its trace as passed. --profile says what holds where a record names no
+    policy of its own.
 
     The last line counts traces and planning records. Exit code 0: all passed, 1: some failed,
     2: could not run.
     """
     implementation = find_implementation(name)
+    chosen_profile = find_profile(profile)
     candidates = find(paths or [shipped_records()])
     chosen = choose(candidates, scenarios, single_group)
     if not chosen:
@@ -70,11 +81,16 @@ def command(
         fail(f"no trace passes the filters; scenarios here: {known}")
     console = progress_console() if str(json_path) == "-" else output_console()
     results: list[Result] = []
-    for result in _replay(chosen, implementation, fail_fast=fail_fast):
+    for result in _replay(chosen, implementation, chosen_profile, fail_fast=fail_fast):
         results.append(result)
         for line in result_lines(result, verbose=verbose):
             console.print(line, markup=False, soft_wrap=True)
-    report = Report(implementation.capabilities.name, tuple(results), len(chosen) - len(results))
+    report = Report(
+        implementation.capabilities.name,
+        tuple(results),
+        len(chosen) - len(results),
+        profile=chosen_profile.name,
+    )
     if json_path is not None:
         write_json(report.to_json(), json_path)
     for line in report.closing_lines():
@@ -83,7 +99,11 @@ def command(
 
 
 def _replay(
-    chosen: list[Candidate], implementation: Implementation, *, fail_fast: bool
+    chosen: list[Candidate],
+    implementation: Implementation,
+    profile: Profile,
+    *,
+    fail_fast: bool,
 ) -> Iterator[Result]:
     """Replay one file after the other, with a bar on stderr where that is a terminal."""
     console = progress_console()
@@ -101,10 +121,10 @@ def _replay(
             progress.update(bar, description=candidate.path.name)
             if candidate.is_planning:
                 result: Result = replay_planning(
-                    candidate.path, implementation, fail_fast=fail_fast
+                    candidate.path, implementation, policy=profile.policy, fail_fast=fail_fast
                 )
             else:
-                result = replay_trace(candidate.path, implementation)
+                result = replay_trace(candidate.path, implementation, policy=profile.policy)
             progress.advance(bar)
             yield result
             if fail_fast and counts(result)[1]:

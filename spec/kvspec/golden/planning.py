@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvspec._json import Where, checked_members
+from kvspec.codec import under_policy
 from kvspec.errors import KVSpecError
 from kvspec.golden.compare import Difference, Mismatch, compare_values, describe_error
 from kvspec.golden.planning_functions import FUNCTIONS, Input, PlanningFunction
 from kvspec.interface import Implementation
 from kvspec.planning import Planner
+from kvspec.policy import Policy
 from kvspec.record import PlanningHeader, PlanningRecord
 from kvspec.record_file import read_planning
 
@@ -41,11 +43,16 @@ class PlanningResult:
 
 
 def replay_planning(
-    path: Path, implementation: Implementation, *, fail_fast: bool = False
+    path: Path,
+    implementation: Implementation,
+    *,
+    policy: Policy | None = None,
+    fail_fast: bool = False,
 ) -> PlanningResult:
     """Call the planner with every record of `path`. Raises FormatError where it is malformed.
 
-    `fail_fast` stops calling at the first mismatch; the rest of the file is still read.
+    `policy` is that of a record which names none; None: the profile `vllm-0.24`. `fail_fast` stops
+    calling at the first mismatch; the rest of the file is still read.
     """
     planner = implementation.planner
     reason = ""
@@ -57,7 +64,7 @@ def replay_planning(
         if isinstance(record, PlanningHeader):
             continue
         where = Where(str(path), record.line)
-        function, values = _prepare(record, where)
+        function, values = _prepare(record, where, policy)
         if record.quirks:
             left_out += 1
         elif planner is None:
@@ -71,12 +78,15 @@ def replay_planning(
     return PlanningResult(path, passed, failed, left_out, tuple(mismatches), reason)
 
 
-def _prepare(record: PlanningRecord, where: Where) -> tuple[PlanningFunction, Input]:
+def _prepare(
+    record: PlanningRecord, where: Where, policy: Policy | None
+) -> tuple[PlanningFunction, Input]:
     """The record's function and its decoded input."""
     if record.function not in FUNCTIONS:
         raise where.member("fn").error(f"unknown function {record.function!r}")
     function = FUNCTIONS[record.function]
-    return function, checked_members(record.input, where.member("input"), function.inputs, {})
+    given = under_policy(dict(record.input), policy)
+    return function, checked_members(given, where.member("input"), function.inputs, {})
 
 
 def _compare(

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from kvspec.golden.planning import PlanningResult
 from kvspec.golden.trace import TraceResult
+from kvspec.profile import RECORDS_PROFILE
 
 Result: TypeAlias = TraceResult | PlanningResult
 
@@ -19,12 +20,14 @@ SHOWN_MISMATCHES = 10
 class Report:
     """The results of a run. A trace counts as one, a planning file as its records.
 
-    `not_replayed`: files that were left when a run stopped at its first failure.
+    `not_replayed`: files that were left when a run stopped at its first failure. `profile`: the
+    name of the profile under which records without a policy were replayed.
     """
 
     implementation: str
     results: tuple[Result, ...]
     not_replayed: int = 0
+    profile: str = RECORDS_PROFILE
 
     @property
     def passed(self) -> int:
@@ -59,6 +62,7 @@ class Report:
         """The whole report; mismatches uncut."""
         return {
             "implementation": self.implementation,
+            "profile": self.profile,
             "passed": self.passed,
             "failed": self.failed,
             "left_out": self.left_out,

@@ -1,8 +1,9 @@
 """Replaying one trace: the same calls, and after each the same answer and the same state.
 
-Replays run under the profile in the header (`vllm-0.24` unless it says otherwise), with the
-implementation's own invariant checks on. The first mismatch ends a trace. A record marked with a
-quirk ends it too, as passed: from there on the recorded behaviour is not what the rules say.
+Replays run under the policy in the header (that of the profile `vllm-0.24`, or of the one that the
+caller names, where there is none), with the implementation's own invariant checks on. The first
+mismatch ends a trace. A record marked with a quirk ends it too, as passed: from there on the
+recorded behaviour is not what the rules say.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from kvspec.golden.compare import (
 from kvspec.golden.player import Outcome, Player
 from kvspec.golden.state import View, look
 from kvspec.interface import Implementation, KVCacheManager
+from kvspec.policy import Policy
 from kvspec.record import Footer, Header, Operation
 from kvspec.record_file import read_trace
 
@@ -92,12 +94,15 @@ class _Replay:
         )
 
 
-def replay_trace(path: Path, implementation: Implementation) -> TraceResult:
+def replay_trace(
+    path: Path, implementation: Implementation, *, policy: Policy | None = None
+) -> TraceResult:
     """Replay the trace in `path`. Raises FormatError where the file is malformed.
 
+    `policy` is that of a trace which names none; None: the profile `vllm-0.24`.
     The file is read to its end whatever happens, so that a malformed one is never called passed.
     """
-    lines = read_trace(path)
+    lines = read_trace(path, policy=policy)
     header = next(lines)
     if not isinstance(header, Header):
         raise TypeError("read_trace yields the header first")

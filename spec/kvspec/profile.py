@@ -1,0 +1,98 @@
+"""Profiles: TOML files in which an implementation declares its choices (KV-POL-1).
+
+    name = "my-engine"
+    version = "2.3"
+    description = "What my engine does where the rules leave a choice."
+
+    [policy]
+    unhashed_freed_to = "back"
+
+`spec/rules/policies.md` describes the format and every choice.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from kvspec._json import Where, checked_members, text
+from kvspec.codec import decode_policy
+from kvspec.errors import FormatError
+from kvspec.policy import Policy
+
+RECORDS_PROFILE = "vllm-0.24"
+"""The profile of records that do not name their policy."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One implementation's choices: who made them, in which version, and why in a sentence."""
+
+    name: str
+    version: str
+    description: str
+    policy: Policy
+
+
+def read_profile(path: Path) -> Profile:
+    """The profile in a TOML file.
+
+    Raises FormatError, which names file and key, for a file that can't be read or is no TOML, for
+    an unknown or missing key and for a wrong value. A choice that is left out is that of the rules.
+    """
+    where = Where(str(path))
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise where.error(f"cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise where.error("is not UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise where.error(f"is not TOML: {error}") from None
+    found = checked_members(
+        document,
+        where,
+        {"name": _not_empty, "version": _not_empty, "description": text},
+        {"policy": decode_policy},
+    )
+    return Profile(
+        name=found["name"],
+        version=found["version"],
+        description=found["description"],
+        policy=found.get("policy", Policy()),
+    )
+
+
+def shipped_profiles() -> tuple[str, ...]:
+    """The names of the profiles that are part of the package."""
+    return tuple(sorted(path.stem for path in _shipped_folder().glob("*.toml")))
+
+
+def find_profile(name_or_file: str) -> Profile:
+    """A shipped profile by its name, or the one in a file.
+
+    Raises FormatError for what is neither.
+    """
+    if name_or_file in shipped_profiles():
+        return read_profile(_shipped_folder() / f"{name_or_file}.toml")
+    path = Path(name_or_file)
+    if not path.exists():
+        shipped = ", ".join(shipped_profiles())
+        raise FormatError(
+            name_or_file, None, None, f"neither a shipped profile ({shipped}) nor a file"
+        )
+    return read_profile(path)
+
+
+def _shipped_folder() -> Path:
+    return Path(str(files("kvspec").joinpath("data", "profiles")))
+
+
+def _not_empty(value: object, where: Where) -> str:
+    """A text of at least one character."""
+    found = text(value, where)
+    if not found:
+        raise where.error("is empty")
+    return found
