@@ -1,0 +1,36 @@
+"""The state machine over random mixtures of groups, against the longest hit by enumeration."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+import kvref
+from kvspec.config import ManagerConfig
+from kvspec.conformance.mixed_machine import mixed_machine
+from kvspec.request import Request
+from kvspec.snapshot import Snapshot
+from tests.brute_force.agreement import Cache, agreed_hit
+
+
+def enumerated_hit(
+    config: ManagerConfig, state: Snapshot, request: Request, most_tokens: int
+) -> tuple[int, list[list[int]]]:
+    """The hit by enumeration of all block lists; nothing for a request that reads no cache."""
+    hit = agreed_hit(Cache(config, state, request.block_hashes), most_tokens)
+    return hit.hit_length_tokens, hit.blocks.to_lists()
+
+
+MACHINE = mixed_machine(kvref.implementation(), enumerated_hit)
+
+TestMixedGroups = MACHINE.TestCase
+TestMixedGroups.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.deep
+def test_fifty_thousand_operations_find_no_disagreement() -> None:
+    """2,000 runs of up to 40 calls: more than 50,000 operations on random configurations."""
+    run_state_machine_as_test(
+        MACHINE, settings=settings(max_examples=2_000, stateful_step_count=40, deadline=None)
+    )
