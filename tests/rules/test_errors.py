@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvspec.config import ManagerConfig
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import (
     BlockReleaseError,
     ConfigError,
@@ -25,6 +25,7 @@ from tests.rules.builders import (
     Story,
     admit,
     everything,
+    full,
     make_config,
     tell_story,
 )
@@ -149,6 +150,9 @@ def test_a_request_is_known_by_its_name(story: Story, make_request: MakeRequest)
         ({"residency_sample_rate": -0.1}, "residency_sample_rate"),
         ({"hash_function": "md5"}, "hash_function"),
         ({"hash_seed": 7}, "hash_seed"),
+        ({"hash_seed": "\ud83d"}, "hash_seed"),
+        ({"policy": None}, "policy"),
+        ({"registry": ()}, "registry"),
         ({"dcp_world_size": 0}, "dcp_world_size"),
         ({"enable_caching": 1}, "enable_caching"),
         ({"retention_interval_tokens": 1.0}, "retention_interval_tokens"),
@@ -158,6 +162,33 @@ def test_members_are_checked_when_the_value_is_made(members: dict[str, Any], fie
     """The ConfigError of `ManagerConfig` names the field."""
     with pytest.raises(ConfigError) as caught:
         make_config(**members)
+    assert caught.value.field == field
+
+
+@pytest.mark.rule("KV-ERR-5")
+@pytest.mark.parametrize("groups", [None, 7, [], ("layer",)])
+def test_groups_are_a_tuple_of_groups(groups: tuple[KVCacheGroup, ...]) -> None:
+    """Anything else is refused."""
+    with pytest.raises(ConfigError) as caught:
+        KVCacheConfig(6, groups)
+    assert caught.value.field == "groups"
+
+
+@pytest.mark.rule("KV-ERR-5")
+@pytest.mark.parametrize(
+    ("members", "field"),
+    [
+        ({"dtype": "float17"}, "dtype"),
+        ({"num_kv_heads": 0}, "num_kv_heads"),
+        ({"head_size": 8.0}, "head_size"),
+        ({"page_size_padded": 0}, "page_size_padded"),
+        ({"indexes_kv_by_block_stride": 1}, "indexes_kv_by_block_stride"),
+    ],
+)
+def test_members_of_a_spec_are_checked(members: dict[str, Any], field: str) -> None:
+    """The ConfigError of the spec names the field."""
+    with pytest.raises(ConfigError) as caught:
+        full(4, **members)
     assert caught.value.field == field
 
 

@@ -103,3 +103,11 @@ def test_hits_are_blocks_of_the_pool(story: Story, make_request: MakeRequest, ba
     with pytest.raises(UnknownBlockError):
         offer(story.manager, request, KVCacheBlocks(((1, bad),)), 8)
     assert story.manager.snapshot() == before
+
+
+@pytest.mark.rule("KV-MGR-8", "KV-ERR-2")
+@pytest.mark.parametrize("bad", [None, 7, True])
+def test_blocks_are_one_sequence_per_group(bad: tuple[tuple[int, ...], ...]) -> None:
+    """What cannot be a list of lists is refused when the value is made."""
+    with pytest.raises(InvalidArgumentError):
+        KVCacheBlocks(bad)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Implementation
-from kvspec.request import MultimodalItem, RequestInput
+from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestInput
 from tests.rules.builders import (
     MakeManager,
     MakeRequest,
@@ -69,6 +70,58 @@ def test_making_a_request_changes_no_manager(
     before = everything(manager)
     make_request(manager, "r", range(100))
     assert everything(manager) == before
+
+
+HALF_A_PAIR = "\ud83d"
+"""Half of a surrogate pair: a str of Python that no UTF-8 text contains."""
+
+
+@pytest.mark.rule("KV-REQ-1", "KV-HASH-2", "KV-ERR-2")
+@pytest.mark.parametrize(
+    ("members", "field"),
+    [
+        ({"request_id": HALF_A_PAIR}, "request_id"),
+        ({"cache_salt": HALF_A_PAIR}, "cache_salt"),
+        ({"cache_salt": b"salt"}, "cache_salt"),
+        ({"prompt_token_ids": None}, "prompt_token_ids"),
+        ({"prompt_token_ids": 7}, "prompt_token_ids"),
+        ({"lora": "sql"}, "lora"),
+        ({"multimodal": None}, "multimodal"),
+        ({"multimodal": ("img",)}, "multimodal"),
+        ({"prompt_embeddings": b"1234"}, "prompt_embeddings"),
+        ({"skip_reading_cache": 1}, "skip_reading_cache"),
+    ],
+)
+def test_a_request_has_no_other_content(members: dict[str, object], field: str) -> None:
+    """What has another type, or a text that has no hash, is refused when the value is made."""
+    content: dict[str, Any] = {"request_id": "r", "prompt_token_ids": [1], **members}
+    with pytest.raises(InvalidArgumentError) as caught:
+        RequestInput(**content)
+    assert caught.value.field == field
+
+
+@pytest.mark.rule("KV-REQ-1", "KV-HASH-9", "KV-HASH-10")
+@pytest.mark.parametrize(
+    ("part", "arguments", "field"),
+    [
+        (LoRA, ("", 1), "lora.name"),
+        (LoRA, (HALF_A_PAIR, 1), "lora.name"),
+        (LoRA, ("sql", -1), "lora.id"),
+        (MultimodalItem, (7, 0, 1), "identifier"),
+        (MultimodalItem, (HALF_A_PAIR, 0, 1), "identifier"),
+        (PromptEmbeddings, (b"123", 2), "data"),
+        (PromptEmbeddings, ("12", 2), "data"),
+        (PromptEmbeddings, (None, 2), "data"),
+        (PromptEmbeddings, (b"12", 0), "bytes_per_token"),
+    ],
+)
+def test_the_parts_of_a_request_are_checked(
+    part: Callable[..., object], arguments: tuple[object, ...], field: str
+) -> None:
+    """Adapters, items and embeddings are refused as the request itself is."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        part(*arguments)
+    assert caught.value.field == field
 
 
 class ForeignRequest:
