@@ -8,9 +8,10 @@ recorded behaviour is not what the rules say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from kvspec.golden.compare import (
     Difference,
@@ -26,6 +27,9 @@ from kvspec.interface import Implementation, KVCacheManager
 from kvspec.policy import Policy
 from kvspec.record import Footer, Header, Operation
 from kvspec.record_file import read_trace
+
+Watch: TypeAlias = Callable[[Operation | None, View], None]
+"""Told the state after each operation as the implementation shows it; None: freshly built."""
 
 
 @dataclass(frozen=True)
@@ -95,18 +99,25 @@ class _Replay:
 
 
 def replay_trace(
-    path: Path, implementation: Implementation, *, policy: Policy | None = None
+    path: Path,
+    implementation: Implementation,
+    *,
+    policy: Policy | None = None,
+    watch: Watch | None = None,
 ) -> TraceResult:
     """Replay the trace in `path`. Raises FormatError where the file is malformed.
 
     `policy` is that of a trace which names none; None: the profile `vllm-0.24`.
     The file is read to its end whatever happens, so that a malformed one is never called passed.
+    `watch` sees every state, that of the first mismatch included.
     """
     lines = read_trace(path, policy=policy)
     header = next(lines)
     if not isinstance(header, Header):
         raise TypeError("read_trace yields the header first")
     replay, mismatch = _begin(str(path), header, implementation)
+    if watch is not None and replay is not None and replay.view is not None:
+        watch(None, replay.view)
     quirks: tuple[str, ...] = ()
     left_out = 0
     for operation in _operations(lines):
@@ -117,6 +128,8 @@ def replay_trace(
             left_out += 1
             continue
         mismatch = replay.step(operation)
+        if watch is not None and replay.view is not None:
+            watch(operation, replay.view)
     compared = 0 if replay is None else replay.compared
     return TraceResult(path, header, compared, left_out, quirks, mismatch)
 
