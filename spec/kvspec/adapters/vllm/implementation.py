@@ -1,0 +1,136 @@
+"""vLLM as an `Implementation`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kvspec.adapters.vllm.errors import NAME
+from kvspec.adapters.vllm.library import Library
+from kvspec.adapters.vllm.manager import VLLMManager
+from kvspec.adapters.vllm.specs import HASH_FUNCTIONS, SPEC_TYPES
+from kvspec.audit import AuditedManager, audited
+from kvspec.config import ManagerConfig
+from kvspec.errors import InvalidArgumentError, UnsupportedError
+from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
+from kvspec.planning import Planner
+from kvspec.request import Request, RequestInput, check_token_ids
+from kvspec.snapshot import Snapshot
+from kvspec.stats import PrefixCacheStats
+
+FEATURES = frozenset(
+    {
+        Feature.PREFIX_CACHING,
+        Feature.MULTIPLE_GROUPS,
+        Feature.EAGLE,
+        Feature.CONTEXT_PARALLEL,
+        Feature.EXTERNAL_TOKENS,
+        Feature.DELAYED_CACHING,
+        Feature.DEFERRED_FREE,
+        Feature.PARTIAL_BLOCKS,
+        Feature.RETENTION,
+        Feature.EVENTS,
+        Feature.STATISTICS,
+    }
+)
+"""Not residency (its clock cannot be given), copies and restoring (vLLM has none), planning."""
+
+
+class VLLMImplementation:
+    """See `kvspec.interface.Implementation` for what each call promises."""
+
+    def __init__(self, library: Library, *, keeps_uncached_prefix: bool = False) -> None:
+        self.library = library
+        self.keeps_uncached_prefix = keeps_uncached_prefix
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The block types that vLLM can build a manager for."""
+        return Capabilities(
+            name=NAME,
+            version=self.library.version,
+            spec_types=SPEC_TYPES,
+            hash_functions=frozenset(HASH_FUNCTIONS),
+            features=FEATURES,
+        )
+
+    def create(
+        self,
+        config: ManagerConfig,
+        *,
+        check_invariants: bool = True,
+        clock: Callable[[], int] | None = None,
+    ) -> KVCacheManager:
+        """A manager of vLLM's with a fresh pool. The clock is not used: nothing here is timed."""
+        manager: Any = VLLMManager(
+            self.library, config, keeps_uncached_prefix=self.keeps_uncached_prefix
+        )
+        return audited(manager) if check_invariants else manager
+
+    def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
+        """vLLM's request with the hashes of its prompt."""
+        return _inner(manager).make_request(request)
+
+    def append_tokens(
+        self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
+    ) -> None:
+        """Append tokens; vLLM hashes the blocks they complete."""
+        check_token_ids(token_ids)
+        _inner(manager).append_tokens(request, list(token_ids))
+
+    def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
+        """vLLM's window over the most recent requests."""
+        return VLLMHitRateWindow(self.library, max_requests)
+
+    @property
+    def planner(self) -> Planner | None:
+        """Not offered."""
+        return None
+
+    def clone(self, manager: KVCacheManager) -> KVCacheManager:
+        """Not offered."""
+        raise UnsupportedError(Feature.CLONE.value, NAME)
+
+    def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
+        """Not offered."""
+        raise UnsupportedError(Feature.RESTORE.value, NAME)
+
+
+class VLLMHitRateWindow:
+    """See `kvspec.interface.HitRateWindow`."""
+
+    def __init__(self, library: Library, max_requests: int) -> None:
+        self._stats_class = library.stats.PrefixCacheStats
+        self.inner = library.stats.CachingMetrics(max_requests)
+
+    def observe(self, stats: PrefixCacheStats) -> None:
+        """Take in one update."""
+        self.inner.observe(
+            self._stats_class(
+                reset=stats.reset,
+                requests=stats.requests,
+                queries=stats.queries_tokens,
+                hits=stats.hits_tokens,
+                preempted_requests=stats.preempted_requests,
+                preempted_queries=stats.preempted_queries_tokens,
+                preempted_hits=stats.preempted_hits_tokens,
+            )
+        )
+
+    @property
+    def num_requests(self) -> int:
+        """Requests in the window."""
+        return int(self.inner.aggregated_requests)
+
+    @property
+    def hit_rate(self) -> float:
+        """Hit tokens / queried tokens."""
+        return float(self.inner.hit_rate)
+
+
+def _inner(manager: KVCacheManager) -> VLLMManager:
+    """The adapter's manager inside `manager`."""
+    inner = manager.inner if isinstance(manager, AuditedManager) else manager
+    if not isinstance(inner, VLLMManager):
+        raise InvalidArgumentError("manager", manager, "made by this implementation's create")
+    return inner
