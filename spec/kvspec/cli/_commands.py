@@ -28,7 +28,10 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("check", "Show which rules an implementation breaks, with the smallest example of each."),
     Entry("doctor", "Show what is installed, what is missing, and how to get it."),
     Entry("golden", "Replay records against an implementation and show every difference."),
+    Entry("plan", "Show how a model's cache is laid out, and what it holds."),
     Entry("replay", "Replay a request trace and report hits, evictions, usage."),
+    Entry("serve", "Offer an implementation over stdin and stdout, for `--impl cmd:…`."),
+    Entry("view", "Make a page that shows a record step by step: blocks, requests, free queue."),
 )
 
 
