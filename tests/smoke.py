@@ -44,6 +44,11 @@ CALLS = (
         "hit rate",
         writes=("out.json", "out.svg", "out.html"),
     ),
+    Call(
+        ("view", "life_of_blocks", "-o", "record.html", "--impl", "kvref"),
+        "34 operations",
+        writes=("record.html",),
+    ),
     Call(("replay", "nowhere.jsonl", "--impl", "kvref"), "nowhere.jsonl", exit_code=2),
 )
 

@@ -1,0 +1,70 @@
+"""`kvspec view`: a record as one page to look at, step by step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kvspec.cli._support import fail, output_console, write_whole
+from kvspec.discovery import find_implementation
+from kvspec.golden.select import shipped_records
+from kvspec.view.model import NotShownError, load
+from kvspec.view.page import page
+
+
+@click.command()
+@click.argument("record", metavar="RECORD", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="FILE.html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The page.",
+)
+@click.option(
+    "--impl",
+    "name",
+    metavar="IMPL",
+    help="Replay on this implementation and show where it differs: kvref, or"
+    " package.module:factory. Needed for pools of more than 64 blocks.",
+)
+def command(record: Path, output: Path, name: str | None) -> int:
+    """Make a page that shows a record step by step: blocks, requests, free queue.
+
+    The page is one file; it needs no network. It shows what was asked and answered and the state
+    after each operation, marks hits, evictions, preemptions and refusals, and leads to each of them
+    by a button or a key. FILE.html#op=17 opens it at operation 17. RECORD is a record file, or
+    life_of_blocks or identities, which kvspec brings along.
+
+    With --impl the record is replayed, and the first difference is shown at its operation.
+
+    Exit code 0: the page was written (and nothing differs), 1: written, and the implementation
+    differs, 2: could not run.
+    """
+    implementation = None if name is None else find_implementation(name)
+    try:
+        recording = load(_file(record), implementation)
+    except NotShownError as error:
+        fail(str(error))
+    write_whole(output, page(recording).encode("utf-8"))
+    console = output_console()
+    console.print(
+        f"{output}: {len(recording.frames) - 1} operations of {record}",
+        markup=False,
+        soft_wrap=True,
+    )
+    for note in recording.notes:
+        console.print(note, markup=False, soft_wrap=True)
+    if recording.violation is not None:
+        console.print(recording.violation.text, markup=False, soft_wrap=True)
+        return 1
+    return 0
+
+
+def _file(record: Path) -> Path:
+    """The file of a record, which may be named as one of those that kvspec brings along."""
+    shipped = shipped_records() / f"{record.name}.jsonl"
+    named = len(record.parts) == 1 and not record.exists() and shipped.exists()
+    return shipped if named else record

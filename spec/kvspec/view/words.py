@@ -1,0 +1,49 @@
+"""Operations and groups in words, for a reader who does not know their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from kvspec.codec import encode_spec
+from kvspec.config import KVCacheGroup
+
+MEANINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "new_request": "A request arrives with its prompt.",
+        "append_tokens": "Tokens are added to the request.",
+        "get_computed_blocks": "Looks up how much of the request is already in the cache.",
+        "find_longest_cache_hit_per_group": "Looks up, for each group alone, how much is in the"
+        " cache.",
+        "allocate_slots": "Asks for blocks, so that the next tokens can be computed.",
+        "free": "Releases the request’s blocks; those with a key stay cached until evicted.",
+        "pop_blocks_for_free": "Takes the blocks from the request; they are released later.",
+        "free_blocks": "Releases blocks that were popped before.",
+        "remove_skipped_blocks": "Releases blocks that no later token can attend to.",
+        "cache_blocks": "Gives full blocks their keys, so that later look-ups find them.",
+        "evict_blocks": "Makes the cache forget these blocks.",
+        "reset_prefix_cache": "Makes the cache forget everything.",
+        "get_num_common_prefix_blocks": "Asks how many blocks all running requests share.",
+        "get_block_ids": "Asks which blocks the request holds.",
+        "get_num_blocks_to_allocate": "Asks how many blocks an allocation would take.",
+        "take_new_block_ids": "Asks which blocks must be zeroed before use.",
+        "new_step_starts": "A new scheduler step starts.",
+        "make_prefix_cache_stats": "Takes the look-up counters.",
+        "take_events": "Takes the events that were queued.",
+    }
+)
+"""What each operation is for."""
+
+
+def group_words(group: KVCacheGroup) -> str:
+    """A group in words: `sliding window, 4 tokens per block, window 8`."""
+    spec = encode_spec(group.spec)
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", spec["type"])
+    words = [word if word.isupper() else word.lower() for word in name.split() if word != "Spec"]
+    parts = [" ".join(words), f"{spec['block_size']} tokens per block"]
+    if spec.get("sliding_window") is not None:
+        parts.append(f"window {spec['sliding_window']}")
+    if spec.get("attention_chunk_size") is not None:
+        parts.append(f"chunk {spec['attention_chunk_size']}")
+    return ", ".join(parts)
