@@ -1,0 +1,73 @@
+"""Each vector passes on kvref, fails on the twin that undoes its right side, and is described."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvref import ReferenceImplementation
+from kvspec.golden.trace import replay_trace
+from tests.golden.tape import Tape
+from tests.section11.twins import twins
+from tests.section11.vectors import RECORDS, REFUSED, chunk_inside_block, folder
+
+VECTORS = tuple(sorted(path.name for path in folder().glob("*.jsonl")))
+
+
+def test_every_vector_has_its_origin_its_twin_and_its_line() -> None:
+    """Nothing is shipped that is not made here, and the other way round."""
+    assert tuple(sorted([*RECORDS, REFUSED])) == VECTORS
+    assert sorted(f"{name}.jsonl" for name in twins()) == list(VECTORS)
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_vector_made_again_is_the_same(name: str) -> None:
+    """Except for the version that made it."""
+    recorder = RECORDS[name]()
+    tape = Tape.read(folder() / name)
+    assert replace(recorder.header, source="") == replace(tape.header, source="")
+    assert recorder.operations == [replace(op, line=0) for op in tape.operations]
+
+
+def test_the_refused_configuration_made_again_is_the_same() -> None:
+    """The same configuration, and the same error."""
+    header = Tape.read(folder() / REFUSED).header
+    assert replace(header, source="") == replace(chunk_inside_block(), source="")
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_the_reference_passes(name: str) -> None:
+    """Every operation is compared."""
+    result = replay_trace(folder() / name, ReferenceImplementation())
+    assert result.passed
+    assert (result.compared, result.left_out) == (len(Tape.read(folder() / name).operations), 0)
+
+
+@pytest.mark.parametrize("name", twins())
+def test_its_twin_fails_at_the_record_that_the_readme_names(name: str) -> None:
+    """At that one and at none before."""
+    twin, record = twins()[name]
+    result = replay_trace(folder() / f"{name}.jsonl", twin)
+    assert result.mismatch is not None
+    where = "header" if record is None else f"operation {record},"
+    assert result.mismatch.what.startswith(where)
+    assert described(folder() / "README.md")[name] == record
+
+
+@pytest.mark.parametrize("name", twins())
+def test_a_twin_passes_the_other_vectors(name: str) -> None:
+    """It differs from kvref at its point only."""
+    twin, _ = twins()[name]
+    others = [vector for vector in VECTORS if vector != f"{name}.jsonl"]
+    failed = [v for v in others if not replay_trace(folder() / v, twin).passed]
+    assert failed == []
+
+
+def described(readme: Path) -> dict[str, int | None]:
+    """The vectors in the table of the README, each with the record where the difference shows."""
+    row = re.compile(r"^\| `(\w+)\.jsonl` \| (\w+)", re.MULTILINE)
+    rows = row.findall(readme.read_text(encoding="utf-8"))
+    return {name: None if record == "header" else int(record) for name, record in rows}
