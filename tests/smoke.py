@@ -8,6 +8,7 @@ reach, and test_packaging runs the same calls here. A command without a call bel
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ class Call:
     exit_code: int = 0
     writes: tuple[str, ...] = ()
 
+
+SERVE = "kvspec.cli serve kvref"
 
 CALLS = (
     Call(("--help",), "Commands:"),
@@ -49,6 +52,10 @@ CALLS = (
         "34 operations",
         writes=("record.html",),
     ),
+    Call(("serve", "kvref"), ""),
+    Call(("serve", "nowhere"), "unknown implementation 'nowhere'", exit_code=2),
+    Call(("golden", "--impl", f"cmd:{shlex.quote(sys.executable)} -I -m {SERVE}"), "0 failed"),
+    Call(("golden", "--impl", "cmd:no-such-program"), "can't be started", exit_code=2),
     Call(("replay", "nowhere.jsonl", "--impl", "kvref"), "nowhere.jsonl", exit_code=2),
 )
 

@@ -19,6 +19,7 @@ ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
     ("kvspec", frozenset({"kvspec"})),
     ("kvspec.cli", frozenset({"kvspec", "click", "rich"})),
     ("kvspec.workload", frozenset({"kvspec", "matplotlib", "zstandard"})),
+    ("kvspec.remote", frozenset({"kvspec", "cbor2"})),
     ("kvspec.conformance", frozenset({"kvspec", "hypothesis"})),
     ("kvref", frozenset({"kvspec", "kvref", "cbor2", "xxhash"})),
     ("kvfast", frozenset({"kvspec", "kvfast", "cbor2", "torch"})),

@@ -31,7 +31,7 @@ def read_objects(path: Path) -> Generator[tuple[Where, Any], None, None]:
             stream = gzip.GzipFile(fileobj=raw) if packed else raw
             for line, data in enumerate(stream, start=1):
                 where = Where(file, line)
-                yield where, _parse(data, where)
+                yield where, parse_line(data, where)
     except FileNotFoundError:
         raise FormatError(file, None, None, "no such file") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -40,8 +40,8 @@ def read_objects(path: Path) -> Generator[tuple[Where, Any], None, None]:
         raise FormatError(file, None, None, error.strerror or str(error)) from None
 
 
-def _parse(data: bytes, where: Where) -> Any:
-    """One line's JSON value."""
+def parse_line(data: bytes, where: Where) -> Any:
+    """One line's JSON value. Raises FormatError, whatever the bytes are."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         value = dict(pairs)
@@ -64,6 +64,8 @@ def _parse(data: bytes, where: Where) -> Any:
         return json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
     except json.JSONDecodeError as error:
         raise where.error(f"not JSON at column {error.colno}: {error.msg}") from None
+    except ValueError as error:  # an int of thousands of digits
+        raise where.error(str(error)) from None
     except RecursionError:
         raise where.error("nested too deeply") from None
 

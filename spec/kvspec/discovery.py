@@ -1,4 +1,5 @@
-"""Finding implementations: by the name they are installed under, or as `package.module:factory`.
+"""Finding implementations: by the name they are installed under, as `package.module:factory`, or as
+a program that speaks the protocol of `spec/protocol.md`.
 
 kvspec imports no implementation. Each registers a factory without arguments in the entry-point
 group `kvspec.implementations`.
@@ -27,10 +28,16 @@ def find_implementation(name: str) -> Implementation:
     """The implementation of that name, made by its factory.
 
     `name` is an installed name such as `kvref`, or `package.module:factory`. The module may also
-    stand in the current directory, which is then put last on `sys.path`. Raises
-    UnknownImplementationError, with the reason, when nothing is found or what is found does not
-    load or is no implementation.
+    stand in the current directory, which is then put last on `sys.path`. Or it is
+    `cmd:PROGRAM ARGS…`, see `kvspec.remote.client.connect`. Raises UnknownImplementationError, with
+    the reason, when nothing is found or what is found does not load or is no implementation, and
+    RemoteError when a program does not speak the protocol.
     """
+    if name.startswith(("cmd:", "cmd+")):
+        # Late: most uses start no program.
+        from kvspec.remote.client import connect
+
+        return connect(name)
     entry = _by_path(name) if ":" in name else _by_installed_name(name)
     try:
         made = entry.load()()

@@ -16,6 +16,7 @@ state exactly as it was (KV-ERR-2). Errors that a caller would catch as `ValueEr
     ├── UnsupportedError (NotImplementedError) a capability the implementation lacks
     ├── UnknownImplementationError (LookupError)
     ├── InvariantViolation                     the implementation, not the caller, is wrong
+    ├── RemoteError                            an implementation in a child process failed as such
     └── FormatError (ValueError)               a malformed file: record, trace, profile
 """
 
@@ -160,6 +161,22 @@ class InvariantViolation(KVSpecError):  # noqa: N818 (it says what happened; no 
         self.rule = rule
         self.detail = detail
         self.state = state
+
+
+class RemoteError(KVSpecError):
+    """An implementation in a child process did not answer as the protocol demands.
+
+    It died, hung, wrote what is no message or answered nonsense. `command` started it, `last` is
+    the last message sent, `problem` what came of it, `stderr` the end of its standard error.
+    """
+
+    def __init__(self, command: str, last: str, problem: str, stderr: str = "") -> None:
+        said = f"; it said on stderr: {stderr!r}" if stderr else ""
+        super().__init__(f"{command}: {problem} (last message: {last}){said}")
+        self.command = command
+        self.last = last
+        self.problem = problem
+        self.stderr = stderr
 
 
 class FormatError(KVSpecError, ValueError):

@@ -1,0 +1,155 @@
+"""Both framings of the protocol: messages to bytes and back.
+
+CBOR frames: a length of 4 big-endian bytes, then one CBOR map. JSON lines: one object per line. A
+message means the same in both: only what JSON can say occurs, bytes are lower-case hexadecimal.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, BinaryIO
+
+from kvspec._json import Where, shown
+from kvspec._jsonlines import parse_line
+
+FRAMINGS = ("cbor", "json")
+MAX_MESSAGE_BYTES = 2**24
+"""No message is longer, its frame not counted: bounds what a broken peer can make us hold."""
+
+LENGTH_BYTES = 4
+_MESSAGE = Where("message")
+
+
+def encode(message: dict[str, Any], framing: str) -> bytes:
+    """The message with its frame. Raises FormatError when it is too long."""
+    if framing == "json":
+        body = json.dumps(message, separators=(",", ":"), allow_nan=False).encode("ascii")
+        framed = body + b"\n"
+    else:
+        import cbor2
+
+        body = cbor2.dumps(message)
+        framed = len(body).to_bytes(LENGTH_BYTES, "big") + body
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise _MESSAGE.error(_too_long(len(body)))
+    return framed
+
+
+def decode(body: bytes, framing: str) -> dict[str, Any]:
+    """The message in a frame. Raises FormatError, whatever the bytes are."""
+    value = parse_line(body, _MESSAGE) if framing == "json" else _decode_cbor(body)
+    if not isinstance(value, dict):
+        raise _MESSAGE.error(f"{shown(value)} is not an object")
+    return value
+
+
+def _decode_cbor(body: bytes) -> Any:
+    """One CBOR value and nothing behind it."""
+    import io
+
+    import cbor2
+
+    stream = io.BytesIO(body)
+    try:
+        value = cbor2.load(stream)
+    except Exception as error:  # depth, memory, tags: the bytes come from a stranger
+        raise _MESSAGE.error(f"not CBOR: {type(error).__name__}: {error}") from None
+    rest = len(body) - stream.tell()
+    if rest:
+        raise _MESSAGE.error(f"{rest} bytes behind the CBOR value")
+    return value
+
+
+def _too_long(num_bytes: int) -> str:
+    return f"{num_bytes} bytes; a message has at most {MAX_MESSAGE_BYTES}"
+
+
+class MessageBuffer:
+    """Bytes as they come in, and the messages in them."""
+
+    def __init__(self, framing: str) -> None:
+        self.framing = framing
+        self._bytes = bytearray()
+        self._searched = 0
+
+    def __len__(self) -> int:
+        """Bytes that no message was made of yet."""
+        return len(self._bytes)
+
+    def feed(self, data: bytes) -> None:
+        """Bytes that came."""
+        self._bytes += data
+
+    def take(self) -> bytes | None:
+        """The body of the next message, or None until there is more.
+
+        Raises FormatError as soon as a message is known to be too long.
+        """
+        return self._take_line() if self.framing == "json" else self._take_frame()
+
+    def start(self, limit: int = 40) -> bytes:
+        """The first bytes, for an error."""
+        return bytes(self._bytes[:limit])
+
+    def _take_line(self) -> bytes | None:
+        end = self._bytes.find(b"\n", self._searched)
+        self._searched = len(self._bytes)
+        if end < 0 and len(self._bytes) <= MAX_MESSAGE_BYTES:
+            return None
+        size = len(self._bytes) if end < 0 else end
+        if size > MAX_MESSAGE_BYTES:
+            raise _MESSAGE.error(f"a line of at least {_too_long(size)}")
+        self._searched = 0
+        return self._cut(0, end, end + 1)
+
+    def _take_frame(self) -> bytes | None:
+        if len(self._bytes) < LENGTH_BYTES:
+            return None
+        size = int.from_bytes(self._bytes[:LENGTH_BYTES], "big")
+        if size > MAX_MESSAGE_BYTES:
+            raise _MESSAGE.error(f"a frame of {_too_long(size)}")
+        end = LENGTH_BYTES + size
+        return self._cut(LENGTH_BYTES, end, end) if len(self._bytes) >= end else None
+
+    def _cut(self, start: int, end: int, next_start: int) -> bytes:
+        body = bytes(self._bytes[start:end])
+        del self._bytes[:next_start]
+        return body
+
+
+class MessageStream:
+    """The server's side: messages read one after the other from a blocking stream."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source = source
+        self._first = source.read(1)
+        self.framing = "json" if self._first == b"{" else "cbor"
+
+    def next(self) -> bytes | None:
+        """The next message's body; None at the end. FormatError for a cut or too long one."""
+        begun, self._first = self._first, b""
+        if self.framing == "json":
+            return self._next_line(begun)
+        head = begun + self._source.read(LENGTH_BYTES - len(begun))
+        if not head:
+            return None
+        size = int.from_bytes(head, "big")
+        if len(head) < LENGTH_BYTES:
+            raise _MESSAGE.error("the stream ends inside a length")
+        if size > MAX_MESSAGE_BYTES:
+            raise _MESSAGE.error(f"a frame of {_too_long(size)}")
+        body = self._source.read(size)
+        if len(body) < size:
+            raise _MESSAGE.error(f"the stream ends after {len(body)} of {size} bytes")
+        return body
+
+    def _next_line(self, begun: bytes) -> bytes | None:
+        line = begun + self._source.readline(MAX_MESSAGE_BYTES + 1)
+        if not line:
+            return None
+        if not line.endswith(b"\n"):
+            cut = len(line) <= MAX_MESSAGE_BYTES
+            raise _MESSAGE.error(
+                "the stream ends inside a line" if cut else f"a line of {_too_long(len(line))}"
+            )
+        return line[:-1]

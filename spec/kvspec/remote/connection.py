@@ -1,0 +1,180 @@
+"""One conversation with a child process, from the handshake to its end."""
+
+from __future__ import annotations
+
+import shlex
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvspec._json import Where, anything, checked_members, members, shown
+from kvspec.errors import FormatError, RemoteError
+from kvspec.interface import Capabilities
+from kvspec.remote.child import Child, ChildFailure
+from kvspec.remote.codec import decode, encode
+from kvspec.remote.operations import HELLO_RESULT, MESSAGES, PROTOCOL_VERSION
+from kvspec.remote.values import decode_capabilities, decode_error
+
+DEFAULT_TIMEOUT_S = 30.0
+
+_DROP_AT_ONCE = 256
+"""Handles that nobody uses any more are told to the server this many at a time."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to talk to a child: its program and arguments, the framing, seconds for each answer."""
+
+    command: tuple[str, ...]
+    framing: str = "cbor"
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+    @property
+    def name(self) -> str:
+        """The command as one would type it."""
+        return shlex.join(self.command)
+
+
+class Connection:
+    """A child that speaks the protocol.
+
+    Every answer is checked. The first failure ends the child and the conversation: what a child
+    that broke the protocol once says afterwards means nothing.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._number = 0
+        self._last_handle = 0
+        self._last = "none"
+        self._failure: RemoteError | None = None
+        # Handles of values that were collected; the collector may run anywhere, so no message here.
+        self._dropped: deque[tuple[str, int]] = deque()
+        try:
+            self._child = Child(options.command, options.framing)
+        except (OSError, ValueError) as error:
+            problem = f"can't be started: {getattr(error, 'strerror', None) or error}"
+            raise RemoteError(options.name, "none", problem) from None
+        self.end: Callable[[], Any] = weakref.finalize(self, self._child.end)
+        self.capabilities = self._greet()
+
+    @property
+    def process_id(self) -> int:
+        """The child's process id."""
+        return self._child.process_id
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the conversation is over."""
+        return self._failure is not None
+
+    def _greet(self) -> Capabilities:
+        """The handshake."""
+        args = {"protocol": [PROTOCOL_VERSION], "client": "kvspec"}
+        answer = self.call("hello", args=args)
+        try:
+            where = Where("answer", field="result")
+            found = members(answer, where, HELLO_RESULT, answer)
+            for member, check in HELLO_RESULT.items():
+                check(found[member], where.member(member))
+            if found["protocol"] != PROTOCOL_VERSION:
+                raise where.member("protocol").error(f"{found['protocol']} was not offered")
+        except (FormatError, TypeError) as error:
+            raise self._fail(f"answered nonsense: {error}") from None
+        return decode_capabilities(found)
+
+    def new_handle(self) -> int:
+        """A handle that was never used in this conversation."""
+        self._last_handle += 1
+        return self._last_handle
+
+    def forget(self, owner: object, table: str, handle: int) -> None:
+        """Tell the server to drop the handle once `owner` is gone."""
+        weakref.finalize(owner, self._dropped.append, (table, handle)).atexit = False
+
+    def call(
+        self,
+        op: str,
+        *,
+        manager: int | None = None,
+        request: int | None = None,
+        owned: Mapping[str, Any] | None = None,
+        args: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Send one message and return its checked result.
+
+        Raises the error of the tree that the answer carries, or RemoteError.
+        """
+        if len(self._dropped) >= _DROP_AT_ONCE:
+            self._drop()
+        named = {"manager": manager, "request": request, "set": owned, "args": args}
+        message = {name: value for name, value in named.items() if value not in (None, {})}
+        return self._ask(op, message)
+
+    def _drop(self) -> None:
+        """Let the server forget what nobody here uses any more."""
+        handles: dict[str, list[int]] = {"managers": [], "requests": [], "windows": []}
+        while self._dropped:
+            table, handle = self._dropped.popleft()
+            handles[table].append(handle)
+        self._ask("drop", {"args": handles})
+
+    def _ask(self, op: str, named: Mapping[str, Any]) -> Any:
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        number, self._number = self._number, self._number + 1
+        # May raise for a message that is too long; then nothing was sent.
+        framed = encode({"id": number, "op": op, **named}, self.options.framing)
+        self._last = f"{op}, number {number}"
+        try:
+            body = self._child.exchange(framed, self.options.timeout_s)
+            answer = decode(body, self.options.framing)
+        except ChildFailure as failure:
+            raise self._fail(str(failure)) from None
+        except FormatError as error:
+            raise self._fail(f"wrote what is no message: {error.problem}") from None
+        except BaseException:
+            self._fail("interrupted")  # the answer would be taken for the next one
+            raise
+        return self._result(op, number, answer)
+
+    def _result(self, op: str, number: int, answer: dict[str, Any]) -> Any:
+        """The result in an answer, or its error raised."""
+        where = Where("answer")
+        try:
+            if answer.get("id") != number and "error" not in answer:
+                raise where.member("id").error(f"{shown(answer.get('id'))}, not {number}")
+            if "error" in answer:
+                checked_members(answer, where, {"id": anything, "error": anything}, {})
+                error = decode_error(answer["error"], where.member("error"))
+                if isinstance(error, tuple):
+                    raise self._refused(*error)
+                if answer["id"] != number:
+                    raise where.member("id").error(f"{shown(answer['id'])}, not {number}")
+                raise error
+            checked_members(answer, where, {"id": anything, "result": anything}, {})
+            return MESSAGES[op].result(answer["result"], where.member("result"))
+        except FormatError as error:
+            raise self._fail(f"answered nonsense: {error}") from None
+
+    def nonsense(self, what: str) -> RemoteError:
+        """An answer of the right shape that still can't be: the conversation ends."""
+        return self._fail(f"answered nonsense: {what}")
+
+    def _refused(self, kind: str, message: str) -> RemoteError:
+        """A failure of the implementation itself, or of a message that it does not know.
+
+        The conversation goes on: the server answered as it should.
+        """
+        problem = f"{kind}: {message}"
+        return RemoteError(self.options.name, self._last, problem, self._child.last_words())
+
+    def _fail(self, problem: str) -> RemoteError:
+        """End everything; the error to raise now and at every later call."""
+        self._child.end(grace_s=0.0)
+        self._failure = RemoteError(
+            self.options.name, self._last, problem, self._child.last_words()
+        )
+        return self._failure

@@ -1,0 +1,383 @@
+"""The values of the protocol: what records already write, and what only the protocol needs.
+
+Decoding is strict: FormatError names the member. Encoding takes what an implementation answered
+and raises TypeError or AttributeError for what cannot be meant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from operator import index
+from typing import Any
+
+from kvspec._json import (
+    Where,
+    boolean,
+    checked_members,
+    count,
+    hex_bytes,
+    integer,
+    list_of,
+    object_of,
+    optional,
+    shown,
+    structure,
+    text,
+)
+from kvspec.errors import (
+    BlockReleaseError,
+    CacheMemoryError,
+    ConfigError,
+    InvalidArgumentError,
+    InvariantViolation,
+    KVSpecError,
+    PageSizeError,
+    StaleHitError,
+    UnknownBlockError,
+    UnsupportedError,
+)
+from kvspec.interface import Capabilities, Feature
+from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestInput
+from kvspec.snapshot import MambaState, RequestState, Snapshot
+from kvspec.specs import SPEC_TYPES
+from kvspec.stats import ResidencySample
+
+_ARGUMENT = ("field", "value", "allowed")
+ERRORS: Mapping[type[KVSpecError], tuple[str, ...]] = {
+    PageSizeError: (*_ARGUMENT, "layer", "wanted"),
+    CacheMemoryError: (
+        *_ARGUMENT,
+        "max_model_len_tokens",
+        "needed_bytes",
+        "available_bytes",
+        "longest_tokens",
+    ),
+    StaleHitError: (*_ARGUMENT, "group", "index", "block_id"),
+    BlockReleaseError: (*_ARGUMENT, "block_id", "released", "held"),
+    ConfigError: _ARGUMENT,
+    InvalidArgumentError: _ARGUMENT,
+    UnknownBlockError: ("block_id", "num_blocks"),
+    UnsupportedError: ("capability", "implementation"),
+    InvariantViolation: ("invariant", "rule", "detail", "state"),
+    KVSpecError: (),
+}
+"""The errors that an answer may carry, and their members; subclasses before their bases."""
+
+INTERNAL_ERROR = "InternalError"
+"""The class of an answer when the implementation failed with an error outside the tree."""
+
+PROTOCOL_ERROR = "ProtocolError"
+"""The class of an answer to a message that is none; its field `reason` is one of `REASONS`."""
+
+REASONS = ("bad_message", "unknown_op", "unknown_handle", "version", "too_large")
+
+_TEXTS = frozenset(
+    {"field", "allowed", "layer", "capability", "implementation"}
+    | {"invariant", "rule", "detail", "state"}
+)
+_ANY = frozenset({"value", "block_id"})
+
+
+def carried(field: str, value: object) -> Any:
+    """The value as the protocol carries it; tuples become lists.
+
+    Raises InvalidArgumentError for what no message can say: other types, ints beyond 64 bits,
+    numbers that are not finite, text without a UTF-8 form.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if type(value) is int and -(2**63) <= value < 2**64:
+        return value
+    if type(value) is float and math.isfinite(value):
+        return value
+    if isinstance(value, str) and value.isascii():
+        return str(value)
+    if isinstance(value, str) and _has_utf8(value):
+        return str(value)
+    if isinstance(value, (list, tuple)):
+        return [carried(f"{field}[{position}]", item) for position, item in enumerate(value)]
+    raise InvalidArgumentError(field, value, "a value that the protocol can carry")
+
+
+def _has_utf8(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def ints(values: Iterable[Any]) -> list[int]:
+    """Plain ints: an implementation may answer with an array, never with floats."""
+    return [index(value) for value in values]
+
+
+def hexes(hashes: Iterable[bytes]) -> list[str]:
+    """Hashes as texts."""
+    return [block_hash.hex() for block_hash in hashes]
+
+
+# Errors.
+
+
+def encode_error(error: BaseException) -> dict[str, Any]:
+    """`{"class", "message", "fields"}`."""
+    for cls, members in ERRORS.items():
+        if isinstance(error, cls):
+            fields = {name: _error_member(getattr(error, name, None)) for name in members}
+            return {"class": cls.__name__, "message": _clean(str(error)), "fields": fields}
+    kind = type(error).__name__
+    message = _clean(f"{kind}: {error}")
+    return {"class": INTERNAL_ERROR, "message": message, "fields": {"type": kind}}
+
+
+def protocol_error(reason: str, message: str) -> dict[str, Any]:
+    """The answer to what is no message."""
+    return {"class": PROTOCOL_ERROR, "message": _clean(message), "fields": {"reason": reason}}
+
+
+def _error_member(value: object) -> Any:
+    """A member of an error; what can't be carried is shown instead."""
+    try:
+        return carried("", value)
+    except (InvalidArgumentError, RecursionError):
+        return _clean(shown(value, 1000))
+
+
+def _clean(message: str) -> str:
+    """Text that has a UTF-8 form."""
+    return message.encode(errors="backslashreplace").decode()
+
+
+def decode_error(value: object, where: Where) -> KVSpecError | tuple[str, str]:
+    """The error of the tree, or (class, message) of a failure that is none of it."""
+    found = checked_members(
+        value, where, {"class": text, "message": text, "fields": object_of(lambda v, _: v)}, {}
+    )
+    name, message, fields = found["class"], found["message"], found["fields"]
+    at = where.member("fields")
+    if name == INTERNAL_ERROR:
+        checked_members(fields, at, {"type": text}, {})
+        return name, message
+    if name == PROTOCOL_ERROR:
+        reason = checked_members(fields, at, {"reason": text}, {})["reason"]
+        return f"{name} {reason}", message
+    for cls, members in ERRORS.items():
+        if cls.__name__ == name:
+            checks = {
+                member: _carried_back if member in _ANY else text if member in _TEXTS else integer
+                for member in members
+            }
+            return _rebuilt(cls, message, checked_members(fields, at, checks, {}))
+    known = ", ".join([*(cls.__name__ for cls in ERRORS), INTERNAL_ERROR, PROTOCOL_ERROR])
+    raise where.member("class").error(f"unknown class {shown(name)}; known: {known}")
+
+
+def _carried_back(value: object, where: Where) -> Any:
+    try:
+        return carried("", value)
+    except (InvalidArgumentError, RecursionError):
+        raise where.error("not a value that JSON can say") from None
+
+
+def _rebuilt(cls: type[KVSpecError], message: str, fields: Mapping[str, Any]) -> KVSpecError:
+    """The error with the server's words; the constructors would make words of their own."""
+    error = cls.__new__(cls)
+    error.args = (message,)
+    for name, value in fields.items():
+        setattr(error, name, value)
+    return error
+
+
+# Capabilities.
+
+
+def encode_capabilities(capabilities: Capabilities) -> dict[str, Any]:
+    """What an implementation says of itself; custom specs are code and stay behind."""
+    types = {cls.__name__ for cls in capabilities.spec_types & frozenset(SPEC_TYPES)}
+    return {
+        "name": capabilities.name,
+        "version": capabilities.version,
+        "spec_types": sorted(types),
+        "hash_functions": sorted(capabilities.hash_functions),
+        "features": sorted(set(capabilities.features) - {Feature.CUSTOM_SPECS}),
+    }
+
+
+def decode_capabilities(value: Mapping[str, Any]) -> Capabilities:
+    """The capabilities in a hello's answer; names that we do not know are not ours to use."""
+    names = frozenset(value["spec_types"])
+    return Capabilities(
+        name=value["name"],
+        version=value["version"],
+        spec_types=frozenset(cls for cls in SPEC_TYPES if cls.__name__ in names),
+        hash_functions=frozenset(value["hash_functions"]),
+        features=frozenset(feature for feature in Feature if feature in value["features"])
+        - {Feature.CUSTOM_SPECS},
+    )
+
+
+# Requests.
+
+
+def encode_request(request: RequestInput) -> dict[str, Any]:
+    """The arguments of `make_request`."""
+    lora, embeddings = request.lora, request.prompt_embeddings
+    tokens = list(request.prompt_token_ids)
+    return {
+        "request_id": request.request_id,
+        "prompt_token_ids": carried("prompt_token_ids", tokens),
+        "cache_salt": request.cache_salt,
+        "lora": None if lora is None else {"name": lora.name, "id": lora.id},
+        "mm_features": [
+            {"identifier": item.identifier, "offset": item.offset, "length": item.length}
+            for item in request.multimodal
+        ],
+        "prompt_embeddings": None
+        if embeddings is None
+        else {"data": embeddings.data.hex(), "bytes_per_token": embeddings.bytes_per_token},
+        "skip_reading_prefix_cache": request.skip_reading_cache,
+    }
+
+
+_REQUEST = structure(
+    {"request_id": text, "prompt_token_ids": list_of(lambda value, _: value)},
+    {
+        "cache_salt": optional(text),
+        "lora": optional(structure({"name": text, "id": integer})),
+        "mm_features": optional(
+            list_of(structure({"identifier": text, "offset": integer, "length": integer}))
+        ),
+        "prompt_embeddings": optional(structure({"data": hex_bytes, "bytes_per_token": integer})),
+        "skip_reading_prefix_cache": boolean,
+    },
+)
+
+
+def decode_request(value: object, where: Where) -> RequestInput:
+    """The other way; InvalidArgumentError for what `RequestInput` refuses."""
+    found = _REQUEST(value, where)
+    lora, embeddings = found.get("lora"), found.get("prompt_embeddings")
+    return RequestInput(
+        request_id=found["request_id"],
+        prompt_token_ids=tuple(found["prompt_token_ids"]),
+        cache_salt=found.get("cache_salt"),
+        lora=None if lora is None else LoRA(**lora),
+        multimodal=tuple(MultimodalItem(**item) for item in found.get("mm_features") or ()),
+        prompt_embeddings=None if embeddings is None else PromptEmbeddings(**embeddings),
+        skip_reading_cache=found.get("skip_reading_prefix_cache", False),
+    )
+
+
+# Snapshots and samples.
+
+
+def encode_snapshot(snapshot: Snapshot) -> dict[str, Any]:
+    """Every member by its name."""
+    return {
+        "num_blocks": index(snapshot.num_blocks),
+        "free_queue": ints(snapshot.free_queue),
+        "ref_counts": ints(snapshot.ref_counts),
+        "block_keys": [hexes(keys) for keys in snapshot.block_keys],
+        "lookup_order": {key.hex(): ints(ids) for key, ids in snapshot.lookup_order.items()},
+        "covered_tokens": ints(snapshot.covered_tokens),
+        "none_hash": snapshot.none_hash.hex(),
+        "requests": {name: _encode_state(state) for name, state in snapshot.requests.items()},
+        "popped_blocks": ints(snapshot.popped_blocks),
+        "new_block_ids": [ints(ids) for ids in snapshot.new_block_ids],
+        "step_keys": [sorted(hexes(keys)) for keys in snapshot.step_keys],
+        "reserved_blocks": ints(snapshot.reserved_blocks),
+    }
+
+
+def _encode_state(state: RequestState) -> dict[str, Any]:
+    return {
+        "block_ids": [ints(ids) for ids in state.block_ids],
+        "num_cached_blocks": [None if n is None else index(n) for n in state.num_cached_blocks],
+        "mamba": [
+            None
+            if mamba is None
+            else {
+                "has_allocated": bool(mamba.has_allocated),
+                "last_state_index": mamba.last_state_index,
+            }
+            for mamba in state.mamba
+        ],
+    }
+
+
+# Ids and counts may be negative here: a snapshot shows the state, right or wrong.
+_IDS = list_of(integer)
+_STATE = structure(
+    {
+        "block_ids": list_of(_IDS),
+        "num_cached_blocks": list_of(optional(integer)),
+        "mamba": list_of(
+            optional(structure({"has_allocated": boolean, "last_state_index": optional(integer)}))
+        ),
+    }
+)
+_SNAPSHOT = structure(
+    {
+        "num_blocks": count,
+        "free_queue": _IDS,
+        "ref_counts": _IDS,
+        "block_keys": list_of(list_of(hex_bytes)),
+        "lookup_order": object_of(_IDS),
+        "covered_tokens": _IDS,
+        "none_hash": hex_bytes,
+        "requests": object_of(_STATE),
+        "popped_blocks": _IDS,
+        "new_block_ids": list_of(_IDS),
+        "step_keys": list_of(list_of(hex_bytes)),
+        "reserved_blocks": _IDS,
+    }
+)
+
+
+def decode_snapshot(value: object, where: Where) -> Snapshot:
+    """The other way."""
+    found = _SNAPSHOT(value, where)
+    at = where.member("lookup_order")
+    return Snapshot(
+        num_blocks=found["num_blocks"],
+        free_queue=tuple(found["free_queue"]),
+        ref_counts=tuple(found["ref_counts"]),
+        block_keys=tuple(map(tuple, found["block_keys"])),
+        lookup_order={hex_bytes(key, at): tuple(ids) for key, ids in found["lookup_order"].items()},
+        covered_tokens=tuple(found["covered_tokens"]),
+        none_hash=found["none_hash"],
+        requests={
+            text(name, where.member("requests")): RequestState(
+                block_ids=tuple(map(tuple, state["block_ids"])),
+                num_cached_blocks=tuple(state["num_cached_blocks"]),
+                mamba=tuple(m if m is None else MambaState(**m) for m in state["mamba"]),
+            )
+            for name, state in found["requests"].items()
+        },
+        popped_blocks=tuple(found["popped_blocks"]),
+        new_block_ids=tuple(map(tuple, found["new_block_ids"])),
+        step_keys=tuple(frozenset(keys) for keys in found["step_keys"]),
+        reserved_blocks=tuple(found["reserved_blocks"]),
+    )
+
+
+def encode_sample(sample: ResidencySample) -> dict[str, Any]:
+    """One residency sample by its members' names."""
+    return {
+        "lifetime_ns": index(sample.lifetime_ns),
+        "idle_ns": index(sample.idle_ns),
+        "reuse_gaps_ns": ints(sample.reuse_gaps_ns),
+    }
+
+
+def decode_sample(value: object, where: Where) -> ResidencySample:
+    """The other way."""
+    found = checked_members(
+        value,
+        where,
+        {"lifetime_ns": integer, "idle_ns": integer, "reuse_gaps_ns": list_of(integer)},
+        {},
+    )
+    return ResidencySample(found["lifetime_ns"], found["idle_ns"], tuple(found["reuse_gaps_ns"]))
