@@ -1,0 +1,1 @@
+"""Tests of plan files, descriptions of models, and `kvspec plan`."""
