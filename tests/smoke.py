@@ -35,6 +35,10 @@ CALLS = (
     Call(("doctor",), "implementation kvref"),
     Call(("doctor", "--json"), '"implementations"'),
     Call(("golden", "--impl", "kvref"), "0 failed"),
+    Call(("plan", "--list"), "llama-3.1-8b"),
+    Call(("plan", "llama-3.1-8b"), "concurrency"),
+    Call(("plan", "gemma-3-27b", "--json"), '"capacity_tokens"'),
+    Call(("plan", "gemma-3-27b", "--memory-gib", "1"), "the longest request", exit_code=1),
     Call(
         ("replay", "demo", "--impl", "kvref", "--limit", "5", "--quiet"),
         "unexplained",
