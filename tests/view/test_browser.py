@@ -1,0 +1,228 @@
+"""The page in a browser: Chromium without a window opens it, steps, and says what it shows."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvspec.discovery import find_implementation
+from kvspec.view.model import Recording, load
+from kvspec.view.page import page
+from tests.view.records import LARGE, SMALL, renamed, with_wrong_answer
+
+KVREF = find_implementation("kvref")
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> str:
+    """The browser's program; a test without one is skipped."""
+    for name in PROGRAMS:
+        program = shutil.which(name)
+        if program is not None:
+            return program
+    pytest.skip(f"no browser: none of {', '.join(PROGRAMS)} is on the path")
+
+
+def browse(program: str, folder: Path, address: str, *options: str) -> str:
+    """What the browser prints; it has no network and a profile of its own."""
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # root may not have one
+    done = subprocess.run(
+        [
+            program,
+            *("--headless", "--disable-gpu", "--hide-scrollbars", "--window-size=1300,1500"),
+            *("--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder / 'profile'}"),
+            *("--virtual-time-budget=5000", *sandbox, *options, address),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return done.stdout
+
+
+def opened(
+    program: str, folder: Path, recording: Recording, fragment: str = "", script: str = ""
+) -> str:
+    """The document after the page has run, and after it a script of the test."""
+    file = folder / "page.html"
+    text = page(recording)
+    end = text.rindex("</body>")
+    file.write_text(f"{text[:end]}<script>{script}</script>{text[end:]}", "utf-8")
+    return browse(program, folder, f"{file.as_uri()}{fragment}", "--dump-dom")
+
+
+def text_of(document: str, element: str) -> str:
+    """The text inside of the element with this id (which holds none of its own kind)."""
+    found = re.search(rf'<(\w+)[^>]* id="{element}"[^>]*>(.*?)</\1>|$', document, re.S)
+    assert found is not None
+    return html.unescape(re.sub(r"<[^>]+>", " ", found[2] or "")).strip()
+
+
+def answer_of(document: str) -> Any:
+    """What the test's script left behind as JSON."""
+    return json.loads(text_of(document, "answer"))
+
+
+LEAVE = """
+function leave(value) {
+  const answer = document.createElement("pre");
+  answer.id = "answer";
+  answer.textContent = JSON.stringify(value);
+  document.body.append(answer);
+}
+"""
+
+# Everything that the tables say, step by step.
+READ_ALL = f"""{LEAVE}
+const cells = (id) => [...document.querySelectorAll(`#${{id}} tr`)].slice(1)
+  .map((row) => [...row.cells].map((cell) => cell.textContent));
+const seen = [];
+for (let at = 0; at < frames.length; at++) {{
+  if (at === 0) show(0); else document.getElementById("next").click();
+  seen.push({{
+    title: document.getElementById("operation-title").textContent,
+    queue: [...document.querySelectorAll("#queue .chip")].map((chip) => Number(chip.textContent)),
+    blocks: cells("blocks"),
+    requests: cells("requests"),
+  }});
+}}
+leave(seen);
+"""
+
+
+@pytest.mark.parametrize("path", [SMALL, LARGE], ids=lambda path: path.stem)
+def test_every_step_shows_the_state_of_its_frame(chromium: str, tmp_path: Path, path: Path) -> None:
+    recording = load(path, KVREF)
+    seen = answer_of(opened(chromium, tmp_path, recording, script=READ_ALL))
+    assert len(seen) == len(recording.frames)
+    for shown, frame in zip(seen, recording.frames, strict=True):
+        fields = frame.state.fields
+        if frame.operation is not None:
+            number = f"Operation {frame.operation.index}: {frame.operation.name}"
+            assert shown["title"].startswith(number)
+        assert shown["queue"] == fields["free_queue"]
+        assert [int(row[2]) for row in shown["blocks"]] == fields["ref_cnt"]
+        assert [row[3] for row in shown["blocks"]] == [
+            "–" if key is None else key[:8] for key in fields["block_hash"]
+        ]
+        held = {row[0]: row[2] for row in shown["requests"] if row[2] != "–"}
+        assert held == {
+            name: " ".join(map(str, blocks)) for name, [blocks] in fields["req_blocks"].items()
+        }
+
+
+def test_a_step_by_its_address(chromium: str, tmp_path: Path) -> None:
+    document = opened(chromium, tmp_path, load(SMALL), "#op=16")
+    assert "<title>Record life_of_blocks.jsonl</title>" in document
+    assert text_of(document, "name") == "Record life_of_blocks.jsonl"
+    assert text_of(document, "operation-title") == "Operation 16: allocate_slots, request d"
+    assert text_of(document, "refused") == "refused: not enough free blocks, or not admitted"
+    assert text_of(document, "queue").split() == ["front", "6", "7", "back"]
+    legend = re.search(r'id="legend">(.*?)</div>', document)
+    assert legend is not None
+    for words in (
+        "free but cached",
+        "in use and cached",
+        "null block, set aside",
+        "hit",
+        "evicted",
+    ):
+        assert words in legend[1]
+
+
+# Keys, buttons and the picture: where each leads.
+WALK = f"""{LEAVE}
+const steps = [];
+const note = () => steps.push(frames[current].i);
+const press = (key, more) => {{
+  document.body.dispatchEvent(new KeyboardEvent("keydown", {{ key, bubbles: true, ...more }}));
+  note();
+}};
+const click = (name) => {{
+  document.querySelector(name).click();
+  note();
+}};
+press("ArrowRight"); press("ArrowRight"); press("ArrowLeft");
+press("r"); press("r"); press("R", {{ shiftKey: true }});
+press("e"); press("P", {{ shiftKey: true }}); press("h", {{ shiftKey: true }}); press("v");
+press("End"); press("Home");
+click("#next"); click("#to-end"); click("#back"); click("#to-start");
+click("[aria-label='Next eviction']"); click("[aria-label='Previous hit']"); click("button.bad");
+const slider = document.getElementById("slider");
+slider.value = 5;
+slider.dispatchEvent(new Event("input"));
+note();
+const number = document.getElementById("number");
+number.value = 33;
+number.dispatchEvent(new Event("change"));
+note();
+const grid = shownColumns;
+const box = document.getElementById("time").getBoundingClientRect();
+const clientX = box.left + grid.left + (21 - grid.first) * grid.column + 3;
+const at = {{ clientX, clientY: box.top + grid.top + 3, bubbles: true }};
+document.getElementById("time").dispatchEvent(new MouseEvent("click", at));
+note();
+leave(steps);
+"""
+
+
+def test_keys_buttons_and_the_picture_lead_where_they_should(chromium: str, tmp_path: Path) -> None:
+    recording = load(with_wrong_answer(tmp_path), KVREF)
+    steps = answer_of(opened(chromium, tmp_path, recording, script=WALK))
+    keys = [0, 1, 0, 16, 19, 16, 23, 17, 12, 12, 33, -1]
+    buttons = [0, 33, 32, -1, 23, 12, 12]
+    assert steps == [*keys, *buttons, 4, 33, 20]
+
+
+def test_the_difference_is_shown_at_its_operation(chromium: str, tmp_path: Path) -> None:
+    recording = load(with_wrong_answer(tmp_path), KVREF)
+    document = opened(chromium, tmp_path, recording, "#op=12")
+    assert "kvref parts from this record at operation 12." in text_of(document, "notes")
+    shown = text_of(document, "violation-here")
+    assert "Violation: kvref does not do what the record says" in shown
+    assert "expected [[6]]" in shown
+    assert "got      [[5]]" in shown
+    before = opened(chromium, tmp_path, recording, "#op=11")
+    assert "Violation:" not in text_of(before, "violation-here")
+
+
+@pytest.mark.shared
+def test_several_groups_have_a_column_each(chromium: str, tmp_path: Path, shared: Path) -> None:
+    recording = load(shared / "golden" / "manager" / "full_two_sw-00058.jsonl.gz")
+    seen = answer_of(opened(chromium, tmp_path, recording, script=READ_ALL))
+    for shown, frame in zip(seen, recording.frames, strict=True):
+        held = {row[0]: row[2:5] for row in shown["requests"] if row[2:5] != ["–"] * 3}
+        assert held == {
+            name: [" ".join(map(str, blocks)) or "–" for blocks in groups]
+            for name, groups in frame.state.fields["req_blocks"].items()
+        }
+
+
+@pytest.mark.parametrize("name", ["</script><b>", "constructor", "__proto__", "<img>"])
+def test_odd_request_ids_are_texts(chromium: str, tmp_path: Path, name: str) -> None:
+    document = opened(chromium, tmp_path, load(renamed(tmp_path, "c", name)), "#op=12")
+    assert text_of(document, "operation-title") == f"Operation 12: allocate_slots, request {name}"
+    assert text_of(document, "requests").split()[-6:] == [name, "running", "1", "2", "5", "3"]
+    assert "<img>" not in document.partition('id="record"')[0]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_screenshot_shows_every_kind_of_block(chromium: str, tmp_path: Path, scheme: str) -> None:
+    file, picture = tmp_path / "page.html", tmp_path / "page.png"
+    file.write_text(page(load(SMALL)), "utf-8")
+    dark = ["--blink-settings=preferredColorScheme=0"] if scheme == "dark" else []
+    browse(chromium, tmp_path, f"{file.as_uri()}#op=12", f"--screenshot={picture}", *dark)
+    content = picture.read_bytes()
+    assert content.startswith(PNG)
+    assert len(content) > 50_000  # an empty page of this size has about 10 000

@@ -1,0 +1,63 @@
+"""`kvspec view` as a command: its file, its exit codes, its one line for what goes wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvspec.cli import main
+from tests.view.records import LARGE, SMALL, with_wrong_answer
+
+
+def test_a_page_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "page.html"
+    assert main(["view", str(SMALL), "-o", str(target)]) == 0
+    assert capsys.readouterr().out == f"{target}: 34 operations of {SMALL}\n"
+    assert target.read_text("utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_a_shipped_record_is_found_by_its_name(tmp_path: Path) -> None:
+    target = tmp_path / "page.html"
+    assert main(["view", "identities", "--impl", "kvref", "-o", str(target)]) == 0
+    assert "<title>Record identities.jsonl</title>" in target.read_text("utf-8")
+
+
+def test_a_difference_is_written_shown_and_ends_with_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "page.html"
+    wrong = with_wrong_answer(tmp_path)
+    assert main(["view", str(wrong), "--impl", "kvref", "-o", str(target)]) == 1
+    out = capsys.readouterr().out
+    assert f"{wrong}, line 14: operation 12, 'c', allocate_slots" in out
+    assert "expected [[6]]" in out
+    assert "expected [[6]]" in target.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([str(LARGE)], "name an implementation to replay it on, such as --impl kvref"),
+        (["nowhere.jsonl"], "nowhere.jsonl: no such file"),
+        ([str(SMALL), "--impl", "nobody"], "nobody"),
+    ],
+    ids=["hashes", "no file", "no implementation"],
+)
+def test_what_can_not_run_ends_with_2_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    target = tmp_path / "page.html"
+    assert main(["view", *arguments, "-o", str(target)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("kvspec: error: ")
+    assert message in line
+    assert not target.exists()
+
+
+def test_a_place_that_can_not_be_written_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "nowhere" / "page.html"
+    assert main(["view", str(SMALL), "-o", str(target)]) == 2
+    assert str(target) in capsys.readouterr().err
