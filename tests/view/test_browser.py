@@ -195,6 +195,19 @@ def test_the_difference_is_shown_at_its_operation(chromium: str, tmp_path: Path)
     assert "got      [[5]]" in shown
     before = opened(chromium, tmp_path, recording, "#op=11")
     assert "Violation:" not in text_of(before, "violation-here")
+    later = load(recording.path, KVREF, first_operation=20)
+    away = opened(chromium, tmp_path, later)
+    assert "at operation 12, which is not on this page." in text_of(away, "notes")
+    assert "Go to the violation" not in text_of(away, "jumps")
+
+
+def test_a_page_that_begins_later_counts_as_the_record_does(chromium: str, tmp_path: Path) -> None:
+    recording = load(SMALL, first_operation=20)
+    document = opened(chromium, tmp_path, recording, "#op=27")
+    assert text_of(document, "operation-title") == "Operation 27: free, request a"
+    assert text_of(document, "of") == "of 20 … 33"
+    start = opened(chromium, tmp_path, recording)
+    assert text_of(start, "operation-title") == "Operation 20: get_computed_blocks, request d"
 
 
 @pytest.mark.shared

@@ -55,6 +55,12 @@ def test_what_can_not_run_ends_with_2_and_writes_nothing(
     assert not target.exists()
 
 
+def test_a_page_may_begin_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "page.html"
+    assert main(["view", str(SMALL), "--from", "30", "-o", str(target)]) == 0
+    assert "4 operations of" in capsys.readouterr().out
+
+
 def test_a_place_that_can_not_be_written_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -174,6 +174,25 @@ def test_what_does_not_fit_is_left_out_and_said(tmp_path: Path) -> None:
     assert last.frames[0].state.fields == load(SMALL).frames[9].state.fields
 
 
+def test_a_page_may_begin_later() -> None:
+    later = load(SMALL, first_operation=20, max_cells=64)
+    assert [_index(frame) for frame in later.frames] == list(range(20, 28))
+    assert "the first 8 of 14 states" in later.notes[0]
+    whole = load(SMALL, first_operation=20)
+    assert [_index(frame) for frame in whole.frames] == list(range(20, 34))
+    assert whole.frames == load(SMALL).frames[21:]
+    assert whole.notes == ()
+    with pytest.raises(NotShownError, match="no operation 34; there are 34, counted from 0"):
+        load(SMALL, first_operation=34)
+
+
+def test_a_page_can_not_begin_behind_the_last_known_state(tmp_path: Path) -> None:
+    wrong = with_wrong_answer(tmp_path, LARGE, 8)
+    with pytest.raises(NotShownError, match="from operation 9 on; choose one up to 8"):
+        load(wrong, KVREF, first_operation=9)
+    assert [_index(frame) for frame in load(wrong, KVREF, first_operation=8).frames] == [8]
+
+
 def _index(frame: Frame) -> int:
     return -1 if frame.operation is None else frame.operation.index
 

@@ -30,7 +30,15 @@ from kvspec.view.page import page
     help="Replay on this implementation and show where it differs: kvref, or"
     " package.module:factory. Needed for pools of more than 64 blocks.",
 )
-def command(record: Path, output: Path, name: str | None) -> int:
+@click.option(
+    "--from",
+    "first_operation",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Begin with this operation; for records that are too long for one page.",
+)
+def command(record: Path, output: Path, name: str | None, first_operation: int) -> int:
     """Make a page that shows a record step by step: blocks, requests, free queue.
 
     The page is one file; it needs no network. It shows what was asked and answered and the state
@@ -45,13 +53,14 @@ def command(record: Path, output: Path, name: str | None) -> int:
     """
     implementation = None if name is None else find_implementation(name)
     try:
-        recording = load(_file(record), implementation)
+        recording = load(_file(record), implementation, first_operation=first_operation)
     except NotShownError as error:
         fail(str(error))
     write_whole(output, page(recording).encode("utf-8"))
     console = output_console()
     console.print(
-        f"{output}: {len(recording.frames) - 1} operations of {record}",
+        f"{output}: {sum(frame.operation is not None for frame in recording.frames)} operations"
+        f" of {record}",
         markup=False,
         soft_wrap=True,
     )

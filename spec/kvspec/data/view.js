@@ -14,6 +14,8 @@ const places = {
 };
 const KINDS = ["free", "free-cached", "used", "used-cached", "null"];
 const KIND_WORDS = ["free", "free but cached", "in use", "in use and cached", "null block, set aside"];
+const violationIsHere = record.violation !== null &&
+  record.violation.operation >= firstOperation && record.violation.operation <= lastOperation;
 let current = 0; // the place in `frames`
 
 // ---- states -------------------------------------------------------------------------------------
@@ -302,7 +304,7 @@ function addJumps() {
     group.append(back, ` ${count} `, forth);
     jumps.append(group);
   }
-  if (record.violation) {
+  if (record.violation && violationIsHere) {
     const button = make("button", "Go to the violation", "bad");
     button.addEventListener("click", () => showOperationNumber(record.violation.operation));
     jumps.append(button);
@@ -320,7 +322,7 @@ function onKey(event) {
   else if (event.key === "Home") show(0);
   else if (event.key === "End") show(frames.length - 1);
   else if (kind) jump(kind, !event.shiftKey);
-  else if (event.key === "v" && record.violation) showOperationNumber(record.violation.operation);
+  else if (event.key === "v" && violationIsHere) showOperationNumber(record.violation.operation);
   else return;
   event.preventDefault();
 }
@@ -341,7 +343,8 @@ function showHead() {
   if (record.violation) {
     const where = record.violation.operation;
     const at = where < 0 ? "when the manager is built" : `at operation ${where}`;
-    notes.push(make("p", `${record.replayed_on} parts from this record ${at}.`, "violation"));
+    const away = violationIsHere ? "" : ", which is not on this page";
+    notes.push(make("p", `${record.replayed_on} parts from this record ${at}${away}.`, "violation"));
   } else if (record.replayed_on) {
     notes.push(make("p", `Replayed on ${record.replayed_on}: no difference was found.`, "note"));
   }

@@ -79,16 +79,25 @@ class Recording:
 
 
 def load(
-    path: Path, implementation: Implementation | None = None, *, max_cells: int = MAX_CELLS
+    path: Path,
+    implementation: Implementation | None = None,
+    *,
+    first_operation: int = 0,
+    max_cells: int = MAX_CELLS,
 ) -> Recording:
     """Read a record and, with an implementation, replay it.
 
+    The frames begin with the new manager, or with `first_operation` where that is not the first.
     Raises FormatError for a malformed file, NotShownError for a record with nothing to show.
     """
     header = _header(path, implementation)
     num_blocks = header.config.kv_cache.num_blocks
     operations = [line for line in read_trace(path) if isinstance(line, Operation)]
-    frames = _Frames(max(2, max_cells // num_blocks))
+    if first_operation and first_operation >= len(operations):
+        raise NotShownError(
+            f"{path}: no operation {first_operation}; there are {len(operations)}, counted from 0"
+        )
+    frames = _Frames(max(2, max_cells // num_blocks), first_operation)
     violation = None
     if implementation is not None:
         watch = frames.watch if not header.is_small else None
@@ -110,6 +119,11 @@ def load(
             + ("it differs." if violation is not None else "later states are not known.")
         )
     chosen = frames.chosen(at_end=violation is not None)
+    if not chosen:
+        raise NotShownError(
+            f"{path}: no state is known from operation {first_operation} on;"
+            f" choose one up to {frames.count - 2}"
+        )
     return Recording(
         path=path,
         header=header,
@@ -146,10 +160,11 @@ def _violation(mismatch: Mismatch | None) -> Violation | None:
 
 
 class _Frames:
-    """Frames as they come; the first `limit` and the last `limit` of them are kept."""
+    """Frames as they come; `limit` from the first operation on and the last `limit` are kept."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, first_operation: int) -> None:
         self._limit = limit
+        self._skipped = 0 if first_operation == 0 else first_operation + 1
         self._first: list[Frame] = []
         self._last: deque[Frame] = deque(maxlen=limit)
         self.count = 0
@@ -180,12 +195,12 @@ class _Frames:
 
     def chosen(self, *, at_end: bool) -> tuple[Frame, ...]:
         """The frames to show: all, or as many as fit, the last ones when the end matters."""
-        if self.count <= self._limit:
+        if self.count - self._skipped <= self._limit:
             return tuple(self._first)
         which = "last" if at_end else "first"
         self.notes.append(
-            f"This page shows the {which} {self._limit} of {self.count} states;"
-            " more would make it too large."
+            f"This page shows the {which} {self._limit} of {self.count - self._skipped} states:"
+            " more would make it too large. --from shows others."
         )
         return tuple(self._last if at_end else self._first)
 
@@ -208,7 +223,7 @@ class _Frames:
         if operation is not None and before is not None:
             marks = marks_of(operation, before.fields["block_hash"], shared["block_hash"])
         frame = Frame(operation, State(shared, order, num_free_blocks, usage), marks)
-        if self.count < self._limit:
+        if self.count >= self._skipped and len(self._first) < self._limit:
             self._first.append(frame)
         self._last.append(frame)
         self.count += 1
