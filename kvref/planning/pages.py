@@ -63,10 +63,11 @@ def spec_properties(spec: LayerSpec, config: PlanningConfig) -> SpecProperties:
     """What `spec` implies under `config` (KV-PLAN-1)."""
     spec = normalized(spec)
     capped = isinstance(spec, SlidingWindowSpec | ChunkedLocalAttentionSpec)
-    attention = isinstance(spec, AttentionSpec)
     return SpecProperties(
         page_size_bytes=page_size_bytes(spec),
-        real_page_size_bytes=real_page_size_bytes(spec) if attention else None,
+        real_page_size_bytes=(
+            real_page_size_bytes(spec) if isinstance(spec, AttentionSpec) else None
+        ),
         storage_block_size=storage_block_size(spec),
         max_memory_usage_bytes=max_memory_usage_bytes(spec, config),
         max_admission_blocks_per_request=max_blocks(spec, config) if capped else None,
@@ -99,6 +100,8 @@ def page_size_bytes(spec: LayerSpec) -> int:
         raise ConfigError("spec", type(spec).__name__, "a spec of the contract")
     used = _used_page_size_bytes(spec)
     padded = normalized(spec).page_size_padded
+    if padded is None and used == 0:
+        raise ConfigError("page_size_bytes", 0, "at least 1: a layer that stores nothing is none")
     if padded is None:
         return used
     if padded < used:
@@ -106,7 +109,7 @@ def page_size_bytes(spec: LayerSpec) -> int:
     return padded
 
 
-def _used_page_size_bytes(spec: LayerSpec) -> int:
+def _used_page_size_bytes(spec: AttentionSpec | MambaSpec) -> int:
     """Bytes of a page before any padding: the content, and scales kept beside it."""
     used = real_page_size_bytes(spec)
     if isinstance(spec, AttentionSpec) and not _is_latent(spec):
@@ -117,7 +120,7 @@ def _used_page_size_bytes(spec: LayerSpec) -> int:
     return used
 
 
-def real_page_size_bytes(spec: LayerSpec) -> int:
+def real_page_size_bytes(spec: AttentionSpec | MambaSpec) -> int:
     """Bytes of the keys and values (or latents, or states) of one block (KV-PLAN-1)."""
     if isinstance(spec, MambaSpec):
         return sum(
@@ -128,13 +131,11 @@ def real_page_size_bytes(spec: LayerSpec) -> int:
         return storage_block_size(spec) * _latent_token_bytes(spec)
     if isinstance(spec, TQFullAttentionSpec) and spec.tq_slot_size > 0:
         return spec.block_size * spec.num_kv_heads * spec.tq_slot_size
-    if isinstance(spec, AttentionSpec):
-        values = spec.head_size
-        if isinstance(spec, FullAttentionSpec | SlidingWindowSpec):
-            values = spec.head_size_v or spec.head_size
-        token = _vector_bytes(spec, spec.head_size) + _vector_bytes(spec, values)
-        return spec.block_size * spec.num_kv_heads * token
-    raise ConfigError("spec", type(spec).__name__, "a spec of the contract")
+    values = spec.head_size
+    if isinstance(spec, FullAttentionSpec | SlidingWindowSpec):
+        values = spec.head_size_v or spec.head_size
+    token = _vector_bytes(spec, spec.head_size) + _vector_bytes(spec, values)
+    return spec.block_size * spec.num_kv_heads * token
 
 
 def _is_latent(spec: LayerSpec) -> bool:

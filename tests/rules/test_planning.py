@@ -11,6 +11,7 @@ from kvspec.errors import ConfigError, PageSizeError
 from kvspec.planning import Layers, Planner
 from kvspec.specs import (
     EncoderOnlyAttentionSpec,
+    FullAttentionSpec,
     HiddenStateCacheSpec,
     LayerSpec,
     MambaSpec,
@@ -96,6 +97,8 @@ def test_properties_besides_the_page(planner: Planner) -> None:
         (full(kv_quant_mode="HALF"), "kv_quant_mode"),
         (latent(compress_ratio=3), "compress_ratio"),
         (LayerSpec(16), "spec"),
+        (MambaSpec(16, (), ()), "page_size_bytes"),
+        (FullAttentionSpec(16, 1, 1, "uint8", kv_quant_mode="NVFP4"), "page_size_bytes"),
     ],
 )
 def test_pages_that_cannot_be(planner: Planner, spec: LayerSpec, field: str) -> None:
@@ -311,6 +314,13 @@ BOUNDS: tuple[tuple[LayerSpec, dict[str, Any], int], ...] = (
     (EncoderOnlyAttentionSpec(16, 8, 128, "bfloat16"), {}, 0),
     (UniformTypeKVCacheSpecs(16, named(full(), latent())), {}, 7),
 )
+
+
+@pytest.mark.rule("KV-PLAN-8")
+def test_a_spec_of_nobody_has_no_bound(planner: Planner) -> None:
+    """The contract knows its own types only."""
+    with pytest.raises(ConfigError, match="LayerSpec"):
+        planner.max_memory_usage_bytes(named(LayerSpec(16)), settings())
 
 
 @pytest.mark.rule("KV-PLAN-8")

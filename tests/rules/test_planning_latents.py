@@ -64,6 +64,24 @@ def test_windows_are_padded_to_a_page_size_of_full_attention(planner: Planner) -
 
 
 @pytest.mark.rule("KV-PLAN-22")
+def test_a_window_larger_than_all_pages_keeps_its_own(planner: Planner) -> None:
+    """There is no page size of full attention that would hold it."""
+    indexer = latent(132, 256, dtype="uint8", compress_ratio=4, **{**V4, "cache_dtype_str": None})
+    layers = named(indexer, window_over_latents())
+    _, group = planner.groups(layers, settings(256, 64, block_size=256))
+    own = replace(window_over_latents(), page_size_padded=37_440)
+    assert group.spec == UniformTypeKVCacheSpecs(64, (("1", own),))
+
+
+@pytest.mark.rule("KV-PLAN-22")
+def test_other_layers_keep_latents_from_lying_side_by_side(planner: Planner) -> None:
+    """Pages are then unified, which these cannot be."""
+    layers = (*version_4(5), ("full", FullAttentionSpec(256, 1, 64, "bfloat16")))
+    with pytest.raises(PageSizeError):
+        planner.groups(layers, settings())
+
+
+@pytest.mark.rule("KV-PLAN-22")
 def test_the_profile_counts_every_slot_with_every_page_size(planner: Planner) -> None:
     """5 · (37,440 + 8,640 + 1,728) bytes a block, more than the 232,128 that it takes."""
     config = settings(256, 64, block_size=256, policy=PROFILE)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kvref import ReferenceImplementation
+from kvspec.errors import UnsupportedError
 from kvspec.sizing.shipped import shipped_names
 from tests.sizing.files import EXPLICIT, FULL, SMALL, SPEC, WINDOW, Run, altered, written
 
@@ -131,6 +132,38 @@ def test_a_model_that_keeps_nothing(run: Run, tmp_path: Path) -> None:
     assert "unlimited: no request takes a block" in ran.out
     found = run(written(tmp_path, document), "--json").json
     assert (found["num_blocks"], found["capacity_tokens"], found["groups"]) == (1, None, [])
+
+
+def test_groups_of_one_type_and_sinks(run: Run, tmp_path: Path) -> None:
+    """Full attention with sinks and a latent: one group; its page is the sum of theirs."""
+    kinds = {
+        "sink": {**FULL, "type": "sink", "sink_len": 2048},
+        "mla": {"type": "mla", "head_size": 576},
+    }
+    document = altered(SMALL, {"model.kinds": kinds, "model.pattern": ["sink", "mla"]})
+    (group,) = run(written(tmp_path, document), "--json").json["groups"]
+    assert group["page_size_bytes"] == 2 * (65_536 + 18_432)
+    assert group["padding_percent"] == 0.0
+    document = altered(document, {"model.pattern": ["sink"]})
+    (group,) = run(written(tmp_path, document), "--json").json["groups"]
+    assert (group["kind"], group["blocks_per_request"]) == ("sink_full_attention", 256)
+
+
+def test_layers_that_hold_nothing_need_no_block(run: Run, tmp_path: Path) -> None:
+    """Encoder-only layers under the profile that does not count the null block."""
+    spec = {**SPEC, "type": "EncoderOnlyAttentionSpec", "dtype": "bfloat16"}
+    policy = {"capacity_counts_null_block": False}
+    engine = {"max_model_len": 64, "enable_caching": False, "policy": policy}
+    document = altered(EXPLICIT, {"workers": [[["a", spec]]], "memory_bytes": 1, "engine": engine})
+    found = run(written(tmp_path, document), "--json").json
+    assert (found["num_blocks"], found["max_concurrency"]) == (0, None)
+    assert found["workers"][0]["bytes_per_block"] == 0
+
+
+def test_who_plans_may_manage_less(run: Run, tmp_path: Path) -> None:
+    """Then no manager is tried; the plan stands."""
+    ran = run(written(tmp_path, SMALL), "--impl", "tests.sizing.test_command:OnlyPlanning")
+    assert ran.code == 0
 
 
 def test_the_list_names_every_model(run: Run) -> None:
@@ -289,6 +322,13 @@ def test_arguments_that_mean_nothing(run: Run, tmp_path: Path) -> None:
     fixed = written(tmp_path, altered(SMALL, {"parallel.stages": [2, 2]}))
     assert "the file fixes the stages" in run(fixed, "--pipeline", 2).err
     assert "unknown implementation 'x'" in run(path, "--impl", "x").err
+
+
+class OnlyPlanning(ReferenceImplementation):
+    """An implementation that manages nothing."""
+
+    def create(self, *arguments: Any, **members: Any) -> Any:
+        raise UnsupportedError("managers", "this one")
 
 
 class Unplanning:
