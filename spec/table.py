@@ -134,6 +134,7 @@ def find_citations(root: Path = ROOT) -> list[Citation]:
         if (
             kind is None
             or path == Path(__file__)
+            or name == SENTENCES
             or path.suffix not in SUFFIXES
             or not path.is_file()
         ):

@@ -66,6 +66,16 @@ def test_a_leak_is_shown_with_its_rule_its_calls_and_a_test(tmp_path: Path) -> N
     assert "leaked" in again.stdout
 
 
+def test_a_profile_is_what_the_oracle_follows_too(tmp_path: Path) -> None:
+    """Under a policy of older engines the reference conforms to itself."""
+    (tmp_path / "old.toml").write_text(
+        'name = "old"\nversion = "1"\ndescription = "unhashed blocks to the back"\n'
+        '[policy]\nunhashed_freed_to = "back"\n'
+    )
+    done = run(tmp_path, "kvref", "--budget", "directed", "--profile", "old.toml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_rules_that_do_not_exist_cannot_be_checked(tmp_path: Path) -> None:
     """Exit code 2 and one line."""
     done = run(tmp_path, "kvref", "--rules", "KV-NOTHING-*")

@@ -29,6 +29,7 @@ def implementation(request: pytest.FixtureRequest) -> Implementation:
     "KV-PLAN-15",
     "KV-PLAN-19",
     "KV-PLAN-20",
+    "KV-LIVE-3",
 )
 @pytest.mark.parametrize("name", CHECKS)
 @given(case=cases())

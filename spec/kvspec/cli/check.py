@@ -16,6 +16,7 @@ from kvspec.cli._support import (
     write_whole,
 )
 from kvspec.discovery import find_implementation
+from kvspec.profile import find_profile
 
 
 @click.command()
@@ -34,6 +35,12 @@ from kvspec.discovery import find_implementation
     show_default=True,
     help="Directed programs only, or random ones too: half a minute, some minutes, until stopped.",
 )
+@click.option(
+    "--profile",
+    default="default",
+    show_default=True,
+    help="The implementation's declared choices: a shipped profile or a TOML file.",
+)
 @click.option("--rules", multiple=True, metavar="GLOB", help="Only these rules, e.g. 'KV-POOL-*'.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
@@ -45,6 +52,7 @@ def command(
     name: str,
     level: str,
     budget: str,
+    profile: str,
     rules: tuple[str, ...],
     seed: int,
     oracle: str,
@@ -64,7 +72,13 @@ def command(
 
     subject, reference = find_implementation(name), find_implementation(oracle)
     options = Options(
-        Level(level), dict(BUDGETS)[budget], rules or ("*",), seed, name=name, oracle=oracle
+        Level(level),
+        dict(BUDGETS)[budget],
+        rules or ("*",),
+        seed,
+        find_profile(profile).policy,
+        name=name,
+        oracle=oracle,
     )
     if not any(_fits(rule, options.rules) for rule in rule_sentences()):
         fail(f"no rule fits {', '.join(rules)}; rules are named like KV-POOL-4")
