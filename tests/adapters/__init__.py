@@ -1,0 +1,1 @@
+"""Adapters: other projects' managers behind the contract's interface."""

@@ -1,0 +1,150 @@
+"""What the vLLM adapter says when vLLM is missing, broken, or of another version."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvspec.adapters.vllm import SUPPORTED_VERSION, VLLMUnavailableError, implementation
+from kvspec.adapters.vllm.errors import VLLMCallError, config_errors, typed_errors
+from kvspec.adapters.vllm.library import environment
+from kvspec.adapters.vllm.specs import checked
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.discovery import find_implementation
+from kvspec.errors import (
+    ConfigError,
+    InvalidArgumentError,
+    KVSpecError,
+    UnknownImplementationError,
+    UnsupportedError,
+)
+from kvspec.policy import Policy
+from kvspec.specs import FullAttentionSpec, LayerSpec, SinkFullAttentionSpec, SlidingWindowSpec
+
+HINT = f"pip install vllm=={SUPPORTED_VERSION}"
+FULL = FullAttentionSpec(4, 1, 8, "float16")
+
+
+@pytest.fixture
+def no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever of vLLM is installed or imported, it cannot be imported now."""
+    for name in [name for name in sys.modules if name.split(".")[0] == "vllm"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "vllm", None)
+
+
+@pytest.fixture
+def fake_vllm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty package `vllm` first on the path."""
+    for name in [name for name in sys.modules if name.split(".")[0] == "vllm"]:
+        monkeypatch.delitem(sys.modules, name)
+    package = tmp_path / "vllm"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    return package
+
+
+@pytest.mark.usefixtures("no_vllm")
+def test_a_missing_vllm_is_a_typed_error_with_the_line_that_installs_it() -> None:
+    with pytest.raises(VLLMUnavailableError, match=HINT) as caught:
+        implementation()
+    assert isinstance(caught.value, KVSpecError)
+    assert isinstance(caught.value, ImportError)
+
+
+@pytest.mark.usefixtures("no_vllm")
+def test_discovery_shows_that_line() -> None:
+    with pytest.raises(UnknownImplementationError, match=HINT):
+        find_implementation("kvspec.adapters.vllm:implementation")
+
+
+def test_another_version_is_named(fake_vllm: Path) -> None:
+    (fake_vllm / "version.py").write_text('__version__ = "0.9.2"\n')
+    with pytest.raises(VLLMUnavailableError, match=r"vLLM 0\.9\.2 is on the path.*" + HINT):
+        implementation()
+
+
+def test_a_local_build_of_the_version_is_accepted_and_what_it_lacks_is_named(
+    fake_vllm: Path,
+) -> None:
+    (fake_vllm / "version.py").write_text(f'__version__ = "{SUPPORTED_VERSION}+cpu"\n')
+    with pytest.raises(VLLMUnavailableError, match=r"No module named 'vllm\.v1'"):
+        implementation()
+
+
+def test_environment_variables_are_put_back_also_after_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KVSPEC_TEST_SET", "before")
+    monkeypatch.delenv("KVSPEC_TEST_UNSET", raising=False)
+
+    def fail() -> None:
+        with environment(KVSPEC_TEST_SET=None, KVSPEC_TEST_UNSET="now"):
+            assert "KVSPEC_TEST_SET" not in os.environ
+            assert os.environ["KVSPEC_TEST_UNSET"] == "now"
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert os.environ["KVSPEC_TEST_SET"] == "before"
+    assert "KVSPEC_TEST_UNSET" not in os.environ
+
+
+@pytest.mark.parametrize("original", [ValueError("no room"), AssertionError()])
+def test_what_vllm_raises_on_purpose_becomes_a_typed_error(original: Exception) -> None:
+    with pytest.raises(VLLMCallError) as caught, typed_errors("free"):
+        raise original
+    assert isinstance(caught.value, ValueError)
+    assert caught.value.original is original
+    assert str(caught.value).startswith(f"free: vLLM raised {type(original).__name__}")
+
+
+def test_what_vllm_lacks_is_unsupported_and_a_crash_stays_one() -> None:
+    with pytest.raises(UnsupportedError, match="cross attention"), typed_errors("free"):
+        raise NotImplementedError("no cross attention")
+    with pytest.raises(IndexError), typed_errors("free"):
+        raise IndexError
+    with pytest.raises(InvalidArgumentError, match=r"^group = 9"), typed_errors("free"):
+        raise InvalidArgumentError("group", 9, "smaller")
+
+
+def test_a_refused_configuration_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match="AssertionError: no such mix"), config_errors():
+        raise AssertionError("no such mix")
+
+
+def config(*specs: LayerSpec, **members: object) -> ManagerConfig:
+    groups = tuple(KVCacheGroup((f"layer.{i}",), spec) for i, spec in enumerate(specs))
+    return ManagerConfig(KVCacheConfig(8, groups), 64, **members)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("refused", "why"),
+    [
+        (config(SinkFullAttentionSpec(4, 1, 8, "float16", sink_len=4)), "SinkFullAttentionSpec"),
+        (config(FULL, hash_function="sha256_cbor_64bit"), "sha256_cbor_64bit"),
+        (config(FULL, residency_sample_rate=0.5), "residency"),
+        (config(FULL, policy=Policy(unhashed_freed_to="back")), "unhashed_freed_to"),
+        (config(FULL, policy=Policy(removed_event_per="last_copy")), "removed_event_per"),
+    ],
+)
+def test_what_vllm_does_not_have_is_refused_by_name(refused: ManagerConfig, why: str) -> None:
+    with pytest.raises(UnsupportedError, match=why):
+        checked(refused)
+
+
+def test_block_sizes_follow_from_the_groups() -> None:
+    window = SlidingWindowSpec(6, 1, 8, "float16", sliding_window=8)
+    for given, expected in (
+        (config(), (1, 1)),
+        (config(FULL, dcp_world_size=2), (8, 8)),
+        (config(FULL, window), (12, 2)),
+        (config(FULL, window, hash_block_size_tokens=1), (12, 1)),
+        (config(FULL, window, enable_caching=False), (12, 12)),
+    ):
+        got = checked(given)
+        assert (got.scheduler_block_size_tokens, got.hash_block_size_tokens) == expected
