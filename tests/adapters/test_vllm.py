@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import kvref
 from kvspec.adapters.vllm import (
+    VLLMCallError,
     VLLMImplementation,
     VLLMUnavailableError,
     implementation,
@@ -24,7 +25,13 @@ from kvspec.errors import ConfigError, UnknownBlockError, UnsupportedError
 from kvspec.golden.trace import replay_trace
 from kvspec.interface import KVCacheManager
 from kvspec.request import LoRA, PromptEmbeddings, Request, RequestInput, RequestStatus
-from kvspec.specs import CrossAttentionSpec, FullAttentionSpec, LayerSpec, SlidingWindowSpec
+from kvspec.specs import (
+    CrossAttentionSpec,
+    FullAttentionSpec,
+    LayerSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 from kvspec.stats import PrefixCacheStats
 
 TRACES = (
@@ -254,3 +261,31 @@ def test_the_window_of_hit_rates_is_vllms(vllm: VLLMImplementation) -> None:
     for hits in (4, 0, 0):
         window.observe(PrefixCacheStats(requests=1, queries_tokens=4, hits_tokens=hits))
     assert (window.num_requests, window.hit_rate) == (2, 0.0)
+
+
+def test_a_surplus_of_aligned_mamba_blocks_hides_the_need_of_another_group(
+    vllm: VLLMImplementation,
+) -> None:
+    """Drafts leave Mamba with one block more than it needs; vLLM counts it as minus one.
+
+    By KV-MAMBA-7 the need is 0 then. Full attention needs two blocks where one is free.
+    """
+    mamba = MambaSpec(1, ((2,),), ("float32",), mamba_cache_mode="align", num_speculative_blocks=2)
+    for made_by, refuses in ((kvref.implementation(), True), (vllm, False)):
+        manager = made_by.create(
+            config(FullAttentionSpec(1, 1, 8, "float16"), mamba, num_blocks=10),
+            check_invariants=False,
+        )
+        request = made_by.make_request(manager, RequestInput("a", [0]))
+        manager.allocate_slots(request, 1)
+        request.num_computed_tokens, request.status = 1, RequestStatus.RUNNING
+        made_by.append_tokens(manager, request, [0])
+        manager.allocate_slots(request, 3)  # one token, two drafts, both refused later
+        request.num_computed_tokens = 2
+        made_by.append_tokens(manager, request, [0])
+        assert manager.num_free_blocks == 1
+        if refuses:
+            assert manager.allocate_slots(request, 1, num_lookahead_tokens=3) is None
+        else:
+            with pytest.raises(VLLMCallError, match="Cannot get 2 free blocks"):
+                manager.allocate_slots(request, 1, num_lookahead_tokens=3)
