@@ -141,7 +141,7 @@ class UnknownImplementationError(KVSpecError, LookupError):
         listed = ", ".join(known) or "none"
         super().__init__(
             f"unknown implementation {name!r}{': ' + reason if reason else ''}"
-            f" (installed: {listed}; or give package.module:factory)"
+            f" (installed: {listed}; or give package.module:factory or cmd:PROGRAM ARGS…)"
         )
         self.name = name
         self.known = known

@@ -13,6 +13,7 @@ from typing import Any
 
 from kvspec.codec import encode_manager_config
 from kvspec.config import ManagerConfig
+from kvspec.discovery import installed_implementations
 from kvspec.errors import (
     ConfigError,
     InvalidArgumentError,
@@ -76,7 +77,7 @@ def _seconds(name: str, digits: str) -> float:
 
 
 def _unreadable(name: str, reason: str) -> UnknownImplementationError:
-    return UnknownImplementationError(name, ("cmd:PROGRAM ARGS…",), reason)
+    return UnknownImplementationError(name, installed_implementations(), reason)
 
 
 class RemoteImplementation:

@@ -19,7 +19,7 @@ from kvspec.remote.values import decode_capabilities, decode_error
 
 DEFAULT_TIMEOUT_S = 30.0
 
-_DROP_AT_ONCE = 256
+DROP_AT_ONCE = 256
 """Handles that nobody uses any more are told to the server this many at a time."""
 
 
@@ -107,7 +107,7 @@ class Connection:
 
         Raises the error of the tree that the answer carries, or RemoteError.
         """
-        if len(self._dropped) >= _DROP_AT_ONCE:
+        if len(self._dropped) >= DROP_AT_ONCE:
             self._drop()
         named = {"manager": manager, "request": request, "set": owned, "args": args}
         message = {name: value for name, value in named.items() if value not in (None, {})}

@@ -1,0 +1,36 @@
+"""A few configurations, and the requests that go with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.request import RequestInput
+from kvspec.specs import FullAttentionSpec, LayerSpec, MambaSpec, SlidingWindowSpec
+
+FULL = FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=8, dtype="float16")
+WINDOW = SlidingWindowSpec(
+    block_size=4, num_kv_heads=1, head_size=8, dtype="float16", sliding_window=6
+)
+MAMBA = MambaSpec(block_size=4, shapes=((2, 3),), dtypes=("float32",), mamba_cache_mode="align")
+
+
+def config(*specs: LayerSpec, num_blocks: int = 12, **members: Any) -> ManagerConfig:
+    """One group per spec, everything that can be watched switched on."""
+    groups = tuple(
+        KVCacheGroup((f"layer.{index}",), spec) for index, spec in enumerate(specs or (FULL,))
+    )
+    base = ManagerConfig(
+        KVCacheConfig(num_blocks, groups),
+        max_model_len_tokens=64,
+        enable_events=True,
+        log_stats=True,
+        hash_seed="0",
+    )
+    return replace(base, **members)
+
+
+def request_input(name: str = "a", num_tokens: int = 5) -> RequestInput:
+    """A prompt of tokens 1, 2, 3, …"""
+    return RequestInput(name, tuple(range(1, num_tokens + 1)))

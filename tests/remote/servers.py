@@ -1,0 +1,74 @@
+"""Commands that start servers: the reference, and tiny scripts that misbehave."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+
+SERVE = (sys.executable, "-m", "kvspec.cli", "serve")
+
+PREAMBLE = """
+import json, os, signal, subprocess, sys, time
+
+HELLO = {"protocol": 1, "name": "odd", "version": "0", "spec_types": ["FullAttentionSpec"],
+         "hash_functions": ["sha256_cbor"], "features": ["prefix_caching", "clone", "planning"]}
+CREATED = {"scheduler_block_size": 4, "hash_block_size": 4, "none_hash": "00" * 32}
+MADE = {"num_tokens": 5, "block_hashes": ["11" * 32]}
+RIGHT = {"hello": HELLO, "create_manager": CREATED, "make_request": MADE, "drop": None}
+
+def read():
+    line = sys.stdin.readline()
+    if not line:
+        sys.exit(0)
+    return json.loads(line)
+
+def write(value):
+    sys.stdout.write(json.dumps(value) + "\\n")
+    sys.stdout.flush()
+
+def answer(message, result):
+    write({"id": message["id"], "result": result})
+
+def until(op):
+    # Answer rightly until this operation comes; return its message.
+    while True:
+        message = read()
+        if message["op"] == op:
+            return message
+        answer(message, RIGHT[message["op"]])
+"""
+"""What each script begins with: a server in JSON lines that is right until an operation."""
+
+
+def serve(name: str, *, options: str = "") -> str:
+    """The reference, or another Python implementation, through `kvspec serve`."""
+    return f"cmd{options}:{shlex.join((*SERVE, name))}"
+
+
+def script(folder: Path, code: str, *, timeout_s: float = 30.0) -> str:
+    """A server of these lines, behind the preamble."""
+    path = folder / "server.py"
+    path.write_text(PREAMBLE + code)
+    return f"cmd+json+timeout={timeout_s:g}:{shlex.join((sys.executable, str(path)))}"
+
+
+def is_running(process_id: int) -> bool:
+    """Whether a process is there, zombies included."""
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def ends(process_id: int, *, seconds: float = 5.0) -> bool:
+    """Whether a process is gone within that time."""
+    deadline = time.monotonic() + seconds
+    while is_running(process_id):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True

@@ -1,0 +1,134 @@
+"""Both framings: messages come back as they went, whatever comes in is a message or an error."""
+
+from __future__ import annotations
+
+import io
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvspec.errors import FormatError
+from kvspec.remote import codec
+from kvspec.remote.codec import FRAMINGS, MessageBuffer, MessageStream, decode, encode
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
+plain = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=12,
+)
+messages = st.dictionaries(texts, plain, max_size=5)
+framings = pytest.mark.parametrize("framing", FRAMINGS)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal, types included."""
+    return repr(one) == repr(other) and one == other
+
+
+@framings
+@settings(max_examples=40)
+@given(sent=st.lists(messages, min_size=1, max_size=4), sizes=st.lists(st.integers(1, 9)))
+def test_messages_come_out_as_they_went_in_however_they_are_cut(
+    framing: str, sent: list[dict[str, Any]], sizes: list[int]
+) -> None:
+    data = b"".join(encode(message, framing) for message in sent)
+    buffer, found = MessageBuffer(framing), []
+    cuts = iter(sizes)
+    while data:
+        size = next(cuts, len(data))
+        buffer.feed(data[:size])
+        data = data[size:]
+        while (body := buffer.take()) is not None:
+            found.append(decode(body, framing))
+    assert same(found, sent)
+    assert len(buffer) == 0
+
+
+@framings
+@settings(max_examples=40)
+@given(sent=st.lists(messages, min_size=1, max_size=4))
+def test_the_server_reads_what_the_client_writes(framing: str, sent: list[dict[str, Any]]) -> None:
+    stream = MessageStream(io.BytesIO(b"".join(encode(m, framing) for m in sent)))
+    found = []
+    while (body := stream.next()) is not None:
+        found.append(decode(body, stream.framing))
+    assert stream.framing == framing
+    assert same(found, sent)
+
+
+@framings
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_message_or_a_format_error(framing: str, body: bytes) -> None:
+    with suppress(FormatError):
+        assert isinstance(decode(body, framing), dict)
+
+
+HOSTILE_CBOR = {
+    "a list of 2^40 items": "9b0000010000000000",
+    "a text of 2^63 bytes": "7b7fffffffffffffff",
+    "deeper than any stack": "81" * 100_000,
+    "a byte behind": "a000",
+    "nothing": "",
+    "a list that holds itself": "d81c81d81d00",
+    "an int": "01",
+}
+
+
+@pytest.mark.parametrize("digits", HOSTILE_CBOR.values(), ids=HOSTILE_CBOR.keys())
+def test_hostile_cbor_is_a_format_error(digits: str) -> None:
+    with pytest.raises(FormatError):
+        decode(bytes.fromhex(digits), "cbor")
+
+
+HOSTILE_JSON = (
+    b"",
+    b"[]",
+    b"{",
+    b'{"a":1,"a":2}',
+    b'{"a":NaN}',
+    b"[" * 100_000,
+    b'{"a":' + b"9" * 9999 + b"}",
+)
+
+
+@pytest.mark.parametrize("body", HOSTILE_JSON, ids=lambda body: body[:12].decode())
+def test_hostile_json_is_a_format_error(body: bytes) -> None:
+    with pytest.raises(FormatError):
+        decode(body, "json")
+
+
+@framings
+def test_a_message_that_is_too_long_is_refused_by_every_part(
+    framing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = encode({"text": "x" * 200}, framing)
+    monkeypatch.setattr(codec, "MAX_MESSAGE_BYTES", 100)
+    with pytest.raises(FormatError, match="at most 100"):
+        encode({"text": "x" * 200}, framing)
+    # Known before the whole message has come.
+    buffer = MessageBuffer(framing)
+    buffer.feed(long[:150])
+    with pytest.raises(FormatError, match="at most 100"):
+        buffer.take()
+    with pytest.raises(FormatError, match="at most 100"):
+        MessageStream(io.BytesIO(long)).next()
+
+
+@pytest.mark.parametrize("data", [b"\0", b"\0\0\0\4\xa0", b'{"a":1}'])
+def test_a_stream_that_ends_inside_a_message_is_an_error(data: bytes) -> None:
+    with pytest.raises(FormatError, match="ends"):
+        MessageStream(io.BytesIO(data)).next()
+
+
+def test_cbor_is_as_the_protocol_says() -> None:
+    """Definite lengths and shortest ints, so that a small decoder suffices."""
+    body = bytes.fromhex("a26269640161618419012cf6f5fb3fe0000000000000")
+    assert encode({"id": 1, "a": [300, None, True, 0.5]}, "cbor") == b"\0\0\0\x16" + body

@@ -1,0 +1,123 @@
+"""The example in C++: it compiles without a warning and conforms where it says it does."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvspec.cli import main
+from kvspec.discovery import find_implementation
+from kvspec.errors import UnsupportedError
+from kvspec.golden.select import choose, find, shipped_records
+from kvspec.golden.trace import replay_trace
+from kvspec.interface import Feature
+from kvspec.remote.client import RemoteImplementation
+from kvspec.specs import FullAttentionSpec, MLAAttentionSpec
+from tests.remote.configs import FULL, WINDOW, config, request_input
+from tests.source import ROOT
+
+SOURCE = ROOT / "examples/cpp/server.cpp"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    program = tmp_path_factory.mktemp("cpp") / "server"
+    flags = ("-std=c++17", "-O0", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
+    subprocess.run((compiler, *flags, "-o", str(program), str(SOURCE)), check=True)
+    return program
+
+
+@pytest.fixture(scope="module", params=["", "+json"], ids=["cbor", "json"])
+def remote(server: Path, request: pytest.FixtureRequest) -> Iterator[RemoteImplementation]:
+    found = find_implementation(f"cmd{request.param}:{server}")
+    assert isinstance(found, RemoteImplementation)
+    yield found
+    found.close()
+
+
+def replays(remote: RemoteImplementation, records: Path, *, every: int = 1) -> int:
+    """Replay the traces with one full-attention group, or some of them; how many there are."""
+    chosen = choose(find([records]), single_group="full")[::every]
+    for candidate in chosen:
+        result = replay_trace(candidate.path, remote)
+        assert result.mismatch is None, result.mismatch.render()
+    return len(chosen)
+
+
+def test_it_says_what_it_has(remote: RemoteImplementation) -> None:
+    has = remote.capabilities
+    assert has.spec_types == {FullAttentionSpec, MLAAttentionSpec}
+    assert Feature.EVENTS in has.features
+    assert Feature.PLANNING not in has.features
+    assert remote.planner is None
+
+
+def test_it_passes_the_records_that_are_shipped(remote: RemoteImplementation) -> None:
+    assert replays(remote, shipped_records()) >= 5
+
+
+@pytest.mark.shared
+def test_it_passes_every_recorded_trace_with_one_full_group(
+    remote: RemoteImplementation, shared: Path
+) -> None:
+    every = 1 if remote.options.framing == "cbor" else 4
+    assert replays(remote, shared / "golden/manager", every=every) == 28 // every
+
+
+def test_it_conforms_in_every_directed_program(
+    server: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", f"cmd:{server}", "--budget", "directed"]) == 0, capsys.readouterr().out
+
+
+def test_it_refuses_what_it_lacks(remote: RemoteImplementation) -> None:
+    lacking = (config(FULL, WINDOW), config(WINDOW), config(hash_function="sha256_cbor_64bit"))
+    for unserved in lacking:
+        with pytest.raises(UnsupportedError, match="cpp-example"):
+            remote.create(unserved)
+    manager = remote.create(config())
+    with pytest.raises(UnsupportedError):
+        remote.clone(manager)
+
+
+def test_texts_and_large_tokens_survive(remote: RemoteImplementation) -> None:
+    """Names reach it through escapes of JSON or as UTF-8 of CBOR, and come back."""
+    manager = remote.create(config())
+    name = 'é "\\\n\t\x01 漢 😀'
+    request = remote.make_request(manager, request_input(name))
+    remote.append_tokens(manager, request, [2**63 - 1, 2**53 + 1, 0])
+    assert manager.allocate_slots(request, 8) is not None
+    assert set(manager.snapshot().requests) == {name}
+    (event,) = manager.take_events()
+    assert getattr(event, "token_ids") == (1, 2, 3, 4, 5, 2**63 - 1, 2**53 + 1, 0)  # noqa: B009
+
+
+def test_the_example_in_the_protocol_is_what_it_answers(server: Path) -> None:
+    text = (ROOT / "spec/protocol.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^([<>]) (.*)$", text, re.MULTILINE)
+    sent = "".join(f"{line}\n" for mark, line in lines if mark == ">")
+    done = subprocess.run([str(server)], input=sent, capture_output=True, text=True, check=True)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    expected = [json.loads(line) for mark, line in lines if mark == "<"]
+    for answer, right in zip(answers[1:], expected[1:], strict=True):
+        if "error" in right:  # its words are its own
+            right["error"]["message"] = answer["error"]["message"]
+        assert answer == right
+
+
+@pytest.mark.parametrize("junk", ["{", "{}x\n", "[]\n", "\0\0\0\1\xff", "\0\0\0\2\xa1", "\xff\xff"])
+def test_junk_ends_it_with_status_2(server: Path, junk: str) -> None:
+    done = subprocess.run(
+        [str(server)], input=junk.encode("latin-1"), capture_output=True, check=False
+    )
+    assert done.returncode == 2
+    assert b"bad_message" in done.stdout

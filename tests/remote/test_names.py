@@ -1,0 +1,95 @@
+"""`cmd:…` as the name of an implementation: its options, and what can't be started."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvspec.cli import main
+from kvspec.discovery import find_implementation
+from kvspec.errors import RemoteError, UnknownImplementationError
+from kvspec.remote.client import parse_name
+from kvspec.remote.connection import Options
+from tests.remote.servers import serve
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("cmd:./server --fast", Options(("./server", "--fast"))),
+        ("cmd+json:a", Options(("a",), "json")),
+        ("cmd+cbor:a", Options(("a",), "cbor")),
+        ("cmd+timeout=2.5:a", Options(("a",), timeout_s=2.5)),
+        ("cmd+json+timeout=5:a 'b c' d:e", Options(("a", "b c", "d:e"), "json", 5.0)),
+    ],
+)
+def test_a_name_is_a_command_and_its_options(name: str, options: Options) -> None:
+    assert parse_name(name) == options
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("cmd:", "no program"),
+        ("cmd+json:  ", "no program"),
+        ("cmd+jsn:a", "unknown option 'jsn'; known: json, cbor, timeout=SECONDS"),
+        ("cmd+timeout=soon:a", "timeout=soon is not a number of seconds"),
+        ("cmd+timeout=0:a", "above 0"),
+        ("cmd+timeout=inf:a", "above 0"),
+        ("cmd:'a", "No closing quotation"),
+    ],
+)
+def test_a_name_that_cannot_be_read_says_why(name: str, reason: str) -> None:
+    with pytest.raises(UnknownImplementationError) as caught:
+        find_implementation(name)
+    assert reason in caught.value.reason
+
+
+def test_a_program_that_is_not_there_or_no_program_is_named(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no program")
+    for path, words in ((tmp_path / "nowhere", "No such file"), (tmp_path / "text", "Permission")):
+        with pytest.raises(RemoteError, match=f"can't be started: {words}"):
+            find_implementation(f"cmd:{shlex.quote(str(path))}")
+
+
+@pytest.mark.parametrize("program", ["true", "cat", "echo hello"])
+def test_programs_that_know_nothing_of_the_protocol_are_one_line_and_exit_code_2(
+    program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["golden", "--impl", f"cmd+json:{program}"]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("kvspec: error: ")
+    assert "last message: hello" in shown
+    assert len(shown.splitlines()) == 1
+
+
+def test_an_implementation_that_serve_does_not_find_is_told_with_its_words() -> None:
+    with pytest.raises(RemoteError, match=r"exit status 2.*unknown implementation 'nowhere'"):
+        find_implementation(serve("nowhere"))
+
+
+def test_golden_passes_over_either_framing(capsys: pytest.CaptureFixture[str]) -> None:
+    for options in ("", "+json"):
+        assert main(["golden", "--impl", serve("kvref", options=options)]) == 0
+        assert "0 failed" in capsys.readouterr().out
+
+
+def test_a_server_that_dies_in_a_replay_is_a_failed_trace_and_no_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text(
+        "import os\n"
+        "from kvref.manager import ReferenceManager\n"
+        "from kvspec.cli import main\n"
+        "ReferenceManager.free = lambda *_: os._exit(7)\n"
+        "raise SystemExit(main(['serve', 'kvref']))\n"
+    )
+    name = f"cmd:{shlex.join((sys.executable, str(broken)))}"
+    assert main(["golden", "--impl", name]) == 1
+    shown = capsys.readouterr()
+    assert "ended with exit status 7" in shown.out.replace("\n", " ")
+    assert "Traceback" not in shown.out + shown.err

@@ -1,0 +1,261 @@
+"""What traces do not reach: windows, planning, copies, samples, partial entries, embeddings."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvref import implementation
+from kvspec.config import CustomSpec, SpecRegistry
+from kvspec.discovery import find_implementation
+from kvspec.errors import (
+    CacheMemoryError,
+    ConfigError,
+    InvalidArgumentError,
+    InvariantViolation,
+    RemoteError,
+    UnsupportedError,
+)
+from kvspec.golden.planning import replay_planning
+from kvspec.interface import Feature, HitRateWindow, Implementation, KVCacheManager
+from kvspec.planning import Planner, PlanningConfig
+from kvspec.remote.client import RemoteImplementation
+from kvspec.remote.connection import DROP_AT_ONCE
+from kvspec.remote.request import RemoteRequest
+from kvspec.request import MultimodalItem, PromptEmbeddings, Request, RequestInput
+from kvspec.specs import FullAttentionSpec
+from kvspec.stats import PrefixCacheStats
+from tests.remote.configs import FULL, MAMBA, WINDOW, config, request_input
+from tests.remote.servers import serve
+
+KVREF = implementation()
+
+
+@pytest.fixture(scope="module", params=["", "+json"], ids=["cbor", "json"])
+def remote(request: pytest.FixtureRequest) -> Iterator[RemoteImplementation]:
+    found = find_implementation(serve("kvref", options=request.param))
+    assert isinstance(found, RemoteImplementation)
+    yield found
+    found.close()
+
+
+def used(
+    impl: Implementation, *, name: str = "a", **members: Any
+) -> tuple[KVCacheManager, Request]:
+    """A manager in which one request of nine tokens has its blocks."""
+    manager = impl.create(config(**members))
+    request = impl.make_request(manager, request_input(name, 9))
+    manager.allocate_slots(request, 9)
+    request.num_computed_tokens = 9
+    return manager, request
+
+
+def test_everything_is_what_the_interface_asks_for(remote: RemoteImplementation) -> None:
+    manager, request = used(remote)
+    assert isinstance(remote, Implementation)
+    assert isinstance(manager, KVCacheManager)
+    assert isinstance(request, Request)
+    assert isinstance(remote.planner, Planner)
+    assert isinstance(remote.make_hit_rate_window(), HitRateWindow)
+
+
+def test_capabilities_are_those_of_the_served_one_without_code(
+    remote: RemoteImplementation,
+) -> None:
+    has, reference = remote.capabilities, KVREF.capabilities
+    assert (has.name, has.version) == (reference.name, reference.version)
+    assert has.hash_functions == reference.hash_functions
+    assert has.features == reference.features - {Feature.CUSTOM_SPECS}
+    assert has.spec_types <= reference.spec_types
+
+
+def test_a_request_shows_what_the_reference_shows(remote: RemoteImplementation) -> None:
+    shown = []
+    for impl in (KVREF, remote):
+        manager = impl.create(config())
+        given = RequestInput(
+            "a",
+            range(1, 10),
+            cache_salt="salt",
+            multimodal=(MultimodalItem("image", 2, 4),),
+            prompt_embeddings=PromptEmbeddings(bytes(range(18)), 2),
+        )
+        request = impl.make_request(manager, given)
+        impl.append_tokens(manager, request, [7, 8, 9, 10])
+        shown.append(
+            (
+                request.request_id,
+                request.num_tokens,
+                request.num_prompt_tokens,
+                list(request.token_ids),
+                list(request.block_hashes),
+            )
+        )
+    assert shown[0] == shown[1]
+    assert len(shown[1][4]) == 3
+
+
+def test_a_manager_fills_in_its_configuration(remote: RemoteImplementation) -> None:
+    for given in (config(), config(FULL, WINDOW), config(hash_seed=None)):
+        manager = remote.create(given)
+        assert (manager.config, len(manager.none_hash)) == (KVREF.create(given).config, 32)
+
+
+def test_a_copy_goes_its_own_way(remote: RemoteImplementation) -> None:
+    manager, request = used(remote)
+    copy = remote.clone(manager)
+    assert copy.snapshot() == manager.snapshot()
+    copy.free(request)
+    assert copy.num_free_blocks == 11
+    assert manager.num_free_blocks == 8
+    assert copy.take_events() == manager.take_events() != ()
+
+
+@pytest.mark.parametrize("specs", [(FULL,), (FULL, MAMBA)], ids=["full", "mamba"])
+def test_a_restored_manager_is_in_the_state_of_the_snapshot(
+    remote: RemoteImplementation, specs: tuple[Any, ...]
+) -> None:
+    manager = remote.create(config(*specs, num_blocks=20))
+    request = remote.make_request(manager, request_input("a", 9))
+    manager.allocate_slots(request, 8)
+    snapshot = manager.snapshot()
+    restored = remote.restore(manager.config, snapshot)
+    assert restored.snapshot() == snapshot == KVREF.restore(manager.config, snapshot).snapshot()
+
+
+def test_a_window_counts_as_the_reference_does(remote: RemoteImplementation) -> None:
+    windows = [impl.make_hit_rate_window(2) for impl in (KVREF, remote)]
+    for stats in (
+        PrefixCacheStats(requests=1, queries_tokens=10, hits_tokens=5),
+        PrefixCacheStats(requests=2, queries_tokens=10, hits_tokens=8),
+        PrefixCacheStats(reset=True),
+    ):
+        for window in windows:
+            window.observe(stats)
+        assert len({(window.num_requests, window.hit_rate) for window in windows}) == 1
+    with pytest.raises(InvalidArgumentError, match="max_requests"):
+        remote.make_hit_rate_window(0)
+
+
+def test_residency_samples_come_over(remote: RemoteImplementation) -> None:
+    manager, request = used(remote, residency_sample_rate=1.0)
+    manager.free(request)
+    manager.evict_blocks((1, 2))
+    samples = manager.take_residency_samples()
+    assert len(samples) == 2
+    assert all(0 <= sample.idle_ns <= sample.lifetime_ns for sample in samples)
+
+
+def test_partial_entries_come_over(remote: RemoteImplementation) -> None:
+    larger = FullAttentionSpec(block_size=8, num_kv_heads=1, head_size=8, dtype="float16")
+    keys = []
+    for impl in (KVREF, remote):
+        manager = impl.create(config(larger, WINDOW))
+        request = impl.make_request(manager, request_input("a", 13))
+        manager.allocate_slots(request, 13)
+        assert manager.cache_partial_block(request, 0, 12) is True
+        keys.append(manager.snapshot().block_keys)
+    assert keys[0] == keys[1]
+
+
+@pytest.mark.shared
+def test_planning_records_pass_through_the_protocol(
+    remote: RemoteImplementation, shared: Path
+) -> None:
+    result = replay_planning(shared / "golden/planning.jsonl.gz", remote)
+    assert result.failed == 0, result.mismatches
+    assert result.passed > 500
+
+
+def test_planning_answers_are_those_of_the_reference(remote: RemoteImplementation) -> None:
+    """Also what planning records do not hold, such as warnings and the members of errors."""
+    planners = [impl.planner for impl in (KVREF, remote)]
+    plan_config = PlanningConfig(max_model_len_tokens=100, max_num_batched_tokens=50)
+    workers = ((("layer.0", FULL), ("layer.1", WINDOW)),)
+    plans, errors = [], []
+    for planner in planners:
+        assert planner is not None
+        plans.append(planner.plan(workers, plan_config, (10**6,)))
+        with pytest.raises(CacheMemoryError) as caught:
+            planner.plan(workers, plan_config, (1000,))
+        errors.append(vars(caught.value))
+    assert plans[0] == plans[1]
+    assert errors[0] == errors[1]
+
+
+class RingSpec(FullAttentionSpec):
+    """A spec from outside the contract."""
+
+
+def test_what_is_code_or_a_stranger_is_refused_here(remote: RemoteImplementation) -> None:
+    manager, request = used(remote)
+    ring = RingSpec(block_size=4, num_kv_heads=1, head_size=8, dtype="float16")
+    registry = SpecRegistry((CustomSpec(RingSpec, lambda spec: FULL),))
+    for unsent in (config(ring), config(ring, registry=registry)):
+        with pytest.raises(UnsupportedError):
+            remote.create(unsent)
+    with pytest.raises(UnsupportedError, match="clock"):
+        remote.create(config(), clock=lambda: 0)
+    with pytest.raises(InvalidArgumentError):
+        remote.create(config(), clock=7)  # type: ignore[arg-type]  # the point of the test
+    with pytest.raises(ConfigError):
+        remote.create(None)  # type: ignore[arg-type]  # the point of the test
+    foreign = KVREF.create(config())
+    with pytest.raises(InvalidArgumentError):
+        remote.append_tokens(foreign, request, [1])
+    with pytest.raises(InvalidArgumentError):
+        manager.free(KVREF.make_request(foreign, request_input()))
+    with pytest.raises(InvalidArgumentError):
+        manager.evict_blocks({1, 2})  # type: ignore[arg-type]  # the point of the test
+
+
+def test_a_configuration_that_cannot_be_served_is_the_error_of_the_reference(
+    remote: RemoteImplementation,
+) -> None:
+    for wrong in (config(retention_interval_tokens=8), config(scheduler_block_size_tokens=3)):
+        messages = []
+        for impl in (KVREF, remote):
+            with pytest.raises(ConfigError) as caught:
+                impl.create(wrong)
+            messages.append((caught.value.field, str(caught.value)))
+        assert messages[0] == messages[1]
+
+
+def test_an_invariant_that_is_violated_there_is_violated_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "leaky.py").write_text(
+        "from kvref.block_pool import BlockPool\n"
+        "from kvref.implementation import ReferenceImplementation\n"
+        "class Leaky(BlockPool):\n"
+        "    def release(self, blocks): super().release(list(blocks)[1:])\n"
+        "def make(): return ReferenceImplementation(Leaky)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    manager, request = used(find_implementation(serve("leaky:make")))
+    with pytest.raises(InvariantViolation) as caught:
+        manager.free(request)
+    assert caught.value.rule.startswith("KV-")
+    assert "free queue" in caught.value.state
+
+
+def test_what_nobody_uses_any_more_is_dropped_there() -> None:
+    """Else a long run would keep every request it ever made."""
+    remote = find_implementation(serve("kvref"))
+    assert isinstance(remote, RemoteImplementation)
+    manager = remote.create(config())
+    lost = remote.make_request(manager, request_input("lost"))
+    assert isinstance(lost, RemoteRequest)
+    handle, connection = lost.handle, lost.connection
+    del lost
+    for number in range(DROP_AT_ONCE):
+        remote.make_request(manager, request_input(f"r{number}"))
+    gc.collect()
+    manager.new_step_starts()
+    with pytest.raises(RemoteError, match="unknown_handle"):
+        connection.call("free", manager=1, request=handle)
+    assert manager.num_free_blocks == 11

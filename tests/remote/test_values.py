@@ -1,0 +1,188 @@
+"""The values that only the protocol writes: snapshots, errors, requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvspec._json import Where
+from kvspec.errors import (
+    BlockReleaseError,
+    CacheMemoryError,
+    ConfigError,
+    FormatError,
+    InvalidArgumentError,
+    InvariantViolation,
+    KVSpecError,
+    PageSizeError,
+    StaleHitError,
+    UnknownBlockError,
+    UnsupportedError,
+)
+from kvspec.remote.codec import FRAMINGS, decode, encode
+from kvspec.remote.values import (
+    carried,
+    decode_error,
+    decode_request,
+    decode_snapshot,
+    encode_error,
+    encode_request,
+    encode_snapshot,
+)
+from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestInput
+from kvspec.snapshot import MambaState, RequestState, Snapshot
+
+HERE = Where("test")
+framings = pytest.mark.parametrize("framing", FRAMINGS)
+
+ids = st.lists(st.integers(0, 9), max_size=4).map(tuple)
+keys = st.binary(min_size=1, max_size=8)
+mamba = st.builds(MambaState, st.booleans(), st.none() | st.integers(0, 9))
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6)
+
+
+def per_group(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(inner, max_size=3).map(tuple)
+
+
+states = st.builds(
+    RequestState,
+    per_group(ids),
+    per_group(st.none() | st.integers(0, 9)),
+    per_group(st.none() | mamba),
+)
+snapshots = st.builds(
+    Snapshot,
+    num_blocks=st.integers(1, 9),
+    free_queue=ids,
+    # A broken manager may have counted below zero, and must be able to show it.
+    ref_counts=st.lists(st.integers(-2, 9), max_size=4).map(tuple),
+    block_keys=per_group(per_group(keys)),
+    lookup_order=st.dictionaries(keys, ids, max_size=3),
+    covered_tokens=ids,
+    none_hash=keys,
+    requests=st.dictionaries(names, states, max_size=2),
+    popped_blocks=ids,
+    new_block_ids=per_group(ids),
+    step_keys=per_group(st.frozensets(keys, max_size=2)),
+    reserved_blocks=ids,
+)
+requests = st.builds(
+    RequestInput,
+    request_id=names,
+    prompt_token_ids=st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=5).map(tuple),
+    cache_salt=st.none() | names,
+    lora=st.none() | st.builds(LoRA, names, st.integers(0, 9)),
+    multimodal=st.just(())
+    | st.builds(MultimodalItem, names, st.just(1), st.just(2)).map(lambda i: (i,)),
+    prompt_embeddings=st.none() | st.builds(PromptEmbeddings, keys, st.just(1)),
+    skip_reading_cache=st.booleans(),
+)
+
+
+def through(value: Any, framing: str) -> Any:
+    """The value as the other side gets it."""
+    return (
+        decode(encode({"value": value}, framing), framing)["value"]
+        if framing == "json"
+        else (decode(encode({"value": value}, framing)[4:], framing)["value"])
+    )
+
+
+@framings
+@given(snapshots)
+def test_a_snapshot_comes_back(framing: str, snapshot: Snapshot) -> None:
+    assert decode_snapshot(through(encode_snapshot(snapshot), framing), HERE) == snapshot
+
+
+@framings
+@given(requests)
+def test_a_request_comes_back(framing: str, request: RequestInput) -> None:
+    assert decode_request(through(encode_request(request), framing), HERE) == request
+
+
+ERRORS = (
+    KVSpecError("something"),
+    InvalidArgumentError("num_new_tokens", -1, "an int of at least 0"),
+    ConfigError("watermark", 2.5, "a number in 0 … 1"),
+    PageSizeError("layer.3", 100, 256, "no divisor"),
+    CacheMemoryError(4096, 10**9, 10**6, 17),
+    StaleHitError(1, 2, 3),
+    BlockReleaseError(5, 2, 1),
+    UnknownBlockError("x", 9),
+    UnsupportedError("planning", "mine"),
+    InvariantViolation("nothing_is_lost", "KV-POOL-1", "block 3 is nowhere", "free queue: []"),
+)
+
+
+@framings
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_of_the_tree_comes_back_with_its_members(framing: str, error: KVSpecError) -> None:
+    found = decode_error(through(encode_error(error), framing), HERE)
+    assert type(found) is type(error)
+    assert str(found) == str(error)
+    assert vars(found) == vars(error)
+
+
+def test_every_class_of_the_tree_that_a_call_may_raise_has_its_entry() -> None:
+    from kvspec import errors
+    from kvspec.remote.values import ERRORS as CARRIED
+
+    elsewhere = {errors.UnknownImplementationError, errors.FormatError, errors.RemoteError}
+    tree = {
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, KVSpecError)
+    }
+    assert set(CARRIED) == tree - elsewhere
+
+
+def test_an_error_of_a_subclass_travels_as_its_base() -> None:
+    class MyError(StaleHitError):
+        pass
+
+    assert encode_error(MyError(0, 1, 2))["class"] == "StaleHitError"
+
+
+def test_a_value_that_no_message_can_say_is_shown_in_an_error() -> None:
+    shown = encode_error(InvalidArgumentError("block_ids", {1, 2}, "a sequence"))
+    assert shown["fields"]["value"] == "{1, 2}"
+    assert encode_error(ValueError("\ud800"))["message"] == "ValueError: \\ud800"
+
+
+def test_an_error_outside_the_tree_is_an_internal_one() -> None:
+    found = decode_error(encode_error(IndexError("list index out of range")), HERE)
+    assert found == ("InternalError", "IndexError: list index out of range")
+
+
+WRONG_ERRORS: tuple[Any, ...] = (
+    None,
+    {},
+    {"class": "Nonsense", "message": "", "fields": {}},
+    {"class": "StaleHitError", "message": "", "fields": {}},
+    {"class": "UnknownBlockError", "message": "", "fields": {"block_id": 1, "num_blocks": "9"}},
+    {"class": "KVSpecError", "message": 7, "fields": {}},
+)
+
+
+@pytest.mark.parametrize("value", WRONG_ERRORS, ids=repr)
+def test_an_error_that_is_none_is_a_format_error(value: object) -> None:
+    with pytest.raises(FormatError):
+        decode_error(value, HERE)
+
+
+@pytest.mark.parametrize(
+    "value", [{1}, 2**64, -(2**63) - 1, float("nan"), "\ud800", object(), [[b""]]]
+)
+def test_what_no_message_can_say_is_an_invalid_argument(value: object) -> None:
+    with pytest.raises(InvalidArgumentError):
+        carried("field", value)
+
+
+def test_tuples_travel_as_lists_and_types_are_kept() -> None:
+    assert (
+        repr(carried("field", (1, True, 1.0, None, "é", (2,)))) == "[1, True, 1.0, None, 'é', [2]]"
+    )
