@@ -52,7 +52,7 @@ class MessageShape:
 _MANAGER = ("manager",)
 _REQUEST = ("manager", "request")
 
-HELLO_RESULT = {
+HELLO_RESULT: Mapping[str, Check[Any]] = {
     "protocol": integer,
     "name": text,
     "version": text,
