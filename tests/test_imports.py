@@ -21,6 +21,8 @@ ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
     ("kvspec.workload", frozenset({"kvspec", "matplotlib", "zstandard"})),
     ("kvspec.remote", frozenset({"kvspec", "cbor2"})),
     ("kvspec.conformance", frozenset({"kvspec", "hypothesis"})),
+    # An adapter names the project that it adapts, in its factory.
+    ("kvspec.adapters.vllm", frozenset({"kvspec", "vllm"})),
     ("kvref", frozenset({"kvspec", "kvref", "cbor2", "xxhash"})),
     ("kvfast", frozenset({"kvspec", "kvfast", "cbor2", "torch"})),
     ("kvfast.device", frozenset({"kvspec", "kvfast", "torch", "triton"})),

@@ -9,30 +9,33 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from kvspec.adapters.vllm.errors import VLLMUnavailableError, describe
 
 SUPPORTED_VERSION = "0.24.0"
 
-_MODULES = {
-    "interface": "vllm.v1.kv_cache_interface",
-    "manager": "vllm.v1.core.kv_cache_manager",
-    "utils": "vllm.v1.core.kv_cache_utils",
-    "groups": "vllm.v1.core.single_type_kv_cache_manager",
-    "events": "vllm.distributed.kv_events",
-    "hashing": "vllm.utils.hashing",
-    "stats": "vllm.v1.metrics.stats",
-    "request": "vllm.v1.request",
-    "sampling": "vllm.sampling_params",
-    "lora": "vllm.lora.request",
-    "multimodal": "vllm.multimodal.inputs",
-    "backends": "vllm.v1.attention.backends.registry",
-    "torch": "torch",
-}
+_MODULES: Mapping[str, str] = MappingProxyType(
+    {
+        "interface": "vllm.v1.kv_cache_interface",
+        "manager": "vllm.v1.core.kv_cache_manager",
+        "utils": "vllm.v1.core.kv_cache_utils",
+        "groups": "vllm.v1.core.single_type_kv_cache_manager",
+        "events": "vllm.distributed.kv_events",
+        "hashing": "vllm.utils.hashing",
+        "stats": "vllm.v1.metrics.stats",
+        "request": "vllm.v1.request",
+        "sampling": "vllm.sampling_params",
+        "lora": "vllm.lora.request",
+        "multimodal": "vllm.multimodal.inputs",
+        "backends": "vllm.v1.attention.backends.registry",
+        "torch": "torch",
+    }
+)
 
 
 @dataclass(frozen=True)
