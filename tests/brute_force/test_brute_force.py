@@ -17,8 +17,11 @@ from tests.brute_force.worlds import (
     Placed,
     ask,
     configs,
+    contested_worlds,
     lived_worlds,
     placed_worlds,
+    retained_tails,
+    short_beginnings,
     text_length,
 )
 
@@ -32,27 +35,25 @@ def implementation(request: pytest.FixtureRequest) -> Implementation:
     return find_implementation(request.param)
 
 
-def compare_all_lengths(implementation: Implementation, manager: KVCacheManager) -> int:
-    """All lengths of the text, agreed and per group; how many look-ups were compared."""
+def compare_all_lengths(implementation: Implementation, manager: KVCacheManager) -> set[str]:
+    """All lengths of the text, agreed and per group; what the answers were like."""
     config = manager.config
     longest = text_length(config)
     text = ask(implementation, manager, longest)
     cache = Cache(config, manager.snapshot(), text.block_hashes)
-    compared = 0
+    like = {f"{len(attention_groups(config))} attention groups"}
     for limit in range(longest):
         request = ask(implementation, manager, limit + 1)
         expected = agreed_hit(cache, limit)
         assert manager.get_computed_blocks(request) == expected, f"L = {limit}"
-        compared += 1
         if expected.hit_length_tokens > 0:
-            event("a hit")
+            like.add("a hit")
         if expected.uncached_common_prefix_tokens:
-            event("a group had more than the hit")
+            like.add("a group had more than the hit")
         if len(config.kv_cache.groups) > 1:
             own = manager.find_longest_cache_hit_per_group(text, limit)
             assert own == own_hits(cache, limit), f"per group, at most {limit}"
-            compared += 1
-    return compared
+    return like
 
 
 @pytest.mark.rule(
@@ -61,13 +62,22 @@ def compare_all_lengths(implementation: Implementation, manager: KVCacheManager)
     *("KV-CHUNK-2", "KV-MAMBA-3", "KV-POOL-13", "KV-HASH-5", "KV-HASH-6", "KV-COORD-2"),
     *(f"KV-COORD-{n}" for n in range(4, 13)),
 )
-@given(world=placed_worlds())
+@given(world=placed_worlds() | contested_worlds())
 @settings(max_examples=MANY)
 def test_hits_are_what_enumeration_finds_in_any_cache(
     implementation: Implementation, world: Placed
 ) -> None:
     """Any positions of any groups cached, also such as no request leaves behind."""
-    event(f"{len(attention_groups(world.config))} attention groups")
+    for what in sorted(compare_all_lengths(implementation, world.build(implementation))):
+        event(what)
+
+
+@pytest.mark.rule("KV-SW-4", "KV-SW-5")
+@pytest.mark.parametrize("world", short_beginnings())
+def test_short_beginnings_are_what_enumeration_finds(
+    implementation: Implementation, world: Placed
+) -> None:
+    """Every length of a beginning that does not fill the window, with a drop and without."""
     compare_all_lengths(implementation, world.build(implementation))
 
 
@@ -111,8 +121,8 @@ def test_hits_are_what_enumeration_finds_in_a_used_cache(
     implementation: Implementation, world: Lived
 ) -> None:
     """Requests came and went, with retention or without; then blocks were evicted by id."""
-    event(f"{len(attention_groups(world.config))} attention groups")
-    compare_all_lengths(implementation, world.build(implementation))
+    for what in sorted(compare_all_lengths(implementation, world.build(implementation))):
+        event(what)
 
 
 @pytest.mark.rule(
@@ -124,6 +134,22 @@ def test_what_is_cached_is_what_boundaries_need(
     implementation: Implementation, config: ManagerConfig, num_tokens: int
 ) -> None:
     """A prompt computed at once; null positions, of align-mode Mamba, are never cached."""
+    check_what_is_cached(implementation, config, num_tokens)
+
+
+@pytest.mark.rule("KV-RET-1", "KV-RET-2", "KV-RET-3", "KV-RET-4", "KV-COORD-13")
+@pytest.mark.parametrize(("config", "num_tokens"), retained_tails())
+def test_tails_are_what_boundaries_need(
+    implementation: Implementation, config: ManagerConfig, num_tokens: int
+) -> None:
+    """Windows of every small size, flagged or not, with every kind of retention."""
+    check_what_is_cached(implementation, config, num_tokens)
+
+
+def check_what_is_cached(
+    implementation: Implementation, config: ManagerConfig, num_tokens: int
+) -> None:
+    """The prompt is computed at once; the cached positions of every group are compared."""
     manager = implementation.create(config)
     request = ask(implementation, manager, num_tokens)
     assert manager.allocate_slots(request, num_tokens) is not None

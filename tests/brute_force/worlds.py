@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
 
 from hypothesis import strategies as st
 
@@ -45,7 +46,7 @@ def specs(draw: st.DrawFn, sizes: Sequence[int]) -> LayerSpec:
 def configs(draw: st.DrawFn, *, min_groups: int = 1, lived: bool = False) -> ManagerConfig:
     """A configuration that can be served: 1 to 4 groups, equal specs and eagle flags among them."""
     sizes = draw(st.sampled_from(BLOCK_SIZES))
-    num_groups = st.sampled_from([n for n in (1, 2, 2, 3, 3, 3, 4, 4) if n >= min_groups])
+    num_groups = st.sampled_from([n for n in (1, 2, 3, 3, 4, 4, 4) if n >= min_groups])
     listed = [draw(specs(sizes)) for _ in range(draw(num_groups))]
     if len(listed) > 2 and draw(st.booleans()):
         listed[-1] = listed[0]
@@ -58,11 +59,14 @@ def configs(draw: st.DrawFn, *, min_groups: int = 1, lived: bool = False) -> Man
         if len(set(listed)) == 1:
             listed = listed[:1]
     has_chunks = any(spec.kind == "chunked_local_attention" for spec in listed)
+    flags_of_4 = draw(st.sampled_from((0, 1, 3)))
     groups = tuple(
         KVCacheGroup(
             (f"layer{i}",),
             spec,
-            is_eagle_group=spec.kind != "chunked_local_attention" and draw(st.integers(0, 3)) == 0,
+            is_eagle_group=(
+                spec.kind != "chunked_local_attention" and draw(st.integers(0, 3)) < flags_of_4
+            ),
         )
         for i, spec in enumerate(listed)
     )
@@ -148,6 +152,78 @@ def placed_worlds(draw: st.DrawFn) -> Placed:
         num_blocks = (text_length(config) - 1) // group.spec.block_size
         copies.append(tuple(draw(st.sampled_from(how_many)) for _ in range(num_blocks)))
     return Placed(config, tuple(copies))
+
+
+def contested_world(seed: int) -> Placed:
+    """Full attention, windows and Mamba, most of them flagged, with a few positions missing each.
+
+    Here the marks of a search are set and cleared. Drawn evenly: what it takes is rare.
+    """
+    random = Random(seed)
+    others: list[LayerSpec] = [
+        sliding(1, w) for w in random.sample((2, 3, 4), random.choice((1, 2, 2)))
+    ]
+    if random.random() < 0.7:
+        others.insert(random.randrange(len(others) + 1), mamba(1))
+    groups = tuple(
+        KVCacheGroup((f"layer{i}",), spec, is_eagle_group=random.random() < 0.7)
+        for i, spec in enumerate([full(1), *others])
+    )
+    config = ManagerConfig(KVCacheConfig(200, groups), max_model_len_tokens=1000, hash_seed="0")
+    missing = [0.0, *(random.choice((0.1, 0.3, 0.5)) for _ in others)]
+    return Placed(
+        config,
+        tuple(tuple(int(random.random() >= m) for _ in range(MAX_BLOCKS)) for m in missing),
+    )
+
+
+def contested_worlds() -> st.SearchStrategy[Placed]:
+    """See `contested_world`."""
+    return st.integers(0, 2**32 - 1).map(contested_world)
+
+
+def hybrid_of_two(
+    full_size: int, size: int, window: int, *, flagged: bool, retention: int | None = None
+) -> ManagerConfig:
+    """Full attention, and a window with smaller blocks."""
+    groups = (
+        KVCacheGroup(("layer0",), full(full_size)),
+        KVCacheGroup(("layer1",), sliding(size, window), is_eagle_group=flagged),
+    )
+    return ManagerConfig(
+        KVCacheConfig(200, groups),
+        max_model_len_tokens=1000,
+        hash_seed="0",
+        retention_interval_tokens=retention,
+    )
+
+
+def short_beginnings() -> list[Placed]:
+    """A window longer than the text, of which 0, 1, 2, … blocks from the start are cached."""
+    return [
+        Placed(
+            hybrid_of_two(full_size, 1, 20, flagged=flagged),
+            (
+                (1,) * (MAX_BLOCKS // full_size),
+                tuple(int(position < number) for position in range(MAX_BLOCKS)),
+            ),
+        )
+        for full_size in (2, 3)
+        for flagged in (False, True)
+        for number in range(MAX_BLOCKS + 1)
+    ]
+
+
+def retained_tails() -> list[tuple[ManagerConfig, int]]:
+    """Windows with smaller blocks than full attention, and prompts that end in or at a block."""
+    return [
+        (hybrid_of_two(4, size, window, flagged=flagged, retention=retention), num_tokens)
+        for size, windows in ((1, (1, 2, 3, 4)), (2, (2, 3, 4)))
+        for window in windows
+        for flagged in (False, True)
+        for retention in (None, 0, 4, 8)
+        for num_tokens in (3, 16, 23)
+    ]
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import pytest
@@ -39,23 +40,30 @@ class Cached:
         return PrefixHit(type(hit.blocks)(tuple(blocks)), length, hit.uncached_common_prefix_tokens)
 
 
+def build_cache(
+    make_manager: MakeManager,
+    make_request: MakeRequest,
+    specs: Sequence[LayerSpec],
+    positions: Sequence[set[int]],
+    **config: Any,
+) -> Cached:
+    """A manager in which these positions are cached, and no others."""
+    manager = make_manager(150, specs=specs, **config)
+    request = make_request(manager, "first", range(60))
+    assert manager.allocate_slots(request, 60) is not None
+    for group, kept in enumerate(positions):
+        keep_cached(manager, request, kept, group)
+        assert set(cached_positions(manager, request, group)) == kept
+    return Cached(manager, request, lists_of(manager, request))
+
+
 Cache: TypeAlias = Callable[..., Cached]
 
 
 @pytest.fixture
 def cache(make_manager: MakeManager, make_request: MakeRequest) -> Cache:
-    """`cache(specs, positions, **config)`: a `Cached`."""
-
-    def build(specs: Sequence[LayerSpec], positions: Sequence[set[int]], **config: Any) -> Cached:
-        manager = make_manager(150, specs=specs, **config)
-        request = make_request(manager, "first", range(60))
-        assert manager.allocate_slots(request, 60) is not None
-        for group, kept in enumerate(positions):
-            keep_cached(manager, request, kept, group)
-            assert set(cached_positions(manager, request, group)) == kept
-        return Cached(manager, request, lists_of(manager, request))
-
-    return build
+    """`cache(specs, positions, **config)`."""
+    return partial(build_cache, make_manager, make_request)
 
 
 def first(n: int) -> set[int]:
@@ -223,6 +231,33 @@ def test_a_mamba_group_without_a_flag_clears_the_marks(cache: Cache) -> None:
     assert cached.hit() == cached.expected(36, [first(9), {7, 8}, {8}])
 
 
+@pytest.mark.rule("KV-COORD-7", "KV-COORD-8")
+def test_a_drop_of_one_group_clears_no_mark_of_another(cache: Cache) -> None:
+    """Window 6: 52, and marked. Window 10: drops to 40. Then 8, 9 confirm 40, without block 10."""
+    specs = [full(4), sliding(4, 6), sliding(4, 10)]
+    positions = [first(13), first(14) - {10}, {7, 8, 9, 10}]
+    cached = cache(specs, positions, eagle_groups=[1, 2])
+    assert cached.hit() == cached.expected(40, [first(10), {8, 9}, {7, 8, 9}])
+
+
+@pytest.mark.rule("KV-COORD-8")
+def test_a_marked_mamba_group_clears_like_any_other(cache: Cache) -> None:
+    """Window 6 has no block 8, so it cannot keep 32, to which Mamba shortens in the second round.
+
+    Round 1: 52, 52, 52, and window 10 drops to 44. Round 2: the state after 44 is missing, 32.
+    Round 3: window 6 drops anew and has 5, 6, 7 but not 6, 7, 8: 28.
+    """
+    specs = [full(4), sliding(4, 6), mamba(4), sliding(4, 10)]
+    positions = [
+        first(13),
+        first(14) - {8},
+        {6, 7, 12},
+        {3, 4, 5, 6, 7, 8, 9, 10, 11},
+    ]
+    cached = cache(specs, positions, eagle_groups=[1, 2, 3])
+    assert cached.hit() == cached.expected(28, [first(7), {5, 6}, {6}, {4, 5, 6}])
+
+
 @pytest.mark.rule("KV-COORD-9")
 @pytest.mark.parametrize(("limit", "lengths"), [(59, (56, 48, 56)), (47, (40, 32, 40))])
 def test_every_group_tells_its_own_hit(
@@ -236,6 +271,15 @@ def test_every_group_tells_its_own_hit(
     assert tuple(
         len(blocks) * size for blocks, size in zip(found.blocks.groups, sizes, strict=True)
     ) == (lengths)
+
+
+@pytest.mark.rule("KV-COORD-4", "KV-COORD-9")
+def test_groups_with_equal_specs_tell_one_hit(cache: Cache) -> None:
+    """Each of two windows fills itself at 40 or 36; the rightmost run of both ends at 24."""
+    specs = [full(4), sliding(4, 6), sliding(4, 6)]
+    cached = cache(specs, [first(14), {4, 5, 8, 9}, {4, 5, 7, 8}])
+    found = cached.manager.find_longest_cache_hit_per_group(cached.request, 59)
+    assert found.hit_lengths_tokens == (56, 24, 24)
 
 
 @pytest.mark.rule("KV-COORD-9")

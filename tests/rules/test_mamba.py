@@ -214,6 +214,19 @@ def test_the_drafts_count_for_the_removal_only(
     assert null_positions(manager, second) == [0, 1]
 
 
+@pytest.mark.rule("KV-MAMBA-5", "KV-GRP-5", "KV-GRP-6")
+def test_the_drafts_do_not_count_for_external_tokens(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """S = 4, 16 external tokens: s(16) = 15 skips 3 blocks, where s(12) = 11 would skip 2."""
+    manager = make_manager(20, specs=[mamba(4, "all", speculative=4)])
+    request = make_request(manager, "r", range(18))
+    answer = manager.allocate_slots(request, 1, num_external_computed_tokens=16)
+    assert answer is not None
+    assert lists_of(manager, request) == [[0, 0, 0, 1, 2, 3, 4, 5, 6]]
+    assert answer.to_lists() == [[2, 3, 4, 5, 6]]
+
+
 @pytest.mark.rule("KV-MAMBA-13", "KV-MGR-15")
 @MODES
 def test_states_have_no_common_prefix(

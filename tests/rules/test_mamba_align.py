@@ -139,6 +139,35 @@ def test_external_tokens_behind_a_hit_skip_it(
     assert remembers(manager, second) == (True, 2)
 
 
+@pytest.mark.rule("KV-MAMBA-8")
+@pytest.mark.parametrize(("reserved", "fits"), [(1, True), (2, False)])
+def test_a_skipped_hit_is_not_needed(
+    make_manager: MakeManager, make_request: MakeRequest, reserved: int, fits: bool
+) -> None:
+    """S = 1, a free hit of 8, 8 external and 4 new tokens: 3 blocks, and the hit stays free."""
+    manager = make_manager(5, specs=[mamba(4, "align", speculative=1)])
+    first = make_request(manager, "first", range(8))
+    admit(manager, first)
+    manager.free(first)
+    manager.new_step_starts()
+    assert queue_of(manager) == [2, 3, 4, 1]
+    second = make_request(manager, "second", range(20))
+    hit = manager.get_computed_blocks(second)
+    assert hit.blocks.to_lists() == [[0, 1]]
+    answer = manager.allocate_slots(
+        second,
+        4,
+        num_new_computed_tokens=8,
+        new_computed_blocks=hit.blocks,
+        num_external_computed_tokens=8,
+        reserved_blocks=reserved,
+    )
+    assert (answer is not None) == fits
+    if fits:
+        assert lists_of(manager, second) == [[0, 0, 0, 2, 3, 4]]
+        assert queue_of(manager) == [1]
+
+
 @pytest.mark.rule("KV-MAMBA-8", "KV-MGR-7")
 @given(
     block_size=st.integers(1, 4),

@@ -213,6 +213,18 @@ def test_generated_tokens_do_not_move_the_replay_boundary(
     assert counts_of(manager, request) == (5,)
 
 
+@pytest.mark.rule("KV-RET-4", "KV-MGR-17")
+def test_a_resumed_request_is_kept_by_its_prompt_alone(
+    implementation: Implementation, make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """Prompt 9, 12 tokens generated, then computed again in one step: block 1 before 8, not 4."""
+    manager = make_manager(20, specs=[sliding(4, 5)], retention_interval_tokens=0)
+    request = make_request(manager, "r", range(9))
+    implementation.append_tokens(manager, request, range(12))
+    assert admit(manager, request) is not None
+    assert cached_positions(manager, request) == [1]
+
+
 @pytest.mark.rule("KV-RET-5")
 @pytest.mark.parametrize(
     ("interval", "positions"),

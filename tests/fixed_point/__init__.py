@@ -1,0 +1,1 @@
+"""Groups and coordinators with one rule broken each, and which checks catch them."""
