@@ -19,6 +19,7 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <iostream>
 #include <iterator>
@@ -613,15 +614,16 @@ struct Request {
         std::vector<ExtraKey> keys;
         if (!lora_name.empty()) keys.push_back({cbor_text(lora_name), lora_name});
         for (const Item &item : items)
-            if (item.offset < end && item.offset + item.length > start)  // KV-HASH-8
+            if (item.offset < end && item.offset > start - item.length)  // KV-HASH-8
                 keys.push_back({cbor_head(4, 2) + cbor_text(item.identifier) +
                                     cbor_int(item.offset - start),
                                 Array{item.identifier, item.offset - start}});
         if (start == 0 && !salt.empty()) keys.push_back({cbor_text(salt), salt});  // KV-HASH-10
         if (bytes_per_embedding) {  // KV-HASH-9
             auto at = [&](std::int64_t token) {
-                auto byte = static_cast<std::size_t>(token * bytes_per_embedding);
-                return std::min(byte, embeddings.size());
+                auto width = static_cast<std::size_t>(bytes_per_embedding);
+                auto most = static_cast<std::int64_t>(embeddings.size() / width);
+                return static_cast<std::size_t>(std::min(token, most)) * width;
             };
             Bytes digest = sha256(embeddings.substr(at(start), at(end) - at(start)));
             keys.push_back({cbor_bytes(digest), Object{{"hex", hex(digest)}}});
@@ -800,7 +802,7 @@ struct Entry {
     std::optional<std::int64_t> num_cached;
 };
 
-std::int64_t ceiling(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t ceiling(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
 
 class Manager {
   public:
@@ -1180,8 +1182,13 @@ Config read_config(const Value &value) {
         throw bad_config("prefix_cache_retention_interval", *interval, "null with full attention");
     Config config{};
     config.num_blocks = int_member(value, "num_blocks");
-    config.block_size = int_member(spec, "block_size") * int_member(value, "dcp_world_size") *
-                        int_member(value, "pcp_world_size");
+    config.block_size = 1;
+    for (std::int64_t factor : {int_member(spec, "block_size"), int_member(value, "dcp_world_size"),
+                                int_member(value, "pcp_world_size")}) {
+        if (factor < 1 || factor > (std::int64_t{1} << 40) / config.block_size)
+            throw bad_config("block_size", factor, "at least 1, and a block of at most 2^40 tokens");
+        config.block_size *= factor;
+    }
     if (const Value *size = optional_member(value, "scheduler_block_size"))  // KV-CFG-4
         if (!size->integer() || *size->integer() != config.block_size)
             throw bad_config("scheduler_block_size", *size, std::to_string(config.block_size));
@@ -1283,8 +1290,12 @@ Value get_computed_blocks(const Call &call) {
 Value allocate_slots(const Call &call) {
     const Request &request = call.request();
     Manager::Demand demand{};
-    auto amount = [&](const char *name) { return count(name, call.arg_or(name, 0)); };
-    demand.num_new = count("num_new_tokens", call.arg("num_new_tokens"));
+    // More than any pool holds is all the same, and sums of these must not overflow.
+    auto amount = [&](const char *name) {
+        return std::min(count(name, call.arg_or(name, 0)), std::int64_t{1} << 40);
+    };
+    call.arg("num_new_tokens");  // the one that has no default
+    demand.num_new = amount("num_new_tokens");
     demand.num_hit = amount("num_new_computed_tokens");
     demand.num_lookahead = amount("num_lookahead_tokens");
     demand.num_external = amount("num_external_computed_tokens");
@@ -1482,6 +1493,10 @@ Value answer(Server &server, const Value &message) {
         result.emplace_back("error", Object{{"class", refusal.error_class},
                                             {"message", refusal.message},
                                             {"fields", refusal.fields}});
+    } catch (const std::exception &error) {  // such as a pool that memory does not hold
+        result.emplace_back("error", Object{{"class", "InternalError"},
+                                            {"message", error.what()},
+                                            {"fields", Object{{"type", "std::exception"}}}});
     }
     return result;
 }

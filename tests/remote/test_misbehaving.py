@@ -50,6 +50,10 @@ FAULTS = {
         "for _ in range(2000): os.write(2, b'noise ' * 1000)\nsys.exit(5)",
         "ended with exit status 5",
     ),
+    "floods stderr without end": (
+        "while True: os.write(2, b'noise ' * 1000)",
+        "no answer within 0.5 s",
+    ),
     "answers twice": (
         "text = json.dumps({'id': m['id'], 'result': {'num_free_blocks': 1, 'usage': 0.5}})\n"
         "os.write(1, (text + '\\n' + text + '\\n').encode()); time.sleep(60)",
@@ -59,7 +63,8 @@ FAULTS = {
         "write({'id': 99, 'result': {'num_free_blocks': 1, 'usage': 0.5}})",
         "field 'id': 99, not 2",
     ),
-    "answers without id": ("write({'result': 1})", "field 'id': None, not 2"),
+    "answers without id": ("write({'result': 1})", "field 'id': missing"),
+    "answers true for its id": ("write({'id': True, 'result': None})", "field 'id': True, not 2"),
     "answers result and error": (
         "write({'id': m['id'], 'result': 1, 'error': 2})",
         "field 'result': unknown",

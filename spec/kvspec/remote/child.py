@@ -81,10 +81,11 @@ class Child:
                     return body
                 if body is not None:
                     raise ChildFailure("answered before the message was sent")
-                ready = selector.select(max(0.0, deadline - monotonic()))
-                if not ready and monotonic() >= deadline:
+                # Asked each time, not only when nothing came: a child may chatter without end.
+                left = deadline - monotonic()
+                if left <= 0:
                     raise ChildFailure(f"no answer within {timeout_s:g} s")
-                for key, _ in ready:
+                for key, _ in selector.select(left):
                     if key.fileobj is self._stdin:
                         unsent = self._write(unsent)
                         if not unsent:
@@ -150,22 +151,31 @@ class Child:
         return f"ended with exit status {status}{cut}"
 
     def _wait(self, seconds: float) -> int | None:
-        """The exit status (negative: a signal), or None if the child still runs after that time.
-
-        The child is not reaped yet: as long as it is not, nobody else can get its process group.
-        """
+        """The exit status (negative: a signal), or None if the child still runs after that time."""
         deadline = monotonic() + seconds
         pause = 0.001
         while True:
             self._drain()
-            state = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if state is not None:
-                exited = state.si_code == os.CLD_EXITED
-                return state.si_status if exited else -state.si_status
+            status = self._status()
+            if status is not None:
+                return status
             if monotonic() >= deadline:
                 return None
             sleep(pause)
             pause = min(2 * pause, 0.05)
+
+    def _status(self) -> int | None:
+        """The exit status so far.
+
+        The child is not reaped where the system has `waitid`: until it is, nobody else can get its
+        process group, and `end` kills the right one.
+        """
+        if not hasattr(os, "waitid"):
+            return self._process.poll()
+        state = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if state is None:
+            return None
+        return state.si_status if state.si_code == os.CLD_EXITED else -state.si_status
 
     def last_words(self) -> str:
         """The end of standard error, as one line."""

@@ -157,17 +157,12 @@ class RemoteImplementation:
         remote = manager_handle(manager)
         mine = own(request, remote.connection)
         tokens = sent_ids("token_ids", token_ids)
-        answer = remote.connection.call(
-            "append_tokens",
-            manager=remote.handle,
-            request=mine.handle,
-            owned=mine.changed(),
-            args={"token_ids": tokens},
-        )
+        answer = mine.call("append_tokens", remote.handle, {"token_ids": tokens})
         mine.appended(tokens, answer)
 
     def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
         """An empty window in the child."""
+        self._needs(Feature.STATISTICS)
         return RemoteWindow(self.connection, max_requests)
 
     @property

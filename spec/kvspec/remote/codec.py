@@ -14,7 +14,10 @@ from kvspec._jsonlines import parse_line
 
 FRAMINGS = ("cbor", "json")
 MAX_MESSAGE_BYTES = 2**24
-"""No message is longer, its frame not counted: bounds what a broken peer can make us hold."""
+"""No message is longer, its frame not counted.
+
+Bounds what a broken peer can make us hold: at worst 64 bytes of objects for each byte, 1 GiB.
+"""
 
 LENGTH_BYTES = 4
 _MESSAGE = Where("message")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import weakref
 from collections import deque
@@ -52,6 +53,8 @@ class Connection:
         self._failure: RemoteError | None = None
         # Handles of values that were collected; the collector may run anywhere, so no message here.
         self._dropped: deque[tuple[str, int]] = deque()
+        if os.name != "posix":
+            raise RemoteError(options.name, "none", "programs can be asked on POSIX systems only")
         try:
             self._child = Child(options.command, options.framing)
         except (OSError, ValueError) as error:
@@ -144,18 +147,17 @@ class Connection:
         """The result in an answer, or its error raised."""
         where = Where("answer")
         try:
-            if answer.get("id") != number and "error" not in answer:
-                raise where.member("id").error(f"{shown(answer.get('id'))}, not {number}")
-            if "error" in answer:
-                checked_members(answer, where, {"id": anything, "error": anything}, {})
-                error = decode_error(answer["error"], where.member("error"))
-                if isinstance(error, tuple):
-                    raise self._refused(*error)
-                if answer["id"] != number:
-                    raise where.member("id").error(f"{shown(answer['id'])}, not {number}")
+            outcome = "error" if "error" in answer else "result"
+            checked_members(answer, where, {"id": anything, outcome: anything}, {})
+            at = where.member(outcome)
+            error = decode_error(answer[outcome], at) if outcome == "error" else None
+            if isinstance(error, tuple):  # also with id null: the message was not readable
+                raise self._refused(*error)
+            if type(answer["id"]) is not int or answer["id"] != number:
+                raise where.member("id").error(f"{shown(answer['id'])}, not {number}")
+            if error is not None:
                 raise error
-            checked_members(answer, where, {"id": anything, "result": anything}, {})
-            return MESSAGES[op].result(answer["result"], where.member("result"))
+            return MESSAGES[op].result(answer[outcome], at)
         except FormatError as error:
             raise self._fail(f"answered nonsense: {error}") from None
 

@@ -66,9 +66,7 @@ class RemoteManager:
         """A message about a request, which takes along what its scheduler changed."""
         mine = own(request, self.connection)
         sent = {name: carried(name, value) for name, value in args.items()}
-        return self.connection.call(
-            op, manager=self.handle, request=mine.handle, owned=mine.changed(), args=sent
-        )
+        return mine.call(op, self.handle, sent)
 
     def get_computed_blocks(self, request: Request) -> PrefixHit:
         """The longest cached prefix."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvspec.errors import InvalidArgumentError
+from kvspec.errors import FormatError, InvalidArgumentError, KVSpecError, RemoteError
 from kvspec.remote.connection import Connection
 from kvspec.remote.values import carried
 from kvspec.request import Request, RequestStatus
@@ -63,14 +63,26 @@ class RemoteRequest:
         """The hashes that the child answered."""
         return self._block_hashes
 
-    def changed(self) -> dict[str, Any]:
-        """The scheduler's members that the child does not know yet; it does after this message."""
+    def call(self, op: str, manager: int, args: Mapping[str, Any]) -> Any:
+        """A message about this request; it takes along what the scheduler changed."""
         owned = self._owned()
-        changed = {name: value for name, value in owned.items() if value != self._sent[name]}
-        # True is not 1, though they are equal here.
-        changed |= {n: v for n, v in owned.items() if type(v) is not type(self._sent[n])}
+        # By type too: True is not 1, though Python calls them equal.
+        changed = {
+            name: value
+            for name, value in owned.items()
+            if value != self._sent[name] or type(value) is not type(self._sent[name])
+        }
+        try:
+            result = self.connection.call(
+                op, manager=manager, request=self.handle, owned=changed, args=args
+            )
+        except (FormatError, RemoteError):
+            raise  # perhaps it was never set; setting it again does no harm
+        except KVSpecError:
+            self._sent = owned
+            raise
         self._sent = owned
-        return changed
+        return result
 
     def _owned(self) -> dict[str, Any]:
         return {
