@@ -163,9 +163,8 @@ def test_partial_entries_come_over(remote: RemoteImplementation) -> None:
 
 
 @pytest.mark.shared
-def test_planning_records_pass_through_the_protocol(
-    remote: RemoteImplementation, shared: Path
-) -> None:
+def test_planning_records_pass_through_the_protocol(shared: Path) -> None:
+    remote = find_implementation(serve("kvref"))
     result = replay_planning(shared / "golden/planning.jsonl.gz", remote)
     assert result.failed == 0, result.mismatches
     assert result.passed > 500

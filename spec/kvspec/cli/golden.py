@@ -28,7 +28,11 @@ from kvspec.profile import RECORDS_PROFILE, Profile, find_profile
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(path_type=Path))
 @click.option(
-    "--impl", "name", required=True, metavar="IMPL", help="kvref, or package.module:factory."
+    "--impl",
+    "name",
+    required=True,
+    metavar="IMPL",
+    help="A name such as kvref, package.module:factory, or cmd:PROGRAM ARGS….",
 )
 @click.option(
     "--scenario", "scenarios", multiple=True, metavar="NAME", help="Only traces of this scenario."

@@ -38,7 +38,11 @@ _POSITIVE = click.IntRange(min=1)
 
 @click.command()
 @click.argument("trace")
-@click.option("--impl", required=True, help="Implementation: a name, or package.module:factory.")
+@click.option(
+    "--impl",
+    required=True,
+    help="Implementation: a name, package.module:factory, or cmd:PROGRAM ARGS….",
+)
 @click.option(
     "--num-blocks",
     type=click.IntRange(min=2),
