@@ -36,20 +36,25 @@ from tests.rules import (
     test_chunked_local,
     test_cross_attention,
     test_hybrid,
+    test_hybrid_answers,
     test_mamba,
     test_mamba_align,
+    test_mamba_align_needs,
     test_partial,
     test_retention,
     test_sliding_window,
 )
 from tests.rules.builders import new_manager, new_request
+from tests.rules.hybrids import build_cache
 
 RULE_TESTS = (
     test_chunked_local,
     test_cross_attention,
     test_hybrid,
+    test_hybrid_answers,
     test_mamba,
     test_mamba_align,
+    test_mamba_align_needs,
     test_partial,
     test_retention,
     test_sliding_window,
@@ -234,7 +239,7 @@ def fixtures(test: Callable[..., None], implementation: Implementation) -> dict[
         "implementation": lambda: implementation,
         "make_manager": lambda: make_manager,
         "make_request": lambda: make_request,
-        "cache": lambda: partial(test_hybrid.build_cache, make_manager, make_request),
+        "cache": lambda: partial(build_cache, make_manager, make_request),
         "example": lambda: test_partial.tell(make_manager, make_request),
     }
     return {name: known[name]() for name in inspect.signature(test).parameters if name in known}

@@ -102,3 +102,18 @@ def need_of(
         num_encoder_tokens=encoder,
         apply_admission_cap=capped,
     )
+
+
+def step(manager: KVCacheManager, request: Request, chunk: int, rejected: int = 0) -> list[int]:
+    """One step that must not be refused, of which the last tokens were drafts; the answer."""
+    answer = manager.allocate_slots(request, chunk)
+    assert answer is not None
+    request.num_computed_tokens += chunk - rejected
+    return answer.to_lists()[0]
+
+
+def remembers(manager: KVCacheManager, request: Request) -> tuple[bool, int | None]:
+    """Whether the request took blocks before, and the index of the last state."""
+    state = manager.snapshot().requests[request.request_id].mamba[0]
+    assert state is not None
+    return state.has_allocated, state.last_state_index
