@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from kvspec.blocks import PrefixHit
+from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.interface import KVCacheManager
 from kvspec.request import Request
 from kvspec.specs import LayerSpec
@@ -28,12 +28,16 @@ class Cached:
 
     def expected(self, length: int, kept: Sequence[Collection[int]]) -> PrefixHit:
         """A hit of this length that answers, per group, the blocks of these positions."""
-        hit = self.hit()
-        blocks = [
-            [blocks[i] if i in positions else 0 for i in range(len(got))]
-            for blocks, positions, got in zip(self.lists, kept, hit.blocks.to_lists(), strict=True)
-        ]
-        return PrefixHit(type(hit.blocks)(tuple(blocks)), length, hit.uncached_common_prefix_tokens)
+        blocks = tuple(
+            tuple(
+                listed[i] if i in positions else 0 for i in range(length // group.spec.block_size)
+            )
+            for listed, positions, group in zip(
+                self.lists, kept, self.manager.config.kv_cache.groups, strict=True
+            )
+        )
+        uncached = self.hit().uncached_common_prefix_tokens  # asserted by itself
+        return PrefixHit(KVCacheBlocks(blocks), length, uncached)
 
 
 def build_cache(
