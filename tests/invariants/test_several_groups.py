@@ -1,0 +1,101 @@
+"""What goes wrong only with several groups, windows or states is found by the audit as well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+import kvref
+from kvspec.errors import InvariantViolation
+from kvspec.interface import Implementation
+from kvspec.invariants import INVARIANTS
+from kvspec.request import Request
+from kvspec.specs import LayerSpec
+from kvspec.transitions import TRANSITION_INVARIANTS
+from tests.invariants.broken_parts import BROKEN_PARTS, BrokenPart
+from tests.rules.builders import admit, full, new_manager, new_request
+from tests.rules.specs import mamba, sliding
+
+MIXTURES: tuple[tuple[LayerSpec, ...], ...] = (
+    (full(4), sliding(4, 6)),
+    (full(4), sliding(16, 20)),
+    (full(4), mamba(4), sliding(4, 6)),
+    (full(4), mamba(4, "align", speculative=2)),
+)
+
+
+def play(implementation: Implementation, specs: Sequence[LayerSpec], num_blocks: int) -> None:
+    """Two requests with one text, side by side; then a third; evictions; a pool that gets full.
+
+    Legal throughout: only a broken implementation raises.
+    """
+    manager = new_manager(implementation, num_blocks, specs=specs)
+    can_be_partial = len(specs) > 1 and specs[1].block_size > specs[0].block_size
+
+    def begin(name: str, *, hit: bool) -> Request:
+        manager.new_step_starts()
+        request = new_request(implementation, manager, name, range(40))
+        if hit:
+            admit(manager, request, 4)
+        elif manager.allocate_slots(request, 8) is not None:
+            request.num_computed_tokens = 8
+        return request
+
+    def go_on(request: Request, num_tokens: int) -> None:
+        manager.new_step_starts()
+        left = min(num_tokens, request.num_tokens - request.num_computed_tokens)
+        if request.num_computed_tokens == 0 or left == 0:
+            return
+        if manager.allocate_slots(request, left) is not None:
+            request.num_computed_tokens += left
+
+    first, second = begin("first", hit=False), begin("second", hit=False)
+    if can_be_partial:
+        for num_tokens in (8, 4, 4):
+            manager.cache_partial_block(first, 1, num_tokens)
+    for _ in range(3):
+        go_on(first, 9)
+        go_on(second, 7)
+    manager.get_computed_blocks(new_request(implementation, manager, "asks", range(30)))
+    third = begin("third", hit=True)
+    go_on(third, 30)
+    manager.evict_blocks([1, 2, 3])
+    for request in (first, second, third):
+        manager.free(request)
+    begin("fourth", hit=True)
+
+
+def play_everything(implementation: Implementation) -> None:
+    """All mixtures, in pools that are large enough and in pools that are not."""
+    for specs in MIXTURES:
+        for num_blocks in (80, *range(8, 40)):
+            play(implementation, specs, num_blocks)
+
+
+def test_the_reference_breaks_no_invariant() -> None:
+    """The games that the broken parts lose."""
+    play_everything(kvref.implementation())
+
+
+@pytest.mark.parametrize("part", BROKEN_PARTS, ids=str)
+def test_the_audit_catches_a_broken_part(part: BrokenPart) -> None:
+    """At the call that broke the invariant, by its name."""
+    with pytest.raises(InvariantViolation) as caught:
+        play_everything(part.implementation())
+    assert caught.value.invariant == part.invariant
+
+
+@pytest.mark.parametrize("part", BROKEN_PARTS, ids=str)
+def test_a_broken_part_does_not_show_with_one_full_group(part: BrokenPart) -> None:
+    """Full attention alone has no nulls, no states, no finer hashes and nobody to agree with."""
+    for num_blocks in (80, *range(8, 40)):
+        play(part.implementation(), [full(4)], num_blocks)
+
+
+def test_every_invariant_has_a_broken_part() -> None:
+    """But for the one about caching switched off, where groups make no difference."""
+    named = {i.name for i in INVARIANTS} | {i.name for i in TRANSITION_INVARIANTS}
+    assert {part.invariant for part in BROKEN_PARTS} == named - {
+        "nothing_is_cached_with_caching_off"
+    }
