@@ -22,8 +22,11 @@ UNCACHED_SPECS = (CrossAttentionSpec, EncoderOnlyAttentionSpec)
 """Types whose blocks hold no tokens of the sequence, so nothing of them could be a hit."""
 
 
-def checked(config: ManagerConfig) -> ManagerConfig:
-    """The configuration with derived block sizes; ConfigError if it cannot be served."""
+def checked(config: ManagerConfig) -> tuple[ManagerConfig, list[LayerSpec]]:
+    """The configuration with derived block sizes, and what its specs are managed as (KV-CFG-9).
+
+    ConfigError if it cannot be served.
+    """
     if not isinstance(config, ManagerConfig):
         raise ConfigError("config", config, "a ManagerConfig")
     specs = [config.registry.resolve(group.spec) for group in config.kv_cache.groups]
@@ -46,7 +49,7 @@ def checked(config: ManagerConfig) -> ManagerConfig:
         raise ConfigError(
             "enable_caching", True, "False with cross attention or encoder-only layers (KV-CROSS-4)"
         )
-    return config
+    return config, specs
 
 
 def _check_retention_has_an_effect(config: ManagerConfig, specs: list[LayerSpec]) -> None:

@@ -85,10 +85,13 @@ def group_class(spec: LayerSpec) -> type[Group]:
 
 
 def build_groups(
-    config: ManagerConfig, pool: BlockPool, events: EventLog, parts: Parts = REAL_PARTS
+    config: ManagerConfig,
+    specs: list[LayerSpec],
+    pool: BlockPool,
+    events: EventLog,
+    parts: Parts = REAL_PARTS,
 ) -> list[Group]:
-    """The groups of a checked configuration, sink blocks set aside."""
-    specs = [config.registry.resolve(group.spec) for group in config.kv_cache.groups]
+    """The groups of a checked configuration and its specs, sink blocks set aside."""
     eagle = eagle_groups(config, specs)
     built: list[Group] = []
     for index, spec in enumerate(specs):

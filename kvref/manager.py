@@ -38,7 +38,7 @@ class ReferenceManager:
         clock: Callable[[], int] | None = None,
         parts: Parts = REAL_PARTS,
     ) -> None:
-        self.config = checked(config)
+        self.config, specs = checked(config)
         if clock is not None and not callable(clock):
             raise InvalidArgumentError(
                 "clock", clock, "a function that answers nanoseconds, or None"
@@ -57,7 +57,7 @@ class ReferenceManager:
             unhashed_freed_to=config.policy.unhashed_freed_to,
             removed_event_per=config.policy.removed_event_per,
         )
-        self.groups = build_groups(self.config, self.pool, self.event_log, parts)
+        self.groups = build_groups(self.config, specs, self.pool, self.event_log, parts)
         self.coordinator = build_coordinator(self.config, self.groups, parts)
         self.lookups = LookupCounter()
         self.popped: list[int] = []

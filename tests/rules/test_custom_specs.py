@@ -158,3 +158,17 @@ def test_a_registry_holds_for_its_configuration_only(make_manager: MakeManager) 
     assert sizes == [4, 16, 4]
     with pytest.raises(UnsupportedError):
         make_manager(20, specs=[RingSpec(8)])
+
+
+@pytest.mark.rule("KV-CFG-9")
+def test_the_function_is_asked_once_per_group(make_manager: MakeManager) -> None:
+    """When the manager is made, whatever else depends on the answer."""
+    asked: list[LayerSpec] = []
+
+    def managed(spec: LayerSpec) -> LayerSpec:
+        asked.append(spec)
+        return full(spec.block_size) if len(asked) < 2 else sliding(spec.block_size, 6)
+
+    registry = SpecRegistry((CustomSpec(RingSpec, managed),))
+    make_manager(20, specs=[RingSpec(4), RingSpec(4)], registry=registry)
+    assert asked == [RingSpec(4), RingSpec(4)]
