@@ -39,7 +39,8 @@ def specs(draw: st.DrawFn, sizes: Sequence[int]) -> LayerSpec:
         return sliding_mla(size, window) if draw(st.booleans()) else sliding(size, window)
     if kind == "chunk" and len(sizes) == 1:
         return chunked(size, size * draw(st.integers(1, 4)))
-    return mamba(size, draw(st.sampled_from(("none", "all", "align"))))
+    mode = draw(st.sampled_from(("none", "all", "align")))
+    return mamba(size, mode, speculative=draw(st.sampled_from((0, 0, 1, 2))))
 
 
 @st.composite

@@ -1,0 +1,14 @@
+"""The implementations under test."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvspec.discovery import find_implementation
+from kvspec.interface import Implementation
+
+
+@pytest.fixture(params=["kvref"], scope="module")
+def implementation(request: pytest.FixtureRequest) -> Implementation:
+    """Every implementation there is."""
+    return find_implementation(request.param)
