@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kvspec.config import ManagerConfig
 from kvspec.conformance import steps
+from kvspec.conformance.illegal_operations import ILLEGAL_OPERATIONS
 from kvspec.conformance.machine_base import DRAFTS, OFTEN, PROMPTS, TOKENS
 from kvspec.conformance.steps import Program, Step
 
@@ -52,7 +53,7 @@ REST = st.one_of(
     st.just(steps.NewStep()),
     st.just(steps.Take()),
     st.builds(steps.Ask, who=WHO),
-    st.builds(steps.Break, who=WHO, call=st.integers(0, 10)),
+    st.builds(steps.Break, who=WHO, call=st.integers(0, len(ILLEGAL_OPERATIONS) - 1)),
 )
 EVICTIONS = st.builds(
     steps.Evict, who=WHO, group=st.integers(0, 3), index=st.sampled_from([0, 0, 1, 1, 2, 3])

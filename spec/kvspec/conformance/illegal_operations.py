@@ -32,8 +32,8 @@ def allocation(request: Tracked, num_new_tokens: int, **more: Any) -> dict[str, 
 
 
 def _hit_of(runner: Runner, request: Tracked, block: int) -> dict[str, Any] | None:
-    """A made-up hit of one block in a single group, for a request that holds nothing."""
-    if len(runner.config.kv_cache.groups) != 1 or request.holds_blocks:
+    """A made-up hit of one block in a single group."""
+    if len(runner.config.kv_cache.groups) != 1:
         return None
     size = runner.config.scheduler_block_size_tokens or 1
     return allocation(request, 1, num_new_computed_tokens=size, new_computed_blocks=[[block]])
@@ -42,7 +42,14 @@ def _hit_of(runner: Runner, request: Tracked, block: int) -> dict[str, Any] | No
 def _uncached_hit(runner: Runner, request: Tracked) -> dict[str, Any] | None:
     snapshot = runner.view.snapshot
     free = [block for block in snapshot.free_queue if not snapshot.block_keys[block]]
-    return _hit_of(runner, request, free[0]) if free else None
+    if not free or request.holds_blocks:
+        return None
+    return _hit_of(runner, request, free[0])
+
+
+def _hit_tokens_alone(runner: Runner, request: Tracked) -> dict[str, Any]:
+    size = runner.config.scheduler_block_size_tokens or 1
+    return allocation(request, 1, num_new_computed_tokens=size)
 
 
 def _not_popped(runner: Runner, request: Tracked) -> dict[str, Any] | None:
@@ -53,6 +60,13 @@ def _not_popped(runner: Runner, request: Tracked) -> dict[str, Any] | None:
 
 def _outside(runner: Runner, request: Tracked) -> dict[str, Any]:
     return {"block_ids": [runner.config.kv_cache.num_blocks]}
+
+
+def _cached_and_outside(runner: Runner, request: Tracked) -> dict[str, Any]:
+    """A block that could be evicted first: one that goes before the error is seen is gone."""
+    keys = runner.view.snapshot.block_keys
+    cached = [block for block, held in enumerate(keys) if held]
+    return {"block_ids": [*cached[:1], runner.config.kv_cache.num_blocks]}
 
 
 def _too_much_to_cache(runner: Runner, request: Tracked) -> dict[str, Any] | None:
@@ -85,9 +99,24 @@ ILLEGAL_OPERATIONS: tuple[IllegalOperation, ...] = (
     IllegalOperation(
         "evict block -1", "KV-ERR-3", "evict_blocks", lambda u, r: {"block_ids": [-1]}, False
     ),
-    IllegalOperation("evict outside the pool", "KV-ERR-3", "evict_blocks", _outside, False),
+    IllegalOperation(
+        "evict outside the pool", "KV-ERR-3", "evict_blocks", _cached_and_outside, False
+    ),
     IllegalOperation("free outside the pool", "KV-ERR-3", "free_blocks", _outside, False),
     IllegalOperation("free what was not popped", "KV-POOL-9", "free_blocks", _not_popped, False),
     IllegalOperation("cache more than there is", "KV-MGR-11", "cache_blocks", _too_much_to_cache),
+    IllegalOperation(
+        "negative reserve",
+        "KV-ERR-2",
+        "allocate_slots",
+        lambda u, r: allocation(r, 1, reserved_blocks=-1),
+    ),
+    IllegalOperation("hit tokens without blocks", "KV-MGR-8", "allocate_slots", _hit_tokens_alone),
+    IllegalOperation(
+        "skip below zero",
+        "KV-ERR-2",
+        "remove_skipped_blocks",
+        lambda u, r: {"total_computed_tokens": -1},
+    ),
 )
 """The illegal calls of programs, by number."""
