@@ -2,7 +2,7 @@
 
 A step names requests by a number that is taken modulo the requests it fits (`who`), so that any
 part of a program is a program: a step that fits no request does nothing. Running a program on an
-implementation turns it into operations of a record (`kvspec.conformance.runner`).
+implementation turns it into operations of a record (`kvspec.conformance.performing`).
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from kvspec.conformance.checks import CompareCheck, EventCheck, InvariantCheck, SafetyCheck
+from kvspec.conformance.performing import perform
 from kvspec.conformance.runner import Check, Runner
 from kvspec.conformance.situations import SituationCounter
 from kvspec.conformance.steps import Program
@@ -60,7 +61,7 @@ def first_violation(
         if situations is not None:
             checks.append(SituationCounter(situations))
         runner.checks = checks
-        runner.run(program.steps)
+        perform(runner, program.steps)
     except InvariantViolation as found:
         rule, name, detail = found.rule, found.invariant, found.detail
     except KVSpecError as found:

@@ -1,0 +1,273 @@
+"""Performing steps: what a scheduler does becomes operations, and its bookkeeping follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kvspec.conformance import steps as st
+from kvspec.conformance.illegal_operations import ILLEGAL_OPERATIONS
+from kvspec.conformance.runner import Runner, Side, Tracked
+from kvspec.errors import InvariantViolation, KVSpecError
+from kvspec.golden.state import look
+
+NUM_ENCODER_TOKENS = 3
+
+
+def perform(runner: Runner, steps: Sequence[st.Step]) -> None:
+    """All steps, then the end: everything is released and the pool is whole."""
+    for step in steps:
+        STEPS[type(step)](runner, step)
+        runner.end_step()
+    for request in [r for r in runner.requests if r.holds_blocks]:
+        runner.do("free", request)
+        request.holds_blocks = False
+    return_popped(runner, len(runner.subject.popped))
+    runner.end_step()
+
+
+def arrive(runner: Runner, step: st.Arrive) -> None:
+    request = Tracked(f"r{runner.num_made}", step.salt, step.lora, list(step.prompt))
+    runner.num_made += 1
+    arguments: dict[str, Any] = {"prompt_token_ids": list(step.prompt)}
+    if step.salt is not None:
+        arguments["cache_salt"] = step.salt
+    if step.lora is not None:
+        arguments["lora"] = {"name": step.lora, "id": 1}
+    if step.items:
+        keys = ("identifier", "offset", "length")
+        arguments["mm_features"] = [dict(zip(keys, item, strict=True)) for item in step.items]
+    if step.skip_reading:
+        arguments["skip_reading_prefix_cache"] = True
+    runner.do("new_request", request, arguments)
+    runner.requests.append(request)
+
+
+def admit(runner: Runner, step: st.Admit) -> None:
+    request = runner.pick(step.who, "waiting")
+    if request is None:
+        return
+    hits: dict[int, list[list[int]]] = {}
+    hit_tokens = 0
+    if step.look_up:
+        arguments = {"num_preemptions": request.num_preemptions}
+        ours, theirs = runner.do("get_computed_blocks", request, arguments)
+        hit_tokens = ours["num_computed_tokens"]
+        hits[id(runner.subject)] = ours["blocks"]
+        if runner.oracle is not None:
+            hits[id(runner.oracle)] = theirs["blocks"]
+    rest = len(request.tokens) - hit_tokens
+    external = min(step.external_tokens, rest)
+    loading = external > 0 and (step.load_later or external == rest)
+    new = 0 if loading else rest - external
+    if step.chunk_tokens is not None:
+        new = min(new, step.chunk_tokens)
+    if new == 0 and external == 0:
+        return
+    granted, _ = runner.do(
+        "allocate_slots",
+        request,
+        {
+            "num_computed_tokens": 0,
+            "status": request.status,
+            "num_new_tokens": new,
+            "num_new_computed_tokens": hit_tokens,
+            "num_external_computed_tokens": external,
+            "delay_cache_blocks": loading,
+            "num_lookahead_tokens": step.lookahead_tokens,
+            "num_encoder_tokens": NUM_ENCODER_TOKENS,
+            "full_sequence_must_fit": step.must_fit,
+            "reserved_blocks": step.reserved_blocks,
+            "has_scheduled_reqs": step.others_scheduled,
+        },
+        lambda side: {"new_computed_blocks": hits.get(id(side)) if hit_tokens else None},
+    )
+    if granted is None:
+        return
+    computed = hit_tokens + external + new
+    request.holds_blocks, request.status = True, "RUNNING"
+    request.loading_tokens = computed if loading else 0
+    # After a load of everything the last token is still computed again.
+    request.num_computed = min(computed, len(request.tokens) - 1 + (new > 0))
+
+
+def run_on(runner: Runner, step: st.Run) -> None:
+    request = runner.pick(step.who, "running")
+    if request is None:
+        return
+    pending = len(request.tokens) - request.num_computed
+    room = runner.config.max_model_len_tokens - len(request.tokens)
+    if pending == 0 and room > 0:
+        append(runner, request, [step.token])
+        pending, room = 1, room - 1
+    if pending == 0:
+        return
+    chunk = pending if step.chunk_tokens is None else max(1, min(pending, step.chunk_tokens))
+    drafts = step.drafts[: max(room, 0)] if chunk == pending else ()
+    granted, _ = runner.do(
+        "allocate_slots",
+        request,
+        {
+            "num_computed_tokens": request.num_computed,
+            "status": request.status,
+            "num_new_tokens": chunk + len(drafts),
+        },
+    )
+    if granted is None:
+        return
+    kept = list(drafts[: step.accepted])
+    if kept:
+        append(runner, request, kept)
+    request.num_computed += chunk + len(kept)
+
+
+def append(runner: Runner, request: Tracked, tokens: list[int]) -> None:
+    runner.do("append_tokens", request, {"token_ids": tokens})
+    request.tokens.extend(tokens)
+
+
+def finish_load(runner: Runner, step: st.FinishLoad) -> None:
+    request = runner.pick(step.who, "loading")
+    if request is not None:
+        runner.do("cache_blocks", request, {"num_computed_tokens": request.loading_tokens})
+        request.loading_tokens = 0
+
+
+def skip(runner: Runner, step: st.Skip) -> None:
+    request = runner.pick(step.who, "running")
+    if request is not None:
+        arguments = {"total_computed_tokens": request.num_computed}
+        runner.do("remove_skipped_blocks", request, arguments)
+
+
+def release(runner: Runner, step: st.Release) -> None:
+    request = runner.pick(step.who, "running", "loading")
+    if request is None:
+        return
+    if step.later:
+        ours, theirs = runner.do("pop_blocks_for_free", request)
+        runner.subject.popped.extend(ours)
+        if runner.oracle is not None:
+            runner.oracle.popped.extend(theirs)
+    else:
+        runner.do("free", request)
+    request.holds_blocks, request.loading_tokens, request.num_computed = False, 0, 0
+    request.num_preemptions += 1
+    request.status = "PREEMPTED"
+    if not step.again:
+        runner.requests.remove(request)
+
+
+def return_popped(runner: Runner, count: int) -> None:
+    count = min(count, len(runner.subject.popped))
+    if count == 0:
+        return
+    runner.do("free_blocks", None, {}, lambda side: {"block_ids": side.popped[-count:][::-1]})
+    for side in (runner.subject, runner.oracle):
+        if side is not None:
+            del side.popped[-count:]
+
+
+def evict(runner: Runner, step: st.Evict) -> None:
+    """Named by content, since two sides may keep it in different blocks."""
+    if not runner.requests or not runner.config.kv_cache.groups:
+        return
+    request = runner.requests[step.who % len(runner.requests)]
+    group = step.group % len(runner.config.kv_cache.groups)
+    ours = blocks_of_content(runner, runner.subject, request, group, step.index)
+    if ours:
+        runner.do(
+            "evict_blocks",
+            None,
+            {},
+            lambda side: {"block_ids": blocks_of_content(runner, side, request, group, step.index)},
+        )
+
+
+def blocks_of_content(
+    runner: Runner, side: Side, request: Tracked, group: int, index: int
+) -> list[int]:
+    """The block that is cached for the request's block `index`, free or not; none if none."""
+    spec = runner.config.registry.resolve(runner.config.kv_cache.groups[group].spec)
+    factor = runner.config.dcp_world_size * runner.config.pcp_world_size
+    hash_size = runner.config.hash_block_size_tokens or 1
+    number = (index + 1) * max(1, spec.block_size * factor // hash_size) - 1
+    hashes = side.player.requests[request.name].block_hashes
+    if number >= len(hashes):
+        return []
+    key = hashes[number] + group.to_bytes(4, "big")
+    return list(side.player.manager.snapshot().lookup_order.get(key, ())[:1])
+
+
+def break_rules(runner: Runner, step: st.Break) -> None:
+    """An illegal call raises a typed error and changes nothing (KV-ERR-2)."""
+    if not runner.requests:
+        return
+    request = runner.requests[step.who % len(runner.requests)]
+    illegal = ILLEGAL_OPERATIONS[step.call % len(ILLEGAL_OPERATIONS)]
+    arguments = illegal.arguments(runner, request)
+    if arguments is None:
+        return
+    before = runner.view
+    on_request = request.name if illegal.on_request else None
+    outcome = runner.subject.player.perform(illegal.operation, on_request, arguments)
+    runner.operations.append((illegal.operation, on_request, arguments))
+    runner.view = look(runner.subject.player.manager)
+    if not isinstance(outcome.error, KVSpecError):
+        got = "was accepted" if outcome.error is None else f"raised {outcome.error!r}"
+        raise InvariantViolation(
+            "illegal_calls_raise",
+            illegal.rule,
+            f"{illegal.name}: {illegal.operation}({arguments}) {got}",
+        )
+    if runner.view != before:
+        raise InvariantViolation(
+            "errors_change_nothing", "KV-ERR-2", f"{illegal.name} changed the state"
+        )
+
+
+def simply(runner: Runner, name: str) -> None:
+    """An operation without arguments."""
+    runner.do(name)
+
+
+def take(runner: Runner) -> None:
+    runner.do("make_prefix_cache_stats")
+    runner.do("take_new_block_ids")
+
+
+def ask(runner: Runner, step: st.Ask) -> None:
+    request = runner.pick(step.who, "running", "loading", "waiting")
+    if request is None:
+        return
+    runner.do("get_num_common_prefix_blocks", request)
+    runner.do("get_block_ids", request)
+    num_tokens = len(request.tokens)
+    arguments = {
+        "num_tokens": num_tokens,
+        "total_computed_tokens": request.num_computed,
+        "num_tokens_main_model": num_tokens,
+    }
+    runner.do("get_num_blocks_to_allocate", request, arguments)
+    if runner.config.enable_caching and len(runner.config.kv_cache.groups) > 1:
+        arguments = {"max_cache_hit_length": num_tokens - 1}
+        runner.do("find_longest_cache_hit_per_group", request, arguments)
+
+
+STEPS: Mapping[type[st.Step], Callable[[Runner, Any], None]] = {
+    st.Arrive: arrive,
+    st.Admit: admit,
+    st.Run: run_on,
+    st.FinishLoad: finish_load,
+    st.Skip: skip,
+    st.Release: release,
+    st.ReturnPopped: lambda runner, step: return_popped(runner, step.count),
+    st.Evict: evict,
+    st.Reset: lambda runner, step: simply(runner, "reset_prefix_cache"),
+    st.NewStep: lambda runner, step: simply(runner, "new_step_starts"),
+    st.Take: lambda runner, step: take(
+        runner,
+    ),
+    st.Ask: ask,
+    st.Break: break_rules,
+}
