@@ -15,6 +15,8 @@ from kvref.groups.mamba import MambaGroup
 from kvref.groups.mamba_align import AlignedMambaGroup
 from kvref.groups.sliding_window import SlidingWindowGroup
 from kvref.hybrid import HybridCoordinator
+from kvref.residency import ResidencyLog
+from kvref.stats import LookupCounter
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
 from kvspec.specs import (
@@ -59,6 +61,9 @@ class Parts:
     pool: type[BlockPool] = BlockPool
     groups: tuple[tuple[type[Group], type[Group]], ...] = ()
     hybrid: type[HybridCoordinator] = HybridCoordinator
+    events: type[EventLog] = EventLog
+    residency: type[ResidencyLog] = ResidencyLog
+    lookups: type[LookupCounter] = LookupCounter
 
     def group_class(self, spec: LayerSpec) -> type[Group]:
         """The class that manages groups of this spec."""

@@ -9,13 +9,11 @@ from dataclasses import replace
 from kvref import arguments
 from kvref.config_checks import checked
 from kvref.configuration import REAL_PARTS, Parts, build_coordinator, build_groups
-from kvref.events import EventLog
 from kvref.groups.base import Demand
 from kvref.hashing import hasher_of
 from kvref.request import ReferenceRequest
 from kvref.residency import ResidencyLog
 from kvref.state import take_snapshot
-from kvref.stats import LookupCounter
 from kvspec.blocks import NULL_BLOCK, GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError
@@ -44,10 +42,10 @@ class ReferenceManager:
                 "clock", clock, "a function that answers nanoseconds, or None"
             )
         self.hasher = hasher_of(self.config)
-        self.event_log = EventLog(config.enable_events, config.int_event_hashes)
+        self.event_log = parts.events(config.enable_events, config.int_event_hashes)
         self.residency: ResidencyLog | None = None
         if config.enable_caching and config.residency_sample_rate > 0:
-            self.residency = ResidencyLog(
+            self.residency = parts.residency(
                 config.residency_sample_rate, clock if clock is not None else time.monotonic_ns
             )
         self.pool = parts.pool(
@@ -59,7 +57,7 @@ class ReferenceManager:
         )
         self.groups = build_groups(self.config, specs, self.pool, self.event_log, parts)
         self.coordinator = build_coordinator(self.config, self.groups, parts)
-        self.lookups = LookupCounter()
+        self.lookups = parts.lookups()
         self.popped: list[int] = []
 
     @property
