@@ -17,8 +17,18 @@ NUM_ENCODER_TOKENS = 3
 def perform(runner: Runner, steps: Sequence[st.Step]) -> None:
     """All steps, then the end: everything is released and the pool is whole."""
     for step in steps:
-        STEPS[type(step)](runner, step)
-        runner.end_step()
+        perform_step(runner, step)
+    finish(runner)
+
+
+def perform_step(runner: Runner, step: st.Step) -> None:
+    """One step, which does nothing if it fits no request."""
+    STEPS[type(step)](runner, step)
+    runner.end_step()
+
+
+def finish(runner: Runner) -> None:
+    """The end: everything is released."""
     for request in [r for r in runner.requests if r.holds_blocks]:
         runner.do("free", request)
         request.holds_blocks = False
@@ -58,7 +68,7 @@ def admit(runner: Runner, step: st.Admit) -> None:
             hits[id(runner.oracle)] = theirs["blocks"]
     rest = len(request.tokens) - hit_tokens
     external = min(step.external_tokens, rest)
-    loading = external > 0 and (step.load_later or external == rest)
+    loading = external > 0 and step.load_later
     new = 0 if loading else rest - external
     if step.chunk_tokens is not None:
         new = min(new, step.chunk_tokens)
@@ -158,6 +168,14 @@ def release(runner: Runner, step: st.Release) -> None:
         runner.requests.remove(request)
 
 
+def give_up(runner: Runner, step: st.GiveUp) -> None:
+    """An engine frees whatever it drops, also a request that holds nothing (KV-ERR-4)."""
+    request = runner.pick(step.who, "waiting")
+    if request is not None:
+        runner.do("free", request)
+        runner.requests.remove(request)
+
+
 def return_popped(runner: Runner, count: int) -> None:
     count = min(count, len(runner.subject.popped))
     if count == 0:
@@ -182,6 +200,14 @@ def evict(runner: Runner, step: st.Evict) -> None:
             {},
             lambda side: {"block_ids": blocks_of_content(runner, side, request, group, step.index)},
         )
+
+
+def evict_ids(runner: Runner, step: st.EvictIds) -> None:
+    """Ids mean nothing to an oracle that may keep the same content elsewhere."""
+    if runner.oracle is None:
+        num_blocks = runner.config.kv_cache.num_blocks
+        ids = [block % num_blocks for block in step.blocks]
+        runner.do("evict_blocks", None, {"block_ids": ids})
 
 
 def blocks_of_content(
@@ -213,6 +239,8 @@ def break_rules(runner: Runner, step: st.Break) -> None:
     outcome = runner.subject.player.perform(illegal.operation, on_request, arguments)
     runner.operations.append((illegal.operation, on_request, arguments))
     runner.view = look(runner.subject.player.manager)
+    if isinstance(outcome.error, InvariantViolation):
+        raise outcome.error
     if not isinstance(outcome.error, KVSpecError):
         got = "was accepted" if outcome.error is None else f"raised {outcome.error!r}"
         raise InvariantViolation(
@@ -261,13 +289,13 @@ STEPS: Mapping[type[st.Step], Callable[[Runner, Any], None]] = {
     st.FinishLoad: finish_load,
     st.Skip: skip,
     st.Release: release,
+    st.GiveUp: give_up,
     st.ReturnPopped: lambda runner, step: return_popped(runner, step.count),
     st.Evict: evict,
+    st.EvictIds: evict_ids,
     st.Reset: lambda runner, step: simply(runner, "reset_prefix_cache"),
     st.NewStep: lambda runner, step: simply(runner, "new_step_starts"),
-    st.Take: lambda runner, step: take(
-        runner,
-    ),
+    st.Take: lambda runner, step: take(runner),
     st.Ask: ask,
     st.Break: break_rules,
 }

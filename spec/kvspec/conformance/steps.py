@@ -15,13 +15,18 @@ from kvspec.config import ManagerConfig
 
 @dataclass(frozen=True)
 class Arrive:
-    """A new request starts to wait. `items`: (identifier, offset, length) of multimodal items."""
+    """A new request starts to wait.
+
+    `items`: (identifier, offset, length) of multimodal items. `embedded`: one byte of embeddings
+    for each of the first tokens, None without embeddings.
+    """
 
     prompt: tuple[int, ...]
     salt: str | None = None
     lora: str | None = None
     items: tuple[tuple[str, int, int], ...] = ()
     skip_reading: bool = False
+    embedded: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class Admit:
 
     `look_up`: with a look-up before, and its hit. `external_tokens`: brought by another store, at
     most what is left; `load_later`: they are registered by a later FinishLoad. `chunk_tokens`: at
-    most so many are computed now (None: all that is left).
+    most so many are computed now (None: all that is left). `encoder_tokens`: of cross attention.
     """
 
     who: int = 0
@@ -42,13 +47,16 @@ class Admit:
     reserved_blocks: int = 0
     must_fit: bool = False
     others_scheduled: bool = False
+    encoder_tokens: int = 3
 
 
 @dataclass(frozen=True)
 class Run:
     """A running request computes: what is pending, or one new token `token`, and `drafts`.
 
-    `accepted` of the drafts turn out right and become tokens.
+    `accepted` of the drafts turn out right and become tokens. `ahead`: the slots are asked for
+    before the token of the step before is sampled. `external_tokens`: so many of what is pending
+    are brought by another store. `delayed`: full blocks are registered by a later call.
     """
 
     who: int = 0
@@ -56,6 +64,11 @@ class Run:
     token: int = 0
     drafts: tuple[int, ...] = ()
     accepted: int = 0
+    lookahead_tokens: int = 0
+    external_tokens: int = 0
+    encoder_tokens: int = 0
+    delayed: bool = False
+    ahead: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,6 +76,27 @@ class FinishLoad:
     """External tokens arrived: their blocks are registered, the request runs."""
 
     who: int = 0
+
+
+@dataclass(frozen=True)
+class FailLoad:
+    """External tokens, just admitted, turn out void from block `index` of the load on.
+
+    What holds them is evicted by id. With full attention alone the request computes them in place,
+    else it is preempted. Nothing happens if another request shares the blocks.
+    """
+
+    who: int = 0
+    index: int = 0
+
+
+@dataclass(frozen=True)
+class CachePartial:
+    """Make a boundary inside a block reachable: number `index` of those that are computed."""
+
+    who: int = 0
+    group: int = 0
+    index: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,6 +116,13 @@ class Release:
 
 
 @dataclass(frozen=True)
+class GiveUp:
+    """A waiting request is dropped before it got anything."""
+
+    who: int = 0
+
+
+@dataclass(frozen=True)
 class ReturnPopped:
     """Return the last `count` popped references, the last popped first."""
 
@@ -90,11 +131,27 @@ class ReturnPopped:
 
 @dataclass(frozen=True)
 class Evict:
-    """Drop the identity of what is cached for block `index` of a request, in one group."""
+    """Drop the identity of what is cached for block `index` of a request, in one group.
+
+    `count` blocks in one call, the null block before them if it is more than one. `held`: those of
+    the request's list, cached or not, in place of those that a look-up answers.
+    """
 
     who: int = 0
     group: int = 0
     index: int = 0
+    count: int = 1
+    held: bool = False
+
+
+@dataclass(frozen=True)
+class EvictIds:
+    """Drop the identity of blocks by number, whatever they hold, modulo the size of the pool.
+
+    Does nothing beside an oracle, whose ids may differ.
+    """
+
+    blocks: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True)
@@ -109,14 +166,18 @@ class NewStep:
 
 @dataclass(frozen=True)
 class Take:
-    """Take what queues up: the statistics and the blocks to be zeroed."""
+    """Take what queues up: the statistics, the blocks to be zeroed, the residency samples."""
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Ask what changes nothing: common prefix, blocks, hits per group, need."""
+    """Ask what changes nothing: common prefix, blocks, hits per group, need.
+
+    `num_tokens`: how many slots and how long a hit are asked about (None: what the request has).
+    """
 
     who: int = 0
+    num_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -132,10 +193,14 @@ Step: TypeAlias = (
     | Admit
     | Run
     | FinishLoad
+    | FailLoad
+    | CachePartial
     | Skip
     | Release
+    | GiveUp
     | ReturnPopped
     | Evict
+    | EvictIds
     | Reset
     | NewStep
     | Take
