@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from typing import Any
 
-from kvspec.conformance.suite import Report, rule_sentences
+from kvspec.conformance.suite import Options, Report, rule_sentences
 from kvspec.conformance.verdicts import Violation
 
 
@@ -22,15 +22,8 @@ def chosen_rules(report: Report) -> dict[str, str]:
 
 def text_lines(report: Report) -> Iterator[str]:
     """The report for a reader: every violation, then what was covered, then the verdict."""
-    sentences = rule_sentences()
     for violation in report.violations:
-        yield f"{violation.rule}  {sentences.get(violation.rule, '')}"
-        yield f"  {violation.name}: {violation.detail}"
-        yield f"  shown by {violation.program.name!r}, {len(violation.operations)} operations:"
-        for name, request, arguments in violation.operations:
-            yield f"    {operation_text(name, request, arguments)}"
-        yield "  as a test:"
-        yield from (f"    {line}" for line in python_test(report, violation).splitlines())
+        yield from violation_lines(report.options, violation)
         yield ""
     yield f"directed programs  {report.directed}"
     yield f"random programs    {report.random}"
@@ -44,13 +37,24 @@ def text_lines(report: Report) -> Iterator[str]:
     yield f"{len(chosen_rules(report)) - len(broken)} rules unbroken, {len(broken)} broken"
 
 
+def violation_lines(options: Options, violation: Violation) -> Iterator[str]:
+    """One violation: the rule, what went wrong, the calls that lead there, and a test to paste."""
+    yield f"{violation.rule}  {rule_sentences().get(violation.rule, '')}"
+    yield f"  {violation.name}: {violation.detail}"
+    yield f"  shown by {violation.program.name!r}, {len(violation.operations)} operations:"
+    for name, request, arguments in violation.operations:
+        yield f"    {operation_text(name, request, arguments)}"
+    yield "  as a test:"
+    yield from (f"    {line}" for line in python_test(options, violation).splitlines())
+
+
 def operation_text(name: str, request: str | None, arguments: dict[str, Any]) -> str:
     """One operation as a call, members at their defaults left out."""
     shown = [f"{key}={value!r}" for key, value in arguments.items() if value or value == []]
     return f"{name}({', '.join([repr(request)] * (request is not None) + shown)})"
 
 
-def python_test(report: Report, violation: Violation) -> str:
+def python_test(options: Options, violation: Violation) -> str:
     """A test that fails as long as the violation is there, ready to paste."""
     title = violation.rule.lower().replace("-", "_")
     return "\n".join(
@@ -65,9 +69,9 @@ def python_test(report: Report, violation: Violation) -> str:
             "",
             f"def test_{title}():",
             f"    program = {violation.program!r}",
-            f"    subject = find_implementation({report.options.name!r})",
-            f"    oracle = find_implementation({report.options.oracle!r})",
-            f"    level = Level({str(report.options.level)!r})",
+            f"    subject = find_implementation({options.name!r})",
+            f"    oracle = find_implementation({options.oracle!r})",
+            f"    level = Level({str(options.level)!r})",
             "    assert first_violation(program, subject, level, oracle) is None",
         ]
     )
