@@ -55,9 +55,9 @@ def first_violation(
     runner: Runner | None = None
     try:
         runner = Runner(program, subject, compared)
-        checks: list[Check] = [SafetyCheck(runner), InvariantCheck()]
+        checks: list[Check] = [SafetyCheck(runner), InvariantCheck(), EventCheck()]
         if compared is not None:
-            checks += [CompareCheck(exact_ids=level is Level.IDENTITY), EventCheck()]
+            checks.append(CompareCheck(exact_ids=level is Level.IDENTITY))
         if situations is not None:
             checks.append(SituationCounter(situations))
         runner.checks = checks
