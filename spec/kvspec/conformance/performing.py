@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from kvspec.blocks import NULL_BLOCK
 from kvspec.conformance import steps as st
 from kvspec.conformance.illegal_operations import ILLEGAL_OPERATIONS
 from kvspec.conformance.runner import Runner, Side, Tracked
 from kvspec.errors import InvariantViolation, KVSpecError
-from kvspec.golden.state import look
-
-NUM_ENCODER_TOKENS = 3
+from kvspec.interface import Feature
+from kvspec.specs import FullAttentionSpec
 
 
 def perform(runner: Runner, steps: Sequence[st.Step]) -> None:
@@ -37,7 +37,14 @@ def finish(runner: Runner) -> None:
 
 
 def arrive(runner: Runner, step: st.Arrive) -> None:
-    request = Tracked(f"r{runner.num_made}", step.salt, step.lora, list(step.prompt))
+    request = Tracked(
+        f"r{runner.num_made}",
+        step.salt,
+        step.lora,
+        list(step.prompt),
+        items=step.items,
+        embedded=step.embedded,
+    )
     runner.num_made += 1
     arguments: dict[str, Any] = {"prompt_token_ids": list(step.prompt)}
     if step.salt is not None:
@@ -49,6 +56,8 @@ def arrive(runner: Runner, step: st.Arrive) -> None:
         arguments["mm_features"] = [dict(zip(keys, item, strict=True)) for item in step.items]
     if step.skip_reading:
         arguments["skip_reading_prefix_cache"] = True
+    if step.embedded is not None:
+        arguments["prompt_embeddings"] = list(step.embedded)
     runner.do("new_request", request, arguments)
     runner.requests.append(request)
 
@@ -68,6 +77,8 @@ def admit(runner: Runner, step: st.Admit) -> None:
             hits[id(runner.oracle)] = theirs["blocks"]
     rest = len(request.tokens) - hit_tokens
     external = min(step.external_tokens, rest)
+    if Feature.DELAYED_CACHING not in runner.subject.features:
+        external = min(external, rest - 1)  # a load of everything is registered when it is there
     loading = external > 0 and step.load_later
     new = 0 if loading else rest - external
     if step.chunk_tokens is not None:
@@ -85,7 +96,7 @@ def admit(runner: Runner, step: st.Admit) -> None:
             "num_external_computed_tokens": external,
             "delay_cache_blocks": loading,
             "num_lookahead_tokens": step.lookahead_tokens,
-            "num_encoder_tokens": NUM_ENCODER_TOKENS,
+            "num_encoder_tokens": step.encoder_tokens,
             "full_sequence_must_fit": step.must_fit,
             "reserved_blocks": step.reserved_blocks,
             "has_scheduled_reqs": step.others_scheduled,
@@ -97,6 +108,7 @@ def admit(runner: Runner, step: st.Admit) -> None:
     computed = hit_tokens + external + new
     request.holds_blocks, request.status = True, "RUNNING"
     request.loading_tokens = computed if loading else 0
+    request.fresh_load = (hit_tokens, hit_tokens + external) if external else None
     # After a load of everything the last token is still computed again.
     request.num_computed = min(computed, len(request.tokens) - 1 + (new > 0))
 
@@ -107,28 +119,39 @@ def run_on(runner: Runner, step: st.Run) -> None:
         return
     pending = len(request.tokens) - request.num_computed
     room = runner.config.max_model_len_tokens - len(request.tokens)
+    is_ahead = step.ahead and pending == 0 and room > 0
     if pending == 0 and room > 0:
-        append(runner, request, [step.token])
         pending, room = 1, room - 1
+        if not is_ahead:
+            append(runner, request, [step.token])
     if pending == 0:
         return
-    chunk = pending if step.chunk_tokens is None else max(1, min(pending, step.chunk_tokens))
-    drafts = step.drafts[: max(room, 0)] if chunk == pending else ()
+    external = 0 if is_ahead else min(step.external_tokens, pending)
+    left = pending - external
+    chunk = left if step.chunk_tokens is None else max(1, min(left, step.chunk_tokens))
+    drafts = step.drafts[: max(room, 0)] if chunk == left > 0 else ()
     granted, _ = runner.do(
         "allocate_slots",
         request,
         {
             "num_computed_tokens": request.num_computed,
             "status": request.status,
-            "num_new_tokens": chunk + len(drafts),
+            "num_new_tokens": min(chunk, left) + len(drafts),
+            "num_external_computed_tokens": external,
+            "num_lookahead_tokens": step.lookahead_tokens,
+            "num_encoder_tokens": step.encoder_tokens,
+            "delay_cache_blocks": step.delayed,
         },
     )
     if granted is None:
         return
+    request.fresh_load = None
     kept = list(drafts[: step.accepted])
-    if kept:
-        append(runner, request, kept)
-    request.num_computed += chunk + len(kept)
+    if kept or is_ahead:
+        append(runner, request, [step.token] * is_ahead + kept)
+    computed = request.num_computed + external + min(chunk, left) + len(kept)
+    # After a load of everything the last token is still computed again.
+    request.num_computed = min(computed, len(request.tokens) - 1 + (left > 0))
 
 
 def append(runner: Runner, request: Tracked, tokens: list[int]) -> None:
@@ -143,28 +166,76 @@ def finish_load(runner: Runner, step: st.FinishLoad) -> None:
         request.loading_tokens = 0
 
 
+def fail_load(runner: Runner, step: st.FailLoad) -> None:
+    """What the load should have brought is void, and all that was computed after it."""
+    request = runner.pick(step.who, "running", "loading")
+    if request is None or request.fresh_load is None:
+        return
+    lists = runner.subject.blocks(request)
+    counts = runner.view.snapshot.ref_counts
+    sizes = runner.block_sizes
+    first, end = request.fresh_load
+    valid = min(first + step.index * min(sizes), end - 1) // max(sizes) * max(sizes)
+    valid = max(first, valid)
+
+    def void(side: Side) -> list[int]:
+        lists = side.blocks(request)
+        sized = zip(lists, sizes, strict=True)
+        return [block for blocks, size in sized for block in blocks[valid // size :]]
+
+    if any(counts[block] > 1 for block in void(runner.subject)):
+        return
+    runner.do("evict_blocks", None, {}, lambda side: {"block_ids": void(side)})
+    request.loading_tokens, request.fresh_load = 0, None
+    if all(isinstance(spec, FullAttentionSpec) for spec in runner.specs) and all(map(any, lists)):
+        request.num_computed = valid
+    else:
+        drop(runner, request, again=True, later=False)
+
+
+def cache_partial(runner: Runner, step: st.CachePartial) -> None:
+    request = runner.pick(step.who, "running")
+    if request is None or not runner.config.enable_caching or len(runner.specs) < 2:
+        return
+    group = step.group % len(runner.specs)
+    size, hash_size = runner.block_sizes[group], runner.config.hash_block_size_tokens or 1
+    lists = runner.subject.blocks(request)[group]
+    end = min(request.num_computed, len(lists) * size)
+    lengths = [n for n in range(hash_size, end + 1, hash_size) if n % size]
+    if lengths and size > hash_size:
+        arguments = {"group": group, "num_tokens": lengths[step.index % len(lengths)]}
+        runner.do("cache_partial_block", request, arguments)
+
+
 def skip(runner: Runner, step: st.Skip) -> None:
     request = runner.pick(step.who, "running")
     if request is not None:
+        request.fresh_load = None
         arguments = {"total_computed_tokens": request.num_computed}
         runner.do("remove_skipped_blocks", request, arguments)
 
 
 def release(runner: Runner, step: st.Release) -> None:
     request = runner.pick(step.who, "running", "loading")
-    if request is None:
-        return
-    if step.later:
+    if request is not None:
+        drop(runner, request, again=step.again, later=step.later)
+
+
+def drop(runner: Runner, request: Tracked, *, again: bool, later: bool) -> None:
+    """Free the request's blocks, or pop them; if it does not come again, it is forgotten."""
+    if later:
         ours, theirs = runner.do("pop_blocks_for_free", request)
         runner.subject.popped.extend(ours)
         if runner.oracle is not None:
             runner.oracle.popped.extend(theirs)
     else:
         runner.do("free", request)
+    request.num_lost = request.num_computed
     request.holds_blocks, request.loading_tokens, request.num_computed = False, 0, 0
+    request.fresh_load = None
     request.num_preemptions += 1
     request.status = "PREEMPTED"
-    if not step.again:
+    if not again:
         runner.requests.remove(request)
 
 
@@ -188,18 +259,24 @@ def return_popped(runner: Runner, count: int) -> None:
 
 def evict(runner: Runner, step: st.Evict) -> None:
     """Named by content, since two sides may keep it in different blocks."""
-    if not runner.requests or not runner.config.kv_cache.groups:
+    if not runner.requests or not runner.specs:
         return
     request = runner.requests[step.who % len(runner.requests)]
-    group = step.group % len(runner.config.kv_cache.groups)
-    ours = blocks_of_content(runner, runner.subject, request, group, step.index)
-    if ours:
-        runner.do(
-            "evict_blocks",
-            None,
-            {},
-            lambda side: {"block_ids": blocks_of_content(runner, side, request, group, step.index)},
-        )
+    group = step.group % len(runner.specs)
+    places = range(step.index, step.index + step.count)
+
+    def blocks(side: Side) -> list[int]:
+        null = [NULL_BLOCK] * (step.count > 1)
+        if step.held:
+            return null + side.blocks(request)[group][places.start : places.stop]
+        return null + [
+            block
+            for index in places
+            for block in blocks_of_content(runner, side, request, group, index)
+        ]
+
+    if blocks(runner.subject):
+        runner.do("evict_blocks", None, {}, lambda side: {"block_ids": blocks(side)})
 
 
 def evict_ids(runner: Runner, step: st.EvictIds) -> None:
@@ -214,15 +291,13 @@ def blocks_of_content(
     runner: Runner, side: Side, request: Tracked, group: int, index: int
 ) -> list[int]:
     """The block that is cached for the request's block `index`, free or not; none if none."""
-    spec = runner.config.registry.resolve(runner.config.kv_cache.groups[group].spec)
-    factor = runner.config.dcp_world_size * runner.config.pcp_world_size
     hash_size = runner.config.hash_block_size_tokens or 1
-    number = (index + 1) * max(1, spec.block_size * factor // hash_size) - 1
+    number = (index + 1) * max(1, runner.block_sizes[group] // hash_size) - 1
     hashes = side.player.requests[request.name].block_hashes
     if number >= len(hashes):
         return []
     key = hashes[number] + group.to_bytes(4, "big")
-    return list(side.player.manager.snapshot().lookup_order.get(key, ())[:1])
+    return list(side.look().snapshot.lookup_order.get(key, ())[:1])
 
 
 def break_rules(runner: Runner, step: st.Break) -> None:
@@ -238,7 +313,7 @@ def break_rules(runner: Runner, step: st.Break) -> None:
     on_request = request.name if illegal.on_request else None
     outcome = runner.subject.player.perform(illegal.operation, on_request, arguments)
     runner.operations.append((illegal.operation, on_request, arguments))
-    runner.view = look(runner.subject.player.manager)
+    runner.view = runner.subject.look()
     if isinstance(outcome.error, InvariantViolation):
         raise outcome.error
     if not isinstance(outcome.error, KVSpecError):
@@ -261,24 +336,36 @@ def simply(runner: Runner, name: str) -> None:
 
 def take(runner: Runner) -> None:
     runner.do("make_prefix_cache_stats")
-    runner.do("take_new_block_ids")
+    if Feature.NEW_BLOCK_IDS in runner.subject.features:
+        runner.do("take_new_block_ids")
+    if runner.config.residency_sample_rate:
+        runner.do("take_residency_samples")
 
 
 def ask(runner: Runner, step: st.Ask) -> None:
     request = runner.pick(step.who, "running", "loading", "waiting")
     if request is None:
         return
-    runner.do("get_num_common_prefix_blocks", request)
-    runner.do("get_block_ids", request)
-    num_tokens = len(request.tokens)
+    can = runner.subject.features
+    if Feature.COMMON_PREFIX in can:
+        runner.do("get_num_common_prefix_blocks", request)
+    if Feature.UNHASHED_BLOCKS in can:
+        runner.do("get_block_ids", request)
+    num_tokens = len(request.tokens) if step.num_tokens is None else step.num_tokens
     arguments = {
         "num_tokens": num_tokens,
         "total_computed_tokens": request.num_computed,
         "num_tokens_main_model": num_tokens,
     }
-    runner.do("get_num_blocks_to_allocate", request, arguments)
-    if runner.config.enable_caching and len(runner.config.kv_cache.groups) > 1:
-        arguments = {"max_cache_hit_length": num_tokens - 1}
+    if Feature.NEED in can:
+        runner.do("get_num_blocks_to_allocate", request, arguments)
+        capped = {**arguments, "apply_admission_cap": True, "num_encoder_tokens": 5}
+        runner.do("get_num_blocks_to_allocate", request, capped)
+    if Feature.HITS_PER_GROUP not in can:
+        return
+    if runner.config.enable_caching and len(runner.specs) > 1:
+        length = num_tokens - 1 if step.num_tokens is None else step.num_tokens
+        arguments = {"max_cache_hit_length": length}
         runner.do("find_longest_cache_hit_per_group", request, arguments)
 
 
@@ -287,6 +374,8 @@ STEPS: Mapping[type[st.Step], Callable[[Runner, Any], None]] = {
     st.Admit: admit,
     st.Run: run_on,
     st.FinishLoad: finish_load,
+    st.FailLoad: fail_load,
+    st.CachePartial: cache_partial,
     st.Skip: skip,
     st.Release: release,
     st.GiveUp: give_up,

@@ -14,15 +14,21 @@ from typing import Any, Protocol
 
 from kvspec.config import ManagerConfig
 from kvspec.conformance import steps as st
+from kvspec.conformance.outside import look_from_outside
+from kvspec.conformance.player import ProgramPlayer
 from kvspec.errors import InvariantViolation, KVSpecError
-from kvspec.golden.player import Outcome, Player
+from kvspec.golden.player import Outcome
 from kvspec.golden.state import View, look
-from kvspec.interface import Implementation
+from kvspec.interface import Feature, Implementation
 
 
 @dataclass(eq=False)
 class Tracked:
-    """A request as its scheduler sees it."""
+    """A request as its scheduler sees it.
+
+    `fresh_load`: the first and the end of the external tokens of an admission that nothing
+    followed yet. `num_lost`: tokens that were computed when it was preempted.
+    """
 
     name: str
     salt: str | None
@@ -33,6 +39,10 @@ class Tracked:
     status: str = "WAITING"
     holds_blocks: bool = False
     loading_tokens: int = 0
+    items: tuple[tuple[str, int, int], ...] = ()
+    embedded: tuple[int, ...] | None = None
+    fresh_load: tuple[int, int] | None = None
+    num_lost: int = 0
 
     @property
     def state(self) -> str:
@@ -46,18 +56,26 @@ class Tracked:
 class Side:
     """One implementation that the operations run on."""
 
-    player: Player
+    player: ProgramPlayer
     popped: list[int] = field(default_factory=list)
+    features: frozenset[Feature] = frozenset(Feature)
 
     @classmethod
     def of(cls, implementation: Implementation, program: st.Program, *, audit: bool) -> Side:
         """A fresh manager for the program's configuration."""
         manager = implementation.create(program.config, check_invariants=audit)
-        return cls(Player(implementation, manager))
+        player = ProgramPlayer(implementation, manager)
+        return cls(player, features=implementation.capabilities.features)
 
     def blocks(self, request: Tracked) -> list[list[int]]:
         """The request's block lists."""
         return self.player.manager.get_blocks(self.player.requests[request.name]).to_lists()
+
+    def look(self) -> View:
+        """The state now; without Feature.SNAPSHOT what is seen of it from outside."""
+        if Feature.SNAPSHOT in self.features:
+            return look(self.player.manager)
+        return look_from_outside(self.player.manager, self.player.requests, self.popped)
 
 
 @dataclass(frozen=True)
@@ -99,11 +117,15 @@ class Runner:
         self.subject = Side.of(subject, program, audit=audit)
         self.oracle = None if oracle is None else Side.of(oracle, program, audit=False)
         self.config: ManagerConfig = self.subject.player.manager.config
+        groups = self.config.kv_cache.groups
+        factor = self.config.dcp_world_size * self.config.pcp_world_size
+        self.specs = tuple(self.config.registry.resolve(group.spec) for group in groups)
+        self.block_sizes = tuple(spec.block_size * factor for spec in self.specs)
         self.checks = checks
         self.requests: list[Tracked] = []
         self.num_made = 0
         self.operations: list[tuple[str, str | None, dict[str, Any]]] = []
-        self.view = look(self.subject.player.manager)
+        self.view = self.subject.look()
 
     def do(
         self,
@@ -123,12 +145,12 @@ class Runner:
         asked = {**(arguments or {}), **own(self.subject)}
         outcome = self.subject.player.perform(name, request_id, asked)
         self.operations.append((name, request_id, asked))
-        before, self.view = self.view, look(self.subject.player.manager)
+        before, self.view = self.view, self.subject.look()
         expected = expected_after = None
         if self.oracle is not None:
             theirs = {**(arguments or {}), **own(self.oracle)}
             expected = self.oracle.player.perform(name, request_id, theirs)
-            expected_after = look(self.oracle.player.manager)
+            expected_after = self.oracle.look()
         if outcome.error is not None and not may_fail:
             raise_as_violation(name, outcome.error)
         done = Performed(name, request, asked, outcome, before, self.view, expected, expected_after)
