@@ -63,14 +63,13 @@ class AccountCheck:
 
     def get_computed_blocks(self, runner: Runner, done: Performed) -> None:
         """Count the look-up, unless it reads nothing."""
-        if done.request is None or not runner.config.enable_caching:
+        request = done.request
+        if request is None or request.skip_reading or not runner.config.enable_caching:
             return
-        if runner.subject.player.requests[done.request.name].skip_reading_cache:
-            return
-        prefix = "preempted_" if done.request.num_preemptions else ""
+        prefix = "preempted_" if request.num_preemptions else ""
         counted = {
             "requests": 1,
-            "queries_tokens": len(done.request.tokens),
+            "queries_tokens": len(request.tokens),
             "hits_tokens": done.outcome.result["num_computed_tokens"],
         }
         self.stats = replace(

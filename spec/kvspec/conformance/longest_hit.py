@@ -43,12 +43,16 @@ class LongestHitCheck:
         """Compare a look-up; nothing is found with caching off, or for who must not read."""
         if done.name != "get_computed_blocks" or done.request is None or done.outcome.error:
             return
-        request = runner.subject.player.requests[done.request.name]
         config = runner.config
-        length, blocks = 0, [[] for _ in config.kv_cache.groups]  # type: tuple[int, list[list[int]]]
-        if config.enable_caching and not request.skip_reading_cache:
-            most_tokens = len(done.request.tokens) - 1
-            length, blocks = self.oracle(config, done.before.snapshot, request, most_tokens)
+        expected: tuple[int, list[list[int]]] = (0, [[] for _ in config.kv_cache.groups])
+        if config.enable_caching and not done.request.skip_reading:
+            expected = self.oracle(
+                config,
+                done.before.snapshot,
+                runner.subject.player.requests[done.request.name],
+                len(done.request.tokens) - 1,
+            )
+        length, blocks = expected
         hit = done.outcome.result
         expect_equal(self.rule, "the longest hit", blocks, hit["blocks"])
         expect_equal("KV-MGR-1", "hit length in tokens", length, hit["num_computed_tokens"])

@@ -43,6 +43,7 @@ def arrive(runner: Runner, step: st.Arrive) -> None:
         step.lora,
         list(step.prompt),
         items=step.items,
+        skip_reading=step.skip_reading,
         embedded=step.embedded,
     )
     runner.num_made += 1

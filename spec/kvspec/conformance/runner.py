@@ -40,6 +40,7 @@ class Tracked:
     holds_blocks: bool = False
     loading_tokens: int = 0
     items: tuple[tuple[str, int, int], ...] = ()
+    skip_reading: bool = False
     embedded: tuple[int, ...] | None = None
     fresh_load: tuple[int, int] | None = None
     num_lost: int = 0
