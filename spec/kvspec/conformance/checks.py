@@ -12,54 +12,34 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvspec.blocks import NULL_BLOCK
-from kvspec.conformance.oracles import EventFold
+from kvspec.conformance.outside import check_from_outside
 from kvspec.conformance.runner import Performed, Runner, Tracked
-from kvspec.conformance.shadow import Identity, ShadowMemory
 from kvspec.errors import InvariantViolation, KVSpecError
 from kvspec.events import BlockRemoved, BlockStored
+from kvspec.interface import Feature
 from kvspec.invariants import check_snapshot
-from kvspec.specs import (
-    ChunkedLocalAttentionSpec,
-    CrossAttentionSpec,
-    EncoderOnlyAttentionSpec,
-    LayerSpec,
-    MambaSpec,
-    SlidingWindowSpec,
-)
+from kvspec.safety.content import Content
+from kvspec.safety.content_check import ContentCheck
+from kvspec.safety.event_fold import EventFold
 from kvspec.transitions import Transition, check_transition
 
 
-def first_token_read(spec: LayerSpec, position: int) -> int:
-    """The first token that the token at `position` attends to."""
-    if isinstance(spec, SlidingWindowSpec):
-        return max(0, position - spec.sliding_window + 1)
-    if isinstance(spec, ChunkedLocalAttentionSpec):
-        return position // spec.attention_chunk_size * spec.attention_chunk_size
-    return 0
-
-
 class SafetyCheck:
-    """Content: what attention reads is there, and is what was written.
-
-    Groups of Mamba states and encoder tokens hold no tokens of the sequence and have no shadow.
-    """
+    """Content: what attention reads is there, and is what was written."""
 
     def __init__(self, runner: Runner) -> None:
-        factor = runner.config.dcp_world_size * runner.config.pcp_world_size
-        self.shadows: dict[int, ShadowMemory] = {}
-        self.specs: dict[int, LayerSpec] = {}
-        for number, group in enumerate(runner.config.kv_cache.groups):
-            spec = runner.config.registry.resolve(group.spec)
-            if not isinstance(spec, (MambaSpec, CrossAttentionSpec, EncoderOnlyAttentionSpec)):
-                self.shadows[number] = ShadowMemory(spec.block_size * factor)
-                self.specs[number] = spec
+        self.check = ContentCheck(runner.config)
+        self.contents: dict[str, Content] = {}
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
         """Read hits back, write what was granted, expect errors to change nothing."""
         if done.outcome.error is not None:
             return
         if done.name == "get_computed_blocks" and done.request is not None:
-            self._read_hit(done.request, done.outcome.result)
+            hit = done.outcome.result
+            content = self._content(done.request)
+            name, length = done.request.name, hit["num_computed_tokens"]
+            self.check.read_hit(name, content, hit["blocks"], length)
         elif done.name == "allocate_slots" and done.request is not None:
             if done.outcome.result is not None:
                 self._write_granted(runner, done.request, done.arguments)
@@ -72,18 +52,18 @@ class SafetyCheck:
         """What every running request will read next is still there."""
         for request in runner.requests:
             if request.holds_blocks:
-                lists = runner.subject.blocks(request)
-                for number in self.shadows:
-                    self._read(request, number, lists[number], request.num_computed, "held")
+                what, lists = f"held of {request.name}", runner.subject.blocks(request)
+                content = self._content(request)
+                self.check.read(what, content, lists, request.num_computed, "KV-HASH-1")
 
-    def _read_hit(self, request: Tracked, hit: Mapping[str, Any]) -> None:
-        length = hit["num_computed_tokens"]
-        if length >= len(request.tokens):
-            raise InvariantViolation(
-                "the_last_token_is_computed", "KV-MGR-1", f"a hit of all {length} tokens"
-            )
-        for number in self.shadows:
-            self._read(request, number, hit["blocks"][number], length, "hit")
+    def _content(self, request: Tracked) -> Content:
+        """What the request's tokens are now."""
+        if request.name not in self.contents:
+            root = repr((request.salt, request.lora)).encode()
+            self.contents[request.name] = Content(root)
+        content = self.contents[request.name]
+        content.tokens.extend(request.tokens[len(content.tokens) :])
+        return content
 
     def _expect_idle(self, runner: Runner, done: Performed) -> None:
         """A reset succeeds exactly when nothing is in use, and leaves no key (KV-POOL-11)."""
@@ -101,65 +81,27 @@ class SafetyCheck:
                 "reset_leaves_no_key", "KV-POOL-11", "keys are left after a reset"
             )
 
-    def _read(
-        self, request: Tracked, number: int, blocks: Sequence[int], length: int, what: str
-    ) -> None:
-        shadow = self.shadows[number]
-        where = f"{what} of {request.name} in group {number}"
-        for position in range(first_token_read(self.specs[number], length), length):
-            index = position // shadow.block_size
-            if index >= len(blocks) or blocks[index] == NULL_BLOCK:
-                raise InvariantViolation(
-                    "what_is_read_is_there",
-                    "KV-GRP-2",
-                    f"{where}: token {position} is still read but has no block",
-                )
-        covered = min(length, len(blocks) * shadow.block_size)
-        shadow.expect(blocks, [identity(request, p) for p in range(covered)], where, "KV-HASH-1")
-
     def _write_granted(
         self, runner: Runner, request: Tracked, arguments: Mapping[str, Any]
     ) -> None:
-        """External and new tokens are in the cache now; what is beyond the tokens is a draft."""
+        """External and new tokens are in the cache now."""
         start = arguments["num_computed_tokens"] + arguments.get("num_new_computed_tokens", 0)
-        external = arguments.get("num_external_computed_tokens", 0)
-        end = start + external + arguments["num_new_tokens"]
-        skip_at = start + external
-        if external:
-            skip_at = min(skip_at, len(request.tokens) - 1)
-        lists = runner.subject.blocks(request)
-        for number, shadow in self.shadows.items():
-            kept = first_token_read(self.specs[number], skip_at)
-            for position in range(start, end):
-                index = position // shadow.block_size
-                if index >= len(lists[number]):
-                    raise InvariantViolation(
-                        "granted_tokens_have_slots",
-                        "KV-GRP-7",
-                        f"{request.name} has no slot for token {position} in group {number}",
-                    )
-                if lists[number][index] == NULL_BLOCK and position < kept:
-                    continue
-                is_draft = position >= len(request.tokens)
-                content = ("draft",) if is_draft else identity(request, position)
-                shadow.write(lists[number], position, content)
+        self.check.write_granted(
+            request.name,
+            self._content(request),
+            runner.subject.blocks(request),
+            start=start,
+            num_external=arguments.get("num_external_computed_tokens", 0),
+            num_new=arguments["num_new_tokens"],
+        )
 
     def _accept_drafts(self, runner: Runner, request: Tracked, tokens: Sequence[int]) -> None:
         """Accepted drafts were computed as what they are; only a scheduled request has any."""
+        content = self._content(request)
+        start = len(content.tokens)
+        content.tokens.extend(tokens)
         lists = runner.subject.blocks(request)
-        after = [*request.tokens, *tokens]
-        for number, shadow in self.shadows.items():
-            for position in range(len(request.tokens), len(after)):
-                index = position // shadow.block_size
-                if index < len(lists[number]) and lists[number][index] != NULL_BLOCK:
-                    slot = (lists[number][index], position % shadow.block_size)
-                    if shadow.slots.get(slot) == ("draft",):
-                        shadow.slots[slot] = (request.salt, request.lora, *after[: position + 1])
-
-
-def identity(request: Tracked, position: int) -> Identity:
-    """What the slot of this token must hold: the whole prefix that ends with it."""
-    return (request.salt, request.lora, *request.tokens[: position + 1])
+        self.check.accept_drafts(content, lists, start, start + len(tokens))
 
 
 REFUSALS = (("allocate_slots", None), ("reset_prefix_cache", False))
@@ -167,11 +109,19 @@ REFUSALS = (("allocate_slots", None), ("reset_prefix_cache", False))
 
 
 class InvariantCheck:
-    """The named invariants, after every operation."""
+    """The named invariants, after every operation; from outside if the subject shows no more."""
+
+    def __init__(self) -> None:
+        self.num_free_at_start: int | None = None
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
         """Snapshot, transition."""
-        check_snapshot(runner.config, done.after.snapshot)
+        if self.num_free_at_start is None:
+            self.num_free_at_start = done.before.num_free_blocks
+        if Feature.SNAPSHOT in runner.subject.features:
+            check_snapshot(runner.config, done.after.snapshot)
+        else:
+            check_from_outside(runner.config, done.after, self.num_free_at_start)
         outcome = "done"
         refused = (done.name, done.outcome.result) in REFUSALS
         if done.outcome.error is not None:
@@ -272,7 +222,8 @@ class EventCheck:
             return
         got = runner.subject.player.manager.take_events()
         self.fold.take_in(got)
-        self.fold.expect_state(runner.view.snapshot, int_hashes=runner.config.int_event_hashes)
+        if Feature.SNAPSHOT in runner.subject.features:
+            self.fold.expect_state(runner.view.snapshot, int_hashes=runner.config.int_event_hashes)
         if runner.oracle is None:
             return
         expected = runner.oracle.player.manager.take_events()

@@ -16,6 +16,7 @@ from kvspec.conformance import oracles
 from kvspec.conformance.shadow import Identity, ShadowMemory
 from kvspec.interface import Implementation
 from kvspec.request import Request, RequestInput, RequestStatus
+from kvspec.safety.event_fold import EventFold
 from kvspec.snapshot import Snapshot
 from kvspec.specs import FullAttentionSpec
 from kvspec.stats import PrefixCacheStats
@@ -90,7 +91,7 @@ class MachineBase(RuleBasedStateMachine):
         self.config = self.manager.config
         self.block_size = self.config.scheduler_block_size_tokens or 1
         self.shadow = ShadowMemory(self.block_size)
-        self.fold = oracles.EventFold()
+        self.fold = EventFold()
         self.requests: list[Tracked] = []
         self.num_made = 0
         self.popped: list[int] = []

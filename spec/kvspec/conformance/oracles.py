@@ -5,11 +5,9 @@ For one full-attention group. Nothing here shares code with an implementation.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from kvspec.errors import InvariantViolation
-from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from kvspec.snapshot import Snapshot
 
 
@@ -71,29 +69,3 @@ def queue_after_allocation(
     """The blocks taken, and the free queue after: hits leave first (KV-POOL-3, KV-GRP-8)."""
     queue = tuple(block for block in before.free_queue if block not in set(hits))
     return queue[:num_taken], queue[num_taken:]
-
-
-class EventFold:
-    """The cached keys as the event stream tells them (KV-EVT-7)."""
-
-    def __init__(self) -> None:
-        self.keys: Counter[tuple[object, int]] = Counter()
-
-    def take_in(self, events: Iterable[Event]) -> None:
-        """Fold the next events, in order."""
-        for event in events:
-            if isinstance(event, AllBlocksCleared):
-                self.keys.clear()
-            elif isinstance(event, BlockStored):
-                self.keys.update((shown, event.group) for shown in event.block_hashes)
-            elif isinstance(event, BlockRemoved):
-                self.keys.subtract((shown, event.group) for shown in event.block_hashes)
-
-    def expect_state(self, snapshot: Snapshot, *, int_hashes: bool) -> None:
-        """The fold equals the cached keys, counted once per physical block."""
-        cached: Counter[tuple[object, int]] = Counter()
-        for key, blocks in snapshot.lookup_order.items():
-            shown: object = int.from_bytes(key[-12:-4], "big") if int_hashes else key[:-4]
-            cached[shown, int.from_bytes(key[-4:], "big")] += len(blocks)
-        told = Counter({key: count for key, count in self.keys.items() if count != 0})
-        expect_equal("KV-EVT-7", "cached keys folded from the events", cached, told)

@@ -1,0 +1,148 @@
+"""Shadow memory: what every block holds, as the caller wrote it.
+
+A token's content is the whole prefix that ends with it. Of that prefix a block keeps the digest of
+all before the block, and its own tokens, so that the memory grows with the pool and not with the
+length of requests. Example, block size 2: tokens 7 8 9 in blocks 4 and 5 are held as
+4: (digest of nothing, [7, 8]) and 5: (digest of 7 8, [9, -1]).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from kvspec.blocks import NULL_BLOCK
+from kvspec.errors import InvariantViolation
+
+DIGEST_SIZE_BYTES = 16
+NOTHING = -1
+"""Stands for a slot that nobody wrote."""
+DRAFT = -2
+"""Stands for a token that was computed before anybody knew which it is."""
+
+
+class Content:
+    """The tokens of one request. Equal digests mean an equal beginning, `root` included.
+
+    `root`: what besides tokens makes content differ (salt, adapter, …). `tokens` only grow.
+    """
+
+    def __init__(self, root: bytes, tokens: Sequence[int] = ()) -> None:
+        self.root = root
+        self.tokens = array("q", tokens)
+        self._starts: dict[int, list[bytes]] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        """An estimate of the memory in use."""
+        digests = sum(len(starts) for starts in self._starts.values())
+        return 300 + 8 * len(self.tokens) + 60 * digests
+
+    def before_block(self, index: int, block_size_tokens: int) -> bytes:
+        """The digest of all tokens before block `index`, which are all there."""
+        starts = self._starts.setdefault(block_size_tokens, [])
+        if not starts:
+            starts.append(_digest(self.root))
+        while len(starts) <= index:
+            end = len(starts) * block_size_tokens
+            block = self.tokens[end - block_size_tokens : end]
+            starts.append(_digest(starts[-1] + block.tobytes()))
+        return starts[index]
+
+
+def _digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=DIGEST_SIZE_BYTES).digest()
+
+
+@dataclass(slots=True)
+class _Held:
+    """What a block holds: for which group, after which prefix, which tokens."""
+
+    group: int
+    before: bytes
+    tokens: array[int]
+
+
+class ShadowMemory:
+    """What each block holds. A block serves one group at a time, so one table serves all."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, _Held] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        """An estimate of the memory in use."""
+        return sum(300 + 8 * len(held.tokens) for held in self._held.values())
+
+    def write(
+        self, block: int, group: int, size_tokens: int, index: int, span: range, content: Content
+    ) -> None:
+        """Tokens `span` of `content` were computed into `block`, entry `index` of its list.
+
+        Tokens beyond those that `content` has are drafts.
+        """
+        if block == NULL_BLOCK:
+            raise InvariantViolation(
+                "no_write_to_null",
+                "KV-POOL-1",
+                f"token {span.start} must be written to the null block",
+            )
+        start = index * size_tokens
+        known = min(span.stop, len(content.tokens))
+        if start > len(content.tokens):
+            before = b""  # nobody knows yet what comes before; see `accept`
+        else:
+            before = content.before_block(index, size_tokens)
+        held = self._held.get(block)
+        if held is None or (held.group, held.before, len(held.tokens)) != (
+            group,
+            before,
+            size_tokens,
+        ):
+            held = _Held(group, before, array("q", [NOTHING]) * size_tokens)
+            self._held[block] = held
+        if known > span.start:
+            held.tokens[span.start - start : known - start] = content.tokens[span.start : known]
+        for position in range(max(known, span.start), span.stop):
+            held.tokens[position - start] = DRAFT
+
+    def accept(
+        self, block: int, group: int, size_tokens: int, index: int, span: range, content: Content
+    ) -> None:
+        """Drafts among tokens `span` turned out to be those of `content`."""
+        held = self._held.get(block)
+        if block == NULL_BLOCK or held is None or held.group != group:
+            return
+        start = index * size_tokens
+        if held.before == b"":
+            held.before = content.before_block(index, size_tokens)
+        if held.before != content.before_block(index, size_tokens):
+            return
+        for position in span:
+            if held.tokens[position - start] == DRAFT:
+                held.tokens[position - start] = content.tokens[position]
+
+    def first_offence(
+        self, block: int, group: int, size_tokens: int, index: int, length: int, content: Content
+    ) -> tuple[int, str] | None:
+        """The first slot among `length` that does not hold what `content` has there.
+
+        With what it holds instead, in words. None: all do.
+        """
+        held = self._held.get(block)
+        if held is None:
+            return 0, "nothing"
+        if held.group != group:
+            return 0, f"content of group {held.group}"
+        start = index * size_tokens
+        if held.before != content.before_block(index, size_tokens):
+            return 0, f"token {held.tokens[0]} of another prefix"
+        wanted = content.tokens[start : start + length]
+        if held.tokens[:length] == wanted:
+            return None
+        for slot, (found, token) in enumerate(zip(held.tokens, wanted, strict=False)):
+            if found != token:
+                return slot, {NOTHING: "nothing", DRAFT: "a draft"}.get(found, f"token {found}")
+        return length - 1, "nothing"

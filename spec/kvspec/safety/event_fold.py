@@ -1,0 +1,66 @@
+"""The cached keys as the event stream tells them (KV-EVT-7)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from kvspec.errors import InvariantViolation
+from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
+from kvspec.snapshot import Snapshot
+
+ToldKey = tuple[object, int]
+"""A hash as events show it, and its group."""
+
+
+class EventFold:
+    """The keys that are cached if the events are right, counted once per physical block.
+
+    Example: stored h, stored h, removed h leaves h once. Memory: one entry per such key.
+    """
+
+    def __init__(self) -> None:
+        self.keys: Counter[ToldKey] = Counter()
+
+    def take_in(self, events: Iterable[Event]) -> None:
+        """Fold the next events, in order."""
+        for event in events:
+            if isinstance(event, AllBlocksCleared):
+                self.keys.clear()
+            elif isinstance(event, BlockStored):
+                self._add(event.block_hashes, event.group, 1)
+            elif isinstance(event, BlockRemoved):
+                self._add(event.block_hashes, event.group, -1)
+
+    def start_from(self, snapshot: Snapshot, *, int_hashes: bool) -> None:
+        """Take what is cached now as told; for a stream whose beginning nobody heard."""
+        self.keys = _cached(snapshot, int_hashes=int_hashes)
+
+    def expect_state(self, snapshot: Snapshot, *, int_hashes: bool) -> None:
+        """The fold equals the cached keys. Raises InvariantViolation."""
+        cached = _cached(snapshot, int_hashes=int_hashes)
+        for key in [*cached, *self.keys]:
+            if cached[key] != self.keys[key]:
+                shown, group = key
+                name = shown.hex() if isinstance(shown, bytes) else shown
+                raise InvariantViolation(
+                    "events_tell_what_is_cached",
+                    "KV-EVT-7",
+                    f"key {name} of group {group} is cached {cached[key]} times,"
+                    f" {self.keys[key]} times if the events are folded",
+                )
+
+    def _add(self, hashes: Iterable[object], group: int, count: int) -> None:
+        for shown in hashes:
+            self.keys[shown, group] += count
+            if self.keys[shown, group] == 0:
+                del self.keys[shown, group]
+
+
+def _cached(snapshot: Snapshot, *, int_hashes: bool) -> Counter[ToldKey]:
+    """What is cached, with hashes as events show them."""
+    counts: Counter[ToldKey] = Counter()
+    for key, blocks in snapshot.lookup_order.items():
+        shown: object = int.from_bytes(key[-12:-4], "big") if int_hashes else key[:-4]
+        counts[shown, int.from_bytes(key[-4:], "big")] += len(blocks)
+    return counts
