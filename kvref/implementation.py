@@ -24,26 +24,8 @@ from kvspec.planning import Planner
 from kvspec.request import Request, RequestInput
 from kvspec.snapshot import Snapshot
 
-FEATURES = frozenset(
-    {
-        Feature.PREFIX_CACHING,
-        Feature.MULTIPLE_GROUPS,
-        Feature.PARTIAL_BLOCKS,
-        Feature.RETENTION,
-        Feature.EAGLE,
-        Feature.CONTEXT_PARALLEL,
-        Feature.EXTERNAL_TOKENS,
-        Feature.DELAYED_CACHING,
-        Feature.DEFERRED_FREE,
-        Feature.EVENTS,
-        Feature.STATISTICS,
-        Feature.RESIDENCY,
-        Feature.CUSTOM_SPECS,
-        Feature.CLONE,
-        Feature.RESTORE,
-        Feature.PLANNING,
-    }
-)
+FEATURES = frozenset(Feature)
+"""All of them; what a flag stands for and the reference lacks would be a gap in the contract."""
 
 
 class ReferenceImplementation:

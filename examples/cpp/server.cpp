@@ -1157,7 +1157,11 @@ Value hello(const Call &call) {
                   {"spec_types", Array{"FullAttentionSpec", "MLAAttentionSpec"}},
                   {"hash_functions", Array{"sha256_cbor"}},
                   {"features", Array{"prefix_caching", "eagle", "context_parallel", "external_tokens",
-                                     "delayed_caching", "deferred_free", "events", "statistics"}}};
+                                     "delayed_caching", "deferred_free", "events", "statistics",
+                                     "cache_salt", "lora", "multimodal", "prompt_embeddings",
+                                     "skip_reading", "drafting", "admission", "eviction_by_id",
+                                     "reset", "skipped_removal", "common_prefix",
+                                     "unhashed_blocks", "need", "new_block_ids", "snapshot"}}};
 }
 
 Bytes first_parent(const Value *seed) {  // KV-HASH-3

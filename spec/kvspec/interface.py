@@ -28,7 +28,12 @@ from kvspec.stats import PrefixCacheStats, ResidencySample
 
 
 class Feature(StrEnum):
-    """What an implementation may or may not have; the base is one full-attention group."""
+    """What an implementation may or may not have.
+
+    The base, which all have: a pool for one full-attention group, requests made and extended,
+    `get_computed_blocks`, `allocate_slots` for the tokens of a request, `free`, `get_blocks` and
+    `num_free_blocks`. What is lacking is refused with UnsupportedError, or never asked for.
+    """
 
     PREFIX_CACHING = "prefix_caching"
     MULTIPLE_GROUPS = "multiple_groups"
@@ -46,13 +51,36 @@ class Feature(StrEnum):
     PLANNING = "planning"
     CLONE = "clone"
     RESTORE = "restore"
+    CACHE_SALT = "cache_salt"
+    LORA = "lora"
+    MULTIMODAL = "multimodal"
+    PROMPT_EMBEDDINGS = "prompt_embeddings"
+    SKIP_READING = "skip_reading"
+    """Requests with `skip_reading_cache`."""
+    DRAFTING = "drafting"
+    """Slots for drafts: more new tokens than the request has left, and lookahead tokens."""
+    ADMISSION = "admission"
+    """`full_sequence_must_fit`, `reserved_blocks` and the watermark."""
+    EVICTION_BY_ID = "eviction_by_id"
+    RESET = "reset"
+    SKIPPED_REMOVAL = "skipped_removal"
+    """`remove_skipped_blocks` as a call; an allocation that passes a window always removes."""
+    HITS_PER_GROUP = "hits_per_group"
+    COMMON_PREFIX = "common_prefix"
+    UNHASHED_BLOCKS = "unhashed_blocks"
+    NEED = "need"
+    """`get_num_blocks_to_allocate`."""
+    NEW_BLOCK_IDS = "new_block_ids"
+    SNAPSHOT = "snapshot"
+    """Without it only safety and behaviour can be checked, and safety from outside alone."""
 
 
 @dataclass(frozen=True)
 class Capabilities:
     """What an implementation says of itself.
 
-    `spec_types`: the spec classes its groups may have. `hash_functions`: names it can compute.
+    `spec_types`: the spec classes its groups may have. `hash_functions`: names it can compute; none
+    of them if it tells prefixes apart in its own way (then only its safety can be checked).
     """
 
     name: str

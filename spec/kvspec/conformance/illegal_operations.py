@@ -6,19 +6,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kvspec.interface import Feature
+
 if TYPE_CHECKING:
     from kvspec.conformance.runner import Runner, Tracked
 
 
 @dataclass(frozen=True)
 class IllegalOperation:
-    """An operation that no caller may ask for; `arguments` answers None where it would be legal."""
+    """An operation that no caller may ask for; `arguments` answers None where it would be legal.
+
+    `feature`: what a subject must have to be asked, where the operation alone does not say.
+    """
 
     name: str
     rule: str
     operation: str
     arguments: Callable[[Runner, Tracked], dict[str, Any] | None]
     on_request: bool = True
+    feature: Feature | None = None
 
 
 def allocation(request: Tracked, num_new_tokens: int, **more: Any) -> dict[str, Any]:
@@ -87,6 +93,7 @@ ILLEGAL_OPERATIONS: tuple[IllegalOperation, ...] = (
         "KV-ERR-2",
         "allocate_slots",
         lambda u, r: allocation(r, 1, num_lookahead_tokens=-1),
+        feature=Feature.DRAFTING,
     ),
     IllegalOperation("a hit that is not cached", "KV-MGR-8", "allocate_slots", _uncached_hit),
     IllegalOperation("null as a hit", "KV-MGR-8", "allocate_slots", lambda u, r: _hit_of(u, r, 0)),
@@ -110,6 +117,7 @@ ILLEGAL_OPERATIONS: tuple[IllegalOperation, ...] = (
         "KV-ERR-2",
         "allocate_slots",
         lambda u, r: allocation(r, 1, reserved_blocks=-1),
+        feature=Feature.ADMISSION,
     ),
     IllegalOperation("hit tokens without blocks", "KV-MGR-8", "allocate_slots", _hit_tokens_alone),
     IllegalOperation(

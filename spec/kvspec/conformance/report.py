@@ -101,7 +101,7 @@ def to_json(report: Report) -> dict[str, Any]:
         ],
         "directed": report.directed,
         "random": report.random,
-        "left_out": list(report.left_out),
+        "left_out": {name: list(lacks) for name, lacks in report.left_out.items()},
         "situations": dict(report.situations),
         "missed": list(report.missed),
         "seconds": round(report.seconds, 3),

@@ -6,13 +6,13 @@ import fnmatch
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from kvspec.config import ManagerConfig
+from kvspec.conformance.fit import directed_program, random_program
 from kvspec.conformance.generators import programs
 from kvspec.conformance.mixed_configs import mixed_configs
 from kvspec.conformance.scenarios import SCENARIOS
@@ -20,6 +20,7 @@ from kvspec.conformance.shrink import shrink
 from kvspec.conformance.situations import missed
 from kvspec.conformance.steps import Program
 from kvspec.conformance.verdicts import Level, Violation, first_violation
+from kvspec.errors import UnsupportedError
 from kvspec.interface import Feature, Implementation
 from kvspec.policy import Policy
 
@@ -64,8 +65,8 @@ class Report:
     """What came of it.
 
     `violations`: the first, shrunk, of each broken (rule, check). `directed`, `random`: programs
-    run. `left_out`: directed programs that need what the subject does not have. `situations`: how
-    often each came up; `missed`: never.
+    run. `left_out`: directed programs that need what the subject does not have, and what that is.
+    `situations`: how often each came up; `missed`: never.
     """
 
     subject: str
@@ -73,7 +74,7 @@ class Report:
     violations: tuple[Violation, ...]
     directed: int
     random: int
-    left_out: tuple[str, ...]
+    left_out: Mapping[str, tuple[str, ...]]
     situations: Counter[str]
     seconds: float
 
@@ -95,39 +96,6 @@ def rule_sentences() -> dict[str, str]:
     return found
 
 
-def supports(subject: Implementation, config: ManagerConfig) -> bool:
-    """Whether the subject says that it can serve this configuration."""
-    can = subject.capabilities
-    groups = config.kv_cache.groups
-    needed: list[tuple[bool, Feature]] = [
-        (len(groups) != 1, Feature.MULTIPLE_GROUPS),
-        (config.enable_caching, Feature.PREFIX_CACHING),
-        (config.enable_events, Feature.EVENTS),
-        (config.log_stats, Feature.STATISTICS),
-        (config.use_eagle or any(group.is_eagle_group for group in groups), Feature.EAGLE),
-        (config.dcp_world_size * config.pcp_world_size > 1, Feature.CONTEXT_PARALLEL),
-        (config.retention_interval_tokens is not None, Feature.RETENTION),
-    ]
-    types = {type(config.registry.resolve(group.spec)) for group in groups}
-    return (
-        types <= can.spec_types
-        and config.hash_function in can.hash_functions
-        and all(feature in can.features for wanted, feature in needed if wanted)
-    )
-
-
-def fitted(subject: Implementation, config: ManagerConfig, policy: Policy) -> ManagerConfig | None:
-    """The configuration without the switches the subject lacks; None if it still cannot."""
-    can = subject.capabilities.features
-    config = replace(
-        config,
-        policy=policy,
-        enable_events=config.enable_events and Feature.EVENTS in can,
-        log_stats=config.log_stats and Feature.STATISTICS in can,
-    )
-    return config if supports(subject, config) else None
-
-
 class Suite:
     """One run of the suite. `progress` hears how far it is: (phase, share done)."""
 
@@ -144,11 +112,18 @@ class Suite:
         self.progress = progress
         self.situations: Counter[str] = Counter()
         self.violations: dict[tuple[str, str], Violation] = {}
-        self.left_out: list[str] = []
+        self.left_out: dict[str, tuple[str, ...]] = {}
+        self.can = subject.capabilities
+        self.hashes_matter = options.level is not Level.SAFETY
         self.num_directed = self.num_random = 0
 
     def run(self) -> Report:
-        """Directed programs, then random ones until the budget is spent."""
+        """Directed programs, then random ones until the budget is spent.
+
+        Raises UnsupportedError at level identity for a subject without Feature.SNAPSHOT.
+        """
+        if self.options.level is Level.IDENTITY and Feature.SNAPSHOT not in self.can.features:
+            raise UnsupportedError("snapshot, which level identity compares", self.can.name)
         start = time.monotonic()
         self._directed()
         self._random(start)
@@ -158,7 +133,7 @@ class Suite:
             tuple(self.violations.values()),
             self.num_directed,
             self.num_random,
-            tuple(self.left_out),
+            self.left_out,
             self.situations,
             time.monotonic() - start,
         )
@@ -167,12 +142,14 @@ class Suite:
         chosen = [program for program in SCENARIOS if self._is_wanted(program.rules)]
         for number, program in enumerate(chosen):
             self.progress("directed", number / len(chosen))
-            config = fitted(self.subject, program.config, self.options.policy)
-            if config is None:
-                self.left_out.append(program.name)
+            fitting, lacks = directed_program(
+                program, self.can, self.options.policy, hashes_matter=self.hashes_matter
+            )
+            if lacks:
+                self.left_out[program.name] = tuple(lacks)
                 continue
             self.num_directed += 1
-            violation = self._verdict(replace(program, config=config))
+            violation = self._verdict(fitting)
             if violation is not None:
                 self._keep(violation)
 
@@ -192,11 +169,13 @@ class Suite:
             def search(program: Program) -> None:
                 if time.monotonic() - start > budget.seconds:
                     return
-                config = fitted(self.subject, program.config, self.options.policy)
-                if config is None:
+                fitting = random_program(
+                    program, self.can, self.options.policy, hashes_matter=self.hashes_matter
+                )
+                if fitting is None:
                     return
                 self.num_random += 1
-                violation = self._verdict(replace(program, config=config))
+                violation = self._verdict(fitting)
                 if violation is not None and self._is_wanted((violation.rule,)):
                     self._keep(violation)
 

@@ -31,6 +31,22 @@ FEATURES = frozenset(
         Feature.RETENTION,
         Feature.EVENTS,
         Feature.STATISTICS,
+        Feature.CACHE_SALT,
+        Feature.LORA,
+        Feature.MULTIMODAL,
+        Feature.PROMPT_EMBEDDINGS,
+        Feature.SKIP_READING,
+        Feature.DRAFTING,
+        Feature.ADMISSION,
+        Feature.EVICTION_BY_ID,
+        Feature.RESET,
+        Feature.SKIPPED_REMOVAL,
+        Feature.HITS_PER_GROUP,
+        Feature.COMMON_PREFIX,
+        Feature.UNHASHED_BLOCKS,
+        Feature.NEED,
+        Feature.NEW_BLOCK_IDS,
+        Feature.SNAPSHOT,
     }
 )
 """Not residency (its clock cannot be given), copies and restoring (vLLM has none), planning."""

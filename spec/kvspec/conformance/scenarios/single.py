@@ -145,7 +145,8 @@ SINGLE_SCENARIOS: tuple[Program, ...] = (
     *(
         story(f"illegal: {illegal.name}", (illegal.rule, "KV-ERR-2"), CFG,
               Arrive(A), Break(call=number), Admit(), Break(call=number), Run(), Arrive(C),
-              Break(who=1, call=number), Release(later=True), Break(call=number))
+              Break(who=1, call=number), Release(later=illegal.operation == "free_blocks"),
+              Break(call=number))
         for number, illegal in enumerate(ILLEGAL_OPERATIONS)
     ),
 )  # fmt: skip
