@@ -16,15 +16,9 @@ from kvspec.event_codec import decode_stats, encode_event, encode_stats
 from kvspec.golden.planning_functions import FUNCTIONS
 from kvspec.interface import KVCacheManager
 from kvspec.remote.session import ProtocolViolation, Session, known, unused
-from kvspec.remote.values import (
-    decode_request,
-    decode_snapshot,
-    encode_sample,
-    encode_snapshot,
-    hexes,
-    ints,
-)
+from kvspec.remote.values import decode_request, encode_sample
 from kvspec.request import Request
+from kvspec.snapshot_codec import decode_snapshot, encode_snapshot, hexes, ints
 
 _ARGS = Where("message", field="args")
 

@@ -27,9 +27,10 @@ from kvspec.remote.connection import Connection, Options
 from kvspec.remote.manager import RemoteManager, manager_handle, sent_ids
 from kvspec.remote.planner import RemotePlanner
 from kvspec.remote.request import RemoteRequest, own
-from kvspec.remote.values import carried, encode_request, encode_snapshot
+from kvspec.remote.values import carried, encode_request
 from kvspec.request import Request, RequestInput
 from kvspec.snapshot import Snapshot
+from kvspec.snapshot_codec import encode_snapshot
 from kvspec.specs import SPEC_TYPES, LayerSpec, UniformTypeKVCacheSpecs
 from kvspec.stats import PrefixCacheStats
 

@@ -25,7 +25,8 @@ from kvspec._json import (
     text,
 )
 from kvspec.operations import OPERATIONS
-from kvspec.remote.values import decode_sample, decode_snapshot
+from kvspec.remote.values import decode_sample
+from kvspec.snapshot_codec import decode_snapshot
 
 PROTOCOL_VERSION = 1
 
