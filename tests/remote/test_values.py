@@ -27,13 +27,12 @@ from kvspec.remote.values import (
     carried,
     decode_error,
     decode_request,
-    decode_snapshot,
     encode_error,
     encode_request,
-    encode_snapshot,
 )
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestInput
 from kvspec.snapshot import MambaState, RequestState, Snapshot
+from kvspec.snapshot_codec import decode_snapshot, encode_snapshot
 
 HERE = Where("test")
 framings = pytest.mark.parametrize("framing", FRAMINGS)
