@@ -57,6 +57,21 @@ def operation_text(name: str, request: str | None, arguments: dict[str, Any]) ->
 def python_test(options: Options, violation: Violation) -> str:
     """A test that fails as long as the violation is there, ready to paste."""
     title = violation.rule.lower().replace("-", "_")
+    if violation.is_example:
+        return "\n".join(
+            [
+                "from kvspec.conformance.examples import example_violation, find_example",
+                "from kvspec.discovery import find_implementation",
+                "from kvspec.policy import Policy",
+                "",
+                "",
+                f"def test_{title}():",
+                f"    example = find_example({violation.program.name!r})",
+                f"    subject = find_implementation({options.name!r})",
+                f"    policy = {options.policy!r}",
+                "    assert example_violation(example, subject, policy) is None",
+            ]
+        )
     return "\n".join(
         [
             "from kvspec.config import *",

@@ -12,6 +12,8 @@ from importlib.resources import files
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from kvspec.conformance.examples import EXAMPLES, example_violation
+from kvspec.conformance.examples.bench import LeftOut
 from kvspec.conformance.fit import directed_program, random_program
 from kvspec.conformance.generators import programs
 from kvspec.conformance.mixed_configs import mixed_configs
@@ -152,6 +154,21 @@ class Suite:
             violation = self._verdict(fitting)
             if violation is not None:
                 self._keep(violation)
+        self._examples()
+
+    def _examples(self) -> None:
+        """What is asked without a program; there is nothing to make smaller."""
+        for example in EXAMPLES:
+            if not self._is_wanted(example.rules) or not example.binds_at(self.options.level):
+                continue
+            try:
+                violation = example_violation(example, self.subject, self.options.policy)
+            except LeftOut as reason:
+                self.left_out[example.name] = (str(reason),)
+                continue
+            self.num_directed += 1
+            if violation is not None:
+                self.violations.setdefault((violation.rule, violation.name), violation)
 
     def _random(self, start: float) -> None:
         budget = self.options.budget

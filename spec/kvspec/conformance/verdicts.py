@@ -30,6 +30,8 @@ class Violation:
     """A rule that an implementation broke, and the program that shows it.
 
     `operations` are those performed up to the offence: (name, request id, arguments).
+    `is_example`: it was an example (`kvspec.conformance.examples`) of the program's name and rules,
+    and there is nothing to replay.
     """
 
     rule: str
@@ -37,6 +39,7 @@ class Violation:
     detail: str
     program: Program
     operations: tuple[tuple[str, str | None, dict[str, Any]], ...]
+    is_example: bool = False
 
 
 def first_violation(
