@@ -8,7 +8,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 import kvref
 from kvspec.config import ManagerConfig
-from kvspec.conformance.mixed_machine import mixed_machine
+from kvspec.conformance.machine import mixed_machine
 from kvspec.request import Request
 from kvspec.snapshot import Snapshot
 from tests.brute_force.agreement import Cache, agreed_hit
