@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from kvspec._check import boolean, int_at_least, one_of, text
 from kvspec.errors import ConfigError
@@ -169,6 +170,11 @@ class ManagerConfig:
             raise ConfigError("policy", self.policy, "a Policy")
         if not isinstance(self.registry, SpecRegistry):
             raise ConfigError("registry", self.registry, "a SpecRegistry")
+
+    @cached_property
+    def managed_specs(self) -> tuple[LayerSpec, ...]:
+        """What the spec of each group is managed as (KV-CFG-9); the registry is asked once."""
+        return tuple(self.registry.resolve(group.spec) for group in self.kv_cache.groups)
 
 
 def _fraction(name: str, value: object) -> None:

@@ -106,8 +106,7 @@ def _a_list_only_grows_or_turns_null(config: ManagerConfig, t: Transition) -> st
         if new_state is None:
             continue
         for group, old in enumerate(old_state.block_ids):
-            spec = config.registry.resolve(config.kv_cache.groups[group].spec)
-            if isinstance(spec, MambaSpec):
+            if isinstance(config.managed_specs[group], MambaSpec):
                 continue  # align mode moves its speculative blocks (KV-MAMBA)
             new = new_state.block_ids[group]
             if len(new) < len(old):

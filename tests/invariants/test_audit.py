@@ -7,9 +7,11 @@ import pytest
 import kvref
 from kvref.manager import ReferenceManager
 from kvspec.audit import audited
+from kvspec.config import CustomSpec, SpecRegistry
 from kvspec.errors import InvalidArgumentError, InvariantViolation
 from kvspec.interface import KVCacheManager
-from tests.rules.builders import admit, make_config, new_request
+from kvspec.specs import LayerSpec
+from tests.rules.builders import admit, full, make_config, new_request
 
 
 class Sloppy(ReferenceManager):
@@ -77,3 +79,21 @@ def test_a_refusal_is_no_violation(sloppy: tuple[Sloppy, KVCacheManager]) -> Non
     large = new_request(kvref.implementation(), bare, "large", range(50, 99))
     assert manager.allocate_slots(large, 49) is None
     assert manager.reset_prefix_cache() is False
+
+
+def test_an_audit_asks_for_custom_specs_once() -> None:
+    """However many calls are checked."""
+    asked: list[LayerSpec] = []
+
+    def managed(spec: LayerSpec) -> LayerSpec:
+        asked.append(spec)
+        return full(spec.block_size)
+
+    registry = SpecRegistry((CustomSpec(LayerSpec, managed),))
+    bare = ReferenceManager(make_config(specs=[LayerSpec(4)], registry=registry))
+    manager = audited(bare)
+    when_made = len(asked)
+    admit(manager, new_request(kvref.implementation(), bare, "r", range(4)))
+    for _ in range(3):
+        manager.new_step_starts()
+    assert len(asked) <= when_made + 1

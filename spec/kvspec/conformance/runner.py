@@ -118,9 +118,8 @@ class Runner:
         self.subject = Side.of(subject, program, audit=audit)
         self.oracle = None if oracle is None else Side.of(oracle, program, audit=False)
         self.config: ManagerConfig = self.subject.player.manager.config
-        groups = self.config.kv_cache.groups
         factor = self.config.dcp_world_size * self.config.pcp_world_size
-        self.specs = tuple(self.config.registry.resolve(group.spec) for group in groups)
+        self.specs = self.config.managed_specs
         self.block_sizes = tuple(spec.block_size * factor for spec in self.specs)
         self.checks = checks
         self.requests: list[Tracked] = []

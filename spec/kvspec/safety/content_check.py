@@ -44,8 +44,7 @@ class ContentCheck:
         self.max_model_len = config.max_model_len_tokens
         self.groups: dict[int, tuple[LayerSpec, int]] = {}
         factor = config.dcp_world_size * config.pcp_world_size
-        for number, group in enumerate(config.kv_cache.groups):
-            spec = config.registry.resolve(group.spec)
+        for number, spec in enumerate(config.managed_specs):
             if not isinstance(spec, (MambaSpec, CrossAttentionSpec, EncoderOnlyAttentionSpec)):
                 self.groups[number] = (spec, spec.block_size * factor)
 
