@@ -14,6 +14,7 @@ from typing import Any
 from kvspec.blocks import NULL_BLOCK
 from kvspec.conformance.outside import check_from_outside
 from kvspec.conformance.runner import Performed, Runner, Tracked
+from kvspec.conformance.words import WrongAnswer
 from kvspec.errors import InvariantViolation, KVSpecError
 from kvspec.events import BlockRemoved, BlockStored
 from kvspec.interface import Feature
@@ -202,9 +203,7 @@ class CompareCheck:
 
     @staticmethod
     def _differ(rule: str, what: str, expected: object, got: object) -> None:
-        raise InvariantViolation(
-            "answers_as_the_reference", rule, f"{what}: expected {expected!r}, got {got!r}"
-        )
+        raise WrongAnswer("answers_as_the_reference", rule, what, expected, got)
 
 
 class EventCheck:

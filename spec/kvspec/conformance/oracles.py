@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kvspec.errors import InvariantViolation
+from kvspec.conformance.words import WrongAnswer
 from kvspec.snapshot import Snapshot
 
 
 def expect_equal(rule: str, what: str, expected: object, got: object) -> None:
-    """Raise InvariantViolation unless the implementation answered what the rule says."""
+    """Raise WrongAnswer unless the implementation answered what the rule says."""
     if expected != got:
-        raise InvariantViolation(
-            "answers_as_the_rule_says", rule, f"{what}: expected {expected!r}, got {got!r}"
-        )
+        raise WrongAnswer("answers_as_the_rule_says", rule, what, expected, got)
 
 
 def longest_full_hit(

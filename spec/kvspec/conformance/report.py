@@ -7,8 +7,10 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from typing import Any
 
+from kvspec.conformance.pasted import example_test, program_test
 from kvspec.conformance.suite import Options, Report, rule_sentences
 from kvspec.conformance.verdicts import Violation
+from kvspec.conformance.words import operation_text
 
 
 def chosen_rules(report: Report) -> dict[str, str]:
@@ -28,68 +30,47 @@ def text_lines(report: Report) -> Iterator[str]:
     yield f"directed programs  {report.directed}"
     yield f"random programs    {report.random}"
     if report.left_out:
-        yield f"left out           {len(report.left_out)} directed: not among the capabilities"
+        lacks = sorted({lack for reasons in report.left_out.values() for lack in reasons})
+        yield f"left out           {len(report.left_out)} directed, for lack of {', '.join(lacks)}"
     if report.missed:
         yield f"never came up      {', '.join(report.missed)}"
     broken = sorted({violation.rule for violation in report.violations})
     verdict = "conforms" if report.conforms else "does not conform"
-    yield f"{report.subject} {verdict} at level {report.options.level}"
+    name = report.options.name
+    name += "" if report.subject in name else f" ({report.subject})"
+    yield f"{name} {verdict} at level {report.options.level}"
     yield f"{len(chosen_rules(report)) - len(broken)} rules unbroken, {len(broken)} broken"
 
 
 def violation_lines(options: Options, violation: Violation) -> Iterator[str]:
-    """One violation: the rule, what went wrong, the calls that lead there, and a test to paste."""
+    """One violation: the rule, the calls that lead there, what went wrong, and a test to paste."""
     yield f"{violation.rule}  {rule_sentences().get(violation.rule, '')}"
-    yield f"  {violation.name}: {violation.detail}"
-    yield f"  shown by {violation.program.name!r}, {len(violation.operations)} operations:"
-    for name, request, arguments in violation.operations:
-        yield f"    {operation_text(name, request, arguments)}"
-    yield "  as a test:"
-    yield from (f"    {line}" for line in python_test(options, violation).splitlines())
-
-
-def operation_text(name: str, request: str | None, arguments: dict[str, Any]) -> str:
-    """One operation as a call, members at their defaults left out."""
-    shown = [f"{key}={value!r}" for key, value in arguments.items() if value or value == []]
-    return f"{name}({', '.join([repr(request)] * (request is not None) + shown)})"
-
-
-def python_test(options: Options, violation: Violation) -> str:
-    """A test that fails as long as the violation is there, ready to paste."""
-    title = violation.rule.lower().replace("-", "_")
-    if violation.is_example:
-        return "\n".join(
-            [
-                "from kvspec.conformance.examples import example_violation, find_example",
-                "from kvspec.discovery import find_implementation",
-                "from kvspec.policy import Policy",
-                "",
-                "",
-                f"def test_{title}():",
-                f"    example = find_example({violation.program.name!r})",
-                f"    subject = find_implementation({options.name!r})",
-                f"    policy = {options.policy!r}",
-                "    assert example_violation(example, subject, policy) is None",
-            ]
-        )
-    return "\n".join(
-        [
-            "from kvspec.config import *",
-            "from kvspec.conformance.steps import *",
-            "from kvspec.conformance.verdicts import Level, first_violation",
-            "from kvspec.discovery import find_implementation",
-            "from kvspec.policy import Policy",
-            "from kvspec.specs import *",
-            "",
-            "",
-            f"def test_{title}():",
-            f"    program = {violation.program!r}",
-            f"    subject = find_implementation({options.name!r})",
-            f"    oracle = find_implementation({options.oracle!r})",
-            f"    level = Level({str(options.level)!r})",
-            "    assert first_violation(program, subject, level, oracle) is None",
-        ]
+    told = violation.operations
+    yield f"  broken at level {options.level} in {violation.program.name!r}" + (
+        f", by the last of {len(told)} operations:" if told else ":"
     )
+    for number, (name, request, arguments) in enumerate(told, 1):
+        mark = ">" if number == len(told) else " "
+        yield f"  {mark} {number:>3}  {operation_text(name, request, arguments)}"
+    expected, observed = said(violation)
+    yield f"  expected  {expected}"
+    yield f"  observed  {observed}"
+    yield "  as a test:"
+    yield from (f"    {line}".rstrip() for line in test_of(options, violation).splitlines())
+
+
+def said(violation: Violation) -> tuple[str, str]:
+    """What was expected and observed; a check that says neither means its rule."""
+    sentence = rule_sentences().get(violation.rule, "")
+    return violation.expected or sentence, violation.observed or violation.detail
+
+
+def test_of(options: Options, violation: Violation) -> str:
+    """The test to paste."""
+    rule, program = violation.rule, violation.program
+    if violation.is_example:
+        return example_test(rule, program.name, options.name, options.policy)
+    return program_test(rule, program, options.name, options.oracle, str(options.level))
 
 
 def to_json(report: Report) -> dict[str, Any]:
@@ -106,11 +87,14 @@ def to_json(report: Report) -> dict[str, Any]:
                 "sentence": sentences.get(violation.rule),
                 "check": violation.name,
                 "detail": violation.detail,
+                "expected": said(violation)[0],
+                "observed": said(violation)[1],
                 "program": violation.program.name,
                 "operations": [
                     {"op": name, "req": request, "args": arguments}
                     for name, request, arguments in violation.operations
                 ],
+                "test": test_of(report.options, violation),
             }
             for violation in report.violations
         ],
@@ -139,10 +123,8 @@ def to_junit(report: Report) -> bytes:
     for rule in rules:
         case = ET.SubElement(suite, "testcase", classname="kvspec", name=rule)
         for violation in broken.get(rule, []):
-            failure = ET.SubElement(case, "failure", message=violation.detail[:200])
-            failure.text = "\n".join(
-                operation_text(name, request, arguments)
-                for name, request, arguments in violation.operations
-            )
+            message = "expected {}, observed {}".format(*said(violation))
+            failure = ET.SubElement(case, "failure", message=message)
+            failure.text = "\n".join(violation_lines(report.options, violation))
     text: bytes = ET.tostring(suite, encoding="utf-8", xml_declaration=True)
     return text

@@ -164,7 +164,7 @@ class Suite:
             try:
                 violation = example_violation(example, self.subject, self.options.policy)
             except LeftOut as reason:
-                self.left_out[example.name] = (str(reason),)
+                self.left_out[example.name] = tuple(str(reason).split(", "))
                 continue
             self.num_directed += 1
             if violation is not None:

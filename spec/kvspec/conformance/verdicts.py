@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 from kvspec.conformance.checks import CompareCheck, EventCheck, InvariantCheck, SafetyCheck
@@ -13,8 +14,11 @@ from kvspec.conformance.performing import perform
 from kvspec.conformance.runner import Check, Runner
 from kvspec.conformance.situations import SituationCounter
 from kvspec.conformance.steps import Program
+from kvspec.conformance.words import WrongAnswer
 from kvspec.errors import InvariantViolation, KVSpecError
 from kvspec.interface import Implementation
+from kvspec.invariants import INVARIANTS
+from kvspec.transitions import TRANSITION_INVARIANTS
 
 
 class Level(StrEnum):
@@ -29,7 +33,8 @@ class Level(StrEnum):
 class Violation:
     """A rule that an implementation broke, and the program that shows it.
 
-    `operations` are those performed up to the offence: (name, request id, arguments).
+    `operations` are those performed up to the offence: (name, request id, arguments). `expected`
+    and `observed` say in words what was wrong after the last of them.
     `is_example`: it was an example (`kvspec.conformance.examples`) of the program's name and rules,
     and there is nothing to replay.
     """
@@ -39,6 +44,8 @@ class Violation:
     detail: str
     program: Program
     operations: tuple[tuple[str, str | None, dict[str, Any]], ...]
+    expected: str = ""
+    observed: str = ""
     is_example: bool = False
 
 
@@ -65,15 +72,33 @@ def first_violation(
             checks.append(SituationCounter(situations))
         runner.checks = checks
         perform(runner, program.steps)
-    except InvariantViolation as found:
-        rule, name, detail = found.rule, found.invariant, found.detail
-    except KVSpecError as found:
-        rule, name, detail = "KV-ERR-1", "legal_calls_succeed", f"{type(found).__name__}: {found}"
     except Exception as found:  # whatever a foreign implementation does is a verdict
-        rule, name, detail = "KV-ERR-2", "errors_are_typed", f"{type(found).__name__}: {found}"
+        return violation_of(found, program, () if runner is None else runner.operations)
+    return None
+
+
+def violation_of(
+    found: Exception,
+    program: Program,
+    operations: Sequence[tuple[str, str | None, dict[str, Any]]],
+) -> Violation:
+    """The violation that an exception stands for: one of a check, or any of the subject."""
+    if isinstance(found, WrongAnswer):
+        expected, observed = found.expected, found.observed
+    elif isinstance(found, InvariantViolation):
+        expected, observed = SENTENCES.get(found.invariant, ""), found.detail
     else:
-        return None
-    operations: Sequence[tuple[str, str | None, dict[str, Any]]] = ()
-    if runner is not None:
-        operations = runner.operations
-    return Violation(rule, name, detail, program, tuple(operations))
+        rule, name = ("KV-ERR-1", "legal_calls_succeed")
+        if not isinstance(found, KVSpecError):
+            rule, name = "KV-ERR-2", "errors_are_typed"
+        found = InvariantViolation(name, rule, f"{type(found).__name__}: {found}")
+        expected, observed = "an answer, or a typed error for an illegal call", found.detail
+    where = (found.rule, found.invariant, found.detail)
+    return Violation(*where, program, tuple(operations), expected, observed)
+
+
+SENTENCES: Mapping[str, str] = MappingProxyType(
+    {invariant.name: invariant.sentence for invariant in INVARIANTS}
+    | {invariant.name: invariant.sentence for invariant in TRANSITION_INVARIANTS}
+)
+"""What an invariant says, by its name."""

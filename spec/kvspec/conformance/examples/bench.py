@@ -9,6 +9,7 @@ from typing import Any
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.conformance.fit import lacking
+from kvspec.conformance.words import WrongAnswer
 from kvspec.errors import InvariantViolation, KVSpecError, UnsupportedError
 from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.planning import Planner
@@ -144,8 +145,7 @@ class Bench:
 
     def wrong(self, what: str, expected: object, got: object) -> InvariantViolation:
         """The violation that an answer is."""
-        detail = f"{what}: expected {expected!r}, got {got!r}"
-        return InvariantViolation("answers_as_the_rule_says", self.rule, detail)
+        return WrongAnswer("answers_as_the_rule_says", self.rule, what, expected, got)
 
     def equal(self, what: str, expected: object, got: object) -> None:
         """The answer is what the rule says."""

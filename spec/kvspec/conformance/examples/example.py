@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvspec.config import KVCacheConfig, ManagerConfig
 from kvspec.conformance.examples.bench import Bench, LeftOut
 from kvspec.conformance.steps import Program
-from kvspec.conformance.verdicts import Level, Violation
-from kvspec.errors import InvariantViolation, KVSpecError
+from kvspec.conformance.verdicts import Level, Violation, violation_of
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
 
@@ -59,14 +58,10 @@ def example_violation(
         example.check(Bench(subject, policy, example.rules[0]))
     except LeftOut:
         raise
-    except InvariantViolation as found:
-        rule, name, detail = found.rule, found.invariant, found.detail
-    except KVSpecError as found:
-        rule, name = example.rules[0], "legal_calls_succeed"
-        detail = f"{type(found).__name__}: {found}"
     except Exception as found:  # whatever a foreign implementation does is a verdict
-        rule, name, detail = "KV-ERR-2", "errors_are_typed", f"{type(found).__name__}: {found}"
-    else:
-        return None
-    shown = Program(NOTHING, (), name=example.name, rules=example.rules)
-    return Violation(rule, name, detail, shown, (), is_example=True)
+        shown = Program(NOTHING, (), name=example.name, rules=example.rules)
+        violation = replace(violation_of(found, shown, ()), is_example=True)
+        if violation.name == "legal_calls_succeed":
+            return replace(violation, rule=example.rules[0])
+        return violation
+    return None

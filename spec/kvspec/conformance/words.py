@@ -1,0 +1,130 @@
+"""What went wrong, in words short enough to read: values, differences, calls."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import MISSING, Field, fields, is_dataclass
+from types import MappingProxyType
+from typing import Any
+
+from kvspec.errors import InvariantViolation
+
+HASH_DIGITS = 8
+"""Digits that a hash is shown with: enough to tell two apart in one report."""
+
+LIMIT = 200
+"""Characters that a value is shown with."""
+
+DEFAULT_ARGUMENTS: Mapping[str, object] = MappingProxyType(
+    {
+        "num_new_computed_tokens": 0,
+        "new_computed_blocks": None,
+        "num_lookahead_tokens": 0,
+        "num_external_computed_tokens": 0,
+        "delay_cache_blocks": False,
+        "num_encoder_tokens": 0,
+        "full_sequence_must_fit": False,
+        "reserved_blocks": 0,
+        "has_scheduled_reqs": True,
+        "num_preemptions": 0,
+        "apply_admission_cap": False,
+    }
+)
+"""Arguments of operations that say nothing while they are so."""
+
+
+class WrongAnswer(InvariantViolation):
+    """An answer or a state is not as it must be: `what` it is, `expected` and `observed`."""
+
+    def __init__(self, name: str, rule: str, what: str, expected: object, observed: object) -> None:
+        where, theirs, ours = narrowed(expected, observed)
+        self.expected, self.observed = f"{what}{where}: {shown(theirs)}", shown(ours)
+        super().__init__(name, rule, f"expected {self.expected}, got {self.observed}")
+
+
+def shown(value: object, limit: int = LIMIT) -> str:
+    """Like `repr`, but hashes with their first digits, members at their defaults left out, cut."""
+    text = _shown(value)
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, (bytes, bytearray)):
+        return _shown_hash(value.hex())
+    if isinstance(value, str):
+        return _shown_hash(value) if _is_hash(value) else repr(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        members = (f"{f.name}={_shown(getattr(value, f.name))}" for f in changed_members(value))
+        return f"{type(value).__name__}({', '.join(members)})"
+    if isinstance(value, Mapping):
+        members = (f"{_shown(key)}: {_shown(item)}" for key, item in value.items())
+        return "{" + ", ".join(members) + "}"
+    if isinstance(value, Set):
+        return "{" + ", ".join(sorted(map(_shown, value))) + "}"
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(map(_shown, value)) + "]"
+    return repr(value)
+
+
+def changed_members(value: Any) -> list[Field[Any]]:
+    """The members of a dataclass that are not at their defaults."""
+    return [field for field in fields(value) if getattr(value, field.name) != _default(field)]
+
+
+def _default(field: Field[Any]) -> object:
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _is_hash(text: str) -> bool:
+    """A text of hexadecimal digits, as long as the shortest hash or key."""
+    return len(text) >= 2 * HASH_DIGITS and set(text) <= set(string.hexdigits)
+
+
+def _shown_hash(digits: str) -> str:
+    return digits if len(digits) <= HASH_DIGITS else f"{digits[:HASH_DIGITS]}…"
+
+
+def narrowed(expected: object, observed: object) -> tuple[str, object, object]:
+    """Where two values differ, and what is there: as deep as there is a single difference.
+
+    >>> narrowed({"blocks": [[1, 2]], "n": 4}, {"blocks": [[1, 2]], "n": 6})
+    ('.n', 4, 6)
+    """
+    pairs = _parts(expected, observed)
+    different = [(where, left, right) for where, left, right in pairs if left != right]
+    if len(different) != 1:
+        return "", expected, observed
+    where, left, right = different[0]
+    deeper, left, right = narrowed(left, right)
+    return where + deeper, left, right
+
+
+def _parts(expected: object, observed: object) -> list[tuple[str, object, object]]:
+    """The members of two values of one shape, side by side; none if the shapes differ."""
+    if isinstance(expected, Mapping) and isinstance(observed, Mapping):
+        if expected.keys() == observed.keys():
+            return [(f".{shown(key)}".replace("'", ""), expected[key], observed[key])
+                    for key in expected]  # fmt: skip
+    elif is_dataclass(expected) and type(expected) is type(observed):
+        names = [field.name for field in fields(expected)]
+        return [(f".{name}", getattr(expected, name), getattr(observed, name)) for name in names]
+    elif isinstance(expected, (list, tuple)) and isinstance(observed, (list, tuple)):
+        # A list of plain values says more as a whole: which block stands where.
+        nested = all(isinstance(item, (list, tuple, Mapping)) for item in (*expected, *observed))
+        if nested and len(expected) == len(observed):
+            sides = zip(expected, observed, strict=True)
+            return [(f"[{index}]", left, right) for index, (left, right) in enumerate(sides)]
+    return []
+
+
+def operation_text(name: str, request: str | None, arguments: Mapping[str, Any]) -> str:
+    """One operation as a call, members at their defaults left out."""
+    said = [
+        f"{key}={shown(value)}"
+        for key, value in arguments.items()
+        if key not in DEFAULT_ARGUMENTS or value != DEFAULT_ARGUMENTS[key]
+    ]
+    return f"{name}({', '.join([repr(request)] * (request is not None) + said)})"

@@ -1,0 +1,138 @@
+"""Reports are short, exact, and end in a test that can be pasted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import kvref
+import kvspec.config
+import kvspec.conformance.steps
+import kvspec.policy
+import kvspec.specs
+from kvref.block_pool import BlockPool
+from kvref.implementation import ReferenceImplementation
+from kvspec.conformance.examples import EXAMPLES
+from kvspec.conformance.pasted import example_test, source
+from kvspec.conformance.report import text_lines, to_json, to_junit
+from kvspec.conformance.scenarios import SCENARIOS
+from kvspec.conformance.steps import Arrive, Program
+from kvspec.conformance.suite import Budget, Options, Report, Suite
+from kvspec.conformance.verdicts import Level
+from kvspec.conformance.words import WrongAnswer, narrowed, operation_text, shown
+from kvspec.policy import Policy
+
+
+def test_hashes_are_shown_by_their_first_digits() -> None:
+    """As bytes and as text; a longer text that is no hash stays."""
+    assert shown(bytes(range(32))) == "00010203…"
+    assert shown([b"\x01\x02", "ab" * 32]) == "[0102, abababab…]"
+    assert shown("the whole prompt is cached") == "'the whole prompt is cached'"
+
+
+def test_a_long_value_is_cut_and_says_how_long_it_was() -> None:
+    """Nobody reads three hundred characters."""
+    text = shown(list(range(200)))
+    assert len(text) < 230
+    assert text.endswith("… (890 characters)")
+
+
+def test_members_at_their_defaults_are_not_shown() -> None:
+    """Of a value only what it says."""
+    arrival = Arrive((1, 2), lora="x")
+    assert shown(arrival) == "Arrive(prompt=[1, 2], lora='x')"
+
+
+@pytest.mark.parametrize(
+    ("expected", "observed", "where"),
+    [
+        ({"blocks": [[1, 2]], "n": 4}, {"blocks": [[1, 2]], "n": 6}, (".n", 4, 6)),
+        ({"blocks": [[1], [2]]}, {"blocks": [[1], [3]]}, (".blocks[1]", [2], [3])),
+        ([1, 2, 3], [1, 3, 2], ("", [1, 2, 3], [1, 3, 2])),
+        ({"a": 1, "b": 2}, {"a": 2, "b": 1}, ("", {"a": 1, "b": 2}, {"a": 2, "b": 1})),
+        (None, [[1]], ("", None, [[1]])),
+    ],
+)
+def test_a_single_difference_is_shown_alone(
+    expected: object, observed: object, where: tuple[object, ...]
+) -> None:
+    """What is equal on both sides is left out, and the path says where it was."""
+    assert narrowed(expected, observed) == where
+
+
+def test_a_wrong_answer_keeps_both_sides_apart() -> None:
+    """For reports; the detail has them in one line."""
+    wrong = WrongAnswer("name", "KV-POOL-6", "free queue", [1, 2], [2, 1])
+    assert (wrong.expected, wrong.observed) == ("free queue: [1, 2]", "[2, 1]")
+    assert wrong.detail == "expected free queue: [1, 2], got [2, 1]"
+
+
+def test_a_call_is_shown_without_what_says_nothing() -> None:
+    """Defaults of the operation, not everything that is false: `has_scheduled_reqs` is not."""
+    arguments = {"num_new_tokens": 0, "reserved_blocks": 0, "has_scheduled_reqs": False}
+    text = operation_text("allocate_slots", "r0", arguments)
+    assert text == "allocate_slots('r0', num_new_tokens=0, has_scheduled_reqs=False)"
+
+
+def namespace() -> dict[str, Any]:
+    """What a pasted test imports."""
+    found: dict[str, Any] = {}
+    for module in (kvspec.config, kvspec.conformance.steps, kvspec.policy, kvspec.specs):
+        found |= vars(module)
+    return found
+
+
+@pytest.mark.parametrize("program", SCENARIOS, ids=lambda program: str(program.name))
+def test_a_program_is_written_as_the_python_that_makes_it(program: Program) -> None:
+    """Name and rules are left out."""
+    again = eval(source(program), namespace())
+    assert (again.config, again.steps) == (program.config, program.steps)
+
+
+def test_an_example_is_pasted_by_its_name() -> None:
+    """It is no program: the test finds it again."""
+    example = EXAMPLES[0]
+    text = example_test(example.rules[0], example.name, "kvref", Policy(unhashed_freed_to="back"))
+    found: dict[str, Any] = {}
+    exec(text, found)
+    found[f"test_{example.rules[0].lower().replace('-', '_')}"]()
+
+
+class WrongWayRound(BlockPool):
+    """Releases in the order of the list."""
+
+    def release(self, blocks: Any) -> None:
+        super().release(list(reversed(list(blocks))))
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    """A run that finds something."""
+    options = Options(Level.IDENTITY, Budget(0.0, 0), name="mine:implementation")
+    return Suite(ReferenceImplementation(WrongWayRound), kvref.implementation(), options).run()
+
+
+def test_the_text_marks_the_operation_that_failed(report: Report) -> None:
+    """One numbered operation per line, then what was expected and observed, each on its own."""
+    lines = list(text_lines(report))
+    marked = [number for number, line in enumerate(lines) if line.startswith("  >")]
+    assert len(marked) == sum(bool(found.operations) for found in report.violations) > 0
+    for number in marked:
+        assert lines[number + 1].startswith("  expected  ")
+        assert lines[number + 2].startswith("  observed  ")
+        assert lines[number - 1].split()[0] in {str(n) for n in range(99)} | {"broken"}
+    assert max(map(len, lines)) < 260
+
+
+def test_json_has_both_sides_as_members(report: Report) -> None:
+    """And the test to paste."""
+    for violation in to_json(report)["violations"]:
+        assert violation["expected"]
+        assert violation["observed"]
+        compile(violation["test"], "pasted", "exec")
+
+
+def test_junit_has_them_in_the_message(report: Report) -> None:
+    """CI systems show the message first."""
+    assert b'message="expected ' in to_junit(report)
