@@ -48,12 +48,16 @@ def stats(value: object, where: Where) -> Any:
 
 @dataclass(frozen=True)
 class OperationShape:
-    """One operation: whether it is about a request, its arguments, and the shape of its result."""
+    """One operation: whether it is about a request, its arguments, and the shape of its result.
+
+    `since` is the first version of traces that has it.
+    """
 
     on_request: bool
     result: Check[Any]
     required: Mapping[str, Check[Any]] = field(default_factory=dict)
     optional: Mapping[str, Check[Any]] = field(default_factory=dict)
+    since: int = 1
 
 
 _LORA = structure({"name": text, "id": count})
@@ -121,6 +125,9 @@ OPERATIONS: Mapping[str, OperationShape] = MappingProxyType(
         "free_blocks": OperationShape(False, null, {"block_ids": list_of(integer)}),
         "remove_skipped_blocks": OperationShape(True, null, {"total_computed_tokens": integer}),
         "cache_blocks": OperationShape(True, null, {"num_computed_tokens": integer}),
+        "cache_partial_block": OperationShape(
+            True, boolean, {"group": integer, "num_tokens": integer}, since=2
+        ),
         "evict_blocks": OperationShape(False, null, {"block_ids": list_of(integer)}),
         "reset_prefix_cache": OperationShape(False, boolean),
         "get_num_common_prefix_blocks": OperationShape(True, list_of(count)),

@@ -12,11 +12,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvspec.config import ManagerConfig
+from kvspec.snapshot import Snapshot
 
 TRACE_FORMAT = "kv-cache-manager-trace"
 PLANNING_FORMAT = "kv-cache-planning"
 VERSION = 1
-"""The version of both formats that this package reads and writes."""
+"""The version of planning files, and of traces that need nothing of a later one."""
+
+START_VERSION = 2
+"""The version of traces that start from a state or leave something uncompared."""
+
+UNCOMPARED = ("result", "state")
+"""What an operation may leave uncompared."""
 
 SMALL_POOL_BLOCKS = 64
 """Up to this many blocks a record shows the state itself; beyond, its SHA-256."""
@@ -46,7 +53,8 @@ class Observed:
 class Header:
     """The first line: how the manager was made, and what it looked like.
 
-    With `raises` building the manager must fail with this error, and `initial` is None.
+    With `raises` building the manager must fail with this error, and `initial` is None. With
+    `start` the manager is restored from that state, without queued events and statistics.
     """
 
     config: ManagerConfig
@@ -58,6 +66,8 @@ class Header:
     quirks: tuple[str, ...] = ()
     raises: str | None = None
     message: str | None = None
+    start: Snapshot | None = None
+    version: int = VERSION
 
     @property
     def is_small(self) -> bool:
@@ -69,7 +79,8 @@ class Header:
 class Operation:
     """One call and what came of it: a result, or the error it `raises`.
 
-    `line` is where it stands in its file (0: not from a file).
+    `uncompared`: what a replay leaves uncompared, `result` (it holds what was queued before the
+    start) or `state` (nobody looked). `line` is where it stands in its file (0: not from a file).
     """
 
     index: int
@@ -82,6 +93,7 @@ class Operation:
     message: str | None = None
     quirks: tuple[str, ...] = ()
     line: int = 0
+    uncompared: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

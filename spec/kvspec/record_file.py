@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kvspec._json import Where
 from kvspec._jsonlines import read_objects, write_objects
 from kvspec.codec import under_policy
+from kvspec.operations import OPERATIONS
 from kvspec.policy import Policy
 from kvspec.record import (
     PLANNING_FORMAT,
+    START_VERSION,
     TRACE_FORMAT,
+    VERSION,
     Footer,
     Header,
     Operation,
@@ -89,7 +93,12 @@ def read_planning(path: Path) -> Iterator[PlanningHeader | PlanningRecord]:
 def write_trace(
     path: Path, header: Header, operations: Iterable[Operation], coverage: Mapping[str, int]
 ) -> Footer:
-    """Write a record; the file appears only when all of it is written. Returns its footer."""
+    """Write a record; the file appears only when all of it is written. Returns its footer.
+
+    The header's version is raised to the first that has all that the record uses.
+    """
+    operations = tuple(operations)
+    header = replace(header, version=max(header.version, _needed_version(header, operations)))
     written = 0
 
     def lines() -> Iterator[Any]:
@@ -104,6 +113,14 @@ def write_trace(
     return Footer(written, coverage)
 
 
+def _needed_version(header: Header, operations: Sequence[Operation]) -> int:
+    """The first version in which this can be written."""
+    needed = VERSION
+    if header.start is not None or any(operation.uncompared for operation in operations):
+        needed = START_VERSION
+    return max([needed, *(OPERATIONS[operation.name].since for operation in operations)])
+
+
 class _Continuity:
     """What a line must have in common with the lines before it."""
 
@@ -111,6 +128,7 @@ class _Continuity:
         self._last: dict[str, Any] = {"dup_order": {}}
         if header.initial is not None:
             self._last.update(header.initial.state)
+            self._last["dup_order"] = header.initial.dup_order or {}
         self._requests: set[str] = set()
 
     def check(self, operation: Operation, where: Where) -> None:

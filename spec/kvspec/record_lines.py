@@ -31,8 +31,10 @@ from kvspec.event_codec import decode_event
 from kvspec.operations import OPERATIONS, check_arguments
 from kvspec.record import (
     PLANNING_FORMAT,
+    START_VERSION,
     STATE_FIELDS,
     TRACE_FORMAT,
+    UNCOMPARED,
     VERSION,
     Footer,
     Header,
@@ -41,6 +43,7 @@ from kvspec.record import (
     PlanningHeader,
     PlanningRecord,
 )
+from kvspec.snapshot_codec import decode_snapshot, encode_snapshot
 
 TRACE_ERRORS = ("ValueError", "KeyError", "LookupError", "NotImplementedError")
 PLANNING_ERRORS = ("ValueError", "NotImplementedError", "AssertionError")
@@ -63,9 +66,11 @@ def decode_header(value: object, where: Where) -> Header | PlanningHeader:
         raise where.member("format").error(
             f"{shown(kind)} is not {TRACE_FORMAT!r} or {PLANNING_FORMAT!r}"
         )
-    if value.get("version") != VERSION or type(value["version"]) is not int:
+    versions = (VERSION, START_VERSION) if kind == TRACE_FORMAT else (VERSION,)
+    if value.get("version") not in versions or type(value["version"]) is not int:
+        known = " and ".join(map(str, versions))
         raise where.member("version").error(
-            f"{shown(value.get('version'))}: this kvspec reads version {VERSION};"
+            f"{shown(value.get('version'))}: this kvspec reads version {known};"
             " convert the file or install a kvspec that reads it"
         )
     common: dict[str, Check[Any]] = {"type": text, "format": text, "version": integer}
@@ -77,8 +82,13 @@ def decode_header(value: object, where: Where) -> Header | PlanningHeader:
     return _decode_trace_header(value, where, common)
 
 
-def _decode_trace_header(value: object, where: Where, common: Mapping[str, Check[Any]]) -> Header:
+def _decode_trace_header(
+    value: Mapping[str, Any], where: Where, common: Mapping[str, Check[Any]]
+) -> Header:
     """The header of a trace."""
+    later: dict[str, Check[Any]] = {}
+    if value["version"] >= START_VERSION:
+        later = {"start": decode_snapshot}
     found = checked_members(
         value,
         where,
@@ -91,7 +101,7 @@ def _decode_trace_header(value: object, where: Where, common: Mapping[str, Check
             "none_hash": hex_bytes,
             "initial": anything,
         },
-        {"quirks": list_of(text), "raises": _one_of(TRACE_ERRORS), "message": text},
+        {"quirks": list_of(text), "raises": _one_of(TRACE_ERRORS), "message": text, **later},
     )
     header = Header(
         config=found["config"],
@@ -103,14 +113,18 @@ def _decode_trace_header(value: object, where: Where, common: Mapping[str, Check
         quirks=tuple(found.get("quirks", ())),
         raises=found.get("raises"),
         message=found.get("message"),
+        start=found.get("start"),
+        version=found["version"],
     )
     at = where.member("initial")
     if header.raises is not None:
+        if header.start is not None:
+            raise where.member("start").error("a state, although building the manager must fail")
         null(found["initial"], at)
         return header
     if not isinstance(found["initial"], dict):
         raise at.error(f"{shown(found['initial'])} is not an object")
-    initial = _decode_observed(found["initial"], at, header.is_small)
+    initial = _decode_observed(found["initial"], at, is_small=header.is_small)
     missing = [name for name in STATE_FIELDS if header.is_small and name not in initial.state]
     if missing:
         raise at.member(f"state.{missing[0]}").error("missing; the initial state is complete")
@@ -124,14 +138,18 @@ def decode_operation(value: object, where: Where, header: Header, index: int) ->
     if not isinstance(value, dict):
         raise where.error(f"{shown(value)} is not an object")
     name = text(value.get("op"), where.member("op"))
-    if name not in OPERATIONS:
+    if name not in OPERATIONS or OPERATIONS[name].since > header.version:
         raise where.member("op").error(f"unknown operation {name!r}")
     shape = OPERATIONS[name]
+    uncompared: list[str] = []
+    if header.version >= START_VERSION and "uncompared" in value:
+        uncompared = list_of(_one_of(UNCOMPARED))(value["uncompared"], where.member("uncompared"))
     observed = {key: item for key, item in value.items() if key in _OBSERVED_MEMBERS}
     required: dict[str, Check[Any]] = {"i": integer, "op": text, "args": anything}
     if shape.on_request:
         required["req"] = text
-    rest = {key: item for key, item in value.items() if key not in _OBSERVED_MEMBERS}
+    not_here = _OBSERVED_MEMBERS if header.version < START_VERSION else _OBSERVED_OR_NOT
+    rest = {key: item for key, item in value.items() if key not in not_here}
     found = _with_outcome(rest, where, required, {"result": shape.result}, TRACE_ERRORS)
     if found["i"] != index:
         raise where.member("i").error(f"{found['i']} where {index} is due")
@@ -148,12 +166,15 @@ def decode_operation(value: object, where: Where, header: Header, index: int) ->
         name=name,
         request_id=found.get("req"),
         arguments=check_arguments(shape, found["args"], where.member("args")),
-        observed=_decode_observed(observed, where, header.is_small),
+        observed=_decode_observed(
+            observed, where, is_small=header.is_small, has_state="state" not in uncompared
+        ),
         result=result,
         raises=found.get("raises"),
         message=found.get("message"),
         quirks=tuple(found.get("quirks", ())),
         line=where.line or 0,
+        uncompared=tuple(uncompared),
     )
 
 
@@ -165,13 +186,18 @@ _OBSERVED_MEMBERS = (
     "state_sha256",
     "state_parts",
 )
+_OBSERVED_OR_NOT = (*_OBSERVED_MEMBERS, "uncompared")
 
 
-def _decode_observed(value: Mapping[str, Any], where: Where, is_small: bool) -> Observed:
+def _decode_observed(
+    value: Mapping[str, Any], where: Where, *, is_small: bool, has_state: bool = True
+) -> Observed:
     """What the record shows of the manager: the state itself or, in large pools, its hash."""
     required: dict[str, Check[Any]] = {"num_free_blocks": count, "usage": real}
-    possible: dict[str, Check[Any]]
-    if is_small:
+    possible: dict[str, Check[Any]] = {}
+    if not has_state:
+        pass
+    elif is_small:
         possible = {"state": _state, "dup_order": object_of(_duplicates)}
     else:
         required["state_sha256"] = hex_text
@@ -262,7 +288,7 @@ def encode_header(header: Header) -> dict[str, Any]:
     line: dict[str, Any] = {
         "type": "header",
         "format": TRACE_FORMAT,
-        "version": VERSION,
+        "version": header.version,
         "source": header.source,
         "scenario": header.scenario,
         "seed": header.seed,
@@ -271,6 +297,8 @@ def encode_header(header: Header) -> dict[str, Any]:
         "initial": None if header.initial is None else _encode_observed(header.initial),
         "quirks": list(header.quirks),
     }
+    if header.start is not None:
+        line["start"] = encode_snapshot(header.start)
     return {**line, **_encode_error(header.raises, header.message)}
 
 
@@ -284,6 +312,8 @@ def encode_operation(operation: Operation) -> dict[str, Any]:
         line["result"] = operation.result
     line.update(_encode_error(operation.raises, operation.message))
     line.update(_encode_observed(operation.observed))
+    if operation.uncompared:
+        line["uncompared"] = list(operation.uncompared)
     if operation.quirks:
         line["quirks"] = list(operation.quirks)
     return line

@@ -135,6 +135,10 @@ class Player:
     def _cache_blocks(self, name: str, args: Mapping[str, Any]) -> Any:
         self.manager.cache_blocks(self.requests[name], args["num_computed_tokens"])
 
+    def _cache_partial_block(self, name: str, args: Mapping[str, Any]) -> Any:
+        request = self.requests[name]
+        return self.manager.cache_partial_block(request, args["group"], args["num_tokens"])
+
     def _evict_blocks(self, name: str, args: Mapping[str, Any]) -> Any:
         self.manager.evict_blocks(tuple(args["block_ids"]))
 
@@ -192,6 +196,7 @@ PLAYS: Mapping[str, Play] = MappingProxyType(
         "free_blocks": Player._free_blocks,
         "remove_skipped_blocks": Player._remove_skipped_blocks,
         "cache_blocks": Player._cache_blocks,
+        "cache_partial_block": Player._cache_partial_block,
         "evict_blocks": Player._evict_blocks,
         "reset_prefix_cache": Player._reset_prefix_cache,
         "get_num_common_prefix_blocks": Player._get_num_common_prefix_blocks,

@@ -18,12 +18,13 @@ from kvspec.golden.compare import (
     Mismatch,
     compare_observed,
     compare_outcome,
+    compare_usage,
     compare_values,
     describe_error,
 )
 from kvspec.golden.player import Outcome, Player
 from kvspec.golden.state import View, look
-from kvspec.interface import Implementation, KVCacheManager
+from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.policy import Policy
 from kvspec.record import Footer, Header, Operation
 from kvspec.record_file import read_trace
@@ -54,11 +55,15 @@ class TraceResult:
 
 @dataclass
 class _Replay:
-    """The implementation's side of one trace: its manager and what it looked like last."""
+    """The implementation's side of one trace: its manager and what it looked like last.
+
+    `seen` is what it looked like when the record last said so.
+    """
 
     file: str
     player: Player
     view: View | None = None
+    seen: View | None = None
     compared: int = field(default=0)
 
     def start(self, header: Header) -> Mismatch | None:
@@ -70,17 +75,23 @@ class _Replay:
             found += problems
             if view is not None:
                 found += compare_observed(header.initial, view, None)
-            self.view = view
+            self.view = self.seen = view
         return _header_mismatch(self.file, found, self.view) if found else None
 
     def step(self, operation: Operation) -> Mismatch | None:
         """Play one operation and compare its answer and the state after it."""
         outcome = self.player.perform(operation.name, operation.request_id, operation.arguments)
-        found = list(compare_outcome(operation.result, operation.raises, outcome))
+        found: list[Difference] = []
+        if "result" not in operation.uncompared or outcome.error is not None:
+            found += compare_outcome(operation.result, operation.raises, outcome)
         view, problems = _look(self.player.manager)
         found += problems
-        if view is not None:
-            found += compare_observed(operation.observed, view, self.view)
+        if view is not None and "state" in operation.uncompared:
+            found += compare_usage(operation.observed, view)
+        elif view is not None:
+            # What a record does not mention is as in the last state that it did not leave out.
+            found += compare_observed(operation.observed, view, self.seen)
+            self.seen = view
         before, self.view = self.view, view
         if not found:
             self.compared += 1
@@ -146,7 +157,10 @@ def _begin(
     if missing is not None:
         return None, _header_mismatch(file, [missing], None)
     try:
-        manager = implementation.create(header.config, check_invariants=True)
+        if header.start is not None:
+            manager = implementation.restore(header.config, header.start)
+        else:
+            manager = implementation.create(header.config, check_invariants=True)
     except Exception as error:  # whatever an implementation raises is its answer
         found = list(compare_outcome(None, header.raises, Outcome(error=error)))
         return None, _header_mismatch(file, found, None) if found else None
@@ -164,6 +178,8 @@ def missing_capability(header: Header, implementation: Implementation) -> Differ
     the error that a trace of an invalid configuration expects.
     """
     has = implementation.capabilities
+    if header.start is not None and Feature.RESTORE not in has.features:
+        return Difference("feature", Feature.RESTORE.value, f"{has.name} starts afresh only")
     for group in header.config.kv_cache.groups:
         if type(group.spec) not in has.spec_types:
             known = ", ".join(sorted(cls.__name__ for cls in has.spec_types)) or "none"

@@ -97,10 +97,13 @@ def load(
         raise NotShownError(
             f"{path}: no operation {first_operation}; there are {len(operations)}, counted from 0"
         )
+    # Where the record leaves states out, an implementation tells them.
+    leaves_out = any("state" in operation.uncompared for operation in operations)
+    is_told = implementation is not None and (leaves_out or not header.is_small)
     frames = _Frames(max(2, max_cells // num_blocks), first_operation)
     violation = None
     if implementation is not None:
-        watch = frames.watch if not header.is_small else None
+        watch = frames.watch if is_told else None
         result = replay_trace(path, implementation, watch=watch)
         violation = _violation(result.mismatch)
         if result.quirks:
@@ -108,7 +111,12 @@ def load(
                 f"Operation {result.compared} is marked as a quirk of the recorded engine"
                 f" ({', '.join(result.quirks)}); from there on nothing was compared."
             )
-    if header.is_small:
+    if not is_told:
+        if leaves_out:
+            frames.notes.append(
+                "Some operations were recorded without the state after them; the last one known is"
+                " shown. --impl shows the states of an implementation instead."
+            )
         frames.fold(header, operations, violation)
     if not frames.count:
         reason = violation.text if violation is not None else "the implementation shows none"
