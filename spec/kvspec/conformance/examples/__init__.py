@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from kvspec.conformance.examples.configuration import CONFIGURATION
 from kvspec.conformance.examples.example import Example, example_violation
 from kvspec.conformance.examples.hashing import HASHING
+from kvspec.conformance.examples.liveness import LIVENESS
+from kvspec.conformance.examples.plan_groups import PLAN_GROUPS
+from kvspec.conformance.examples.plan_layout import PLAN_LAYOUT
+from kvspec.conformance.examples.plan_memory import PLAN_MEMORY
+from kvspec.conformance.examples.policies import POLICIES
 from kvspec.conformance.examples.requests import REQUESTS
+from kvspec.conformance.examples.statistics import STATISTICS
 
-EXAMPLES: tuple[Example, ...] = HASHING + REQUESTS
+EXAMPLES: tuple[Example, ...] = (
+    *HASHING, *REQUESTS, *CONFIGURATION, *STATISTICS, *POLICIES,
+    *PLAN_GROUPS, *PLAN_LAYOUT, *PLAN_MEMORY, *LIVENESS,
+)  # fmt: skip
 """All of them, in the order in which they run."""
 
 __all__ = ["EXAMPLES", "Example", "example_violation", "find_example"]

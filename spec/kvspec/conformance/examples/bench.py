@@ -174,6 +174,8 @@ class Bench:
             if field is not None and getattr(caught, "field", None) != field:
                 raise self.wrong(what, expected, caught) from caught
             return caught
+        except LeftOut:
+            raise
         except Exception as other:  # of another type: the wrong answer
             raise self.wrong(what, expected, other) from other
         raise self.wrong(what, expected, answer)
