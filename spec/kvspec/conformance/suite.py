@@ -98,6 +98,26 @@ def rule_sentences() -> dict[str, str]:
     return found
 
 
+def random_programs(run_seed: int, batch: int, max_steps: int) -> list[Program]:
+    """Batch number `batch` of the random programs of a run; the same for equal arguments."""
+    drawn: list[Program] = []
+
+    @seed(run_seed * 1_000_003 + batch)
+    @settings(
+        max_examples=BATCH,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(programs(mixed_configs(), max_steps))
+    def draw(program: Program) -> None:
+        drawn.append(program)
+
+    draw()
+    return drawn
+
+
 class Suite:
     """One run of the suite. `progress` hears how far it is: (phase, share done)."""
 
@@ -173,30 +193,18 @@ class Suite:
     def _random(self, start: float) -> None:
         budget = self.options.budget
         for batch in self._batches(start):
-
-            @seed(self.options.seed * 1_000_003 + batch)
-            @settings(
-                max_examples=BATCH,
-                deadline=None,
-                database=None,
-                phases=[Phase.generate],
-                suppress_health_check=list(HealthCheck),
-            )
-            @given(programs(mixed_configs(), budget.max_steps))
-            def search(program: Program) -> None:
+            for program in random_programs(self.options.seed, batch, budget.max_steps):
                 if time.monotonic() - start > budget.seconds:
                     return
                 fitting = random_program(
                     program, self.can, self.options.policy, hashes_matter=self.hashes_matter
                 )
                 if fitting is None:
-                    return
+                    continue
                 self.num_random += 1
                 violation = self._verdict(fitting)
                 if violation is not None and self._is_wanted((violation.rule,)):
                     self._keep(violation)
-
-            search()
 
     def _batches(self, start: float) -> Iterator[int]:
         batch = 0
