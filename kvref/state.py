@@ -53,15 +53,13 @@ def mamba_state(group: Group, name: str) -> MambaState | None:
     """What an align-mode Mamba group remembers of the request."""
     if not isinstance(group, AlignedMambaGroup):
         return None
-    return MambaState(name in group.allocated, group.last_state_index.get(name))
+    return MambaState(name in group.allocated)
 
 
 def restore_mamba_state(group: AlignedMambaGroup, name: str, state: MambaState) -> None:
     """The other way."""
     if state.has_allocated:
         group.allocated.add(name)
-    if state.last_state_index is not None:
-        group.last_state_index[name] = state.last_state_index
 
 
 def check_restorable(config: ManagerConfig, snapshot: Snapshot) -> None:

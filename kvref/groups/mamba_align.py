@@ -14,16 +14,14 @@ from kvspec.blocks import NULL_BLOCK
 class AlignedMambaGroup(MambaGroup):
     """The last 1 + S blocks of a list are the running state and S drafted states.
 
-    `allocated`: requests that took blocks of their own before. `last_state_index[r]`: the index of
-    the state that the running step of request r reads.
+    `allocated`: requests that took blocks of their own before.
     """
 
-    has_null_gaps = True
+    has_null_gaps = True  # nulls are padding: a removal goes on past them (KV-MAMBA-11)
 
     def __init__(self, context: GroupContext, pool: BlockPool, events: EventLog) -> None:
         super().__init__(context, pool, events)
         self.allocated: set[str] = set()
-        self.last_state_index: dict[str, int] = {}
 
     def num_required_blocks(self, demand: Demand) -> int:
         """Length of the list after the allocation; lookahead does not count (KV-MAMBA-6)."""
@@ -70,10 +68,6 @@ class AlignedMambaGroup(MambaGroup):
             return []
         blocks = self.block_lists.setdefault(request_id, blocks)
         drafted = self.num_speculative_blocks
-        if request_id in self.allocated:
-            self.last_state_index[request_id] = held - 1 - drafted
-        elif held > 0:
-            self.last_state_index[request_id] = held - 1
         running_index = required - drafted - 1
         while len(blocks) < running_index:
             blocks.append(NULL_BLOCK)
@@ -85,23 +79,7 @@ class AlignedMambaGroup(MambaGroup):
         self.allocated.add(request_id)
         return blocks[held:]
 
-    def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
-        """After the ordinary removal, the state that the last step read (KV-MAMBA-10).
-
-        In a release call of its own.
-        """
-        super().remove_skipped_blocks(request_id, num_computed_tokens)
-        verified = max(0, num_computed_tokens - self.num_speculative_blocks)
-        index = self.last_state_index.get(request_id)
-        if index is None or index >= cdiv(verified, self.block_size) - 1:
-            return
-        blocks = self.blocks_of(request_id)
-        if blocks[index] != NULL_BLOCK:
-            self.pool.release([blocks[index]])
-            blocks[index] = NULL_BLOCK
-
     def pop(self, request_id: str) -> list[int]:
-        """Forget the marks with the request (KV-MAMBA-12)."""
+        """Forget the mark with the request (KV-MAMBA-12)."""
         self.allocated.discard(request_id)
-        self.last_state_index.pop(request_id, None)
         return super().pop(request_id)

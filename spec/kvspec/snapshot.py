@@ -15,12 +15,10 @@ from dataclasses import dataclass, field
 class MambaState:
     """What an align-mode Mamba group remembers of a request besides its blocks.
 
-    `has_allocated`: it took blocks of its own before. `last_state_index`: the block index of the
-    state that the running step reads, or None.
+    `has_allocated`: it took blocks of its own before (KV-MAMBA-9).
     """
 
     has_allocated: bool
-    last_state_index: int | None
 
 
 @dataclass(frozen=True)

@@ -59,12 +59,7 @@ def _encode_state(state: RequestState) -> dict[str, Any]:
         "block_ids": [ints(ids) for ids in state.block_ids],
         "num_cached_blocks": [None if n is None else index(n) for n in state.num_cached_blocks],
         "mamba": [
-            None
-            if mamba is None
-            else {
-                "has_allocated": bool(mamba.has_allocated),
-                "last_state_index": mamba.last_state_index,
-            }
+            None if mamba is None else {"has_allocated": bool(mamba.has_allocated)}
             for mamba in state.mamba
         ],
     }
@@ -76,9 +71,7 @@ _STATE = structure(
     {
         "block_ids": list_of(_IDS),
         "num_cached_blocks": list_of(optional(integer)),
-        "mamba": list_of(
-            optional(structure({"has_allocated": boolean, "last_state_index": optional(integer)}))
-        ),
+        "mamba": list_of(optional(structure({"has_allocated": boolean}))),
     }
 )
 _SNAPSHOT = structure(

@@ -222,8 +222,6 @@ class RestatedStates(AlignedMambaGroup):
         held, drafted = len(blocks), self.num_speculative_blocks
         if required <= held:
             return self.nothing_to_do(request_id)
-        if held > 0:
-            self.last_state_index[request_id] = self.last_index(request_id, held)
         running = required - drafted - 1
         blocks.extend([NULL_BLOCK] * max(self.padded_to(running) - held, 0))
         if request_id in self.allocated:
@@ -237,10 +235,6 @@ class RestatedStates(AlignedMambaGroup):
     def nothing_to_do(self, request_id: str) -> list[int]:
         """KV-MAMBA-9: not even a mark."""
         return []
-
-    def last_index(self, request_id: str, held: int) -> int:
-        """KV-MAMBA-9."""
-        return held - 1 - (self.num_speculative_blocks if request_id in self.allocated else 0)
 
     def padded_to(self, running: int) -> int:
         """KV-MAMBA-9."""
@@ -279,13 +273,6 @@ class NoPadding(RestatedStates):
         return 0
 
 
-class LastStateBehindTheDrafts(RestatedStates):
-    """KV-MAMBA-9: the last-state index is that of the last entry."""
-
-    def last_index(self, request_id: str, held: int) -> int:
-        return held - 1
-
-
 class MarksWithoutTaking(RestatedStates):
     """KV-MAMBA-9: an allocation that takes nothing counts as one."""
 
@@ -294,31 +281,32 @@ class MarksWithoutTaking(RestatedStates):
         return []
 
 
-class LastStateGoesTooEarly(AlignedMambaGroup):
-    """KV-MAMBA-10: one boundary too early, while the next step still reads it."""
+class StateGoesTooEarly(AlignedMambaGroup):
+    """KV-MAMBA-1: one boundary too early, while the next step still reads it."""
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
         super().remove_skipped_blocks(request_id, num_computed_tokens)
         sure = max(0, num_computed_tokens - self.num_speculative_blocks)
-        index = self.last_state_index.get(request_id)
-        if index is not None and index <= cdiv(sure, self.block_size) - 1:
-            blocks = self.blocks_of(request_id)
+        blocks, index = self.blocks_of(request_id), cdiv(sure, self.block_size) - 1
+        if 0 <= index < len(blocks) - 1 - self.num_speculative_blocks and blocks[index]:
             self.pool.release([blocks[index]])
             blocks[index] = NULL_BLOCK
 
 
 class LastStateStays(AlignedMambaGroup):
-    """KV-MAMBA-10: the removal leaves the last state where it is."""
+    """KV-MAMBA-11: the removal leaves the last skipped state where it is."""
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
-        index = self.last_state_index.get(request_id)
+        sure = max(0, num_computed_tokens - self.num_speculative_blocks)
         blocks = self.blocks_of(request_id)
-        kept = None if index is None else blocks[index]
-        if index is not None:
+        skipped = self.num_skipped_tokens(sure) // self.block_size
+        held = [index for index, block in enumerate(blocks[:skipped]) if block != NULL_BLOCK]
+        kept = {index: blocks[index] for index in held[-1:]}
+        for index in kept:
             blocks[index] = NULL_BLOCK
         super().remove_skipped_blocks(request_id, num_computed_tokens)
-        if index is not None and kept is not None:
-            blocks[index] = kept
+        for index, block in kept.items():
+            blocks[index] = block
 
 
 class StopsAtTheFirstNull(AlignedMambaGroup):
@@ -335,17 +323,6 @@ class RemembersAfterTheEnd(AlignedMambaGroup):
         blocks = super().pop(request_id)
         if allocated:
             self.allocated.add(request_id)
-        return blocks
-
-
-class KeepsTheIndexAfterTheEnd(AlignedMambaGroup):
-    """KV-MAMBA-12: the last-state index outlives the request."""
-
-    def pop(self, request_id: str) -> list[int]:
-        index = self.last_state_index.get(request_id)
-        blocks = super().pop(request_id)
-        if index is not None:
-            self.last_state_index[request_id] = index
         return blocks
 
 
@@ -374,11 +351,9 @@ TWINS: tuple[Twin, ...] = (
     Twin("KV-MAMBA-9", MovesNothing, AlignedMambaGroup, (RULE_TESTS,)),
     Twin("KV-MAMBA-9", MovesTheRunningOneToo, AlignedMambaGroup, (RULE_TESTS,)),
     Twin("KV-MAMBA-9", NoPadding, AlignedMambaGroup, (RULE_TESTS,)),
-    Twin("KV-MAMBA-9", LastStateBehindTheDrafts, AlignedMambaGroup, (RULE_TESTS,)),
     Twin("KV-MAMBA-9", MarksWithoutTaking, AlignedMambaGroup, (RULE_TESTS,)),
-    Twin("KV-MAMBA-10", LastStateGoesTooEarly, AlignedMambaGroup, (RULE_TESTS,)),
-    Twin("KV-MAMBA-10", LastStateStays, AlignedMambaGroup, (RULE_TESTS,)),
+    Twin("KV-MAMBA-1", StateGoesTooEarly, AlignedMambaGroup, (RULE_TESTS,)),
+    Twin("KV-MAMBA-11", LastStateStays, AlignedMambaGroup, (RULE_TESTS,)),
     Twin("KV-MAMBA-11", StopsAtTheFirstNull, AlignedMambaGroup, (RULE_TESTS,)),
     Twin("KV-MAMBA-12", RemembersAfterTheEnd, AlignedMambaGroup, (RULE_TESTS,)),
-    Twin("KV-MAMBA-12", KeepsTheIndexAfterTheEnd, AlignedMambaGroup, (RULE_TESTS,)),
 )

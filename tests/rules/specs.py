@@ -112,8 +112,8 @@ def step(manager: KVCacheManager, request: Request, chunk: int, rejected: int = 
     return answer.to_lists()[0]
 
 
-def remembers(manager: KVCacheManager, request: Request) -> tuple[bool, int | None]:
-    """Whether the request took blocks before, and the index of the last state."""
+def has_taken_blocks(manager: KVCacheManager, request: Request) -> bool:
+    """Whether an align-mode Mamba group 0 remembers that the request took blocks."""
     state = manager.snapshot().requests[request.request_id].mamba[0]
     assert state is not None
-    return state.has_allocated, state.last_state_index
+    return state.has_allocated

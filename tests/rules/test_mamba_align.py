@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from tests.rules.builders import MakeManager, MakeRequest, admit, queue_of
 from tests.rules.specs import (
     cached_positions,
+    has_taken_blocks,
     lists_of,
     mamba,
     need_of,
     null_positions,
-    remembers,
     step,
 )
 
@@ -26,7 +26,7 @@ def test_a_first_allocation_pads_with_null(
     manager = make_manager(10, specs=[mamba(4, "align", speculative=2)])
     request = make_request(manager, "r", range(100))
     assert step(manager, request, 13) == [0, 0, 0, 1, 2, 3]
-    assert remembers(manager, request) == (True, None)
+    assert has_taken_blocks(manager, request)
 
 
 @pytest.mark.rule("KV-MAMBA-9")
@@ -38,10 +38,8 @@ def test_the_next_state_is_the_first_drafted_one(
     request = make_request(manager, "r", range(100))
     step(manager, request, 13)
     assert step(manager, request, 3) == []
-    assert remembers(manager, request) == (True, None)
     assert step(manager, request, 1) == [4]
     assert lists_of(manager, request) == [[0, 0, 0, 1, 2, 3, 4]]
-    assert remembers(manager, request) == (True, 3)
 
 
 @pytest.mark.rule("KV-MAMBA-9")
@@ -52,7 +50,6 @@ def test_drafted_states_move_along(make_manager: MakeManager, make_request: Make
     step(manager, request, 13)
     assert step(manager, request, 12) == [2, 3, 4]
     assert lists_of(manager, request) == [[0, 0, 0, 1, 0, 0, 2, 3, 4]]
-    assert remembers(manager, request) == (True, 3)
 
 
 @pytest.mark.rule("KV-MAMBA-9")
@@ -68,10 +65,8 @@ def test_drafted_states_move_only_from_before_the_running_one(
 
 
 @pytest.mark.rule("KV-MAMBA-9")
-def test_after_hits_the_last_state_is_the_hit(
-    make_manager: MakeManager, make_request: MakeRequest
-) -> None:
-    """Hit of 8 with S = 1: index 1 is the last state, 13 tokens end in index 3."""
+def test_a_hit_stays_where_it_is(make_manager: MakeManager, make_request: MakeRequest) -> None:
+    """Hit of 8 with S = 1: the hit is entry 1, 13 tokens end in entry 3."""
     manager = make_manager(10, specs=[mamba(4, "align", speculative=1)])
     first = make_request(manager, "first", range(8))
     admit(manager, first)
@@ -79,11 +74,11 @@ def test_after_hits_the_last_state_is_the_hit(
     second = make_request(manager, "second", range(13))
     admit(manager, second)
     assert lists_of(manager, second) == [[0, 1, 0, 3, 4]]
-    assert remembers(manager, second) == (True, 1)
+    assert has_taken_blocks(manager, second)
 
 
 @pytest.mark.rule("KV-MAMBA-9")
-def test_an_allocation_that_needs_nothing_changes_no_mark(
+def test_an_allocation_that_needs_nothing_takes_nothing(
     make_manager: MakeManager, make_request: MakeRequest
 ) -> None:
     """S = 0, 8 external tokens: the list is long enough, so the request has not allocated."""
@@ -91,17 +86,17 @@ def test_an_allocation_that_needs_nothing_changes_no_mark(
     request = make_request(manager, "r", range(20))
     assert manager.allocate_slots(request, 0, num_external_computed_tokens=8) is not None
     assert lists_of(manager, request) == [[0, 1]]
-    assert remembers(manager, request) == (False, None)
+    assert not has_taken_blocks(manager, request)
     request.num_computed_tokens = 8
     step(manager, request, 1)
-    assert remembers(manager, request) == (True, 1)
+    assert has_taken_blocks(manager, request)
 
 
-@pytest.mark.rule("KV-MAMBA-10")
+@pytest.mark.rule("KV-MAMBA-1", "KV-GRP-2")
 @pytest.mark.parametrize(
     ("computed", "nulls"), [(13, [0, 1, 2]), (16, [0, 1, 2]), (17, [0, 1, 2, 3])]
 )
-def test_the_last_state_goes_when_the_next_boundary_is_behind(
+def test_the_state_of_the_last_step_goes_when_the_next_boundary_is_behind(
     make_manager: MakeManager, make_request: MakeRequest, computed: int, nulls: list[int]
 ) -> None:
     """S = 0: the state at index 3 is read until 17 tokens are computed; then it is released."""
@@ -115,7 +110,7 @@ def test_the_last_state_goes_when_the_next_boundary_is_behind(
     assert queue_of(manager)[0] == (1 if 3 in nulls else 3)
 
 
-@pytest.mark.rule("KV-MAMBA-10", "KV-MAMBA-11")
+@pytest.mark.rule("KV-MAMBA-11")
 def test_a_state_before_a_gap_is_released(
     make_manager: MakeManager, make_request: MakeRequest
 ) -> None:
@@ -185,7 +180,7 @@ def test_freeing_forgets_what_was_remembered(
     request = make_request(manager, "r", range(100))
     step(manager, request, 13)
     step(manager, request, 12)
-    assert remembers(manager, request) == (True, 3)
+    assert has_taken_blocks(manager, request)
     if popped:
         manager.free_blocks(manager.pop_blocks_for_free(request)[::-1])
     else:
@@ -194,5 +189,4 @@ def test_freeing_forgets_what_was_remembered(
     assert need_of(manager, request, 9) == 2
     step(manager, request, 9)
     assert len(lists_of(manager, request)[0]) == 4
-    assert remembers(manager, request) == (True, None)
     assert cached_positions(manager, request) == []

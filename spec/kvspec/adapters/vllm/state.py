@@ -67,4 +67,4 @@ def _request_state(library: Library, groups: Sequence[Any], name: str) -> Reques
 def _mamba_state(library: Library, group: Any, name: str) -> MambaState | None:
     if not isinstance(group, library.groups.MambaManager) or group.mamba_cache_mode != "align":
         return None
-    return MambaState(name in group._allocated_block_reqs, group.last_state_block_idx.get(name))
+    return MambaState(name in group._allocated_block_reqs)

@@ -67,7 +67,7 @@ GROUP_SCENARIOS: tuple[Program, ...] = (
     story("a state must wait for the next step", ("KV-MAMBA-2", "KV-MGR-19"),
           configure(20, mamba("align")), Arrive((1, 2, 3, 4)), Admit(), Arrive(A), Admit(),
           NewStep(), Admit(), Run()),
-    story("align keeps one running state", ("KV-MAMBA-6", "KV-MAMBA-9", "KV-MAMBA-10"),
+    story("align keeps one running state", ("KV-MAMBA-6", "KV-MAMBA-9", "KV-MAMBA-11"),
           configure(20, mamba("align")), Arrive((1, 2, 3, 4, 5, 6)), Admit(chunk_tokens=4), Run(),
           *RUNS, Ask(), Release()),
     story("align moves drafted states", ("KV-MAMBA-7", "KV-MAMBA-9"),
