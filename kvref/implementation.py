@@ -16,7 +16,7 @@ from kvref.planning.planner import ReferencePlanner
 from kvref.request import make_request
 from kvref.state import check_restorable, restore_snapshot
 from kvref.stats import ReferenceHitRateWindow
-from kvspec.audit import AuditedManager, audited
+from kvspec.audit import audited, unwrapped
 from kvspec.config import HASH_FUNCTIONS, ManagerConfig
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
@@ -110,7 +110,7 @@ class ReferenceImplementation:
 
 def _reference(manager: KVCacheManager) -> ReferenceManager:
     """The reference manager inside `manager`."""
-    inner = manager.inner if isinstance(manager, AuditedManager) else manager
+    inner = unwrapped(manager)
     if not isinstance(inner, ReferenceManager):
         raise InvalidArgumentError("manager", manager, "made by this implementation's create")
     return inner

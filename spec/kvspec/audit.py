@@ -26,7 +26,20 @@ def audited(manager: KVCacheManager) -> KVCacheManager:
     return cast(KVCacheManager, AuditedManager(manager))
 
 
-class AuditedManager:
+class Wrapper:
+    """A manager around another one, `inner`; what calls do to it they do to the inner one."""
+
+    inner: KVCacheManager
+
+
+def unwrapped(manager: KVCacheManager) -> KVCacheManager:
+    """The manager itself, without audits or a monitor around it."""
+    while isinstance(manager, Wrapper):
+        manager = manager.inner
+    return manager
+
+
+class AuditedManager(Wrapper):
     """Forwards everything to `inner` and audits the state after each call."""
 
     def __init__(self, inner: KVCacheManager) -> None:

@@ -16,11 +16,14 @@ state exactly as it was (KV-ERR-2). Errors that a caller would catch as `ValueEr
     ├── UnsupportedError (NotImplementedError) a capability the implementation lacks
     ├── UnknownImplementationError (LookupError)
     ├── InvariantViolation                     the implementation, not the caller, is wrong
+    │   └── MonitorViolation                   … in an engine's own run (`kvspec.monitor`)
     ├── RemoteError                            an implementation in a child process failed as such
     └── FormatError (ValueError)               a malformed file: record, trace, profile
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 
 class KVSpecError(Exception):
@@ -161,6 +164,24 @@ class InvariantViolation(KVSpecError):  # noqa: N818 (it says what happened; no 
         self.rule = rule
         self.detail = detail
         self.state = state
+
+
+class MonitorViolation(InvariantViolation):
+    """What `kvspec.monitor` saw: the manager under it broke a rule.
+
+    `call` is the operation after which it was seen. `record` is the file that reproduces it, None
+    when there is none; `hint` then says why, else what to do with it.
+    """
+
+    def __init__(
+        self, found: InvariantViolation, call: str, record: Path | None, hint: str
+    ) -> None:
+        super().__init__(found.invariant, found.rule, f"{found.detail}, seen after {call}; {hint}")
+        self.detail = found.detail
+        self.state = found.state
+        self.call = call
+        self.record = record
+        self.hint = hint
 
 
 class RemoteError(KVSpecError):

@@ -9,7 +9,7 @@ from kvspec.adapters.vllm.errors import NAME
 from kvspec.adapters.vllm.library import Library
 from kvspec.adapters.vllm.manager import VLLMManager
 from kvspec.adapters.vllm.specs import HASH_FUNCTIONS, SPEC_TYPES
-from kvspec.audit import AuditedManager, audited
+from kvspec.audit import audited, unwrapped
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
@@ -146,7 +146,7 @@ class VLLMHitRateWindow:
 
 def _inner(manager: KVCacheManager) -> VLLMManager:
     """The adapter's manager inside `manager`."""
-    inner = manager.inner if isinstance(manager, AuditedManager) else manager
+    inner = unwrapped(manager)
     if not isinstance(inner, VLLMManager):
         raise InvalidArgumentError("manager", manager, "made by this implementation's create")
     return inner
