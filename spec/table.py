@@ -212,10 +212,9 @@ def make_table(rules: list[Rule], citations: list[Citation]) -> str:
 
 
 def sentences(rules: list[Rule]) -> str:
-    """Rule id -> sentence, as JSON."""
-    return (
-        json.dumps({rule.id: rule.sentence for rule in rules}, indent=1, ensure_ascii=False) + "\n"
-    )
+    """Rule id -> sentence, as JSON; a withdrawn rule can neither be kept nor broken."""
+    kept = {rule.id: rule.sentence for rule in rules if not rule.withdrawn}
+    return json.dumps(kept, indent=1, ensure_ascii=False) + "\n"
 
 
 def _list(places: Iterator[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -102,6 +103,9 @@ def test_a_withdrawn_rule_needs_no_test_and_may_only_be_cited_in_text(tmp_path: 
     cited = {"spec/rules/pool.md": text, "docs/x.md": "KV-POOL-2\n", "kvref/pool.py": ""}
     folder = small_repository(tmp_path, **cited)
     assert found_in(folder) == ["spec/kvspec/invariants.py:1: KV-POOL-2 is withdrawn"]
+    assert json.loads(table.sentences(table.find_rules(folder))) == {
+        "KV-POOL-1": "Block 0 is null."
+    }
 
 
 def test_without_any_rule_nothing_fits(tmp_path: Path) -> None:
