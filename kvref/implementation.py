@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from importlib.metadata import version
 
 from kvref.arguments import listed, own_request
@@ -44,7 +45,7 @@ class ReferenceImplementation:
     ) -> None:
         self.parts = Parts(pool_class, tuple(group_classes), hybrid_class)
 
-    @property
+    @cached_property
     def capabilities(self) -> Capabilities:
         """Every block type and every call."""
         return Capabilities(
