@@ -127,7 +127,9 @@ def run_on(runner: Runner, step: st.Run) -> None:
             append(runner, request, [step.token])
     if pending == 0:
         return
-    external = 0 if is_ahead else min(step.external_tokens, pending)
+    external = min(step.external_tokens, pending)
+    if is_ahead or not has_entry(runner, request):
+        external = 0
     left = pending - external
     chunk = left if step.chunk_tokens is None else max(1, min(left, step.chunk_tokens))
     drafts = step.drafts[: max(room, 0)] if chunk == left > 0 else ()
@@ -153,6 +155,12 @@ def run_on(runner: Runner, step: st.Run) -> None:
     computed = request.num_computed + external + min(chunk, left) + len(kept)
     # After a load of everything the last token is still computed again.
     request.num_computed = min(computed, len(request.tokens) - 1 + (left > 0))
+
+
+def has_entry(runner: Runner, request: Tracked) -> bool:
+    """Whether a group counts what it has cached of the request (KV-GRP-9)."""
+    state = runner.view.snapshot.requests.get(request.name)
+    return state is not None and any(count is not None for count in state.num_cached_blocks)
 
 
 def append(runner: Runner, request: Tracked, tokens: list[int]) -> None:
