@@ -21,6 +21,7 @@ ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
     ("kvspec.workload", frozenset({"kvspec", "matplotlib", "zstandard"})),
     ("kvspec.remote", frozenset({"kvspec", "cbor2"})),
     ("kvspec.conformance", frozenset({"kvspec", "hypothesis"})),
+    ("kvspec.pytest_plugin", frozenset({"kvspec", "pytest"})),
     # An adapter names the project that it adapts, in its factory.
     ("kvspec.adapters.vllm", frozenset({"kvspec", "vllm"})),
     ("kvref", frozenset({"kvspec", "kvref", "cbor2", "xxhash"})),
@@ -30,7 +31,7 @@ ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
 
 # Extras are imported inside functions, so that importing a package needs none of them. These parts
 # are extras as a whole and are only imported once theirs is known to be there.
-WHOLLY_EXTRA = ("kvspec.cli", "kvspec.conformance", "kvfast.device")
+WHOLLY_EXTRA = ("kvspec.cli", "kvspec.conformance", "kvspec.pytest_plugin.", "kvfast.device")
 ALWAYS_INSTALLED = frozenset({"kvspec", "kvref", "kvfast", "cbor2"})
 
 
@@ -141,7 +142,7 @@ sys.meta_path.insert(0, OnlyThese())
 for package in {packages!r}:
     module = importlib.import_module(package)
     for info in pkgutil.walk_packages(module.__path__, package + "."):
-        if not info.name.startswith(("kvspec.cli.", "kvspec.conformance", "kvfast.device")):
+        if not info.name.startswith({extras!r}):
             importlib.import_module(info.name)
 from kvspec.cli import main
 sys.exit(main(["doctor"]))
@@ -157,7 +158,9 @@ def test_packages_import_without_any_extra_and_the_command_says_what_it_needs(
     packages: tuple[str, ...], needs: tuple[str, ...]
 ) -> None:
     allowed = (*(name for name, _ in PACKAGES if name in packages), *needs)
-    code = IMPORT_EVERYTHING_WITH_ONLY.format(allowed=allowed, packages=packages)
+    code = IMPORT_EVERYTHING_WITH_ONLY.format(
+        allowed=allowed, packages=packages, extras=WHOLLY_EXTRA
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     assert done.stderr.splitlines() == [

@@ -1,0 +1,192 @@
+"""The tests as pytest sees them: `kvspec::KV-POOL-4` for a rule, `kvspec::random[3]`.
+
+Every process makes the same tests in the same order and finds everything out for itself, so that
+pytest-xdist may deal them out as it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from os import PathLike
+from typing import Any, NoReturn
+
+import pytest
+
+from kvspec.conformance.report import violation_lines
+from kvspec.conformance.suite import BUDGETS, Options, rule_sentences
+from kvspec.conformance.verdicts import Level, Violation
+from kvspec.discovery import find_implementation
+from kvspec.errors import KVSpecError
+from kvspec.interface import Feature
+from kvspec.profile import find_profile
+from kvspec.pytest_plugin.examination import Examination
+
+ORACLE = "kvref"
+NAME = "kvspec"
+EXHAUSTED = "not run: programs failed for a minute before"
+
+
+class ContractBroken(Exception):  # noqa: N818 (it says what happened)
+    """A test failed; the text is the whole report."""
+
+
+class Contract:
+    """The plugin proper, registered when `--kv-impl` is given."""
+
+    def __init__(self, examination: Examination, profile: str, *, alone: bool) -> None:
+        self.examination = examination
+        self.profile = profile
+        self.alone = alone
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> Contract:
+        """What the command line asks for. Raises UsageError for what can't be found."""
+        given = config.getoption
+        rules = tuple(given("--kv-rules") or ("*",))
+        if not any(fnmatchcase(rule, pattern) for rule in rule_sentences() for pattern in rules):
+            raise pytest.UsageError(
+                f"no rule fits {', '.join(rules)}; rules are named like KV-POOL-4"
+            )
+        try:
+            subject = find_implementation(given("--kv-impl"))
+            options = Options(
+                Level(given("--kv-level")),
+                dict(BUDGETS)[given("--kv-budget")],
+                rules,
+                given("--kv-seed"),
+                find_profile(given("--kv-profile")).policy,
+                name=given("--kv-impl"),
+                oracle=ORACLE,
+            )
+            oracle = find_implementation(ORACLE)
+            examination = Examination(subject, oracle, options, given("--kv-budget"))
+        except KVSpecError as error:
+            raise pytest.UsageError(str(error)) from None
+        can = subject.capabilities
+        if options.level is Level.IDENTITY and Feature.SNAPSHOT not in can.features:
+            raise pytest.UsageError(
+                f"{can.name} shows no snapshot, which level identity compares;"
+                " give --kv-level behaviour or --kv-level safety"
+            )
+        return cls(examination, given("--kv-profile"), alone=_is_alone(config))
+
+    @pytest.hookimpl
+    def pytest_report_header(self) -> str:
+        """What is checked, at the top of the run."""
+        options, can = self.examination.options, self.examination.subject.capabilities
+        return (
+            f"kvspec: {can.name} {can.version} at level {options.level},"
+            f" seed {options.seed}, profile {self.profile}"
+        )
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> None:
+        """Without paths on the command line the contract is all that is collected."""
+        if self.alone:
+            session.config.args[:] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(
+        self, session: pytest.Session, items: list[pytest.Item]
+    ) -> None:
+        """Put the tests behind those of the project; first of all hooks, so that -k sees them."""
+        tests = Tests.from_parent(session, name=NAME, nodeid=NAME, examination=self.examination)
+        items.extend(session.genitems(tests))
+
+
+def _is_alone(config: pytest.Config) -> bool:
+    """Whether `--kv-impl` was typed, and no path with it.
+
+    In `addopts` it stands for every run of the project, which then keeps its own tests.
+    """
+    typed = any(str(argument).startswith("--kv-i") for argument in config.invocation_params.args)
+    return typed and config.args_source is not pytest.Config.ArgsSource.ARGS
+
+
+class Tests(pytest.Collector):
+    """All tests of the contract."""
+
+    def __init__(self, *, examination: Examination, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.examination = examination
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """The rules in their order, then the random tests."""
+        for rule in rule_sentences():
+            if self.examination.is_wanted(rule):
+                yield RuleTest.from_parent(self, name=rule)
+        for number in range(self.examination.num_random_tests):
+            yield RandomTest.from_parent(self, name=f"random[{number}]", number=number)
+
+
+class ContractTest(pytest.Item):
+    """What both kinds share: the report instead of a traceback, and a place to show."""
+
+    parent: Tests
+
+    @property
+    def examination(self) -> Examination:
+        return self.parent.examination
+
+    @property
+    def rules_of_the_run(self) -> frozenset[str]:
+        """The rules whose own tests run too; -k and the like may have left some out."""
+        return frozenset(test.name for test in self.session.items if isinstance(test, RuleTest))
+
+    def fail_with(self, violation: Violation) -> NoReturn:
+        """Raise what becomes the report of this test."""
+        lines = violation_lines(self.examination.options, violation)
+        raise ContractBroken("\n".join(lines))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """The report; a traceback only for a defect of ours."""
+        if isinstance(excinfo.value, ContractBroken):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[PathLike[str] | str, int | None, str]:
+        """The same place as in the test's id; there is no file."""
+        return self.config.rootpath / NAME, 0, self.name
+
+
+class RuleTest(ContractTest):
+    """Whether a directed program breaks one rule."""
+
+    def runtest(self) -> None:
+        """Fail if the rule is broken; skip if a program about it did not come to its end."""
+        violation = self.examination.broken(self.name)
+        if violation is not None:
+            self.fail_with(violation)
+        reason = self.examination.why_not_checked(self.name)
+        if reason is not None:
+            pytest.skip(reason)
+        undecided = self.examination.undecided(self.name)
+        if undecided is None:
+            return
+        if undecided.violation is None:
+            pytest.skip(EXHAUSTED)
+        if undecided.violation.rule not in self.rules_of_the_run:
+            self.fail_with(undecided.violation)  # no other test of this run would show it
+        pytest.skip(f"its program ended early, at a violation of {undecided.violation.rule}")
+
+
+class RandomTest(ContractTest):
+    """Whether some of the random programs with this number break a rule."""
+
+    def __init__(self, *, number: int, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.number = number
+
+    def runtest(self) -> None:
+        """Fail with the first violation of a rule that no other test shows to be broken."""
+        known = self.examination.broken_rules & self.rules_of_the_run
+        violation, again = self.examination.random_violation(self.number, known)
+        if violation is not None:
+            self.fail_with(violation)
+        if self.examination.is_exhausted:
+            pytest.skip(EXHAUSTED)
+        if again:
+            pytest.skip(
+                f"nothing but what other tests show to be broken: {', '.join(sorted(again))}"
+            )

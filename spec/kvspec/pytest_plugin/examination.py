@@ -1,0 +1,217 @@
+"""What the tests find out: each directed program is run once in a process, and each test asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+
+from kvspec.conformance.examples import EXAMPLES, example_violation
+from kvspec.conformance.examples.bench import LeftOut
+from kvspec.conformance.fit import directed_program, random_program
+from kvspec.conformance.illegal_operations import ILLEGAL_OPERATIONS
+from kvspec.conformance.scenarios import SCENARIOS
+from kvspec.conformance.shrink import shrink
+from kvspec.conformance.steps import Program
+from kvspec.conformance.suite import Options, random_programs
+from kvspec.conformance.verdicts import Level, Violation, first_violation
+from kvspec.interface import Feature, Implementation
+from kvspec.invariants import INVARIANTS
+from kvspec.transitions import TRANSITION_INVARIANTS
+
+PATIENCE_SECONDS = 60.0
+"""After so long in programs that failed the rest is not run: a subject that hangs in each of them
+would keep the tests busy for hours."""
+
+SHRINK_SECONDS = 5.0
+SHRINKABLE_SECONDS = 1.0
+"""A program that takes longer is not made smaller."""
+
+SHADOWED = frozenset(
+    f"KV-{rule}"
+    for rule in (
+        *("CFG-2", "ERR-1", "ERR-2", "GRP-2", "GRP-7"),
+        *("HASH-1", "MGR-1", "POOL-1", "POOL-15"),
+    )
+)
+"""Rules that level safety checks in every program, without a snapshot too."""
+
+RANDOM_TESTS = (("directed", 0), ("fast", 20), ("ci", 150), ("deep", 2000))
+"""How many tests of random programs a budget has, each of one batch: fixed numbers, unlike the
+seconds of `kvspec check`, so that a test is the same on every machine. The reference takes a second
+or two for each."""
+
+WHERE_IT_COMES_UP = frozenset(
+    {"KV-POOL-11", "KV-EVT-7"} | {call.rule for call in ILLEGAL_OPERATIONS}
+)
+"""Rules that level safety checks in the programs that come to them."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a directed program or an example.
+
+    `rules`: what it is about. `lacks`: what the subject does not have and it needs; then it was not
+    run. `exhausted`: not run because others had failed for too long.
+    """
+
+    rules: tuple[str, ...]
+    violation: Violation | None = None
+    lacks: tuple[str, ...] = ()
+    exhausted: bool = False
+
+    @property
+    def came_to_its_end(self) -> bool:
+        """It was run and nothing was broken in it."""
+        return self.violation is None and not self.lacks and not self.exhausted
+
+
+class Examination:
+    """One subject under one set of options. Everything is found out when it is first asked for."""
+
+    def __init__(
+        self, subject: Implementation, oracle: Implementation, options: Options, budget: str
+    ) -> None:
+        self.subject = subject
+        self.oracle = oracle
+        self.options = options
+        self.can = subject.capabilities
+        self.hashes_matter = options.level is not Level.SAFETY
+        self.num_random_tests = dict(RANDOM_TESTS)[budget]
+        self.failing_seconds = 0.0
+
+    def is_wanted(self, rule: str) -> bool:
+        """Whether the options ask for this rule."""
+        return any(fnmatchcase(rule, pattern) for pattern in self.options.rules)
+
+    @property
+    def always_checked(self) -> frozenset[str]:
+        """Rules that level safety looks at in every program, whatever it is about."""
+        if Feature.SNAPSHOT not in self.can.features:
+            return SHADOWED
+        of_transitions = {invariant.rule for invariant in TRANSITION_INVARIANTS}
+        return SHADOWED | of_transitions | {invariant.rule for invariant in INVARIANTS}
+
+    @cached_property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """Every directed program and every example of this level."""
+        return (*self._of_programs(), *self._of_examples())
+
+    @cached_property
+    def broken_rules(self) -> frozenset[str]:
+        """What the directed programs and examples broke."""
+        return frozenset(found.violation.rule for found in self.outcomes if found.violation)
+
+    def broken(self, rule: str) -> Violation | None:
+        """The first violation of a rule, made small."""
+        for outcome in self.outcomes:
+            if outcome.violation is not None and outcome.violation.rule == rule:
+                return self._made_small(outcome.violation)
+        return None
+
+    def why_not_checked(self, rule: str) -> str | None:
+        """Why nothing directed was about a rule that is not broken, or None."""
+        about = [found for found in self.outcomes if rule in found.rules]
+        if not about:
+            always = rule in self.always_checked
+            return None if always else "nothing directed is about this rule at this level"
+        lacks = min((outcome.lacks for outcome in about), key=len)
+        if lacks:
+            return f"needs {', '.join(lacks)}: not among the capabilities"
+        decided = self.always_checked | WHERE_IT_COMES_UP
+        if self.options.level is Level.SAFETY and rule not in decided:
+            return "level safety does not decide about this rule"
+        return None
+
+    def undecided(self, rule: str) -> Outcome | None:
+        """What is about the rule and did not come to its end, or None.
+
+        For a rule that every program checks, any one that came to its end is enough.
+        """
+        could_run = [found for found in self.outcomes if not found.lacks]
+        about = [found for found in could_run if rule in found.rules]
+        short = [found for found in about if not found.came_to_its_end]
+        if about:
+            return short[0] if short else None
+        ended = any(found.came_to_its_end for found in could_run)
+        return None if ended or not could_run else could_run[0]
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Failing programs took too long to go on."""
+        return self.failing_seconds > PATIENCE_SECONDS
+
+    def random_violation(
+        self, number: int, known: Collection[str]
+    ) -> tuple[Violation | None, set[str]]:
+        """The first violation among the random programs of test `number`, made small.
+
+        Of a rule that was chosen and is not one of `known`; and which of those were broken again.
+        """
+        again: set[str] = set()
+        options = self.options
+        for program in random_programs(options.seed, number, options.budget.max_steps):
+            if self.is_exhausted:
+                break
+            fitting = random_program(
+                program, self.can, options.policy, hashes_matter=self.hashes_matter
+            )
+            violation = None if fitting is None else self._verdict(fitting)
+            if violation is None or not self.is_wanted(violation.rule):
+                continue
+            if violation.rule not in known:
+                return self._made_small(violation), again
+            again.add(violation.rule)
+        return None, again
+
+    def _of_programs(self) -> Iterator[Outcome]:
+        for program in SCENARIOS:
+            fitting, lacks = directed_program(
+                program, self.can, self.options.policy, hashes_matter=self.hashes_matter
+            )
+            if lacks or self.is_exhausted:
+                yield Outcome(program.rules, None, tuple(lacks), self.is_exhausted)
+            else:
+                yield Outcome(program.rules, self._verdict(fitting))
+
+    def _of_examples(self) -> Iterator[Outcome]:
+        for example in EXAMPLES:
+            if not example.binds_at(self.options.level):
+                continue
+            if self.is_exhausted:
+                yield Outcome(example.rules, exhausted=True)
+                continue
+            start = time.monotonic()
+            try:
+                violation = example_violation(example, self.subject, self.options.policy)
+            except LeftOut as reason:
+                yield Outcome(example.rules, lacks=(str(reason),))
+                continue
+            if violation is not None:
+                self.failing_seconds += time.monotonic() - start
+            yield Outcome(example.rules, violation)
+
+    def _verdict(self, program: Program) -> Violation | None:
+        start = time.monotonic()
+        violation = first_violation(program, self.subject, self.options.level, self.oracle)
+        if violation is not None:
+            self.failing_seconds += time.monotonic() - start
+        return violation
+
+    def _made_small(self, violation: Violation) -> Violation:
+        """The same violation by the smallest program found; the one there is if it takes long."""
+        if violation.is_example:
+            return violation
+        kind = (violation.rule, violation.name)
+        start = time.monotonic()
+
+        def fails(program: Program) -> bool:
+            again = self._verdict(program)
+            return again is not None and (again.rule, again.name) == kind
+
+        if not fails(violation.program) or time.monotonic() - start > SHRINKABLE_SECONDS:
+            return violation
+        small = self._verdict(shrink(violation.program, fails, seconds=SHRINK_SECONDS))
+        return violation if small is None else small

@@ -1,0 +1,92 @@
+"""What the tests of the plugin ask: each answer is the same in every process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import kvref
+from kvref.implementation import ReferenceImplementation
+from kvspec.config import ManagerConfig
+from kvspec.conformance.suite import Budget, Options
+from kvspec.conformance.verdicts import Level
+from kvspec.interface import Implementation, KVCacheManager
+from kvspec.pytest_plugin import examination
+from kvspec.pytest_plugin.examination import Examination
+from tests.machines.broken_pools import LeaksUnhashedBlocks
+
+REFERENCE = kvref.implementation()
+
+
+def examine(subject: Implementation, seed: int = 0) -> Examination:
+    """Short random programs, at level safety."""
+    options = Options(Level.SAFETY, Budget(0.0, 8), seed=seed)
+    return Examination(subject, REFERENCE, options, "fast")
+
+
+class Spy(ReferenceImplementation):
+    """Notes for which configurations managers were made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.configs: list[ManagerConfig] = []
+
+    def create(self, config: ManagerConfig, **options: object) -> KVCacheManager:
+        self.configs.append(config)
+        return super().create(config)
+
+
+def configs_of(number: int, *, seed: int = 0) -> list[ManagerConfig]:
+    """The configurations that random test `number` tries."""
+    spy = Spy()
+    assert examine(spy, seed).random_violation(number, ()) == (None, set())
+    return spy.configs
+
+
+def test_a_random_test_tries_the_same_programs_wherever_it_runs() -> None:
+    """Other numbers and other seeds try others."""
+    first = configs_of(3)
+    assert len(first) > 50
+    assert configs_of(3) == first
+    assert configs_of(4) != first
+    assert configs_of(3, seed=1) != first
+
+
+def test_a_random_test_repeats_nothing_that_the_test_of_a_rule_shows() -> None:
+    """But says that it saw it."""
+    found = examine(ReferenceImplementation(LeaksUnhashedBlocks))
+    violation, _ = found.random_violation(0, ())
+    assert violation is not None
+    assert violation.rule == "KV-POOL-15"
+    assert found.random_violation(0, found.broken_rules) == (None, {"KV-POOL-15"})
+
+
+@contextmanager
+def patience(seconds: float) -> Iterator[None]:
+    """How long failing programs may take all together."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(examination, "PATIENCE_SECONDS", seconds)
+        yield
+
+
+def test_when_programs_failed_for_too_long_the_others_are_not_run() -> None:
+    """And none of these counts as one that came to its end."""
+    with patience(-1.0):
+        found = examine(ReferenceImplementation(LeaksUnhashedBlocks))
+        assert all(outcome.exhausted or outcome.lacks for outcome in found.outcomes)
+        assert found.undecided("KV-POOL-11") is not None
+        assert found.undecided("KV-POOL-15") is not None
+        assert found.random_violation(0, ()) == (None, set())
+
+
+def test_a_rule_passes_only_if_something_about_it_came_to_its_end() -> None:
+    """Not when all that is about it was cut short, and not when nothing is about it."""
+    broken, right = examine(ReferenceImplementation(LeaksUnhashedBlocks)), examine(REFERENCE)
+    assert right.undecided("KV-POOL-11") is None
+    assert right.why_not_checked("KV-POOL-11") is None
+    assert right.why_not_checked("KV-POOL-15") is None  # checked in every program
+    assert broken.undecided("KV-POOL-11") is not None
+    assert right.why_not_checked("KV-POOL-6") == "level safety does not decide about this rule"
+    assert right.why_not_checked("KV-PLAN-1") is not None

@@ -1,0 +1,260 @@
+"""`pytest --kv-impl`: a test per rule, reports instead of tracebacks, and nothing without it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from tests.remote.servers import script
+from tests.source import ROOT
+
+pytest_plugins = "pytester"
+
+TWINS = """
+from kvref.block_pool import BlockPool
+from kvref.implementation import ReferenceImplementation
+
+
+class Leaks(BlockPool):
+    def release(self, blocks):
+        for block in blocks:
+            if block:
+                self.ref_counts[block] -= 1
+
+
+def leaks():
+    return ReferenceImplementation(Leaks)
+
+
+class NewestDuplicateFirst(BlockPool):
+    def register(self, block, key, num_tokens):
+        super().register(block, key, num_tokens)
+        self.cached[key] = [block, *(other for other in self.cached[key] if other != block)]
+
+
+def newest_first():
+    return ReferenceImplementation(NewestDuplicateFirst)
+
+
+class WrongWindow(ReferenceImplementation):
+    def make_hit_rate_window(self, max_requests=1000):
+        return super().make_hit_rate_window(max_requests + 1)
+
+
+def wrong_window():
+    return WrongWindow()
+"""
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> pytest.Pytester:
+    """A project with broken implementations and one test of its own."""
+    pytester.makepyfile(twins=TWINS, test_own="def test_own():\n    pass\n")
+    return pytester
+
+
+def outcomes(pytester: pytest.Pytester, *args: str) -> dict[str, str]:
+    """Each test of a run: passed, failed or skipped."""
+    pytester.runpytest_subprocess(*args, "--junitxml=junit.xml", "-p", "no:cacheprovider")
+    found = {}
+    for case in ET.parse(pytester.path / "junit.xml").getroot().iter("testcase"):
+        ends = {child.tag for child in case} & {"failure", "error", "skipped"}
+        name = f"{case.get('classname')}::{case.get('name')}"
+        found[name] = "".join(sorted(ends)) or "passed"
+    return found
+
+
+def named(found: dict[str, str], outcome: str) -> set[str]:
+    """The tests that ended so."""
+    return {name for name, ended in found.items() if ended == outcome}
+
+
+def test_without_the_option_nothing_is_imported_and_nothing_collected(
+    pytester: pytest.Pytester,
+) -> None:
+    """Also not Hypothesis; the module itself needs the standard library alone."""
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_nothing_of_it_is_here(request):
+            assert request.config.pluginmanager.hasplugin("kvspec")
+            loaded = {name for name in sys.modules if name.startswith("kvspec.")}
+            assert loaded <= {"kvspec.pytest_plugin"}
+            assert "hypothesis" not in sys.modules
+        """
+    )
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+    code = "import sys, kvspec.pytest_plugin; print(*{name.split('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        env={"PYTHONPATH": str(ROOT / "spec")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(done.stdout.split()) - sys.stdlib_module_names == {"kvspec", "__main__"}
+
+
+def test_the_reference_passes_every_test_and_xdist_changes_nothing(
+    project: pytest.Pytester,
+) -> None:
+    """One test per rule; the workers agree on all of them."""
+    options = ("--kv-impl", "kvref", "--kv-budget", "directed")
+    alone = outcomes(project, *options)
+    assert named(alone, "failure") == set()
+    assert len(named(alone, "passed")) > 80
+    assert "kvspec::KV-POOL-4" in named(alone, "passed")
+    assert outcomes(project, *options, "-n", "2") == alone
+
+
+@pytest.mark.parametrize(
+    ("factory", "rule"),
+    [("leaks", "KV-POOL-15"), ("newest_first", "KV-POOL-13"), ("wrong_window", "KV-STAT-4")],
+)
+def test_a_broken_twin_fails_the_test_of_the_rule_it_breaks(
+    project: pytest.Pytester, factory: str, rule: str
+) -> None:
+    """And no other; what its programs cut short is skipped."""
+    found = outcomes(project, "--kv-impl", f"twins:{factory}", "--kv-budget", "directed")
+    assert named(found, "failure") == {f"kvspec::{rule}"}
+
+
+def test_a_failure_is_the_report_and_no_traceback(project: pytest.Pytester) -> None:
+    """The rule and its sentence, the calls, a test to paste; others say where to look."""
+    done = project.runpytest_subprocess(
+        "--kv-impl", "twins:leaks", "--kv-budget", "directed", "--kv-rules", "KV-POOL-*", "-rs"
+    )
+    assert done.ret == pytest.ExitCode.TESTS_FAILED
+    done.stdout.fnmatch_lines(
+        [
+            "kvspec: kvref * at level identity, seed 0, profile default",
+            "KV-POOL-15  Each block but the null block is either free*",
+            "*allocate_slots(*",
+            "*leaked*",
+            "*def test_kv_pool_15():",
+            "SKIPPED*its program ended early, at a violation of KV-POOL-15",
+        ]
+    )
+    assert "Traceback" not in done.stdout.str()
+    assert "collection.py" not in done.stdout.str().partition("short test summary")[0]
+
+
+def test_a_rule_tested_alone_shows_what_cut_its_program_short(project: pytest.Pytester) -> None:
+    """Skipped, it would hide that the implementation is broken."""
+    options = ("--kv-impl", "twins:leaks", "--kv-budget", "directed")
+    done = project.runpytest_subprocess(*options, "-k", "KV-POOL-2")
+    assert done.parseoutcomes()["failed"] == 1
+    assert "skipped" not in done.parseoutcomes()
+    done.stdout.fnmatch_lines(["FAILED kvspec::KV-POOL-2 - KV-POOL-15 *"])
+
+
+def test_a_level_and_capabilities_leave_rules_out_with_the_reason(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of one block type is not asked for windows, safety does not decide on order."""
+    serve = f"{sys.executable} -m kvspec.cli serve twins:one_type"
+    more = """
+
+    def one_type():
+        import dataclasses
+        from kvspec.interface import Capabilities, Feature
+        from kvspec.specs import FullAttentionSpec
+
+        class OneType(ReferenceImplementation):
+            @property
+            def capabilities(self):
+                return dataclasses.replace(
+                    super().capabilities,
+                    spec_types=frozenset({FullAttentionSpec}),
+                    features=super().capabilities.features - {Feature.RESET},
+                )
+
+        return OneType()
+    """
+    with (project.path / "twins.py").open("a") as file:
+        file.write("\n".join(line[4:] for line in more.splitlines()))
+    options = ("--kv-budget", "directed", "--kv-level", "safety", "-rs")
+    done = project.runpytest_subprocess("--kv-impl", f"cmd:{serve}", *options)
+    assert done.ret == 0
+    done.stdout.fnmatch_lines_random(
+        [
+            "SKIPPED*: needs ChunkedLocalAttentionSpec: not among the capabilities",
+            "SKIPPED*: needs reset: not among the capabilities",
+            "SKIPPED*: level safety does not decide about this rule",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [("time.sleep(60)", "no answer within 2 s"), ("sys.exit(3)", "ended with exit status 3")],
+)
+def test_a_server_that_hangs_or_dies_fails_a_test_in_time(
+    project: pytest.Pytester, fault: str, says: str
+) -> None:
+    """Each call ends after its time, others are not begun after a while (here a second), and
+    nothing that was not run counts as passed."""
+    project.makeconftest(
+        "from kvspec.pytest_plugin import examination\nexamination.PATIENCE_SECONDS = 1.0"
+    )
+    name = script(project.path, f"until('create_manager')\n{fault}", timeout_s=2.0)
+    options = ("--kv-impl", name, "--kv-budget", "directed", "--kv-level", "safety")
+    done = project.runpytest_subprocess(*options, timeout=60)
+    assert done.ret == pytest.ExitCode.TESTS_FAILED
+    assert done.parseoutcomes().keys() == {"failed", "skipped"}
+    done.stdout.fnmatch_lines([f"*{says}*", "FAILED kvspec::KV-ERR-1*"])
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--kv-impl", "nowhere"), "unknown implementation 'nowhere'"),
+        (("--kv-impl", "cmd:no-such-program"), "can't be started"),
+        (("--kv-impl", "kvref", "--kv-rules", "KV-NONE-*"), "no rule fits KV-NONE-*"),
+        (("--kv-impl", "kvref", "--kv-profile", "absent.toml"), "absent.toml"),
+        (("--kv-impl", "kvref", "--kv-level", "high"), "invalid choice: 'high'"),
+    ],
+)
+def test_what_cannot_be_checked_is_one_line_and_exit_code_4(
+    pytester: pytest.Pytester, args: tuple[str, ...], says: str
+) -> None:
+    """As for every wrong option of pytest; the same with workers."""
+    done = pytester.runpytest_subprocess(*args, "-n", "2")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines([f"*{says}*"])
+    assert "Traceback" not in done.stderr.str() + done.stdout.str()
+
+
+def test_without_hypothesis_the_line_that_installs_it_is_shown(pytester: pytest.Pytester) -> None:
+    """The option is there in any case, for the plugin needs nothing."""
+    pytester.makeconftest("import sys\nsys.modules['hypothesis'] = None")
+    done = pytester.runpytest_subprocess("--kv-impl", "kvref", "-p", "no:hypothesispytest")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(
+        ["ERROR: --kv-impl needs hypothesis*pip install 'kvspec?conformance?'"]
+    )
+
+
+def test_without_paths_the_contract_is_all_there_is(project: pytest.Pytester) -> None:
+    """With a path its tests run too; in addopts the option adds to what a project has."""
+    options = ("--kv-impl", "kvref", "--kv-budget", "directed", "--kv-rules", "KV-POOL-4")
+    assert set(outcomes(project, *options)) == {"kvspec::KV-POOL-4"}
+    both = {"kvspec::KV-POOL-4", "test_own::test_own"}
+    assert set(outcomes(project, *options, "test_own.py")) == both
+    project.makeini("[pytest]\naddopts = " + " ".join(options))
+    assert set(outcomes(project)) == both
+
+
+def test_the_options_are_those_of_the_command(project: pytest.Pytester) -> None:
+    """Levels and budgets have one list of names each, whoever asks."""
+    from kvspec import pytest_plugin
+    from kvspec.conformance.suite import BUDGETS
+    from kvspec.conformance.verdicts import Level
+    from kvspec.pytest_plugin.examination import RANDOM_TESTS
+
+    assert tuple(Level) == pytest_plugin.LEVELS
+    assert tuple(dict(BUDGETS)) == tuple(dict(RANDOM_TESTS)) == pytest_plugin.BUDGETS
