@@ -20,7 +20,7 @@ VERSION = 1
 """The version of planning files, and of traces that need nothing of a later one."""
 
 START_VERSION = 2
-"""The version of traces that start from a state or leave something uncompared."""
+"""The version of traces that start from a state, leave something uncompared or have a finding."""
 
 UNCOMPARED = ("result", "state")
 """What an operation may leave uncompared."""
@@ -76,11 +76,21 @@ class Header:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """A rule that a checker found broken after an operation, in words for people."""
+
+    rule: str
+    expected: str
+    observed: str
+
+
+@dataclass(frozen=True)
 class Operation:
     """One call and what came of it: a result, or the error it `raises`.
 
     `uncompared`: what a replay leaves uncompared, `result` (it holds what was queued before the
-    start) or `state` (nobody looked). `line` is where it stands in its file (0: not from a file).
+    start) or `state` (nobody looked). `finding`: what a checker found wrong after it. `line` is
+    where it stands in its file (0: not from a file).
     """
 
     index: int
@@ -94,6 +104,7 @@ class Operation:
     quirks: tuple[str, ...] = ()
     line: int = 0
     uncompared: tuple[str, ...] = ()
+    finding: Finding | None = None
 
 
 @dataclass(frozen=True)

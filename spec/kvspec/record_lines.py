@@ -6,7 +6,7 @@ Decoding checks every member; a problem is a FormatError that names file, line a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from kvspec._json import (
@@ -24,6 +24,7 @@ from kvspec._json import (
     optional,
     real,
     shown,
+    structure,
     text,
 )
 from kvspec.codec import decode_manager_config, encode_manager_config
@@ -36,6 +37,7 @@ from kvspec.record import (
     TRACE_FORMAT,
     UNCOMPARED,
     VERSION,
+    Finding,
     Footer,
     Header,
     Observed,
@@ -144,6 +146,9 @@ def decode_operation(value: object, where: Where, header: Header, index: int) ->
     uncompared: list[str] = []
     if header.version >= START_VERSION and "uncompared" in value:
         uncompared = list_of(_one_of(UNCOMPARED))(value["uncompared"], where.member("uncompared"))
+    finding = None
+    if header.version >= START_VERSION and "finding" in value:
+        finding = Finding(**_FINDING(value["finding"], where.member("finding")))
     observed = {key: item for key, item in value.items() if key in _OBSERVED_MEMBERS}
     required: dict[str, Check[Any]] = {"i": integer, "op": text, "args": anything}
     if shape.on_request:
@@ -175,6 +180,7 @@ def decode_operation(value: object, where: Where, header: Header, index: int) ->
         quirks=tuple(found.get("quirks", ())),
         line=where.line or 0,
         uncompared=tuple(uncompared),
+        finding=finding,
     )
 
 
@@ -186,7 +192,8 @@ _OBSERVED_MEMBERS = (
     "state_sha256",
     "state_parts",
 )
-_OBSERVED_OR_NOT = (*_OBSERVED_MEMBERS, "uncompared")
+_OBSERVED_OR_NOT = (*_OBSERVED_MEMBERS, "uncompared", "finding")
+_FINDING = structure({"rule": text, "expected": text, "observed": text})
 
 
 def _decode_observed(
@@ -314,6 +321,8 @@ def encode_operation(operation: Operation) -> dict[str, Any]:
     line.update(_encode_observed(operation.observed))
     if operation.uncompared:
         line["uncompared"] = list(operation.uncompared)
+    if operation.finding is not None:
+        line["finding"] = asdict(operation.finding)
     if operation.quirks:
         line["quirks"] = list(operation.quirks)
     return line

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -17,6 +19,9 @@ from kvspec.cli._support import (
 )
 from kvspec.discovery import find_implementation
 from kvspec.profile import find_profile
+
+if TYPE_CHECKING:
+    from kvspec.conformance.evidence import Written
 
 
 @click.command()
@@ -46,8 +51,23 @@ from kvspec.profile import find_profile
 @click.option(
     "--oracle", default="kvref", show_default=True, metavar="IMPL", help="What to compare with."
 )
-@click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE")
-@click.option("--junit", "junit_path", type=click.Path(path_type=Path), metavar="FILE")
+@click.option(
+    "--records",
+    "records_path",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write each violation as a record there, for kvspec golden, view, shrink and redact.",
+)
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write a report."
+)
+@click.option(
+    "--junit",
+    "junit_path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a report with one test case per rule, as CI systems read it.",
+)
 def command(
     name: str,
     level: str,
@@ -56,6 +76,7 @@ def command(
     rules: tuple[str, ...],
     seed: int,
     oracle: str,
+    records_path: Path | None,
     json_path: Path | None,
     junit_path: Path | None,
 ) -> int:
@@ -66,6 +87,7 @@ def command(
     `conformance`. Exit code 0: no rule is broken, 1: some are, 2: it could not run.
     """
     require_extra("hypothesis", "conformance")
+    from kvspec.conformance import evidence
     from kvspec.conformance import report as reports
     from kvspec.conformance.suite import BUDGETS, Options, Suite, rule_sentences
     from kvspec.conformance.verdicts import Level
@@ -95,15 +117,29 @@ def command(
             lambda phase, share: bars.update(bar, description=phase, completed=share),
         )
         result = suite.run()
+    remarks: list[str] = []
+    if records_path is not None:
+        written = evidence.write_records(result, subject, reference, records_path)
+        remarks = [remark(each, name) for each in written]
     if json_path is not None:
         write_json(reports.to_json(result), json_path)
     if junit_path is not None:
         write_whole(junit_path, reports.to_junit(result))
     if str(json_path) != "-":
         output = output_console()
-        for line in reports.text_lines(result):
+        for line in reports.text_lines(result, remarks):
             output.print(line, markup=False, soft_wrap=True)
     return 0 if result.conforms else 1
+
+
+def remark(written: Written, name: str) -> str:
+    """One line about the record of a violation, with the command that shows it."""
+    if written.path is None:
+        return f"none: {written.reason}"
+    path = shlex.quote(str(written.path))
+    if written.is_replayable:
+        return f"kvspec golden {path} --impl {shlex.quote(name)}"
+    return f"kvspec view {path} -o {shlex.quote(str(written.path.with_suffix('.html')))}"
 
 
 def _fits(rule: str, patterns: tuple[str, ...]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kvspec.conformance.pasted import example_test, program_test
@@ -22,16 +22,22 @@ def chosen_rules(report: Report) -> dict[str, str]:
     }
 
 
-def text_lines(report: Report) -> Iterator[str]:
-    """The report for a reader: every violation, then what was covered, then the verdict."""
-    for violation in report.violations:
-        yield from violation_lines(report.options, violation)
+def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
+    """The report for a reader: every violation, then what was covered, then the verdict.
+
+    `remarks`: one line for each violation, where it was recorded for instance.
+    """
+    for number, violation in enumerate(report.violations):
+        remark = remarks[number] if number < len(remarks) else ""
+        yield from violation_lines(report.options, violation, remark)
         yield ""
     yield f"directed programs  {report.directed}"
     yield f"random programs    {report.random}"
     if report.left_out:
         lacks = sorted({lack for reasons in report.left_out.values() for lack in reasons})
         yield f"left out           {len(report.left_out)} directed, for lack of {', '.join(lacks)}"
+    if report.unseen:
+        yield f"not seen           {', '.join(report.unseen)}: the subject shows no snapshot"
     if report.missed:
         yield f"never came up      {', '.join(report.missed)}"
     broken = sorted({violation.rule for violation in report.violations})
@@ -42,7 +48,7 @@ def text_lines(report: Report) -> Iterator[str]:
     yield f"{len(chosen_rules(report)) - len(broken)} rules unbroken, {len(broken)} broken"
 
 
-def violation_lines(options: Options, violation: Violation) -> Iterator[str]:
+def violation_lines(options: Options, violation: Violation, remark: str = "") -> Iterator[str]:
     """One violation: the rule, the calls that lead there, what went wrong, and a test to paste."""
     yield f"{violation.rule}  {rule_sentences().get(violation.rule, '')}"
     told = violation.operations
@@ -55,6 +61,8 @@ def violation_lines(options: Options, violation: Violation) -> Iterator[str]:
     expected, observed = said(violation)
     yield f"  expected  {expected}"
     yield f"  observed  {observed}"
+    if remark:
+        yield f"  record    {remark}"
     yield "  as a test:"
     yield from (f"    {line}".rstrip() for line in test_of(options, violation).splitlines())
 
@@ -100,6 +108,7 @@ def to_json(report: Report) -> dict[str, Any]:
         ],
         "directed": report.directed,
         "random": report.random,
+        "unseen": list(report.unseen),
         "left_out": {name: list(lacks) for name, lacks in report.left_out.items()},
         "situations": dict(report.situations),
         "missed": list(report.missed),

@@ -28,6 +28,9 @@ from kvspec.policy import Policy
 
 BATCH = 100
 
+UNSEEN = ("the order of the free queue", "cached keys and counts", "events against keys")
+"""What nobody sees of a subject without Feature.SNAPSHOT."""
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -68,7 +71,8 @@ class Report:
 
     `violations`: the first, shrunk, of each broken (rule, check). `directed`, `random`: programs
     run. `left_out`: directed programs that need what the subject does not have, and what that is.
-    `situations`: how often each came up; `missed`: never.
+    `unseen`: what could not be checked for lack of a snapshot. `situations`: how often each came
+    up; `missed`: never.
     """
 
     subject: str
@@ -79,6 +83,7 @@ class Report:
     left_out: Mapping[str, tuple[str, ...]]
     situations: Counter[str]
     seconds: float
+    unseen: tuple[str, ...] = ()
 
     @property
     def conforms(self) -> bool:
@@ -158,6 +163,7 @@ class Suite:
             self.left_out,
             self.situations,
             time.monotonic() - start,
+            () if Feature.SNAPSHOT in self.can.features else UNSEEN,
         )
 
     def _directed(self) -> None:

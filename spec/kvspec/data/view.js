@@ -137,7 +137,10 @@ function showOperation(frame, before) {
 
 function violationBox() {
   const box = make("div", undefined, "violation");
-  box.append(make("strong", `Violation: ${record.replayed_on} does not do what the record says`));
+  const what = record.violation.rule
+    ? `${record.violation.rule} is broken here`
+    : `${record.replayed_on} does not do what the record says`;
+  box.append(make("strong", `Violation: ${what}`));
   box.append(make("pre", record.violation.text));
   return box;
 }
@@ -344,8 +347,12 @@ function showHead() {
     const where = record.violation.operation;
     const at = where < 0 ? "when the manager is built" : `at operation ${where}`;
     const away = violationIsHere ? "" : ", which is not on this page";
-    notes.push(make("p", `${record.replayed_on} parts from this record ${at}${away}.`, "violation"));
-  } else if (record.replayed_on) {
+    const who = record.violation.rule
+      ? `A checker found ${record.violation.rule} broken`
+      : `${record.replayed_on} parts from this record`;
+    notes.push(make("p", `${who} ${at}${away}.`, "violation"));
+  }
+  if (record.replayed_on && (!record.violation || record.violation.rule)) {
     notes.push(make("p", `Replayed on ${record.replayed_on}: no difference was found.`, "note"));
   }
   byId("notes").replaceChildren(...notes);

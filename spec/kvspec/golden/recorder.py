@@ -33,8 +33,9 @@ class Recorder:
         *,
         scenario: str = "",
         seed: int = 0,
+        check_invariants: bool = True,
     ) -> None:
-        manager = implementation.create(config, check_invariants=True)
+        manager = implementation.create(config, check_invariants=check_invariants)
         self._player = Player(implementation, manager)
         self._view = look(manager)
         is_small = Header(manager.config, manager.none_hash, None).is_small

@@ -54,11 +54,13 @@ class Frame:
 class Violation:
     """The operation (-1: building the manager) at which an implementation parts from the record.
 
-    `text` says what was expected and what came instead.
+    `text` says what was expected and what came instead. `rule`: it is a finding of the record
+    itself, of a checker that found this rule broken.
     """
 
     operation: int
     text: str
+    rule: str | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ def load(
                 " shown. --impl shows the states of an implementation instead."
             )
         frames.fold(header, operations, violation)
+    violation = violation or _finding(operations[: frames.count - 1])
     if not frames.count:
         reason = violation.text if violation is not None else "the implementation shows none"
         raise NotShownError(f"{path}: no state to show: {reason}")
@@ -165,6 +168,15 @@ def _header(path: Path, implementation: Implementation | None) -> Header:
 def _violation(mismatch: Mismatch | None) -> Violation | None:
     # Line 1 is the header, operation 0 stands on line 2.
     return None if mismatch is None else Violation(mismatch.line - 2, mismatch.render())
+
+
+def _finding(operations: list[Operation]) -> Violation | None:
+    """The last finding of a record."""
+    for operation in reversed(operations):
+        if (found := operation.finding) is not None:
+            text = f"expected {found.expected}\nobserved {found.observed}"
+            return Violation(operation.index, text, found.rule)
+    return None
 
 
 class _Frames:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -56,7 +57,7 @@ def content(recording: Recording) -> dict[str, Any]:
         "caching": header.config.enable_caching,
         "num_operations": recording.num_operations,
         "replayed_on": recording.replayed_on,
-        "violation": violation and {"operation": violation.operation, "text": violation.text},
+        "violation": violation and asdict(violation),
         "notes": list(recording.notes),
         "lives": recording.lives,
         "frames": list(_frames(recording)),
