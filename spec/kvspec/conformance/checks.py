@@ -156,6 +156,8 @@ RULE_OF_OPERATION: Mapping[str, str] = {
     "take_new_block_ids": "KV-MGR-16",
     "new_step_starts": "KV-MGR-19",
     "make_prefix_cache_stats": "KV-STAT-1",
+    "cache_partial_block": "KV-PART-1",
+    "take_residency_samples": "KV-STAT-7",
 }
 
 RULE_OF_STATE: Mapping[str, str] = {
@@ -165,6 +167,18 @@ RULE_OF_STATE: Mapping[str, str] = {
     "req_blocks": "KV-GRP-1",
     "num_cached_block": "KV-GRP-11",
 }
+
+
+RULE_OF_MEMBER: Mapping[str, str] = {
+    "requests": "KV-MAMBA-9",
+    "block_keys": "KV-PART-2",
+    "covered_tokens": "KV-PART-3",
+    "popped_blocks": "KV-MGR-13",
+    "new_block_ids": "KV-GRP-10",
+    "step_keys": "KV-MAMBA-2",
+    "reserved_blocks": "KV-FULL-8",
+}
+"""What a snapshot shows besides the state of records, and what differs if the state does not."""
 
 
 class CompareCheck:
@@ -197,6 +211,10 @@ class CompareCheck:
             order = (done.oracle_after.dup_order, done.after.dup_order)
             if order[0] != order[1]:
                 self._differ("KV-POOL-13", f"order of duplicates after {done.name}", *order)
+            for name, rule in RULE_OF_MEMBER.items():
+                theirs, ours = (getattr(v.snapshot, name) for v in (done.oracle_after, done.after))
+                if theirs != ours:
+                    self._differ(rule, f"{name} after {done.name}", theirs, ours)
 
     def after_step(self, runner: Runner) -> None:
         """Events are compared by `EventCheck`, which takes them from both sides."""
@@ -262,6 +280,8 @@ def _without_ids(name: str, result: Any) -> Any:
         return {"blocks": _null_pattern(result["blocks"]), "unhashed": unhashed}
     if name in ("pop_blocks_for_free", "take_new_block_ids"):
         return len(result)
+    if name == "take_residency_samples":  # which blocks are taken again is a policy
+        return None
     return result
 
 

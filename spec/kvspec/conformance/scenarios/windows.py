@@ -18,6 +18,8 @@ BEGIN = (Arrive(prompt(40)), Admit(), NewStep(), Release(again=True))
 HITS: tuple[Program, ...] = (
     story("the rightmost run that is long enough", ("KV-SW-2", "KV-SW-3"), roomy(window(6, 4)),
           *BEGIN, *only(0, (0, 2, 3, 5, 8), 10), Admit(), Ask(), Run()),
+    story("a run of one block is enough for a window of five", ("KV-SW-2",), roomy(window(5, 4)),
+          *BEGIN, *only(0, (0, 3, 6), 10), Admit(), Ask(), Run()),
     story("a run with the block that is dropped", ("KV-SW-2", "KV-SW-5"),
           roomy(window(6, 4), use_eagle=True), *BEGIN, *only(0, (0, 2, 3, 5, 6, 7), 10), Admit(),
           Ask(), Run()),
