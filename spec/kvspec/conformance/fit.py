@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from kvspec.config import ManagerConfig
+from kvspec.config import KVCacheGroup, ManagerConfig
 from kvspec.conformance import steps as st
 from kvspec.conformance.illegal_operations import ILLEGAL_OPERATIONS
 from kvspec.interface import Capabilities, Feature
@@ -57,6 +57,7 @@ def features_of_config(config: ManagerConfig) -> set[Feature]:
         Feature.CONTEXT_PARALLEL: config.dcp_world_size * config.pcp_world_size > 1,
         Feature.RETENTION: config.retention_interval_tokens is not None,
         Feature.ADMISSION: config.watermark > 0,
+        Feature.RESIDENCY: config.residency_sample_rate > 0,
     }
     return {feature for feature, wanted in needed.items() if wanted}
 
@@ -67,6 +68,9 @@ def lacking(config: ManagerConfig, can: Capabilities, *, hashes_matter: bool) ->
     found = sorted(cls.__name__ for cls in types - can.spec_types)
     if config.hash_function not in can.hash_functions and (hashes_matter or can.hash_functions):
         found.append(config.hash_function)
+    sizes = [group.spec.block_size for group in config.kv_cache.groups]
+    if min(sizes, default=can.min_block_size_tokens) < can.min_block_size_tokens:
+        found.append(f"blocks of {min(sizes)}")
     return found + sorted(features_of_config(config) - can.features)
 
 
@@ -125,6 +129,19 @@ def _needs_of_arrival(step: st.Arrive) -> Needs:
         yield Feature.PROMPT_EMBEDDINGS, replace(step, embedded=None)
     if step.skip_reading:
         yield Feature.SKIP_READING, replace(step, skip_reading=False)
+    if step.embedded is not None:
+        yield Feature.PROMPT_EMBEDDINGS, replace(step, embedded=None)
+
+
+def _needs_of_run(step: st.Run) -> Needs:
+    if step.drafts:
+        yield Feature.DRAFTING, replace(step, drafts=(), accepted=0)
+    if step.ahead or step.lookahead_tokens:
+        yield Feature.DRAFTING, replace(step, ahead=False, lookahead_tokens=0)
+    if step.external_tokens:
+        yield Feature.EXTERNAL_TOKENS, replace(step, external_tokens=0)
+    if step.delayed:
+        yield Feature.DELAYED_CACHING, replace(step, delayed=False)
 
 
 def _needs_of_admission(step: st.Admit) -> Needs:
@@ -193,6 +210,13 @@ def _without_switches(
     )
 
 
+def _with_blocks_of(group: KVCacheGroup, min_tokens: int) -> KVCacheGroup:
+    """The group with blocks that are not too small."""
+    if group.spec.block_size >= min_tokens:
+        return group
+    return replace(group, spec=replace(group.spec, block_size=min_tokens))
+
+
 def _cut(config: ManagerConfig, can: Capabilities) -> ManagerConfig:
     """The configuration without the groups and options that are lacking."""
     has = can.features
@@ -207,11 +231,13 @@ def _cut(config: ManagerConfig, can: Capabilities) -> ManagerConfig:
         groups = [replace(first, spec=spec, is_eagle_group=False)]
     if Feature.MULTIPLE_GROUPS not in has:
         groups = groups[:1]
+    groups = [_with_blocks_of(group, can.min_block_size_tokens) for group in groups]
     return replace(
         config,
         kv_cache=replace(config.kv_cache, groups=tuple(groups)),
         enable_caching=config.enable_caching and Feature.PREFIX_CACHING in has,
         use_eagle=config.use_eagle and Feature.EAGLE in has,
+        residency_sample_rate=config.residency_sample_rate if Feature.RESIDENCY in has else 0.0,
         watermark=config.watermark if Feature.ADMISSION in has else 0.0,
         dcp_world_size=config.dcp_world_size if Feature.CONTEXT_PARALLEL in has else 1,
         pcp_world_size=config.pcp_world_size if Feature.CONTEXT_PARALLEL in has else 1,

@@ -1,4 +1,4 @@
-"""What programs play besides the operations of records: partial entries, samples, embeddings."""
+"""What programs play besides the operations of records: residency samples, embeddings."""
 
 from __future__ import annotations
 
@@ -45,11 +45,6 @@ def _new_embedded_request(player: Player, name: str, args: Mapping[str, Any]) ->
     return {"num_tokens": request.num_tokens, "block_hashes": hashes}
 
 
-def _cache_partial_block(player: Player, name: str, args: Mapping[str, Any]) -> Any:
-    request = player.requests[name]
-    return player.manager.cache_partial_block(request, args["group"], args["num_tokens"])
-
-
 def _take_residency_samples(player: Player, name: str, args: Mapping[str, Any]) -> Any:
     """How often each life was touched: times are those of a real clock."""
     samples = player.manager.take_residency_samples()
@@ -59,7 +54,6 @@ def _take_residency_samples(player: Player, name: str, args: Mapping[str, Any]) 
 MORE_PLAYS: Mapping[str, Callable[[Player, str, Mapping[str, Any]], Any]] = MappingProxyType(
     {
         "new_embedded_request": _new_embedded_request,
-        "cache_partial_block": _cache_partial_block,
         "take_residency_samples": _take_residency_samples,
     }
 )
