@@ -9,6 +9,7 @@ from typing import Any
 
 from kvspec.conformance.pasted import example_test, program_test
 from kvspec.conformance.suite import Options, Report, rule_sentences
+from kvspec.conformance.unobservable import UNOBSERVABLE
 from kvspec.conformance.verdicts import Violation
 from kvspec.conformance.words import operation_text
 
@@ -20,6 +21,12 @@ def chosen_rules(report: Report) -> dict[str, str]:
         for rule, sentence in rule_sentences().items()
         if any(fnmatch.fnmatchcase(rule, pattern) for pattern in report.options.rules)
     }
+
+
+def unobservable(report: Report) -> dict[str, str]:
+    """The rules that the run was about and could not check from outside, each with the reason."""
+    chosen = chosen_rules(report)
+    return {rule: reason for rule, reason in UNOBSERVABLE.items() if rule in chosen}
 
 
 def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
@@ -40,12 +47,15 @@ def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
         yield f"not seen           {', '.join(report.unseen)}: the subject shows no snapshot"
     if report.missed:
         yield f"never came up      {', '.join(report.missed)}"
+    hidden = unobservable(report)
+    yield from (f"cannot be checked  {rule}: {reason}" for rule, reason in hidden.items())
     broken = sorted({violation.rule for violation in report.violations})
     verdict = "conforms" if report.conforms else "does not conform"
     name = report.options.name
     name += "" if report.subject in name else f" ({report.subject})"
     yield f"{name} {verdict} at level {report.options.level}"
-    yield f"{len(chosen_rules(report)) - len(broken)} rules unbroken, {len(broken)} broken"
+    unbroken = len(chosen_rules(report)) - len(hidden) - len(broken)
+    yield f"{unbroken} rules unbroken, {len(broken)} broken"
 
 
 def violation_lines(options: Options, violation: Violation, remark: str = "") -> Iterator[str]:
@@ -112,6 +122,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "left_out": {name: list(lacks) for name, lacks in report.left_out.items()},
         "situations": dict(report.situations),
         "missed": list(report.missed),
+        "unobservable": unobservable(report),
         "seconds": round(report.seconds, 3),
     }
 
