@@ -1,0 +1,164 @@
+"""Each check of the state machines, alone, on a program that its broken manager fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import kvref
+from kvref.implementation import ReferenceImplementation
+from kvref.manager import ReferenceManager
+from kvspec.conformance.accounts import AccountCheck
+from kvspec.conformance.checks import EventCheck
+from kvspec.conformance.illegal_operations import ILLEGAL_OPERATIONS
+from kvspec.conformance.longest_hit import LongestHitCheck, full_attention_hit
+from kvspec.conformance.performing import perform
+from kvspec.conformance.runner import Check, Runner
+from kvspec.conformance.scenarios.single import SINGLE_SCENARIOS, configure, full
+from kvspec.conformance.single_group import SingleGroupCheck
+from kvspec.conformance.steps import (
+    Admit,
+    Arrive,
+    Break,
+    EvictIds,
+    GiveUp,
+    NewStep,
+    Program,
+    Release,
+    Reset,
+    ReturnPopped,
+    Run,
+    Step,
+    Take,
+)
+from kvspec.errors import InvariantViolation
+from kvspec.interface import Implementation
+from tests.machines import broken_managers as broken
+from tests.machines import broken_pools
+from tests.machines.broken_managers import WithManager
+
+A = (1, 2, 3, 4, 5)
+
+
+def hit_check() -> LongestHitCheck:
+    return LongestHitCheck(full_attention_hit, rule="KV-FULL-2")
+
+
+MAKERS: dict[str, Callable[[], Check]] = {
+    "accounts": AccountCheck,
+    "hit": hit_check,
+    "allocation": SingleGroupCheck,
+    "events": EventCheck,
+}
+ADMITTED = (Arrive(A), Admit())
+AGAIN = (*ADMITTED, Release(), Arrive(A), Admit(), Take())
+REFUSED = (*ADMITTED, Release(), Arrive((9,) * 20), Admit())
+
+
+def run(implementation: Implementation, check: str, *steps: Step) -> None:
+    """A program on 7 blocks of 2 tokens, and nothing but one check."""
+    runner = Runner(Program(configure(8, full()), steps), implementation)
+    runner.checks = [MAKERS[check]()]
+    perform(runner, steps)
+
+
+MANAGERS: list[tuple[str, type[ReferenceManager], str, tuple[Step, ...]]] = [
+    ("accounts", broken.CountsOneBlockMore, "KV-POOL-15", ADMITTED),
+    ("accounts", broken.NeverInUse, "KV-POOL-12", ADMITTED),
+    ("accounts", broken.CountsLookUpsTwice, "KV-STAT-1", AGAIN),
+    ("accounts", broken.SaysItReset, "KV-POOL-11", (*ADMITTED, Reset())),
+    ("accounts", broken.KeepsKeysAtAReset, "KV-POOL-11", (*ADMITTED, Release(), Reset())),
+    ("accounts", broken.RefusalEvicts, "KV-MGR-7", REFUSED),
+    ("accounts", broken.FreesInListOrder, "KV-POOL-7", (*ADMITTED, Release())),
+    ("accounts", broken.PopsInReverse, "KV-MGR-13", (*ADMITTED, Release(later=True))),
+    ("accounts", broken.EvictsNothing, "KV-POOL-10", (*ADMITTED, EvictIds((1, 0)))),
+    ("hit", broken.HitsOneBlockLess, "KV-FULL-2", AGAIN),
+    ("hit", broken.SaysOneTokenLess, "KV-MGR-1", AGAIN),
+    ("allocation", broken.RefusesTheLastBlock, "KV-MGR-7", (Arrive((9,) * 14), Admit())),
+    ("allocation", broken.AnswersInReverse, "KV-MGR-3", ADMITTED),
+    ("events", broken.SilentlyCaching, "KV-EVT-7", ADMITTED),
+]
+
+
+@pytest.mark.parametrize(
+    ("check", "manager", "rule", "steps"), MANAGERS, ids=[case[1].__name__ for case in MANAGERS]
+)
+def test_a_check_sees_a_broken_manager(
+    check: str, manager: type[ReferenceManager], rule: str, steps: tuple[Step, ...]
+) -> None:
+    """And cites the rule; the reference passes the same program."""
+    run(kvref.implementation(), check, *steps)
+    with pytest.raises(InvariantViolation) as caught:
+        run(WithManager(manager), check, *steps)
+    assert caught.value.rule == rule
+
+
+def test_a_block_that_is_never_given_back_is_missed_at_the_end() -> None:
+    """It is counted as in use, so only the idle pool shows it."""
+    steps = (Arrive(A), GiveUp(), NewStep())
+    run(kvref.implementation(), "accounts", *steps)
+    with pytest.raises(InvariantViolation, match="free once idle"):
+        run(WithManager(broken.TakesABlockEachStep), "accounts", *steps)
+
+
+def test_a_deferred_free_is_one_release() -> None:
+    """Two unhashed blocks: together they keep their order in front of the queue."""
+    config = configure(8, full(), enable_caching=False)
+    steps = (Arrive(A), Admit(), Release(later=True), ReturnPopped(9))
+    runner = Runner(Program(config, steps), WithManager(broken.FreesOneByOne))
+    runner.checks = [AccountCheck()]
+    with pytest.raises(InvariantViolation) as caught:
+        perform(runner, steps)
+    assert caught.value.rule == "KV-POOL-6"
+
+
+@pytest.mark.parametrize(
+    "implementation", [broken.ForgetsAHash(), broken.HashesTheGrowthTwice()], ids=type
+)
+def test_hashes_are_counted(implementation: ReferenceImplementation) -> None:
+    """Of the prompt, and of what grows."""
+    with pytest.raises(InvariantViolation) as caught:
+        run(implementation, "accounts", *ADMITTED, Run(), Run())
+    assert caught.value.rule == "KV-HASH-4"
+
+
+def test_blocks_come_from_the_front() -> None:
+    """A pool that takes from the back."""
+    subject = ReferenceImplementation(broken_pools.TakesFromTheBack)
+    with pytest.raises(InvariantViolation) as caught:
+        run(subject, "allocation", *ADMITTED)
+    assert caught.value.rule == "KV-POOL-3"
+
+
+def test_a_request_that_must_not_read_hits_nothing() -> None:
+    """Neither in the enumeration nor in the statistics."""
+    steps = (*ADMITTED, Release(), Arrive(A, skip_reading=True), Admit(), Take())
+    for check in ("hit", "accounts"):
+        run(kvref.implementation(), check, *steps)
+
+
+@pytest.mark.parametrize(
+    ("manager", "name", "found"),
+    [
+        (broken.EvictsUntilTheError, "evict outside the pool", "errors_change_nothing"),
+        (broken.NeverSkipsBelowZero, "skip below zero", "illegal_calls_raise"),
+        (broken.FailsItsAudit, "skip below zero", "audited"),
+    ],
+)
+def test_an_illegal_call_that_does_something_is_seen(
+    manager: type[ReferenceManager], name: str, found: str
+) -> None:
+    """Also one that is half done; a broken invariant is no typed error."""
+    call = [illegal.name for illegal in ILLEGAL_OPERATIONS].index(name)
+    with pytest.raises(InvariantViolation) as caught:
+        run(WithManager(manager), "accounts", *ADMITTED, Break(call=call))
+    assert caught.value.invariant == found
+
+
+def test_each_illegal_call_has_a_story_of_its_own() -> None:
+    """No two calls have one name, and none is left out."""
+    names = [illegal.name for illegal in ILLEGAL_OPERATIONS]
+    assert len(set(names)) == len(names)
+    told = {program.name for program in SINGLE_SCENARIOS}
+    assert {f"illegal: {name}" for name in names} <= told
