@@ -31,6 +31,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("plan", "Show how a model's cache is laid out, and what it holds."),
     Entry("replay", "Replay a request trace and report hits, evictions, usage."),
     Entry("serve", "Offer an implementation over stdin and stdout, for `--impl cmd:…`."),
+    Entry("shrink", "Make a record smaller that an implementation fails."),
     Entry("view", "Make a page that shows a record step by step: blocks, requests, free queue."),
 )
 

@@ -33,6 +33,13 @@ class Candidate:
         return isinstance(self.header, PlanningHeader)
 
 
+def named_record(record: Path) -> Path:
+    """The file of a record, which may be named as one of those that kvspec brings along."""
+    shipped = shipped_records() / f"{record.name}.jsonl"
+    named = len(record.parts) == 1 and not record.exists() and shipped.exists()
+    return shipped if named else record
+
+
 def shipped_records() -> Path:
     """The folder of the records that are part of the package."""
     return Path(str(files("kvspec").joinpath("data", "records")))
