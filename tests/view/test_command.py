@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from kvspec.cli import main
+from kvspec.policy import Policy
+from tests.golden.test_profile import HEAD, played_with, profile_file
 from tests.view.records import LARGE, SMALL, with_wrong_answer
 
 
@@ -67,3 +69,17 @@ def test_a_place_that_can_not_be_written_is_named(
     target = tmp_path / "nowhere" / "page.html"
     assert main(["view", str(SMALL), "-o", str(target)]) == 2
     assert str(target) in capsys.readouterr().err
+
+
+def test_a_record_without_a_policy_is_replayed_under_the_profile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A release to the back differs under the usual profile only."""
+    record = str(played_with(Policy(unhashed_freed_to="back"), tmp_path))
+    mine = str(profile_file(tmp_path, HEAD + '[policy]\nunhashed_freed_to = "back"\n'))
+    call = ["view", record, "--impl", "kvref", "-o", str(tmp_path / "page.html")]
+    assert main(call) == 1
+    assert main([*call, "--profile", mine]) == 0
+    capsys.readouterr()
+    assert main([*call, "--profile", "vllm-9"]) == 2
+    assert "vllm-9" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import click
 from kvspec.cli._support import fail, output_console, write_whole
 from kvspec.discovery import find_implementation
 from kvspec.golden.select import shipped_records
+from kvspec.profile import RECORDS_PROFILE, find_profile
 from kvspec.view.model import NotShownError, load
 from kvspec.view.page import page
 
@@ -31,6 +32,13 @@ from kvspec.view.page import page
     " package.module:factory. Needed for pools of more than 64 blocks.",
 )
 @click.option(
+    "--profile",
+    default=RECORDS_PROFILE,
+    show_default=True,
+    metavar="NAME_OR_FILE",
+    help="With --impl, policies of a record that names none: a shipped profile or a TOML file.",
+)
+@click.option(
     "--from",
     "first_operation",
     type=click.IntRange(min=0),
@@ -38,7 +46,9 @@ from kvspec.view.page import page
     metavar="N",
     help="Begin with this operation; for records that are too long for one page.",
 )
-def command(record: Path, output: Path, name: str | None, first_operation: int) -> int:
+def command(
+    record: Path, output: Path, name: str | None, profile: str, first_operation: int
+) -> int:
     """Make a page that shows a record step by step: blocks, requests, free queue.
 
     The page is one file; it needs no network. It shows what was asked and answered and the state
@@ -54,7 +64,12 @@ def command(record: Path, output: Path, name: str | None, first_operation: int) 
     """
     implementation = None if name is None else find_implementation(name)
     try:
-        recording = load(_file(record), implementation, first_operation=first_operation)
+        recording = load(
+            _file(record),
+            implementation,
+            first_operation=first_operation,
+            policy=find_profile(profile).policy,
+        )
     except NotShownError as error:
         fail(str(error))
     write_whole(output, page(recording).encode("utf-8"))

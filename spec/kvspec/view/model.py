@@ -16,6 +16,7 @@ from kvspec.golden.compare import Mismatch
 from kvspec.golden.state import View
 from kvspec.golden.trace import replay_trace
 from kvspec.interface import Implementation
+from kvspec.policy import Policy
 from kvspec.record import STATE_FIELDS, Header, Observed, Operation
 from kvspec.record_file import read_header, read_trace
 from kvspec.view.marks import Lives, Marks, life_of_requests, marks_of
@@ -86,9 +87,11 @@ def load(
     *,
     first_operation: int = 0,
     max_cells: int = MAX_CELLS,
+    policy: Policy | None = None,
 ) -> Recording:
     """Read a record and, with an implementation, replay it.
 
+    `policy` is that of a record which names none; None: the profile `vllm-0.24`.
     The frames begin with the new manager, or with `first_operation` where that is not the first.
     Raises FormatError for a malformed file, NotShownError for a record with nothing to show.
     """
@@ -106,7 +109,7 @@ def load(
     violation = None
     if implementation is not None:
         watch = frames.watch if is_told else None
-        result = replay_trace(path, implementation, watch=watch)
+        result = replay_trace(path, implementation, policy=policy, watch=watch)
         violation = _violation(result.mismatch)
         if result.quirks:
             frames.notes.append(
