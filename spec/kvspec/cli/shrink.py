@@ -10,6 +10,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from kvspec.cli._support import fail, output_console, progress_console, write_json
 from kvspec.discovery import find_implementation
 from kvspec.golden.script import Script
+from kvspec.golden.select import named_record
 from kvspec.golden.shrink import NotFailingError, Shrinker, Shrunk
 from kvspec.profile import RECORDS_PROFILE, find_profile
 
@@ -68,12 +69,13 @@ def command(
     Operations after the failing one go first; then requests, calls, tokens, options and blocks, as
     long as the implementation fails the last operation in the same way: at the same kind of call,
     with the same thing wrong. What is right is computed anew by the oracle for each candidate.
+    RECORD is a file, or life_of_blocks or identities, which kvspec brings along.
 
     Exit code 0: written, 1: the implementation does not fail the record, 2: could not run.
     """
     target = output or _beside(record)
     shrinker = Shrinker(
-        record,
+        named_record(record),
         find_implementation(name),
         find_implementation(oracle),
         policy=find_profile(profile).policy,
