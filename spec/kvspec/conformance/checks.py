@@ -8,7 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
 
 from kvspec.blocks import NULL_BLOCK
@@ -46,6 +47,8 @@ class SafetyCheck:
                 self._write_granted(runner, done.request, done.arguments)
         elif done.name == "reset_prefix_cache":
             self._expect_idle(runner, done)
+        elif done.name == "evict_blocks":
+            self.check.shadow.lose(done.lost)
         elif done.name == "append_tokens" and done.request is not None:
             self._accept_drafts(runner, done.request, done.arguments["token_ids"])
 
@@ -63,7 +66,8 @@ class SafetyCheck:
             root = repr((request.salt, request.lora)).encode()
             self.contents[request.name] = Content(root)
         content = self.contents[request.name]
-        content.tokens.extend(request.tokens[len(content.tokens) :])
+        known = len(content.tokens)
+        content.tokens.extend(identities(request, known, request.tokens[known:]))
         return content
 
     def _expect_idle(self, runner: Runner, done: Performed) -> None:
@@ -100,9 +104,25 @@ class SafetyCheck:
         """Accepted drafts were computed as what they are; only a scheduled request has any."""
         content = self._content(request)
         start = len(content.tokens)
-        content.tokens.extend(tokens)
+        content.tokens.extend(identities(request, start, tokens))
         lists = runner.subject.blocks(request)
         self.check.accept_drafts(content, lists, start, start + len(tokens))
+
+
+def identities(request: Tracked, start: int, tokens: Sequence[int]) -> Iterator[int]:
+    """What tells the tokens from `start` on apart: item and embedding besides the token."""
+    for position, token in enumerate(tokens, start):
+        items = [
+            (name, position - first)
+            for name, first, length in request.items
+            if first <= position < first + length
+        ]
+        embedded = (request.embedded or ())[position : position + 1]
+        if not items and not embedded:
+            yield token
+        else:
+            content = repr((token, items, embedded)).encode()
+            yield int.from_bytes(blake2b(content, digest_size=7).digest(), "big")
 
 
 REFUSALS = (("allocate_slots", None), ("reset_prefix_cache", False))

@@ -192,9 +192,10 @@ def fail_load(runner: Runner, step: st.FailLoad) -> None:
         sized = zip(lists, sizes, strict=True)
         return [block for blocks, size in sized for block in blocks[valid // size :]]
 
-    if any(counts[block] > 1 for block in void(runner.subject)):
+    lost = void(runner.subject)
+    if any(counts[block] > 1 for block in lost):
         return
-    runner.do("evict_blocks", None, {}, lambda side: {"block_ids": void(side)})
+    runner.do("evict_blocks", None, {}, lambda side: {"block_ids": void(side)}, lost=lost)
     request.loading_tokens, request.fresh_load = 0, None
     if all(isinstance(spec, FullAttentionSpec) for spec in runner.specs) and all(map(any, lists)):
         request.num_computed = valid

@@ -81,7 +81,10 @@ class Side:
 
 @dataclass(frozen=True)
 class Performed:
-    """One operation on the subject: what was asked, what came, and the state around it."""
+    """One operation on the subject: what was asked, what came, and the state around it.
+
+    `lost`: the subject's blocks whose content, as the scheduler has heard, never came.
+    """
 
     name: str
     request: Tracked | None
@@ -91,6 +94,7 @@ class Performed:
     after: View
     oracle: Outcome | None = None
     oracle_after: View | None = None
+    lost: Sequence[int] = ()
 
 
 class Check(Protocol):
@@ -135,6 +139,7 @@ class Runner:
         own: Callable[[Side], Mapping[str, Any]] = lambda side: {},
         *,
         may_fail: bool = False,
+        lost: Sequence[int] = (),
     ) -> tuple[Any, Any]:
         """One operation on both sides; the subject's result and the oracle's.
 
@@ -153,7 +158,9 @@ class Runner:
             expected_after = self.oracle.look()
         if outcome.error is not None and not may_fail:
             raise_as_violation(name, outcome.error)
-        done = Performed(name, request, asked, outcome, before, self.view, expected, expected_after)
+        done = Performed(
+            name, request, asked, outcome, before, self.view, expected, expected_after, lost
+        )
         for check in self.checks:
             check.after_operation(self, done)
         return outcome.result, None if expected is None else expected.result

@@ -153,7 +153,7 @@ class Suite:
             raise UnsupportedError("snapshot, which level identity compares", self.can.name)
         start = time.monotonic()
         self._directed()
-        self._random(start)
+        self._random(time.monotonic())
         return Report(
             self.subject.capabilities.name,
             self.options,

@@ -9,7 +9,7 @@ length of requests. Example, block size 2: tokens 7 8 9 in blocks 4 and 5 are he
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -70,6 +70,26 @@ class ShadowMemory:
 
     def __init__(self) -> None:
         self._held: dict[int, _Held] = {}
+        self._unknown: set[int] = set()
+        self._written: set[int] = set()
+
+    def take_written(self) -> set[int]:
+        """The blocks whose content may have changed since the last call."""
+        written, self._written = self._written, set()
+        return written
+
+    def forget(self, blocks: Iterable[int]) -> None:
+        """Nobody saw what was written to these blocks: reading them is no offence.
+
+        They are known again when they are written from their first slot on.
+        """
+        self._unknown.update(blocks)
+
+    def lose(self, blocks: Iterable[int]) -> None:
+        """What was to be in these blocks never came: they hold nothing."""
+        for block in blocks:
+            self._held.pop(block, None)
+            self._written.add(block)
 
     @property
     def size_bytes(self) -> int:
@@ -90,6 +110,9 @@ class ShadowMemory:
                 f"token {span.start} must be written to the null block",
             )
         start = index * size_tokens
+        if span.start == start:
+            self._unknown.discard(block)
+        self._written.add(block)
         known = min(span.stop, len(content.tokens))
         if start > len(content.tokens):
             before = b""  # nobody knows yet what comes before; see `accept`
@@ -120,6 +143,7 @@ class ShadowMemory:
             held.before = content.before_block(index, size_tokens)
         if held.before != content.before_block(index, size_tokens):
             return
+        self._written.add(block)
         for position in span:
             if held.tokens[position - start] == DRAFT:
                 held.tokens[position - start] = content.tokens[position]
@@ -131,6 +155,8 @@ class ShadowMemory:
 
         With what it holds instead, in words. None: all do.
         """
+        if block in self._unknown:
+            return None
         held = self._held.get(block)
         if held is None:
             return 0, "nothing"

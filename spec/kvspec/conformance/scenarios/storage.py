@@ -82,11 +82,11 @@ PARTIAL: tuple[Program, ...] = (
 
 LOADS: tuple[Program, ...] = (
     story("a failed load is never a hit", ("KV-POOL-10", "KV-GRP-6"), configure(12, full()),
-          Arrive(prompt(9)), Admit(external_tokens=6), FailLoad(index=1), Run(), Arrive(prompt(9)),
+          Arrive(prompt(9)), Admit(external_tokens=6), FailLoad(index=1), Arrive(prompt(9)),
           Admit(), Run(), Release(), Arrive(prompt(9)), Admit()),
     story("a failed load in windows is preempted", ("KV-POOL-10", "KV-MGR-17"),
           configure(30, full(), window(4)), Arrive(prompt(13)), Admit(external_tokens=9),
-          FailLoad(), Admit(), Run(), Arrive(prompt(13)), Admit()),
+          FailLoad(), Arrive(prompt(13)), Admit(who=1), Admit(), Run()),
     story("a late load that fails is not registered", ("KV-MGR-10", "KV-MGR-11"),
           configure(12, full()), Arrive(prompt(9)), Admit(external_tokens=6, load_later=True),
           FailLoad(index=2), FinishLoad(), Run(), Arrive(prompt(9)), Admit(), Run()),
