@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from importlib.metadata import version
 
-from kvref.arguments import listed, own_request
+from kvref.arguments import own_request
 from kvref.block_pool import BlockPool
 from kvref.configuration import Parts, spec_types
 from kvref.groups.base import Group
@@ -78,7 +78,7 @@ class ReferenceImplementation:
     ) -> None:
         """Append tokens and hash the blocks they complete (KV-REQ-2)."""
         own = own_request(_reference(manager), request)
-        own.append(listed("token_ids", token_ids))
+        own.append(token_ids)
 
     def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
         """An empty window (KV-STAT-4)."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kvref.hashing import Hasher, extra_keys
 from kvspec.errors import InvalidArgumentError
-from kvspec.request import RequestInput, RequestStatus, check_token_ids
+from kvspec.request import RequestInput, RequestStatus, check_token_ids, token_list
 
 
 @dataclass(eq=False)
@@ -38,8 +38,8 @@ class ReferenceRequest:
         return len(self.token_ids)
 
     def append(self, token_ids: Sequence[int]) -> None:
-        """Append tokens and hash the blocks they complete (KV-REQ-2)."""
-        new_tokens = list(token_ids)
+        """Append tokens and hash the blocks they complete (KV-REQ-2, KV-REQ-5)."""
+        new_tokens = token_list(token_ids)
         check_token_ids(new_tokens)
         self.token_ids.extend(new_tokens)
         self.hash_full_blocks()
@@ -60,10 +60,10 @@ class ReferenceRequest:
 def make_request(
     request_input: RequestInput, hasher: Hasher, hash_block_size_tokens: int
 ) -> ReferenceRequest:
-    """A request with the hashes of its prompt's full blocks."""
+    """A request with the hashes of its prompt's full blocks (KV-REQ-5: from any array)."""
     if not isinstance(request_input, RequestInput):
         raise InvalidArgumentError("request", request_input, "a RequestInput")
-    tokens = list(request_input.prompt_token_ids)
+    tokens = token_list(request_input.prompt_token_ids, field="prompt_token_ids")
     check_token_ids(tokens, field="prompt_token_ids")
     request = ReferenceRequest(
         request_input, hasher, hash_block_size_tokens, tokens, num_prompt_tokens=len(tokens)

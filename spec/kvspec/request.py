@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -77,6 +77,7 @@ class PromptEmbeddings:
 class RequestInput:
     """Everything that identifies a request's content; the input of `make_request`.
 
+    `prompt_token_ids`: a sequence of ints, or an array of them that has `tolist` (KV-REQ-5).
     `cache_salt`: requests share blocks only when their salts are equal; empty means none.
     `multimodal`: sorted by offset, not overlapping. `skip_reading_cache`: the request must compute
     every token itself (prompt log-probabilities, pooling), yet its blocks are cached for others.
@@ -94,9 +95,7 @@ class RequestInput:
         text("request_id", self.request_id, error=InvalidArgumentError)
         if not self.request_id:
             raise InvalidArgumentError("request_id", self.request_id, "a non-empty text")
-        if not isinstance(self.prompt_token_ids, Collection):
-            raise InvalidArgumentError("prompt_token_ids", self.prompt_token_ids, "a sequence")
-        if len(self.prompt_token_ids) == 0:
+        if _length(self.prompt_token_ids) == 0:
             raise InvalidArgumentError("prompt_token_ids", (), "at least one token")
         if self.cache_salt is not None:
             text("cache_salt", self.cache_salt, error=InvalidArgumentError)
@@ -107,6 +106,13 @@ class RequestInput:
             raise InvalidArgumentError("prompt_embeddings", embeddings, "PromptEmbeddings or None")
         _check_items(self.multimodal)
         boolean("skip_reading_cache", self.skip_reading_cache, error=InvalidArgumentError)
+
+
+def _length(token_ids: Sequence[int]) -> int:
+    try:
+        return len(token_ids)
+    except TypeError:  # no sequence; or an array without a dimension
+        raise InvalidArgumentError("prompt_token_ids", token_ids, "a sequence") from None
 
 
 def _check_items(items: tuple[MultimodalItem, ...]) -> None:
@@ -165,3 +171,16 @@ def check_token_ids(token_ids: Sequence[int], *, field: str = "token_ids") -> No
     for position, token in enumerate(token_ids):
         if type(token) is not int or not 0 <= token <= TOKEN_ID_MAX:
             raise InvalidArgumentError(f"{field}[{position}]", token, "an int in 0 … 2^63 - 1")
+
+
+def token_list(token_ids: Sequence[int], *, field: str = "token_ids") -> list[int]:
+    """The tokens as a list, not yet checked: what `tolist` gives where there is one (KV-REQ-5).
+
+    `array`, NumPy arrays and PyTorch tensors have it; their elements are often no ints of Python.
+    InvalidArgumentError for what is no sequence: in a set, say, tokens would have no order.
+    """
+    tolist = getattr(token_ids, "tolist", None)
+    listed = tolist() if callable(tolist) else token_ids
+    if not isinstance(listed, Sequence):
+        raise InvalidArgumentError(field, token_ids, "a sequence of token ids")
+    return list(listed)

@@ -28,7 +28,7 @@ from kvspec.remote.manager import RemoteManager, manager_handle, sent_ids
 from kvspec.remote.planner import RemotePlanner
 from kvspec.remote.request import RemoteRequest, own
 from kvspec.remote.values import carried, encode_request
-from kvspec.request import Request, RequestInput
+from kvspec.request import Request, RequestInput, token_list
 from kvspec.snapshot import Snapshot
 from kvspec.snapshot_codec import encode_snapshot
 from kvspec.specs import SPEC_TYPES, LayerSpec, UniformTypeKVCacheSpecs
@@ -157,7 +157,7 @@ class RemoteImplementation:
         """Append tokens to the request, there and here."""
         remote = manager_handle(manager)
         mine = own(request, remote.connection)
-        tokens = sent_ids("token_ids", token_ids)
+        tokens = sent_ids("token_ids", token_list(token_ids))
         answer = mine.call("append_tokens", remote.handle, {"token_ids": tokens})
         mine.appended(tokens, answer)
 

@@ -14,7 +14,7 @@ from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
 from kvspec.planning import Planner
-from kvspec.request import Request, RequestInput, check_token_ids
+from kvspec.request import Request, RequestInput, check_token_ids, token_list
 from kvspec.snapshot import Snapshot
 from kvspec.stats import PrefixCacheStats
 
@@ -91,8 +91,9 @@ class VLLMImplementation:
         self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
     ) -> None:
         """Append tokens; vLLM hashes the blocks they complete."""
-        check_token_ids(token_ids)
-        _inner(manager).append_tokens(request, list(token_ids))
+        tokens = token_list(token_ids)
+        check_token_ids(tokens)
+        _inner(manager).append_tokens(request, tokens)
 
     def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
         """vLLM's window over the most recent requests."""

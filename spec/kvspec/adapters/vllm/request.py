@@ -7,7 +7,7 @@ from typing import Any
 
 from kvspec.adapters.vllm.library import Library
 from kvspec.errors import InvalidArgumentError
-from kvspec.request import RequestInput, RequestStatus, check_token_ids
+from kvspec.request import RequestInput, RequestStatus, check_token_ids, token_list
 
 
 class VLLMRequest:
@@ -73,7 +73,7 @@ class VLLMRequest:
 
 def make_request(library: Library, request: RequestInput, hasher: Any) -> VLLMRequest:
     """vLLM's request with this content; `hasher` is its block hasher, None with caching off."""
-    tokens = list(request.prompt_token_ids)
+    tokens = token_list(request.prompt_token_ids, field="prompt_token_ids")
     check_token_ids(tokens, field="prompt_token_ids")
     inner = library.request.Request(
         request_id=request.request_id,
