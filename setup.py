@@ -13,7 +13,10 @@ ROOT = Path(__file__).parent
 
 
 def compiled_twins() -> list[Extension]:
-    """One extension per module of ``kvfast/_core``; none on a machine without Cython."""
+    """One extension per module of ``kvfast/_core``; none on a machine without Cython.
+
+    ``digest`` is the one with a twin in Cython's own language.
+    """
     try:
         from Cython.Build import cythonize
     except ImportError:
@@ -23,8 +26,9 @@ def compiled_twins() -> list[Extension]:
         [
             Extension(f"kvfast._compiled.{name}", [f"kvfast/_core/{name}.py"])
             for name in names
-            if name != "__init__"
-        ],
+            if name not in ("__init__", "digest")
+        ]
+        + [Extension("kvfast._compiled.digest", ["kvfast/_compiled/digest.pyx"])],
         build_dir="build/cython",
         # A .pxd stands in the package of its extension, where Cython looks for it but doesn't
         # track it: without force, an edit of the .pxd alone would leave the old build in place.
@@ -37,6 +41,7 @@ def compiled_twins() -> list[Extension]:
             # Indices are checked once, where Python calls in; see kvfast/_core/free_queue.py.
             "boundscheck": False,
             "wraparound": False,
+            "initializedcheck": False,
         },
     )
     for extension in extensions:

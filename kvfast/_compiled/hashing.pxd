@@ -1,0 +1,81 @@
+# C types of kvfast/_core/hashing.py. Nothing here checks an index: FastRequest has made the room.
+cimport cython
+from kvfast._compiled.digest cimport Digest, Unlocked
+
+cdef int PARENT
+cdef int UINT
+cdef int NEGATIVE
+cdef int BYTES
+cdef int TEXT
+cdef int ARRAY
+cdef int ARRAY_OF_3
+cdef int UINT_OF_8_BYTES
+cdef bytes NULL
+
+
+@cython.locals(
+    one=int, two=int, four=int, eight=int, num_bytes=int, left="unsigned long long"
+)
+cdef Py_ssize_t put_head(
+    unsigned char[::1] message, Py_ssize_t at, int major, unsigned long long value
+) noexcept nogil
+
+cpdef bytes encode_extra_keys(keys)
+
+@cython.locals(data=bytes)
+cpdef bytes encode_text(str text)
+
+cdef bytes head(int major, unsigned long long value)
+
+
+cdef class Hasher:
+    cdef readonly str function
+    cdef readonly Digest digest
+    cdef readonly int size
+    cdef readonly int words_per_digest
+    cdef readonly bytes none_hash
+    cdef bint parent_is_int
+    cdef const unsigned char[::1] first_parent
+    cdef const unsigned char[::1] no_extra
+
+    cpdef set_none_hash(self, none_hash)
+    cdef Py_ssize_t message_bytes(self, Py_ssize_t block_size, Py_ssize_t extra_bytes)
+
+    @cython.locals(
+        size=int,
+        at=Py_ssize_t,
+        start=Py_ssize_t,
+        body=Py_ssize_t,
+        n=Py_ssize_t,
+        i=Py_ssize_t,
+        block=Py_ssize_t,
+    )
+    cdef int hash_blocks(
+        self,
+        long long[::1] tokens,
+        Py_ssize_t first,
+        Py_ssize_t end,
+        Py_ssize_t block_size,
+        unsigned char[::1] digests,
+        const unsigned char[::1] extra,
+        unsigned char[::1] message,
+    ) except -1 nogil
+
+    @cython.locals(length=int, i=int)
+    cdef int put_parent_head(self, unsigned char[::1] message) noexcept nogil
+
+    @cython.locals(parent="unsigned long long", length=int, start=Py_ssize_t, i=int)
+    cdef Py_ssize_t shorten_parent(self, unsigned char[::1] message) noexcept nogil
+
+
+cdef class HashJob(Unlocked):
+    cdef Hasher hasher
+    cdef long long[::1] tokens
+    cdef Py_ssize_t first
+    cdef Py_ssize_t end
+    cdef Py_ssize_t block_size
+    cdef unsigned char[::1] digests
+    cdef const unsigned char[::1] extra
+    cdef unsigned char[::1] message
+
+    cdef int run(self) except -1 nogil

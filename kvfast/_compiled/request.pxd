@@ -1,0 +1,61 @@
+# C types of kvfast/_core/request.py.
+cimport cython
+from kvfast._compiled.hashing cimport Hasher, HashJob
+
+cdef long long UNLOCKED_TOKENS
+cdef long long KEPT_MESSAGE_BYTES
+
+
+cdef class FastRequest:
+    cdef readonly object input
+    cdef readonly str request_id
+    cdef readonly Hasher hasher
+    cdef readonly long long hash_block_size_tokens
+    cdef public object num_computed_tokens
+    cdef public object num_preemptions
+    cdef public object status
+    cdef public long long row
+    cdef public object owner
+    cdef readonly long long num_tokens
+    cdef readonly long long num_prompt_tokens
+    cdef readonly long long num_hashes
+    cdef readonly unsigned long long[::1] digest_words
+    cdef readonly unsigned char[::1] digest_bytes
+    cdef long long[::1] tokens
+    cdef unsigned char[::1] message
+    cdef bint has_extra_keys
+    cdef long long room_tokens
+    cdef long long room_hashes
+    cdef long long room_message_bytes
+
+    cpdef append(self, token_ids)
+    @cython.locals(num_tokens="long long", size="long long")
+    cdef extend(self, token_ids, str field)
+    @cython.locals(values=list, count="long long")
+    cdef long long copy_tokens(self, token_ids, str field) except -1
+    @cython.locals(count="long long", copied="long long")
+    cdef long long copy_view(self, view, str field) except -1
+    @cython.locals(needed="long long", room="long long")
+    cdef make_room(self, long long count)
+    @cython.locals(room="long long", used="long long")
+    cdef make_room_for_hashes(self, long long needed)
+    @cython.locals(size="long long")
+    cdef hash_until(self, long long end)
+    @cython.locals(size="long long", message_bytes="long long")
+    cdef hash_run(self, long long first, long long end, const unsigned char[::1] extra)
+    @cython.locals(i="long long")
+    cpdef list tokens_between(self, long long start, long long stop)
+    @cython.locals(at="long long")
+    cpdef bytes hash_at(self, long long number)
+
+
+@cython.locals(i=Py_ssize_t, token="long long", largest="long long")
+cdef Py_ssize_t put_list(long long[::1] tokens, Py_ssize_t at, list values) except -1
+
+@cython.locals(i=Py_ssize_t)
+cdef Py_ssize_t put_longs(
+    long long[::1] tokens, Py_ssize_t at, const long long[::1] values
+) noexcept
+
+@cython.locals(i=Py_ssize_t)
+cdef Py_ssize_t put_ints(long long[::1] tokens, Py_ssize_t at, const int[::1] values) noexcept

@@ -1,0 +1,65 @@
+"""Digests of bytes in a buffer, written to another place of the same buffer.
+
+The compiled twin of this file is `kvfast/_compiled/digest.pyx`, which calls C functions where it
+finds them and this class where it doesn't.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from kvspec.errors import InvalidArgumentError, UnsupportedError
+
+SIZES_BYTES = (("sha256_cbor", 32), ("sha256_cbor_64bit", 8), ("xxhash_cbor", 16))
+
+
+class Digest:
+    """The digest of one hash function, before any encoding (KV-HASH-2, KV-HASH-11, KV-HASH-12).
+
+    `size` is its length in bytes, `origin` says whose code computes it. UnsupportedError when that
+    code is not installed.
+    """
+
+    def __init__(self, function: str) -> None:
+        sizes = dict(SIZES_BYTES)
+        if function not in sizes:
+            allowed = "one of " + ", ".join(sizes)
+            raise InvalidArgumentError("hash_function", function, allowed)
+        self.size = sizes[function]
+        self.is_xxh3 = function == "xxhash_cbor"
+        self.origin = "the package xxhash" if self.is_xxh3 else "hashlib"
+        if self.is_xxh3:
+            _xxhash_module()  # say now, not at the first request, that it is missing
+
+    def of(self, data: bytes) -> bytes:
+        """The digest of `data`."""
+        if self.is_xxh3:
+            digest: bytes = _xxhash_module().xxh3_128_digest(data)
+            return digest
+        return hashlib.sha256(data).digest()[-self.size :]
+
+    def put(self, message: memoryview[int], start: int, end: int, at: int) -> None:
+        """Write the digest of message[start:end] to message[at : at + size]."""
+        message[at : at + self.size] = self.of(bytes(message[start:end]))
+
+
+class Unlocked:
+    """Work that needs no Python object: `call` does it without holding the GIL, if compiled."""
+
+    def run(self) -> None:
+        """The work; a subclass has it."""
+
+    def call(self) -> None:
+        """Do the work; other threads go on meanwhile."""
+        self.run()
+
+
+def _xxhash_module() -> Any:
+    try:
+        import xxhash
+    except ImportError:
+        raise UnsupportedError(
+            "xxhash_cbor without the package xxhash (pip install 'kvspec[xxhash]')", "kvfast"
+        ) from None
+    return xxhash

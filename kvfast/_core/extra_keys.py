@@ -1,0 +1,80 @@
+"""What besides its tokens tells a block apart: adapter, items, salt, embeddings (KV-HASH-7)."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from kvspec.events import ExtraKey, ExtraKeys
+from kvspec.request import MultimodalItem, RequestInput
+
+
+def has_extra_keys(request: RequestInput) -> bool:
+    """Whether a block of the request may have extra keys."""
+    return bool(
+        request.lora is not None
+        or request.multimodal
+        or request.cache_salt
+        or request.prompt_embeddings is not None
+    )
+
+
+def extra_keys(request: RequestInput, start: int, end: int) -> ExtraKeys:
+    """The extra keys of the block of tokens `start` … `end - 1`, None without any (KV-HASH-7).
+
+    O(log(items) + items in the block).
+    """
+    keys: list[ExtraKey] = []
+    if request.lora is not None:
+        keys.append(request.lora.name)
+    items = request.multimodal
+    for i in range(_first_item(items, start), len(items)):  # KV-HASH-8
+        if items[i].offset >= end:
+            break
+        keys.append((items[i].identifier, items[i].offset - start))
+    if start == 0 and request.cache_salt:  # KV-HASH-10
+        keys.append(request.cache_salt)
+    if request.prompt_embeddings is not None:  # KV-HASH-9
+        width = request.prompt_embeddings.bytes_per_token
+        data = request.prompt_embeddings.data[start * width : end * width]
+        keys.append(hashlib.sha256(data).digest())
+    return tuple(keys) or None
+
+
+def runs(
+    request: RequestInput, block_size: int, first: int, end: int
+) -> Iterator[tuple[int, int, ExtraKeys]]:
+    """The blocks `first` … `end - 1` cut where extra keys change: (from, to, extra keys).
+
+    An adapter alone makes one run of all blocks, a salt two; a block with an item is one by itself.
+    """
+    while first < end:
+        start = first * block_size
+        until = min(end, _next_change(request, block_size, first))
+        yield first, until, extra_keys(request, start, start + block_size)
+        first = until
+
+
+def _next_change(request: RequestInput, block_size: int, block: int) -> int:
+    """The next block whose extra keys may differ; 2^63, beyond every block, if there is none."""
+    start = block * block_size
+    embeddings = request.prompt_embeddings
+    if embeddings is not None and start * embeddings.bytes_per_token < len(embeddings.data):
+        return block + 1
+    if block == 0 and request.cache_salt:
+        return 1
+    i = _first_item(request.multimodal, start)
+    if i == len(request.multimodal):
+        return 2**63
+    # At least one further: this block may overlap the item.
+    return max(block + 1, request.multimodal[i].offset // block_size)
+
+
+def _first_item(items: tuple[MultimodalItem, ...], start: int) -> int:
+    """Index of the first item that ends behind token `start`; they are in order (KV-REQ-4)."""
+    return bisect_right(items, start, key=_end_of)
+
+
+def _end_of(item: MultimodalItem) -> int:
+    return item.offset + item.length

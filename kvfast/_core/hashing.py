@@ -1,0 +1,219 @@
+"""Block hashes: what identifies the content of a block and of all before it (KV-HASH-*).
+
+The CBOR of [parent, tokens, extra keys] is written into a buffer of bytes, the *message*, without a
+Python object per token. The digest is written over the parent, where the next block needs it:
+
+    0        16 - head     16          16 + size
+    scratch  83 · head of  the parent  head of the array · tokens · extra keys · 8 bytes to spare
+"""
+
+from __future__ import annotations
+
+import os
+
+from kvspec.errors import InvalidArgumentError
+from kvspec.events import ExtraKeys
+
+from .digest import Digest, Unlocked
+
+PARENT = 16
+"""Where the parent stands in a message."""
+
+UINT = 0
+NEGATIVE = 1
+BYTES = 2
+TEXT = 3
+ARRAY = 4
+"""Major types of CBOR."""
+
+ARRAY_OF_3 = (ARRAY << 5) + 3
+UINT_OF_8_BYTES = 27
+
+NULL = b"\xf6"
+"""The CBOR of null: no extra keys."""
+
+
+def put_head(message: memoryview[int], at: int, major: int, value: int) -> int:
+    """Write a major type and its argument in the fewest bytes; the place behind them.
+
+    An argument up to 23 stands in the first byte. Else that says whether 1, 2, 4 or 8 bytes follow,
+    most significant first. Eight are always written, which costs no jump that the processor could
+    guess wrong; the next value overwrites what is too much.
+    """
+    one: int = value > 23
+    two: int = value > 255
+    four: int = value > 65535
+    eight: int = (value >> 32) > 0
+    num_bytes = one + two + 2 * four + 4 * eight
+    left = value << ((64 - 8 * num_bytes) & 63)
+    message[at + 1] = left >> 56
+    message[at + 2] = (left >> 48) & 255
+    message[at + 3] = (left >> 40) & 255
+    message[at + 4] = (left >> 32) & 255
+    message[at + 5] = (left >> 24) & 255
+    message[at + 6] = (left >> 16) & 255
+    message[at + 7] = (left >> 8) & 255
+    message[at + 8] = left & 255
+    message[at] = (major << 5) + (23 + one + two + four + eight if one else value)
+    return at + 1 + num_bytes
+
+
+class Hasher:
+    """One hash function with its seed.
+
+    `none_hash` is the parent of every request's first block (KV-HASH-3), `size` the length of a
+    hash in bytes, `words_per_digest` in words of 64 bits. UnsupportedError when xxhash_cbor has
+    no code to run.
+    """
+
+    def __init__(self, function: str, seed: str | None) -> None:
+        self.function = function
+        self.digest = Digest(function)
+        self.size = self.digest.size
+        self.words_per_digest = self.size // 8
+        self.parent_is_int = function == "sha256_cbor_64bit"
+        self.no_extra = memoryview(NULL)
+        self.set_none_hash(
+            os.urandom(self.size) if seed is None else self.digest.of(encode_text(seed))
+        )
+
+    def set_none_hash(self, none_hash: bytes) -> None:
+        """Take over another first parent; requests made before keep hashes under the old one."""
+        if type(none_hash) is not bytes or len(none_hash) != self.size:
+            raise InvalidArgumentError("none_hash", none_hash, f"{self.size} bytes")
+        self.none_hash = none_hash
+        self.first_parent = memoryview(none_hash)
+
+    def message_bytes(self, block_size: int, extra_bytes: int) -> int:
+        """Length of a message that has room for any block of this size."""
+        return PARENT + self.size + 9 * (1 + block_size) + extra_bytes + 8
+
+    def hash_blocks(
+        self,
+        tokens: memoryview[int],
+        first: int,
+        end: int,
+        block_size: int,
+        digests: memoryview[int],
+        extra: memoryview[int],
+        message: memoryview[int],
+    ) -> None:
+        """Hash the blocks `first` … `end - 1` of `tokens`, all with the same extra keys.
+
+        `digests` holds hash k at k·size; that of block `first - 1` must be there. `extra` is the
+        CBOR of the extra keys. `message` has at least `message_bytes`. Trusts its arguments.
+        """
+        size = self.size
+        at = first * size
+        start = PARENT - 1 - self.put_parent_head(message)
+        body = put_head(message, PARENT + size, ARRAY, block_size)
+        for i in range(size):
+            message[PARENT + i] = self.first_parent[i] if first == 0 else digests[at - size + i]
+        for block in range(first, end):
+            if self.parent_is_int:
+                start = self.shorten_parent(message)
+            n = body
+            for i in range(block * block_size, (block + 1) * block_size):
+                n = put_head(message, n, UINT, tokens[i])
+            for i in range(len(extra)):
+                message[n + i] = extra[i]
+            self.digest.put(message, start, n + len(extra), PARENT)
+            for i in range(size):
+                digests[at + i] = message[PARENT + i]
+            at += size
+
+    def put_parent_head(self, message: memoryview[int]) -> int:
+        """Write what stands before the parent, its head last; the length of that head."""
+        if self.parent_is_int:
+            message[PARENT - 2] = ARRAY_OF_3
+            message[PARENT - 1] = UINT_OF_8_BYTES
+            return 1
+        length = put_head(message, 0, BYTES, self.size)
+        message[PARENT - length - 1] = ARRAY_OF_3
+        for i in range(length):
+            message[PARENT - length + i] = message[i]
+        return length
+
+    def shorten_parent(self, message: memoryview[int]) -> int:
+        """Where the message starts if its parent is an int of 8 bytes (KV-HASH-11).
+
+        One in 2^32 needs fewer: it moves to the right, over its own zeros. `00 … 00 2a` becomes
+        `18 2a`, two bytes to the left of the tokens.
+        """
+        parent = 0
+        for i in range(PARENT, PARENT + 8):
+            parent = (parent << 8) | message[i]
+        if parent >> 32:
+            return PARENT - 2
+        length = put_head(message, 0, UINT, parent)
+        start = PARENT + 8 - length - 1
+        message[start] = ARRAY_OF_3
+        for i in range(length):
+            message[start + 1 + i] = message[i]
+        return start
+
+
+class HashJob(Unlocked):
+    """A call of `Hasher.hash_blocks` that can be made without holding the GIL."""
+
+    def __init__(
+        self,
+        hasher: Hasher,
+        tokens: memoryview[int],
+        first: int,
+        end: int,
+        block_size: int,
+        digests: memoryview[int],
+        extra: memoryview[int],
+        message: memoryview[int],
+    ) -> None:
+        self.hasher = hasher
+        self.tokens = tokens
+        self.first = first
+        self.end = end
+        self.block_size = block_size
+        self.digests = digests
+        self.extra = extra
+        self.message = message
+
+    def run(self) -> None:
+        """Make the call."""
+        self.hasher.hash_blocks(
+            self.tokens,
+            self.first,
+            self.end,
+            self.block_size,
+            self.digests,
+            self.extra,
+            self.message,
+        )
+
+
+def encode_extra_keys(keys: ExtraKeys) -> bytes:
+    """The CBOR of a block's extra keys (KV-HASH-7)."""
+    if keys is None:
+        return NULL
+    parts = [head(ARRAY, len(keys))]
+    for key in keys:
+        if isinstance(key, tuple):
+            identifier, offset = key
+            parts.append(head(ARRAY, 2))
+            parts.append(encode_text(identifier))
+            parts.append(head(UINT, offset) if offset >= 0 else head(NEGATIVE, -1 - offset))
+        elif isinstance(key, bytes):
+            parts.append(head(BYTES, len(key)) + key)
+        else:
+            parts.append(encode_text(key))
+    return b"".join(parts)
+
+
+def encode_text(text: str) -> bytes:
+    """The CBOR of a text."""
+    data = text.encode()
+    return head(TEXT, len(data)) + data
+
+
+def head(major: int, value: int) -> bytes:
+    """`put_head` as bytes."""
+    message = bytearray(16)
+    return bytes(message[: put_head(memoryview(message), 0, major, value)])

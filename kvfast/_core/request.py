@@ -1,0 +1,337 @@
+"""A request: its tokens and the hashes of its full blocks (KV-REQ-*).
+
+Both lie in flat arrays that grow by being replaced, so views that others hold stay valid. Hash k is
+the bytes `digest_bytes[k·size : (k+1)·size]`, or the same memory as native words of 64 bits,
+`digest_words[k·W : (k+1)·W]` with W = `hasher.words_per_digest`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar, overload
+
+from kvspec.errors import InvalidArgumentError
+from kvspec.request import (
+    TOKEN_ID_MAX,
+    RequestInput,
+    RequestStatus,
+    check_token_ids,
+    token_list,
+)
+
+from .extra_keys import has_extra_keys, runs
+from .hashing import Hasher, HashJob, encode_extra_keys
+
+T = TypeVar("T")
+
+UNLOCKED_TOKENS = 1024
+"""From so many tokens on, some microseconds of hashing, other threads may run meanwhile."""
+
+KEPT_MESSAGE_BYTES = 4096
+"""A larger buffer is not kept until the next block is full."""
+
+
+class FastRequest:
+    """See `kvspec.request.Request`.
+
+    `hash_block_size_tokens` is 0 when caching is off: then there are no hashes. `row` and `owner`
+    are where a manager notes the place of a registered request.
+    """
+
+    def __init__(self, request_input: RequestInput, hasher: Hasher, hash_block_size: int) -> None:
+        self.input = request_input
+        self.request_id = request_input.request_id
+        self.hasher = hasher
+        self.hash_block_size_tokens = hash_block_size
+        self.num_computed_tokens = 0
+        self.num_preemptions = 0
+        self.status = RequestStatus.WAITING
+        self.row = -1
+        self.owner: object = None
+        self.num_tokens = 0
+        self.num_hashes = 0
+        self.num_prompt_tokens = 0
+        self.has_extra_keys = has_extra_keys(request_input)
+        self.room_tokens = 0
+        self.room_hashes = 0
+        self.room_message_bytes = 0
+        self.extend(request_input.prompt_token_ids, "prompt_token_ids")
+        if self.room_hashes == 0:
+            self.make_room_for_hashes(1)  # views are never without memory
+        self.num_prompt_tokens = self.num_tokens
+
+    @property
+    def token_ids(self) -> Sequence[int]:
+        """All tokens, as a view that grows with the request; its slices are lists."""
+        return TokenIds(self)
+
+    @property
+    def block_hashes(self) -> Sequence[bytes]:
+        """The hashes, as a view that grows with the request; its slices are lists (KV-HASH-4)."""
+        return BlockHashes(self)
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        """Append tokens and hash the blocks they complete (KV-REQ-2)."""
+        self.extend(token_ids, "token_ids")
+
+    def extend(self, token_ids: Sequence[int], field: str) -> None:
+        """Append tokens, named `field` in an error. Nothing is changed when one is illegal."""
+        num_tokens = self.num_tokens + self.copy_tokens(token_ids, field)
+        size = self.hash_block_size_tokens
+        if size > 0 and num_tokens >= (self.num_hashes + 1) * size:
+            self.hash_until(num_tokens // size)
+        self.num_tokens = num_tokens
+
+    def copy_tokens(self, token_ids: Sequence[int], field: str) -> int:
+        """Write tokens behind the last one, where they don't count yet; their number."""
+        values: list[int]
+        if type(token_ids) is list:
+            values = token_ids
+        else:
+            view = int_view(token_ids)
+            if view is not None:
+                return self.copy_view(view, field)
+            values = token_list(token_ids, field=field)
+        count = len(values)
+        self.make_room(count)
+        if put_list(self.tokens, self.num_tokens, values) != count:
+            check_token_ids(values, field=field)
+        return count
+
+    def copy_view(self, view: memoryview[int], field: str) -> int:
+        """`copy_tokens` of an array of 32 or 64 bits."""
+        count = len(view)
+        self.make_room(count)
+        if view.itemsize == 4:
+            copied = put_ints(self.tokens, self.num_tokens, view)
+        else:
+            copied = put_longs(self.tokens, self.num_tokens, view)
+        if copied != count:
+            check_token_ids(view.tolist(), field=field)
+        return count
+
+    def make_room(self, count: int) -> None:
+        """See to it that `count` more tokens fit."""
+        needed = self.num_tokens + count
+        if needed <= self.room_tokens:
+            return
+        room = needed + needed // 4 + 32
+        tokens = memoryview(bytearray(8 * room)).cast("q")
+        if self.num_tokens:
+            tokens[: self.num_tokens] = self.tokens[: self.num_tokens]
+        self.tokens: memoryview[int] = tokens
+        self.room_tokens = room
+
+    def make_room_for_hashes(self, needed: int) -> None:
+        """See to it that `needed` hashes fit."""
+        if needed <= self.room_hashes:
+            return
+        room = needed + needed // 4 + 2
+        digests = memoryview(bytearray(self.hasher.size * room))
+        used = self.num_hashes * self.hasher.size
+        if used:
+            digests[:used] = self.digest_bytes[:used]
+        self.digest_bytes: memoryview[int] = digests
+        self.digest_words = digests.cast("Q")
+        self.room_hashes = room
+
+    def hash_until(self, end: int) -> None:
+        """Hash the blocks up to `end`, whose tokens are there (KV-HASH-4)."""
+        self.make_room_for_hashes(end)
+        if self.has_extra_keys:
+            size = self.hash_block_size_tokens
+            for first, until, keys in runs(self.input, size, self.num_hashes, end):
+                self.hash_run(first, until, memoryview(encode_extra_keys(keys)))
+        else:
+            self.hash_run(self.num_hashes, end, self.hasher.no_extra)
+        self.num_hashes = end
+
+    def hash_run(self, first: int, end: int, extra: memoryview[int]) -> None:
+        """Hash blocks with the same extra keys."""
+        size = self.hash_block_size_tokens
+        message_bytes = self.hasher.message_bytes(size, len(extra))
+        if message_bytes > self.room_message_bytes:
+            self.message = memoryview(bytearray(message_bytes))
+            self.room_message_bytes = message_bytes
+        if (end - first) * size < UNLOCKED_TOKENS:
+            self.hasher.hash_blocks(
+                self.tokens, first, end, size, self.digest_bytes, extra, self.message
+            )
+        else:
+            HashJob(
+                self.hasher, self.tokens, first, end, size, self.digest_bytes, extra, self.message
+            ).call()
+        if message_bytes > KEPT_MESSAGE_BYTES:
+            self.message = memoryview(bytearray(1))
+            self.room_message_bytes = 1
+
+    def tokens_between(self, start: int, stop: int) -> list[int]:
+        """The tokens `start` … `stop - 1`; the caller vouches for the range."""
+        return [self.tokens[i] for i in range(start, stop)]
+
+    def hash_at(self, number: int) -> bytes:
+        """Hash `number`; the caller vouches that it is there."""
+        at = number * self.hasher.size
+        return bytes(self.digest_bytes[at : at + self.hasher.size])
+
+
+class _View(Sequence[T]):
+    """A part of a request, whose elements are made when asked for; equal to equal lists."""
+
+    __slots__ = ("_request",)
+
+    def __init__(self, request: FastRequest) -> None:
+        self._request = request
+
+    def between(self, start: int, stop: int) -> list[T]:
+        """Elements `start` … `stop - 1`, which exist."""
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        chosen = range(len(self))[
+            index
+        ]  # resolves what is negative, open or outside as a list does
+        if isinstance(chosen, int):
+            return self.between(chosen, chosen + 1)[0]
+        if chosen.step == 1:
+            return self.between(chosen.start, max(chosen.start, chosen.stop))
+        return [self.between(i, i + 1)[0] for i in chosen]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.between(0, len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, _View):
+            other = other[:]
+        if not isinstance(other, list):
+            return NotImplemented
+        return self[:] == other
+
+    __hash__ = None  # type: ignore[assignment]  # it changes, like a list
+
+    def __repr__(self) -> str:
+        return repr(self[:])
+
+
+class TokenIds(_View[int]):
+    """The tokens of a request."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return self._request.num_tokens
+
+    def between(self, start: int, stop: int) -> list[int]:
+        """See `_View`."""
+        return self._request.tokens_between(start, stop)
+
+
+class BlockHashes(_View[bytes]):
+    """The hashes of a request."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return self._request.num_hashes
+
+    def between(self, start: int, stop: int) -> list[bytes]:
+        """See `_View`."""
+        return [self._request.hash_at(number) for number in range(start, stop)]
+
+
+def make_request(
+    request_input: RequestInput, hasher: Hasher, hash_block_size_tokens: int
+) -> FastRequest:
+    """A request with the hashes of its prompt's full blocks; block size 0: without (KV-HASH-4)."""
+    if not isinstance(request_input, RequestInput):
+        raise InvalidArgumentError("request", request_input, "a RequestInput")
+    return FastRequest(request_input, hasher, hash_block_size_tokens)
+
+
+def hash_many(
+    inputs: Iterable[RequestInput],
+    hasher: Hasher,
+    hash_block_size_tokens: int,
+    *,
+    num_threads: int | None = None,
+) -> list[FastRequest]:
+    """`make_request` of each, in order, by threads that hash at the same time.
+
+    None: as many threads as there are processors. The first illegal input in order raises.
+    """
+    if num_threads is not None and (type(num_threads) is not int or num_threads < 1):
+        raise InvalidArgumentError("num_threads", num_threads, "an int of at least 1 or None")
+    wanted = list(inputs)
+    workers = min(num_threads or os.cpu_count() or 1, len(wanted))
+    if workers <= 1:
+        return [make_request(one, hasher, hash_block_size_tokens) for one in wanted]
+    # A few parts a thread: long prompts spread, and a part is worth its hand-over.
+    length = max(1, len(wanted) // (4 * workers))
+    parts = [wanted[i : i + length] for i in range(0, len(wanted), length)]
+
+    def make(part: list[RequestInput]) -> list[FastRequest]:
+        return [make_request(one, hasher, hash_block_size_tokens) for one in part]
+
+    with ThreadPoolExecutor(workers) as pool:
+        return [request for made in pool.map(make, parts) for request in made]
+
+
+def int_view(values: object) -> memoryview[int] | None:
+    """The memory of an array of signed ints of 32 or 64 bits, in one row; None for all else.
+
+    `array`, NumPy arrays and, through `numpy`, PyTorch tensors on the host.
+    """
+    if not callable(getattr(values, "tolist", None)):
+        return None  # what has no `tolist` is read as a sequence of its elements
+    numpy = getattr(values, "numpy", None)
+    try:
+        view = memoryview(numpy() if callable(numpy) else values)  # type: ignore[arg-type]  # tried
+    except (TypeError, ValueError, RuntimeError, BufferError):
+        return None  # no buffer, or a tensor of a device: `tolist` knows better
+    if view.format not in ("i", "l", "q") or view.ndim != 1 or not view.c_contiguous:
+        return None
+    return view
+
+
+def put_list(tokens: memoryview[int], at: int, values: list[int]) -> int:
+    """Write token ids to `tokens` from `at` on, up to the first that is none; how many."""
+    largest = TOKEN_ID_MAX
+    for i in range(len(values)):
+        value = values[i]
+        # Exactly int: a bool or a float would be hashed as something else (KV-REQ-1).
+        if type(value) is not int:
+            return i
+        try:
+            token = value
+        except OverflowError:  # compiled, `token` has 64 bits
+            return i
+        if token < 0 or token > largest:
+            return i
+        tokens[at + i] = token
+    return len(values)
+
+
+def put_longs(tokens: memoryview[int], at: int, values: memoryview[int]) -> int:
+    """`put_list` of ints of 64 bits."""
+    for i in range(len(values)):
+        if values[i] < 0:
+            return i
+        tokens[at + i] = values[i]
+    return len(values)
+
+
+def put_ints(tokens: memoryview[int], at: int, values: memoryview[int]) -> int:
+    """`put_list` of ints of 32 bits."""
+    for i in range(len(values)):
+        if values[i] < 0:
+            return i
+        tokens[at + i] = values[i]
+    return len(values)
