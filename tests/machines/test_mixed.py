@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import kvref
+from kvref.groups.sliding_window import SlidingWindowGroup
+from kvref.implementation import ReferenceImplementation
 from kvspec.config import ManagerConfig
 from kvspec.conformance.machine import mixed_machine
+from kvspec.errors import InvariantViolation
 from kvspec.request import Request
 from kvspec.snapshot import Snapshot
 from tests.brute_force.agreement import Cache, agreed_hit
+from tests.fixed_point.windows import SkipsOneTokenMore
+from tests.machines.broken_managers import HitsOneBlockLess, WithManager
 
 
 def enumerated_hit(
@@ -26,6 +31,29 @@ MACHINE = mixed_machine(kvref.implementation(), enumerated_hit)
 
 TestMixedGroups = MACHINE.TestCase
 TestMixedGroups.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+
+
+SKIPS_TOO_MUCH = ReferenceImplementation(group_classes=[(SlidingWindowGroup, SkipsOneTokenMore)])
+
+
+@pytest.mark.parametrize("subject", [SKIPS_TOO_MUCH, WithManager(HitsOneBlockLess)], ids=type)
+def test_the_machine_catches_a_broken_manager(subject: ReferenceImplementation) -> None:
+    """By content and by hits alone: nothing audits itself."""
+    machine = mixed_machine(subject, enumerated_hit, audit=False)
+    with pytest.raises(InvariantViolation):
+        run_state_machine_as_test(
+            machine,
+            settings=settings(
+                max_examples=1_000,
+                stateful_step_count=30,
+                deadline=None,
+                database=None,
+                derandomize=True,
+                report_multiple_bugs=False,
+                phases=[Phase.generate],
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
 
 
 @pytest.mark.deep
