@@ -58,22 +58,30 @@ class ContentCheck:
 
     def read(self, what: str, content: Content, lists: Lists, length: int, rule: str) -> None:
         """The next token, behind `length` ones, attends to what is in these blocks."""
+        for group in self.groups:
+            self.read_group(what, content, group, lists[group], length, rule)
+
+    def read_group(
+        self, what: str, content: Content, group: int, blocks: Sequence[int], length: int, rule: str
+    ) -> None:
+        """The same for one group."""
+        if group not in self.groups:
+            return
+        spec, size = self.groups[group]
         length = min(length, len(content.tokens))
-        for group, (spec, size) in self.groups.items():
-            blocks = lists[group]
-            first = first_token_read(spec, length)
-            for index in range(first // size, -(-length // size)):
-                if index >= len(blocks) or blocks[index] == NULL_BLOCK:
-                    raise InvariantViolation(
-                        "what_is_read_is_there",
-                        "KV-GRP-2",
-                        f"{what} in group {group}: token {max(first, index * size)} is still read"
-                        " but has no block",
-                    )
-            for index in range(min(len(blocks), -(-length // size))):
-                if blocks[index] != NULL_BLOCK:
-                    filled = min(size, length - index * size)
-                    self._read_block(what, content, group, (blocks[index], index), filled, rule)
+        first = first_token_read(spec, length)
+        for index in range(first // size, -(-length // size)):
+            if index >= len(blocks) or blocks[index] == NULL_BLOCK:
+                raise InvariantViolation(
+                    "what_is_read_is_there",
+                    "KV-GRP-2",
+                    f"{what} in group {group}: token {max(first, index * size)} is still read"
+                    " but has no block",
+                )
+        for index in range(min(len(blocks), -(-length // size))):
+            if blocks[index] != NULL_BLOCK:
+                filled = min(size, length - index * size)
+                self._read_block(what, content, group, (blocks[index], index), filled, rule)
 
     def _read_block(
         self, what: str, content: Content, group: int, place: tuple[int, int], n: int, rule: str
