@@ -81,6 +81,7 @@ class Capabilities:
 
     `spec_types`: the spec classes its groups may have. `hash_functions`: names it can compute; none
     of them if it tells prefixes apart in its own way (then only its safety can be checked).
+    `min_block_size_tokens`: smaller blocks are refused.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Capabilities:
     spec_types: frozenset[type[LayerSpec]]
     hash_functions: frozenset[str]
     features: frozenset[Feature]
+    min_block_size_tokens: int = 1
 
 
 @runtime_checkable

@@ -15,7 +15,7 @@ from kvspec.errors import FormatError, RemoteError
 from kvspec.interface import Capabilities
 from kvspec.remote.child import Child, ChildFailure
 from kvspec.remote.codec import decode, encode
-from kvspec.remote.operations import HELLO_RESULT, MESSAGES, PROTOCOL_VERSION
+from kvspec.remote.operations import HELLO_MORE, HELLO_RESULT, MESSAGES, PROTOCOL_VERSION
 from kvspec.remote.values import decode_capabilities, decode_error
 
 DEFAULT_TIMEOUT_S = 30.0
@@ -80,8 +80,9 @@ class Connection:
         try:
             where = Where("answer", field="result")
             found = members(answer, where, HELLO_RESULT, answer)
-            for member, check in HELLO_RESULT.items():
-                check(found[member], where.member(member))
+            for member, check in {**HELLO_RESULT, **HELLO_MORE}.items():
+                if member in found:
+                    check(found[member], where.member(member))
             if found["protocol"] != PROTOCOL_VERSION:
                 raise where.member("protocol").error(f"{found['protocol']} was not offered")
         except (FormatError, TypeError) as error:

@@ -63,6 +63,9 @@ HELLO_RESULT: Mapping[str, Check[Any]] = {
 }
 """What a hello's answer must have; more is ignored, so that later versions may add to it."""
 
+HELLO_MORE: Mapping[str, Check[Any]] = {"min_block_size": count}
+"""What it may have."""
+
 _CREATED = structure(
     {"scheduler_block_size": count, "hash_block_size": count, "none_hash": hex_bytes}
 )
