@@ -29,6 +29,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("doctor", "Show what is installed, what is missing, and how to get it."),
     Entry("golden", "Replay records against an implementation and show every difference."),
     Entry("plan", "Show how a model's cache is laid out, and what it holds."),
+    Entry("redact", "Make a record whose tokens and names are replaced, to be shared."),
     Entry("replay", "Replay a request trace and report hits, evictions, usage."),
     Entry("serve", "Offer an implementation over stdin and stdout, for `--impl cmd:…`."),
     Entry("shrink", "Make a record smaller that an implementation fails."),

@@ -1,0 +1,56 @@
+"""`kvspec redact`: a record that can be shared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kvspec.cli._support import output_console
+from kvspec.discovery import find_implementation
+from kvspec.golden.redact import redact
+from kvspec.golden.select import named_record
+from kvspec.profile import RECORDS_PROFILE, find_profile
+
+
+@click.command()
+@click.argument("record", metavar="RECORD", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="The redacted record.",
+)
+@click.option(
+    "--oracle",
+    default="kvref",
+    show_default=True,
+    metavar="IMPL",
+    help="Who computes the new hashes.",
+)
+@click.option(
+    "--profile",
+    default=RECORDS_PROFILE,
+    show_default=True,
+    metavar="NAME_OR_FILE",
+    help="Policies of a record that names none: a shipped profile or a TOML file.",
+)
+def command(record: Path, output: Path, oracle: str, profile: str) -> int:
+    """Make a record whose tokens and names are replaced, to be shared.
+
+    Tokens, salts, adapters, items and request ids are numbered in the order in which they occur;
+    hashes are computed anew, and free texts are dropped. Equal stays equal, different stays
+    different, and lengths stay, so that a replay passes or fails as before. What remains readable:
+    the configuration with its layer names, who was recorded, lengths, and which prompts share how
+    much. RECORD is a file, or life_of_blocks or identities, which kvspec brings along.
+
+    Exit code 0: written, 2: could not run.
+    """
+    policy = find_profile(profile).policy
+    footer = redact(named_record(record), output, find_implementation(oracle), policy=policy)
+    output_console().print(
+        f"{output}: {footer.num_ops} operations, redacted", markup=False, soft_wrap=True
+    )
+    return 0
