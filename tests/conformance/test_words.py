@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,8 @@ from kvspec.conformance.suite import Budget, Options, Report, Suite
 from kvspec.conformance.verdicts import Level
 from kvspec.conformance.words import WrongAnswer, narrowed, operation_text, shown
 from kvspec.policy import Policy
+from kvspec.safety import content_check
+from tests.source import tree
 
 
 def test_hashes_are_shown_by_their_first_digits() -> None:
@@ -136,3 +140,16 @@ def test_json_has_both_sides_as_members(report: Report) -> None:
 def test_junit_has_them_in_the_message(report: Report) -> None:
     """CI systems show the message first."""
     assert b'message="expected ' in to_junit(report)
+
+
+def test_every_check_of_content_says_what_it_expects(root: Path) -> None:
+    """Not the rule: of a block with stale tokens, what a hash is explains nothing."""
+    named = {
+        call.args[0].value
+        for name in ("content", "content_check")
+        for call in ast.walk(tree(root / f"spec/kvspec/safety/{name}.py"))
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func) == "InvariantViolation"
+        and isinstance(call.args[0], ast.Constant)
+    }
+    assert named == set(content_check.SENTENCES)

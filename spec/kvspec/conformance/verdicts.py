@@ -18,6 +18,7 @@ from kvspec.conformance.words import WrongAnswer
 from kvspec.errors import InvariantViolation, KVSpecError
 from kvspec.interface import Implementation
 from kvspec.invariants import INVARIANTS
+from kvspec.safety import content_check
 from kvspec.transitions import TRANSITION_INVARIANTS
 
 
@@ -100,5 +101,6 @@ def violation_of(
 SENTENCES: Mapping[str, str] = MappingProxyType(
     {invariant.name: invariant.sentence for invariant in INVARIANTS}
     | {invariant.name: invariant.sentence for invariant in TRANSITION_INVARIANTS}
+    | dict(content_check.SENTENCES)
 )
-"""What an invariant says, by its name."""
+"""What an invariant or a check of content says, by its name."""

@@ -5,7 +5,8 @@ Groups of Mamba states and encoder tokens hold no tokens of the sequence: they a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from kvspec.blocks import NULL_BLOCK
 from kvspec.config import ManagerConfig
@@ -22,6 +23,19 @@ from kvspec.specs import (
 
 Lists = Sequence[Sequence[int]]
 """Block ids, one list per group."""
+
+SENTENCES: Mapping[str, str] = MappingProxyType(
+    {
+        "the_last_token_is_computed": "A hit leaves at least the last token to be computed.",
+        "what_is_read_is_there": "A token that is still read has a block.",
+        "content_is_where_it_is_claimed": (
+            "A slot that is read holds its token, computed behind the same prefix."
+        ),
+        "granted_tokens_have_slots": "A token that was granted has a slot.",
+        "no_write_to_null": "No token is written to the null block.",
+    }
+)
+"""What is expected, by the name of the check."""
 
 
 def first_token_read(spec: LayerSpec, position: int) -> int:
