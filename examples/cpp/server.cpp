@@ -1161,7 +1161,8 @@ Value hello(const Call &call) {
                                      "cache_salt", "lora", "multimodal", "prompt_embeddings",
                                      "skip_reading", "drafting", "admission", "eviction_by_id",
                                      "reset", "skipped_removal", "common_prefix",
-                                     "unhashed_blocks", "need", "new_block_ids", "snapshot"}}};
+                                     "unhashed_blocks", "need", "new_block_ids", "stable_lists",
+                                     "snapshot"}}};
 }
 
 Bytes first_parent(const Value *seed) {  // KV-HASH-3

@@ -71,6 +71,9 @@ class Feature(StrEnum):
     NEED = "need"
     """`get_num_blocks_to_allocate`."""
     NEW_BLOCK_IDS = "new_block_ids"
+    STABLE_LISTS = "stable_lists"
+    """Entries of block lists stay (KV-GRP-1). Without it a call may put another block with the same
+    content in place of one, so that the list is to be read anew for each step."""
     SNAPSHOT = "snapshot"
     """Without it only safety and behaviour can be checked, and safety from outside alone."""
 

@@ -9,7 +9,7 @@ call becomes:
 - request: a `Sequence`, with the block size of its manager.
 - `get_computed_blocks`: `can_allocate`. It answers the length of the hit, or that the request does
   not fit; then the hit is empty. The blocks are read from `hash_to_block_id`.
-- first `allocate_slots`: `allocate`, which takes blocks for the whole prompt at once, also when only
+- first `allocate_slots`: `allocate`, which takes blocks for the whole prompt at once, also if only
   a chunk is computed. Without a hit its length is 0, if that many blocks are free.
 - later ones: nothing in prefill; `can_append` and `may_append` for a generated token.
 - after each grant `hash_blocks`, since the tokens of a granted step count as computed. With caching

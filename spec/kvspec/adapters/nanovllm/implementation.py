@@ -10,7 +10,7 @@ from kvspec.adapters.nanovllm.manager import NanoManager, NanoRequest, own_reque
 from kvspec.adapters.small import SmallImplementation
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
-from kvspec.interface import KVCacheManager
+from kvspec.interface import Feature, KVCacheManager
 from kvspec.request import Request, RequestInput, check_token_ids
 
 
@@ -18,6 +18,7 @@ class NanoImplementation(SmallImplementation):
     """See `kvspec.interface.Implementation` for what each call promises."""
 
     name = NanoManager.name
+    features = frozenset({Feature.PREFIX_CACHING, Feature.STABLE_LISTS})
     min_block_size_tokens = 2
     """A full block is told by `length % block size == 1`, which is never so with blocks of 1."""
 

@@ -14,7 +14,7 @@ from kvspec.request import Request, RequestInput
 
 
 class NanoRequest(SmallRequest):
-    """A `Sequence`; its class keeps the block size, so each manager's requests have one of theirs."""
+    """A `Sequence`. Its class keeps the block size, so the requests of a manager have their own."""
 
     def __init__(
         self, given: RequestInput, sequence_class: type[Any], tokens: list[int], block_size: int
@@ -88,7 +88,7 @@ class NanoManager(SmallManager):
 
     def _admit(self, own: NanoRequest, num_cached_blocks: int) -> bool:
         """Blocks for all tokens of a request that has none."""
-        fits = self.inner.can_allocate(own.inner) >= 0
+        fits: bool = self.inner.can_allocate(own.inner) >= 0
         if not num_cached_blocks:
             # can_allocate counts on its own hit, which is not used here.
             fits = own.inner.num_blocks <= self.num_free_blocks

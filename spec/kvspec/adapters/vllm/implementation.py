@@ -44,6 +44,7 @@ FEATURES = frozenset(
         Feature.HITS_PER_GROUP,
         Feature.COMMON_PREFIX,
         Feature.UNHASHED_BLOCKS,
+        Feature.STABLE_LISTS,
         Feature.NEED,
         Feature.NEW_BLOCK_IDS,
         Feature.SNAPSHOT,
