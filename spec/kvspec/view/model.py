@@ -14,7 +14,7 @@ from typing import Any
 
 from kvspec.golden.compare import Mismatch
 from kvspec.golden.state import View
-from kvspec.golden.trace import replay_trace
+from kvspec.golden.trace import TraceResult, replay_trace
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
 from kvspec.record import STATE_FIELDS, Header, Observed, Operation
@@ -97,11 +97,7 @@ def load(
     """
     header = _header(path, implementation)
     num_blocks = header.config.kv_cache.num_blocks
-    operations = [line for line in read_trace(path) if isinstance(line, Operation)]
-    if first_operation and first_operation >= len(operations):
-        raise NotShownError(
-            f"{path}: no operation {first_operation}; there are {len(operations)}, counted from 0"
-        )
+    operations = _operations(path, first_operation)
     # Where the record leaves states out, an implementation tells them.
     leaves_out = any("state" in operation.uncompared for operation in operations)
     is_told = implementation is not None and (leaves_out or not header.is_small)
@@ -111,11 +107,7 @@ def load(
         watch = frames.watch if is_told else None
         result = replay_trace(path, implementation, policy=policy, watch=watch)
         violation = _violation(result.mismatch)
-        if result.quirks:
-            frames.notes.append(
-                f"Operation {result.compared} is marked as a quirk of the recorded engine"
-                f" ({', '.join(result.quirks)}); from there on nothing was compared."
-            )
+        frames.notes += _notes_on_quirks(result)
     if not is_told:
         if leaves_out:
             frames.notes.append(
@@ -148,6 +140,26 @@ def load(
         violation=violation,
         notes=tuple(frames.notes),
     )
+
+
+def _operations(path: Path, first: int) -> list[Operation]:
+    """All operations of a record, `first` among them."""
+    operations = [line for line in read_trace(path) if isinstance(line, Operation)]
+    if first and first >= len(operations):
+        raise NotShownError(
+            f"{path}: no operation {first}; there are {len(operations)}, counted from 0"
+        )
+    return operations
+
+
+def _notes_on_quirks(result: TraceResult) -> list[str]:
+    """Where the comparison ended early."""
+    if not result.quirks:
+        return []
+    return [
+        f"Operation {result.compared} is marked as a quirk of the recorded engine"
+        f" ({', '.join(result.quirks)}); from there on nothing was compared."
+    ]
 
 
 def _header(path: Path, implementation: Implementation | None) -> Header:
