@@ -1,0 +1,51 @@
+"""All mutants, and those that nobody could tell from the reference, with the reason why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from tests.mutants import (
+    admission,
+    attention,
+    configs,
+    errors,
+    events,
+    hashes,
+    lists,
+    lookups,
+    partial,
+    plan_sizes,
+    planning,
+    pool,
+    release,
+    statistics,
+    twins,
+)
+from tests.mutants.make import Mutant
+
+MUTANTS: tuple[Mutant, ...] = (
+    *pool.MUTANTS,
+    *lists.MUTANTS,
+    *attention.MUTANTS,
+    *lookups.MUTANTS,
+    *admission.MUTANTS,
+    *release.MUTANTS,
+    *hashes.MUTANTS,
+    *events.MUTANTS,
+    *statistics.MUTANTS,
+    *partial.MUTANTS,
+    *errors.MUTANTS,
+    *configs.MUTANTS,
+    *plan_sizes.MUTANTS,
+    *planning.MUTANTS,
+    *twins.MUTANTS,
+)
+
+EQUIVALENT: Mapping[str, str] = MappingProxyType({})
+"""Name -> why no caller can see the difference."""
+
+
+def find(name: str) -> Mutant:
+    """The mutant of this name; KeyError for none."""
+    return {mutant.name: mutant for mutant in MUTANTS}[name]
