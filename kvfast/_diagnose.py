@@ -1,8 +1,10 @@
-"""What `kvspec doctor` shows about kvfast: its build, torch, Triton and the device."""
+"""What `kvspec doctor` shows about kvfast: its build, hash functions, torch and device."""
 
+import importlib
 from importlib.metadata import PackageNotFoundError, version
 
 from kvfast import _build
+from kvspec.errors import UnsupportedError
 
 
 def facts() -> dict[str, str]:
@@ -12,10 +14,21 @@ def facts() -> dict[str, str]:
     if reason is not None:
         found["build"] = f"not compiled: {reason}"
         found["to compile"] = _build.HOW_TO_COMPILE
+    found["SHA-256"] = _origin_of("sha256_cbor")
+    found["XXH3-128"] = _origin_of("xxhash_cbor")
     found["torch"] = _version_of("torch")
     found["Triton"] = _version_of("triton")
     found["CUDA device"] = _cuda_device()
     return found
+
+
+def _origin_of(hash_function: str) -> str:
+    """The library or package whose code computes this hash function."""
+    package = "kvfast._compiled" if _build.is_compiled() else "kvfast._core"
+    try:
+        return str(importlib.import_module(f"{package}.digest").Digest(hash_function).origin)
+    except UnsupportedError:
+        return "not installed"
 
 
 def _version_of(distribution: str) -> str:
