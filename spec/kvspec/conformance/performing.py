@@ -128,7 +128,7 @@ def run_on(runner: Runner, step: st.Run) -> None:
     if pending == 0:
         return
     external = min(step.external_tokens, pending)
-    if is_ahead or not has_entry(runner, request):
+    if is_ahead or not may_load(runner, request):
         external = 0
     left = pending - external
     chunk = left if step.chunk_tokens is None else max(1, min(left, step.chunk_tokens))
@@ -157,10 +157,14 @@ def run_on(runner: Runner, step: st.Run) -> None:
     request.num_computed = min(computed, len(request.tokens) - 1 + (left > 0))
 
 
-def has_entry(runner: Runner, request: Tracked) -> bool:
-    """Whether a group counts what it has cached of the request (KV-GRP-9)."""
+def may_load(runner: Runner, request: Tracked) -> bool:
+    """Whether a request under way may get external tokens: it has an entry (KV-GRP-9).
+
+    Not in a group that skips: were it refused, what the tokens skip would be gone (KV-MGR-6).
+    """
     state = runner.view.snapshot.requests.get(request.name)
-    return state is not None and any(count is not None for count in state.num_cached_blocks)
+    has_entry = state is not None and any(count is not None for count in state.num_cached_blocks)
+    return has_entry and all(isinstance(spec, FullAttentionSpec) for spec in runner.specs)
 
 
 def append(runner: Runner, request: Tracked, tokens: list[int]) -> None:

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
+from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
-
-from kvspec.conformance.examples import EXAMPLES, example_violation
+from kvspec.conformance.coverage import exercised
+from kvspec.conformance.examples import EXAMPLES, Example, example_violation, find_example
 from kvspec.conformance.examples.bench import LeftOut
 from kvspec.conformance.fit import directed_program, random_program
-from kvspec.conformance.generators import programs
-from kvspec.conformance.mixed_configs import mixed_configs
+from kvspec.conformance.random_programs import random_programs
 from kvspec.conformance.scenarios import SCENARIOS
 from kvspec.conformance.shrink import shrink
 from kvspec.conformance.situations import missed
+from kvspec.conformance.state import State
 from kvspec.conformance.steps import Program
 from kvspec.conformance.verdicts import Level, Violation, first_violation
-from kvspec.errors import UnsupportedError
+from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.interface import Feature, Implementation
 from kvspec.policy import Policy
 
 BATCH = 100
+SHRINK_SECONDS = 5.0
+"""At most so long for one violation; `Budget.shrink_seconds` for all of them."""
+
+ENDLESS = 1e9
+"""Seconds of a budget that ends when somebody stops it."""
 
 UNSEEN = ("the order of the free queue", "cached keys and counts", "events against keys")
 """What nobody sees of a subject without Feature.SNAPSHOT."""
@@ -34,17 +40,21 @@ UNSEEN = ("the order of the free queue", "cached keys and counts", "events again
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to look: random programs for `seconds`, at most `max_steps` steps each."""
+    """How long to look: random programs for `seconds`, at most `max_steps` steps each.
+
+    `shrink_seconds`: how long to make what was found smaller, in all.
+    """
 
     seconds: float
     max_steps: int
+    shrink_seconds: float = 20.0
 
 
 BUDGETS = (
     ("directed", Budget(0.0, 0)),
     ("fast", Budget(20.0, 30)),
-    ("ci", Budget(180.0, 40)),
-    ("deep", Budget(1e9, 80)),
+    ("ci", Budget(180.0, 40, 60.0)),
+    ("deep", Budget(ENDLESS, 80, ENDLESS)),
 )
 
 
@@ -72,7 +82,7 @@ class Report:
     `violations`: the first, shrunk, of each broken (rule, check). `directed`, `random`: programs
     run. `left_out`: directed programs that need what the subject does not have, and what that is.
     `unseen`: what could not be checked for lack of a snapshot. `situations`: how often each came
-    up; `missed`: never.
+    up; `missed`: never. `exercised`: rules that something was about, or that every program checks.
     """
 
     subject: str
@@ -84,6 +94,8 @@ class Report:
     situations: Counter[str]
     seconds: float
     unseen: tuple[str, ...] = ()
+    exercised: frozenset[str] = frozenset()
+    interrupted: bool = False
 
     @property
     def conforms(self) -> bool:
@@ -103,73 +115,82 @@ def rule_sentences() -> dict[str, str]:
     return found
 
 
-def random_programs(run_seed: int, batch: int, max_steps: int) -> list[Program]:
-    """Batch number `batch` of the random programs of a run; the same for equal arguments."""
-    drawn: list[Program] = []
+@dataclass(frozen=True)
+class Reached:
+    """How far a run is. `share` of the phase is done; None: nobody knows. `note`: at what."""
 
-    @seed(run_seed * 1_000_003 + batch)
-    @settings(
-        max_examples=BATCH,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(programs(mixed_configs(), max_steps))
-    def draw(program: Program) -> None:
-        drawn.append(program)
-
-    draw()
-    return drawn
+    phase: str
+    share: float | None
+    note: str
 
 
 class Suite:
-    """One run of the suite. `progress` hears how far it is: (phase, share done)."""
+    """One run of the suite. `progress` hears how far it is, `save` what is needed to go on."""
 
     def __init__(
         self,
         subject: Implementation,
         oracle: Implementation | None,
         options: Options,
-        progress: Callable[[str, float], None] = lambda phase, share: None,
+        progress: Callable[[Reached], None] = lambda reached: None,
+        save: Callable[[State], None] = lambda state: None,
     ) -> None:
         self.subject = subject
         self.oracle = oracle
         self.options = options
         self.progress = progress
+        self.save = save
+        self.can = subject.capabilities
+        self.hashes_matter = options.level is not Level.SAFETY
         self.situations: Counter[str] = Counter()
         self.violations: dict[tuple[str, str], Violation] = {}
         self.left_out: dict[str, tuple[str, ...]] = {}
-        self.can = subject.capabilities
-        self.hashes_matter = options.level is not Level.SAFETY
+        self.about: set[str] = set()
         self.num_directed = self.num_random = 0
+        self.shrink_seconds = options.budget.shrink_seconds
+        self.state = State(run_of(subject, options))
 
-    def run(self) -> Report:
-        """Directed programs, then random ones until the budget is spent.
+    def run(self, state: State | None = None) -> Report:
+        """Directed programs, then random ones until the budget is spent or somebody interrupts.
 
-        Raises UnsupportedError at level identity for a subject without Feature.SNAPSHOT.
+        `state`: where an earlier run stopped; its directed programs are not run again. Raises
+        UnsupportedError at level identity for a subject without Feature.SNAPSHOT,
+        InvalidArgumentError if the state is that of another run.
         """
         if self.options.level is Level.IDENTITY and Feature.SNAPSHOT not in self.can.features:
             raise UnsupportedError("snapshot, which level identity compares", self.can.name)
         start = time.monotonic()
-        self._directed()
-        self._random(time.monotonic())
+        before = 0.0 if state is None else state.seconds
+        interrupted = False
+        try:
+            if state is None:
+                self._directed()
+                self._examples()
+                self._note(0, start, before)
+            else:
+                self._restore(state)
+            self._random(start, before)
+        except KeyboardInterrupt:
+            interrupted = True
+        self.save(self._with_violations(self.state))
         return Report(
-            self.subject.capabilities.name,
+            self.can.name,
             self.options,
             tuple(self.violations.values()),
             self.num_directed,
             self.num_random,
             self.left_out,
             self.situations,
-            time.monotonic() - start,
+            before + time.monotonic() - start,
             () if Feature.SNAPSHOT in self.can.features else UNSEEN,
+            exercised(self.about, self.options.level, self.can),
+            interrupted,
         )
 
     def _directed(self) -> None:
         chosen = [program for program in SCENARIOS if self._is_wanted(program.rules)]
         for number, program in enumerate(chosen):
-            self.progress("directed", number / len(chosen))
+            self._tell("directed", number / len(chosen), ", ".join(program.rules))
             fitting, lacks = directed_program(
                 program, self.can, self.options.policy, hashes_matter=self.hashes_matter
             )
@@ -177,47 +198,101 @@ class Suite:
                 self.left_out[program.name] = tuple(lacks)
                 continue
             self.num_directed += 1
+            self.about.update(program.rules)
             violation = self._verdict(fitting)
             if violation is not None:
                 self._keep(violation)
-        self._examples()
 
     def _examples(self) -> None:
         """What is asked without a program; there is nothing to make smaller."""
-        for example in EXAMPLES:
-            if not self._is_wanted(example.rules) or not example.binds_at(self.options.level):
-                continue
-            try:
-                violation = example_violation(example, self.subject, self.options.policy)
-            except LeftOut as reason:
-                self.left_out[example.name] = tuple(str(reason).split(", "))
-                continue
-            self.num_directed += 1
+        level = self.options.level
+        chosen = [e for e in EXAMPLES if self._is_wanted(e.rules) and e.binds_at(level)]
+        for number, example in enumerate(chosen):
+            self._tell("examples", number / len(chosen), ", ".join(example.rules))
+            self._try(example)
+
+    def _try(self, example: Example) -> None:
+        try:
+            violation = example_violation(example, self.subject, self.options.policy)
+        except LeftOut as reason:
+            self.left_out[example.name] = tuple(str(reason).split(", "))
+            return
+        self.num_directed += 1
+        self.about.update(example.rules)
+        if violation is not None:
+            self.violations.setdefault((violation.rule, violation.name), violation)
+
+    def _random(self, start: float, before: float) -> None:
+        budget = self.options.budget
+        begin = time.monotonic()
+        for batch in itertools.count(self.state.batch):
+            for program in random_programs(self.options.seed, batch, budget.max_steps):
+                spent = time.monotonic() - begin
+                if spent >= budget.seconds:
+                    return
+                share = None if budget.seconds >= ENDLESS else spent / budget.seconds
+                broken = len({rule for rule, _ in self.violations})
+                self._tell("random", share, f"{self.num_random:,} programs, {broken} rules broken")
+                self._draw(program)
+            self._note(batch + 1, start, before)
+
+    def _draw(self, program: Program) -> None:
+        fitting = random_program(
+            program, self.can, self.options.policy, hashes_matter=self.hashes_matter
+        )
+        if fitting is None:
+            return
+        self.num_random += 1
+        violation = self._verdict(fitting)
+        if violation is not None and self._is_wanted((violation.rule,)):
+            self._keep(violation)
+
+    def _note(self, batch: int, start: float, before: float) -> None:
+        """A whole batch is done: what a later run goes on from."""
+        self.state = replace(
+            self.state,
+            batch=batch,
+            directed=self.num_directed,
+            random=self.num_random,
+            seconds=before + time.monotonic() - start,
+            situations=dict(self.situations),
+            left_out=dict(self.left_out),
+            about=tuple(sorted(self.about)),
+        )
+        self.save(self._with_violations(self.state))
+
+    def _with_violations(self, state: State) -> State:
+        """The state of the last whole batch, and every violation found until now."""
+        found = self.violations.values()
+        return replace(
+            state,
+            programs=tuple(v.program for v in found if not v.is_example),
+            examples=tuple(v.program.name for v in found if v.is_example),
+        )
+
+    def _restore(self, state: State) -> None:
+        if dict(state.run) != dict(self.state.run):
+            different = {
+                name: value
+                for name, value in state.run.items()
+                if self.state.run.get(name) != value
+            }
+            raise InvalidArgumentError("resume", different, f"a state of {dict(self.state.run)}")
+        self.state = state
+        self.situations = Counter(state.situations)
+        self.left_out = dict(state.left_out)
+        self.about = set(state.about)
+        self._tell("trying again", None, "what was broken before")
+        for program in state.programs:
+            violation = first_violation(program, self.subject, self.options.level, self.oracle)
             if violation is not None:
                 self.violations.setdefault((violation.rule, violation.name), violation)
+        for name in state.examples:
+            self._try(find_example(name))
+        self.num_directed, self.num_random = state.directed, state.random
 
-    def _random(self, start: float) -> None:
-        budget = self.options.budget
-        for batch in self._batches(start):
-            for program in random_programs(self.options.seed, batch, budget.max_steps):
-                if time.monotonic() - start > budget.seconds:
-                    return
-                fitting = random_program(
-                    program, self.can, self.options.policy, hashes_matter=self.hashes_matter
-                )
-                if fitting is None:
-                    continue
-                self.num_random += 1
-                violation = self._verdict(fitting)
-                if violation is not None and self._is_wanted((violation.rule,)):
-                    self._keep(violation)
-
-    def _batches(self, start: float) -> Iterator[int]:
-        batch = 0
-        while (spent := time.monotonic() - start) < self.options.budget.seconds:
-            self.progress("random", spent / self.options.budget.seconds)
-            yield batch
-            batch += 1
+    def _tell(self, phase: str, share: float | None, note: str) -> None:
+        self.progress(Reached(phase, share, note))
 
     def _verdict(self, program: Program) -> Violation | None:
         return first_violation(
@@ -230,7 +305,7 @@ class Suite:
         )
 
     def _keep(self, violation: Violation) -> None:
-        """The first of each kind, made small."""
+        """The first of each kind, made small as long as there is time for that."""
         kind = (violation.rule, violation.name)
         if kind in self.violations:
             return
@@ -240,7 +315,21 @@ class Suite:
             again = first_violation(program, self.subject, self.options.level, self.oracle)
             return again is not None and (again.rule, again.name) == kind
 
-        small = shrink(violation.program, fails, seconds=5.0)
+        begin = time.monotonic()
+        small = shrink(violation.program, fails, seconds=min(SHRINK_SECONDS, self.shrink_seconds))
         again = first_violation(small, self.subject, self.options.level, self.oracle)
         if again is not None:
             self.violations[kind] = again
+        self.shrink_seconds = max(0.0, self.shrink_seconds - (time.monotonic() - begin))
+
+
+def run_of(subject: Implementation, options: Options) -> dict[str, Any]:
+    """What two runs must have in common for one to go on with the other."""
+    return {
+        "subject": subject.capabilities.name,
+        "level": str(options.level),
+        "seed": options.seed,
+        "rules": list(options.rules),
+        "max_steps": options.budget.max_steps,
+        "policy": asdict(options.policy),
+    }

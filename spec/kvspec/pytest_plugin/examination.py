@@ -12,10 +12,11 @@ from kvspec.conformance.examples import EXAMPLES, example_violation
 from kvspec.conformance.examples.bench import LeftOut
 from kvspec.conformance.fit import directed_program, random_program
 from kvspec.conformance.illegal_operations import ILLEGAL_OPERATIONS
+from kvspec.conformance.random_programs import random_programs
 from kvspec.conformance.scenarios import SCENARIOS
 from kvspec.conformance.shrink import shrink
 from kvspec.conformance.steps import Program
-from kvspec.conformance.suite import Options, random_programs
+from kvspec.conformance.suite import Options
 from kvspec.conformance.verdicts import Level, Violation, first_violation
 from kvspec.interface import Feature, Implementation
 from kvspec.invariants import INVARIANTS

@@ -1,0 +1,140 @@
+"""Random configurations for programs: mixtures of groups that may stand together, small pools."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.specs import (
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    EncoderOnlyAttentionSpec,
+    FullAttentionSpec,
+    HiddenStateCacheSpec,
+    LayerSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SinkFullAttentionSpec,
+    SlidingWindowMLASpec,
+    SlidingWindowSpec,
+    TQFullAttentionSpec,
+)
+
+# Several of one kind are likely: equal specs are looked up jointly (KV-COORD-4).
+MIXTURES: tuple[tuple[str, ...], ...] = (
+    ("full",), ("full",), ("mla",), ("window",), ("chunked",), ("mamba",), ("sink",),
+    ("full", "window"), ("full", "mamba"), ("full", "chunked"), ("window", "mamba"),
+    ("full", "window", "window"), ("full", "window", "window"), ("full", "window", "mamba"),
+    ("window", "full", "window"), ("window", "window"), ("full", "mla", "window"),
+    ("full", "window", "mamba", "window"), ("full", "chunked", "window", "mamba"),
+    ("latent window", "full", "mamba"), ("tq", "hidden", "window"), ("full", "cross"),
+    ("full", "encoder", "window"),
+)  # fmt: skip
+
+ENCODERS = frozenset({"cross", "encoder"})
+
+
+HYBRIDS: tuple[tuple[str, ...], ...] = (
+    ("full", "window", "window"), ("window", "window"), ("full", "window", "mamba"),
+    ("full", "window", "mamba", "window"), ("window", "mamba", "window"),
+    ("full", "mla", "window", "window"), ("full", "window"), ("window", "window", "full"),
+)  # fmt: skip
+"""Whose groups may disagree about a hit, and must search."""
+
+
+def random_config(random: Random, *, hybrid: bool = False) -> ManagerConfig:
+    """A configuration that every implementation with these types must accept.
+
+    `hybrid`: with caching, and a pool in which a long text stays.
+
+    Chunked local attention rules out drafting and unequal block sizes (KV-CHUNK-3); groups of
+    encoder tokens rule out caching (KV-CROSS-4); several cached groups need two different specs
+    (KV-COORD-3); context parallelism needs one group of full attention (KV-CFG-6).
+    """
+    kinds = random.choice(HYBRIDS if hybrid else MIXTURES)
+    base = random.choice((1, 2, 2))
+    equal_sizes = "chunked" in kinds or random.random() < 0.6
+    sizes = [base if equal_sizes else base * random.choice((1, 1, 2, 4)) for _ in kinds]
+    specs = [_spec(random, kind, size) for kind, size in zip(kinds, sizes, strict=True)]
+    caching = not ENCODERS & set(kinds) and (hybrid or random.random() < 0.95)
+    if caching and len(specs) > 1 and all(spec == specs[0] for spec in specs):
+        specs[-1] = MLAAttentionSpec(sizes[-1], 1, 16, "bfloat16")
+    drafting = "chunked" not in kinds
+    options = _options(random, specs, caching=caching, drafting=drafting)
+    flags = [drafting and random.random() < 0.25 for _ in specs]
+    groups = tuple(
+        KVCacheGroup((f"layer.{number}",), spec, is_eagle_group=flag)
+        for number, (spec, flag) in enumerate(zip(specs, flags, strict=True))
+    )
+    scarce = random.random() < 0.6
+    num_blocks = len(specs) * random.choice((3, 4, 5) if scarce else (8, 12, 16)) + 2
+    if hybrid:
+        num_blocks = len(specs) * 30
+    num_blocks += sum(_set_aside(spec) for spec in specs)
+    return ManagerConfig(KVCacheConfig(num_blocks, groups), **options)
+
+
+def _options(
+    random: Random, specs: list[LayerSpec], *, caching: bool, drafting: bool
+) -> dict[str, Any]:
+    """The switches, at their defaults most of the time."""
+    windowed = any(isinstance(spec, (SlidingWindowSpec, MambaSpec)) for spec in specs)
+    alignment = max(spec.block_size for spec in specs)  # sizes are powers of two times the base
+    options: dict[str, Any] = {
+        "max_model_len_tokens": random.choice((16, 48, 48)),
+        "max_num_batched_tokens": random.choice((None, 4, 8)),
+        "enable_caching": caching,
+        "use_eagle": drafting and random.random() < 0.2,
+        "log_stats": True,
+        "enable_events": True,
+        "int_event_hashes": random.random() < 0.1,
+        "hash_seed": "0",
+        "hash_function": random.choice(("sha256_cbor",) * 5 + ("sha256_cbor_64bit",)),
+        "watermark": random.choice((0.0, 0.0, 0.0, 0.2, 0.4)),
+        "residency_sample_rate": random.choice((0.0, 0.0, 0.0, 0.5)),
+    }
+    if windowed:
+        interval = random.choice((None, None, 0, alignment, 2 * alignment))
+        options["retention_interval_tokens"] = interval
+    if len(specs) == 1 and isinstance(specs[0], FullAttentionSpec) and random.random() < 0.2:
+        options["dcp_world_size"] = 2
+    return options
+
+
+def _set_aside(spec: LayerSpec) -> int:
+    return spec.sink_len // spec.block_size if isinstance(spec, SinkFullAttentionSpec) else 0
+
+
+def _spec(random: Random, kind: str, size: int) -> LayerSpec:
+    """A small spec of one kind."""
+    full = FullAttentionSpec(size, 1, 8, "float16")
+    window = SlidingWindowSpec(
+        size, 1, 8, "float16", sliding_window=random.choice((1, 2, 3, 4, 5, 8, 11))
+    )
+    if kind == "window":
+        return window
+    if kind == "latent window":
+        return SlidingWindowMLASpec(size, 1, 8, "float16", sliding_window=window.sliding_window)
+    if kind == "chunked":
+        chunk = size * random.choice((1, 2, 3, 4))
+        return ChunkedLocalAttentionSpec(size, 1, 8, "float16", attention_chunk_size=chunk)
+    if kind == "mamba":
+        return MambaSpec(
+            size,
+            ((2,),),
+            ("float32",),
+            mamba_cache_mode=random.choice(("none", "all", "align", "align")),
+            num_speculative_blocks=random.choice((0, 0, 1, 2)),
+        )
+    if kind == "sink":
+        return SinkFullAttentionSpec(size, 1, 8, "float16", sink_len=size)
+    others: dict[str, LayerSpec] = {
+        "mla": MLAAttentionSpec(size, 1, 16, "bfloat16"),
+        "tq": TQFullAttentionSpec(size, 1, 8, "float16", tq_slot_size=4),
+        "hidden": HiddenStateCacheSpec(size, 1, 8, "float16"),
+        "cross": CrossAttentionSpec(size, 1, 8, "float16"),
+        "encoder": EncoderOnlyAttentionSpec(size, 1, 8, "float16"),
+    }
+    return others.get(kind, replace(full))
