@@ -184,8 +184,8 @@ class Session:
     def _write(self, found: InvariantViolation, call: Call) -> tuple[Path | None, str]:
         """Write the record: its path, and what to do with it; or None, and why there is none."""
         try:
-            if call.name in _NOT_NOTED and call.request is not None and call.error is None:
-                self._note_lists(call, call.request)
+            if call.request is not None and call.error is None:
+                self._note_lists(call.request)
             snapshot = self._snapshot()
             last = None if snapshot is None else self._view(snapshot)
             path = self._path(found.rule)
@@ -198,13 +198,14 @@ class Session:
             return None, f"no record: {error!r}"
         return path, f"replay it with: kvspec golden {path} --impl IMPL"
 
-    def _note_lists(self, call: Call, request: Request) -> None:
-        """A question about lists, as records ask it: both lists at once."""
-        both = {
+    def _note_lists(self, request: Request) -> None:
+        """Ask for the lists of the request, as the checks did, in the way of records."""
+        call = Call.of("get_blocks", request, {})
+        call.num_free_blocks, call.usage = self.manager.num_free_blocks, self.manager.usage
+        call.result = {
             "blocks": self.manager.get_blocks(request).to_lists(),
             "unhashed": [list(ids) for ids in self.manager.get_unhashed_block_ids(request)],
         }
-        call.result = both
         self.history.add(note(call), None)
 
     def _path(self, rule: str) -> Path:

@@ -1,0 +1,115 @@
+"""What is right is let through: the programs of the suite, and random ones, under a monitor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+import kvspec
+from kvref.block_pool import BlockPool
+from kvref.implementation import ReferenceImplementation
+from kvspec.config import ManagerConfig
+from kvspec.conformance.generators import programs
+from kvspec.conformance.mixed_configs import mixed_configs
+from kvspec.conformance.scenarios import SCENARIOS
+from kvspec.conformance.steps import Program
+from kvspec.conformance.verdicts import Level, first_violation
+from kvspec.golden.select import shipped_records
+from kvspec.golden.trace import replay_trace
+from kvspec.interface import KVCacheManager
+from kvspec.monitoring import Monitor
+from kvspec.record import Header
+from kvspec.record_file import read_header
+from tests.machines import broken_pools
+
+
+class Monitored(ReferenceImplementation):
+    """kvref, every manager of it under a monitor, the last of which is `monitor`."""
+
+    monitor: Monitor
+
+    def __init__(self, every: int, pool: type[BlockPool] = BlockPool) -> None:
+        super().__init__(pool)
+        self.every = every
+
+    def create(
+        self,
+        config: ManagerConfig,
+        *,
+        check_invariants: bool = True,
+        clock: Callable[[], int] | None = None,
+    ) -> KVCacheManager:
+        manager = super().create(config, check_invariants=False, clock=clock)
+        self.monitor = kvspec.monitor(
+            manager, self.every, history=20, on_violation=lambda violation: None, record=os.devnull
+        )
+        return self.monitor
+
+
+@pytest.mark.parametrize("every", [1, pytest.param(3, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("program", SCENARIOS, ids=lambda program: str(program.name))
+def test_no_directed_program_raises_an_alarm(program: Program, every: int) -> None:
+    subject = Monitored(every)
+    assert first_violation(program, subject, Level.SAFETY) is None
+    report = subject.monitor.report()
+    assert report.violation is None
+    assert report.operations > 0
+
+
+@given(programs(mixed_configs(), 40))
+@settings(suppress_health_check=list(HealthCheck), deadline=None)
+def test_no_random_program_raises_an_alarm(program: Program) -> None:
+    """Groups of every kind, drafts, loads, partial entries, illegal calls."""
+    program = replace(program, config=replace(program.config, enable_events=True))
+    subject = Monitored(1)
+    first_violation(program, subject, Level.SAFETY)
+    assert subject.monitor.report().violation is None
+
+
+# Order of eviction is a policy, which safety says nothing of.
+HARMLESS = frozenset(
+    {
+        broken_pools.TakesFromTheBack,
+        broken_pools.HashedBlocksToTheFront,
+        broken_pools.UnhashedRunReversed,
+        broken_pools.EvictionFreesTheBlock,
+    }
+)
+
+
+@pytest.mark.parametrize("pool", broken_pools.BROKEN_POOLS, ids=lambda pool: str(pool.__name__))
+def test_the_same_programs_raise_one_for_a_broken_pool(pool: type[BlockPool]) -> None:
+    """So their silence says something."""
+    assert any(map(alarmed(pool), SCENARIOS)) is (pool not in HARMLESS)
+
+
+def alarmed(pool: type[BlockPool]) -> Callable[[Program], bool]:
+    """Whether the monitor finds something when a manager with this pool runs a program."""
+
+    def inner(program: Program) -> bool:
+        subject = Monitored(1, pool)
+        first_violation(program, subject, Level.SAFETY)
+        return subject.monitor.report().violation is not None
+
+    return inner
+
+
+RECORDS = tuple(
+    pytest.param(path, id=path.stem)
+    for path in sorted(shipped_records().rglob("*.jsonl"))
+    if isinstance(header := read_header(path), Header) and header.raises is None
+)
+
+
+@pytest.mark.parametrize("path", RECORDS)
+def test_shipped_records_replay_under_a_monitor(path: Path) -> None:
+    """Answers and errors come through unchanged, and nothing is found wrong."""
+    subject = Monitored(1)
+    result = replay_trace(path, subject)
+    assert result.mismatch is None, result.mismatch.render()
+    assert subject.monitor.report().violation is None

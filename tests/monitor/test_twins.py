@@ -1,0 +1,148 @@
+"""Each broken manager is caught, and its record shows the failure again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import kvspec
+from kvref.implementation import ReferenceImplementation
+from kvspec.errors import MonitorViolation
+from kvspec.golden.trace import TraceResult, replay_trace
+from kvspec.record import Header, Operation
+from kvspec.record_file import read_header, read_trace
+from kvspec.request import RequestInput
+from kvspec.view.model import load
+from tests.machines.broken_pools import KeepsKeysOfTakenBlocks
+from tests.monitor.twins import TWINS, Engine, Twin, config
+
+REFERENCE = ReferenceImplementation()
+CASES = tuple(
+    pytest.param(twin, every, id=f"{twin.name}, every {every}")
+    for twin in TWINS
+    for every in twin.rates
+)
+
+
+def caught(twin: Twin, folder: Path, every: int, num_blocks: int, history: int) -> MonitorViolation:
+    """Run the engine until the monitor raises."""
+    implementation = twin.make()
+    manager = implementation.create(config(num_blocks), check_invariants=False)
+    monitor = kvspec.monitor(manager, every, record=folder, history=history)
+    engine = Engine(implementation, monitor)
+    with pytest.raises(MonitorViolation) as found:
+        engine.run(200)
+    assert monitor.report().violation is found.value
+    return found.value
+
+
+def where(result: TraceResult) -> int | None:
+    """The operation at which a replay parts from its record."""
+    return None if result.mismatch is None else result.mismatch.line - 2
+
+
+def num_operations(path: Path) -> int:
+    return sum(isinstance(line, Operation) for line in read_trace(path))
+
+
+@pytest.mark.parametrize("history", [30, 10_000], ids=["a ring", "from the start"])
+@pytest.mark.parametrize(("twin", "every"), CASES)
+def test_a_broken_manager_is_caught_and_its_record_shows_it(
+    twin: Twin, every: int, history: int, tmp_path: Path
+) -> None:
+    """The reference does otherwise; who was recorded does the same again, or finds it itself."""
+    violation = caught(twin, tmp_path, every, 10, history)
+    assert violation.rule in twin.rules, violation
+    record = violation.record
+    assert record is not None, violation.hint
+    assert record.parent == tmp_path
+    assert str(record) in str(violation)
+    last = num_operations(record) - 1
+    differs_at = where(replay_trace(record, REFERENCE))
+    assert differs_at is not None
+    if twin.does_harm_at_once and every == 1:
+        assert differs_at >= last - 1  # the last call asks what the request holds
+    again = replay_trace(record, twin.make())
+    assert again.mismatch is None or "InvariantViolation" in again.mismatch.render()
+
+
+@pytest.mark.parametrize("twin", TWINS, ids=lambda twin: str(twin.name))
+def test_so_it_is_in_a_pool_whose_records_hold_hashes(twin: Twin, tmp_path: Path) -> None:
+    """Of more than 64 blocks; their records show no state between the first and the last."""
+    implementation = twin.make()
+    manager = implementation.create(config(70), check_invariants=False)
+    monitor = kvspec.monitor(manager, record=tmp_path, history=40)
+    engine = Engine(implementation, monitor)
+    # Most of the pool is set aside, so that there is as little room as in a small one.
+    big = implementation.make_request(monitor, RequestInput("big", range(1000, 1240)))
+
+    def run() -> None:
+        monitor.allocate_slots(big, 240)
+        engine.run(300)
+
+    with pytest.raises(MonitorViolation) as found:
+        run()
+    violation = found.value
+    assert violation.rule in twin.rules, violation
+    assert violation.record is not None, violation.hint
+    assert where(replay_trace(violation.record, REFERENCE)) is not None
+    again = replay_trace(violation.record, twin.make())
+    assert again.mismatch is None or "InvariantViolation" in again.mismatch.render()
+
+
+def test_a_stale_hit_is_seen_by_its_content_alone(tmp_path: Path) -> None:
+    """Without events and without a look at the state."""
+    implementation = ReferenceImplementation(KeepsKeysOfTakenBlocks)
+    settings = replace(config(), enable_events=False)
+    manager = implementation.create(settings, check_invariants=False)
+    engine = Engine(implementation, kvspec.monitor(manager, 10_000, record=tmp_path))
+    with pytest.raises(MonitorViolation, match="hit of r") as found:
+        engine.run(200)
+    assert found.value.rule == "KV-HASH-1"
+    assert found.value.invariant == "content_is_where_it_is_claimed"
+
+
+def test_the_same_engine_finds_nothing_wrong_with_the_reference(tmp_path: Path) -> None:
+    for every in (1, 7):
+        manager = REFERENCE.create(config(), check_invariants=False)
+        with kvspec.monitor(manager, every, record=tmp_path, history=30) as monitor:
+            Engine(REFERENCE, monitor).run(300)
+        report = monitor.report()
+        assert report.violation is None
+        assert report.operations // every <= report.audits
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_ring_starts_from_a_state_and_a_short_run_from_the_beginning(tmp_path: Path) -> None:
+    by_name = {twin.name: twin for twin in TWINS}
+    early = caught(by_name["leaks blocks"], tmp_path, 1, 10, 10_000).record
+    assert early is not None
+    header = read_header(early)
+    assert isinstance(header, Header)
+    assert (header.start, header.version) == (None, 1)
+    late = caught(by_name["changes when it raises"], tmp_path, 1, 10, 2).record
+    assert late is not None
+    header = read_header(late)
+    assert isinstance(header, Header)
+    assert header.start is not None
+    assert num_operations(late) < 20
+    assert early != late
+
+
+@pytest.mark.parametrize("twin", TWINS, ids=lambda twin: str(twin.name))
+def test_the_command_replays_the_record(twin: Twin, tmp_path: Path) -> None:
+    """`kvspec golden` fails on the reference, and `kvspec view` makes a page of it."""
+    violation = caught(twin, tmp_path, 1, 10, 50)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "kvspec.cli", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    golden = run("golden", str(violation.record), "--impl", "kvref")
+    assert golden.returncode == 1, golden.stderr
+    assert "expected" in golden.stdout
+    assert load(violation.record or tmp_path).frames
