@@ -1,0 +1,240 @@
+"""A start for authors: everything that a small manager need not have, refused as the contract asks.
+
+    class MyManager(BaseManager):
+        ...  # num_free_blocks, get_computed_blocks, allocate_slots, free, get_blocks
+
+    class MyImplementation(BaseImplementation):
+        name = "mymanager"
+        manager_class = MyManager
+
+That is an `Implementation` for one full-attention group with prefix caching. What it gains later is
+a method in the manager and a name in `features`. docs/implement-your-own.md goes that way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, cast
+
+from kvspec._check import int_at_least, is_int
+from kvspec.blocks import KVCacheBlocks, PrefixHit
+from kvspec.config import ManagerConfig
+from kvspec.errors import InvalidArgumentError, UnknownBlockError, UnsupportedError
+from kvspec.events import Event
+from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
+from kvspec.planning import Planner
+from kvspec.request import Request, RequestInput, RequestStatus, check_token_ids
+from kvspec.snapshot import Snapshot
+from kvspec.specs import FullAttentionSpec, LayerSpec
+from kvspec.stats import PrefixCacheStats, ResidencySample
+
+MEANINGLESS = frozenset({"has_scheduled_reqs", "num_encoder_tokens"})
+"""Options of `allocate_slots` that say nothing to full attention without a watermark."""
+
+
+class BaseRequest:
+    """A request: its tokens, and what the scheduler sets before each call (KV-REQ-1).
+
+    `input` is what it was made from. There are no hashes: a manager that uses those of the contract
+    makes requests of its own.
+    """
+
+    block_hashes: Sequence[bytes] = ()
+
+    def __init__(self, given: RequestInput) -> None:
+        self.input = given
+        self.token_ids = list(given.prompt_token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
+        self.num_computed_tokens = 0
+        self.num_preemptions = 0
+        self.status = RequestStatus.WAITING
+
+    @property
+    def request_id(self) -> str:
+        """The name under which a manager keeps the request's blocks."""
+        return self.input.request_id
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and generated tokens."""
+        return len(self.token_ids)
+
+
+class BaseManager:
+    """What every small manager answers alike; other calls raise UnsupportedError.
+
+    A subclass has the methods that raise NotImplementedError here. Their docstrings in
+    `kvspec.interface.KVCacheManager` say what they answer. `block_size`: tokens of a block.
+    """
+
+    none_hash = b""
+
+    def __init__(self, config: ManagerConfig) -> None:
+        self.block_size: int = config.kv_cache.groups[0].spec.block_size
+        self.config = replace(
+            config,
+            scheduler_block_size_tokens=self.block_size,
+            hash_block_size_tokens=self.block_size,
+        )
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that an allocation could have, cached ones included."""
+        raise NotImplementedError
+
+    def get_computed_blocks(self, request: Any) -> PrefixHit:
+        """The longest cached prefix of the request."""
+        raise NotImplementedError
+
+    def allocate_slots(
+        self,
+        request: Any,
+        num_new_tokens: int,
+        *,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: KVCacheBlocks | None = None,
+        **lacking: Any,
+    ) -> KVCacheBlocks | None:
+        """Blocks for tokens about to be computed, or None; options of features are in `lacking`."""
+        raise NotImplementedError
+
+    def free(self, request: Any) -> None:
+        """Release all blocks of the request."""
+        raise NotImplementedError
+
+    def get_blocks(self, request: Any) -> KVCacheBlocks:
+        """The request's blocks."""
+        raise NotImplementedError
+
+    @property
+    def usage(self) -> float:
+        """The share of blocks in use, the null block left out (KV-POOL-12)."""
+        usable = self.config.kv_cache.num_blocks - 1
+        return 1.0 - self.num_free_blocks / usable if usable else 0.0
+
+    def checked_hit(
+        self,
+        num_new_tokens: int,
+        num_new_computed_tokens: int,
+        new_computed_blocks: KVCacheBlocks | None,
+        lacking: Mapping[str, Any],
+    ) -> list[int]:
+        """The blocks of the hit, if these arguments of `allocate_slots` are legal.
+
+        Raises InvalidArgumentError (KV-MGR-3, KV-MGR-8), UnknownBlockError (KV-ERR-3), and
+        UnsupportedError for a feature's option. Whether the blocks still hold what the request's
+        tokens say, only the manager knows.
+        """
+        int_at_least("num_new_tokens", num_new_tokens, 1, error=InvalidArgumentError)
+        for option, value in lacking.items():
+            if value and option not in MEANINGLESS:
+                raise UnsupportedError(option, type(self).__name__)
+        blocks = [] if new_computed_blocks is None else list(new_computed_blocks.groups[0])
+        for block in blocks:
+            if not is_int(block) or not 0 <= block < self.config.kv_cache.num_blocks:
+                raise UnknownBlockError(block, self.config.kv_cache.num_blocks)
+        if num_new_computed_tokens != len(blocks) * self.block_size:
+            allowed = f"{self.block_size} for each of the {len(blocks)} blocks of the hit"
+            raise InvalidArgumentError("num_new_computed_tokens", num_new_computed_tokens, allowed)
+        return blocks
+
+    def take_events(self) -> tuple[Event, ...]:
+        """None without Feature.EVENTS."""
+        return ()
+
+    def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
+        """None without Feature.STATISTICS."""
+        return None
+
+    def take_residency_samples(self) -> tuple[ResidencySample, ...]:
+        """None without Feature.RESIDENCY."""
+        return ()
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(type(self), name):  # a property that failed inside: let it say so itself
+            return object.__getattribute__(self, name)
+        if hasattr(KVCacheManager, name):
+            raise UnsupportedError(name, type(self).__name__)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class BaseImplementation:
+    """An `Implementation` of one full-attention group, with prefix caching unless told otherwise.
+
+    A subclass sets `name`, `manager_class`, and whatever else differs. With no `hash_functions` its
+    safety can be checked, and no more (`Capabilities`).
+    """
+
+    name: ClassVar[str] = "unnamed"
+    version: ClassVar[str] = "0"
+    manager_class: ClassVar[type[BaseManager]] = BaseManager
+    spec_types: ClassVar[frozenset[type[LayerSpec]]] = frozenset({FullAttentionSpec})
+    hash_functions: ClassVar[frozenset[str]] = frozenset()
+    features: ClassVar[frozenset[Feature]] = frozenset({Feature.PREFIX_CACHING})
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the class says."""
+        return Capabilities(
+            self.name, self.version, self.spec_types, self.hash_functions, self.features
+        )
+
+    def create(
+        self,
+        config: ManagerConfig,
+        *,
+        check_invariants: bool = True,
+        clock: Callable[[], int] | None = None,
+    ) -> KVCacheManager:
+        """A manager of `manager_class`. UnsupportedError for a configuration that needs more."""
+        # Late: what a configuration needs is worked out beside the checks.
+        from kvspec.conformance.fit import lacking
+
+        lacks = lacking(config, self.capabilities, hashes_matter=False)
+        if lacks:
+            raise UnsupportedError(", ".join(lacks), self.name)
+        return cast(KVCacheManager, self.manager_class(config))
+
+    def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
+        """A BaseRequest. UnsupportedError for content that needs a feature that is lacking."""
+        if not isinstance(request, RequestInput):
+            raise InvalidArgumentError("request", request, "a RequestInput")
+        wanted = {
+            Feature.CACHE_SALT: request.cache_salt,
+            Feature.LORA: request.lora,
+            Feature.MULTIMODAL: request.multimodal,
+            Feature.PROMPT_EMBEDDINGS: request.prompt_embeddings,
+            Feature.SKIP_READING: request.skip_reading_cache,
+        }
+        for feature, value in wanted.items():
+            if value and feature not in self.features:
+                raise UnsupportedError(feature, self.name)
+        check_token_ids(list(request.prompt_token_ids), field="prompt_token_ids")
+        return BaseRequest(request)
+
+    def append_tokens(
+        self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
+    ) -> None:
+        """Append generated tokens to the request."""
+        if not isinstance(request, BaseRequest):
+            raise InvalidArgumentError("request", request, "made by this implementation")
+        check_token_ids(token_ids)
+        request.token_ids.extend(token_ids)
+
+    def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
+        """Not without Feature.STATISTICS."""
+        raise UnsupportedError(Feature.STATISTICS, self.name)
+
+    @property
+    def planner(self) -> Planner | None:
+        """None without Feature.PLANNING."""
+        return None
+
+    def clone(self, manager: KVCacheManager) -> KVCacheManager:
+        """Not without Feature.CLONE."""
+        raise UnsupportedError(Feature.CLONE, self.name)
+
+    def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
+        """Not without Feature.RESTORE."""
+        raise UnsupportedError(Feature.RESTORE, self.name)

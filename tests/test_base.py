@@ -1,0 +1,171 @@
+"""`kvspec.base`: what an author need not write is refused with the errors of the contract."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kvspec.base import BaseImplementation, BaseManager, BaseRequest
+from kvspec.blocks import KVCacheBlocks
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.errors import InvalidArgumentError, KVSpecError, UnknownBlockError, UnsupportedError
+from kvspec.interface import Feature, Implementation, KVCacheManager
+from kvspec.request import LoRA, RequestInput
+from kvspec.specs import FullAttentionSpec, SlidingWindowSpec
+
+SPEC = FullAttentionSpec(2, 1, 8, "float16")
+CONFIG = ManagerConfig(KVCacheConfig(5, (KVCacheGroup(("layer.0",), SPEC),)), 64)
+WINDOW = SlidingWindowSpec(2, 1, 8, "float16", sliding_window=4)
+
+
+class Empty(BaseManager):
+    """A pool of four blocks that are all free."""
+
+    @property
+    def num_free_blocks(self) -> int:
+        return 4
+
+
+class EmptyImplementation(BaseImplementation):
+    name = "empty"
+    manager_class = Empty
+
+
+EMPTY = EmptyImplementation()
+
+
+def made(**content: Any) -> BaseRequest:
+    """A request of four tokens."""
+    request = EMPTY.make_request(manager(), RequestInput("r", (1, 2, 3, 4), **content))
+    assert isinstance(request, BaseRequest)
+    return request
+
+
+def manager() -> KVCacheManager:
+    """A manager for one full-attention group."""
+    return EMPTY.create(CONFIG)
+
+
+def test_it_is_an_implementation_that_declares_prefix_caching() -> None:
+    """Discovery takes it, and block sizes are filled in."""
+    assert isinstance(EMPTY, Implementation)
+    assert EMPTY.capabilities.features == {Feature.PREFIX_CACHING}
+    assert manager().config.hash_block_size_tokens == 2
+    assert manager().config.scheduler_block_size_tokens == 2
+    assert manager().usage == 0.0
+    assert EMPTY.planner is None
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        replace(CONFIG, enable_events=True),
+        replace(CONFIG, log_stats=True),
+        replace(CONFIG, watermark=0.1),
+        replace(CONFIG, kv_cache=replace(CONFIG.kv_cache, groups=())),
+        replace(CONFIG, kv_cache=replace(CONFIG.kv_cache, groups=CONFIG.kv_cache.groups * 2)),
+        replace(CONFIG, kv_cache=KVCacheConfig(5, (KVCacheGroup(("layer.0",), WINDOW),))),
+    ],
+    ids=["events", "statistics", "watermark", "no group", "two groups", "window"],
+)
+def test_a_configuration_that_needs_more_is_refused(config: ManagerConfig) -> None:
+    """When the manager is made, not when it is first used."""
+    with pytest.raises(UnsupportedError, match="empty does not support"):
+        EMPTY.create(config)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"cache_salt": "s"},
+        {"lora": LoRA("x", 1)},
+        {"skip_reading_cache": True},
+    ],
+    ids=lambda content: next(iter(content)),
+)
+def test_content_that_needs_more_is_refused(content: dict[str, Any]) -> None:
+    """A salt that is ignored would share blocks that must be apart."""
+    with pytest.raises(UnsupportedError):
+        made(**content)
+
+
+def test_calls_of_features_are_refused_and_what_is_no_call_is_no_attribute() -> None:
+    """So a misspelt name of an author's own does not look like a missing feature."""
+    for name in ("snapshot", "evict_blocks", "reset_prefix_cache", "pop_blocks_for_free"):
+        with pytest.raises(UnsupportedError, match=f"Empty does not support {name}"):
+            getattr(manager(), name)
+    with pytest.raises(AttributeError, match="no attribute 'free_blcks'"):
+        manager().free_blcks  # type: ignore[attr-defined]  # noqa: B018 (the misspelling itself)
+    assert copy.deepcopy(manager()).num_free_blocks == 4
+
+
+def test_a_property_that_fails_shows_its_own_error() -> None:
+    """Python asks for the property again when it raised AttributeError."""
+
+    class Misspelt(BaseManager):
+        @property
+        def num_free_blocks(self) -> int:
+            return len(self.free_blcks)
+
+    with pytest.raises(AttributeError, match="free_blcks"):
+        _ = Misspelt(CONFIG).num_free_blocks
+
+
+@pytest.mark.parametrize("name", ["get_computed_blocks", "free", "get_blocks"])
+def test_what_an_author_must_write_says_so(name: str) -> None:
+    """The five that every manager has."""
+    with pytest.raises(NotImplementedError):
+        getattr(manager(), name)(made())
+    with pytest.raises(NotImplementedError):
+        manager().allocate_slots(made(), 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((0, 0, None, {}), InvalidArgumentError),
+        ((-1, 0, None, {}), InvalidArgumentError),
+        ((1.0, 0, None, {}), InvalidArgumentError),
+        ((1, 2, None, {}), InvalidArgumentError),
+        ((1, 3, KVCacheBlocks(([1],)), {}), InvalidArgumentError),
+        ((1, 2, KVCacheBlocks(([5],)), {}), UnknownBlockError),
+        ((1, 2, KVCacheBlocks(([-1],)), {}), UnknownBlockError),
+        ((1, 0, None, {"num_lookahead_tokens": 2}), UnsupportedError),
+    ],
+)
+def test_illegal_arguments_of_an_allocation_raise(
+    arguments: tuple[Any, ...], error: type[KVSpecError]
+) -> None:
+    """Before anything is changed."""
+    with pytest.raises(error):
+        Empty(CONFIG).checked_hit(*arguments)
+
+
+def test_legal_arguments_give_the_blocks_of_the_hit() -> None:
+    """Options that say nothing to full attention are let through."""
+    silent = {"num_encoder_tokens": 3, "has_scheduled_reqs": True, "reserved_blocks": 0}
+    empty = Empty(CONFIG)
+    assert empty.checked_hit(1, 0, None, silent) == []
+    assert empty.checked_hit(1, 4, KVCacheBlocks(([2, 1],)), {}) == [2, 1]
+
+
+def test_a_request_grows_by_tokens_only() -> None:
+    """As prompts, generated tokens are ints from 0 on."""
+    request = made()
+    EMPTY.append_tokens(manager(), request, [5])
+    assert (request.num_tokens, request.num_prompt_tokens) == (5, 4)
+    for wrong in ([-1], ["5"]):
+        with pytest.raises(InvalidArgumentError):
+            EMPTY.append_tokens(manager(), request, wrong)  # type: ignore[arg-type]  # on purpose
+    assert request.token_ids == [1, 2, 3, 4, 5]
+
+
+def test_the_other_parts_of_an_implementation_are_refused() -> None:
+    """Copies, restored states, windows of statistics."""
+    with pytest.raises(UnsupportedError):
+        EMPTY.clone(manager())
+    with pytest.raises(UnsupportedError):
+        EMPTY.make_hit_rate_window()
