@@ -205,7 +205,8 @@ def chunks(bench: Bench) -> None:
         refused(bench, "attention_chunk_size", chunked(6, 4), enable_caching=False)
     else:
         manager = bench.manager(9, chunked(6, 4))
-        bench.started(manager, "r", range(9))
+        granted = manager.allocate_slots(bench.request(manager, "r", range(9)), 9)
+        bench.holds("a chunk of 6 in blocks of 4 is served", granted is not None)
     refused(bench, "block_size", chunked(16, 4), full(8))
     refused(bench, "is_eagle_group", chunked(16, 4), eagle_groups=(0,))
     refused(bench, "is_eagle_group", chunked(16, 4), use_eagle=True)

@@ -64,7 +64,8 @@ def exact_ids(bench: Bench) -> None:
     bench.equal("the second's", [[1, 2, 4]], manager.get_blocks(b).to_lists())
     manager.free(a)
     taker = bench.started(manager, "c", range(50, 62))
-    bench.equal("the blocks after a free", [[3, 5, 6]], manager.get_blocks(taker).to_lists())
+    taken = [3, 5, 6] if bench.policy.unhashed_freed_to == "front" else [5, 6, 3]
+    bench.equal("the blocks after a free", [taken], manager.get_blocks(taker).to_lists())
 
 
 @example("KV-POL-9", "KV-POOL-15", level=Level.SAFETY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 from kvspec.conformance.examples.bench import Bench
@@ -124,6 +125,25 @@ def items_are_sorted(bench: Bench) -> None:
     legal = (MultimodalItem("i", 2, 4), MultimodalItem("j", 6, 10))
     request = bench.request(manager, "r", range(9), multimodal=legal)
     bench.equal("hashes beside an item that goes on", 2, len(request.block_hashes))
+
+
+@example("KV-REQ-5", level=Level.SAFETY)
+def arrays(bench: Bench) -> None:
+    """Tokens may come as an array, which is read at once."""
+    manager = bench.manager(6)
+    listed = bench.request(manager, "l", (1, 2, 3, 4))
+    tokens = array("i", (1, 2, 3, 4))
+    request = bench.subject.make_request(manager, RequestInput("r", tokens))
+    bench.subject.append_tokens(manager, request, array("q", (5, 6)))
+    tokens[0] = 9
+    bench.equal("tokens", [1, 2, 3, 4, 5, 6], list(request.token_ids))
+    bench.equal("hashes", list(listed.block_hashes), list(request.block_hashes))
+    append = bench.subject.append_tokens
+    wrong: tuple[Any, ...] = ({1, 2}, array("d", (1.0, 2.0)), 7)
+    for appended in wrong:
+        what = f"appending {appended!r}"
+        bench.raises(what, InvalidArgumentError, append, manager, request, appended)
+    bench.equal("tokens after errors", 6, request.num_tokens)
 
 
 @example("KV-ERR-1", level=Level.SAFETY)
@@ -301,7 +321,8 @@ def no_hits_under_way(bench: Bench) -> None:
 
 
 REQUESTS = (
-    tokens_are_ints, appending_changes_no_manager, computed_tokens_have_slots, items_are_sorted,
+    tokens_are_ints, arrays, appending_changes_no_manager, computed_tokens_have_slots,
+    items_are_sorted,
     lack_of_space_is_a_value, illegal_calls_change_nothing, ids_are_checked,
     strangers_hold_nothing, stale_hits_are_refused, no_hits_under_way,
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvspec.conformance.scenarios.edges import EDGE_SCENARIOS
 from kvspec.conformance.scenarios.groups import GROUP_SCENARIOS
 from kvspec.conformance.scenarios.hybrid import HYBRID_SCENARIOS
 from kvspec.conformance.scenarios.single import SINGLE_SCENARIOS
@@ -12,6 +13,6 @@ from kvspec.conformance.steps import Program
 
 SCENARIOS: tuple[Program, ...] = (
     *SINGLE_SCENARIOS, *GROUP_SCENARIOS, *HYBRID_SCENARIOS, *WINDOW_SCENARIOS, *STATE_SCENARIOS,
-    *STORAGE_SCENARIOS,
+    *STORAGE_SCENARIOS, *EDGE_SCENARIOS,
 )  # fmt: skip
 """All of them, in the order in which they run."""

@@ -57,6 +57,12 @@ CFG = configure(8, full())
 SINGLE_SCENARIOS: tuple[Program, ...] = (
     story("blocks come from the front of the queue", ("KV-POOL-2", "KV-POOL-3"), CFG,
           Arrive(A), Admit(), Ask(), Arrive(C), Admit(), Ask()),
+    story("equal blocks after unequal prefixes are not equal", ("KV-HASH-1",), CFG,
+          Arrive((1, 1, 5)), Arrive((2, 2, 3, 3, 5)), Arrive((1, 1, 3, 3, 5)),
+          Admit(), Admit(), Admit()),
+    story("who computed what another had cached keeps what it reads", ("KV-HASH-1",), CFG,
+          Arrive(A), Arrive(A), Arrive(C), Admit(), Admit(look_up=False), Run(who=1), Admit(),
+          Run(who=1), Run(who=1)),
     story("decoding takes a block when one is full", ("KV-GRP-3", "KV-GRP-7"), CFG,
           Arrive((1, 2, 3)), Admit(), Run(), Run(), Run(), Run(), Ask()),
     story("a second request shares the prefix", ("KV-FULL-2", "KV-POOL-5", "KV-GRP-5"), CFG,

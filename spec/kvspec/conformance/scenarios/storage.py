@@ -112,7 +112,7 @@ LOADS: tuple[Program, ...] = (
           Arrive((0,) * 6, embedded=(1, 2, 3, 4)), Admit(),
           Arrive((0,) * 6, embedded=(1, 2, 3, 5)), Admit(), Arrive((0,) * 6), Admit(),
           Arrive((0,) * 6, embedded=(1, 2, 3, 4)), Admit()),
-    story("the fast hash function", ("KV-HASH-12", "KV-EVT-6"),
+    story("128-bit hashes", ("KV-HASH-12", "KV-EVT-6"),
           configure(8, full(), hash_function="xxhash_cbor", int_event_hashes=True), Arrive(A),
           Admit(), Arrive(B), Admit(), Release(), Release()),
 )  # fmt: skip

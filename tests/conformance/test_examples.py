@@ -1,0 +1,58 @@
+"""Directed programs and examples: every rule has one, and the reference passes them all."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import pytest
+
+import kvref
+from kvspec.conformance.examples import EXAMPLES, Example, example_violation, find_example
+from kvspec.conformance.scenarios import SCENARIOS
+from kvspec.conformance.suite import rule_sentences
+from kvspec.conformance.unobservable import UNOBSERVABLE
+from kvspec.conformance.verdicts import Level, first_violation
+from kvspec.policy import Policy
+
+REFERENCE = kvref.implementation()
+POLICIES = (
+    Policy(),
+    Policy(unhashed_freed_to="back", removed_event_per="last_copy"),
+    Policy(chunked_null_prefix_is_hit=False, exact_block_ids=False),
+    Policy.vllm_0_24(),
+)
+
+
+def test_every_rule_has_a_directed_check_or_a_reason() -> None:
+    """A rule that nothing is about would be checked by luck."""
+    cited = {rule for program in SCENARIOS for rule in program.rules}
+    cited |= {rule for example in EXAMPLES for rule in example.rules}
+    rules = set(rule_sentences())
+    assert cited <= rules
+    assert rules - cited == set(UNOBSERVABLE)
+
+
+def test_names_are_unique() -> None:
+    """A report names what shows a violation."""
+    names = Counter(program.name for program in SCENARIOS)
+    names.update(example.name for example in EXAMPLES)
+    assert [name for name, count in names.items() if count > 1] == []
+    assert find_example(EXAMPLES[-1].name) is EXAMPLES[-1]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: str(example.name))
+def test_the_reference_is_as_the_example_says(example: Example) -> None:
+    """Under every choice that it may declare."""
+    for policy in POLICIES:
+        assert example_violation(example, REFERENCE, policy) is None
+
+
+def test_the_directed_checks_are_fast() -> None:
+    """A budget of directed checks is for every commit: at most 15 seconds of one core."""
+    start = time.process_time()
+    for program in SCENARIOS:
+        first_violation(program, REFERENCE, Level.IDENTITY, REFERENCE)
+    for example in EXAMPLES:
+        example_violation(example, REFERENCE, Policy())
+    assert time.process_time() - start < 15
