@@ -1,0 +1,184 @@
+"""nano-vllm's block manager behind the contract, by itself and by a stand-in."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvspec.adapters.nanovllm import NanoImplementation, NanoUnavailableError, implementation
+from kvspec.blocks import KVCacheBlocks
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.conformance.scenarios import SCENARIOS
+from kvspec.conformance.suite import Budget, Options, Report, Suite
+from kvspec.conformance.verdicts import Level
+from kvspec.errors import InvalidArgumentError, StaleHitError, UnsupportedError
+from kvspec.request import RequestInput
+from kvspec.specs import FullAttentionSpec, LayerSpec, SlidingWindowSpec
+from tests.adapters.nano_stand_in import write_package
+
+FULL = FullAttentionSpec(2, 1, 8, "float16")
+
+
+def config(spec: LayerSpec = FULL, num_blocks: int = 6, **members: Any) -> ManagerConfig:
+    group = KVCacheGroup(("layer",), spec)
+    return ManagerConfig(KVCacheConfig(num_blocks, (group,)), 32, **members)
+
+
+def checked(subject: NanoImplementation) -> Report:
+    """The directed programs of level safety, without shrinking by random ones."""
+    return Suite(subject, None, Options(Level.SAFETY, Budget(0.0, 0))).run()
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NanoImplementation:
+    """The adapter over the stand-in."""
+    write_package(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return implementation()
+
+
+@pytest.fixture
+def nano() -> NanoImplementation:
+    """nano-vllm, if it is there."""
+    try:
+        return implementation()
+    except NanoUnavailableError as error:
+        pytest.skip(str(error))
+
+
+def test_a_missing_nano_vllm_is_a_typed_error_that_says_where_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.setattr(sys, "path_importer_cache", {})
+    with pytest.raises(NanoUnavailableError, match="GeeeekExplorer/nano-vllm") as caught:
+        implementation()
+    assert isinstance(caught.value, ImportError)
+
+
+def test_the_engine_is_not_imported_and_no_module_stays(stand_in: NanoImplementation) -> None:
+    """The package's `__init__` raises; its names are gone from `sys.modules` afterwards."""
+    assert stand_in.version == "unknown"
+    assert not [name for name in sys.modules if name.split(".")[0] == "nanovllm"]
+
+
+def test_calls_become_those_of_the_block_manager(stand_in: NanoImplementation) -> None:
+    """Ids are one higher; a prompt takes all its blocks at once; a generated token adds one."""
+    manager = stand_in.create(config())
+    first = stand_in.make_request(manager, RequestInput("a", [1, 2, 3, 4, 5]))
+    assert manager.get_computed_blocks(first).hit_length_tokens == 0
+    assert manager.allocate_slots(first, 2) == KVCacheBlocks(([1, 2, 3],))
+    first.num_computed_tokens = 2
+    second = stand_in.make_request(manager, RequestInput("b", [1, 2, 9]))
+    hit = manager.get_computed_blocks(second)
+    assert (hit.blocks.to_lists(), hit.hit_length_tokens) == ([[1]], 2)
+    assert manager.allocate_slots(
+        second, 1, num_new_computed_tokens=2, new_computed_blocks=hit.blocks
+    ) == KVCacheBlocks(([4],))
+    assert manager.get_blocks(second) == KVCacheBlocks(([1, 4],))
+    second.num_computed_tokens = 3
+    for expected in ([], [5]):
+        stand_in.append_tokens(manager, second, [7])
+        assert manager.allocate_slots(second, 1) == KVCacheBlocks((expected,))
+        second.num_computed_tokens += 1
+    assert (manager.num_free_blocks, manager.usage) == (0, 1.0)
+    manager.free(first)
+    assert manager.num_free_blocks == 2
+
+
+def test_the_stand_in_passes_and_broken_copies_of_it_do_not(stand_in: NanoImplementation) -> None:
+    """What the suite sees through the adapter is the manager behind it."""
+    assert checked(stand_in).violations == ()
+    manager = stand_in.library.block_manager.BlockManager
+    for name, breaks in BREAKS.items():
+        with pytest.MonkeyPatch.context() as patch:
+            breaks(patch, manager)
+            assert checked(stand_in).violations, name
+
+
+def test_nano_vllm_passes_and_broken_copies_of_it_do_not(nano: NanoImplementation) -> None:
+    test_the_stand_in_passes_and_broken_copies_of_it_do_not(nano)
+
+
+def _forgets_a_block(patch: pytest.MonkeyPatch, manager: type[Any]) -> None:
+    """The first block of a request stays in use for ever."""
+    release = manager.deallocate
+
+    def deallocate(self: Any, seq: Any) -> None:
+        del seq.block_table[:1]
+        release(self, seq)
+
+    patch.setattr(manager, "deallocate", deallocate)
+
+
+def _hashes_blocks_alone(patch: pytest.MonkeyPatch, manager: type[Any]) -> None:
+    """Equal tokens after another prefix are taken for the same."""
+    chained = manager.compute_hash
+    patch.setattr(manager, "compute_hash", staticmethod(lambda tokens, prefix=-1: chained(tokens)))
+
+
+def _hands_out_a_block_twice(patch: pytest.MonkeyPatch, manager: type[Any]) -> None:
+    """What a request got is still free."""
+    append = manager.may_append
+
+    def may_append(self: Any, seq: Any) -> None:
+        before = len(seq.block_table)
+        append(self, seq)
+        self.free_block_ids.extend(seq.block_table[before:])
+
+    patch.setattr(manager, "may_append", may_append)
+
+
+BREAKS: dict[str, Callable[[pytest.MonkeyPatch, type[Any]], None]] = {
+    "forgets a block": _forgets_a_block,
+    "hashes blocks alone": _hashes_blocks_alone,
+    "hands out a block twice": _hands_out_a_block_twice,
+}
+
+
+@pytest.mark.parametrize(
+    ("refused", "why"),
+    [
+        (config(FullAttentionSpec(1, 1, 8, "float16")), "blocks of 1"),
+        (config(SlidingWindowSpec(2, 1, 8, "float16", sliding_window=3)), "full attention"),
+        (config(enable_events=True), "events"),
+        (config(watermark=0.1), "watermark"),
+    ],
+)
+def test_what_it_does_not_have_is_refused_by_name(
+    stand_in: NanoImplementation, refused: ManagerConfig, why: str
+) -> None:
+    with pytest.raises(UnsupportedError, match=why):
+        stand_in.create(refused)
+
+
+def test_arguments_without_a_counterpart_are_refused(stand_in: NanoImplementation) -> None:
+    """A hit that is not the last look-up's, more tokens than there are, options beyond the base."""
+    manager = stand_in.create(config())
+    request = stand_in.make_request(manager, RequestInput("a", [1, 2, 3]))
+    with pytest.raises(StaleHitError):
+        manager.allocate_slots(
+            request, 1, num_new_computed_tokens=2, new_computed_blocks=KVCacheBlocks(([1],))
+        )
+    for count in (0, 4, True):
+        with pytest.raises(InvalidArgumentError):
+            manager.allocate_slots(request, count)
+    with pytest.raises(InvalidArgumentError):
+        manager.allocate_slots(request, 1, num_new_computed_tokens=2)
+    with pytest.raises(UnsupportedError, match="num_lookahead_tokens"):
+        manager.allocate_slots(request, 1, num_lookahead_tokens=1)
+    with pytest.raises(UnsupportedError, match="evict_blocks"):
+        manager.evict_blocks([1])
+    with pytest.raises(UnsupportedError, match="tokens"):
+        stand_in.make_request(manager, RequestInput("b", [1], cache_salt="s"))
+    assert manager.num_free_blocks == 5
+
+
+def test_there_are_programs_for_it(stand_in: NanoImplementation) -> None:
+    report = checked(stand_in)
+    assert 20 < report.directed < len(SCENARIOS)
+    assert {"hit", "shared block", "refusal"} <= set(report.situations)
