@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from kvspec._json import Where
 from kvspec.cli._support import (
     fail,
     output_console,
@@ -22,6 +24,10 @@ from kvspec.profile import find_profile
 
 if TYPE_CHECKING:
     from kvspec.conformance.evidence import Written
+    from kvspec.conformance.state import State
+    from kvspec.conformance.suite import Reached, Report, Suite
+
+INTERRUPTED = 130
 
 
 @click.command()
@@ -38,7 +44,7 @@ if TYPE_CHECKING:
     type=click.Choice(["directed", "fast", "ci", "deep"]),
     default="fast",
     show_default=True,
-    help="Directed programs only, or random ones too: half a minute, some minutes, until stopped.",
+    help="Directed programs only, or random ones too: half a minute, some minutes, until Ctrl-C.",
 )
 @click.option(
     "--profile",
@@ -59,6 +65,20 @@ if TYPE_CHECKING:
     help="Write each violation as a record there, for kvspec golden, view, shrink and redact.",
 )
 @click.option(
+    "--html",
+    "html_path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a report as one page that needs no network.",
+)
+@click.option(
+    "--resume",
+    "resume_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Keep there how far the run is, and go on from there if the file exists.",
+)
+@click.option(
     "--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write a report."
 )
 @click.option(
@@ -77,6 +97,8 @@ def command(
     seed: int,
     oracle: str,
     records_path: Path | None,
+    html_path: Path | None,
+    resume_path: Path | None,
     json_path: Path | None,
     junit_path: Path | None,
 ) -> int:
@@ -84,11 +106,22 @@ def command(
 
     Directed programs come first, random ones after. Each broken rule is shown with the smallest
     sequence of calls found, what was expected and what came, and a test to paste. Needs the extra
-    `conformance`. Exit code 0: no rule is broken, 1: some are, 2: it could not run.
+    `conformance`.
+
+    Only what the implementation says it has is asked of it; the report names what was left out. At
+    level safety one that shows no snapshot is judged from outside, by its block lists and its
+    number of free blocks.
+
+    Ctrl-C ends a run with the report of what was found until then; that is how `--budget deep`
+    ends. With --resume FILE the same command goes on later, trying again first what was broken.
+
+    Exit code 0: no rule is broken, 1: some are, 2: it could not run, 130: interrupted before the
+    budget was spent, and nothing was broken until then.
     """
     require_extra("hypothesis", "conformance")
     from kvspec.conformance import evidence
     from kvspec.conformance import report as reports
+    from kvspec.conformance.page import report_html
     from kvspec.conformance.suite import BUDGETS, Options, Suite, rule_sentences
     from kvspec.conformance.verdicts import Level
 
@@ -104,32 +137,70 @@ def command(
     )
     if not any(_fits(rule, options.rules) for rule in rule_sentences()):
         fail(f"no rule fits {', '.join(rules)}; rules are named like KV-POOL-4")
-    console = progress_console()
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bars:
-        bar = bars.add_task("directed", total=1.0)
-        suite = Suite(
-            subject,
-            reference,
-            options,
-            lambda phase, share: bars.update(bar, description=phase, completed=share),
-        )
-        result = suite.run()
+    state = None
+    if resume_path is not None and resume_path.exists():
+        state = read_state(resume_path)
+
+    def save(reached: State) -> None:
+        if resume_path is not None:
+            write_json(reached.to_json(), resume_path)
+
+    result = run(Suite(subject, reference, options, save=save), state)
+    if result.directed + result.random == 0:
+        fail(f"{name} has nothing that could be checked: {', '.join(lacks(result))} is lacking")
     remarks: list[str] = []
     if records_path is not None:
         written = evidence.write_records(result, subject, reference, records_path)
         remarks = [remark(each, name) for each in written]
     if json_path is not None:
         write_json(reports.to_json(result), json_path)
+    if html_path is not None:
+        write_whole(html_path, report_html(result, remarks).encode())
     if junit_path is not None:
         write_whole(junit_path, reports.to_junit(result))
     if str(json_path) != "-":
         output = output_console()
         for line in reports.text_lines(result, remarks):
             output.print(line, markup=False, soft_wrap=True)
+    if result.conforms and result.interrupted and budget != "deep":
+        return INTERRUPTED
     return 0 if result.conforms else 1
+
+
+def run(suite: Suite, state: State | None) -> Report:
+    """Run the suite with a bar on stderr where that is a terminal."""
+    console = progress_console()
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bars:
+        bar = bars.add_task("directed", total=1.0)
+
+        def heard(reached: Reached) -> None:
+            share = reached.share
+            total = None if share is None else 1.0
+            text = f"{reached.phase}  {reached.note}"
+            bars.update(bar, description=text, completed=share or 0.0, total=total)
+
+        suite.progress = heard
+        return suite.run(state)
+
+
+def read_state(path: Path) -> State:
+    """The state that an earlier run wrote; FormatError if it is none."""
+    from kvspec.conformance.state import State
+
+    where = Where(str(path))
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise where.error(f"no state of kvspec check: {error}") from error
+    return State.from_json(value, where)
+
+
+def lacks(report: Report) -> list[str]:
+    """Everything that programs were left out for."""
+    return sorted({lack for reasons in report.left_out.values() for lack in reasons})
 
 
 def remark(written: Written, name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import xml.etree.ElementTree as ET
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,6 +30,23 @@ def unobservable(report: Report) -> dict[str, str]:
     return {rule: reason for rule, reason in UNOBSERVABLE.items() if rule in chosen}
 
 
+UNBROKEN, BROKEN, NOT_EXERCISED, HIDDEN = VERDICTS = (
+    "unbroken",
+    "broken",
+    "not exercised",
+    "cannot be checked",
+)
+"""What a run finds of a rule. Nothing it did was about one that is not exercised."""
+
+
+def verdicts(report: Report) -> dict[str, str]:
+    """What the run found of each rule that it was about."""
+    found = dict.fromkeys(chosen_rules(report), NOT_EXERCISED)
+    found |= {rule: UNBROKEN for rule in found if rule in report.exercised}
+    found |= dict.fromkeys(unobservable(report), HIDDEN)
+    return found | {violation.rule: BROKEN for violation in report.violations}
+
+
 def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
     """The report for a reader: every violation, then what was covered, then the verdict.
 
@@ -49,13 +67,14 @@ def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
         yield f"never came up      {', '.join(report.missed)}"
     hidden = unobservable(report)
     yield from (f"cannot be checked  {rule}: {reason}" for rule, reason in hidden.items())
-    broken = sorted({violation.rule for violation in report.violations})
+    if report.interrupted:
+        yield "interrupted        this is what was found until then"
     verdict = "conforms" if report.conforms else "does not conform"
     name = report.options.name
     name += "" if report.subject in name else f" ({report.subject})"
     yield f"{name} {verdict} at level {report.options.level}"
-    unbroken = len(chosen_rules(report)) - len(hidden) - len(broken)
-    yield f"{unbroken} rules unbroken, {len(broken)} broken"
+    counts = Counter(verdicts(report).values())
+    yield "rules: " + ", ".join(f"{counts[kind]} {kind}" for kind in VERDICTS)
 
 
 def violation_lines(options: Options, violation: Violation, remark: str = "") -> Iterator[str]:
@@ -116,6 +135,8 @@ def to_json(report: Report) -> dict[str, Any]:
             }
             for violation in report.violations
         ],
+        "rules": verdicts(report),
+        "interrupted": report.interrupted,
         "directed": report.directed,
         "random": report.random,
         "unseen": list(report.unseen),
@@ -132,16 +153,20 @@ def to_junit(report: Report) -> bytes:
     broken: dict[str, list[Violation]] = {}
     for violation in report.violations:
         broken.setdefault(violation.rule, []).append(violation)
-    rules = {**chosen_rules(report), **dict.fromkeys(broken, "")}
+    found = verdicts(report)
+    kinds = Counter(found.values())
     suite = ET.Element(
         "testsuite",
         name=f"kvspec check {report.subject} at {report.options.level}",
-        tests=str(len(rules)),
-        failures=str(len(broken)),
+        tests=str(len(found)),
+        failures=str(kinds[BROKEN]),
+        skipped=str(kinds[NOT_EXERCISED] + kinds[HIDDEN]),
         time=f"{report.seconds:.3f}",
     )
-    for rule in rules:
+    for rule, verdict in found.items():
         case = ET.SubElement(suite, "testcase", classname="kvspec", name=rule)
+        if verdict in (NOT_EXERCISED, HIDDEN):
+            ET.SubElement(case, "skipped", message=verdict)
         for violation in broken.get(rule, []):
             message = "expected {}, observed {}".format(*said(violation))
             failure = ET.SubElement(case, "failure", message=message)

@@ -82,7 +82,8 @@ class Report:
     `violations`: the first, shrunk, of each broken (rule, check). `directed`, `random`: programs
     run. `left_out`: directed programs that need what the subject does not have, and what that is.
     `unseen`: what could not be checked for lack of a snapshot. `situations`: how often each came
-    up; `missed`: never. `exercised`: rules that something was about, or that every program checks.
+    up; `missed`: never. `exercised`: rules that something was about which came to its end, or that
+    every program checks.
     """
 
     subject: str
@@ -198,9 +199,10 @@ class Suite:
                 self.left_out[program.name] = tuple(lacks)
                 continue
             self.num_directed += 1
-            self.about.update(program.rules)
             violation = self._verdict(fitting)
-            if violation is not None:
+            if violation is None:
+                self.about.update(program.rules)
+            else:
                 self._keep(violation)
 
     def _examples(self) -> None:
@@ -218,8 +220,9 @@ class Suite:
             self.left_out[example.name] = tuple(str(reason).split(", "))
             return
         self.num_directed += 1
-        self.about.update(example.rules)
-        if violation is not None:
+        if violation is None:
+            self.about.update(example.rules)
+        else:
             self.violations.setdefault((violation.rule, violation.name), violation)
 
     def _random(self, start: float, before: float) -> None:
