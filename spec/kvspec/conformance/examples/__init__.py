@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvspec.conformance.examples.configuration import CONFIGURATION
+from kvspec.conformance.examples.edges import EDGES
 from kvspec.conformance.examples.example import Example, example_violation
 from kvspec.conformance.examples.hashing import HASHING
 from kvspec.conformance.examples.liveness import LIVENESS
@@ -15,7 +16,7 @@ from kvspec.conformance.examples.statistics import STATISTICS
 
 EXAMPLES: tuple[Example, ...] = (
     *HASHING, *REQUESTS, *CONFIGURATION, *STATISTICS, *POLICIES,
-    *PLAN_GROUPS, *PLAN_LAYOUT, *PLAN_MEMORY, *LIVENESS,
+    *PLAN_GROUPS, *PLAN_LAYOUT, *PLAN_MEMORY, *LIVENESS, *EDGES,
 )  # fmt: skip
 """All of them, in the order in which they run."""
 

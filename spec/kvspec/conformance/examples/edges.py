@@ -102,7 +102,8 @@ def lives_with_few_touches(bench: Bench) -> None:
     clock = Clock()
     manager = bench.manager(3, clock=clock, residency_sample_rate=1.0)
     owner = bench.started(manager, "owner", range(4))
-    for clock.now in (10, 30):
+    for now in (10, 30):
+        clock.now = now
         manager.free(bench.started(manager, "r", range(5)))
     manager.free(owner)
     manager.take_residency_samples()
