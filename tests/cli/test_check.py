@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
+
+import pytest
 
 BROKEN = """
 from kvref.block_pool import BlockPool
@@ -25,10 +29,34 @@ def implementation():
 """
 
 
+BARE = """
+from dataclasses import replace
+
+from kvref.implementation import ReferenceImplementation
+from kvspec.interface import Feature
+
+
+class Bare(ReferenceImplementation):
+    @property
+    def capabilities(self):
+        has = super().capabilities.features - {Feature.SNAPSHOT}
+        return replace(super().capabilities, spec_types=frozenset(), features=has)
+
+
+def implementation():
+    return Bare()
+"""
+
+
+def kvspec(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """A command in a folder."""
+    command = [sys.executable, "-m", "kvspec.cli", *args]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
 def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """`kvspec check` in a folder."""
-    command = [sys.executable, "-m", "kvspec.cli", "check", *args]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return kvspec(folder, "check", *args)
 
 
 def test_the_reference_conforms(tmp_path: Path) -> None:
@@ -81,3 +109,112 @@ def test_rules_that_do_not_exist_cannot_be_checked(tmp_path: Path) -> None:
     done = run(tmp_path, "kvref", "--rules", "KV-NOTHING-*")
     assert done.returncode == 2
     assert done.stderr.startswith("kvspec: error: no rule fits KV-NOTHING-*")
+
+
+def test_each_violation_becomes_a_record_that_can_be_replayed_and_looked_at(
+    tmp_path: Path,
+) -> None:
+    """The commands in the report do what they say."""
+    (tmp_path / "leaky.py").write_text(BROKEN)
+    arguments = ("leaky:implementation", "--budget", "directed", "--rules", "KV-POOL-*")
+    done = run(tmp_path, *arguments, "--records", "found")
+    assert done.returncode == 1, done.stderr
+    assert "  record    kvspec golden found/KV-POOL-15.jsonl --impl leaky:implementation" in (
+        done.stdout.splitlines()
+    )
+    record = "found/KV-POOL-15.jsonl"
+    assert kvspec(tmp_path, "golden", record, "--impl", "kvref").returncode == 0
+    assert kvspec(tmp_path, "golden", record, "--impl", "leaky:implementation").returncode == 1
+    shown = kvspec(tmp_path, "view", record, "-o", "page.html")
+    assert shown.returncode == 0, shown.stderr
+    assert '"rule":"KV-POOL-15"' in (tmp_path / "page.html").read_text("utf-8")
+
+
+def test_the_page_has_the_verdict_the_rules_and_what_is_broken(tmp_path: Path) -> None:
+    """One file without script and network."""
+    (tmp_path / "leaky.py").write_text(BROKEN)
+    arguments = ("leaky:implementation", "--budget", "directed", "--rules", "KV-POOL-*")
+    run(tmp_path, *arguments, "--html", "page.html")
+    text = (tmp_path / "page.html").read_text("utf-8")
+    assert "leaky:implementation does not conform at level identity" in text
+    assert "leaked" in text
+    assert "not exercised" in text
+    for forbidden in ("<script", "http://", "https://", "src="):
+        assert forbidden not in text
+
+
+def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    """The directed programs are not run again; what was broken is tried again."""
+    (tmp_path / "leaky.py").write_text(BROKEN)
+    arguments = ("leaky:implementation", "--budget", "directed", "--resume", "state.json")
+    first = run(tmp_path, *arguments, "--json", "first.json")
+    second = run(tmp_path, *arguments, "--json", "second.json")
+    assert (first.returncode, second.returncode) == (1, 1)
+    before, after = (json.loads((tmp_path / f"{n}.json").read_text()) for n in ("first", "second"))
+    for name in ("directed", "situations", "left_out", "rules"):
+        assert before[name] == after[name]
+    assert [v["rule"] for v in before["violations"]] == [v["rule"] for v in after["violations"]]
+    (tmp_path / "leaky.py").write_text(BROKEN.replace("Leaks)", ")"))
+    mended = run(tmp_path, *arguments)
+    assert mended.returncode == 0, mended.stdout
+
+
+def test_the_state_of_another_run_is_refused(tmp_path: Path) -> None:
+    """Exit code 2 and one line that names what is different."""
+    run(tmp_path, "kvref", "--budget", "directed", "--rules", "KV-CFG-1", "--resume", "state.json")
+    done = run(tmp_path, "kvref", "--budget", "directed", "--resume", "state.json")
+    assert done.returncode == 2
+    assert "rules" in done.stderr
+    (tmp_path / "state.json").write_text("{}")
+    done = run(tmp_path, "kvref", "--budget", "directed", "--resume", "state.json")
+    assert done.returncode == 2
+    assert "state.json" in done.stderr
+
+
+@pytest.mark.parametrize(("broken", "exit_code"), [(False, 0), (True, 1)])
+def test_ctrl_c_ends_a_deep_run_with_its_report(
+    broken: bool, exit_code: int, tmp_path: Path
+) -> None:
+    """And with the exit code of its verdict; the state is there to go on from."""
+    pool = "Leaks" if broken else ""
+    (tmp_path / "leaky.py").write_text(BROKEN.replace("Leaks)", f"{pool})"))
+    arguments = ("--budget", "deep", "--rules", "KV-POOL-15", "--resume", "state.json")
+    command = [sys.executable, "-m", "kvspec.cli", "check", "leaky:implementation", *arguments]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        wait_for(tmp_path / "state.json")
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == exit_code, errors
+    assert "interrupted" in output
+    assert "at level identity" in output
+    state = json.loads((tmp_path / "state.json").read_text())
+    assert state["directed"] > 0
+    assert bool(state["programs"] or state["examples"]) is broken
+
+
+def wait_for(path: Path) -> None:
+    """Until the file is there; the run has then begun with random programs."""
+    for _ in range(600):
+        if path.exists():
+            return
+        time.sleep(0.1)
+    raise TimeoutError(path)
+
+
+def test_a_subject_that_has_nothing_is_no_subject_that_conforms(tmp_path: Path) -> None:
+    """Exit code 2: what was not checked has no verdict."""
+    (tmp_path / "bare.py").write_text(BARE)
+    arguments = ("--budget", "directed", "--level", "safety", "--rules", "KV-POOL-3")
+    done = run(tmp_path, "bare:implementation", *arguments)
+    assert done.returncode == 2
+    assert "FullAttentionSpec" in done.stderr
+
+
+def test_identity_needs_a_snapshot(tmp_path: Path) -> None:
+    """Exit code 2, and the feature is named."""
+    (tmp_path / "bare.py").write_text(BARE)
+    done = run(tmp_path, "bare:implementation", "--budget", "directed")
+    assert done.returncode == 2
+    assert "snapshot" in done.stderr
