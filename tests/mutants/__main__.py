@@ -15,7 +15,7 @@ import click
 from kvspec.conformance.verdicts import Level
 from tests.mutants.make import Mutant
 from tests.mutants.registry import EQUIVALENT, MUTANTS, find
-from tests.mutants.search import Effort, Result, asks, directed_checks, judge, random_tier
+from tests.mutants.search import Effort, Kill, Result, asks, directed_checks, judge, random_tier
 from tests.mutants.table import text
 
 PAGE = Path(__file__).parents[2] / "docs" / "MUTANTS.md"
@@ -29,6 +29,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "MUTANTS.md"
 @click.option("--every", default=Effort.every, show_default=True, help="Sample one in so many.")
 @click.option("--every-check", is_flag=True, help="Every directed check on every mutant (long).")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also the results.")
+@click.option(
+    "--with",
+    "known_path",
+    type=click.Path(path_type=Path, exists=True),
+    help="Results of an earlier --json, for the mutants that are not named.",
+)
 def command(
     names: tuple[str, ...],
     jobs: int,
@@ -37,22 +43,40 @@ def command(
     every: int,
     every_check: bool,
     json_path: Path | None,
+    known_path: Path | None,
 ) -> None:
-    """Show mutants to the conformance suite; without names all of them, and write the page."""
+    """Show mutants to the conformance suite; if all were, write the page."""
     effort = Effort(beside, every, last, every_check)
     chosen = [find(name) for name in names] if names else list(MUTANTS)
     random_tier(effort.last)  # drawn once, for all processes
-    results = {}
+    results: dict[str, Result] = {}
     for result in judged(chosen, effort, jobs, all_sampled=bool(names)):
         results[result.name] = result
         shown = f"{result.level}, {result.kill.by}" if result.kill else "ALIVE"
         print(f"{len(results)}/{len(chosen)} {result.name}: {shown}", file=sys.stderr, flush=True)
+    if known_path is not None:
+        results = {**read(known_path), **results}
     if json_path is not None:
-        rows = [asdict(results[mutant.name]) for mutant in chosen]
+        rows = [asdict(result) for result in results.values()]
         json_path.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-    if not names:
+    if all(mutant.name in results for mutant in MUTANTS):
         page = text(MUTANTS, results, EQUIVALENT, witnesses(results), effort)
         PAGE.write_text(page, encoding="utf-8")
+
+
+def read(path: Path) -> dict[str, Result]:
+    """What `--json` wrote."""
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    return {
+        row["name"]: Result(
+            **{
+                **row,
+                "kill": Kill(**row["kill"]) if row["kill"] else None,
+                "directed": tuple(row["directed"]),
+            }
+        )
+        for row in rows
+    }
 
 
 def judged(
@@ -63,7 +87,7 @@ def judged(
         (mutant.name, effort, all_sampled or number % effort.every == 0)
         for number, mutant in enumerate(mutants)
     ]
-    with multiprocessing.get_context("fork").Pool(jobs, os.nice, (10,)) as pool:
+    with multiprocessing.get_context("fork").Pool(jobs, os.nice, (5,)) as pool:
         yield from pool.imap_unordered(_judge, work)
 
 

@@ -110,7 +110,7 @@ class SharedByAnyTwo(FullAttentionGroup):
         return [*shared, False].index(False)
 
 
-class SharedWithTheWaiting(FullAttentionGroup):
+class SharedBehindAGap(FullAttentionGroup):
     """KV-FULL-7: all blocks of the list are counted, not only the leading ones."""
 
     def num_common_prefix_blocks(self, request_id: str) -> int:
@@ -180,8 +180,9 @@ class WaitsWithOneBlockTooFew(MambaGroup):
     """KV-MAMBA-2: waiting is a need of num_blocks, not of one more."""
 
     def num_blocks_needed(self, request_id: str, hits: Sequence[int], demand: Demand) -> int:
-        need = super().num_blocks_needed(request_id, hits, demand)
-        return min(need, self.pool.num_blocks)
+        if self.is_hit_too_new(hits):
+            return self.pool.num_blocks
+        return super().num_blocks_needed(request_id, hits, demand)
 
 
 class DraftsOnlyAtFirst(MambaGroup):

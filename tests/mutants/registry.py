@@ -42,7 +42,12 @@ MUTANTS: tuple[Mutant, ...] = (
     *twins.MUTANTS,
 )
 
-EQUIVALENT: Mapping[str, str] = MappingProxyType({})
+EQUIVALENT: Mapping[str, str] = MappingProxyType(
+    {
+        "WaitsWithOneBlockTooFew": "fewer than num_blocks blocks are ever free, so a need of"
+        " num_blocks is refused as well; the call that answers a need takes no hits.",
+    }
+)
 """Name -> why no caller can see the difference."""
 
 

@@ -25,10 +25,10 @@ Made by `python -m tests.mutants`. One mutant by hand:
 
 HOW = """\
 A mutant was shown to the directed checks that are about the rules it breaks, then to the others
-until one killed it, then to {effort.last:,} random programs at most. The sample of the last row is one in
-{effort.every} of those that programs can see (no program asks a planner), tried with
-{effort.beside:,} random programs each: directed checks are written by people who know the mistakes,
-random programs are not. `--budget ci` runs several thousand.
+until one killed it, then, if none did, to {last:,} random programs. Directed checks are written by
+people who know the mistakes, random programs are not: the last row is for every {every}th of the
+mutants that programs can see (no program asks a planner), each tried with {beside:,} random
+programs alone. `--budget ci` runs several thousand.
 """
 
 ROWS = """\
@@ -86,7 +86,7 @@ def summary(
     found = sum(result.random for result in tried)
     yield f"| killed by random programs alone | {share(found, len(tried))} of a sample |"
     yield ""
-    yield from HOW.format(effort=effort).splitlines()
+    yield from HOW.format(last=effort.last, every=effort.every, beside=effort.beside).splitlines()
     yield ""
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from kvref.configuration import Parts
 from kvref.hybrid import HybridCoordinator
 from tests.fixed_point import masks, searches, states, windows
 from tests.fixed_point.twin import Twin
@@ -120,7 +121,7 @@ def _of_part(part: BrokenPart) -> Mutant:
         broken.__name__,
         RULES_OF_PARTS[broken.__name__],
         first_line(broken),
-        part.implementation,
+        partial(Mutated, Parts(part.pool, (part.group,) if part.group else (), part.hybrid)),
         (broken, RaisesWhenShort) if part.pool is RaisesWhenShort else (broken,),
     )
 
@@ -130,7 +131,7 @@ def _of_twin(twin: Twin) -> Mutant:
         twin.broken.__name__,
         (twin.rule,),
         first_line(twin.broken),
-        twin.implementation,
+        partial(implementation_with, twin.broken),
         (twin.broken,),
     )
 

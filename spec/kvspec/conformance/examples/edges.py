@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from kvspec.blocks import KVCacheBlocks
 from kvspec.conformance.examples.bench import Bench, full
@@ -34,7 +35,7 @@ def running_in_one_group(bench: Bench) -> None:
     bench.need(Feature.EXTERNAL_TOKENS)
     manager = bench.manager(20, full(2), CROSS, enable_caching=False)
     request = bench.request(manager, "r", range(8))
-    arguments = {"num_external_computed_tokens": 2, "num_encoder_tokens": 2}
+    arguments: dict[str, Any] = {"num_external_computed_tokens": 2, "num_encoder_tokens": 2}
     manager.allocate_slots(request, 2, **arguments)
     held = manager.get_blocks(request).to_lists()
     request.num_computed_tokens = 4
