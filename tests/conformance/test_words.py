@@ -97,7 +97,8 @@ def test_a_program_is_written_as_the_python_that_makes_it(program: Program) -> N
 def test_an_example_is_pasted_by_its_name() -> None:
     """It is no program: the test finds it again."""
     example = EXAMPLES[0]
-    text = example_test(example.rules[0], example.name, "kvref", Policy(unhashed_freed_to="back"))
+    policy = Policy(unhashed_freed_to="back")
+    text = example_test(example.rules[0], example.name, "kvref", policy, "kvref")
     found: dict[str, Any] = {}
     exec(text, found)
     found[f"test_{example.rules[0].lower().replace('-', '_')}"]()

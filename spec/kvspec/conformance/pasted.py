@@ -27,12 +27,13 @@ def program_test(rule: str, program: Program, name: str, oracle: str, level: str
     return _test(rule, body, {(verdicts, "Level"), (verdicts, "first_violation")}, program)
 
 
-def example_test(rule: str, example: str, name: str, policy: Policy) -> str:
+def example_test(rule: str, example: str, name: str, policy: Policy, oracle: str) -> str:
     """A test that fails as long as the subject breaks this example."""
     body = [
         f"example = find_example({source(example)})",
         f"subject = find_implementation({source(name)})",
-        f"assert example_violation(example, subject, {source(policy)}) is None",
+        f"oracle = find_implementation({source(oracle)})",
+        f"assert example_violation(example, subject, {source(policy)}, oracle) is None",
     ]
     examples = "kvspec.conformance.examples"
     names = {(examples, "example_violation"), (examples, "find_example")}

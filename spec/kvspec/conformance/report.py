@@ -106,7 +106,7 @@ def test_of(options: Options, violation: Violation) -> str:
     """The test to paste."""
     rule, program = violation.rule, violation.program
     if violation.is_example:
-        return example_test(rule, program.name, options.name, options.policy)
+        return example_test(rule, program.name, options.name, options.policy, options.oracle)
     return program_test(rule, program, options.name, options.oracle, str(options.level))
 
 

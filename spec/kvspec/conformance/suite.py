@@ -15,6 +15,7 @@ from typing import Any
 from kvspec.conformance.coverage import exercised
 from kvspec.conformance.examples import EXAMPLES, Example, example_violation, find_example
 from kvspec.conformance.examples.bench import LeftOut
+from kvspec.conformance.examples.random_plans import random_plan
 from kvspec.conformance.fit import directed_program, random_program
 from kvspec.conformance.random_programs import random_programs
 from kvspec.conformance.scenarios import SCENARIOS
@@ -36,6 +37,9 @@ ENDLESS = 1e9
 
 UNSEEN = ("the order of the free queue", "cached keys and counts", "events against keys")
 """What nobody sees of a subject without Feature.SNAPSHOT."""
+
+PLANS = 20
+"""Random models to plan for, beside each batch of random programs."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +219,9 @@ class Suite:
 
     def _try(self, example: Example) -> None:
         try:
-            violation = example_violation(example, self.subject, self.options.policy)
+            violation = example_violation(
+                example, self.subject, self.options.policy, self._compared
+            )
         except LeftOut as reason:
             self.left_out[example.name] = tuple(str(reason).split(", "))
             return
@@ -229,6 +235,8 @@ class Suite:
         budget = self.options.budget
         begin = time.monotonic()
         for batch in itertools.count(self.state.batch):
+            if budget.seconds:
+                self._plans(batch)
             for program in random_programs(self.options.seed, batch, budget.max_steps):
                 spent = time.monotonic() - begin
                 if spent >= budget.seconds:
@@ -238,6 +246,29 @@ class Suite:
                 self._tell("random", share, f"{self.num_random:,} programs, {broken} rules broken")
                 self._draw(program)
             self._note(batch + 1, start, before)
+
+    @property
+    def _compared(self) -> Implementation | None:
+        """The oracle, at a level that compares."""
+        return None if self.options.level is Level.SAFETY else self.oracle
+
+    def _plans(self, batch: int) -> None:
+        """A few random models beside each batch of programs."""
+        if Feature.PLANNING not in self.can.features:
+            return
+        for number in range(batch * PLANS, (batch + 1) * PLANS):
+            example = random_plan(self.options.seed, number)
+            if not self._is_wanted(example.rules):
+                return
+            try:
+                violation = example_violation(
+                    example, self.subject, self.options.policy, self._compared
+                )
+            except LeftOut:
+                continue
+            self.num_random += 1
+            if violation is not None and self._is_wanted((violation.rule,)):
+                self.violations.setdefault((violation.rule, violation.name), violation)
 
     def _draw(self, program: Program) -> None:
         fitting = random_program(

@@ -11,6 +11,7 @@ from kvspec.conformance.examples.plan_groups import PLAN_GROUPS
 from kvspec.conformance.examples.plan_layout import PLAN_LAYOUT
 from kvspec.conformance.examples.plan_memory import PLAN_MEMORY
 from kvspec.conformance.examples.policies import POLICIES
+from kvspec.conformance.examples.random_plans import NAME, plan_of_name
 from kvspec.conformance.examples.requests import REQUESTS
 from kvspec.conformance.examples.statistics import STATISTICS
 
@@ -25,4 +26,6 @@ __all__ = ["EXAMPLES", "Example", "example_violation", "find_example"]
 
 def find_example(name: str) -> Example:
     """The example of this name, for a test that was pasted from a report."""
+    if name.startswith(NAME):
+        return plan_of_name(name)
     return {example.name: example for example in EXAMPLES}[name]

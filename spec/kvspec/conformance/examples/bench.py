@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvspec.blocks import KVCacheBlocks
@@ -29,11 +29,19 @@ def full(block_size: int = 4, **members: Any) -> FullAttentionSpec:
 
 @dataclass(frozen=True)
 class Bench:
-    """An implementation under its declared choices. `rule`: what a wrong answer breaks."""
+    """An implementation under its declared choices. `rule`: what a wrong answer breaks.
+
+    `oracle`: what random examples compare with, if anything.
+    """
 
     subject: Implementation
     policy: Policy
     rule: str
+    oracle: Implementation | None = None
+
+    def about(self, rule: str) -> Bench:
+        """The same bench, where a wrong answer breaks another rule."""
+        return replace(self, rule=rule)
 
     # What there is to try.
 

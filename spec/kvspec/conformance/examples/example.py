@@ -48,14 +48,19 @@ def example(
 
 
 def example_violation(
-    example: Example, subject: Implementation, policy: Policy
+    example: Example,
+    subject: Implementation,
+    policy: Policy,
+    oracle: Implementation | None = None,
 ) -> Violation | None:
     """Try the example; how the subject breaks it, or None. Raises LeftOut.
+
+    `oracle`: what random examples compare with; None where only what always holds is checked.
 
     Whatever exception the subject raises is its fault.
     """
     try:
-        example.check(Bench(subject, policy, example.rules[0]))
+        example.check(Bench(subject, policy, example.rules[0], oracle))
     except LeftOut:
         raise
     except Exception as found:  # whatever a foreign implementation does is a verdict
