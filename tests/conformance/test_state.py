@@ -1,0 +1,145 @@
+"""A run of the suite can be stopped and gone on with, and is the same as one that was not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+import kvref
+from kvref.block_pool import BlockPool
+from kvref.implementation import ReferenceImplementation
+from kvspec._json import Where
+from kvspec.conformance import suite as suites
+from kvspec.conformance.report import text_lines, verdicts
+from kvspec.conformance.scenarios import SCENARIOS
+from kvspec.conformance.state import State, decode_program, encode_program
+from kvspec.conformance.steps import Program
+from kvspec.conformance.suite import Budget, Options, Reached, Report, Suite
+from kvspec.conformance.verdicts import Level
+from kvspec.errors import FormatError, InvalidArgumentError
+
+REFERENCE = kvref.implementation()
+WHERE = Where("state.json")
+OPTIONS = Options(Level.BEHAVIOUR, Budget(60.0, 10, 0.2), rules=("KV-POOL-1*",))
+
+
+class Leaks(BlockPool):
+    """Released blocks never come back."""
+
+    def release(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
+            if block:
+                self.ref_counts[block] -= 1
+
+
+class Stop:
+    """Interrupts as soon as so many batches of random programs were begun."""
+
+    def __init__(self, batches: int) -> None:
+        self.batches = batches
+
+    def programs(self, seed: int, batch: int, max_steps: int) -> list[Program]:
+        """In place of `random_programs`: a few of the directed ones, turned by the batch."""
+        if batch >= self.batches:
+            raise KeyboardInterrupt
+        return [SCENARIOS[(3 * batch + number) % 40] for number in range(3)]
+
+
+def stopped_after(
+    batches: int,
+    state: State | None,
+    monkeypatch: pytest.MonkeyPatch,
+    subject: ReferenceImplementation | None = None,
+) -> tuple[Report, State]:
+    """A run that begins or goes on, and is interrupted."""
+    monkeypatch.setattr(suites, "random_programs", Stop(batches).programs)
+    saved: list[State] = []
+    run = Suite(subject or ReferenceImplementation(), REFERENCE, OPTIONS, save=saved.append)
+    report = run.run(state)
+    return report, State.from_json(json.loads(json.dumps(saved[-1].to_json())), WHERE)
+
+
+@pytest.mark.parametrize("subject", [ReferenceImplementation(), ReferenceImplementation(Leaks)])
+def test_two_halves_are_one_run(
+    subject: ReferenceImplementation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts, situations, verdicts and violations."""
+    whole, _ = stopped_after(4, None, monkeypatch, subject)
+    _, state = stopped_after(2, None, monkeypatch, subject)
+    assert state.batch == 2
+    second, end = stopped_after(4, state, monkeypatch, subject)
+    assert end.batch == 4
+    assert (second.directed, second.random) == (whole.directed, whole.random)
+    assert second.situations == whole.situations
+    assert verdicts(second) == verdicts(whole)
+    assert [v.rule for v in second.violations] == [v.rule for v in whole.violations]
+
+
+def test_what_was_mended_in_between_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that showed a violation is tried again."""
+    broken, state = stopped_after(1, None, monkeypatch, ReferenceImplementation(Leaks))
+    assert broken.violations
+    assert state.programs
+    mended, _ = stopped_after(2, state, monkeypatch)
+    assert mended.violations == ()
+
+
+def test_an_interrupted_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds what was found until then."""
+    report, _ = stopped_after(1, None, monkeypatch)
+    assert report.interrupted
+    assert any(line.startswith("interrupted ") for line in text_lines(report))
+
+
+def test_the_state_of_another_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another level would mean other violations."""
+    _, state = stopped_after(1, None, monkeypatch)
+    other = Options(Level.SAFETY, Budget(0.0, 10))
+    with pytest.raises(InvalidArgumentError, match="level"):
+        Suite(REFERENCE, REFERENCE, other).run(state)
+
+
+@pytest.mark.parametrize("program", SCENARIOS, ids=lambda program: str(program.name))
+def test_a_program_comes_back_from_json(program: Program) -> None:
+    """Every step and every configuration of the directed programs."""
+    assert decode_program(json.loads(json.dumps(encode_program(program))), WHERE) == program
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        lambda value: value.pop("batch"),
+        lambda value: value.update(version=2),
+        lambda value: value.update(format="other"),
+        lambda value: value.update(more=1),
+        lambda value: value["programs"].append({"name": "x"}),
+        lambda value: value["programs"].append(with_step({"step": "Dance"})),
+        lambda value: value["programs"].append(with_step({"step": "Admit", "whom": 1})),
+    ],
+)
+def test_a_malformed_state_is_refused(alter: Callable[[dict[str, Any]], object]) -> None:
+    """FormatError with the file and the member."""
+    value = State(run={}).to_json()
+    alter(value)
+    with pytest.raises(FormatError, match=r"state\.json"):
+        State.from_json(value, WHERE)
+
+
+def with_step(step: dict[str, Any]) -> dict[str, Any]:
+    """A program with one step."""
+    return {**encode_program(SCENARIOS[0]), "steps": [step]}
+
+
+def test_progress_names_the_phase_and_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user sees what is being looked at, and in random programs how much was found."""
+    monkeypatch.setattr(suites, "random_programs", Stop(1).programs)
+    heard: list[Reached] = []
+    Suite(ReferenceImplementation(Leaks), REFERENCE, OPTIONS, heard.append).run()
+    phases = list(dict.fromkeys(reached.phase for reached in heard))
+    assert phases == ["directed", "examples", "random"]
+    assert any("KV-POOL-1" in reached.note for reached in heard if reached.phase == "directed")
+    assert "rules broken" in heard[-1].note
+    assert all(reached.share is None or 0.0 <= reached.share <= 1.0 for reached in heard)
