@@ -74,10 +74,11 @@ def write_objects(path: Path, values: Iterable[Any]) -> int:
     """Write one value per line, gzip when the name ends in `.gz`; return the number of lines.
 
     The file appears under its name only when all of it is written. Equal values give equal bytes
-    (gzip's time stamp is left out).
+    (gzip's time stamp is left out). A device such as /dev/null is written to, not replaced.
     """
     lines = 0
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    is_device = path.exists() and not path.is_file()
+    temporary = path if is_device else path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with temporary.open("wb") as raw:
             packed = path.name.endswith(".gz")
@@ -87,8 +88,10 @@ def write_objects(path: Path, values: Iterable[Any]) -> int:
                 lines += 1
             if packed:
                 target.close()
-        os.replace(temporary, path)
+        if not is_device:
+            os.replace(temporary, path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        if not is_device:
+            temporary.unlink(missing_ok=True)
         raise
     return lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,17 @@ def test_gzip_is_recognised_by_content(tmp_path: Path) -> None:
     path = tmp_path / "packed.jsonl"
     path.write_bytes(gzip.compress(SMALL.read_bytes()))
     assert list(read_trace(path)) == list(read_trace(SMALL))
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    """Behind a link, so that a failure of this test replaces the link only."""
+    link = tmp_path / "nowhere.jsonl"
+    link.symlink_to(os.devnull)
+    header, *_ = read_trace(SMALL)
+    assert isinstance(header, Header)
+    write_trace(link, header, (), {})
+    assert link.is_symlink()
+    assert list(tmp_path.iterdir()) == [link]
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:

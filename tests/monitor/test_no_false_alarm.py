@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -33,9 +32,9 @@ class Monitored(ReferenceImplementation):
 
     monitor: Monitor
 
-    def __init__(self, every: int, pool: type[BlockPool] = BlockPool) -> None:
+    def __init__(self, every: int, folder: Path, pool: type[BlockPool] = BlockPool) -> None:
         super().__init__(pool)
-        self.every = every
+        self.every, self.folder = every, folder
 
     def create(
         self,
@@ -46,15 +45,15 @@ class Monitored(ReferenceImplementation):
     ) -> KVCacheManager:
         manager = super().create(config, check_invariants=False, clock=clock)
         self.monitor = kvspec.monitor(
-            manager, self.every, history=20, on_violation=lambda violation: None, record=os.devnull
+            manager, self.every, history=20, on_violation=lambda violation: None, record=self.folder
         )
         return self.monitor
 
 
 @pytest.mark.parametrize("every", [1, pytest.param(3, marks=pytest.mark.deep)])
 @pytest.mark.parametrize("program", SCENARIOS, ids=lambda program: str(program.name))
-def test_no_directed_program_raises_an_alarm(program: Program, every: int) -> None:
-    subject = Monitored(every)
+def test_no_directed_program_raises_an_alarm(program: Program, every: int, tmp_path: Path) -> None:
+    subject = Monitored(every, tmp_path)
     assert first_violation(program, subject, Level.SAFETY) is None
     report = subject.monitor.report()
     assert report.violation is None
@@ -63,10 +62,10 @@ def test_no_directed_program_raises_an_alarm(program: Program, every: int) -> No
 
 @given(programs(mixed_configs(), 40))
 @settings(suppress_health_check=list(HealthCheck), deadline=None)
-def test_no_random_program_raises_an_alarm(program: Program) -> None:
+def test_no_random_program_raises_an_alarm(tmp_path: Path, program: Program) -> None:
     """Groups of every kind, drafts, loads, partial entries, illegal calls."""
     program = replace(program, config=replace(program.config, enable_events=True))
-    subject = Monitored(1)
+    subject = Monitored(1, tmp_path)
     first_violation(program, subject, Level.SAFETY)
     assert subject.monitor.report().violation is None
 
@@ -83,16 +82,18 @@ HARMLESS = frozenset(
 
 
 @pytest.mark.parametrize("pool", broken_pools.BROKEN_POOLS, ids=lambda pool: str(pool.__name__))
-def test_the_same_programs_raise_one_for_a_broken_pool(pool: type[BlockPool]) -> None:
+def test_the_same_programs_raise_one_for_a_broken_pool(
+    pool: type[BlockPool], tmp_path: Path
+) -> None:
     """So their silence says something."""
-    assert any(map(alarmed(pool), SCENARIOS)) is (pool not in HARMLESS)
+    assert any(map(alarmed(pool, tmp_path), SCENARIOS)) is (pool not in HARMLESS)
 
 
-def alarmed(pool: type[BlockPool]) -> Callable[[Program], bool]:
+def alarmed(pool: type[BlockPool], folder: Path) -> Callable[[Program], bool]:
     """Whether the monitor finds something when a manager with this pool runs a program."""
 
     def inner(program: Program) -> bool:
-        subject = Monitored(1, pool)
+        subject = Monitored(1, folder, pool)
         first_violation(program, subject, Level.SAFETY)
         return subject.monitor.report().violation is not None
 
@@ -107,9 +108,9 @@ RECORDS = tuple(
 
 
 @pytest.mark.parametrize("path", RECORDS)
-def test_shipped_records_replay_under_a_monitor(path: Path) -> None:
+def test_shipped_records_replay_under_a_monitor(path: Path, tmp_path: Path) -> None:
     """Answers and errors come through unchanged, and nothing is found wrong."""
-    subject = Monitored(1)
+    subject = Monitored(1, tmp_path)
     result = replay_trace(path, subject)
     assert result.mismatch is None, result.mismatch.render()
     assert subject.monitor.report().violation is None

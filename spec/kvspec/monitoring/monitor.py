@@ -62,7 +62,7 @@ def monitor(
 
     Everything that is called on the manager must be called on the monitor. Audits and monitors
     already around `manager` are taken off. Raises InvalidArgumentError for arguments out of their
-    domain, MonitorViolation if the state is broken already.
+    domain, InvariantViolation if the state is broken already.
     """
     if not isinstance(manager, KVCacheManager):
         raise InvalidArgumentError("manager", manager, "a KVCacheManager")

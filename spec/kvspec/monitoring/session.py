@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from kvspec.errors import InvariantViolation, MonitorViolation, UnsupportedError
 from kvspec.golden.state import View, abstract_state, duplicate_order
 from kvspec.interface import KVCacheManager
+from kvspec.invariants import check_snapshot
 from kvspec.monitoring.calls import Call, note
 from kvspec.monitoring.history import History, UnrecordableError
 from kvspec.monitoring.report import MonitorReport
@@ -56,6 +57,8 @@ class Session:
         started = perf_counter()
         self.shows_state = True
         snapshot = self._snapshot()
+        if snapshot is not None:
+            check_snapshot(manager.config, snapshot)
         self._last: Snapshot | None = snapshot  # the state now, as long as nobody calls
         self.watch = Watch(manager, describe, snapshot)
         view = None if snapshot is None else self._view(snapshot)

@@ -1,0 +1,414 @@
+"""The monitor as an engine meets it: transparent, bounded, and clear about what it found."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kvspec
+from kvref.implementation import ReferenceImplementation
+from kvref.manager import ReferenceManager
+from kvspec.audit import AuditedManager
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.errors import (
+    InvalidArgumentError,
+    InvariantViolation,
+    KVSpecError,
+    MonitorViolation,
+    StaleHitError,
+    UnsupportedError,
+)
+from kvspec.golden.trace import replay_trace
+from kvspec.interface import KVCacheManager
+from kvspec.monitoring import Monitor
+from kvspec.record_file import read_trace
+from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, Request, RequestInput
+from kvspec.snapshot import Snapshot
+from kvspec.specs import FullAttentionSpec, SlidingWindowSpec
+from tests.machines.broken_pools import GivesABlockTwice, LeaksUnhashedBlocks
+from tests.monitor.twins import (
+    ChangesWhenItRaises,
+    Engine,
+    KeepsAReferenceWhenItRefuses,
+    WithManager,
+    config,
+)
+
+REFERENCE = ReferenceImplementation()
+LEAKS = ReferenceImplementation(LeaksUnhashedBlocks)
+
+
+def watched(
+    settings: ManagerConfig | None = None,
+    implementation: ReferenceImplementation = REFERENCE,
+    **options: Any,
+) -> Monitor:
+    manager = implementation.create(settings or config(), check_invariants=False)
+    return kvspec.monitor(manager, **options)
+
+
+def request(monitor: KVCacheManager, tokens: int = 6, name: str = "r", **more: Any) -> Request:
+    return REFERENCE.make_request(monitor, RequestInput(name, range(tokens), **more))
+
+
+def leak(monitor: KVCacheManager) -> None:
+    """Two blocks, of which the second is not full: this is what `LEAKS` loses."""
+    one = LEAKS.make_request(monitor, RequestInput("r", range(6)))
+    monitor.allocate_slots(one, 6)
+    monitor.free(one)
+
+
+def test_it_is_a_manager_and_says_what_the_inner_one_says() -> None:
+    monitor = watched()
+    assert isinstance(monitor, KVCacheManager)
+    inner = monitor.inner
+    one = request(monitor)
+    blocks = monitor.allocate_slots(one, 6)
+    assert blocks is not None
+    assert blocks.to_lists() == inner.get_blocks(one).to_lists()
+    assert (monitor.config, monitor.none_hash) == (inner.config, inner.none_hash)
+    assert (monitor.usage, monitor.num_free_blocks) == (inner.usage, 7)
+    assert monitor.snapshot() == inner.snapshot()
+    assert monitor.get_unhashed_block_ids(one) == ((2,),)
+    assert monitor.get_num_blocks_to_allocate(
+        one, num_tokens=9, total_computed_tokens=6, num_tokens_main_model=9
+    ) == (1)
+    assert monitor.take_residency_samples() == ()
+    assert monitor.groups is inner.groups  # type: ignore[attr-defined]  # of this manager's own
+    with pytest.raises(AttributeError):
+        _ = monitor.no_such_thing
+
+
+def test_importing_the_package_does_not_import_it() -> None:
+    """And it needs nothing that is not in the base installation."""
+    code = (
+        "import sys, kvspec; before = 'kvspec.monitoring' in sys.modules; kvspec.monitor;"
+        " print(before, sorted({'hypothesis', 'click', 'rich', 'kvref'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False []\n"
+    with pytest.raises(AttributeError, match="no attribute 'observe'"):
+        _ = kvspec.observe  # type: ignore[attr-defined]  # that is the point
+
+
+@pytest.mark.parametrize("every", [1, 100])
+def test_two_runs_are_equal_with_and_without_it(every: int) -> None:
+    plain = REFERENCE.create(config(), check_invariants=False)
+    monitor = watched(every=every)
+    for manager in (plain, monitor):
+        Engine(REFERENCE, manager).run(60)
+    assert plain.snapshot() == monitor.snapshot()
+
+
+def test_errors_come_through_as_the_same_object(tmp_path: Path) -> None:
+    class Raises(ReferenceManager):
+        error = StaleHitError(0, 1, 2)
+
+        def new_step_starts(self) -> None:
+            raise self.error
+
+    monitor = watched(implementation=WithManager(Raises), record=tmp_path)
+    with pytest.raises(StaleHitError) as found:
+        monitor.new_step_starts()
+    assert found.value is Raises.error
+    illegal: tuple[Callable[[], object], ...] = (
+        lambda: monitor.allocate_slots(request(monitor), 0),
+        lambda: monitor.allocate_slots(request(monitor), "x"),  # type: ignore[arg-type]  # illegal
+        lambda: monitor.free("no request"),  # type: ignore[arg-type]  # illegal
+        lambda: monitor.free_blocks([3]),
+        lambda: monitor.evict_blocks([99]),
+        lambda: monitor.cache_blocks(request(monitor), None),  # type: ignore[arg-type]  # illegal
+    )
+    for call in illegal:
+        with pytest.raises(KVSpecError):
+            call()
+    assert monitor.report().violation is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_audits_around_a_manager_are_taken_off() -> None:
+    """It does the same; twice would cost twice."""
+    audited = REFERENCE.create(config())
+    assert isinstance(audited, AuditedManager)
+    monitor = kvspec.monitor(audited)
+    assert monitor.inner is audited.inner
+    assert kvspec.monitor(monitor).inner is monitor.inner
+
+
+def test_the_first_violation_ends_the_watch(tmp_path: Path) -> None:
+    """What follows from a broken state says nothing; the engine can still clean up."""
+    monitor = watched(implementation=LEAKS, record=tmp_path)
+    with pytest.raises(MonitorViolation) as found:
+        leak(monitor)
+    violation = found.value
+    assert isinstance(violation, InvariantViolation)
+    assert (violation.rule, violation.invariant) == ("KV-POOL-15", "free_means_unreferenced")
+    assert (violation.call, violation.detail) == (
+        "free of r",
+        "block 2 has no reference but is not free: leaked",
+    )
+    assert violation.record == tmp_path / "kvspec-violation-KV-POOL-15.jsonl"
+    assert violation.hint == f"replay it with: kvspec golden {violation.record} --impl IMPL"
+    assert "free queue" in violation.state
+    leak(monitor)
+    monitor.close()
+    assert monitor.report().violation is violation
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_between_audits_a_leak_is_seen_by_counting(tmp_path: Path) -> None:
+    monitor = watched(implementation=LEAKS, every=1000, record=tmp_path)
+    with pytest.raises(MonitorViolation) as found:
+        leak(monitor)
+    assert found.value.invariant == "space_is_conserved"
+    assert found.value.detail == "8 blocks are free, 0 are held and 0 set aside, of 9: 1 leaked"
+
+
+def test_a_function_is_told_and_the_engine_goes_on(tmp_path: Path) -> None:
+    told: list[MonitorViolation] = []
+    monitor = watched(implementation=LEAKS, record=tmp_path, on_violation=told.append)
+    leak(monitor)
+    leak(monitor)
+    assert [violation.rule for violation in told] == ["KV-POOL-15"]
+
+
+def test_an_error_that_changed_something_is_the_cause(tmp_path: Path) -> None:
+    monitor = watched(implementation=WithManager(ChangesWhenItRaises), record=tmp_path)
+    one = request(monitor)
+    monitor.allocate_slots(one, 6)
+    popped = monitor.pop_blocks_for_free(one)
+    with pytest.raises(MonitorViolation) as found:
+        monitor.free_blocks([*popped, popped[0]])
+    assert found.value.rule == "KV-ERR-2"
+    assert isinstance(found.value.__cause__, InvalidArgumentError)
+
+
+def test_the_record_goes_where_it_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a file; into a folder under a free name; into that of the environment; to the current."""
+
+    def record(**options: Any) -> Path | None:
+        with pytest.raises(MonitorViolation) as found:
+            leak(watched(implementation=LEAKS, **options))
+        return found.value.record
+
+    name = "kvspec-violation-KV-POOL-15"
+    assert record(record=str(tmp_path / "mine.jsonl.gz")) == tmp_path / "mine.jsonl.gz"
+    assert record(record=tmp_path) == tmp_path / f"{name}.jsonl"
+    assert record(record=tmp_path) == tmp_path / f"{name}-2.jsonl"
+    monkeypatch.chdir(tmp_path)
+    assert record() == Path(f"{name}-3.jsonl")
+    monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path / "new"))
+    assert record() == tmp_path / "new" / f"{name}.jsonl"
+    assert record(record=tmp_path / "not" / "there.jsonl") is None
+
+
+def test_leaving_the_block_audits_and_a_failure_of_the_engine_is_not_hidden(
+    tmp_path: Path,
+) -> None:
+    def evict(monitor: Monitor) -> None:
+        """Behind the monitor's back, so that only the last audit can see it."""
+        one = request(monitor)
+        monitor.allocate_slots(one, 6)
+        monitor.inner.free(one)
+
+    def leave() -> None:
+        with watched(every=100, record=tmp_path) as monitor:
+            evict(monitor)
+
+    def fail() -> None:
+        with watched(every=100, record=tmp_path) as monitor:
+            evict(monitor)
+            raise ZeroDivisionError
+
+    with pytest.raises(MonitorViolation, match="seen after close"):
+        leave()
+    with pytest.raises(ZeroDivisionError):
+        fail()
+
+
+def test_the_report_counts(tmp_path: Path) -> None:
+    monitor = watched(every=10, record=tmp_path)
+    Engine(REFERENCE, monitor).run(100)
+    report = monitor.report()
+    assert report.operations > 800
+    assert report.operations // 10 <= report.audits <= report.operations // 4
+    assert report.checking_seconds > 0
+    assert report.manager_seconds > 0
+    assert report.peak_memory_bytes > 1000
+    assert report.violation is None
+    assert f"{report.operations} operations" in str(report)
+    assert "no violation" in str(report)
+
+
+def test_it_can_begin_in_the_middle_of_a_run(tmp_path: Path) -> None:
+    """What was written before is not known, and no alarm; what comes is watched."""
+    for every in (1, 50):
+        implementation = WithManager(KeepsAReferenceWhenItRefuses)
+        manager = implementation.create(config(), check_invariants=False)
+        first = request(manager, 8, "first")
+        manager.allocate_slots(first, 8)
+        first.num_computed_tokens = 8
+        popped = request(manager, 5, "popped", cache_salt="other")
+        manager.allocate_slots(popped, 5)
+        blocks = manager.pop_blocks_for_free(popped)
+        monitor = kvspec.monitor(manager, every, record=tmp_path)
+        second = request(monitor, 9, "second")
+        hit = monitor.get_computed_blocks(second)
+        assert hit.hit_length_tokens == 8
+        options: dict[str, Any] = {"num_new_computed_tokens": 8, "new_computed_blocks": hit.blocks}
+        monitor.allocate_slots(second, 1, **options)
+        implementation.append_tokens(monitor, first, [9])
+        monitor.allocate_slots(first, 1)
+        monitor.free_blocks(blocks[::-1])
+        monitor.take_events()
+        monitor.free(first)
+        with pytest.raises(MonitorViolation) as found:
+            monitor.allocate_slots(request(monitor, 39, "third"), 39)
+        assert found.value.record is not None
+        result = replay_trace(found.value.record, REFERENCE)
+        assert result.mismatch is not None
+        assert "allocate_slots" in result.mismatch.what
+
+
+def test_salts_adapters_and_items_are_part_of_content_and_record(tmp_path: Path) -> None:
+    """Requests that share tokens, and not what the tokens stand for."""
+    sharing = _with_hashes_of_tokens_only()
+    items = {"multimodal": (MultimodalItem("cat", 1, 3),)}
+    other = {"multimodal": (MultimodalItem("dog", 1, 3),)}
+    pairs: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+        ({"cache_salt": "a"}, {"cache_salt": "b"}),
+        ({"lora": LoRA("x", 1)}, {}),
+        (items, other),
+        ({"prompt_embeddings": PromptEmbeddings(b"abcd", 1)}, {}),
+    )
+    for mine, yours in pairs:
+        monitor = watched(implementation=sharing, record=tmp_path)
+        first = sharing.make_request(monitor, RequestInput("a", range(9), **mine))
+        monitor.allocate_slots(first, 9)
+        second = sharing.make_request(monitor, RequestInput("b", range(9), **yours))
+        with pytest.raises(MonitorViolation) as found:
+            monitor.get_computed_blocks(second)
+        assert found.value.rule == "KV-HASH-1"
+        if "prompt_embeddings" in mine:
+            assert found.value.record is None
+            assert "prompt embeddings" in found.value.hint
+        else:
+            assert found.value.record is not None
+            text = found.value.record.read_text()
+            assert all(key.replace("multimodal", "mm_features") in text for key in mine)
+
+
+def _with_hashes_of_tokens_only() -> ReferenceImplementation:
+    """An implementation whose hashes leave out all but tokens, while requests say what they are."""
+
+    class HashesTokensOnly(ReferenceImplementation):
+        def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
+            plain = RequestInput(request.request_id, request.prompt_token_ids)
+            made: Any = super().make_request(manager, plain)
+            made.input = request
+            return made  # type: ignore[no-any-return]  # as kvref made it
+
+    return HashesTokensOnly()
+
+
+def test_a_description_can_be_given_where_requests_have_none(tmp_path: Path) -> None:
+    salted = RequestInput("r", range(6), cache_salt="s")
+    monitor = watched(implementation=LEAKS, record=tmp_path, describe=lambda request: salted)
+    with pytest.raises(MonitorViolation) as found:
+        leak(monitor)
+    assert found.value.record is not None
+    assert '"cache_salt":"s"' in found.value.record.read_text()
+
+
+def test_what_records_of_version_1_cannot_say_is_in_the_record_too(tmp_path: Path) -> None:
+    """A partial entry, two groups, a random first hash; and the replay follows."""
+    groups = (
+        KVCacheGroup(("a",), FullAttentionSpec(4, 1, 8, "float16")),
+        KVCacheGroup(("b",), SlidingWindowSpec(8, 1, 8, "float16", sliding_window=6)),
+    )
+    settings = replace(
+        config(12, hash_seed=None), kv_cache=KVCacheConfig(12, groups), max_model_len_tokens=40
+    )
+    monitor = watched(settings, ReferenceImplementation(GivesABlockTwice), record=tmp_path)
+    one = request(monitor, 14)
+    with pytest.raises(MonitorViolation) as found:
+        monitor.allocate_slots(one, 14)
+    assert replay_trace(found.value.record or tmp_path, REFERENCE).mismatch is not None
+    late = watched(settings, LEAKS, record=tmp_path, every=10_000)
+    one = request(late, 14)
+    late.allocate_slots(one, 14)
+    assert late.cache_partial_block(one, 1, 12)
+    late.get_num_common_prefix_blocks(one)
+    with pytest.raises(MonitorViolation) as found:
+        late.free(one)
+    record = found.value.record
+    assert record is not None
+    names = [getattr(line, "name", "") for line in read_trace(record)]
+    assert "cache_partial_block" in names
+    mismatch = replay_trace(record, REFERENCE).mismatch
+    assert mismatch is not None
+    assert "free" in mismatch.what
+
+
+class HidesItsState(ReferenceManager):
+    """Leaks, and has no snapshot."""
+
+    def snapshot(self) -> Snapshot:
+        raise UnsupportedError("snapshot", "this one")
+
+    def free(self, request: Request) -> None:
+        super().free(request)
+        self.pool.free_queue.pop()
+
+
+def test_a_manager_without_a_snapshot_is_watched_from_outside(tmp_path: Path) -> None:
+    monitor = watched(implementation=WithManager(HidesItsState), record=tmp_path)
+    with pytest.raises(MonitorViolation) as found:
+        leak(monitor)
+    assert found.value.invariant == "space_is_conserved"
+    assert found.value.record is None
+    assert found.value.hint == "no record: the manager does not show its state"
+    assert monitor.report().audits == 0
+
+
+def test_a_broken_state_is_refused_at_once(tmp_path: Path) -> None:
+    manager = LEAKS.create(config(), check_invariants=False)
+    leak(manager)
+    with pytest.raises(InvariantViolation, match="leaked"):
+        kvspec.monitor(manager, record=tmp_path)
+
+
+def test_copies_are_not_watched() -> None:
+    monitor = watched()
+    clone = REFERENCE.clone(monitor)
+    assert not isinstance(clone, Monitor)
+    monitor.allocate_slots(request(monitor), 6)
+    assert clone.num_free_blocks == 9
+    assert not isinstance(copy.deepcopy(monitor), Monitor)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"every": 0}, "every"),
+        ({"every": True}, "every"),
+        ({"every": 1.5}, "every"),
+        ({"history": 0}, "history"),
+        ({"on_violation": "log"}, "on_violation"),
+        ({"manager": object()}, "manager"),
+    ],
+)
+def test_arguments_out_of_their_domain_are_refused(arguments: dict[str, Any], field: str) -> None:
+    given = {"manager": REFERENCE.create(config()), **arguments}
+    with pytest.raises(InvalidArgumentError) as found:
+        kvspec.monitor(**given)
+    assert found.value.field == field
