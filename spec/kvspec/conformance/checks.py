@@ -27,11 +27,15 @@ from kvspec.transitions import Transition, check_transition
 
 
 class SafetyCheck:
-    """Content: what attention reads is there, and is what was written."""
+    """Content: what attention reads is there, and is what was written.
+
+    `awaited`: loads that did not arrive yet, the first token and their number.
+    """
 
     def __init__(self, runner: Runner) -> None:
         self.check = ContentCheck(runner.config)
         self.contents: dict[str, Content] = {}
+        self.awaited: dict[str, tuple[int, int]] = {}
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
         """Read hits back, write what was granted, expect errors to change nothing."""
@@ -47,15 +51,19 @@ class SafetyCheck:
                 self._write_granted(runner, done.request, done.arguments)
         elif done.name == "reset_prefix_cache":
             self._expect_idle(runner, done)
+        elif done.name == "cache_blocks" and done.request is not None:
+            self._arrive(runner, done.request)
+        elif done.name in ("free", "pop_blocks_for_free") and done.request is not None:
+            self.awaited.pop(done.request.name, None)
         elif done.name == "evict_blocks":
-            self.check.shadow.lose(done.lost)
+            self._lose(runner, done.lost)
         elif done.name == "append_tokens" and done.request is not None:
             self._accept_drafts(runner, done.request, done.arguments["token_ids"])
 
     def after_step(self, runner: Runner) -> None:
         """What every running request will read next is still there."""
         for request in runner.requests:
-            if request.holds_blocks:
+            if request.holds_blocks and not request.loading_tokens:
                 what, lists = f"held of {request.name}", runner.subject.blocks(request)
                 content = self._content(request)
                 self.check.read(what, content, lists, request.num_computed, "KV-HASH-1")
@@ -91,14 +99,35 @@ class SafetyCheck:
     ) -> None:
         """External and new tokens are in the cache now."""
         start = arguments["num_computed_tokens"] + arguments.get("num_new_computed_tokens", 0)
+        external = arguments.get("num_external_computed_tokens", 0)
+        lists, new = runner.subject.blocks(request), arguments["num_new_tokens"]
+        content = self._content(request)
         self.check.write_granted(
-            request.name,
-            self._content(request),
-            runner.subject.blocks(request),
-            start=start,
-            num_external=arguments.get("num_external_computed_tokens", 0),
-            num_new=arguments["num_new_tokens"],
+            request.name, content, lists, start=start, num_external=external, num_new=new
         )
+        if external and not new and arguments.get("delay_cache_blocks"):
+            self.awaited[request.name] = (start, external)
+            sizes = runner.block_sizes
+            for blocks, size in zip(lists, sizes, strict=True):
+                self.check.shadow.lose(blocks[start // size :])
+
+    def _lose(self, runner: Runner, lost: Sequence[int]) -> None:
+        """A load failed: what is before these blocks came, they hold nothing."""
+        for request in runner.requests:
+            if request.name in self.awaited:
+                lists = runner.subject.blocks(request)
+                if any(block in lost for blocks in lists for block in blocks):
+                    self._arrive(runner, request)
+        self.check.shadow.lose(lost)
+
+    def _arrive(self, runner: Runner, request: Tracked) -> None:
+        """A load that was awaited is there now."""
+        if request.name in self.awaited:
+            start, external = self.awaited.pop(request.name)
+            content, lists = self._content(request), runner.subject.blocks(request)
+            self.check.write_granted(
+                request.name, content, lists, start=start, num_external=external, num_new=0
+            )
 
     def _accept_drafts(self, runner: Runner, request: Tracked, tokens: Sequence[int]) -> None:
         """Accepted drafts were computed as what they are; only a scheduled request has any."""
