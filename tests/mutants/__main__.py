@@ -60,7 +60,7 @@ def command(
         rows = [asdict(result) for result in results.values()]
         json_path.write_text(json.dumps(rows, indent=1), encoding="utf-8")
     if all(mutant.name in results for mutant in MUTANTS):
-        page = text(MUTANTS, results, EQUIVALENT, witnesses(results), effort)
+        page = text(MUTANTS, results, EQUIVALENT, witnesses(results, jobs), effort)
         PAGE.write_text(page, encoding="utf-8")
 
 
@@ -96,28 +96,36 @@ def _judge(work: tuple[str, Effort, bool]) -> Result:
     return judge(find(name), effort, sampled=sampled)
 
 
-def witnesses(results: Mapping[str, Result]) -> dict[str, str | None]:
+def witnesses(results: Mapping[str, Result], jobs: int) -> dict[str, str | None]:
     """For each directed check a mutant that it kills: from the results, else one that is sought."""
     known: dict[str, str] = {}
     for result in results.values():
         for check in result.directed:
             known.setdefault(check, result.name)
-    return {
-        check.name: known.get(check.name) or first_killed(check.name, MUTANTS)
-        for check in directed_checks()
-    }
+    unknown = [check.name for check in directed_checks() if check.name not in known]
+    with multiprocessing.get_context("fork").Pool(jobs, os.nice, (5,)) as pool:
+        sought = dict(zip(unknown, pool.imap(first_killed, unknown), strict=True))
+    return {check.name: known.get(check.name) or sought[check.name] for check in directed_checks()}
 
 
-def first_killed(name: str, mutants: Iterable[Mutant]) -> str | None:
-    """The first mutant that this directed check kills; those of its rules are known to live."""
+def first_killed(name: str) -> str | None:
+    """The first mutant that this directed check kills, those of its chapters first.
+
+    Those of its rules are known to live.
+    """
     check = next(check for check in directed_checks() if check.name == name)
-    for mutant in mutants:
+    others = [mutant for mutant in MUTANTS if set(mutant.rules).isdisjoint(check.rules)]
+    chapters = chapters_of(check.rules)
+    for mutant in sorted(others, key=lambda mutant: chapters.isdisjoint(chapters_of(mutant.rules))):
         subject = mutant.make()
-        if not set(mutant.rules).isdisjoint(check.rules) or not asks(check, subject):
-            continue
-        if check.at[Level.IDENTITY](subject) is not None:
+        if asks(check, subject) and check.at[Level.IDENTITY](subject) is not None:
             return mutant.name
     return None
+
+
+def chapters_of(rules: Iterable[str]) -> set[str]:
+    """`KV-POOL` of `KV-POOL-3`."""
+    return {rule.rpartition("-")[0] for rule in rules}
 
 
 if __name__ == "__main__":
