@@ -11,6 +11,7 @@ from tests.mutants import (
     configs,
     errors,
     events,
+    from_scenarios,
     hashes,
     lists,
     lookups,
@@ -39,6 +40,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *configs.MUTANTS,
     *plan_sizes.MUTANTS,
     *planning.MUTANTS,
+    *from_scenarios.MUTANTS,
     *twins.MUTANTS,
 )
 
