@@ -28,7 +28,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "MUTANTS.md"
 @click.option("--last", default=Effort.last, show_default=True, help="… if nothing else kills.")
 @click.option("--every", default=Effort.every, show_default=True, help="Sample one in so many.")
 @click.option("--every-check", is_flag=True, help="Every directed check on every mutant (long).")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also the results.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the results too.")
 @click.option(
     "--with",
     "known_path",
@@ -48,7 +48,9 @@ def command(
     """Show mutants to the conformance suite; if all were, write the page."""
     effort = Effort(beside, every, last, every_check)
     chosen = [find(name) for name in names] if names else list(MUTANTS)
-    random_tier(effort.last)  # drawn once, for all processes
+    for plans in (False, True):
+        for number in (effort.beside, effort.last):
+            random_tier(number, plans=plans)  # drawn once, for all processes
     results: dict[str, Result] = {}
     for result in judged(chosen, effort, jobs, all_sampled=bool(names)):
         results[result.name] = result
@@ -87,7 +89,7 @@ def judged(
         (mutant.name, effort, all_sampled or number % effort.every == 0)
         for number, mutant in enumerate(mutants)
     ]
-    with multiprocessing.get_context("fork").Pool(jobs, os.nice, (5,)) as pool:
+    with multiprocessing.get_context("fork").Pool(jobs, os.nice, (2,)) as pool:
         yield from pool.imap_unordered(_judge, work)
 
 
@@ -103,7 +105,7 @@ def witnesses(results: Mapping[str, Result], jobs: int) -> dict[str, str | None]
         for check in result.directed:
             known.setdefault(check, result.name)
     unknown = [check.name for check in directed_checks() if check.name not in known]
-    with multiprocessing.get_context("fork").Pool(jobs, os.nice, (5,)) as pool:
+    with multiprocessing.get_context("fork").Pool(jobs, os.nice, (2,)) as pool:
         sought = dict(zip(unknown, pool.imap(first_killed, unknown), strict=True))
     return {check.name: known.get(check.name) or sought[check.name] for check in directed_checks()}
 

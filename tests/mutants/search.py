@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import chain, count, islice
 from typing import Any
 
 import kvref
@@ -15,6 +16,7 @@ from kvref.residency import ResidencyLog
 from kvref.stats import ReferenceHitRateWindow
 from kvspec.conformance.examples import EXAMPLES, Example, example_violation
 from kvspec.conformance.examples.bench import LeftOut
+from kvspec.conformance.examples.random_plans import random_plan
 from kvspec.conformance.random_programs import random_programs
 from kvspec.conformance.scenarios import SCENARIOS
 from kvspec.conformance.steps import Program
@@ -33,14 +35,14 @@ Check = Callable[[Implementation], Violation | None]
 
 @dataclass(frozen=True)
 class Effort:
-    """How many random programs are tried.
+    """How many random programs, or plans, are tried.
 
     `beside`: on mutants that a directed check kills, of which only one in `every` is tried at all;
     `last`: when no directed check kills. `every_check`: all directed checks, not only those about
     the rules that a mutant breaks.
     """
 
-    beside: int = 400
+    beside: int = 300
     every: int = 4
     last: int = 1000
     every_check: bool = False
@@ -61,21 +63,21 @@ class Result:
     """What became of a mutant.
 
     `level`: the weakest at which something killed it; `kill`: the first at level identity;
-    `directed`: the directed checks that killed it there. `programs`: random programs tried, up to
-    the one that killed if `random` says so; None: none was.
+    `directed`: the directed checks that killed it there. `tried`: random programs (or plans) tried,
+    up to the one that killed if `random` says so; None: none was.
     """
 
     name: str
     level: str | None = None
     kill: Kill | None = None
     directed: tuple[str, ...] = ()
-    programs: int | None = None
+    tried: int | None = None
     random: bool = False
 
 
 @dataclass(frozen=True)
 class Directed:
-    """A scenario or an example: what it is about, and its verdict at each level it binds at."""
+    """A scenario or an example, also a random one: what it is about, a verdict at each level."""
 
     name: str
     rules: tuple[str, ...]
@@ -95,7 +97,7 @@ def directed_checks() -> tuple[Directed, ...]:
             e.name,
             e.rules,
             False,
-            {level: partial(run_example, e) for level in Level if e.binds_at(level)},
+            {level: partial(run_example, e, level) for level in Level if e.binds_at(level)},
         )
         for e in EXAMPLES
     ]
@@ -108,24 +110,40 @@ def run_program(program: Program, level: Level, subject: Implementation) -> Viol
         return first_violation(program, subject, level, kvref.implementation())
 
 
-def run_example(example: Example, subject: Implementation) -> Violation | None:
+def run_example(example: Example, level: Level, subject: Implementation) -> Violation | None:
     """The verdict; the mutants have what every example needs."""
+    oracle = None if level is Level.SAFETY else kvref.implementation()
     with interrupted(PROGRAM_SECONDS):
         try:
-            return example_violation(example, subject, Policy())
+            return example_violation(example, subject, Policy(), oracle)
         except LeftOut:
             return None
 
 
 @cache
-def random_tier(number: int) -> Sequence[Program]:
-    """The first random programs of `kvspec check --budget ci`."""
-    drawn: list[Program] = []
-    batch = 0
-    while len(drawn) < number:
-        drawn += random_programs(0, batch, MAX_STEPS)
-        batch += 1
-    return drawn[:number]
+def random_tier(number: int, *, plans: bool) -> tuple[Directed, ...]:
+    """The first random programs, or random models to plan for, of `kvspec check --budget ci`."""
+    if plans:
+        examples = [random_plan(0, n) for n in range(number)]
+        return tuple(
+            Directed(
+                f"random plan {n}",
+                example.rules,
+                False,
+                {level: partial(run_example, example, level) for level in Level},
+            )
+            for n, example in enumerate(examples, 1)
+        )
+    drawn = chain.from_iterable(random_programs(0, batch, MAX_STEPS) for batch in count())
+    return tuple(
+        Directed(
+            f"random program {n}",
+            (),
+            True,
+            {level: partial(run_program, program, level) for level in Level},
+        )
+        for n, program in enumerate(islice(drawn, number), 1)
+    )
 
 
 def judge(mutant: Mutant, effort: Effort, *, sampled: bool) -> Result:
@@ -146,20 +164,20 @@ def judge(mutant: Mutant, effort: Effort, *, sampled: bool) -> Result:
             kill = kill or killed(directed.name, violation, start)
             killers.append(directed.name)
             levels |= dies_at(subject, directed.at, levels)
-    programs, found = None, False
-    if is_asked_by_programs(subject) and (sampled or not killers):
+    tried, found = None, False
+    if (sampled or not killers) and may_be_seen_by_chance(subject):
         start = time.process_time()
-        for program in random_tier(effort.last)[: effort.beside if killers else effort.last]:
-            programs = (programs or 0) + 1
-            violation = run_program(program, Level.IDENTITY, subject)
+        most = effort.beside if killers else effort.last
+        for check in random_tier(most, plans=plans_wrongly(subject)):
+            tried = (tried or 0) + 1
+            violation = check.at[Level.IDENTITY](subject)
             if violation is not None:
                 found = True
-                kill = kill or killed(f"random program {programs}", violation, start)
-                at = {level: partial(run_program, program, level) for level in Level}
-                levels |= dies_at(subject, at, levels)
+                kill = kill or killed(check.name, violation, start)
+                levels |= dies_at(subject, check.at, levels)
                 break
     first = next((str(level) for level in Level if level in levels), None)
-    return Result(mutant.name, first, kill, tuple(killers), programs, found)
+    return Result(mutant.name, first, kill, tuple(killers), tried, found)
 
 
 def dies_at(
@@ -185,19 +203,22 @@ def asks(check: Directed, subject: Implementation) -> bool:
     """Whether the check could see what is wrong: programs ask no planner, plans no manager."""
     if not isinstance(subject, Mutated):
         return True
-    if subject.planner_patches:
+    if plans_wrongly(subject):
         return not check.is_program
     return any(not rule.startswith("KV-PLAN-") for rule in check.rules)
 
 
-def is_asked_by_programs(subject: Implementation) -> bool:
-    """Programs ask a manager and its requests; no planner, no window, nothing of residency."""
+def plans_wrongly(subject: Implementation) -> bool:
+    """Whether it is the planner that is wrong."""
+    return isinstance(subject, Mutated) and bool(subject.planner_patches)
+
+
+def may_be_seen_by_chance(subject: Implementation) -> bool:
+    """Random programs and plans ask no hit-rate window and nothing of residency."""
     if not isinstance(subject, Mutated):
         return True
     return (
-        not subject.planner_patches
-        and subject.window_class is ReferenceHitRateWindow
-        and subject.parts.residency is ResidencyLog
+        subject.window_class is ReferenceHitRateWindow and subject.parts.residency is ResidencyLog
     )
 
 

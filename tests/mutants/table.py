@@ -25,16 +25,16 @@ Made by `python -m tests.mutants`. One mutant by hand:
 
 HOW = """\
 A mutant was shown to the directed checks that are about the rules it breaks, then to the others
-until one killed it, then, if none did, to {last:,} random programs. Directed checks are written by
-people who know the mistakes, random programs are not: the last row is for every {every}th of the
-mutants that programs can see (no program asks a planner), each tried with {beside:,} random
-programs alone. `--budget ci` runs several thousand.
+until one killed it, then, if none did, to {last:,} random programs, or random plans if it is the
+planner that is wrong. Directed checks are written by people who know the mistakes, random ones are
+not: the last row is for every {every}th mutant, tried with {beside:,} random programs or plans
+alone (they ask no hit-rate window and nothing of residency). `--budget ci` runs some thousands.
 """
 
 ROWS = """\
 Operations and seconds (of one slow core) are those of the first kill, by a directed check (an
 example counts no operations) or by a random program. The last column: the number of the first
-random program that kills, – where none was tried.
+random program or plan that kills, – where none was tried.
 """
 
 
@@ -70,7 +70,7 @@ def summary(
     """The numbers."""
     real = [results[mutant.name] for mutant in mutants if mutant.name not in equivalent]
     dead = [result for result in real if result.kill is not None]
-    tried = [result for result in real if result.directed and result.programs is not None]
+    tried = [result for result in real if result.directed and result.tried is not None]
     levels = Counter(result.level for result in dead)
     yield from HEAD.format(dead=share(len(dead), len(real))).splitlines()
     yield "| | mutants |"
@@ -79,12 +79,12 @@ def summary(
     yield f"| equivalent to the reference | {len(mutants) - len(real)} |"
     yield f"| killed | {len(dead)} |"
     yield f"| … by a directed check | {sum(bool(result.directed) for result in dead)} |"
-    yield f"| … only by a random program | {sum(not result.directed for result in dead)} |"
+    yield f"| … only by a random program or plan | {sum(not result.directed for result in dead)} |"
     yield f"| survivors | {len(real) - len(dead)} |"
     for level in ("safety", "behaviour", "identity"):
         yield f"| weakest level at which it was killed: {level} | {levels[level]} |"
     found = sum(result.random for result in tried)
-    yield f"| killed by random programs alone | {share(found, len(tried))} of a sample |"
+    yield f"| killed by random programs or plans alone | {share(found, len(tried))} of a sample |"
     yield ""
     yield from HOW.format(last=effort.last, every=effort.every, beside=effort.beside).splitlines()
     yield ""
@@ -168,7 +168,7 @@ def by_mutant(mutants: Sequence[Mutant], results: Mapping[str, Result]) -> Itera
     for mutant in mutants:
         result = results[mutant.name]
         kill = result.kill
-        tried = "–" if result.programs is None else f"none of {result.programs}"
+        tried = "–" if result.tried is None else f"none of {result.tried}"
         row = (
             f"`{mutant.name}`",
             ", ".join(mutant.rules),
@@ -177,7 +177,7 @@ def by_mutant(mutants: Sequence[Mutant], results: Mapping[str, Result]) -> Itera
             cell(kill.by) if kill else "–",
             str(kill.operations or "–") if kill else "–",
             f"{kill.seconds:.2f}" if kill else "–",
-            f"no. {result.programs}" if result.random else tried,
+            f"no. {result.tried}" if result.random else tried,
         )
         yield f"| {' | '.join(row)} |"
 

@@ -21,7 +21,7 @@ from tests.mutants.__main__ import PAGE
 from tests.mutants.cbor import encoded
 from tests.mutants.make import Mutant, Mutated, implementation_with
 from tests.mutants.registry import EQUIVALENT, MUTANTS, find
-from tests.mutants.search import directed_checks, random_tier, run_program
+from tests.mutants.search import directed_checks, random_tier
 from tests.mutants.table import listed
 
 ENOUGH = 0.97
@@ -78,11 +78,11 @@ def dies(mutant: Mutant, by: str) -> bool:
     """Whether the named check or random program kills it at level identity."""
     if by == "–":
         return True  # a survivor, which the share above counts
-    number = re.fullmatch(r"random program (\d+)", by)
+    number = re.fullmatch(r"random (program|plan) (\d+)", by)
     if number is not None:
-        program = random_tier(int(number.group(1)))[-1]
-        return run_program(program, Level.IDENTITY, mutant.make()) is not None
-    check = next(check for check in directed_checks() if check.name == by)
+        check = random_tier(int(number.group(2)), plans=number.group(1) == "plan")[-1]
+    else:
+        check = next(check for check in directed_checks() if check.name == by)
     return check.at[Level.IDENTITY](mutant.make()) is not None
 
 
