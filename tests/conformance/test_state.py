@@ -87,6 +87,18 @@ def test_what_was_mended_in_between_is_not_reported(monkeypatch: pytest.MonkeyPa
     assert mended.violations == ()
 
 
+def test_a_run_stopped_in_its_directed_programs_begins_anew() -> None:
+    """A state would say that all of them were run."""
+
+    def stop(reached: Reached) -> None:
+        raise KeyboardInterrupt
+
+    saved: list[State] = []
+    report = Suite(REFERENCE, REFERENCE, OPTIONS, stop, saved.append).run()
+    assert report.interrupted
+    assert saved == []
+
+
 def test_an_interrupted_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds what was found until then."""
     report, _ = stopped_after(1, None, monkeypatch)

@@ -96,11 +96,8 @@ def command(
     rules: tuple[str, ...],
     seed: int,
     oracle: str,
-    records_path: Path | None,
-    html_path: Path | None,
     resume_path: Path | None,
-    json_path: Path | None,
-    junit_path: Path | None,
+    **outputs: Path | None,
 ) -> int:
     """Show which rules an implementation breaks, with the smallest example of each.
 
@@ -119,9 +116,6 @@ def command(
     budget was spent, and nothing was broken until then.
     """
     require_extra("hypothesis", "conformance")
-    from kvspec.conformance import evidence
-    from kvspec.conformance import report as reports
-    from kvspec.conformance.page import report_html
     from kvspec.conformance.suite import BUDGETS, Options, Suite, rule_sentences
     from kvspec.conformance.verdicts import Level
 
@@ -137,21 +131,39 @@ def command(
     )
     if not any(_fits(rule, options.rules) for rule in rule_sentences()):
         fail(f"no rule fits {', '.join(rules)}; rules are named like KV-POOL-4")
-    state = None
-    if resume_path is not None and resume_path.exists():
-        state = read_state(resume_path)
 
     def save(reached: State) -> None:
         if resume_path is not None:
             write_json(reached.to_json(), resume_path)
 
-    result = run(Suite(subject, reference, options, save=save), state)
-    if result.directed + result.random == 0:
+    suite = Suite(subject, reference, options, save=save)
+    result = run(suite, None if resume_path is None else read_state(resume_path))
+    if result.directed + result.random == 0 and not result.interrupted:
         fail(f"{name} has nothing that could be checked: {', '.join(lacks(result))} is lacking")
+    write(result, suite, **outputs)
+    if result.conforms and result.interrupted and budget != "deep":
+        return INTERRUPTED
+    return 0 if result.conforms else 1
+
+
+def write(
+    result: Report,
+    suite: Suite,
+    *,
+    records_path: Path | None = None,
+    html_path: Path | None = None,
+    json_path: Path | None = None,
+    junit_path: Path | None = None,
+) -> None:
+    """Write the report in every form that was asked for; as text unless JSON goes to stdout."""
+    from kvspec.conformance import evidence
+    from kvspec.conformance import report as reports
+    from kvspec.conformance.page import report_html
+
     remarks: list[str] = []
     if records_path is not None:
-        written = evidence.write_records(result, subject, reference, records_path)
-        remarks = [remark(each, name) for each in written]
+        written = evidence.write_records(result, suite.subject, suite.oracle, records_path)
+        remarks = [remark(each, result.options.name) for each in written]
     if json_path is not None:
         write_json(reports.to_json(result), json_path)
     if html_path is not None:
@@ -162,9 +174,6 @@ def command(
         output = output_console()
         for line in reports.text_lines(result, remarks):
             output.print(line, markup=False, soft_wrap=True)
-    if result.conforms and result.interrupted and budget != "deep":
-        return INTERRUPTED
-    return 0 if result.conforms else 1
 
 
 def run(suite: Suite, state: State | None) -> Report:
@@ -186,10 +195,12 @@ def run(suite: Suite, state: State | None) -> Report:
         return suite.run(state)
 
 
-def read_state(path: Path) -> State:
-    """The state that an earlier run wrote; FormatError if it is none."""
+def read_state(path: Path) -> State | None:
+    """The state that an earlier run wrote, None without the file; FormatError if it is none."""
     from kvspec.conformance.state import State
 
+    if not path.exists():
+        return None
     where = Where(str(path))
     try:
         value = json.loads(path.read_text("utf-8"))

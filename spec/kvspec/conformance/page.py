@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 
 from kvspec.conformance.report import (
@@ -21,7 +21,7 @@ from kvspec.conformance.suite import Report, rule_sentences
 from kvspec.conformance.verdicts import Violation
 from kvspec.conformance.words import operation_text
 
-SHOWN = {UNBROKEN: "good", BROKEN: "bad", NOT_EXERCISED: "none", HIDDEN: "none"}
+SHOWN: Mapping[str, str] = {UNBROKEN: "good", BROKEN: "bad", NOT_EXERCISED: "none", HIDDEN: "none"}
 """The class of each verdict in the page's style."""
 
 STYLE = """

@@ -154,6 +154,7 @@ class Suite:
         self.num_directed = self.num_random = 0
         self.shrink_seconds = options.budget.shrink_seconds
         self.state = State(run_of(subject, options))
+        self.can_be_resumed = False  # only after the directed programs, which are not run again
 
     def run(self, state: State | None = None) -> Report:
         """Directed programs, then random ones until the budget is spent or somebody interrupts.
@@ -177,7 +178,8 @@ class Suite:
             self._random(start, before)
         except KeyboardInterrupt:
             interrupted = True
-        self.save(self._with_violations(self.state))
+        if self.can_be_resumed:
+            self.save(self._with_violations(self.state))
         return Report(
             self.can.name,
             self.options,
@@ -283,6 +285,7 @@ class Suite:
 
     def _note(self, batch: int, start: float, before: float) -> None:
         """A whole batch is done: what a later run goes on from."""
+        self.can_be_resumed = True
         self.state = replace(
             self.state,
             batch=batch,
@@ -324,6 +327,7 @@ class Suite:
         for name in state.examples:
             self._try(find_example(name))
         self.num_directed, self.num_random = state.directed, state.random
+        self.can_be_resumed = True
 
     def _tell(self, phase: str, share: float | None, note: str) -> None:
         self.progress(Reached(phase, share, note))
