@@ -343,11 +343,6 @@ def break_rules(runner: Runner, step: st.Break) -> None:
         )
 
 
-def simply(runner: Runner, name: str) -> None:
-    """An operation without arguments."""
-    runner.do(name)
-
-
 def take(runner: Runner) -> None:
     runner.do("make_prefix_cache_stats")
     if Feature.NEW_BLOCK_IDS in runner.subject.features:
@@ -375,15 +370,14 @@ def ask(runner: Runner, step: st.Ask) -> None:
         runner.do("get_num_blocks_to_allocate", request, arguments)
         capped = {**arguments, "apply_admission_cap": True, "num_encoder_tokens": 5}
         runner.do("get_num_blocks_to_allocate", request, capped)
-    if Feature.HITS_PER_GROUP not in can:
-        return
-    if runner.config.enable_caching and len(runner.specs) > 1:
+    has_hits = runner.config.enable_caching and len(runner.specs) > 1
+    if has_hits and Feature.HITS_PER_GROUP in can:
         length = num_tokens - 1 if step.num_tokens is None else step.num_tokens
-        arguments = {"max_cache_hit_length": length}
-        runner.do("find_longest_cache_hit_per_group", request, arguments)
+        asked = {"max_cache_hit_length": length}
+        runner.do("find_longest_cache_hit_per_group", request, asked)
 
 
-STEPS: Mapping[type[st.Step], Callable[[Runner, Any], None]] = {
+STEPS: Mapping[type[st.Step], Callable[[Runner, Any], object]] = {
     st.Arrive: arrive,
     st.Admit: admit,
     st.Run: run_on,
@@ -396,8 +390,8 @@ STEPS: Mapping[type[st.Step], Callable[[Runner, Any], None]] = {
     st.ReturnPopped: lambda runner, step: return_popped(runner, step.count),
     st.Evict: evict,
     st.EvictIds: evict_ids,
-    st.Reset: lambda runner, step: simply(runner, "reset_prefix_cache"),
-    st.NewStep: lambda runner, step: simply(runner, "new_step_starts"),
+    st.Reset: lambda runner, step: runner.do("reset_prefix_cache"),
+    st.NewStep: lambda runner, step: runner.do("new_step_starts"),
     st.Take: lambda runner, step: take(runner),
     st.Ask: ask,
     st.Break: break_rules,
