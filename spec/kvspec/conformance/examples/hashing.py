@@ -6,6 +6,7 @@ from typing import Any
 
 from kvspec.conformance.examples.bench import Bench, full
 from kvspec.conformance.examples.example import example
+from kvspec.conformance.scenarios.groups import window
 from kvspec.interface import Feature
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings
 
@@ -94,14 +95,14 @@ def large_blocks(bench: Bench) -> None:
 def cache_keys(bench: Bench) -> None:
     """A key names the group."""
     bench.need(Feature.SNAPSHOT)
-    manager = bench.manager(20, full(4), full(8), full(4, sliding_window=3))
+    manager = bench.manager(20, full(4), full(8), full(4, sliding_window=3), window(30, 4))
     request = bench.started(manager, "r", (*EIGHT, 9))
     keys = manager.snapshot().block_keys
     found = [
         sorted(key.hex() for block in blocks for key in keys[block])
         for blocks in manager.get_blocks(request).to_lists()
     ]
-    groups = [[ONE, TWO], [TWO], [ONE, TWO]]
+    groups = [[ONE, TWO], [TWO], [ONE, TWO], [ONE, TWO]]
     expected = [sorted(h + f"{number:08x}" for h in hashed) for number, hashed in enumerate(groups)]
     bench.equal("keys by group", expected, found)
 

@@ -154,6 +154,8 @@ def equal_pages(bench: Bench) -> None:
     grown = named(large(head_size=192), sliding(8, block_size=48, head_size=64))
     found = unify(named(large(head_size=192), sliding(8, head_size=64)))
     bench.equal("a third of the head size", grown, found)
+    groups = bench.planner.groups(named(large(head_size=192), sliding(8, head_size=64)), settings())
+    bench.equal("block sizes of groups", [16, 48], [group.spec.block_size for group in groups])
     strided = sliding(8, head_size=80, indexes_kv_by_block_stride=True)
     padded = named(large(head_size=192), replace(strided, page_size_padded=98_304))
     bench.equal("a page that does not divide", padded, unify(named(large(head_size=192), strided)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvspec.conformance.scenarios.details import DETAIL_SCENARIOS
 from kvspec.conformance.scenarios.edges import EDGE_SCENARIOS
 from kvspec.conformance.scenarios.groups import GROUP_SCENARIOS
 from kvspec.conformance.scenarios.hybrid import HYBRID_SCENARIOS
@@ -13,6 +14,6 @@ from kvspec.conformance.steps import Program
 
 SCENARIOS: tuple[Program, ...] = (
     *SINGLE_SCENARIOS, *GROUP_SCENARIOS, *HYBRID_SCENARIOS, *WINDOW_SCENARIOS, *STATE_SCENARIOS,
-    *STORAGE_SCENARIOS, *EDGE_SCENARIOS,
+    *STORAGE_SCENARIOS, *DETAIL_SCENARIOS, *EDGE_SCENARIOS,
 )  # fmt: skip
 """All of them, in the order in which they run."""
