@@ -82,7 +82,7 @@ class Noted:
     @property
     def size_bytes(self) -> int:
         """An estimate of the memory in use."""
-        return 800 + 8 * (_num_values(self.arguments) + _num_values(self.result))
+        return 1500 + 8 * (_num_values(self.arguments) + _num_values(self.result))
 
 
 def note(call: Call) -> Noted | None:

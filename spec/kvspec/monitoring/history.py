@@ -103,6 +103,8 @@ class History:
         part = self._parts[-1]
         part.calls.append((noted, seen))
         part.size_bytes += noted.size_bytes
+        if seen is not None:
+            part.size_bytes += 500 + 20 * self.config.kv_cache.num_blocks * len(seen.state)
         if noted.request is not None and id(noted.request) not in part.request_ids:
             part.request_ids.add(id(noted.request))
             part.num_tokens += noted.num_tokens

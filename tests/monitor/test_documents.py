@@ -1,0 +1,39 @@
+"""docs/monitor.md: its example runs and prints what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.source import ROOT
+
+TEXT = (ROOT / "docs/monitor.md").read_text(encoding="utf-8")
+(EXAMPLE,) = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def test_the_example_prints_what_it_says(tmp_path: Path) -> None:
+    environment = {**os.environ, "KVSPEC_MONITOR_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", EXAMPLE],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == re.findall(r"^ *print\(.*\)  # (.*)$", EXAMPLE, re.MULTILINE)
+    record = tmp_path / "kvspec-violation-KV-POOL-15.jsonl"
+    (command,) = re.findall(r"^\$ kvspec (.*)$", TEXT, re.MULTILINE)
+    assert record.name in command
+    replay = subprocess.run(
+        [sys.executable, "-m", "kvspec.cli", *command.split()],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert replay.returncode == 1, replay.stderr
