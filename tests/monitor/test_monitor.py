@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -385,30 +384,3 @@ def test_a_broken_state_is_refused_at_once(tmp_path: Path) -> None:
     leak(manager)
     with pytest.raises(InvariantViolation, match="leaked"):
         kvspec.monitor(manager, record=tmp_path)
-
-
-def test_copies_are_not_watched() -> None:
-    monitor = watched()
-    clone = REFERENCE.clone(monitor)
-    assert not isinstance(clone, Monitor)
-    monitor.allocate_slots(request(monitor), 6)
-    assert clone.num_free_blocks == 9
-    assert not isinstance(copy.deepcopy(monitor), Monitor)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "field"),
-    [
-        ({"every": 0}, "every"),
-        ({"every": True}, "every"),
-        ({"every": 1.5}, "every"),
-        ({"history": 0}, "history"),
-        ({"on_violation": "log"}, "on_violation"),
-        ({"manager": object()}, "manager"),
-    ],
-)
-def test_arguments_out_of_their_domain_are_refused(arguments: dict[str, Any], field: str) -> None:
-    given = {"manager": REFERENCE.create(config()), **arguments}
-    with pytest.raises(InvalidArgumentError) as found:
-        kvspec.monitor(**given)
-    assert found.value.field == field
