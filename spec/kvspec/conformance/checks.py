@@ -289,9 +289,13 @@ class EventCheck:
 
     def after_step(self, runner: Runner) -> None:
         """Take and compare."""
-        if not runner.config.enable_events:
+        if not runner.config.enable_events and Feature.EVENTS not in runner.subject.features:
             return
         got = runner.subject.player.manager.take_events()
+        if not runner.config.enable_events:
+            if got:
+                raise InvariantViolation("no_event_when_off", "KV-EVT-1", f"events are off: {got}")
+            return
         self.fold.take_in(got)
         if Feature.SNAPSHOT in runner.subject.features:
             self.fold.expect_state(runner.view.snapshot, int_hashes=runner.config.int_event_hashes)

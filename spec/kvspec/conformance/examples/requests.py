@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+from kvspec.blocks import KVCacheBlocks
 from kvspec.conformance.examples.bench import Bench
 from kvspec.conformance.examples.example import example
 from kvspec.conformance.verdicts import Level
@@ -280,6 +281,8 @@ def stale_hits_are_refused(bench: Bench) -> None:
 
     error = bench.raises("a hit that was taken", StaleHitError, allocate, 8, hit.blocks)
     bench.equal("the group in the error", 0, getattr(error, "group", None))
+    outside = KVCacheBlocks(((5,),))
+    bench.raises("a hit outside the pool", UnknownBlockError, allocate, 4, outside)
     wrong_length = ((4, hit.blocks), (8, None), (0, hit.blocks), (7, hit.blocks))
     for length, given in wrong_length:
         bench.raises(f"a hit of {length} tokens", InvalidArgumentError, allocate, length, given)
