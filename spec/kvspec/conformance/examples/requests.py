@@ -212,6 +212,26 @@ def illegal_calls_change_nothing(bench: Bench) -> None:
     bench.equal("the state after all", before, bench.visible(manager))
 
 
+@example("KV-ERR-6", level=Level.SAFETY)
+def counts_are_limited(bench: Bench) -> None:
+    """A count is at most 2^53 - 1."""
+    manager = bench.manager(6)
+    request = bench.started(manager, "r", range(6))
+    late = bench.request(manager, "late", range(50, 59))
+    before = bench.visible(manager)
+    for count in (2**53, 2**63, 2**64):
+        allocate = manager.allocate_slots
+        what = f"{count} new tokens"
+        bench.raises(what, InvalidArgumentError, allocate, late, count, field="num_new_tokens")
+        what = f"{count} tokens of lookahead"
+        bench.raises(what, InvalidArgumentError, allocate, late, 1, num_lookahead_tokens=count)
+        request.num_computed_tokens = count
+        bench.raises(f"{count} computed tokens", InvalidArgumentError, allocate, request, 1)
+        request.num_computed_tokens = 6
+    bench.equal("the state afterwards", before, bench.visible(manager))
+    bench.equal("2^53 - 1 new tokens", None, manager.allocate_slots(late, 2**53 - 1))
+
+
 @example("KV-ERR-3", "KV-POOL-9", "KV-POOL-10", level=Level.SAFETY)
 def ids_are_checked(bench: Bench) -> None:
     """A block id outside the pool is an UnknownBlockError, before anything happens."""
@@ -326,6 +346,6 @@ def no_hits_under_way(bench: Bench) -> None:
 REQUESTS = (
     tokens_are_ints, arrays, appending_changes_no_manager, computed_tokens_have_slots,
     items_are_sorted,
-    lack_of_space_is_a_value, illegal_calls_change_nothing, ids_are_checked,
+    lack_of_space_is_a_value, illegal_calls_change_nothing, counts_are_limited, ids_are_checked,
     strangers_hold_nothing, stale_hits_are_refused, no_hits_under_way,
 )  # fmt: skip
