@@ -1,0 +1,152 @@
+"""docs/implement-your-own.md is executed: its code, its changes, its commands, their output."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import kvref
+from kvspec.conformance.report import violation_lines
+from kvspec.conformance.suite import BUDGETS, Options
+from kvspec.conformance.verdicts import Level
+from kvspec.interface import Implementation
+from kvspec.pytest_plugin.examination import Examination
+from tests.source import ROOT
+from tests.test_readme import matches
+
+PAGE = (ROOT / "docs/implement-your-own.md").read_text(encoding="utf-8")
+FOLDER = ROOT / "examples/own_manager"
+FIRST = (FOLDER / "first.py").read_text(encoding="utf-8")
+FINAL = (FOLDER / "final.py").read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A command of the page, what it shows, and the manager as it is at that place."""
+
+    arguments: tuple[str, ...]
+    output: tuple[str, ...]
+    manager: str
+
+    @property
+    def broken(self) -> list[str]:
+        """The rules shown as broken."""
+        return [line.split()[0] for line in self.output if line.startswith("KV-")]
+
+
+def changed(text: str, diff: str) -> str:
+    """The text after a diff without line numbers; each place must be there exactly once."""
+    for hunk in diff.split("@@\n")[1:]:
+        lines = hunk.splitlines()
+        old = "".join(f"{line[1:]}\n" for line in lines if not line.startswith("+"))
+        new = "".join(f"{line[1:]}\n" for line in lines if not line.startswith("-"))
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return text
+
+
+def runs() -> Iterator[Run]:
+    """The page from top to bottom."""
+    manager = ""
+    for language, block in re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
+        if language == "python":
+            manager = block
+        elif language == "diff":
+            manager = changed(manager, block)
+        else:
+            assert language == "console"
+            command, *output = block.splitlines()
+            assert command.startswith("$ kvspec ")
+            yield Run(tuple(command.split()[2:]), tuple(output), manager)
+
+
+RUNS = tuple(runs())
+DIRECTED = [run for run in RUNS if "directed" in run.arguments]
+RANDOM = [run for run in RUNS if "--budget" not in run.arguments]
+
+
+def loaded(text: str, folder: Path) -> ModuleType:
+    """A version of the manager as a module."""
+    path = folder / "mymanager.py"
+    path.write_text(text, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("mymanager", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def examined(text: str, folder: Path) -> Examination:
+    """A version of the manager, at level safety, with the random programs of budget fast."""
+    subject: Implementation = loaded(text, folder).implementation()
+    options = Options(Level.SAFETY, dict(BUDGETS)["fast"], name="mymanager:implementation")
+    return Examination(subject, kvref.implementation(), options, "fast")
+
+
+def test_the_page_goes_from_the_first_version_to_the_final_one() -> None:
+    """By its changes alone; the examples hold both."""
+    assert RUNS[0].manager == FIRST
+    assert RUNS[-1].manager.replace("A first KV-cache", "A small KV-cache") == FINAL
+    assert len(DIRECTED) == 5
+    assert len(RANDOM) == 2
+    assert f"{len(FINAL.splitlines())} lines" in PAGE
+
+
+@pytest.mark.parametrize("run", DIRECTED, ids=lambda run: f"{run.broken or 'conforms'}")
+def test_a_directed_check_shows_what_the_page_says(run: Run, tmp_path: Path) -> None:
+    """The whole output, but for what the page leaves out."""
+    (tmp_path / "mymanager.py").write_text(run.manager, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "kvspec.cli", *run.arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == (1 if run.broken else 0), done.stdout + done.stderr
+    assert matches(run.output, done.stdout), done.stdout
+    assert set(re.findall(r"^KV-[A-Z]+-\d+", done.stdout, re.MULTILINE)) == set(run.broken)
+
+
+def test_random_programs_find_what_directed_ones_do_not(tmp_path: Path) -> None:
+    """Which smallest sequence they find changes with how they are drawn; the finding does not."""
+    found = examined(RANDOM[0].manager, tmp_path)
+    assert found.broken_rules == frozenset()
+    violations = (found.random_violation(number, ())[0] for number in range(20))
+    violation = next(violation for violation in violations if violation is not None)
+    assert RANDOM[0].broken == [violation.rule]
+    lines = list(violation_lines(found.options, violation))
+    for shown in RANDOM[0].output:
+        if shown.startswith(("KV-", "  expected")):
+            assert shown in lines
+    endings = [line for line in (*RANDOM[0].output, *lines) if line.startswith("  observed")]
+    assert len(endings) == 2
+    assert all(line.endswith("which holds nothing") for line in endings)
+
+
+def test_the_final_version_conforms_at_level_safety(tmp_path: Path) -> None:
+    """Directed programs and the first of the random ones; it serves as it is installed, too."""
+    found = examined(FINAL, tmp_path)
+    assert found.broken_rules == frozenset()
+    assert any(outcome.came_to_its_end for outcome in found.outcomes)
+    for number in range(3):
+        assert found.random_violation(number, ()) == (None, set())
+    assert RANDOM[1].broken == []
+
+
+def test_a_change_that_fits_nowhere_or_twice_is_found() -> None:
+    """So that the page cannot part from its examples unseen."""
+    with pytest.raises(AssertionError):
+        changed("a\n", "@@\n-b\n+c\n")
+    with pytest.raises(AssertionError):
+        changed("a\na\n", "@@\n-a\n+b\n")
+    assert changed("a\n\nb\n", "@@\n a\n\n-b\n+c\n") == "a\n\nc\n"
