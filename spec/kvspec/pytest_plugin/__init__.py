@@ -60,13 +60,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """Load the tests, if they are asked for."""
     if config.getoption("--kv-impl") is None:
         return
-    import pytest
+    from kvspec.pytest_plugin.collection import Contract
 
-    try:
-        from kvspec.pytest_plugin.collection import Contract
-    except ModuleNotFoundError as error:
-        if error.name != "hypothesis":
-            raise
-        line = "--kv-impl needs hypothesis; install it with: pip install 'kvspec[conformance]'"
-        raise pytest.UsageError(line) from None
     config.pluginmanager.register(Contract.of(config), "kvspec-contract")

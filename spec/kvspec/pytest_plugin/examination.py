@@ -8,46 +8,30 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 
-from kvspec.conformance.examples import EXAMPLES, example_violation
+from kvspec.conformance.coverage import always_checked, exercised
+from kvspec.conformance.examples import EXAMPLES, Example, example_violation
 from kvspec.conformance.examples.bench import LeftOut
 from kvspec.conformance.fit import directed_program, random_program
-from kvspec.conformance.illegal_operations import ILLEGAL_OPERATIONS
 from kvspec.conformance.random_programs import random_programs
 from kvspec.conformance.scenarios import SCENARIOS
 from kvspec.conformance.shrink import shrink
 from kvspec.conformance.steps import Program
-from kvspec.conformance.suite import Options
+from kvspec.conformance.suite import SHRINK_SECONDS, Options
+from kvspec.conformance.unobservable import UNOBSERVABLE
 from kvspec.conformance.verdicts import Level, Violation, first_violation
-from kvspec.interface import Feature, Implementation
-from kvspec.invariants import INVARIANTS
-from kvspec.transitions import TRANSITION_INVARIANTS
+from kvspec.interface import Implementation
 
 PATIENCE_SECONDS = 60.0
 """After so long in programs that failed the rest is not run: a subject that hangs in each of them
 would keep the tests busy for hours."""
 
-SHRINK_SECONDS = 5.0
 SHRINKABLE_SECONDS = 1.0
 """A program that takes longer is not made smaller."""
-
-SHADOWED = frozenset(
-    f"KV-{rule}"
-    for rule in (
-        *("CFG-2", "ERR-1", "ERR-2", "GRP-2", "GRP-7"),
-        *("HASH-1", "MGR-1", "POOL-1", "POOL-15"),
-    )
-)
-"""Rules that level safety checks in every program, without a snapshot too."""
 
 RANDOM_TESTS = (("directed", 0), ("fast", 20), ("ci", 150), ("deep", 2000))
 """How many tests of random programs a budget has, each of one batch: fixed numbers, unlike the
 seconds of `kvspec check`, so that a test is the same on every machine. The reference takes a second
 or two for each."""
-
-WHERE_IT_COMES_UP = frozenset(
-    {"KV-POOL-11", "KV-EVT-7"} | {call.rule for call in ILLEGAL_OPERATIONS}
-)
-"""Rules that level safety checks in the programs that come to them."""
 
 
 @dataclass(frozen=True)
@@ -87,17 +71,9 @@ class Examination:
         """Whether the options ask for this rule."""
         return any(fnmatchcase(rule, pattern) for pattern in self.options.rules)
 
-    @property
-    def always_checked(self) -> frozenset[str]:
-        """Rules that level safety looks at in every program, whatever it is about."""
-        if Feature.SNAPSHOT not in self.can.features:
-            return SHADOWED
-        of_transitions = {invariant.rule for invariant in TRANSITION_INVARIANTS}
-        return SHADOWED | of_transitions | {invariant.rule for invariant in INVARIANTS}
-
     @cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
-        """Every directed program and every example of this level."""
+        """Every directed program and example of this level that is about a wanted rule."""
         return (*self._of_programs(), *self._of_examples())
 
     @cached_property
@@ -114,15 +90,15 @@ class Examination:
 
     def why_not_checked(self, rule: str) -> str | None:
         """Why nothing directed was about a rule that is not broken, or None."""
+        if rule in UNOBSERVABLE:
+            return f"cannot be checked from outside: {UNOBSERVABLE[rule]}"
         about = [found for found in self.outcomes if rule in found.rules]
-        if not about:
-            always = rule in self.always_checked
-            return None if always else "nothing directed is about this rule at this level"
-        lacks = min((outcome.lacks for outcome in about), key=len)
+        if not about and rule not in always_checked(self.can):
+            return "nothing directed is about this rule at this level"
+        lacks = min((outcome.lacks for outcome in about), key=len, default=())
         if lacks:
             return f"needs {', '.join(lacks)}: not among the capabilities"
-        decided = self.always_checked | WHERE_IT_COMES_UP
-        if self.options.level is Level.SAFETY and rule not in decided:
+        if rule not in exercised((rule,), self.options.level, self.can):
             return "level safety does not decide about this rule"
         return None
 
@@ -167,8 +143,11 @@ class Examination:
             again.add(violation.rule)
         return None, again
 
+    def _is_about_wanted(self, story: Program | Example) -> bool:
+        return any(map(self.is_wanted, story.rules))
+
     def _of_programs(self) -> Iterator[Outcome]:
-        for program in SCENARIOS:
+        for program in filter(self._is_about_wanted, SCENARIOS):
             fitting, lacks = directed_program(
                 program, self.can, self.options.policy, hashes_matter=self.hashes_matter
             )
@@ -178,7 +157,7 @@ class Examination:
                 yield Outcome(program.rules, self._verdict(fitting))
 
     def _of_examples(self) -> Iterator[Outcome]:
-        for example in EXAMPLES:
+        for example in filter(self._is_about_wanted, EXAMPLES):
             if not example.binds_at(self.options.level):
                 continue
             if self.is_exhausted:
