@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from kvspec.planning import Planner, PlanningConfig
 from kvspec.remote.client import RemoteImplementation
 from kvspec.remote.connection import DROP_AT_ONCE
 from kvspec.remote.request import RemoteRequest
+from kvspec.remote.values import decode_capabilities, encode_capabilities
 from kvspec.request import MultimodalItem, PromptEmbeddings, Request, RequestInput
 from kvspec.specs import FullAttentionSpec
 from kvspec.stats import PrefixCacheStats
@@ -71,6 +73,13 @@ def test_capabilities_are_those_of_the_served_one_without_code(
     assert has.hash_functions == reference.hash_functions
     assert has.features == reference.features - {Feature.CUSTOM_SPECS}
     assert has.spec_types <= reference.spec_types
+
+
+def test_the_smallest_block_size_is_told_and_is_1_if_it_is_not() -> None:
+    told = encode_capabilities(replace(KVREF.capabilities, min_block_size_tokens=2))
+    assert decode_capabilities(told).min_block_size_tokens == 2
+    del told["min_block_size"]
+    assert decode_capabilities(told).min_block_size_tokens == 1
 
 
 def test_a_request_shows_what_the_reference_shows(remote: RemoteImplementation) -> None:

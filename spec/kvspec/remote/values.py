@@ -37,7 +37,7 @@ from kvspec.errors import (
     UnsupportedError,
 )
 from kvspec.interface import Capabilities, Feature
-from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestInput
+from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestInput, token_list
 from kvspec.snapshot_codec import ints
 from kvspec.specs import SPEC_TYPES
 from kvspec.stats import ResidencySample
@@ -191,6 +191,7 @@ def encode_capabilities(capabilities: Capabilities) -> dict[str, Any]:
         "spec_types": sorted(types),
         "hash_functions": sorted(capabilities.hash_functions),
         "features": sorted(set(capabilities.features) - {Feature.CUSTOM_SPECS}),
+        "min_block_size": capabilities.min_block_size_tokens,
     }
 
 
@@ -204,6 +205,7 @@ def decode_capabilities(value: Mapping[str, Any]) -> Capabilities:
         hash_functions=frozenset(value["hash_functions"]),
         features=frozenset(feature for feature in Feature if feature in value["features"])
         - {Feature.CUSTOM_SPECS},
+        min_block_size_tokens=value.get("min_block_size", 1),
     )
 
 
@@ -213,7 +215,7 @@ def decode_capabilities(value: Mapping[str, Any]) -> Capabilities:
 def encode_request(request: RequestInput) -> dict[str, Any]:
     """The arguments of `make_request`."""
     lora, embeddings = request.lora, request.prompt_embeddings
-    tokens = list(request.prompt_token_ids)
+    tokens = token_list(request.prompt_token_ids, field="prompt_token_ids")
     return {
         "request_id": request.request_id,
         "prompt_token_ids": carried("prompt_token_ids", tokens),
