@@ -203,13 +203,6 @@ class EventsAreTakenTwice(EventLog):
         return tuple(self.queue)
 
 
-class EventsThoughOff(EventLog):
-    """KV-EVT-1: events are queued although they are off."""
-
-    def __init__(self, enabled: bool, int_hashes: bool) -> None:
-        super().__init__(True, int_hashes)
-
-
 class ClearedForgetsTheQueue(EventLog):
     """KV-EVT-1, KV-EVT-5: a reset drops the events that were not taken yet."""
 

@@ -148,11 +148,6 @@ def salt_before_items(req: RequestInput, start: int, end: int) -> ExtraKeys:
     return tuple(keys) or None
 
 
-def items_nowhere(req: RequestInput, start: int, end: int) -> ExtraKeys:
-    """KV-HASH-8: multimodal items enter no block."""
-    return extra_keys(replace(req, multimodal=()), start, end)
-
-
 def first_item_only(req: RequestInput, start: int, end: int) -> ExtraKeys:
     """KV-HASH-8: of several items in a block only the first enters."""
     inside = [m for m in req.multimodal if m.offset < end and m.offset + m.length > start]
@@ -203,11 +198,6 @@ def items_beyond_the_end(req: RequestInput, start: int, end: int) -> ExtraKeys:
     ]
     place = 1 if req.lora else 0
     return (*keys[:place], *inside, *keys[place:]) or None
-
-
-def no_embeddings(req: RequestInput, start: int, end: int) -> ExtraKeys:
-    """KV-HASH-9: embeddings enter no block, though their tokens are all alike."""
-    return extra_keys(replace(req, prompt_embeddings=None), start, end)
 
 
 def embeddings_of_the_request(req: RequestInput, start: int, end: int) -> ExtraKeys:
@@ -312,14 +302,12 @@ MUTANTS = (
     patched(adapter_by_id, _EXTRA),
     patched(adapter_after_the_salt, _EXTRA),
     patched(salt_before_items, _EXTRA),
-    patched(items_nowhere, _EXTRA),
     patched(first_item_only, _EXTRA),
     patched(items_without_place, _EXTRA),
     patched(items_at_their_offset, _EXTRA),
     patched(items_from_their_first_block, _EXTRA),
     patched(items_that_touch, _EXTRA),
     patched(items_beyond_the_end, _EXTRA),
-    patched(no_embeddings, _EXTRA),
     patched(embeddings_of_the_request, _EXTRA),
     patched(appended_tokens_make_no_hash, _FULL),
     patched(appended_tokens_have_no_extra_keys, _FULL),
