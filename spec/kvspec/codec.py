@@ -200,6 +200,11 @@ _MANAGER_MEMBERS: Mapping[str, tuple[str, Check[Any]]] = {
 }
 
 
+def field_of_member(member: str) -> str:
+    """The field of ManagerConfig that a member of a record's `config` stands for."""
+    return _MANAGER_MEMBERS[member][0] if member in _MANAGER_MEMBERS else member
+
+
 def encode_manager_config(config: ManagerConfig) -> JSONObject:
     """The `config` of a record's header.
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from kvspec.cli import main
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.discovery import find_implementation
-from kvspec.errors import UnsupportedError
+from kvspec.errors import ConfigError, UnsupportedError
 from kvspec.golden.select import choose, find, shipped_records
 from kvspec.golden.trace import replay_trace
 from kvspec.interface import Feature
@@ -77,6 +78,15 @@ def test_it_conforms_in_every_directed_program(
     server: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", f"cmd:{server}", "--budget", "directed"]) == 0, capsys.readouterr().out
+
+
+def test_a_refused_member_is_named_as_the_interface_names_it(remote: RemoteImplementation) -> None:
+    """The server says scheduler_block_size, a caller wrote scheduler_block_size_tokens."""
+    spec = FullAttentionSpec(4, 1, 8, "float16")
+    cache = KVCacheConfig(5, (KVCacheGroup(("layer.0",), spec),))
+    with pytest.raises(ConfigError) as found:
+        remote.create(ManagerConfig(cache, 32, scheduler_block_size_tokens=8))
+    assert found.value.field == "scheduler_block_size_tokens"
 
 
 def test_it_refuses_what_it_lacks(remote: RemoteImplementation) -> None:

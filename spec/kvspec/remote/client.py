@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvspec.codec import encode_manager_config
+from kvspec.codec import encode_manager_config, field_of_member
 from kvspec.config import ManagerConfig
 from kvspec.discovery import installed_implementations
 from kvspec.errors import (
@@ -121,7 +121,11 @@ class RemoteImplementation:
         if clock is not None:
             raise UnsupportedError("a clock of the caller", self.capabilities.name)
         args = {"config": self._config(config), "check_invariants": bool(check_invariants)}
-        return self._made("create_manager", config, args)
+        try:
+            return self._made("create_manager", config, args)
+        except ConfigError as error:
+            error.field = field_of_member(error.field)  # a server knows the names of the protocol
+            raise
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
         """A manager in the child, in the state of the snapshot."""
