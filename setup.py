@@ -5,11 +5,13 @@ loaded in one process. Where Cython or a C compiler is missing the installation 
 and ``kvfast.compiled`` is false.
 """
 
+import os
 from pathlib import Path
 
 from setuptools import Extension, setup
 
 ROOT = Path(__file__).parent
+SHARED = "kvfast._compiled.shared"
 
 
 def compiled_twins() -> list[Extension]:
@@ -28,8 +30,13 @@ def compiled_twins() -> list[Extension]:
             for name in names
             if name not in ("__init__", "digest")
         ]
-        + [Extension("kvfast._compiled.digest", ["kvfast/_compiled/digest.pyx"])],
+        + [
+            Extension("kvfast._compiled.digest", ["kvfast/_compiled/digest.pyx"]),
+            Extension(SHARED, ["build/cython/shared.c"]),
+        ],
         build_dir="build/cython",
+        # What typed memory views need, once instead of in every module: a third of the build time.
+        shared_utility_qualified_name=SHARED,
         # A .pxd stands in the package of its extension, where Cython looks for it but doesn't
         # track it: without force, an edit of the .pxd alone would leave the old build in place.
         force=True,
@@ -42,11 +49,14 @@ def compiled_twins() -> list[Extension]:
             "boundscheck": False,
             "wraparound": False,
             "initializedcheck": False,
+            # Nothing here divides negative numbers, or by 0.
+            "cdivision": True,
         },
     )
     for extension in extensions:
         # cythonize() drops this flag; without it a machine with no compiler could not install.
         extension.optional = True
+        extension.extra_compile_args = ["-O2", "-g0"] if os.name == "posix" else []
     return extensions
 
 

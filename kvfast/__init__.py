@@ -1,13 +1,31 @@
 """The fast twin of the reference: the same answers, at memory speed.
 
-The manager is not there yet, so kvfast is not registered as an implementation. What is there: the
-free queue of the block pool, in a build that is compiled where a C compiler was found and in plain
-Python anywhere else.
+The core is compiled where a C compiler was found and runs as plain Python anywhere else.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvspec.interface import Implementation
 
 compiled: bool  # whether the compiled build of the core can be loaded; answered when asked
+
+
+def implementation() -> Implementation:
+    """kvfast in the best build there is; the entry point of `kvspec.implementations`."""
+    from kvfast.implementation import FastImplementation
+
+    return FastImplementation()
+
+
+def uncompiled() -> Implementation:
+    """kvfast in plain Python, slow: for debuggers, coverage and proofs."""
+    from kvfast.implementation import FastImplementation
+
+    return FastImplementation("uncompiled")
 
 
 def diagnose() -> Mapping[str, str]:

@@ -3,6 +3,7 @@
 import functools
 import importlib
 import warnings
+from collections.abc import Callable
 from types import ModuleType
 
 HOW_TO_COMPILE = "put a C compiler on the PATH and install kvspec again from its source"
@@ -37,6 +38,12 @@ def load(name: str) -> ModuleType:
         return importlib.import_module(f"kvfast._compiled.{name}")
     _warn_once(reason)
     return importlib.import_module(f"kvfast._core.{name}")
+
+
+def loader_of(build: str) -> Callable[[str], ModuleType]:
+    """What loads the modules of one build: "compiled" (ImportError if there is none) or not."""
+    package = "kvfast._compiled" if build == "compiled" else "kvfast._core"
+    return lambda name: importlib.import_module(f"{package}.{name}")
 
 
 @functools.cache  # a second call with the same reason does nothing

@@ -5,6 +5,8 @@ from __future__ import annotations
 from kvspec.errors import ConfigError, InvalidArgumentError
 
 INT64_MAX = 2**63 - 1
+COUNT_MAX = 2**53 - 1
+"""Largest count: exact as a double, and sums of some such counts fit in 64 bits (KV-ERR-6)."""
 
 
 def is_int(value: object) -> bool:
@@ -20,11 +22,11 @@ def int_at_least(
     optional: bool = False,
     error: type[InvalidArgumentError] = ConfigError,
 ) -> None:
-    """Raise `error` unless `value` is an int in minimum … 2^63 - 1 (or None, where optional)."""
+    """Raise `error` unless `value` is an int in minimum … 2^53 - 1 (or None, where optional)."""
     if optional and value is None:
         return
-    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= INT64_MAX:
-        allowed = f"an int in {minimum} … 2^63 - 1" + (" or None" if optional else "")
+    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= COUNT_MAX:
+        allowed = f"an int in {minimum} … 2^53 - 1" + (" or None" if optional else "")
         raise error(field, value, allowed)
 
 

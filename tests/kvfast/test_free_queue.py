@@ -157,9 +157,9 @@ def test_the_compiled_build_is_really_compiled_with_its_c_types() -> None:
     compiled = build("_compiled")
     assert compiled.__file__ is not None
     assert not compiled.__file__.endswith(".py")
-    # The .pxd makes the unchecked functions C functions. If it were not found, they would be here.
-    assert not hasattr(compiled, "link_run")
-    assert hasattr(build("_core"), "link_run")
+    # The .pxd makes the unchecked methods C functions. If it were not found, they would be here.
+    assert not hasattr(compiled.FreeQueue, "unlink")
+    assert hasattr(build("_core").FreeQueue, "unlink")
 
 
 def test_the_compiled_build_is_not_older_than_its_source(root: Path) -> None:

@@ -18,7 +18,7 @@ from kvspec.errors import (
     UnsupportedError,
 )
 from kvspec.interface import Implementation
-from kvspec.specs import LayerSpec
+from kvspec.specs import FullAttentionSpec, LayerSpec
 from tests.rules.builders import (
     MakeManager,
     MakeRequest,
@@ -212,3 +212,29 @@ def test_a_spec_that_is_lacking_is_named(implementation: Implementation) -> None
         implementation.create(make_config(specs=[UnheardOfSpec(4)]))
     assert "UnheardOfSpec" in caught.value.capability
     assert caught.value.implementation == implementation.capabilities.name
+
+
+@pytest.mark.rule("KV-ERR-6")
+def test_the_largest_count_is_2_to_the_53_minus_1(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """2^53 - 1 new tokens get the 32 slots of the longest sequence; one more is no count."""
+    manager = make_manager(20, 4, max_model_len_tokens=32)
+    request = make_request(manager, "r", range(9))
+    before = manager.snapshot()
+    with pytest.raises(InvalidArgumentError) as caught:
+        manager.allocate_slots(request, 2**53)
+    assert caught.value.field == "num_new_tokens"
+    assert manager.snapshot() == before
+    granted = manager.allocate_slots(request, 2**53 - 1)
+    assert granted is not None
+    block_size = manager.config.scheduler_block_size_tokens or 1
+    assert len(granted.groups[0]) * block_size == manager.config.max_model_len_tokens
+
+
+@pytest.mark.rule("KV-ERR-6")
+def test_a_configuration_has_no_larger_count() -> None:
+    """The error names the member."""
+    with pytest.raises(ConfigError) as caught:
+        FullAttentionSpec(2**53, 1, 1, "float16")
+    assert caught.value.field == "block_size"

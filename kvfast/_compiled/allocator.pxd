@@ -1,0 +1,79 @@
+# C types of kvfast/_core/allocator.py.
+cimport cython
+from kvfast._compiled.event_log cimport EventLog
+from kvfast._compiled.lookup cimport Lookup
+from kvfast._compiled.pool cimport BlockPool
+from kvfast._compiled.request cimport FastRequest
+from kvfast._compiled.shape cimport Shape
+from kvfast._compiled.tables cimport Tables
+
+cdef long long GROUP_BASE
+
+
+cdef class Allocator:
+    cdef Shape shape
+    cdef BlockPool pool
+    cdef Tables tables
+    cdef Lookup lookup
+    cdef EventLog events
+    cdef bint rounds_down
+    cdef int[::1] new_from
+    cdef int[::1] caches_all
+    cdef long long[::1] to_zero
+    cdef long long num_to_zero
+    cdef readonly list step_hashes
+    cdef long long slots
+    cdef long long main
+    cdef long long local
+    cdef long long external
+    cdef long long skip_at
+    cdef long long encoder
+
+    cdef void ask_for(self, long long slots, long long main, long long local, long long external, long long skip_at, long long encoder) noexcept nogil
+    @cython.locals(g=int)
+    cdef bint is_running(self, int row) noexcept nogil
+    @cython.locals(g=int)
+    cdef bint holds_blocks(self, int row) noexcept nogil
+    @cython.locals(g=int, total="long long")
+    cdef long long num_needed(self, int row, bint capped) except -1
+    @cython.locals(size="long long", held="long long", has_entry=bint, was_allocated=bint, at="long long", encoder="long long", required="long long", skipped="long long", present="long long")
+    cdef long long need_of(self, int g, int row, bint capped) except -1
+    @cython.locals(count="long long", i="long long", block=int)
+    cdef long long num_revived(self, int g, long long first) noexcept nogil
+    @cython.locals(num_hits="long long", block=int)
+    cdef bint is_too_new(self, int g) except -1
+    cdef long long aligned_length(self, int g) noexcept nogil
+    @cython.locals(required="long long", drafted="long long", num_hits="long long", skipped="long long", length="long long", computed="long long", after_load="long long", need="long long")
+    cdef long long need_of_aligned(self, int g, long long held, bint has_entry, bint was_allocated) noexcept nogil
+    @cython.locals(g=int, computed="long long", size="long long")
+    cdef int take_hits(self, int row) except -1
+    @cython.locals(_="long long", at="long long", skipped="long long", length="long long", i="long long", block=int)
+    cdef int take_hits_of(self, int g, int row) except -1
+    @cython.locals(g=int, size="long long", tokens="long long", encoder="long long")
+    cdef int take_new(self, int row) except -1
+    @cython.locals(_="long long", at="long long", missing="long long", block=int)
+    cdef int extend(self, int g, int row, long long num_blocks) except -1
+    cdef int queue_to_zero(self, int g, int block) except -1
+    @cython.locals(i="long long", entry="long long")
+    cpdef list zero_queue(self)
+    cpdef forget_step(self)
+    @cython.locals(at="long long", required="long long", held="long long")
+    cdef int take_aligned(self, int g, int row) except -1
+    @cython.locals(_="long long", running="long long", start="long long", i="long long")
+    cdef int grow_aligned(self, long long at, long long required, long long held, long long drafted) except -1
+    @cython.locals(aligned="long long", g=int, size="long long", end="long long", at="long long", first="long long")
+    cdef int cache(self, int row, FastRequest request, long long tokens) except -1
+    @cython.locals(per="long long", start="long long", stored=list, i="long long", block=int)
+    cdef int cache_range(self, int g, long long at, FastRequest request, long long first, long long end) except -1
+    @cython.locals(place="long long", block=int)
+    cdef int note_step(self, int g, long long start, long long end) except -1
+    @cython.locals(at="long long", index="long long", block=int, is_new=bint)
+    cdef bint cache_partial(self, int row, FastRequest request, int g, long long number) except -1
+    @cython.locals(g=int, verified="long long", end="long long")
+    cdef int remove_skipped(self, int row, long long computed) except -1
+    @cython.locals(passed="long long", start="long long", left=int, i="long long", block=int)
+    cdef int remove_before(self, int g, long long at, long long end) except -1
+    @cython.locals(g=int, at="long long", start="long long", left=int, i="long long", block=int)
+    cdef int free(self, int row) except -1
+    @cython.locals(at="long long", start="long long", count="long long")
+    cdef long long num_common_prefix(self, int row, int g) noexcept nogil

@@ -1,0 +1,55 @@
+# C types of kvfast/_core/core.py.
+cimport cython
+from kvfast._compiled.allocator cimport Allocator
+from kvfast._compiled.event_log cimport EventLog
+from kvfast._compiled.hashing cimport Hasher
+from kvfast._compiled.lookup cimport Lookup
+from kvfast._compiled.pool cimport BlockPool
+from kvfast._compiled.request cimport FastRequest
+from kvfast._compiled.shape cimport Shape
+from kvfast._compiled.tables cimport Tables
+
+
+cdef class Core:
+    cdef readonly object plan
+    cdef readonly object config
+    cdef readonly Hasher hasher
+    cdef readonly int num_groups
+    cdef long long max_len
+    cdef bint enable_caching
+    cdef bint log_stats
+    cdef long long watermark
+    cdef long long hash_block_size
+    cdef readonly EventLog events
+    cdef readonly object residency
+    cdef readonly Shape shape
+    cdef readonly BlockPool pool
+    cdef readonly Tables tables
+    cdef readonly Lookup lookup
+    cdef readonly Allocator allocator
+    cdef readonly dict rows
+    cdef readonly dict popped
+    cdef readonly list reserved
+    cdef object no_blocks
+    cdef object no_hit
+    cdef object not_looked_up
+    cdef bint was_reset
+    cdef long long requests
+    cdef long long queries
+    cdef long long hits
+    cdef long long again_requests
+    cdef long long again_queries
+    cdef long long again_hits
+
+    cpdef clear_stats(self)
+    cdef int row_of(self, FastRequest request) except -2
+    cdef int forget_row(self, FastRequest request) except -2
+    cdef int count_look_up(self, FastRequest request, long long tokens) except -1
+    @cython.locals(total="long long", main="long long", slots="long long", is_running=bint, free="long long", whole="long long", at="long long", needed="long long")
+    cdef bint place(self, int row, FastRequest request, long long new, long long lookahead, long long local, long long external, long long skip_at, long long encoder, bint has_hits, bint whole_must_fit, long long reserved, long long watermark) except -1
+    @cython.locals(total="long long", g=int)
+    cdef object new_blocks(self, int row)
+    @cython.locals(at="long long", n="long long", start="long long", view="int[::1]", i="long long")
+    cdef object ids_of(self, int row, int g, long long first)
+    @cython.locals(g=int, n="long long", view="int[::1]", i="long long")
+    cdef object blocks_of_hit(self)

@@ -1,0 +1,12 @@
+# C types of kvfast/_core/event_log.py.
+from kvfast._compiled.key_map cimport KeyMap
+from kvfast._compiled.request cimport FastRequest
+
+
+cdef class EventLog:
+    cdef list facts
+
+    cdef int stored(self, FastRequest request, int group, int hashes_per_block, long long first, long long end, list blocks) except -1
+    cdef int removed(self, KeyMap keys, int entry) except -1
+    cpdef cleared(self)
+    cpdef list take(self)

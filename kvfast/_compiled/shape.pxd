@@ -1,0 +1,47 @@
+# C types of kvfast/_core/shape.py.
+cimport cython
+
+cdef int FULL
+cdef int SLIDING
+cdef int CHUNKED
+cdef int MAMBA
+cdef int ALIGNED
+cdef int CROSS
+cdef int ENCODER_ONLY
+
+
+cdef class Shape:
+    cdef readonly int num_groups
+    cdef readonly long long alignment
+    cdef readonly long long retention
+    cdef bint null_prefix_is_hit
+    cdef int[::1] kind
+    cdef long long[::1] block_size
+    cdef long long[::1] hashes_per_block
+    cdef long long[::1] reach
+    cdef long long[::1] drafted
+    cdef int[::1] drops
+    cdef int[::1] is_zeroed
+    cdef long long[::1] cap
+    cdef readonly int num_attention
+    cdef int[::1] first_member
+    cdef int[::1] members
+
+    cdef bint is_full(self, int group) noexcept nogil
+    cdef bint is_sliding(self, int group) noexcept nogil
+    cdef bint is_chunked(self, int group) noexcept nogil
+    cdef bint is_mamba(self, int group) noexcept nogil
+    cdef bint is_aligned(self, int group) noexcept nogil
+    cdef bint holds_tokens(self, int group) noexcept nogil
+    cdef long long encoder_tokens(self, int group, long long tokens) noexcept nogil
+    cdef long long cdiv(self, long long a, long long b) noexcept nogil
+    @cython.locals(kind=int, tokens="long long")
+    cdef long long skipped(self, int group, long long computed) noexcept nogil
+    @cython.locals(kind=int, tokens="long long")
+    cdef bint is_window_beyond(self, int group, long long at, long long computed) noexcept nogil
+    @cython.locals(tokens="long long")
+    cdef long long run_length(self, int group, bint drop) noexcept nogil
+    @cython.locals(kind=int, segment="long long", drop=bint)
+    cpdef bint caches_all(self, int group)
+    @cython.locals(size="long long", replay_end="long long", shift="long long", need="long long", segment="long long", per_segment="long long")
+    cdef bint is_worth_caching(self, int group, long long index, long long prompt_tokens) noexcept nogil

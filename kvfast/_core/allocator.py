@@ -1,0 +1,384 @@
+"""Giving blocks to requests and taking them back (KV-GRP-*, KV-MGR-*).
+
+A request is a row of the tables, or -1 while it holds nothing. What is asked of an allocation is
+set once by `ask_for`; the hits stand in the look-up's arrays.
+"""
+
+from __future__ import annotations
+
+from .arrays import grown, zeroed
+from .event_log import EventLog
+from .lookup import Lookup
+from .pool import BlockPool
+from .request import FastRequest
+from .shape import Shape
+from .tables import Tables
+
+GROUP_BASE = 1 << 32
+
+
+class Allocator:
+    """The groups of one manager at work. The methods trust their arguments."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        pool: BlockPool,
+        tables: Tables,
+        lookup: Lookup,
+        events: EventLog | None,
+        *,
+        rounds_down: bool,
+    ) -> None:
+        self.shape = shape
+        self.pool = pool
+        self.tables = tables
+        self.lookup = lookup
+        self.events = events
+        self.rounds_down = rounds_down
+        self.new_from = zeroed("i", shape.num_groups)
+        self.caches_all = zeroed("i", shape.num_groups)
+        for g in range(shape.num_groups):
+            self.caches_all[g] = shape.caches_all(g)
+        # Blocks queued for zeroing, in order, with their group in the high half.
+        self.to_zero = zeroed("q", 64)
+        self.num_to_zero = 0
+        # Hashes registered in this step, per group; only Mamba groups have any (KV-MAMBA-2).
+        self.step_hashes: list[set[bytes]] = [set() for _ in range(shape.num_groups)]
+        self.slots = self.main = self.local = self.external = self.skip_at = self.encoder = 0
+
+    def ask_for(
+        self, slots: int, main: int, local: int, external: int, skip_at: int, encoder: int
+    ) -> None:
+        """What the next need and allocation are about, in tokens.
+
+        `slots`: all that must have slots. `main`: without lookahead and without the limit of the
+        longest sequence. `local`: computed or hit here. `external`: brought from elsewhere now.
+        `skip_at`: computed tokens at which windows are looked at. `encoder`: of cross attention.
+        """
+        self.slots = slots
+        self.main = main
+        self.local = local
+        self.external = external
+        self.skip_at = skip_at
+        self.encoder = encoder
+
+    # Needs.
+
+    def is_running(self, row: int) -> bool:
+        """Whether some group has an entry for the row (KV-GRP-9)."""
+        if row >= 0:
+            for g in range(self.shape.num_groups):
+                if self.tables.cached[row * self.shape.num_groups + g]:
+                    return True
+        return False
+
+    def holds_blocks(self, row: int) -> bool:
+        """Whether some group has a block, or null, for the row."""
+        if row >= 0:
+            for g in range(self.shape.num_groups):
+                if self.tables.length[row * self.shape.num_groups + g]:
+                    return True
+        return False
+
+    def num_needed(self, row: int, capped: bool) -> int:
+        """Free blocks that all groups together would take; pure."""
+        total = 0
+        for g in range(self.shape.num_groups):
+            total += self.need_of(g, row, capped)
+        return total
+
+    def need_of(self, g: int, row: int, capped: bool) -> int:
+        """Free blocks that one group would take (KV-GRP-3, KV-GRP-4)."""
+        size = self.shape.block_size[g]
+        held = 0
+        has_entry = False
+        was_allocated = False
+        if row >= 0:
+            at = row * self.shape.num_groups + g
+            held = self.tables.length[at]
+            has_entry = self.tables.cached[at] != 0
+            was_allocated = self.tables.allocated[at] != 0
+        if not self.shape.holds_tokens(g):
+            encoder = self.shape.encoder_tokens(g, self.encoder)
+            return max(self.shape.cdiv(encoder, size) - held, 0)
+        if self.shape.is_mamba(g) and self.is_too_new(g):
+            return self.pool.num_blocks + 1
+        if self.shape.is_aligned(g):
+            return self.need_of_aligned(g, held, has_entry, was_allocated)
+        required = self.shape.cdiv(self.slots + self.shape.drafted[g] * size, size)
+        if capped and self.shape.cap[g] >= 0:
+            required = min(required, self.shape.cap[g])
+        if has_entry:
+            return max(required - held, 0)
+        skipped = self.shape.skipped(g, self.skip_at)
+        present = max(skipped, self.lookup.hit_blocks[g] + held)
+        return max(required - present, 0) + self.num_revived(g, max(0, skipped - held))
+
+    def num_revived(self, g: int, first: int) -> int:
+        """Hits from index `first` on that wait in the free queue; taking them uses it up too."""
+        count = 0
+        for i in range(first, self.lookup.hit_blocks[g]):
+            block = self.lookup.hits[g * self.lookup.stride + i]
+            if block and self.pool.refs[block] == 0:
+                count += 1
+        return count
+
+    def is_too_new(self, g: int) -> bool:
+        """Whether the state to start from was registered in this very step (KV-MAMBA-2)."""
+        num_hits = self.lookup.hit_blocks[g]
+        if num_hits == 0 or not self.step_hashes[g]:
+            return False
+        block = self.lookup.hits[g * self.lookup.stride + num_hits - 1]
+        return any(
+            self.pool.keys.hash_of(entry) in self.step_hashes[g]
+            for entry in self.pool.entries_of(block)
+            if self.pool.keys.group_of(entry) == g
+        )
+
+    def aligned_length(self, g: int) -> int:
+        """Length of an align-mode list after the allocation (KV-MAMBA-6)."""
+        return self.shape.cdiv(self.main, self.shape.block_size[g]) + self.shape.drafted[g]
+
+    def need_of_aligned(self, g: int, held: int, has_entry: bool, was_allocated: bool) -> int:
+        """The running state and the drafted ones (KV-MAMBA-7, KV-MAMBA-8)."""
+        required = self.aligned_length(g)
+        drafted = self.shape.drafted[g]
+        num_hits = self.lookup.hit_blocks[g]
+        if self.external > 0 and not has_entry:
+            skipped = self.shape.skipped(g, self.skip_at)
+            length = max(skipped, num_hits)
+            computed = self.shape.cdiv(self.local + self.external, self.shape.block_size[g])
+            after_load = max(length, computed)
+            need = after_load - length + self.num_revived(g, skipped)
+            if required > after_load:
+                need += required - max(after_load, required - drafted - 1)
+            return need
+        need = self.num_revived(g, 0)
+        if required > num_hits + held:
+            need += 1 if was_allocated else 1 + drafted
+        return need
+
+    # Taking.
+
+    def take_hits(self, row: int) -> None:
+        """Start the lists with the hits; those that are skipped become null (KV-GRP-5, KV-GRP-8).
+
+        First every group touches its hits, then every group takes blocks for external tokens:
+        otherwise the blocks one group takes could evict the hits of the next.
+        """
+        for g in range(self.shape.num_groups):
+            if self.shape.holds_tokens(g):
+                self.take_hits_of(g, row)
+        if self.external > 0:
+            for g in range(self.shape.num_groups):
+                if self.shape.holds_tokens(g):
+                    computed = self.local + self.external
+                    if not self.shape.is_window_beyond(g, self.skip_at, computed):
+                        size = self.shape.block_size[g]
+                        self.extend(g, row, self.shape.cdiv(computed, size))
+
+    def take_hits_of(self, g: int, row: int) -> None:
+        """One group's hits."""
+        at = row * self.shape.num_groups + g
+        skipped = self.shape.skipped(g, self.skip_at)
+        length = max(skipped, self.lookup.hit_blocks[g])
+        self.tables.make_room(at, g, length)
+        for _ in range(skipped):
+            self.tables.append(at, 0)
+        for i in range(skipped, length):
+            block = self.lookup.hits[g * self.lookup.stride + i]
+            if block:
+                self.pool.touch(block)
+            self.tables.append(at, block)
+        self.tables.cached[at] = 1 + length
+        self.tables.passed[at] = skipped
+
+    def take_new(self, row: int) -> None:
+        """Blocks still missing for the slots asked for, in every group (KV-GRP-7).
+
+        They are those of its list from `new_from[g]` on.
+        """
+        for g in range(self.shape.num_groups):
+            self.new_from[g] = self.tables.length[row * self.shape.num_groups + g]
+            size = self.shape.block_size[g]
+            if self.shape.is_aligned(g):
+                self.take_aligned(g, row)
+            elif self.shape.holds_tokens(g):
+                tokens = self.slots + self.shape.drafted[g] * size
+                self.extend(g, row, self.shape.cdiv(tokens, size))
+            else:
+                encoder = self.shape.encoder_tokens(g, self.encoder)
+                self.extend(g, row, self.shape.cdiv(encoder, size))
+
+    def extend(self, g: int, row: int, num_blocks: int) -> None:
+        """Make the list `num_blocks` long, if it is shorter."""
+        at = row * self.shape.num_groups + g
+        missing = num_blocks - self.tables.length[at]
+        if missing > 0:
+            self.tables.make_room(at, g, num_blocks)
+        for _ in range(missing):
+            block = self.pool.allocate()
+            self.tables.append(at, block)
+            if self.shape.is_zeroed[g]:  # KV-GRP-10
+                self.queue_to_zero(g, block)
+
+    def queue_to_zero(self, g: int, block: int) -> None:
+        """Note a block that is to be zeroed."""
+        if self.num_to_zero == len(self.to_zero):
+            self.to_zero = grown("q", self.to_zero, 2 * self.num_to_zero)
+        self.to_zero[self.num_to_zero] = g * GROUP_BASE + block
+        self.num_to_zero += 1
+
+    def zero_queue(self) -> list[list[int]]:
+        """The noted blocks of each group, in order."""
+        found: list[list[int]] = [[] for _ in range(self.shape.num_groups)]
+        for i in range(self.num_to_zero):
+            entry = self.to_zero[i]
+            found[entry // GROUP_BASE].append(entry % GROUP_BASE)
+        return found
+
+    def forget_step(self) -> None:
+        """States registered before may be used now (KV-MGR-19)."""
+        for hashes in self.step_hashes:
+            hashes.clear()
+
+    def take_aligned(self, g: int, row: int) -> None:
+        """Pad with null, move drafted states along, take what is missing (KV-MAMBA-9)."""
+        at = row * self.shape.num_groups + g
+        required = self.aligned_length(g)
+        held = self.tables.length[at]
+        if required > held:
+            self.tables.make_room(at, g, required)
+            self.grow_aligned(at, required, held, self.shape.drafted[g])
+
+    def grow_aligned(self, at: int, required: int, held: int, drafted: int) -> None:
+        """Let an align-mode list grow; there is room."""
+        running = required - drafted - 1
+        for _ in range(held, running):
+            self.tables.append(at, 0)
+        if self.tables.allocated[at]:
+            start = self.tables.start[at]
+            for i in range(held - drafted, min(held, running)):
+                self.tables.append(at, self.tables.arena[start + i])
+                self.tables.arena[start + i] = 0
+        for _ in range(required - self.tables.length[at]):
+            self.tables.append(at, self.pool.allocate())
+        self.tables.allocated[at] = 1
+
+    # Caching.
+
+    def cache(self, row: int, request: FastRequest, tokens: int) -> None:
+        """Register the full blocks among the first tokens, in every group (KV-GRP-11).
+
+        With several groups only what an aligned hit can use, and for a group that drops a block
+        the one behind it (KV-COORD-13).
+        """
+        aligned = tokens
+        if self.rounds_down:
+            aligned -= tokens % self.shape.alignment
+        for g in range(self.shape.num_groups):
+            size = self.shape.block_size[g]
+            end = aligned
+            if self.rounds_down and self.shape.drops[g] and aligned > 0:
+                end = min(tokens, aligned + size)
+            at = row * self.shape.num_groups + g
+            first = max(self.tables.cached[at] - 1, 0)
+            if first < end // size:
+                self.cache_range(g, at, request, first, end // size)
+
+    def cache_range(self, g: int, at: int, request: FastRequest, first: int, end: int) -> None:
+        """Register blocks first … end - 1 of a list, but null and masked ones."""
+        per = self.shape.hashes_per_block[g]
+        start = self.tables.start[at]
+        stored: list[int] | None = None
+        if self.events is not None:
+            stored = []
+        for i in range(first, end):
+            block = self.tables.arena[start + i]
+            if block == 0:
+                continue
+            if not self.caches_all[g] and not self.shape.is_worth_caching(
+                g, i, request.num_prompt_tokens
+            ):
+                continue
+            self.pool.register(block, request, (i + 1) * per - 1, g, (i + 1) * per)
+            if stored is not None:
+                stored.append(i)
+        if self.shape.is_mamba(g):
+            self.note_step(g, start + first, start + end)
+        self.tables.cached[at] = 1 + end
+        if self.events is not None and stored is not None:
+            self.events.stored(request, g, per, first, end, stored)
+
+    def note_step(self, g: int, start: int, end: int) -> None:
+        """Remember what the blocks at these places of the arena carry as new in this step."""
+        for place in range(start, end):
+            block = self.tables.arena[place]
+            if block:
+                for entry in self.pool.entries_of(block):
+                    self.step_hashes[g].add(self.pool.keys.hash_of(entry))
+
+    def cache_partial(self, row: int, request: FastRequest, g: int, number: int) -> bool:
+        """A key that ends inside a block: hash `number` of the request (KV-PART-1)."""
+        at = row * self.shape.num_groups + g
+        index = number // self.shape.hashes_per_block[g]
+        block = self.tables.arena[self.tables.start[at] + index]
+        if block == 0:
+            return False
+        is_new = self.pool.register_partial(block, request, number, g)
+        if is_new and self.events is not None:  # KV-PART-4
+            self.events.stored(request, g, 1, number, number + 1, [number])
+        return True
+
+    # Giving back.
+
+    def remove_skipped(self, row: int, computed: int) -> None:
+        """Release what fell out of the window, one release call per group (KV-GRP-2, KV-POOL-7)."""
+        for g in range(self.shape.num_groups if row >= 0 else 0):
+            verified = computed
+            if self.shape.is_mamba(g):  # KV-MAMBA-5
+                verified = max(0, computed - self.shape.drafted[g])
+            end = self.shape.skipped(g, verified)
+            if end:
+                self.remove_before(g, row * self.shape.num_groups + g, end)
+
+    def remove_before(self, g: int, at: int, end: int) -> None:
+        """Replace the blocks before index `end` by null and release them, last first."""
+        end = min(end, self.tables.length[at])
+        passed = self.tables.passed[at]
+        start = self.tables.start[at]
+        left = 0
+        for i in range(end - 1, passed - 1, -1):
+            block = self.tables.arena[start + i]
+            if block:
+                self.tables.arena[start + i] = 0
+                left = self.pool.release(block, left)
+        if end > passed:
+            self.tables.passed[at] = end
+
+    def free(self, row: int) -> None:
+        """Release all lists, last block first, one release call per group (KV-POOL-8)."""
+        for g in range(self.shape.num_groups):
+            at = row * self.shape.num_groups + g
+            start = self.tables.start[at]
+            left = 0
+            for i in range(self.tables.length[at] - 1, -1, -1):
+                block = self.tables.arena[start + i]
+                if block:
+                    left = self.pool.release(block, left)
+        self.tables.clear_row(row)
+
+    def num_common_prefix(self, row: int, g: int) -> int:
+        """Leading blocks referenced once by every request of the group (KV-FULL-7)."""
+        if row < 0 or not self.shape.is_full(g):
+            return 0
+        at = row * self.shape.num_groups + g
+        start = self.tables.start[at]
+        count = 0
+        while (
+            count < self.tables.length[at]
+            and self.pool.refs[self.tables.arena[start + count]] == self.tables.num_nonempty[g]
+        ):
+            count += 1
+        return count

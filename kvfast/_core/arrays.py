@@ -1,0 +1,31 @@
+"""Flat arrays that start as zeros.
+
+Large ones are anonymous memory maps: the system hands out their zero pages when they are first
+written, so a pool of 4 million blocks is there at once and costs what it uses.
+"""
+
+from __future__ import annotations
+
+import mmap
+from array import array
+
+LARGE_BYTES = 1 << 18
+"""From this size on a map is cheaper than writing zeros, and may use huge pages."""
+
+
+def zeroed(code: str, length: int) -> memoryview[int]:
+    """`length` zeros of an array type: "i" 32 bits, "q" and "Q" 64 bits, "B" bytes."""
+    size_bytes = max(length, 1) * array(code).itemsize
+    if size_bytes < LARGE_BYTES:
+        return memoryview(bytearray(size_bytes)).cast(code)[:length]  # type: ignore[call-overload, no-any-return]  # any code
+    region = mmap.mmap(-1, size_bytes)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        region.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(region).cast(code)[:length]  # type: ignore[call-overload, no-any-return]  # any code
+
+
+def grown(code: str, old: memoryview[int], length: int) -> memoryview[int]:
+    """A copy of `old` with room for `length` values; zeros behind the old ones."""
+    new = zeroed(code, length)
+    new[: len(old)] = old
+    return new

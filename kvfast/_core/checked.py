@@ -1,0 +1,173 @@
+"""What callers hand in, checked before anything is changed (KV-ERR-2)."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from kvspec._check import COUNT_MAX, int_at_least, is_int
+from kvspec.blocks import KVCacheBlocks
+from kvspec.errors import InvalidArgumentError, StaleHitError, UnknownBlockError
+from kvspec.request import Request, RequestStatus
+
+from .core import Core
+from .request import FastRequest
+
+STATUSES = tuple(RequestStatus)
+RUNNING = RequestStatus.RUNNING
+WAITING = RequestStatus.WAITING
+
+
+class Checked(Core):
+    """The checks of every call; none of them changes the state."""
+
+    def counted(self, field: str, value: object) -> int:
+        """The value, if it is a count (KV-ERR-6)."""
+        if type(value) is int:
+            try:
+                count = value
+            except OverflowError:  # compiled, `count` has 64 bits
+                count = -1
+            if 0 <= count <= COUNT_MAX:
+                return count
+        int_at_least(field, value, 0, error=InvalidArgumentError)
+        return value.__index__()  # type: ignore[attr-defined, no-any-return]  # an int subclass
+
+    def own(self, request: Request) -> FastRequest:
+        """The request, if this implementation made it, with hashes that this manager can use."""
+        if not isinstance(request, FastRequest):
+            raise InvalidArgumentError(
+                "request", request, "made by this implementation's make_request"
+            )
+        mine: FastRequest = request
+        if self.enable_caching and not self.can_use_hashes(mine):
+            raise InvalidArgumentError(
+                "request",
+                mine.request_id,
+                "made for a manager with the same hash function, seed and hash block size",
+            )
+        return mine
+
+    def can_use_hashes(self, request: FastRequest) -> bool:
+        """Whether the request was hashed as this manager would."""
+        if request.hash_block_size_tokens != self.hash_block_size:
+            return False
+        theirs = request.hasher
+        return theirs is self.hasher or (
+            theirs.function == self.hasher.function and theirs.none_hash == self.hasher.none_hash
+        )
+
+    def check_scheduling(self, request: FastRequest) -> None:
+        """What the scheduler says of a request: its preemptions and its status."""
+        self.counted("request.num_preemptions", request.num_preemptions)
+        status = request.status
+        if status is not RUNNING and status is not WAITING and status not in STATUSES:
+            raise InvalidArgumentError("request.status", status, "one of " + ", ".join(STATUSES))
+
+    def watermark_for(self, request: FastRequest) -> int:
+        """Blocks kept free when this request is admitted beside others (KV-MGR-9)."""
+        return 0 if request.status == RUNNING else self.watermark
+
+    def check_has_slots(self, row: int, computed: int) -> None:
+        """Computed tokens have slots: else unwritten blocks could be cached (KV-REQ-3)."""
+        for g in range(self.num_groups):
+            if self.shape.holds_tokens(g):
+                slots = 0
+                if row >= 0:
+                    slots = self.tables.length[row * self.num_groups + g]
+                slots *= self.shape.block_size[g]
+                if computed > slots:
+                    raise InvalidArgumentError(
+                        "request.num_computed_tokens", computed, f"at most its {slots} slots"
+                    )
+
+    def offer(self, blocks: KVCacheBlocks | None) -> int:
+        """Copy the hit blocks of a call to the look-up's arrays; how many there are (KV-MGR-8)."""
+        self.lookup.clear()
+        if blocks is None or blocks is self.no_blocks:
+            return 0
+        if not isinstance(blocks, KVCacheBlocks):
+            raise InvalidArgumentError("new_computed_blocks", blocks, "KVCacheBlocks or None")
+        groups = blocks.groups
+        if len(groups) != self.num_groups:
+            raise InvalidArgumentError(
+                "new_computed_blocks", blocks, f"one list per group ({self.num_groups})"
+            )
+        total = 0
+        for g, ids in enumerate(groups):
+            self.lookup.make_room(len(self.checked_sequence(f"new_computed_blocks[{g}]", ids)))
+        for g in range(self.num_groups):
+            total += self.offer_ids(g, groups[g])
+        return total
+
+    def offer_ids(self, g: int, ids: Sequence[int]) -> int:
+        """One group's hit blocks."""
+        base = g * self.lookup.stride
+        length = len(ids)
+        num_blocks = self.pool.num_blocks
+        if type(ids) is array and ids.typecode == "i":
+            view = ids
+            for i in range(length):
+                block = view[i]
+                if block < 0 or block >= num_blocks:
+                    raise UnknownBlockError(block, num_blocks)
+                self.lookup.hits[base + i] = block
+        else:
+            for i, block_id in enumerate(ids):
+                self.lookup.hits[base + i] = self.checked_block(block_id)
+        self.lookup.hit_blocks[g] = length
+        return length
+
+    def checked_sequence(self, field: str, values: Sequence[int]) -> Sequence[int]:
+        """The values, if they are in an order: a set is no sequence."""
+        if not isinstance(values, Sequence):
+            raise InvalidArgumentError(field, values, "a sequence")
+        return values
+
+    def checked_block(self, block: object) -> int:
+        """The id, if it is a block of the pool (KV-ERR-3)."""
+        if not is_int(block) or not 0 <= block < self.pool.num_blocks:  # type: ignore[operator]  # an int
+            raise UnknownBlockError(block, self.pool.num_blocks)
+        return block  # type: ignore[return-value]  # an int
+
+    def checked_blocks(self, block_ids: Sequence[int]) -> list[int]:
+        """The ids, each a block of the pool."""
+        ids = list(self.checked_sequence("block_ids", block_ids))
+        return [self.checked_block(block) for block in ids]
+
+    def check_hits(self, request: FastRequest, new_computed: int, skip_at: int) -> None:
+        """Every hit carries the key of its place; null stands only for skipped ones (KV-MGR-8)."""
+        for g in range(self.num_groups):
+            num_hits = self.lookup.hit_blocks[g]
+            size = self.shape.block_size[g]
+            if num_hits * size != new_computed:
+                raise InvalidArgumentError(
+                    f"new_computed_blocks[{g}]",
+                    num_hits,
+                    f"blocks of {size} for num_new_computed_tokens = {new_computed}",
+                )
+            per = self.shape.hashes_per_block[g]
+            skipped = self.shape.skipped(g, skip_at)
+            for i in range(num_hits):
+                block = self.lookup.hits[g * self.lookup.stride + i]
+                if block == 0 and i < skipped:
+                    continue
+                if (
+                    block == 0
+                    or (i + 1) * per > request.num_hashes
+                    or not self.pool.has_key(block, request, (i + 1) * per - 1, g)
+                ):
+                    raise StaleHitError(g, i, block)
+
+    def check_continues(self, row: int, num_hits: int, new_computed: int, external: int) -> None:
+        """Who holds blocks takes no hits, and starts no load (KV-GRP-9)."""
+        is_running = self.allocator.is_running(row)
+        holds_some = is_running or self.allocator.holds_blocks(row)
+        if holds_some and (num_hits or new_computed):
+            raise InvalidArgumentError(
+                "new_computed_blocks", num_hits, "empty: the request already holds blocks"
+            )
+        if holds_some and external and not is_running:
+            raise InvalidArgumentError(
+                "num_external_computed_tokens", external, "0: the request already holds blocks"
+            )

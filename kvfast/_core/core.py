@@ -1,0 +1,249 @@
+"""The parts of a manager put together, and what calls do once they have been checked."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable, Sequence
+
+from kvfast.configuration import Plan
+from kvfast.residency import ResidencyLog
+from kvspec.blocks import KVCacheBlocks, PrefixHit
+from kvspec.config import ManagerConfig
+from kvspec.errors import ConfigError, InvalidArgumentError
+from kvspec.snapshot import Snapshot
+
+from .allocator import Allocator
+from .event_log import EventLog
+from .hashing import Hasher
+from .lookup import Lookup
+from .pool import BlockPool
+from .request import FastRequest
+from .shape import GroupShape, Shape
+from .state import StateView
+from .tables import Tables
+
+
+class Core:
+    """One pool, its groups, and the requests that hold something.
+
+    `rows`: request id -> row of the tables. `popped`: references per block that were handed out
+    and not yet returned (KV-POOL-9). The methods trust their arguments.
+    """
+
+    def __init__(self, plan: Plan, clock: Callable[[], int] | None = None) -> None:
+        config = plan.config
+        if clock is not None and not callable(clock):
+            raise InvalidArgumentError("clock", clock, "a function of no arguments, or None")
+        self.plan = plan
+        self.config: ManagerConfig = config
+        self.hasher = Hasher(config.hash_function, config.hash_seed)
+        self.num_groups = len(plan.groups)
+        self.max_len = config.max_model_len_tokens
+        self.enable_caching = config.enable_caching
+        self.log_stats = config.log_stats
+        self.watermark = int(config.watermark * config.kv_cache.num_blocks)  # KV-MGR-9
+        self.hash_block_size = config.hash_block_size_tokens or 1
+        self.events = EventLog() if config.enable_events else None
+        self.residency: ResidencyLog | None = None
+        if config.enable_caching and config.residency_sample_rate > 0:
+            self.residency = ResidencyLog(config.residency_sample_rate, clock or time.monotonic_ns)
+        self.shape = shape_of(plan)
+        self.pool = BlockPool(
+            config.kv_cache.num_blocks,
+            self.hasher.words_per_digest,
+            events=self.events,
+            residency=self.residency,
+            unhashed_to_front=config.policy.unhashed_freed_to == "front",
+            removed_per_copy=config.policy.removed_event_per == "copy",
+        )
+        self.tables = Tables(self.num_groups)
+        self.lookup = Lookup(self.shape, self.pool)
+        self.allocator = Allocator(
+            self.shape,
+            self.pool,
+            self.tables,
+            self.lookup,
+            self.events,
+            rounds_down=plan.is_hybrid,
+        )
+        self.rows: dict[str, int] = {}
+        self.popped: dict[int, int] = {}
+        self.reserved: list[int] = []
+        self.no_blocks = KVCacheBlocks.empty(self.num_groups)
+        self.no_hit = PrefixHit(self.no_blocks, 0, 0 if plan.is_hybrid else None)
+        self.not_looked_up = PrefixHit(self.no_blocks, 0)
+        self.clear_stats()
+        self.set_sinks_aside()
+
+    def clear_stats(self) -> None:
+        """Start counting look-ups anew (KV-STAT-3)."""
+        self.was_reset = False
+        self.requests = self.queries = self.hits = 0
+        self.again_requests = self.again_queries = self.again_hits = 0
+
+    def set_sinks_aside(self) -> None:
+        """Take blocks for good, before any request comes (KV-FULL-8)."""
+        for group in self.plan.groups:
+            free = self.pool.queue.num_free
+            if group.num_sink_blocks > free:
+                raise ConfigError("sink_len", group.num_sink_blocks, f"at most {free} blocks")
+            for _ in range(group.num_sink_blocks):
+                self.reserved.append(self.pool.allocate())
+
+    @property
+    def none_hash(self) -> bytes:
+        """The parent of first blocks (KV-HASH-3)."""
+        return self.hasher.none_hash
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Length of the free queue."""
+        return self.pool.queue.num_free
+
+    @property
+    def usage(self) -> float:
+        """Share of the pool in use (KV-POOL-12)."""
+        if self.pool.num_blocks == 1:
+            return 0.0
+        return 1.0 - float(self.pool.queue.num_free) / (self.pool.num_blocks - 1)
+
+    def row_of(self, request: FastRequest) -> int:
+        """The row of the request; -1 while it holds nothing."""
+        return self.rows.get(request.request_id, -1)
+
+    def forget_row(self, request: FastRequest) -> int:
+        """The row of the request, which has none from now on; -1 where it had none."""
+        return self.rows.pop(request.request_id, -1)
+
+    # Looking up.
+
+    def count_look_up(self, request: FastRequest, tokens: int) -> None:
+        """Statistics; those of preempted requests apart (KV-STAT-1, KV-STAT-2)."""
+        if request.num_preemptions > 0:
+            self.again_requests += 1
+            self.again_queries += request.num_tokens
+            self.again_hits += tokens
+        else:
+            self.requests += 1
+            self.queries += request.num_tokens
+            self.hits += tokens
+
+    def blocks_of_hit(self) -> KVCacheBlocks:
+        """The hits of the last look-up."""
+        found = []
+        for g in range(self.num_groups):
+            n = self.lookup.hit_blocks[g]
+            ids = array("i", bytes(4 * n))
+            view = ids
+            for i in range(n):
+                view[i] = self.lookup.hits[g * self.lookup.stride + i]
+            found.append(ids)
+        return KVCacheBlocks(tuple(found))
+
+    # Allocating.
+
+    def place(
+        self,
+        row: int,
+        request: FastRequest,
+        new: int,
+        lookahead: int,
+        local: int,
+        external: int,
+        skip_at: int,
+        encoder: int,
+        has_hits: bool,
+        whole_must_fit: bool,
+        reserved: int,
+        watermark: int,
+    ) -> bool:
+        """Give the request its slots; False where there is no room (KV-MGR-4 … KV-MGR-9)."""
+        total = min(local + external, self.max_len)
+        main = total + new
+        slots = min(main + lookahead, self.max_len)
+        is_running = self.allocator.is_running(row)
+        if external > 0 and not is_running:
+            slots = max(slots, local + external)  # taken beyond the longest sequence too
+        free = self.pool.queue.num_free
+        if whole_must_fit:  # KV-MGR-5
+            whole = min(request.num_tokens, self.max_len)
+            at = min(skip_at, self.max_len)
+            self.allocator.ask_for(whole, whole, local, external, at, encoder)
+            if self.allocator.num_needed(row, True) + watermark > free:
+                return False
+        self.allocator.remove_skipped(row, min(total, skip_at))  # KV-MGR-6
+        self.allocator.ask_for(slots, main, local, external, skip_at, encoder)
+        needed = self.allocator.num_needed(row, False)
+        if needed + watermark > self.pool.queue.num_free - reserved:  # KV-MGR-7
+            return False
+        if row < 0:
+            row = self.tables.take_row()
+            self.rows[request.request_id] = row
+        if (has_hits or external > 0) and not is_running:
+            self.allocator.take_hits(row)
+        self.allocator.take_new(row)
+        return True
+
+    def new_blocks(self, row: int) -> KVCacheBlocks:
+        """What the last allocation appended to the lists of the row."""
+        total = 0
+        for g in range(self.num_groups):
+            total += self.tables.length[row * self.num_groups + g] - self.allocator.new_from[g]
+        if total == 0:
+            return self.no_blocks
+        taken = []
+        for g in range(self.num_groups):
+            taken.append(self.ids_of(row, g, self.allocator.new_from[g]))
+        return KVCacheBlocks(tuple(taken))
+
+    def ids_of(self, row: int, g: int, first: int) -> Sequence[int]:
+        """The blocks of a list from index `first` on, as an array of 32-bit ints."""
+        if row < 0:
+            return ()
+        at = row * self.num_groups + g
+        n = self.tables.length[at] - first
+        if n <= 0:
+            return ()
+        start = self.tables.start[at] + first
+        ids = array("i", bytes(4 * n))
+        view = ids
+        for i in range(n):
+            view[i] = self.tables.arena[start + i]
+        return ids
+
+    # The whole state.
+
+    def take_over(self, snapshot: Snapshot) -> None:
+        """Take over a state in which every invariant holds; this manager is as it was made."""
+        if snapshot.none_hash != self.hasher.none_hash:
+            self.hasher = Hasher(self.config.hash_function, self.config.hash_seed)
+            self.hasher.set_none_hash(snapshot.none_hash)
+        view = StateView(self.pool, self.tables, self.allocator)
+        self.rows = view.restore(snapshot, self.hash_block_size)
+        for block in snapshot.popped_blocks:
+            self.popped[block] = self.popped.get(block, 0) + 1
+
+
+def shape_of(plan: Plan) -> Shape:
+    """The groups as the core sees them."""
+    retention = plan.config.retention_interval_tokens
+    return Shape(
+        [
+            GroupShape(
+                group.kind,
+                group.block_size,
+                group.hashes_per_block,
+                group.reach_tokens,
+                group.num_drafted,
+                group.drops_block,
+                group.is_zeroed,
+                group.cap_blocks,
+            )
+            for group in plan.groups
+        ],
+        plan.attention,
+        alignment=plan.alignment_tokens,
+        retention=-1 if retention is None else retention,
+        null_prefix_is_hit=plan.config.policy.chunked_null_prefix_is_hit,
+    )

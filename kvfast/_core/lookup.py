@@ -1,0 +1,228 @@
+"""Look-ups: the longest hit of every type of group, and the one that all groups agree on.
+
+The answer stands in flat arrays until the next look-up: `hits[g * stride + i]` is the block that
+group g has for its block i, `hit_blocks[g]` how many there are. An attention group (groups with
+equal specs, `a` below) is looked up in all its members at once: a block counts only where every
+member has it.
+"""
+
+from __future__ import annotations
+
+from .arrays import zeroed
+from .pool import BlockPool
+from .request import FastRequest
+from .shape import Shape
+
+
+class Lookup:
+    """Finds hits in one pool. The methods trust their arguments."""
+
+    def __init__(self, shape: Shape, pool: BlockPool) -> None:
+        self.shape = shape
+        self.pool = pool
+        self.stride = 0
+        self.hits = zeroed("i", 0)
+        self.hit_blocks = zeroed("q", shape.num_groups)
+        self.hit_tokens = 0
+        self.longest_tokens = 0
+        self.found_blocks = zeroed("q", shape.num_attention)
+        self.is_verified = zeroed("i", shape.num_attention)
+
+    def make_room(self, num_blocks: int) -> None:
+        """Room for so many blocks in every group; what stood there is lost."""
+        if num_blocks > self.stride:
+            self.stride = max(64, 2 * num_blocks)
+            self.hits = zeroed("i", self.stride * self.shape.num_groups)
+
+    def clear(self) -> None:
+        """No hit in any group."""
+        for g in range(self.shape.num_groups):
+            self.hit_blocks[g] = 0
+
+    # One attention group.
+
+    def find_in_all(self, a: int, request: FastRequest, index: int) -> bool:
+        """Note the block of every member for block `index`; False where one has none."""
+        for m in range(self.shape.first_member[a], self.shape.first_member[a + 1]):
+            g = self.shape.members[m]
+            number = (index + 1) * self.shape.hashes_per_block[g] - 1
+            entry = self.pool.keys.find(request, number, g)
+            if entry == 0:
+                return False
+            self.hits[g * self.stride + index] = self.pool.block_of(entry)
+        return True
+
+    def put_null(self, a: int, end: int) -> None:
+        """Null for the first `end` blocks of every member."""
+        for m in range(self.shape.first_member[a], self.shape.first_member[a + 1]):
+            base = self.shape.members[m] * self.stride
+            for i in range(end):
+                self.hits[base + i] = 0
+
+    def look_up(self, a: int, request: FastRequest, tokens: int, drop: bool, per: int) -> int:
+        """The longest hit of at most so many tokens, in blocks, a multiple of `per` (KV-GRP-*)."""
+        g = self.shape.members[self.shape.first_member[a]]
+        limit = tokens // self.shape.block_size[g]
+        if self.shape.is_full(g):
+            return self.look_up_full(a, request, limit, drop, per)
+        if self.shape.is_sliding(g):
+            return self.look_up_sliding(a, request, limit, drop, per)
+        if self.shape.is_chunked(g):
+            return self.look_up_chunked(a, request, tokens, limit)
+        if self.shape.is_mamba(g):
+            return self.look_up_mamba(a, request, limit, per)
+        return 0
+
+    def run_from(self, a: int, request: FastRequest, first: int, limit: int) -> int:
+        """The end of the run of hits that begins at block `first`."""
+        end = first
+        while end < limit and self.find_in_all(a, request, end):
+            end += 1
+        return end
+
+    def look_up_full(self, a: int, request: FastRequest, limit: int, drop: bool, per: int) -> int:
+        """A run from block 0, one block dropped, cut to alignment (KV-FULL-2 … KV-FULL-4)."""
+        end = self.run_from(a, request, 0, limit)
+        if drop and end > 0:
+            end -= 1
+        return end - end % per
+
+    def look_up_sliding(
+        self, a: int, request: FastRequest, limit: int, drop: bool, per: int
+    ) -> int:
+        """The rightmost run that fills a window, else a short one from block 0 (KV-SW-2 …).
+
+        From right to left; a block that is missing rules out every run that would contain it, so
+        the next run ends before it, and no block is looked at twice.
+        """
+        g = self.shape.members[self.shape.first_member[a]]
+        dropped = 1 if drop else 0
+        need = max(self.shape.run_length(g, drop), 1)
+        end = limit
+        while end >= need:
+            if (end - dropped) % per:
+                end -= (end - dropped) % per
+                continue
+            start = end
+            while start > end - need and self.find_in_all(a, request, start - 1):
+                start -= 1
+            if start == end - need:
+                self.put_null(a, start)
+                return end - dropped
+            end = start - 1
+        return self.short_run(self.run_from(a, request, 0, limit), dropped, per)
+
+    def short_run(self, length: int, dropped: int, per: int) -> int:
+        """What is left of a run from block 0 after the drop, aligned (KV-SW-4, KV-SW-5)."""
+        if length > 0:
+            length -= (length - dropped) % per
+        length -= length % per
+        if dropped and length > 0:
+            length -= 1
+        return length - length % per
+
+    def look_up_chunked(self, a: int, request: FastRequest, tokens: int, limit: int) -> int:
+        """Null for earlier chunks, then a run (KV-CHUNK-2)."""
+        g = self.shape.members[self.shape.first_member[a]]
+        first = self.shape.skipped(g, tokens)
+        end = self.run_from(a, request, first, limit)
+        if end == first and not self.shape.null_prefix_is_hit:
+            return 0  # KV-POL-4
+        self.put_null(a, first)
+        return end
+
+    def look_up_mamba(self, a: int, request: FastRequest, limit: int, per: int) -> int:
+        """The rightmost aligned state, null before it (KV-MAMBA-3)."""
+        end = limit - limit % per
+        while end > 0:
+            if self.find_in_all(a, request, end - 1):
+                self.put_null(a, end - 1)
+                return end
+            end -= per
+        return 0
+
+    # All of them.
+
+    def spread(self, a: int, num_blocks: int) -> None:
+        """An attention group's answer is that of every member."""
+        for m in range(self.shape.first_member[a], self.shape.first_member[a + 1]):
+            self.hit_blocks[self.shape.members[m]] = num_blocks
+
+    def block_size_of(self, a: int) -> int:
+        """Tokens per block of an attention group."""
+        return self.shape.block_size[self.shape.members[self.shape.first_member[a]]]
+
+    def drops(self, a: int) -> bool:
+        """Whether hits of an attention group give up a block."""
+        return self.shape.drops[self.shape.members[self.shape.first_member[a]]] != 0
+
+    def is_full(self, a: int) -> bool:
+        """Whether an attention group attends to everything."""
+        return self.shape.is_full(self.shape.members[self.shape.first_member[a]])
+
+    def is_mamba(self, a: int) -> bool:
+        """Whether an attention group holds states."""
+        return self.shape.is_mamba(self.shape.members[self.shape.first_member[a]])
+
+    def longest_hit(self, request: FastRequest, max_tokens: int) -> int:
+        """The longest hit in tokens; its blocks stand in `hits` (KV-COORD-2, KV-COORD-5)."""
+        self.longest_tokens = 0
+        if self.shape.num_groups == 1:
+            size = self.shape.block_size[0]
+            self.make_room(max_tokens // size + 1)
+            num_blocks = self.look_up(0, request, max_tokens, self.drops(0), 1)
+            self.hit_blocks[0] = num_blocks
+            self.hit_tokens = num_blocks * size
+            return self.hit_tokens
+        return self.agreed_hit(request, max_tokens)
+
+    def agreed_hit(self, request: FastRequest, max_tokens: int) -> int:
+        """Round after round until no attention group shortens the length (KV-COORD-5)."""
+        num = self.shape.num_attention
+        for a in range(num):
+            self.is_verified[a] = 0
+            self.found_blocks[a] = -1
+            self.make_room(max_tokens // self.block_size_of(a) + 1)
+        one_round = num == 2 and self.is_full(0)  # KV-COORD-10
+        length = max_tokens
+        while True:
+            before = length
+            for a in range(num):
+                length = self.ask(a, request, length, max_tokens)
+            if length >= before or one_round:
+                break
+        for a in range(num):
+            num_blocks = self.found_blocks[a]
+            if self.is_full(a):  # KV-COORD-11
+                num_blocks = min(num_blocks, length // self.block_size_of(a))
+            self.spread(a, num_blocks)
+        self.hit_tokens = length
+        return length
+
+    def ask(self, a: int, request: FastRequest, length: int, max_tokens: int) -> int:
+        """The length after one attention group's word (KV-COORD-6 … KV-COORD-8)."""
+        size = self.block_size_of(a)
+        if self.is_full(a) and self.found_blocks[a] >= 0:
+            return length - length % size
+        is_unverified = self.drops(a) and not self.is_verified[a]
+        drop = is_unverified and not self.is_mamba(a)
+        within = min(length + size, max_tokens) if drop else length
+        num_blocks = self.look_up(a, request, within, drop, self.shape.alignment // size)
+        answer = num_blocks * size
+        if is_unverified:
+            self.is_verified[a] = 1
+        elif answer < length:
+            for b in range(self.shape.num_attention):
+                self.is_verified[b] = 0
+        self.found_blocks[a] = num_blocks
+        self.longest_tokens = max(self.longest_tokens, answer)
+        return answer
+
+    def hits_per_group(self, request: FastRequest, max_tokens: int) -> None:
+        """Every attention group's own longest hit, not reconciled (KV-COORD-9)."""
+        for a in range(self.shape.num_attention):
+            self.make_room(max_tokens // self.block_size_of(a) + 1)
+        for a in range(self.shape.num_attention):
+            per = self.shape.alignment // self.block_size_of(a)
+            num_blocks = self.look_up(a, request, max_tokens, self.drops(a), per)
+            self.spread(a, num_blocks)

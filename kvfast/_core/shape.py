@@ -1,0 +1,185 @@
+"""What is fixed about the groups of a manager, and the arithmetic that follows from it.
+
+One entry per group in flat arrays. The kind says how a group uses its blocks: "full", "sliding" and
+"chunked" attend to everything, a window, a chunk; "mamba" and "aligned" hold states, the latter in
+mode align; "cross" and "encoder_only" hold no tokens of the sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .arrays import zeroed
+
+KINDS = ("full", "sliding", "chunked", "mamba", "aligned", "cross", "encoder_only")
+FULL = 0
+SLIDING = 1
+CHUNKED = 2
+MAMBA = 3
+ALIGNED = 4
+CROSS = 5
+ENCODER_ONLY = 6
+
+
+@dataclass(frozen=True)
+class GroupShape:
+    """One group.
+
+    - `reach_tokens`: its window or chunk; `num_drafted`: Mamba states of drafted tokens.
+    - `drops_block`: its hits give up their last block. `is_zeroed`: its new blocks are queued.
+    - `cap_blocks`: the most one request holds at once, -1 where that is no less than all.
+    """
+
+    kind: str
+    block_size: int
+    hashes_per_block: int
+    reach_tokens: int
+    num_drafted: int
+    drops_block: bool
+    is_zeroed: bool
+    cap_blocks: int
+
+
+class Shape:
+    """The groups, and the attention groups: those with equal specs, looked up together.
+
+    `attention` lists the members of each attention group, in look-up order (KV-COORD-4).
+    `alignment` is the scheduler block size, `retention` the interval in tokens or -1 for none.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[GroupShape],
+        attention: Sequence[Sequence[int]],
+        *,
+        alignment: int,
+        retention: int,
+        null_prefix_is_hit: bool,
+    ) -> None:
+        self.num_groups = len(groups)
+        self.alignment = alignment
+        self.retention = retention
+        self.null_prefix_is_hit = null_prefix_is_hit
+        n = len(groups)
+        self.kind = zeroed("i", n)
+        self.block_size = zeroed("q", n)
+        self.hashes_per_block = zeroed("q", n)
+        self.reach = zeroed("q", n)
+        self.drafted = zeroed("q", n)
+        self.drops = zeroed("i", n)
+        self.is_zeroed = zeroed("i", n)
+        self.cap = zeroed("q", n)
+        for g, group in enumerate(groups):
+            self.kind[g] = KINDS.index(group.kind)
+            self.block_size[g] = group.block_size
+            self.hashes_per_block[g] = group.hashes_per_block
+            self.reach[g] = group.reach_tokens
+            self.drafted[g] = group.num_drafted
+            self.drops[g] = group.drops_block
+            self.is_zeroed[g] = group.is_zeroed
+            self.cap[g] = group.cap_blocks
+        self.num_attention = len(attention)
+        self.first_member = zeroed("i", len(attention) + 1)
+        self.members = zeroed("i", n)
+        at = 0
+        for a, members in enumerate(attention):
+            self.first_member[a] = at
+            for group_index in members:
+                self.members[at] = group_index
+                at += 1
+        self.first_member[len(attention)] = at
+
+    def is_full(self, group: int) -> bool:
+        """Attention over everything: every shorter prefix of a hit is a hit too."""
+        return self.kind[group] == FULL
+
+    def is_sliding(self, group: int) -> bool:
+        """A sliding window."""
+        return self.kind[group] == SLIDING
+
+    def is_chunked(self, group: int) -> bool:
+        """Chunked local attention."""
+        return self.kind[group] == CHUNKED
+
+    def is_mamba(self, group: int) -> bool:
+        """States, in any mode."""
+        return self.kind[group] == MAMBA or self.kind[group] == ALIGNED
+
+    def is_aligned(self, group: int) -> bool:
+        """States in mode align."""
+        return self.kind[group] == ALIGNED
+
+    def holds_tokens(self, group: int) -> bool:
+        """Whether the blocks hold the tokens of the sequence, not those of an encoder."""
+        return self.kind[group] != CROSS and self.kind[group] != ENCODER_ONLY
+
+    def encoder_tokens(self, group: int, tokens: int) -> int:
+        """Of so many encoder tokens, those that need slots (KV-CROSS-1, KV-CROSS-5)."""
+        return tokens if self.kind[group] == CROSS else 0
+
+    def cdiv(self, a: int, b: int) -> int:
+        """Ceiling division of numbers from 0 on."""
+        return a // b + (1 if a % b else 0)
+
+    def skipped(self, group: int, computed: int) -> int:
+        """Leading blocks that no token after `computed` tokens attends to (KV-GRP-2)."""
+        kind = self.kind[group]
+        if kind == SLIDING:
+            tokens = computed - self.reach[group] + 1
+        elif kind == CHUNKED:
+            tokens = computed - computed % self.reach[group]
+        elif kind in (MAMBA, ALIGNED):
+            tokens = computed - 1
+        else:
+            return 0
+        return tokens // self.block_size[group] if tokens > 0 else 0
+
+    def is_window_beyond(self, group: int, at: int, computed: int) -> bool:
+        """Whether everything up to `computed` tokens is skipped at `at` tokens (KV-GRP-6)."""
+        kind = self.kind[group]
+        tokens = 0
+        if kind == SLIDING:
+            tokens = at - self.reach[group] + 1
+        elif kind == CHUNKED:
+            tokens = at - at % self.reach[group]
+        elif kind in (MAMBA, ALIGNED):
+            tokens = at - 1
+        return max(tokens, 0) >= computed
+
+    def run_length(self, group: int, drop: bool) -> int:
+        """Contiguous blocks that fill a window, and one more to drop (KV-SW-2)."""
+        tokens = self.reach[group] - 1
+        return self.cdiv(tokens, self.block_size[group]) + (1 if drop else 0)
+
+    def caches_all(self, group: int) -> bool:
+        """Whether every full block of the group is worth caching."""
+        kind = self.kind[group]
+        if kind == SLIDING:
+            if self.retention == 0:
+                return False
+            segment = self.retention if self.retention > 0 else self.alignment
+            drop = self.drops[group] != 0
+            return self.run_length(group, drop) >= segment // self.block_size[group]
+        if kind in (MAMBA, ALIGNED):
+            return self.retention < 0 or 0 < self.retention <= self.block_size[group]
+        return True
+
+    def is_worth_caching(self, group: int, index: int, prompt_tokens: int) -> bool:
+        """Whether a later look-up could use block `index` (KV-RET-*), where some are not."""
+        size = self.block_size[group]
+        replay_end = (prompt_tokens - 1) // self.alignment * self.alignment // size
+        if self.kind[group] != SLIDING:
+            if self.retention > 0 and (index + 1) * size % self.retention == 0:
+                return True
+            return index + 1 == replay_end
+        shift = 1 if self.drops[group] else 0
+        need = self.run_length(group, shift != 0)
+        if self.retention != 0 and index >= shift:
+            segment = self.retention if self.retention > 0 else self.alignment
+            per_segment = segment // size
+            if (index - shift) % per_segment >= per_segment - need:
+                return True
+        if self.retention < 0:
+            return False
+        return replay_end + shift - need <= index < replay_end + shift

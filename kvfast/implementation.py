@@ -1,0 +1,112 @@
+"""kvfast as an `Implementation`: managers, requests, copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from kvfast import _build
+from kvfast.configuration import KIND_OF_TYPE, plan_of
+from kvfast.hit_rate import HitRateWindow
+from kvspec.audit import AuditedManager, audited
+from kvspec.config import HASH_FUNCTIONS, ManagerConfig
+from kvspec.errors import InvalidArgumentError, InvariantViolation
+from kvspec.interface import Capabilities, Feature, KVCacheManager
+from kvspec.invariants import check_snapshot
+from kvspec.planning import Planner
+from kvspec.request import Request, RequestInput
+from kvspec.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from kvfast._core.manager import FastManager
+
+FEATURES = frozenset(Feature) - {Feature.PLANNING}
+
+
+class FastImplementation:
+    """See `kvspec.interface.Implementation` for what each call promises.
+
+    `build`: "compiled", "uncompiled", or None for the compiled one where there is one.
+    """
+
+    def __init__(self, build: str | None = None) -> None:
+        if build not in (None, "compiled", "uncompiled"):
+            raise InvalidArgumentError("build", build, "compiled, uncompiled or None")
+        load: Callable[[str], ModuleType] = _build.load
+        if build is not None:
+            load = _build.loader_of(build)
+        self._managers = load("manager")
+        self._requests = load("request")
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Everything but planning."""
+        return Capabilities(
+            name="kvfast",
+            version=version("kvspec"),
+            spec_types=frozenset(KIND_OF_TYPE),
+            hash_functions=frozenset(HASH_FUNCTIONS),
+            features=FEATURES,
+        )
+
+    def create(
+        self,
+        config: ManagerConfig,
+        *,
+        check_invariants: bool = True,
+        clock: Callable[[], int] | None = None,
+    ) -> KVCacheManager:
+        """A manager with a fresh pool; audited after every call, O(pool), unless switched off."""
+        manager = self._managers.FastManager(plan_of(config), clock)
+        return audited(manager) if check_invariants else manager
+
+    def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
+        """A request with the hashes of its prompt's full blocks (KV-REQ-1)."""
+        inner = self._own(manager)
+        size = inner.config.hash_block_size_tokens if inner.config.enable_caching else 0
+        made: Request = self._requests.make_request(request, inner.hasher, size or 0)
+        return made
+
+    def append_tokens(
+        self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
+    ) -> None:
+        """Append tokens and hash the blocks they complete (KV-REQ-2)."""
+        self._own(manager).append_tokens(request, token_ids)
+
+    def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
+        """An empty window (KV-STAT-4)."""
+        return HitRateWindow(max_requests)
+
+    @property
+    def planner(self) -> Planner | None:
+        """Planning is not on the way of any token: kvref's serves."""
+        return None
+
+    def clone(self, manager: KVCacheManager) -> KVCacheManager:
+        """An independent copy, queued events and statistics included."""
+        copy: KVCacheManager = self._own(manager).clone()
+        return audited(copy) if isinstance(manager, AuditedManager) else copy
+
+    def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
+        """A manager in the state of `snapshot`, audited."""
+        manager = self._managers.FastManager(plan_of(config), None)
+        if not isinstance(snapshot, Snapshot):
+            raise InvalidArgumentError("snapshot", snapshot, "a Snapshot")
+        try:
+            check_snapshot(manager.config, snapshot)
+        except InvariantViolation as violation:
+            raise InvalidArgumentError(
+                "snapshot", violation.detail, "a state in which every invariant holds"
+            ) from violation
+        manager.restore(snapshot)
+        return audited(manager)
+
+    def _own(self, manager: KVCacheManager) -> FastManager:
+        """The manager inside, if this implementation made it."""
+        inner = manager.inner if isinstance(manager, AuditedManager) else manager
+        if not isinstance(inner, self._managers.FastManager):
+            raise InvalidArgumentError("manager", manager, "made by this implementation's create")
+        found: FastManager = inner
+        return found

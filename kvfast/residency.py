@@ -1,0 +1,69 @@
+"""Lives of sampled blocks (KV-STAT-6, KV-STAT-7)."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import deque
+from collections.abc import Callable
+
+from kvspec.stats import ResidencySample
+
+
+class ResidencyLog:
+    """Times of the blocks that are followed: birth, and the last four touches.
+
+    `times[b]` has the birth of block b first.
+    """
+
+    def __init__(self, rate: float, clock: Callable[[], int]) -> None:
+        self.rate = rate
+        self.clock = clock
+        self.num_allocated = 0
+        self.births: dict[int, int] = {}
+        self.touches: dict[int, deque[int]] = {}
+        self.samples: list[ResidencySample] = []
+
+    def allocated(self, block: int) -> None:
+        """One more allocation; it is followed where the share sampled so far falls behind."""
+        before = math.floor(self.num_allocated * self.rate)
+        self.num_allocated += 1
+        if math.floor(self.num_allocated * self.rate) > before:
+            self.births[block] = self.clock()
+            self.touches[block] = deque(maxlen=4)
+
+    def touched(self, block: int) -> None:
+        """A hit took a reference."""
+        if block in self.births:
+            self.touches[block].append(self.clock())
+
+    def ended(self, block: int) -> None:
+        """The block was taken again or evicted by id."""
+        birth = self.births.pop(block, None)
+        if birth is None:
+            return
+        touches = list(self.touches.pop(block))
+        now = self.clock()
+        gaps = [touches[i + 1] - touches[i] for i in range(len(touches) - 1)]
+        idle_since = touches[-1] if touches else birth
+        self.samples.append(ResidencySample(now - birth, now - idle_since, tuple(gaps)))
+
+    def reset(self) -> None:
+        """Drop everything, samples that nobody took included."""
+        self.births.clear()
+        self.touches.clear()
+        self.samples.clear()
+
+    def take(self) -> tuple[ResidencySample, ...]:
+        """Samples since the last call."""
+        taken = tuple(self.samples)
+        self.samples.clear()
+        return taken
+
+    def copy(self) -> ResidencyLog:
+        """An independent log with the same clock."""
+        new = copy.copy(self)
+        new.births = dict(self.births)
+        new.touches = {block: deque(times, maxlen=4) for block, times in self.touches.items()}
+        new.samples = list(self.samples)
+        return new
