@@ -22,7 +22,7 @@ from kvspec.conformance.scenarios import SCENARIOS
 from kvspec.conformance.steps import Arrive, Program
 from kvspec.conformance.suite import Budget, Options, Report, Suite
 from kvspec.conformance.verdicts import Level
-from kvspec.conformance.words import WrongAnswer, narrowed, operation_text, shown
+from kvspec.conformance.words import WrongAnswer, narrowed, operation_text, shortened, shown
 from kvspec.policy import Policy
 from kvspec.safety import content_check
 from tests.source import tree
@@ -63,6 +63,17 @@ def test_a_single_difference_is_shown_alone(
 ) -> None:
     """What is equal on both sides is left out, and the path says where it was."""
     assert narrowed(expected, observed) == where
+
+
+def test_what_is_quoted_in_words_is_shortened_too() -> None:
+    """Bytes as they are written, hashes, and whatever is too long."""
+    key = bytes(range(30, 66))
+    text = f"block_keys changed from ({key!r}, b'') to {key.hex()}"
+    assert shortened(text) == "block_keys changed from (1e1f2021…, b'') to 1e1f2021…"
+    assert shortened('a count of 1234567890123456789 and b"it\'s"') == (
+        "a count of 1234567890123456789 and 69742773"
+    )
+    assert shortened("x" * 900).endswith("… (900 characters)")
 
 
 def test_a_wrong_answer_keeps_both_sides_apart() -> None:

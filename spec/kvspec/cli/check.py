@@ -53,7 +53,13 @@ INTERRUPTED = 130
     help="The implementation's declared choices: a shipped profile or a TOML file.",
 )
 @click.option("--rules", multiple=True, metavar="GLOB", help="Only these rules, e.g. 'KV-POOL-*'.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Of the random programs; the same seed makes the same ones.",
+)
 @click.option(
     "--oracle", default="kvref", show_default=True, metavar="IMPL", help="What to compare with."
 )

@@ -8,7 +8,7 @@ import click
 
 from kvspec.cli._support import fail, output_console, write_whole
 from kvspec.discovery import find_implementation
-from kvspec.golden.select import shipped_records
+from kvspec.golden.select import named_record
 from kvspec.profile import RECORDS_PROFILE, find_profile
 from kvspec.view.model import NotShownError, load
 from kvspec.view.page import page
@@ -65,7 +65,7 @@ def command(
     implementation = None if name is None else find_implementation(name)
     try:
         recording = load(
-            _file(record),
+            named_record(record),
             implementation,
             first_operation=first_operation,
             policy=find_profile(profile).policy,
@@ -86,10 +86,3 @@ def command(
         console.print(recording.violation.text, markup=False, soft_wrap=True)
         return 1
     return 0
-
-
-def _file(record: Path) -> Path:
-    """The file of a record, which may be named as one of those that kvspec brings along."""
-    shipped = shipped_records() / f"{record.name}.jsonl"
-    named = len(record.parts) == 1 and not record.exists() and shipped.exists()
-    return shipped if named else record

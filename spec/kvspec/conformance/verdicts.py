@@ -14,7 +14,7 @@ from kvspec.conformance.performing import perform
 from kvspec.conformance.runner import Check, Runner
 from kvspec.conformance.situations import SituationCounter
 from kvspec.conformance.steps import Program
-from kvspec.conformance.words import WrongAnswer
+from kvspec.conformance.words import WrongAnswer, shortened
 from kvspec.errors import InvariantViolation, KVSpecError
 from kvspec.interface import Implementation
 from kvspec.invariants import INVARIANTS
@@ -87,7 +87,7 @@ def violation_of(
     if isinstance(found, WrongAnswer):
         expected, observed = found.expected, found.observed
     elif isinstance(found, InvariantViolation):
-        expected, observed = SENTENCES.get(found.invariant, ""), found.detail
+        expected, observed = SENTENCES.get(found.invariant, ""), shortened(found.detail)
     else:
         rule, name = ("KV-ERR-1", "legal_calls_succeed")
         if not isinstance(found, KVSpecError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import string
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -51,7 +53,7 @@ def shown(value: object, limit: int = LIMIT) -> str:
 
 def _shown(value: object) -> str:
     if isinstance(value, (bytes, bytearray)):
-        return _shown_hash(value.hex())
+        return _shown_hash(value.hex()) or "b''"
     if isinstance(value, str):
         return _shown_hash(value) if _is_hash(value) else repr(value)
     if is_dataclass(value) and not isinstance(value, type):
@@ -76,6 +78,17 @@ def _default(field: Field[Any]) -> object:
     if field.default_factory is not MISSING:
         return field.default_factory()
     return field.default
+
+
+def shortened(text: str, limit: int = 2 * LIMIT) -> str:
+    """Words that quote values: byte strings and hashes with their first digits, the rest cut."""
+    text = _BYTES.sub(lambda quoted: shown(ast.literal_eval(quoted[0])), text)
+    text = _DIGITS.sub(lambda digits: _shown_hash(digits[0]), text)
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+
+
+_BYTES = re.compile(r"""\bb(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
+_DIGITS = re.compile(rf"\b(?=[0-9]*[a-f])[0-9a-f]{{{2 * HASH_DIGITS},}}\b")
 
 
 def _is_hash(text: str) -> bool:
