@@ -57,7 +57,7 @@ def runs(
 
 
 def _next_change(request: RequestInput, block_size: int, block: int) -> int:
-    """The next block whose extra keys may differ; 2^63, beyond every block, if there is none."""
+    """The next block whose extra keys may differ; 2^63 - 1, beyond every block, if none."""
     start = block * block_size
     embeddings = request.prompt_embeddings
     if embeddings is not None and start * embeddings.bytes_per_token < len(embeddings.data):
@@ -66,7 +66,7 @@ def _next_change(request: RequestInput, block_size: int, block: int) -> int:
         return 1
     i = _first_item(request.multimodal, start)
     if i == len(request.multimodal):
-        return 2**63
+        return 2**63 - 1
     # At least one further: this block may overlap the item.
     return max(block + 1, request.multimodal[i].offset // block_size)
 
