@@ -105,7 +105,8 @@ class SafetyCheck:
         self.check.write_granted(
             request.name, content, lists, start=start, num_external=external, num_new=new
         )
-        if external and not new and arguments.get("delay_cache_blocks"):
+        is_first = not request.holds_blocks  # a load under way is there when its step is over
+        if is_first and external and not new and arguments.get("delay_cache_blocks"):
             self.awaited[request.name] = (start, external)
             sizes = runner.block_sizes
             for blocks, size in zip(lists, sizes, strict=True):
