@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -39,7 +40,8 @@ ENCODERS = frozenset({"cross", "encoder"})
 HYBRIDS: tuple[tuple[str, ...], ...] = (
     ("full", "window", "window"), ("window", "window"), ("full", "window", "mamba"),
     ("full", "window", "mamba", "window"), ("window", "mamba", "window"),
-    ("full", "mla", "window", "window"), ("full", "window"), ("window", "window", "full"),
+    ("full", "window", "window", "window"), ("window", "window", "window"), ("full", "window"),
+    ("full", "mla", "window", "window"),
 )  # fmt: skip
 """Whose groups may disagree about a hit, and must search."""
 
@@ -55,9 +57,10 @@ def random_config(random: Random, *, hybrid: bool = False) -> ManagerConfig:
     """
     kinds = random.choice(HYBRIDS if hybrid else MIXTURES)
     base = random.choice((1, 2, 2))
-    equal_sizes = "chunked" in kinds or random.random() < 0.6
+    equal_sizes = "chunked" in kinds or random.random() < (0.8 if hybrid else 0.6)
     sizes = [base if equal_sizes else base * random.choice((1, 1, 2, 4)) for _ in kinds]
-    specs = [_spec(random, kind, size) for kind, size in zip(kinds, sizes, strict=True)]
+    windows = (2, 3, 4, 5, 6) if hybrid else (1, 2, 3, 4, 5, 8, 11)
+    specs = [_spec(random, kind, size, windows) for kind, size in zip(kinds, sizes, strict=True)]
     caching = not ENCODERS & set(kinds) and (hybrid or random.random() < 0.95)
     if caching and len(specs) > 1 and all(spec == specs[0] for spec in specs):
         specs[-1] = MLAAttentionSpec(sizes[-1], 1, 16, "bfloat16")
@@ -71,7 +74,7 @@ def random_config(random: Random, *, hybrid: bool = False) -> ManagerConfig:
     scarce = random.random() < 0.6
     num_blocks = len(specs) * random.choice((3, 4, 5) if scarce else (8, 12, 16)) + 2
     if hybrid:
-        num_blocks = len(specs) * 30
+        num_blocks = len(specs) * 45
     num_blocks += sum(_set_aside(spec) for spec in specs)
     return ManagerConfig(KVCacheConfig(num_blocks, groups), **options)
 
@@ -107,12 +110,10 @@ def _set_aside(spec: LayerSpec) -> int:
     return spec.sink_len // spec.block_size if isinstance(spec, SinkFullAttentionSpec) else 0
 
 
-def _spec(random: Random, kind: str, size: int) -> LayerSpec:
+def _spec(random: Random, kind: str, size: int, windows: Sequence[int]) -> LayerSpec:
     """A small spec of one kind."""
     full = FullAttentionSpec(size, 1, 8, "float16")
-    window = SlidingWindowSpec(
-        size, 1, 8, "float16", sliding_window=random.choice((1, 2, 3, 4, 5, 8, 11))
-    )
+    window = SlidingWindowSpec(size, 1, 8, "float16", sliding_window=random.choice(windows))
     if kind == "window":
         return window
     if kind == "latent window":

@@ -33,7 +33,7 @@ def random_program_of(random: Random, max_steps: int) -> Program:
     """One program; it begins with a few requests. Some are about the search for a common hit."""
     about_hits = random.random() < 0.2
     config = random_config(random, hybrid=about_hits)
-    draw = Draw(random, config.max_model_len_tokens)
+    draw = Draw(random, config.max_model_len_tokens, long_texts=about_hits)
     steps: list[Step] = []
     if about_hits:
         steps += _holes(draw)
@@ -47,9 +47,9 @@ def random_program_of(random: Random, max_steps: int) -> Program:
 class Draw:
     """What one program is drawn from: texts that share beginnings."""
 
-    def __init__(self, random: Random, max_tokens: int) -> None:
+    def __init__(self, random: Random, max_tokens: int, *, long_texts: bool) -> None:
         self.random = random
-        longest = min(max_tokens - 1, random.choice((9, 13, 20)))
+        longest = min(max_tokens - 1, 30 if long_texts else random.choice((9, 13, 20)))
         first = [random.choice((0, 0, 0, 1)) for _ in range(longest)]
         cut = random.randrange(longest)
         self.texts = (first, first[:cut] + [2] * (longest - cut), [3] * longest)
@@ -156,9 +156,11 @@ def _holes(draw: Draw) -> list[Step]:
     steps: list[Step] = [st.Arrive(text), st.Admit(LAST, look_up=False), st.NewStep()]
     steps.append(st.Release(LAST, again=True))
     for group in range(3):
-        places = range(len(text) // draw.random.choice((1, 2, 2, 4)))
-        holes = draw.random.sample(places, min(len(places), draw.random.randrange(4)))
-        steps += [st.Evict(LAST, group, place) for place in holes]
+        # At equal distances: windows of several lengths then disagree for several rounds.
+        distance = draw.random.choice((3, 4, 5, 6, 7, 99))
+        last = len(text) // draw.random.choice((1, 2, 2)) - 1
+        holes = range(last - draw.random.randrange(distance), -1, -distance)
+        steps += [st.Evict(LAST, group, place) for place in holes[:5]]
     return [*steps, st.Admit(LAST), st.Ask(LAST)]
 
 
