@@ -51,7 +51,7 @@ def test_the_recount_of_a_search_agrees_with_the_reference() -> None:
 def test_random_programs_reach_every_situation() -> None:
     """Within what a fast budget runs in a few seconds; the rarest is a third round."""
     counts: Counter[str] = Counter()
-    for batch in range(8):
+    for batch in range(12):
         for program in random_programs(0, batch, 30):
             first_violation(program, REFERENCE, Level.SAFETY, None, counts)
         if not missed(counts):
