@@ -10,16 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import kvref
 from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import InvariantViolation, KVSpecError
-from kvspec.interface import KVCacheManager
+from kvspec.interface import Implementation, KVCacheManager
 from kvspec.request import Request
 from tests.rules.builders import Everything, admit, everything, full, new_manager, new_request
 from tests.rules.scenarios import Player, Step, steps
 from tests.rules.specs import chunked, cross, mamba, sliding
 
-KVREF = kvref.implementation()
 WATCHED: dict[str, Any] = {
     "enable_events": True,
     "log_stats": True,
@@ -153,20 +151,26 @@ BAD_CALLS = [
 ]
 
 
-def busy_manager(config: str) -> tuple[KVCacheManager, Request, Request]:
+def busy_manager(
+    implementation: Implementation, config: str
+) -> tuple[KVCacheManager, Request, Request]:
     """A manager in use, a request that holds blocks, and one that does not; queues are full."""
-    manager = new_manager(KVREF, 20, **CONFIGS[config], **WATCHED)
-    running = new_request(KVREF, manager, "running", range(10))
+    manager = new_manager(implementation, 20, **CONFIGS[config], **WATCHED)
+    running = new_request(implementation, manager, "running", range(10))
     admit(manager, running)
     manager.evict_blocks([1])
-    return manager, running, new_request(KVREF, manager, "waiting", range(10))
+    return manager, running, new_request(implementation, manager, "waiting", range(10))
 
 
 def expect_refused(
-    manager: KVCacheManager, call: Callable[..., object], *args: Any, **arguments: Any
+    implementation: Implementation,
+    manager: KVCacheManager,
+    call: Callable[..., object],
+    *args: Any,
+    **arguments: Any,
 ) -> None:
     """A typed error, of the caller and not of the implementation, and nothing else."""
-    clone = KVREF.clone(manager)  # taking the queues would empty them
+    clone = implementation.clone(manager)  # taking the queues would empty them
     with pytest.raises(KVSpecError) as caught:
         call(*args, **arguments)
     assert not isinstance(caught.value, InvariantViolation)
@@ -175,15 +179,17 @@ def expect_refused(
 
 @pytest.mark.rule("KV-ERR-2", "KV-ERR-3")
 @pytest.mark.parametrize(("entry", "name", "value"), BAD_CALLS)
-def test_a_bad_argument_is_refused(entry: EntryPoint, name: str, value: Any) -> None:
+def test_a_bad_argument_is_refused(
+    implementation: Implementation, entry: EntryPoint, name: str, value: Any
+) -> None:
     """In every kind of manager, for a request that holds blocks and for one that does not."""
     for config in CONFIGS:
-        manager, *requests = busy_manager(config)
+        manager, *requests = busy_manager(implementation, config)
         for request in requests:
             arguments = {**entry.legal, name: value}
             if "request" in entry.bad and name != "request":
                 arguments["request"] = request
-            expect_refused(manager, getattr(manager, entry.name), **arguments)
+            expect_refused(implementation, manager, getattr(manager, entry.name), **arguments)
 
 
 @pytest.mark.rule("KV-ERR-2", "KV-REQ-3")
@@ -195,22 +201,24 @@ def test_a_bad_argument_is_refused(entry: EntryPoint, name: str, value: Any) -> 
         ("status", (None, 1, "waiting", "", [])),
     ],
 )
-def test_what_the_scheduler_says_is_checked(member: str, values: tuple[Any, ...]) -> None:
+def test_what_the_scheduler_says_is_checked(
+    implementation: Implementation, member: str, values: tuple[Any, ...]
+) -> None:
     """The three members that a scheduler sets are checked where they are read."""
     for config in CONFIGS:
         for value in values:
-            manager, *requests = busy_manager(config)
+            manager, *requests = busy_manager(implementation, config)
             for request in requests:
                 setattr(request, member, value)
-                expect_refused(manager, manager.allocate_slots, request, 1)
+                expect_refused(implementation, manager, manager.allocate_slots, request, 1)
 
 
 @pytest.mark.parametrize("bad", [None, 7, [1, None], [True], [-1], [2**63], ["1"], "1", [1.0]])
-def test_bad_tokens_append_nothing(bad: Any) -> None:
+def test_bad_tokens_append_nothing(implementation: Implementation, bad: Any) -> None:
     """Neither tokens nor hashes change, nor does the manager."""
-    manager, request, _ = busy_manager("full")
+    manager, request, _ = busy_manager(implementation, "full")
     hashes = list(request.block_hashes)
-    expect_refused(manager, KVREF.append_tokens, manager, request, bad)
+    expect_refused(implementation, manager, implementation.append_tokens, manager, request, bad)
     assert (list(request.token_ids), list(request.block_hashes)) == ([*range(10)], hashes)
 
 
@@ -242,16 +250,20 @@ def any_calls(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 @given(program=steps, calls=st.lists(any_calls(), min_size=5, max_size=15), held=st.booleans())
 @settings(max_examples=25)
 def test_no_call_ends_in_another_error(
-    config: str, program: list[Step], calls: list[tuple[str, dict[str, Any]]], held: bool
+    implementation: Implementation,
+    config: str,
+    program: list[Step],
+    calls: list[tuple[str, dict[str, Any]]],
+    held: bool,
 ) -> None:
     """Whatever is passed, a call answers, or raises a typed error and changes nothing."""
-    manager = new_manager(KVREF, 20, **CONFIGS[config], **WATCHED)
-    player = Player(KVREF, manager)
+    manager = new_manager(implementation, 20, **CONFIGS[config], **WATCHED)
+    player = Player(implementation, manager)
     player.play(program)
     with_request = {entry.name for entry in ENTRY_POINTS if "request" in entry.bad}
     for name, arguments in calls:
         if name in with_request:
-            stranger = new_request(KVREF, manager, "stranger", range(10))
+            stranger = new_request(implementation, manager, "stranger", range(10))
             arguments["request"] = player.requests[0] if held and player.requests else stranger
         before: Everything = everything(manager)
         try:
