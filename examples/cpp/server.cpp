@@ -537,10 +537,16 @@ Refusal protocol_error(const std::string &reason, const std::string &message) {
     return {"ProtocolError", message, {{"reason", reason}}};
 }
 
-std::int64_t count(const std::string &field, const Value &value) {
+std::int64_t whole_number(const std::string &field, const Value &value) {
     const std::int64_t *number = value.integer();
     if (!number || *number < 0) throw invalid(field, value, "an int of at least 0");
     return *number;
+}
+
+std::int64_t count(const std::string &field, const Value &value) {  // KV-ERR-6
+    std::int64_t number = whole_number(field, value);
+    if (number >= std::int64_t{1} << 53) throw invalid(field, value, "less than 2^53");
+    return number;
 }
 
 bool flag(const std::string &field, const Value &value) {
@@ -652,7 +658,7 @@ void append_tokens(std::vector<std::int64_t> &tokens, const std::string &field, 
     if (!list.array()) throw invalid(field, list, "a list");
     std::vector<std::int64_t> checked;
     for (const Value &token : *list.array())
-        checked.push_back(count(field + "[" + std::to_string(checked.size()) + "]", token));
+        checked.push_back(whole_number(field + "[" + std::to_string(checked.size()) + "]", token));
     tokens.insert(tokens.end(), checked.begin(), checked.end());
 }
 
