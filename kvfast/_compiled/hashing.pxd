@@ -25,7 +25,8 @@ cpdef bytes encode_extra_keys(keys)
 @cython.locals(data=bytes)
 cpdef bytes encode_text(str text)
 
-cdef bytes head(int major, unsigned long long value)
+@cython.locals(power=int)
+cdef bytes head(int major, value)
 
 
 cdef class Hasher:

@@ -54,7 +54,7 @@ def put_head(message: memoryview[int], at: int, major: int, value: int) -> int:
     message[at + 6] = (left >> 16) & 255
     message[at + 7] = (left >> 8) & 255
     message[at + 8] = left & 255
-    message[at] = (major << 5) + (23 + one + two + four + eight if one else value)
+    message[at] = (major << 5) + value + one * (23 + one + two + four + eight - value)
     return at + 1 + num_bytes
 
 
@@ -214,6 +214,8 @@ def encode_text(text: str) -> bytes:
 
 
 def head(major: int, value: int) -> bytes:
-    """`put_head` as bytes."""
-    message = bytearray(16)
-    return bytes(message[: put_head(memoryview(message), 0, major, value)])
+    """`put_head` as bytes, for the few values that stand beside the tokens."""
+    if value < 24:
+        return bytes(((major << 5) + value,))
+    power = (value > 255) + (value > 65535) + (value.bit_length() > 32)
+    return bytes(((major << 5) + 24 + power,)) + value.to_bytes(1 << power, "big")
