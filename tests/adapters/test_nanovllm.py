@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 from kvspec.adapters.nanovllm import NanoImplementation, NanoUnavailableError, implementation
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.conformance.fit import directed_program, random_program
 from kvspec.conformance.scenarios import SCENARIOS
 from kvspec.conformance.suite import Budget, Options, Report, Suite
 from kvspec.conformance.verdicts import Level
 from kvspec.errors import InvalidArgumentError, StaleHitError, UnsupportedError
+from kvspec.policy import Policy
 from kvspec.request import RequestInput
 from kvspec.specs import FullAttentionSpec, LayerSpec, SlidingWindowSpec
 from tests.adapters.nano_stand_in import write_package
@@ -178,7 +181,17 @@ def test_arguments_without_a_counterpart_are_refused(stand_in: NanoImplementatio
     assert manager.num_free_blocks == 5
 
 
-def test_there_are_programs_for_it(stand_in: NanoImplementation) -> None:
+def test_there_are_programs_for_it_with_blocks_that_it_can_have(
+    stand_in: NanoImplementation,
+) -> None:
+    """A story about blocks of one token is left out; a random program gets larger ones."""
+    can = stand_in.capabilities
+    small = replace(SCENARIOS[0], config=config(FullAttentionSpec(1, 1, 8, "float16")))
+    _, lacks = directed_program(small, can, Policy(), hashes_matter=False)
+    assert lacks == ["blocks of 1"]
+    cut = random_program(small, can, Policy(), hashes_matter=False)
+    assert cut is not None
+    assert cut.config.kv_cache.groups[0].spec.block_size == 2
     report = checked(stand_in)
     assert 20 < report.directed < len(SCENARIOS)
     assert {"hit", "shared block", "refusal"} <= set(report.situations)
