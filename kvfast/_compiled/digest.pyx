@@ -43,7 +43,7 @@ cdef class Digest:
         """Use these functions, unless one of the known digests comes out wrong."""
         cdef tuple addresses = found.addresses
         plain = self.origin
-        self.origin = found.origin
+        self.origin = "C functions, found through " + found.origin
         if function == "xxhash_cbor":
             self.xxh3 = <XXH3Function><size_t>addresses[0]
         else:
