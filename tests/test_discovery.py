@@ -81,6 +81,11 @@ def test_a_factory_that_raises_names_the_error(here: Path) -> None:
     assert "ValueError: no device" in reason("raising:make")
 
 
+def test_a_module_that_quits_does_not_end_the_command(here: Path) -> None:
+    (here / "quitting.py").write_text("import sys\nsys.exit('no device')\n")
+    assert "SystemExit: no device" in reason("quitting:make")
+
+
 @pytest.mark.parametrize("name", ["kvref:", ":make", "a b:c", "a:b:c", "kvref/x:y"])
 def test_a_name_of_another_form_is_refused_before_anything_is_imported(name: str) -> None:
     assert reason(name) == "not of the form package.module:factory"

@@ -41,7 +41,7 @@ def find_implementation(name: str) -> Implementation:
     entry = _by_path(name) if ":" in name else _by_installed_name(name)
     try:
         made = entry.load()()
-    except Exception as error:  # whatever a stranger's module does
+    except (Exception, SystemExit) as error:  # whatever a stranger's module does
         raise _unknown(name, _reason(entry, error)) from error
     if not isinstance(made, Implementation):
         raise _unknown(name, f"the factory returned {type(made).__name__}, not an Implementation")
@@ -70,14 +70,14 @@ def _by_path(name: str) -> EntryPoint:
     return EntryPoint(name=name, value=name, group=GROUP)
 
 
-def _reason(entry: EntryPoint, error: Exception) -> str:
+def _reason(entry: EntryPoint, error: BaseException) -> str:
     absent = error.name if isinstance(error, ModuleNotFoundError) else None
     if absent and f"{entry.module}.".startswith(f"{absent}."):
         return f"no module {absent!r}, neither installed nor in the current directory"
     return f"{entry.value} does not load: {type(error).__name__}: {error}{_place(error)}"
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """Where in the implementation's files it happened; empty when it happened here."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     ours = frame.filename in (__file__, importlib.metadata.__file__)

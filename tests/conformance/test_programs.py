@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 import kvref
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
+from kvspec.conformance.examples import EXAMPLES, example_violation
 from kvspec.conformance.generators import programs
 from kvspec.conformance.mixed_configs import mixed_configs
 from kvspec.conformance.scenarios import SCENARIOS
@@ -17,6 +18,8 @@ from kvspec.conformance.shrink import shrink
 from kvspec.conformance.situations import missed
 from kvspec.conformance.steps import Admit, Arrive, Program, Release
 from kvspec.conformance.verdicts import Level, first_violation
+from kvspec.interface import HitRateWindow
+from kvspec.policy import Policy
 from tests.machines import broken_pools
 from tests.machines.broken_pools import BROKEN_POOLS
 
@@ -82,13 +85,28 @@ def test_shrinking_leaves_only_what_matters() -> None:
     assert small.steps == (Arrive((0,)), Admit())  # the end of a program releases the rest
 
 
-def test_a_subject_that_crashes_is_a_verdict() -> None:
-    """Any exception of the subject is a violation, never one of ours."""
+@pytest.mark.parametrize("error", [ZeroDivisionError("nonsense"), SystemExit(0)], ids=repr)
+def test_a_subject_that_crashes_is_a_verdict(error: BaseException) -> None:
+    """Any exception of the subject is a violation, never one of ours, and never the end."""
 
     class Crashes(BlockPool):
         def allocate(self, n: int) -> list[int]:
-            raise ZeroDivisionError("nonsense")
+            raise error
 
     found = first_violation(SCENARIOS[0], ReferenceImplementation(Crashes), Level.SAFETY)
     assert found is not None
-    assert "ZeroDivisionError" in found.detail
+    assert type(error).__name__ in found.detail
+    assert found.operations[-1][0] == "allocate_slots"
+
+
+def test_a_subject_that_quits_in_an_example_is_a_verdict() -> None:
+    """The same where there is no program."""
+
+    class Quits(ReferenceImplementation):
+        def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
+            raise SystemExit(0)
+
+    example = next(example for example in EXAMPLES if "KV-STAT-4" in example.rules)
+    found = example_violation(example, Quits(), Policy())
+    assert found is not None
+    assert "SystemExit" in found.detail

@@ -325,8 +325,8 @@ def break_rules(runner: Runner, step: st.Break) -> None:
         return
     before = runner.view
     on_request = request.name if illegal.on_request else None
-    outcome = runner.subject.player.perform(illegal.operation, on_request, arguments)
     runner.operations.append((illegal.operation, on_request, arguments))
+    outcome = runner.subject.player.perform(illegal.operation, on_request, arguments)
     runner.view = runner.subject.look()
     if isinstance(outcome.error, InvariantViolation):
         raise outcome.error

@@ -148,8 +148,8 @@ class Runner:
         """
         request_id = request.name if request is not None else None
         asked = {**(arguments or {}), **own(self.subject)}
+        self.operations.append((name, request_id, asked))  # first: it may never come back
         outcome = self.subject.player.perform(name, request_id, asked)
-        self.operations.append((name, request_id, asked))
         before, self.view = self.view, self.subject.look()
         expected = expected_after = None
         if self.oracle is not None:

@@ -73,13 +73,15 @@ def first_violation(
             checks.append(SituationCounter(situations))
         runner.checks = checks
         perform(runner, program.steps)
-    except Exception as found:  # whatever a foreign implementation does is a verdict
+    # Whatever a foreign implementation does is a verdict; its sys.exit(0) would end the run as if
+    # all were well.
+    except (Exception, SystemExit) as found:
         return violation_of(found, program, () if runner is None else runner.operations)
     return None
 
 
 def violation_of(
-    found: Exception,
+    found: Exception | SystemExit,
     program: Program,
     operations: Sequence[tuple[str, str | None, dict[str, Any]]],
 ) -> Violation:

@@ -63,7 +63,7 @@ def example_violation(
         example.check(Bench(subject, policy, example.rules[0], oracle))
     except LeftOut:
         raise
-    except Exception as found:  # whatever a foreign implementation does is a verdict
+    except (Exception, SystemExit) as found:  # whatever a foreign implementation does is a verdict
         shown = Program(NOTHING, (), name=example.name, rules=example.rules)
         violation = replace(violation_of(found, shown, ()), is_example=True)
         if violation.name == "legal_calls_succeed":
