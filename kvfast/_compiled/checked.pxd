@@ -8,6 +8,7 @@ from kvfast._compiled.request cimport FastRequest
 cdef class Checked(Core):
     @cython.locals(count="long long")
     cdef long long counted(self, str field, object value) except -1
+    cdef int check_flag(self, str field, object value) except -1
     cdef FastRequest own(self, object request)
     @cython.locals(theirs=Hasher)
     cdef bint can_use_hashes(self, FastRequest request) except -1

@@ -46,7 +46,7 @@ cdef class Core:
     cdef int forget_row(self, FastRequest request) except -2
     cdef int count_look_up(self, FastRequest request, long long tokens) except -1
     @cython.locals(total="long long", main="long long", slots="long long", is_running=bint, free="long long", whole="long long", at="long long", needed="long long")
-    cdef bint place(self, int row, FastRequest request, long long new, long long lookahead, long long local, long long external, long long skip_at, long long encoder, bint has_hits, bint whole_must_fit, long long reserved, long long watermark) except -1
+    cdef int place(self, int row, FastRequest request, long long new, long long lookahead, long long local, long long external, long long skip_at, long long encoder, bint has_hits, bint whole_must_fit, long long reserved, long long watermark) except -2
     @cython.locals(total="long long", g=int)
     cdef object new_blocks(self, int row)
     @cython.locals(at="long long", n="long long", start="long long", view="int[::1]", i="long long")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from kvspec._check import COUNT_MAX, int_at_least, is_int
+from kvspec._check import COUNT_MAX, boolean, int_at_least, is_int
 from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import InvalidArgumentError, StaleHitError, UnknownBlockError
 from kvspec.request import Request, RequestStatus
@@ -32,6 +32,11 @@ class Checked(Core):
                 return count
         int_at_least(field, value, 0, error=InvalidArgumentError)
         return value.__index__()  # type: ignore[attr-defined, no-any-return]  # an int subclass
+
+    def check_flag(self, field: str, value: object) -> None:
+        """The value is True or False."""
+        if type(value) is not bool:
+            boolean(field, value, error=InvalidArgumentError)
 
     def own(self, request: Request) -> FastRequest:
         """The request, if this implementation made it, with hashes that this manager can use."""

@@ -157,8 +157,8 @@ class Core:
         whole_must_fit: bool,
         reserved: int,
         watermark: int,
-    ) -> bool:
-        """Give the request its slots; False where there is no room (KV-MGR-4 … KV-MGR-9)."""
+    ) -> int:
+        """Give the request its slots: its row, or -1 where there is no room (KV-MGR-4 …)."""
         total = min(local + external, self.max_len)
         main = total + new
         slots = min(main + lookahead, self.max_len)
@@ -171,19 +171,19 @@ class Core:
             at = min(skip_at, self.max_len)
             self.allocator.ask_for(whole, whole, local, external, at, encoder)
             if self.allocator.num_needed(row, True) + watermark > free:
-                return False
+                return -1
         self.allocator.remove_skipped(row, min(total, skip_at))  # KV-MGR-6
         self.allocator.ask_for(slots, main, local, external, skip_at, encoder)
         needed = self.allocator.num_needed(row, False)
         if needed + watermark > self.pool.queue.num_free - reserved:  # KV-MGR-7
-            return False
+            return -1
         if row < 0:
             row = self.tables.take_row()
             self.rows[request.request_id] = row
         if (has_hits or external > 0) and not is_running:
             self.allocator.take_hits(row)
         self.allocator.take_new(row)
-        return True
+        return row
 
     def new_blocks(self, row: int) -> KVCacheBlocks:
         """What the last allocation appended to the lists of the row."""

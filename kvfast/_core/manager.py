@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvfast.events import as_events
-from kvspec._check import boolean, int_at_least, is_int
+from kvspec._check import int_at_least, is_int
 from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.errors import (
     BlockReleaseError,
@@ -18,6 +18,7 @@ from kvspec.snapshot import Snapshot
 from kvspec.stats import PrefixCacheStats, ResidencySample
 
 from .checked import Checked
+from .request import FastRequest
 from .state import StateView
 
 
@@ -76,46 +77,64 @@ class FastManager(Checked):
         has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
         """Room for tokens about to be computed, or None (KV-MGR-3 … KV-MGR-10)."""
-        mine = self.own(request)
-        if type(delay_cache_blocks) is not bool:
-            boolean("delay_cache_blocks", delay_cache_blocks, error=InvalidArgumentError)
-        if type(full_sequence_must_fit) is not bool:
-            boolean("full_sequence_must_fit", full_sequence_must_fit, error=InvalidArgumentError)
-        if type(has_scheduled_reqs) is not bool:
-            boolean("has_scheduled_reqs", has_scheduled_reqs, error=InvalidArgumentError)
-        new = self.counted("num_new_tokens", num_new_tokens)
-        new_computed = self.counted("num_new_computed_tokens", num_new_computed_tokens)
-        lookahead = self.counted("num_lookahead_tokens", num_lookahead_tokens)
-        external = self.counted("num_external_computed_tokens", num_external_computed_tokens)
-        encoder = self.counted("num_encoder_tokens", num_encoder_tokens)
-        reserved = self.counted("reserved_blocks", reserved_blocks)
+        self.check_flag("delay_cache_blocks", delay_cache_blocks)
+        self.check_flag("full_sequence_must_fit", full_sequence_must_fit)
+        self.check_flag("has_scheduled_reqs", has_scheduled_reqs)
+        return self.grant(
+            self.own(request),
+            new_computed_blocks,
+            self.counted("num_new_tokens", num_new_tokens),
+            self.counted("num_new_computed_tokens", num_new_computed_tokens),
+            self.counted("num_lookahead_tokens", num_lookahead_tokens),
+            self.counted("num_external_computed_tokens", num_external_computed_tokens),
+            self.counted("num_encoder_tokens", num_encoder_tokens),
+            self.counted("reserved_blocks", reserved_blocks),
+            self.enable_caching and not delay_cache_blocks,
+            full_sequence_must_fit,
+            has_scheduled_reqs,
+        )
+
+    def grant(
+        self,
+        request: FastRequest,
+        blocks: KVCacheBlocks | None,
+        new: int,
+        new_computed: int,
+        lookahead: int,
+        external: int,
+        encoder: int,
+        reserved: int,
+        caches: bool,
+        whole_must_fit: bool,
+        is_beside_others: bool,
+    ) -> KVCacheBlocks | None:
+        """`allocate_slots` with C types: the rest of the checks, then the allocation."""
         if new == 0 and external == 0:  # KV-MGR-3
             raise InvalidArgumentError("num_new_tokens", 0, "at least 1 without external tokens")
-        self.check_scheduling(mine)
-        computed = self.counted("request.num_computed_tokens", mine.num_computed_tokens)
-        row = self.row_of(mine)
+        self.check_scheduling(request)
+        computed = self.counted("request.num_computed_tokens", request.num_computed_tokens)
+        row = self.row_of(request)
         self.check_has_slots(row, computed)
-        num_hits = self.offer(new_computed_blocks)
-        skip_at = computed + new_computed + external
+        num_hits = self.offer(blocks)
+        local = computed + new_computed
+        skip_at = local + external
         if external > 0:
             # After a load the last token is computed again: its window must stay.
-            skip_at = min(skip_at, mine.num_tokens - 1)
+            skip_at = min(skip_at, request.num_tokens - 1)
         if row >= 0:
             self.check_continues(row, num_hits, new_computed, external)
         if num_hits or new_computed:
-            self.check_hits(mine, new_computed, skip_at)
-        watermark = self.watermark_for(mine) if has_scheduled_reqs else 0
-        local = computed + new_computed
-        if not self.place(
-            row, mine, new, lookahead, local, external, skip_at, encoder, num_hits > 0,
-            full_sequence_must_fit, reserved, watermark,
-        ):  # fmt: skip
+            self.check_hits(request, new_computed, skip_at)
+        watermark = self.watermark_for(request) if is_beside_others else 0
+        row = self.place(
+            row, request, new, lookahead, local, external, skip_at, encoder, num_hits > 0,
+            whole_must_fit, reserved, watermark,
+        )  # fmt: skip
+        if row < 0:
             return None
-        row = self.row_of(mine)
-        if self.enable_caching and not delay_cache_blocks:  # KV-MGR-10
-            total = min(local + external, self.max_len)
-            verified = min(total + new, mine.num_tokens)
-            self.allocator.cache(row, mine, min(verified, self.max_len))
+        if caches:  # KV-MGR-10
+            verified = min(min(local + external, self.max_len) + new, request.num_tokens)
+            self.allocator.cache(row, request, min(verified, self.max_len))
         return self.new_blocks(row)
 
     def get_num_blocks_to_allocate(
@@ -133,7 +152,7 @@ class FastManager(Checked):
         computed = self.counted("total_computed_tokens", total_computed_tokens)
         main = self.counted("num_tokens_main_model", num_tokens_main_model)
         encoder = self.counted("num_encoder_tokens", num_encoder_tokens)
-        boolean("apply_admission_cap", apply_admission_cap, error=InvalidArgumentError)
+        self.check_flag("apply_admission_cap", apply_admission_cap)
         row = self.row_of(self.own(request))
         self.lookup.clear()
         self.allocator.ask_for(tokens, main, computed, 0, computed, encoder)
