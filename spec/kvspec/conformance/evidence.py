@@ -96,7 +96,7 @@ def _record(violation: Violation, implementation: Implementation, path: Path) ->
     except FormatError as error:
         path.unlink(missing_ok=True)
         return f"records cannot hold it ({error})"
-    except Exception as error:  # whatever an implementation raises outside of records
+    except (Exception, SystemExit) as error:  # whatever an implementation raises outside of records
         path.unlink(missing_ok=True)
         return f"{implementation.capabilities.name} cannot be recorded: {error}"
     return ""
@@ -112,7 +112,7 @@ def _fails_at_the_end(path: Path, subject: Implementation) -> bool:
     """Whether the subject follows the record up to its last operation, and parts from it there."""
     try:
         result = replay_trace(path, subject)
-    except KVSpecError:
+    except (KVSpecError, SystemExit):  # a subject may quit
         return False
     lines = path.read_bytes().count(b"\n")
     # The header is line 1, the footer the last; between them stand the operations.
