@@ -19,6 +19,13 @@ from kvspec.specs import LayerSpec
 from tests.mutants.make import classes_in, patched
 
 
+class FullForgetsTheBeginning(FullAttentionGroup):
+    """KV-FULL-1: what lies eight blocks back is released."""
+
+    def num_skipped_tokens(self, num_computed_tokens: int) -> int:
+        return max(0, num_computed_tokens - 8 * self.block_size)
+
+
 class FullKeepsTheEagleBlock(FullAttentionGroup):
     """KV-FULL-3: nothing is dropped."""
 

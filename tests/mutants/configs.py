@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from kvref import config_checks, manager
+from kvref import config_checks, hybrid, manager
 from kvref.config_checks import checked
-from kvspec.config import ManagerConfig
+from kvref.groups.base import Group
+from kvref.hybrid import AttentionGroup
+from kvspec.config import ManagerConfig, SpecRegistry
 from kvspec.errors import ConfigError
 from kvspec.specs import LayerSpec
 from tests.mutants.make import patched
@@ -117,6 +119,22 @@ def refused_for_another_field(config: ManagerConfig) -> Checked:
         raise ConfigError("config", config, "one that can be served") from error
 
 
+def registry_is_ignored(config: ManagerConfig) -> Checked:
+    """KV-CFG-9: a spec from outside the contract is not managed as what the registry says."""
+    return checked(replace(config, registry=SpecRegistry()))
+
+
+def all_full_attention_is_equal(groups: Sequence[Group]) -> list[AttentionGroup]:
+    """KV-CFG-1, KV-COORD-4: full-attention groups of one block size share a specification."""
+    made = right_attention_groups(groups)
+    first = made[0]
+    for other in [attention for attention in made[1:] if attention.is_full]:
+        if first.is_full and other.block_size == first.block_size:
+            first.members.extend(other.members)
+            made.remove(other)
+    return made
+
+
 def _unless(config: ManagerConfig, field: str) -> Checked:
     """The configuration, also if it would be refused for this field."""
     specs: Sequence[LayerSpec] = [config.registry.resolve(g.spec) for g in config.kv_cache.groups]
@@ -128,6 +146,7 @@ def _unless(config: ManagerConfig, field: str) -> Checked:
         return _with_block_sizes(config, list(specs)), list(specs)
 
 
+right_attention_groups = hybrid.attention_groups_of
 _with_block_sizes = config_checks._with_block_sizes
 _SIZES = (config_checks, "_with_block_sizes")
 _CHECKED = (manager, "checked")
@@ -143,6 +162,8 @@ MUTANTS = (
     patched(retention_of_nothing, (config_checks, "_check_retention_has_an_effect")),
     patched(unaligned_retention, (config_checks, "_check_retention_value")),
     patched(any_chunks, (config_checks, "_check_chunks")),
+    patched(registry_is_ignored, _CHECKED),
+    patched(all_full_attention_is_equal, (hybrid, "attention_groups_of")),
     patched(cached_encoders, _CHECKED),
     patched(equal_specs, _CHECKED),
     patched(caching_without_groups, _CHECKED),

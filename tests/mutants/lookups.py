@@ -7,7 +7,7 @@ from typing import Any
 
 from kvref.arguments import own_request
 from kvref.manager import ReferenceManager
-from kvspec.blocks import PrefixHit
+from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.request import Request, RequestStatus
 from kvspec.stats import PrefixCacheStats
 from tests.mutants.make import classes_in
@@ -85,6 +85,27 @@ class CountsWithoutCaching(ReferenceManager):
         if not self.config.enable_caching and self.config.log_stats:
             self.lookups.record(own.num_tokens, 0, own.num_preemptions > 0)
         return super().get_computed_blocks(request)
+
+
+class PreemptedStartAnew(ReferenceManager):
+    """KV-MGR-17: a preempted request computes everything again."""
+
+    def get_computed_blocks(self, request: Request) -> PrefixHit:
+        hit = super().get_computed_blocks(request)
+        if request.num_preemptions == 0:
+            return hit
+        return PrefixHit(KVCacheBlocks.empty(len(self.groups)), 0)
+
+
+class OneGroupIsAlignedTwice(ReferenceManager):
+    """KV-COORD-2: hits of a single group end on every second block."""
+
+    def get_computed_blocks(self, request: Request) -> PrefixHit:
+        hit = super().get_computed_blocks(request)
+        if len(self.groups) != 1 or hit.hit_length_tokens // self.groups[0].block_size % 2 == 0:
+            return hit
+        shorter = hit.hit_length_tokens - self.groups[0].block_size
+        return PrefixHit(KVCacheBlocks((hit.blocks.groups[0][:-1],)), shorter)
 
 
 class PreemptedByStatus(ReferenceManager):

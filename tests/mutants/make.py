@@ -1,6 +1,6 @@
 """How a mutant is made: the reference with one part exchanged, and nothing else.
 
-A part is a class or a function with a docstring `KV-RULE-1, KV-RULE-2: what is wrong.`
+A part is a class or a function whose docstring begins with the rules it breaks and a colon.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def with_mixin(broken: type[Coordinator]) -> Callable[..., Coordinator]:
 
 
 def head_of(thing: Any) -> tuple[tuple[str, ...], str]:
-    """Rules and description of a docstring `KV-RULE-1, KV-RULE-2: what is wrong.`"""
+    """The rules that a docstring begins with, and what follows their colon."""
     text = " ".join((thing.__doc__ or "").split())
     found = HEAD.match(text)
     if found is None:

@@ -60,7 +60,7 @@ RULES_OF_PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 RULES_OF_MISTAKES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "forgets the null block": ("KV-PLAN-9",),
+        "forgets the null block": ("KV-PLAN-9", "KV-PLAN-20", "KV-LIVE-3"),
         "forgets the blocks set aside for sinks": ("KV-PLAN-9", "KV-FULL-8"),
         "forgets that a window may start inside a block": ("KV-PLAN-8",),
         "counts one block for every running state": ("KV-PLAN-9",),
