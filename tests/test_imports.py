@@ -25,7 +25,7 @@ ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
     # An adapter names the project that it adapts, in its factory.
     ("kvspec.adapters.vllm", frozenset({"kvspec", "vllm"})),
     ("kvref", frozenset({"kvspec", "kvref", "cbor2", "xxhash"})),
-    ("kvfast", frozenset({"kvspec", "kvfast", "cbor2", "torch"})),
+    ("kvfast", frozenset({"kvspec", "kvfast", "cbor2", "torch", "xxhash"})),
     ("kvfast.device", frozenset({"kvspec", "kvfast", "torch", "triton"})),
 )
 
