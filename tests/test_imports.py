@@ -24,6 +24,7 @@ ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
     ("kvspec.pytest_plugin", frozenset({"kvspec", "pytest"})),
     # An adapter names the project that it adapts, in its factory.
     ("kvspec.adapters.vllm", frozenset({"kvspec", "vllm"})),
+    ("kvspec.adapters.sglang", frozenset({"kvspec", "sglang"})),
     ("kvref", frozenset({"kvspec", "kvref", "cbor2", "xxhash"})),
     ("kvfast", frozenset({"kvspec", "kvfast", "cbor2", "torch", "xxhash"})),
     ("kvfast.device", frozenset({"kvspec", "kvfast", "torch", "triton"})),

@@ -31,9 +31,9 @@ def packages_in(requirements: list[str]) -> set[str]:
 
 def imported_by_the_packages() -> set[str]:
     roots = {found.root for _, path in package_modules() for found in imports(tree(path))}
-    # Triton comes with torch. vLLM is what an adapter finds on the path, never a dependency; pytest
-    # is what imports the plugin.
-    elsewhere = {"triton", "vllm", "pytest"}
+    # Triton comes with torch. vLLM and SGLang are what an adapter finds on the path, never a
+    # dependency; pytest is what imports the plugin.
+    elsewhere = {"triton", "vllm", "sglang", "pytest"}
     return roots - sys.stdlib_module_names - {name for name, _ in PACKAGES} - elsewhere
 
 
