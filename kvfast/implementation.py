@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kvfast import _build
 from kvfast.configuration import KIND_OF_TYPE, plan_of
 from kvfast.hit_rate import HitRateWindow
-from kvspec.audit import AuditedManager, audited
+from kvspec.audit import AuditedManager, audited, unwrapped
 from kvspec.config import HASH_FUNCTIONS, ManagerConfig
 from kvspec.errors import InvalidArgumentError, InvariantViolation
 from kvspec.interface import Capabilities, Feature, KVCacheManager
@@ -105,7 +105,7 @@ class FastImplementation:
 
     def _own(self, manager: KVCacheManager) -> FastManager:
         """The manager inside, if this implementation made it."""
-        inner = manager.inner if isinstance(manager, AuditedManager) else manager
+        inner = unwrapped(manager)
         if not isinstance(inner, self._managers.FastManager):
             raise InvalidArgumentError("manager", manager, "made by this implementation's create")
         found: FastManager = inner

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from kvspec._json import Where
+from kvspec.audit import unwrapped
 from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
 from kvspec.errors import FormatError, InvalidArgumentError, UnknownBlockError
@@ -253,7 +254,8 @@ def sent_ids(field: str, ids: Sequence[int]) -> list[Any]:
 
 
 def manager_handle(manager: KVCacheManager) -> RemoteManager:
-    """The manager, if it lives in a child process."""
-    if not isinstance(manager, RemoteManager):
+    """The manager, if it lives in a child process; without a monitor around it."""
+    inner = unwrapped(manager)
+    if not isinstance(inner, RemoteManager):
         raise InvalidArgumentError("manager", manager, "made by this implementation's create")
-    return manager
+    return inner
