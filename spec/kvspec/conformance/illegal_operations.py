@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kvspec.blocks import NULL_BLOCK
 from kvspec.interface import Feature
+from kvspec.safety.content_check import first_token_read
 
 if TYPE_CHECKING:
     from kvspec.conformance.runner import Runner, Tracked
@@ -53,6 +55,14 @@ def _uncached_hit(runner: Runner, request: Tracked) -> dict[str, Any] | None:
     return _hit_of(runner, request, free[0])
 
 
+def _null_hit(runner: Runner, request: Tracked) -> dict[str, Any] | None:
+    """Legal where nothing of the block is read any more: with a window of 1, say."""
+    size = runner.config.scheduler_block_size_tokens or 1
+    if any(first_token_read(spec, size) >= size for spec in runner.config.managed_specs):
+        return None
+    return _hit_of(runner, request, NULL_BLOCK)
+
+
 def _hit_tokens_alone(runner: Runner, request: Tracked) -> dict[str, Any]:
     size = runner.config.scheduler_block_size_tokens or 1
     return allocation(request, 1, num_new_computed_tokens=size)
@@ -96,7 +106,7 @@ ILLEGAL_OPERATIONS: tuple[IllegalOperation, ...] = (
         feature=Feature.DRAFTING,
     ),
     IllegalOperation("a hit that is not cached", "KV-MGR-8", "allocate_slots", _uncached_hit),
-    IllegalOperation("null as a hit", "KV-MGR-8", "allocate_slots", lambda u, r: _hit_of(u, r, 0)),
+    IllegalOperation("null as a hit", "KV-MGR-8", "allocate_slots", _null_hit),
     IllegalOperation(
         "a hit outside the pool",
         "KV-ERR-3",
