@@ -16,14 +16,14 @@ compiled: bool  # whether the compiled build of the core can be loaded; answered
 
 def implementation() -> Implementation:
     """kvfast in the best build there is; the entry point of `kvspec.implementations`."""
-    from kvfast.implementation import FastImplementation
+    from kvfast._implementation import FastImplementation
 
     return FastImplementation()
 
 
 def uncompiled() -> Implementation:
     """kvfast in plain Python, slow: for debuggers, coverage and proofs."""
-    from kvfast.implementation import FastImplementation
+    from kvfast._implementation import FastImplementation
 
     return FastImplementation("uncompiled")
 

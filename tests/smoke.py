@@ -61,7 +61,6 @@ CALLS = (
         "operations, redacted",
         writes=("redacted.jsonl",),
     ),
-    Call(("golden", "redacted.jsonl", "--impl", "kvref"), "1 passed"),
     Call(("serve", "kvref"), ""),
     Call(("shrink", "life_of_blocks", "--impl", "kvref"), "nothing to shrink", exit_code=1),
     Call(("serve", "nowhere"), "unknown implementation 'nowhere'", exit_code=2),

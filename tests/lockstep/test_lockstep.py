@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 import kvref
-from kvfast.implementation import FastImplementation
+from kvfast._implementation import FastImplementation
 from kvspec.config import ManagerConfig
 from kvspec.conformance.checks import CompareCheck, EventCheck
 from kvspec.conformance.performing import perform

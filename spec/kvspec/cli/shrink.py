@@ -64,7 +64,7 @@ def command(
     profile: str,
     json_path: Path | None,
 ) -> int:
-    """Make a record smaller that an implementation fails, so that it still fails it.
+    """Make a record smaller that an implementation fails.
 
     Operations after the failing one go first; then requests, calls, tokens, options and blocks, as
     long as the implementation fails the last operation in the same way: at the same kind of call,

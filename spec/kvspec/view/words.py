@@ -22,6 +22,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "free_blocks": "Releases blocks that were popped before.",
         "remove_skipped_blocks": "Releases blocks that no later token can attend to.",
         "cache_blocks": "Gives full blocks their keys, so that later look-ups find them.",
+        "cache_partial_block": "Gives a block a further key, for a boundary inside it.",
         "evict_blocks": "Makes the cache forget these blocks.",
         "reset_prefix_cache": "Makes the cache forget everything.",
         "get_num_common_prefix_blocks": "Asks how many blocks all running requests share.",
