@@ -31,6 +31,7 @@ CALLS = (
     Call(("--help",), "Commands:"),
     Call(("--version",), "kvspec "),
     Call(("no-such-command",), "kvspec: error: ", exit_code=2),
+    Call(("bench", "--impl", "kvref", "--quick"), "decode step, ns per request"),
     Call(("check", "kvref", "--budget", "directed"), "kvref conforms at level identity"),
     Call(("doctor",), "implementation kvref"),
     Call(("doctor", "--json"), '"implementations"'),

@@ -25,6 +25,7 @@ class Entry:
 
 
 COMMANDS: tuple[Entry, ...] = (
+    Entry("bench", "Measure how fast implementations are, phase by phase, side by side."),
     Entry("check", "Show which rules an implementation breaks, with the smallest example of each."),
     Entry("doctor", "Show what is installed, what is missing, and how to get it."),
     Entry("golden", "Replay records against an implementation and show every difference."),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kvspec.adapters.vllm.bench import native_calls
 from kvspec.adapters.vllm.errors import NAME
 from kvspec.adapters.vllm.library import Library
 from kvspec.adapters.vllm.manager import VLLMManager
 from kvspec.adapters.vllm.specs import HASH_FUNCTIONS, SPEC_TYPES
 from kvspec.audit import audited, unwrapped
+from kvspec.bench.calls import Calls
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
@@ -104,6 +106,10 @@ class VLLMImplementation:
     def planner(self) -> Planner | None:
         """Not offered."""
         return None
+
+    def bench_calls(self, manager: KVCacheManager) -> Calls:
+        """vLLM's own calls, which `kvspec bench` times in place of this adapter's."""
+        return native_calls(_inner(manager))
 
     def clone(self, manager: KVCacheManager) -> KVCacheManager:
         """Not offered."""

@@ -47,7 +47,7 @@ class VLLMManager:
                 VLLM_PREFIX_CACHE_RETENTION_INTERVAL=retention,
             ),
         ):
-            self._hasher = library.utils.get_request_block_hasher(
+            self.block_hasher = library.utils.get_request_block_hasher(
                 self.config.hash_block_size_tokens, library.hash_function(config.hash_function)
             )
             self._none_hash = library.make_none_hash(config.hash_function, config.hash_seed)
@@ -86,7 +86,7 @@ class VLLMManager:
     def make_request(self, request: RequestInput) -> VLLMRequest:
         """vLLM's request, hashed with this manager's function and first parent."""
         with typed_errors("make_request"), self.library.parent_hash(self._none_hash):
-            hasher = self._hasher if self.config.enable_caching else None
+            hasher = self.block_hasher if self.config.enable_caching else None
             return make_request(self.library, request, hasher)
 
     def append_tokens(self, request: Request, token_ids: list[int]) -> None:

@@ -1,0 +1,85 @@
+"""The calls that are timed, and what reads their answers outside the timed part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from kvspec.interface import Implementation, KVCacheManager
+from kvspec.request import RequestInput
+
+HOOK = "bench_calls"
+"""An implementation that translates for another project has a method of this name, from a manager
+to `Calls` that leave the translation out. Without it `contract_calls` are timed."""
+
+
+@dataclass(frozen=True)
+class Calls:
+    """One manager's calls. Requests, hits and answers may be of any type, which only it reads.
+
+    Timed: `make_request(input)`, `append_tokens(request, token_ids)`, `look_up(request)`,
+    `allocate(request, num_new_tokens)`, `allocate_with_hit(request, num_new_tokens, hit)`,
+    `free(request)`. Requests have a settable `num_computed_tokens`.
+
+    Never timed: `make_input(request_id, token_ids)`, `read_hashes(request)`, `read_hit(hit)`
+    (length in tokens and ids), `read_blocks(answer)` (ids of the only group, None for a refusal),
+    `num_free_blocks()`, and `around()`, entered before the timed part and left after it.
+
+    `includes`: in one line, what is in the times.
+    """
+
+    make_request: Callable[[Any], Any]
+    append_tokens: Callable[[Any, list[int]], Any]
+    look_up: Callable[[Any], Any]
+    allocate: Callable[[Any, int], Any]
+    allocate_with_hit: Callable[[Any, int, Any], Any]
+    free: Callable[[Any], Any]
+    make_input: Callable[[str, list[int]], Any]
+    read_hashes: Callable[[Any], list[bytes]]
+    read_hit: Callable[[Any], tuple[int, list[int]]]
+    read_blocks: Callable[[Any], list[int] | None]
+    num_free_blocks: Callable[[], int]
+    includes: str
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+
+def calls_of(implementation: Implementation, manager: KVCacheManager) -> Calls:
+    """The calls that the implementation offers for timing, or those of the contract."""
+    hook = getattr(implementation, HOOK, None)
+    calls: Calls = hook(manager) if hook is not None else contract_calls(implementation, manager)
+    return calls
+
+
+def contract_calls(implementation: Implementation, manager: KVCacheManager) -> Calls:
+    """The calls of `kvspec.interface`, bound methods wherever the arguments allow it."""
+
+    def make_request(given: RequestInput) -> Any:
+        return implementation.make_request(manager, given)
+
+    def append_tokens(request: Any, token_ids: list[int]) -> None:
+        implementation.append_tokens(manager, request, token_ids)
+
+    def allocate_with_hit(request: Any, num_new_tokens: int, hit: Any) -> Any:
+        return manager.allocate_slots(
+            request,
+            num_new_tokens,
+            num_new_computed_tokens=hit.hit_length_tokens,
+            new_computed_blocks=hit.blocks,
+        )
+
+    return Calls(
+        make_request=make_request,
+        append_tokens=append_tokens,
+        look_up=manager.get_computed_blocks,
+        allocate=manager.allocate_slots,
+        allocate_with_hit=allocate_with_hit,
+        free=manager.free,
+        make_input=RequestInput,
+        read_hashes=lambda request: list(request.block_hashes),
+        read_hit=lambda hit: (hit.hit_length_tokens, hit.blocks.to_lists()[0]),
+        read_blocks=lambda blocks: None if blocks is None else blocks.to_lists()[0],
+        num_free_blocks=lambda: manager.num_free_blocks,
+        includes="calls of the contract's interface, its checks of arguments included",
+    )

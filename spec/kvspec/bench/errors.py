@@ -1,0 +1,27 @@
+"""What ends a comparison: managers that did not do the same work."""
+
+from __future__ import annotations
+
+from kvspec.errors import KVSpecError
+
+
+class UnequalWorkError(KVSpecError):
+    """Two managers answered differently, or not as the case demands: their times say nothing.
+
+    `phase` and `case` say where, `first` and `other` name the two, `expected` and `got` are the
+    first answers that differ.
+    """
+
+    def __init__(
+        self, phase: str, case: str, first: str, other: str, expected: object, got: object
+    ) -> None:
+        super().__init__(
+            f"{phase}, {case}: {other} answers {got!r} where {first} has {expected!r};"
+            " times of unequal work are not compared (kvspec check shows which rules are broken)"
+        )
+        self.phase = phase
+        self.case = case
+        self.first = first
+        self.other = other
+        self.expected = expected
+        self.got = got

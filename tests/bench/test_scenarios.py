@@ -1,0 +1,100 @@
+"""The state in which a round finds the pool, and what the shipped plans are made of."""
+
+from __future__ import annotations
+
+import pytest
+
+import kvref
+from kvspec.bench.calls import contract_calls
+from kvspec.bench.cases import BLOCK_SIZE_TOKENS, DecodeCase, Plan, config_of, full_plan, quick_plan
+from kvspec.bench.scenarios import Demands, PromptScenario, Timed, Tokens
+from tests.bench.toy import COLD, SMALL
+
+PLANS = (pytest.param(full_plan(), id="full"), pytest.param(quick_plan(), id="quick"))
+
+
+class Untimed:
+    """Does the work and keeps the answers, by phase."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, list[object]] = {}
+
+    @property
+    def timed(self) -> Timed:
+        """What a round is given."""
+
+        def do(phase, units, work, read):  # type: ignore[no-untyped-def]  # as Timed has them
+            result = work()
+            self.answers[phase] = list(read(result))
+            return result
+
+        return do
+
+
+def test_a_cold_pool_is_full_of_cached_blocks_in_no_order() -> None:
+    implementation = kvref.implementation()
+    manager = implementation.create(config_of(COLD), check_invariants=True)
+    PromptScenario("kvref", contract_calls(implementation, manager), COLD, 3).prepare()
+    state = manager.snapshot()
+    assert manager.num_free_blocks == COLD.num_blocks - 1
+    assert all(state.block_keys[1:])
+    pairs = zip(state.free_queue, state.free_queue[1:], strict=False)
+    in_order = [left for left, right in pairs if right == left - 1]
+    assert len(in_order) < COLD.num_blocks - 1 - COLD.num_blocks // 16
+
+
+def test_cold_rounds_ask_for_other_prompts_and_hot_ones_for_the_same() -> None:
+    implementation = kvref.implementation()
+    for case, repeats in ((COLD, False), (SMALL, True)):
+        manager = implementation.create(config_of(case), check_invariants=True)
+        scenario = PromptScenario("kvref", contract_calls(implementation, manager), case, 3)
+        scenario.prepare()
+        hits = []
+        for _ in range(3):
+            round_answers = Untimed()
+            scenario.run_round(round_answers.timed)
+            hits.append(round_answers.answers["look up"])
+        assert (hits[0] == hits[1] == hits[2]) is repeats
+        assert (len({str(hit) for each in hits for hit in each}) == 2) is repeats
+
+
+def test_tokens_are_the_same_for_every_manager() -> None:
+    first, second = Tokens("case"), Tokens("case")
+    assert first.take(100) == second.take(100)
+    assert first.take(10) == second.take(10)
+    assert first.take(100) != Tokens("other case").take(100)
+    assert all(0 <= token < 2**16 for token in first.take(1000))
+
+
+def test_demands_that_are_met_are_silent() -> None:
+    demands = Demands("kvref", "case")
+    demands.hits([32, 32], 32)
+    demands.room("free", [[1], []])
+
+
+def test_the_full_plan_covers_lengths_hits_pools_and_running_requests() -> None:
+    cases = full_plan().cases
+    hot = [each for each in cases if not isinstance(each, DecodeCase) and not each.cold]
+    assert {(each.prompt_tokens, each.hit_percent) for each in hot} == {
+        (tokens, percent) for tokens in (512, 8192, 131072) for percent in (0, 50, 97)
+    }
+    cold = [each for each in cases if not isinstance(each, DecodeCase) and each.cold]
+    assert [each.num_blocks for each in cold] == [2**10, 2**14, 2**17, 2**20]
+    running = [each.num_requests for each in cases if isinstance(each, DecodeCase)]
+    assert running == [1, 16, 256, 1024]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_case_has_room_for_all_its_rounds(plan: Plan) -> None:
+    for case in plan.cases:
+        tokens = case.prompt_tokens
+        if isinstance(case, DecodeCase):
+            tokens += (plan.num_rounds + 1) * BLOCK_SIZE_TOKENS
+            assert config_of(case).max_model_len_tokens >= tokens
+        assert case.num_requests * -(-tokens // BLOCK_SIZE_TOKENS) < case.num_blocks
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_no_case_is_there_twice(plan: Plan) -> None:
+    """Its label says which it is."""
+    assert len({case.label for case in plan.cases}) == len(plan.cases)
