@@ -150,3 +150,12 @@ def test_the_collector_is_off_in_every_call_and_on_again_afterwards() -> None:
 
 def test_what_the_times_include_is_said_by_the_implementation() -> None:
     assert measured(1).includes == {"1": "ticks"}
+
+
+def test_an_allocation_takes_a_hit_that_is_still_valid() -> None:
+    """It is looked up just before: other requests allocate after the look-ups that are timed."""
+    clock, heard = FakeClock(), list[str]()
+    toy = Toy(clock, on_call=heard.append)
+    measure(Plan((SMALL,), 2), [Subject("toy", toy)], clock=clock)
+    before = {heard[at - 1] for at, name in enumerate(heard) if name == "allocate_with_hit"}
+    assert before == {"look_up"}

@@ -2,7 +2,7 @@
 
 Prompts, round by round: hash, look up, allocate (which caches, too), free. Decoding, step by step:
 append (which hashes what it completes), allocate. Everything between is not timed: tokens, inputs,
-`num_computed_tokens`, reading the answers.
+`num_computed_tokens`, reading the answers, and the look-up just before an allocation.
 """
 
 from __future__ import annotations
@@ -123,7 +123,6 @@ class PromptScenario:
         """One round."""
         calls, case = self.calls, self.case
         make, look_up, free = calls.make_request, calls.look_up, calls.free
-        allocate = calls.allocate_with_hit
         given = [self._input(tokens) for tokens in self._prompts()]
         blocks = case.num_requests * case.prompt_blocks
         requests = timed(
@@ -139,21 +138,27 @@ class PromptScenario:
             lambda found: [calls.read_hit(hit) for hit in found],
         )
         self.demands.hits([calls.read_hit(hit)[0] for hit in hits], case.hit_tokens)
-        new_tokens = case.prompt_tokens - case.hit_tokens
-        pairs = list(zip(requests, hits, strict=True))
-        allocated = timed(
-            ALLOCATE,
-            blocks,
-            lambda: [allocate(request, new_tokens, hit) for request, hit in pairs],
-            lambda answers: [calls.read_blocks(answer) for answer in answers],
-        )
-        self.demands.room(ALLOCATE, allocated)
+        for request in requests:
+            self._allocate(timed, request)
         timed(
             FREE,
             blocks,
             lambda: [free(request) for request in requests],
             lambda _: [calls.num_free_blocks()],
         )
+
+    def _allocate(self, timed: Timed, request: Any) -> None:
+        """One request; a hit is valid only until another request allocates."""
+        calls, case = self.calls, self.case
+        allocate, hit = calls.allocate_with_hit, calls.look_up(request)
+        new_tokens = case.prompt_tokens - case.hit_tokens
+        answer = timed(
+            ALLOCATE,
+            case.prompt_blocks,
+            lambda: allocate(request, new_tokens, hit),
+            lambda answer: [calls.read_blocks(answer)],
+        )
+        self.demands.room(ALLOCATE, [answer])
 
     def _prompts(self) -> list[list[int]]:
         """This round's prompts: a cached beginning each, and an end that was never seen."""

@@ -195,8 +195,8 @@ def _facts(report: Report) -> Iterator[str]:
         yield f"ratio: time of {report.baseline} / time of this one, same round; over 1 is faster"
     yield f"blocks of 16 tokens, {HASH_FUNCTION}; single calls, audits off; answers were equal"
     yield (
-        f"in every part that is timed: {report.measured.timer_ns:.0f} ns for clock and loop"
-        " (16 parts per round when decoding, else 1)"
+        f"in every part that is timed: {report.measured.timer_ns:.0f} ns for clock and loop;"
+        " a part is the phase in a round, in a step when decoding, of one prompt when allocating"
     )
     for subject in report.subjects:
         said = subject.implementation.capabilities
