@@ -6,6 +6,7 @@ from kvfast._compiled.request cimport FastRequest
 cdef int ENTRY_BITS
 cdef long long ENTRY_MASK
 cdef long long MIX_MASK
+cdef long long RUN_BLOCKS
 cdef long long GROUP_FACTOR
 
 
@@ -28,6 +29,8 @@ cdef class KeyMap:
     cdef long long mix(self, unsigned long long word, long long group) noexcept nogil
     @cython.locals(at="long long", mixed="long long", i="long long", slot="long long", entry=int)
     cdef int find(self, FastRequest request, long long number, int group) noexcept nogil
+    @cython.locals(per="long long", end="long long", i="long long", word="unsigned long long", number="long long", entry=int)
+    cdef long long find_run(self, FastRequest request, long long hashes_per_block, int group, long long first, long long limit, int[::1] out, long long base) noexcept nogil
     @cython.locals(at="long long", mine="long long", k=int)
     cdef bint carries(self, int entry, FastRequest request, long long number, int group) noexcept nogil
     cpdef bytes hash_of(self, int entry)

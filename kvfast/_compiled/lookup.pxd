@@ -25,7 +25,7 @@ cdef class Lookup:
     cdef void put_null(self, int a, long long end) noexcept nogil
     @cython.locals(g=int, limit="long long")
     cdef long long look_up(self, int a, FastRequest request, long long tokens, bint drop, long long per) noexcept nogil
-    @cython.locals(end="long long")
+    @cython.locals(m=int, g=int, per="long long", base="long long", end="long long")
     cdef long long run_from(self, int a, FastRequest request, long long first, long long limit) noexcept nogil
     @cython.locals(end="long long")
     cdef long long look_up_full(self, int a, FastRequest request, long long limit, bint drop, long long per) noexcept nogil

@@ -21,6 +21,7 @@ from .request import FastRequest
 ENTRY_BITS = 31
 ENTRY_MASK = (1 << 31) - 1
 MIX_MASK = (1 << 32) - 1
+RUN_BLOCKS = 32
 GROUP_FACTOR = 0x9E3779B1
 """Odd, so that groups with one hash land in different places."""
 
@@ -88,6 +89,38 @@ class KeyMap:
                 if self.carries(entry, request, number, group):
                     return entry
             i = (i + 1) & self.slot_mask
+
+    def find_run(
+        self,
+        request: FastRequest,
+        hashes_per_block: int,
+        group: int,
+        first: int,
+        limit: int,
+        out: memoryview[int],
+        base: int,
+    ) -> int:
+        """The end of the run of blocks first … limit - 1 that are found; entries to out[base + i].
+
+        For some blocks at a time first all home slots are read, then all hashes: a read of memory
+        takes long, and these do not wait for each other.
+        """
+        per = hashes_per_block
+        while first < limit:
+            end = min(first + RUN_BLOCKS, limit)
+            for i in range(first, end):
+                word = request.digest_words[((i + 1) * per - 1) * self.width]
+                out[base + i] = self.slots[self.mix(word, group) & self.slot_mask] & ENTRY_MASK
+            for i in range(first, end):
+                number = (i + 1) * per - 1
+                entry = out[base + i]
+                if entry == 0 or not self.carries(entry, request, number, group):
+                    entry = self.find(request, number, group)
+                    if entry == 0:
+                        return i
+                    out[base + i] = entry
+            first = end
+        return limit
 
     def carries(self, entry: int, request: FastRequest, number: int, group: int) -> bool:
         """Whether an entry has the key of hash `number` of the request in a group."""

@@ -75,6 +75,12 @@ class Lookup:
 
     def run_from(self, a: int, request: FastRequest, first: int, limit: int) -> int:
         """The end of the run of hits that begins at block `first`."""
+        m = self.shape.first_member[a]
+        if self.shape.first_member[a + 1] == m + 1 and not self.pool.has_partial:
+            g = self.shape.members[m]
+            per = self.shape.hashes_per_block[g]
+            base = g * self.stride
+            return self.pool.keys.find_run(request, per, g, first, limit, self.hits, base)
         end = first
         while end < limit and self.find_in_all(a, request, end):
             end += 1
