@@ -110,6 +110,8 @@ def _head(report: Report) -> Iterator[str]:
         f"seed {options.seed}",
         f"{report.seconds:,.0f} s",
     ]
+    if report.gave_up:
+        facts.append("gave up: too many programs hang")
     if report.interrupted:
         facts.append("interrupted")
     yield f'<p class="dim">{escape(" · ".join(facts))}</p></div>'

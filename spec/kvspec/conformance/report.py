@@ -67,6 +67,8 @@ def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
         yield f"never came up      {', '.join(report.missed)}"
     hidden = unobservable(report)
     yield from (f"cannot be checked  {rule}: {reason}" for rule, reason in hidden.items())
+    if report.gave_up:
+        yield "gave up            so many programs fail so slowly that the rest was not run"
     if report.interrupted:
         yield "interrupted        this is what was found until then"
     verdict = "conforms" if report.conforms else "does not conform"
@@ -137,6 +139,7 @@ def to_json(report: Report) -> dict[str, Any]:
         ],
         "rules": verdicts(report),
         "interrupted": report.interrupted,
+        "gave_up": report.gave_up,
         "directed": report.directed,
         "random": report.random,
         "unseen": list(report.unseen),

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from typing import Any
 
+from kvspec.conformance import watchdog
 from kvspec.conformance.coverage import exercised
 from kvspec.conformance.examples import EXAMPLES, Example, example_violation, find_example
 from kvspec.conformance.examples.bench import LeftOut
@@ -24,6 +25,7 @@ from kvspec.conformance.situations import missed
 from kvspec.conformance.state import State
 from kvspec.conformance.steps import Program
 from kvspec.conformance.verdicts import Level, Violation, first_violation
+from kvspec.conformance.watchdog import OutOfPatienceError
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.interface import Feature, Implementation
 from kvspec.policy import Policy
@@ -37,6 +39,9 @@ ENDLESS = 1e9
 
 UNSEEN = ("the order of the free queue", "cached keys and counts", "events against keys")
 """What nobody sees of a subject without Feature.SNAPSHOT."""
+
+SLOW_SECONDS = 2.0
+"""A failing program that takes longer hangs somewhere; others take milliseconds."""
 
 PLANS = 20
 """Random models to plan for, beside each batch of random programs."""
@@ -87,7 +92,7 @@ class Report:
     run. `left_out`: directed programs that need what the subject does not have, and what that is.
     `unseen`: what could not be checked for lack of a snapshot. `situations`: how often each came
     up; `missed`: never. `exercised`: rules that something was about which came to its end, or that
-    every program checks.
+    every program checks. `gave_up`: too many programs hung.
     """
 
     subject: str
@@ -101,6 +106,7 @@ class Report:
     unseen: tuple[str, ...] = ()
     exercised: frozenset[str] = frozenset()
     interrupted: bool = False
+    gave_up: bool = False
 
     @property
     def conforms(self) -> bool:
@@ -152,6 +158,7 @@ class Suite:
         self.left_out: dict[str, tuple[str, ...]] = {}
         self.about: set[str] = set()
         self.num_directed = self.num_random = 0
+        self.lost_seconds, self.is_slow = 0.0, False
         self.shrink_seconds = options.budget.shrink_seconds
         self.state = State(run_of(subject, options))
         self.can_be_resumed = False  # only after the directed programs, which are not run again
@@ -167,7 +174,7 @@ class Suite:
             raise UnsupportedError("snapshot, which level identity compares", self.can.name)
         start = time.monotonic()
         before = 0.0 if state is None else state.seconds
-        interrupted = False
+        interrupted = gave_up = False
         try:
             if state is None:
                 self._directed()
@@ -178,6 +185,8 @@ class Suite:
             self._random(start, before)
         except KeyboardInterrupt:
             interrupted = True
+        except OutOfPatienceError:
+            gave_up = True
         if self.can_be_resumed:
             self.save(self._with_violations(self.state))
         return Report(
@@ -192,6 +201,7 @@ class Suite:
             () if Feature.SNAPSHOT in self.can.features else UNSEEN,
             exercised(self.about, self.options.level, self.can),
             interrupted,
+            gave_up,
         )
 
     def _directed(self) -> None:
@@ -220,6 +230,7 @@ class Suite:
             self._try(example)
 
     def _try(self, example: Example) -> None:
+        begin = time.monotonic()
         try:
             violation = example_violation(
                 example, self.subject, self.options.policy, self._compared
@@ -227,6 +238,7 @@ class Suite:
         except LeftOut as reason:
             self.left_out[example.name] = tuple(str(reason).split(", "))
             return
+        self._note_loss(violation, begin)
         self.num_directed += 1
         if violation is None:
             self.about.update(example.rules)
@@ -330,12 +342,25 @@ class Suite:
         self.can_be_resumed = True
 
     def _tell(self, phase: str, share: float | None, note: str) -> None:
+        """Say how far the run is. Raises OutOfPatienceError when it is not worth going on."""
+        if self.lost_seconds >= watchdog.PATIENCE_SECONDS:
+            raise OutOfPatienceError
         self.progress(Reached(phase, share, note))
 
     def _verdict(self, program: Program) -> Violation | None:
-        return first_violation(
+        begin = time.monotonic()
+        violation = first_violation(
             program, self.subject, self.options.level, self.oracle, self.situations
         )
+        self._note_loss(violation, begin)
+        return violation
+
+    def _note_loss(self, violation: Violation | None, begin: float) -> None:
+        """Seconds that a failure took, if they are more than any that does not hang takes."""
+        spent = time.monotonic() - begin
+        self.is_slow = violation is not None and spent > SLOW_SECONDS
+        if self.is_slow:
+            self.lost_seconds += spent
 
     def _is_wanted(self, rules: Sequence[str]) -> bool:
         return not rules or any(
@@ -348,6 +373,8 @@ class Suite:
         if kind in self.violations:
             return
         self.violations[kind] = violation
+        if self.is_slow:
+            return  # each attempt to make it smaller would take as long
 
         def fails(program: Program) -> bool:
             again = first_violation(program, self.subject, self.options.level, self.oracle)

@@ -14,6 +14,7 @@ from kvspec.conformance.performing import perform
 from kvspec.conformance.runner import Check, Runner
 from kvspec.conformance.situations import SituationCounter
 from kvspec.conformance.steps import Program
+from kvspec.conformance.watchdog import Hang, time_limit
 from kvspec.conformance.words import WrongAnswer, shortened
 from kvspec.errors import InvariantViolation, KVSpecError
 from kvspec.interface import Implementation
@@ -65,23 +66,24 @@ def first_violation(
     compared = oracle if level is not Level.SAFETY else None
     runner: Runner | None = None
     try:
-        runner = Runner(program, subject, compared)
-        checks: list[Check] = [SafetyCheck(runner), InvariantCheck(), EventCheck()]
-        if compared is not None:
-            checks.append(CompareCheck(exact_ids=level is Level.IDENTITY))
-        if situations is not None:
-            checks.append(SituationCounter(situations))
-        runner.checks = checks
-        perform(runner, program.steps)
+        with time_limit(subject):
+            runner = Runner(program, subject, compared)
+            checks: list[Check] = [SafetyCheck(runner), InvariantCheck(), EventCheck()]
+            if compared is not None:
+                checks.append(CompareCheck(exact_ids=level is Level.IDENTITY))
+            if situations is not None:
+                checks.append(SituationCounter(situations))
+            runner.checks = checks
+            perform(runner, program.steps)
     # Whatever a foreign implementation does is a verdict; its sys.exit(0) would end the run as if
     # all were well.
-    except (Exception, SystemExit) as found:
+    except (Exception, SystemExit, Hang) as found:
         return violation_of(found, program, () if runner is None else runner.operations)
     return None
 
 
 def violation_of(
-    found: Exception | SystemExit,
+    found: Exception | SystemExit | Hang,
     program: Program,
     operations: Sequence[tuple[str, str | None, dict[str, Any]]],
 ) -> Violation:
@@ -92,7 +94,9 @@ def violation_of(
         expected, observed = SENTENCES.get(found.invariant, ""), shortened(found.detail)
     else:
         rule, name = ("KV-ERR-1", "legal_calls_succeed")
-        if not isinstance(found, KVSpecError):
+        if isinstance(found, Hang):
+            name = "calls_answer"
+        elif not isinstance(found, KVSpecError):
             rule, name = "KV-ERR-2", "errors_are_typed"
         found = InvariantViolation(name, rule, f"{type(found).__name__}: {found}")
         expected, observed = "an answer, or a typed error for an illegal call", found.detail

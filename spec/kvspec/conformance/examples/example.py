@@ -9,6 +9,7 @@ from kvspec.config import KVCacheConfig, ManagerConfig
 from kvspec.conformance.examples.bench import Bench, LeftOut
 from kvspec.conformance.steps import Program
 from kvspec.conformance.verdicts import Level, Violation, violation_of
+from kvspec.conformance.watchdog import Hang, time_limit
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
 
@@ -60,10 +61,12 @@ def example_violation(
     Whatever exception the subject raises is its fault.
     """
     try:
-        example.check(Bench(subject, policy, example.rules[0], oracle))
+        with time_limit(subject):
+            example.check(Bench(subject, policy, example.rules[0], oracle))
     except LeftOut:
         raise
-    except (Exception, SystemExit) as found:  # whatever a foreign implementation does is a verdict
+    # Whatever a foreign implementation does is a verdict.
+    except (Exception, SystemExit, Hang) as found:
         shown = Program(NOTHING, (), name=example.name, rules=example.rules)
         violation = replace(violation_of(found, shown, ()), is_example=True)
         if violation.name == "legal_calls_succeed":
