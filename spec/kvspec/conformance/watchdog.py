@@ -15,7 +15,7 @@ from types import FrameType
 from kvspec.interface import Implementation
 from kvspec.remote.client import RemoteImplementation
 
-PROGRAM_SECONDS = 60.0
+PROGRAM_SECONDS = 30.0
 """For one program or example, which take milliseconds."""
 
 PATIENCE_SECONDS = 60.0
