@@ -37,7 +37,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 BAD_COUNTS: tuple[Any, ...] = (True, False, 1.0, float("nan"), -1, 2**63, None, "1", b"1", [], (1,))
 BAD_FLAGS: tuple[Any, ...] = (None, 0, 1, 1.0, "yes", [])
-BAD_REQUESTS: tuple[Any, ...] = (None, "r", 7, [], object())
+
+
+class Stranger:
+    """Something else, with a name that is the same in every process (tests are called by it)."""
+
+    def __repr__(self) -> str:
+        return "stranger"
+
+
+BAD_REQUESTS: tuple[Any, ...] = (None, "r", 7, [], Stranger())
 BAD_IDS: tuple[Any, ...] = (
     None,
     7,
