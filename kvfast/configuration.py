@@ -50,7 +50,14 @@ MOST_TOKENS = 2**53 - 1
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """One group: the members of `kvfast._core.shape.GroupShape`, and what is set aside for it."""
+    """One group, as the core needs it.
+
+    - `kind`: how it uses its blocks (see `kvfast._core.shape`).
+    - `reach_tokens`: its window or chunk; `num_drafted`: Mamba states of drafted tokens.
+    - `drops_block`: its hits give up their last block. `is_zeroed`: its new blocks are queued.
+    - `cap_blocks`: the most one request holds at once, -1 where that is no less than all.
+    - `num_sink_blocks`: set aside for it at the start.
+    """
 
     spec: LayerSpec
     kind: str

@@ -11,7 +11,6 @@ cdef class Lookup:
     cdef long long stride
     cdef int[::1] hits
     cdef long long[::1] hit_blocks
-    cdef readonly long long hit_tokens
     cdef readonly long long longest_tokens
     cdef long long[::1] found_blocks
     cdef int[::1] is_verified

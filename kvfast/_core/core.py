@@ -19,7 +19,7 @@ from .hashing import Hasher
 from .lookup import Lookup
 from .pool import BlockPool
 from .request import FastRequest
-from .shape import GroupShape, Shape
+from .shape import Shape
 from .state import StateView
 from .tables import Tables
 
@@ -229,19 +229,7 @@ def shape_of(plan: Plan) -> Shape:
     """The groups as the core sees them."""
     retention = plan.config.retention_interval_tokens
     return Shape(
-        [
-            GroupShape(
-                group.kind,
-                group.block_size,
-                group.hashes_per_block,
-                group.reach_tokens,
-                group.num_drafted,
-                group.drops_block,
-                group.is_zeroed,
-                group.cap_blocks,
-            )
-            for group in plan.groups
-        ],
+        plan.groups,
         plan.attention,
         alignment=plan.alignment_tokens,
         retention=-1 if retention is None else retention,

@@ -23,7 +23,6 @@ class Lookup:
         self.stride = 0
         self.hits = zeroed("i", 0)
         self.hit_blocks = zeroed("q", shape.num_groups)
-        self.hit_tokens = 0
         self.longest_tokens = 0
         self.found_blocks = zeroed("q", shape.num_attention)
         self.is_verified = zeroed("i", shape.num_attention)
@@ -178,8 +177,7 @@ class Lookup:
             self.make_room(max_tokens // size + 1)
             num_blocks = self.look_up(0, request, max_tokens, self.drops(0), 1)
             self.hit_blocks[0] = num_blocks
-            self.hit_tokens = num_blocks * size
-            return self.hit_tokens
+            return num_blocks * size
         return self.agreed_hit(request, max_tokens)
 
     def agreed_hit(self, request: FastRequest, max_tokens: int) -> int:
@@ -202,7 +200,6 @@ class Lookup:
             if self.is_full(a):  # KV-COORD-11
                 num_blocks = min(num_blocks, length // self.block_size_of(a))
             self.spread(a, num_blocks)
-        self.hit_tokens = length
         return length
 
     def ask(self, a: int, request: FastRequest, length: int, max_tokens: int) -> int:

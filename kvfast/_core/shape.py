@@ -8,9 +8,12 @@ mode align; "cross" and "encoder_only" hold no tokens of the sequence.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .arrays import zeroed
+
+if TYPE_CHECKING:
+    from kvfast.configuration import GroupPlan
 
 KINDS = ("full", "sliding", "chunked", "mamba", "aligned", "cross", "encoder_only")
 FULL = 0
@@ -22,25 +25,6 @@ CROSS = 5
 ENCODER_ONLY = 6
 
 
-@dataclass(frozen=True)
-class GroupShape:
-    """One group.
-
-    - `reach_tokens`: its window or chunk; `num_drafted`: Mamba states of drafted tokens.
-    - `drops_block`: its hits give up their last block. `is_zeroed`: its new blocks are queued.
-    - `cap_blocks`: the most one request holds at once, -1 where that is no less than all.
-    """
-
-    kind: str
-    block_size: int
-    hashes_per_block: int
-    reach_tokens: int
-    num_drafted: int
-    drops_block: bool
-    is_zeroed: bool
-    cap_blocks: int
-
-
 class Shape:
     """The groups, and the attention groups: those with equal specs, looked up together.
 
@@ -50,7 +34,7 @@ class Shape:
 
     def __init__(
         self,
-        groups: Sequence[GroupShape],
+        groups: Sequence[GroupPlan],
         attention: Sequence[Sequence[int]],
         *,
         alignment: int,
