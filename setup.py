@@ -35,7 +35,7 @@ def compiled_twins() -> list[Extension]:
             Extension(SHARED, ["build/cython/shared.c"]),
         ],
         build_dir="build/cython",
-        # What typed memory views need, once instead of in every module: a third of the build time.
+        # What typed memory views need, once instead of in every module.
         shared_utility_qualified_name=SHARED,
         # A .pxd stands in the package of its extension, where Cython looks for it but doesn't
         # track it: without force, an edit of the .pxd alone would leave the old build in place.
