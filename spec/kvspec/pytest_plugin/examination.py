@@ -19,11 +19,8 @@ from kvspec.conformance.steps import Program
 from kvspec.conformance.suite import SHRINK_SECONDS, Options
 from kvspec.conformance.unobservable import UNOBSERVABLE
 from kvspec.conformance.verdicts import Level, Violation, first_violation
+from kvspec.conformance.watchdog import PATIENCE_SECONDS
 from kvspec.interface import Implementation
-
-PATIENCE_SECONDS = 60.0
-"""After so long in programs that failed the rest is not run: a subject that hangs in each of them
-would keep the tests busy for hours."""
 
 SHRINKABLE_SECONDS = 1.0
 """A program that takes longer is not made smaller."""
