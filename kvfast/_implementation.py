@@ -22,7 +22,7 @@ from kvspec.snapshot import Snapshot
 if TYPE_CHECKING:
     from kvfast._core.manager import FastManager
 
-FEATURES = frozenset(Feature) - {Feature.PLANNING}
+FEATURES = frozenset(Feature) - {Feature.PLANNING, Feature.BATCHED}
 
 
 class FastImplementation:

@@ -1,0 +1,113 @@
+"""Arrays that callers pass: read into arrays of the library, or opened for writing (KV-BATCH-3)."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from kvspec._check import COUNT_MAX, INT64_MAX, is_int
+from kvspec.errors import InvalidArgumentError
+
+INTS = "a sequence of ints, or a one-dimensional C-contiguous array of int32 or int64"
+INT32_BYTES, INT64_BYTES = 4, 8
+INT64_MIN = -(2**63)
+_SIGNED = frozenset("ilq")
+
+
+def ints_of(field: str, values: object) -> array[int]:
+    """The numbers as an `array("q")`, a copy; InvalidArgumentError naming `field` or its element.
+
+    Of a sequence every element is a real int in -2^63 … 2^63 - 1: no bool, no float, no NumPy
+    scalar. An array has the buffer protocol, or a method `numpy` (PyTorch) that gives one that has.
+    """
+    if isinstance(values, (list, tuple, range)):
+        return _listed(field, values)
+    view = view_of(values)
+    if view is None:
+        if isinstance(values, Sequence):
+            return _listed(field, values)
+        raise InvalidArgumentError(field, values, INTS)
+    if view.ndim != 1 or not view.c_contiguous or not holds_ints(view, INT32_BYTES, INT64_BYTES):
+        raise InvalidArgumentError(field, values, INTS)
+    return array("q", view.tolist())
+
+
+def _listed(field: str, values: Sequence[object]) -> array[int]:
+    listed = array("q")
+    for place, value in enumerate(values):
+        if (
+            not isinstance(value, int)
+            or isinstance(value, bool)
+            or not INT64_MIN <= value <= INT64_MAX
+        ):
+            raise InvalidArgumentError(f"{field}[{place}]", value, "an int of 64 bits")
+        listed.append(value)
+    return listed
+
+
+def counts_of(field: str, values: object, length: int, minimum: int) -> array[int]:
+    """One count in `minimum` … 2^53 - 1 for each of `length` entries; an int stands for all.
+
+    InvalidArgumentError names `field[i]`; `field` when the int, the type or the length is wrong.
+    """
+    allowed = f"an int in {minimum} … 2^53 - 1"
+    if isinstance(values, int):
+        if not is_int(values) or not minimum <= values <= COUNT_MAX:
+            raise InvalidArgumentError(field, values, allowed)
+        return array("q", [values]) * length
+    counts = ints_of(field, values)
+    if len(counts) != length:
+        raise InvalidArgumentError(field, len(counts), f"{length} counts, one per handle, or one")
+    for place, count in enumerate(counts):
+        if not minimum <= count <= COUNT_MAX:
+            raise InvalidArgumentError(f"{field}[{place}]", count, allowed)
+    return counts
+
+
+def delta_rows(field: str, given: object) -> memoryview:
+    """A writable view of `block_deltas`: int32, [n, 4]."""
+    view = view_of(given)
+    if (
+        view is None
+        or view.ndim != 2
+        or view.shape is None
+        or view.shape[1] != 4
+        or not is_writable(view, INT32_BYTES)
+    ):
+        allowed = "a writable C-contiguous int32 array of shape [n, 4]"
+        raise InvalidArgumentError(field, given, allowed)
+    return view
+
+
+def slot_array(field: str, given: object, length: int) -> memoryview:
+    """A writable view of one slot mapping: int64, one-dimensional, at least `length` long."""
+    view = view_of(given)
+    if view is None or view.ndim != 1 or not is_writable(view, INT64_BYTES):
+        allowed = "a writable one-dimensional C-contiguous int64 array"
+        raise InvalidArgumentError(field, given, allowed)
+    if len(view) < length:
+        raise InvalidArgumentError(field, len(view), f"at least {length} slots long")
+    return view
+
+
+def view_of(values: object) -> memoryview | None:
+    """The memory of an array, or None if it shows none."""
+    numpy = getattr(values, "numpy", None)
+    try:
+        # PyTorch has no buffer protocol. A tensor on a device refuses.
+        return memoryview(numpy() if callable(numpy) else values)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError, BufferError):
+        return None
+
+
+def is_writable(view: memoryview, item_bytes: int) -> bool:
+    """Whether ints of this width can be written to a C-contiguous array."""
+    return not view.readonly and view.c_contiguous and holds_ints(view, item_bytes)
+
+
+def holds_ints(view: memoryview, *item_bytes: int) -> bool:
+    """Whether the elements are native signed ints of one of these widths.
+
+    The format is i, l or q, as `array` and NumPy give it; `<q` of ctypes is another.
+    """
+    return view.format.removeprefix("@") in _SIGNED and view.itemsize in item_bytes
