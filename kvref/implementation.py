@@ -18,11 +18,13 @@ from kvref.request import make_request
 from kvref.state import check_restorable, restore_snapshot
 from kvref.stats import ReferenceHitRateWindow
 from kvspec.audit import audited, unwrapped
+from kvspec.batched import BatchedManager
 from kvspec.config import HASH_FUNCTIONS, ManagerConfig
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
 from kvspec.planning import Planner
 from kvspec.request import Request, RequestInput
+from kvspec.sequential import SequentialManager
 from kvspec.snapshot import Snapshot
 
 FEATURES = frozenset(Feature)
@@ -107,6 +109,11 @@ class ReferenceImplementation:
         manager.hasher.none_hash = snapshot.none_hash
         restore_snapshot(snapshot, manager.pool, manager.groups, manager.popped)
         return audited(manager)
+
+    def batched(self, manager: KVCacheManager) -> BatchedManager:
+        """Whole steps, by the loop that defines them (KV-BATCH-1)."""
+        _reference(manager)
+        return SequentialManager(self, manager)
 
 
 def _reference(manager: KVCacheManager) -> ReferenceManager:

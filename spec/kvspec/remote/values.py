@@ -42,6 +42,9 @@ from kvspec.snapshot_codec import ints
 from kvspec.specs import SPEC_TYPES
 from kvspec.stats import ResidencySample
 
+NOT_SPOKEN = frozenset({Feature.CUSTOM_SPECS, Feature.BATCHED})
+"""Features that a message cannot carry: code, and shared memory."""
+
 _ARGUMENT = ("field", "value", "allowed")
 ERRORS: Mapping[type[KVSpecError], tuple[str, ...]] = {
     PageSizeError: (*_ARGUMENT, "layer", "wanted"),
@@ -190,7 +193,7 @@ def encode_capabilities(capabilities: Capabilities) -> dict[str, Any]:
         "version": capabilities.version,
         "spec_types": sorted(types),
         "hash_functions": sorted(capabilities.hash_functions),
-        "features": sorted(set(capabilities.features) - {Feature.CUSTOM_SPECS}),
+        "features": sorted(capabilities.features - NOT_SPOKEN),
         "min_block_size": capabilities.min_block_size_tokens,
     }
 
@@ -204,7 +207,7 @@ def decode_capabilities(value: Mapping[str, Any]) -> Capabilities:
         spec_types=frozenset(cls for cls in SPEC_TYPES if cls.__name__ in names),
         hash_functions=frozenset(value["hash_functions"]),
         features=frozenset(feature for feature in Feature if feature in value["features"])
-        - {Feature.CUSTOM_SPECS},
+        - NOT_SPOKEN,
         min_block_size_tokens=value.get("min_block_size", 1),
     )
 

@@ -1,0 +1,272 @@
+"""Is this batch legal? Every check of a batch comes before its first change (KV-BATCH-2)."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+from kvspec._arrays import counts_of, delta_rows, ints_of, slot_array
+from kvspec._check import boolean, int_at_least, is_int
+from kvspec.batched import Ints, StepOutput, StepPlan
+from kvspec.config import ManagerConfig
+from kvspec.errors import InvalidArgumentError, UnsupportedError
+from kvspec.interface import Feature, KVCacheManager
+from kvspec.request import Request, RequestStatus
+from kvspec.specs import CrossAttentionSpec, EncoderOnlyAttentionSpec, MambaSpec
+
+if TYPE_CHECKING:
+    from kvspec.sequential import SequentialManager
+
+_ELSEWHERE = (CrossAttentionSpec, EncoderOnlyAttentionSpec)
+"""Their blocks hold no tokens of the sequence (KV-REQ-3)."""
+_WITHOUT_SLOTS = (MambaSpec, *_ELSEWHERE)
+"""Their blocks do not hold one slot per token of the sequence (KV-BATCH-9)."""
+
+
+@dataclass(frozen=True)
+class CheckedStep:
+    """A legal plan and its outputs.
+
+    `under_way`: decoding and prefilling requests, `new`: new ones; each a handle and a count.
+    """
+
+    finished: Sequence[int]
+    preempted: Sequence[int]
+    under_way: Sequence[tuple[int, int]]
+    new: Sequence[tuple[int, int]]
+    rows: memoryview | None
+    slots: Sequence[memoryview | None]
+
+
+def span_tokens(config: ManagerConfig, group: int) -> int:
+    """Tokens that a block of the group covers (KV-FULL-5)."""
+    size = config.managed_specs[group].block_size
+    return size * config.dcp_world_size * config.pcp_world_size
+
+
+# Handles and numbers.
+
+
+def check_registration(
+    manager: KVCacheManager, request: Request, others: Iterable[Request]
+) -> None:
+    """The request is one of this manager's, and none of its name is registered (KV-BATCH-4)."""
+    if not isinstance(request, Request):
+        raise InvalidArgumentError("request", request, "a request made by make_request")
+    manager.get_blocks(request)  # raises for a foreign one
+    if any(other.request_id == request.request_id for other in others):
+        raise InvalidArgumentError("request", request.request_id, "one that is not registered yet")
+
+
+def registered(field: str, handle: object, requests: Mapping[int, Request]) -> int:
+    """The handle, if it names a registered request."""
+    if not isinstance(handle, int) or not is_int(handle) or handle not in requests:
+        raise InvalidArgumentError(field, handle, "the handle of a registered request")
+    return handle
+
+
+def handles_of(field: str, handles: Ints, requests: Mapping[int, Request]) -> array[int]:
+    """Handles of registered requests, each at most once."""
+    chosen = ints_of(field, handles)
+    seen: dict[int, str] = {}
+    _check_handles(field, chosen, requests, seen)
+    return chosen
+
+
+def _check_handles(
+    field: str, handles: array[int], requests: Mapping[int, Request], seen: dict[int, str]
+) -> None:
+    """`seen`: where each handle stands that was checked before in the same call; added to."""
+    for place, handle in enumerate(handles):
+        where = f"{field}[{place}]"
+        registered(where, handle, requests)
+        if handle in seen:
+            raise InvalidArgumentError(where, handle, f"named once; it is also {seen[handle]}")
+        seen[handle] = where
+
+
+def tokens_of(token_ids: Ints, counts: Ints | int, length: int) -> list[list[int]]:
+    """The tokens of each of `length` requests (KV-BATCH-12)."""
+    tokens = ints_of("token_ids", token_ids)
+    numbers = counts_of("counts", counts, length, 0)
+    for place, token in enumerate(tokens):
+        if token < 0:
+            raise InvalidArgumentError(f"token_ids[{place}]", token, "an int in 0 … 2^63 - 1")
+    if len(tokens) != sum(numbers):
+        allowed = f"{sum(numbers)} tokens, the sum of the counts"
+        raise InvalidArgumentError("token_ids", len(tokens), allowed)
+    ends = accumulate(numbers, initial=0)
+    return [tokens[start:end].tolist() for start, end in pairwise(ends)]
+
+
+def rewinds_of(
+    handles: Sequence[int], num_tokens: Ints | int, requests: Mapping[int, Request]
+) -> array[int]:
+    """How many computed tokens each request gives up: no more than it has (KV-BATCH-12)."""
+    numbers = counts_of("num_tokens", num_tokens, len(handles), 0)
+    for place, (handle, number) in enumerate(zip(handles, numbers, strict=True)):
+        computed = requests[handle].num_computed_tokens
+        field = f"handles[{place}].num_computed_tokens"
+        int_at_least(field, computed, 0, error=InvalidArgumentError)
+        if number > computed:
+            allowed = f"at most {computed}, the tokens that are computed"
+            raise InvalidArgumentError(f"num_tokens[{place}]", number, allowed)
+    return numbers
+
+
+# Requests, as their scheduler left them.
+
+
+def check_scheduling(where: str, request: Request) -> None:
+    """Preemptions and status are what `get_computed_blocks` accepts."""
+    preemptions = request.num_preemptions
+    int_at_least(f"{where}.num_preemptions", preemptions, 0, error=InvalidArgumentError)
+    if request.status not in tuple(RequestStatus):
+        allowed = "one of " + ", ".join(RequestStatus)
+        raise InvalidArgumentError(f"{where}.status", request.status, allowed)
+
+
+def _check_under_way(
+    batched: SequentialManager, field: str, place: int, handle: int, num_tokens: int
+) -> None:
+    """What `allocate_slots` demands, and a slot for every token (KV-BATCH-6)."""
+    where, request, manager = f"{field}[{place}]", batched.requests[handle], batched.manager
+    check_scheduling(where, request)
+    computed = request.num_computed_tokens
+    int_at_least(f"{where}.num_computed_tokens", computed, 0, error=InvalidArgumentError)
+    blocks = manager.get_blocks(request)
+    if blocks.is_empty and computed == 0:
+        raise InvalidArgumentError(where, handle, "under way; start it as a new one")
+    for group, spec in enumerate(manager.config.managed_specs):
+        slots = len(blocks.groups[group]) * span_tokens(manager.config, group)
+        if computed > slots and not isinstance(spec, _ELSEWHERE):
+            allowed = f"at most the {slots} slots it holds"
+            raise InvalidArgumentError(f"{where}.num_computed_tokens", computed, allowed)
+    counts = {"decoding": "decode_tokens", "prefilling": "prefill_tokens"}[field]
+    longest = manager.config.max_model_len_tokens
+    if computed + num_tokens > longest:
+        allowed = f"at most {longest - computed}: no slot lies beyond max_model_len_tokens"
+        raise InvalidArgumentError(f"{counts}[{place}]", num_tokens, allowed)
+    if computed + num_tokens > request.num_tokens:
+        _need(batched, Feature.DRAFTING)
+
+
+def _check_new(batched: SequentialManager, place: int, handle: int) -> None:
+    """A request that holds nothing, and whose every token can have a slot (KV-BATCH-7)."""
+    where, request = f"new[{place}]", batched.requests[handle]
+    check_scheduling(where, request)
+    computed = request.num_computed_tokens
+    if not is_int(computed) or computed != 0:
+        raise InvalidArgumentError(f"{where}.num_computed_tokens", computed, "0: it is new")
+    if not batched.manager.get_blocks(request).is_empty:
+        raise InvalidArgumentError(where, handle, "a request that holds no blocks")
+    longest = batched.manager.config.max_model_len_tokens
+    if request.num_tokens > longest:
+        allowed = f"at most max_model_len_tokens = {longest}"
+        raise InvalidArgumentError(f"{where}.num_tokens", request.num_tokens, allowed)
+
+
+def _need(batched: SequentialManager, feature: Feature) -> None:
+    """The manager has this feature; else a single call would find out half-way."""
+    capabilities = batched.implementation.capabilities
+    if feature not in capabilities.features:
+        raise UnsupportedError(feature, capabilities.name)
+
+
+# Whole steps.
+
+
+def check_step(
+    batched: SequentialManager, plan: StepPlan, output: StepOutput | None
+) -> CheckedStep:
+    """Everything that a step demands (KV-BATCH-2)."""
+    if not isinstance(plan, StepPlan):
+        raise InvalidArgumentError("plan", plan, "a StepPlan")
+    _check_options(batched, plan)
+    seen: dict[int, str] = {}
+    chosen: dict[str, array[int]] = {}
+    for field in ("finished", "preempted", "decoding", "prefilling", "new"):
+        chosen[field] = ints_of(field, getattr(plan, field))
+        _check_handles(field, chosen[field], batched.requests, seen)
+    counts = {
+        field: counts_of(name, getattr(plan, name), len(chosen[field]), 1)
+        for field, name in (
+            ("decoding", "decode_tokens"),
+            ("prefilling", "prefill_tokens"),
+            ("new", "max_new_tokens"),
+        )
+    }
+    for place, handle in enumerate(chosen["preempted"]):
+        field = f"preempted[{place}].num_preemptions"
+        preemptions = batched.requests[handle].num_preemptions
+        int_at_least(field, preemptions, 0, error=InvalidArgumentError)
+    under_way: list[tuple[int, int]] = []
+    for field in ("decoding", "prefilling"):
+        entries = list(zip(chosen[field], counts[field], strict=True))
+        for place, (handle, num_tokens) in enumerate(entries):
+            _check_under_way(batched, field, place, handle, num_tokens)
+        under_way += entries
+    for place, handle in enumerate(chosen["new"]):
+        _check_new(batched, place, handle)
+    new = list(zip(chosen["new"], counts["new"], strict=True))
+    most = _most_tokens(batched, under_way, new, plan.token_budget)
+    rows, slots = _outputs(batched.manager.config, output, most)
+    return CheckedStep(chosen["finished"], chosen["preempted"], under_way, new, rows, slots)
+
+
+def _check_options(batched: SequentialManager, plan: StepPlan) -> None:
+    """The plan's members that concern all its entries."""
+    for field in ("token_budget", "num_lookahead_tokens", "reserved_blocks"):
+        int_at_least(field, getattr(plan, field), 0, error=InvalidArgumentError)
+    for field in ("full_sequence_must_fit", "stops_at_refusal", "starts_step"):
+        boolean(field, getattr(plan, field), error=InvalidArgumentError)
+    if plan.num_lookahead_tokens > 0:
+        _need(batched, Feature.DRAFTING)
+    if plan.full_sequence_must_fit or plan.reserved_blocks > 0:
+        _need(batched, Feature.ADMISSION)
+
+
+def _most_tokens(
+    batched: SequentialManager,
+    under_way: Sequence[tuple[int, int]],
+    new: Sequence[tuple[int, int]],
+    budget: int,
+) -> int:
+    """The most tokens that a step may schedule, and so write slots of (KV-BATCH-9)."""
+    certain = sum(num_tokens for _, num_tokens in under_way)
+    wanted = sum(min(most, batched.requests[handle].num_tokens) for handle, most in new)
+    return certain + min(max(0, budget - certain), wanted)
+
+
+def _outputs(
+    config: ManagerConfig, output: StepOutput | None, num_slots: int
+) -> tuple[memoryview | None, list[memoryview | None]]:
+    """The outputs, opened for writing."""
+    if output is None:
+        output = StepOutput()
+    if not isinstance(output, StepOutput):
+        raise InvalidArgumentError("output", output, "a StepOutput or None")
+    rows = None
+    if output.block_deltas is not None:
+        rows = delta_rows("block_deltas", output.block_deltas)
+    return rows, _mappings(config, output.slot_mappings, num_slots)
+
+
+def _mappings(config: ManagerConfig, given: object, num_slots: int) -> list[memoryview | None]:
+    """One view per group, None where no mapping is wanted."""
+    specs = config.managed_specs
+    if given is None:
+        return [None] * len(specs)
+    if not isinstance(given, Sequence) or len(given) != len(specs):
+        allowed = f"an array or None for each of the {len(specs)} groups"
+        raise InvalidArgumentError("slot_mappings", given, allowed)
+    views: list[memoryview | None] = []
+    for group, (slots, spec) in enumerate(zip(given, specs, strict=True)):
+        field = f"slot_mappings[{group}]"
+        if slots is not None and isinstance(spec, _WITHOUT_SLOTS):
+            raise InvalidArgumentError(field, slots, f"None: a group of {type(spec).__name__}")
+        views.append(None if slots is None else slot_array(field, slots, num_slots))
+    return views
