@@ -10,6 +10,7 @@ from kvfast._compiled.tables cimport Tables
 cdef long long GROUP_BASE
 
 
+@cython.final
 cdef class Allocator:
     cdef Shape shape
     cdef BlockPool pool
@@ -35,9 +36,9 @@ cdef class Allocator:
     @cython.locals(g=int)
     cdef bint holds_blocks(self, int row) noexcept nogil
     @cython.locals(g=int, total="long long")
-    cdef long long num_needed(self, int row, bint capped) except -1
+    cdef Py_ssize_t num_needed(self, int row, bint capped) except -1
     @cython.locals(size="long long", held="long long", has_entry=bint, was_allocated=bint, at="long long", encoder="long long", required="long long", skipped="long long", present="long long")
-    cdef long long need_of(self, int g, int row, bint capped) except -1
+    cdef Py_ssize_t need_of(self, int g, int row, bint capped) except -1
     @cython.locals(count="long long", i="long long", block=int)
     cdef long long num_revived(self, int g, long long first) noexcept nogil
     @cython.locals(num_hits="long long", block=int)
@@ -47,11 +48,11 @@ cdef class Allocator:
     cdef long long need_of_aligned(self, int g, long long held, bint has_entry, bint was_allocated) noexcept nogil
     @cython.locals(g=int, computed="long long", size="long long")
     cdef int take_hits(self, int row) except -1
-    @cython.locals(_="long long", at="long long", skipped="long long", length="long long", i="long long", block=int)
+    @cython.locals(at="long long", skipped="long long", length="long long", start="long long", i="long long")
     cdef int take_hits_of(self, int g, int row) except -1
     @cython.locals(g=int, size="long long", tokens="long long", encoder="long long")
     cdef int take_new(self, int row) except -1
-    @cython.locals(_="long long", at="long long", missing="long long", block=int)
+    @cython.locals(at="long long", missing="long long", end="long long", place="long long")
     cdef int extend(self, int g, int row, long long num_blocks) except -1
     cdef int queue_to_zero(self, int g, int block) except -1
     @cython.locals(i="long long", entry="long long")
@@ -63,17 +64,19 @@ cdef class Allocator:
     cdef int grow_aligned(self, long long at, long long required, long long held, long long drafted) except -1
     @cython.locals(aligned="long long", g=int, size="long long", end="long long", at="long long", first="long long")
     cdef int cache(self, int row, FastRequest request, long long tokens) except -1
-    @cython.locals(per="long long", start="long long", stored=list, i="long long", block=int)
+    @cython.locals(per="long long", start="long long")
     cdef int cache_range(self, int g, long long at, FastRequest request, long long first, long long end) except -1
+    @cython.locals(per="long long", stored=list, i="long long", block=int)
+    cdef int cache_each(self, int g, long long start, FastRequest request, long long first, long long end) except -1
     @cython.locals(place="long long", block=int)
     cdef int note_step(self, int g, long long start, long long end) except -1
     @cython.locals(at="long long", index="long long", block=int, is_new=bint)
     cdef bint cache_partial(self, int row, FastRequest request, int g, long long number) except -1
     @cython.locals(g=int, verified="long long", end="long long")
     cdef int remove_skipped(self, int row, long long computed) except -1
-    @cython.locals(passed="long long", start="long long", left=int, i="long long", block=int)
+    @cython.locals(passed="long long", start="long long", i="long long")
     cdef int remove_before(self, int g, long long at, long long end) except -1
-    @cython.locals(g=int, at="long long", start="long long", left=int, i="long long", block=int)
+    @cython.locals(g=int, at="long long", start="long long")
     cdef int free(self, int row) except -1
     @cython.locals(at="long long", start="long long", count="long long")
     cdef long long num_common_prefix(self, int row, int g) noexcept nogil

@@ -5,6 +5,9 @@ from kvfast._compiled.hashing cimport Hasher
 from kvfast._compiled.request cimport FastRequest
 
 
+cdef int COUNT_BITS
+
+
 cdef class Checked(Core):
     @cython.locals(count="long long")
     cdef long long counted(self, str field, object value) except -1
@@ -12,6 +15,7 @@ cdef class Checked(Core):
     cdef FastRequest own(self, object request)
     @cython.locals(theirs=Hasher)
     cdef bint can_use_hashes(self, FastRequest request) except -1
+    cdef long long computed_of(self, FastRequest request) except -1
     cdef int check_scheduling(self, FastRequest request) except -1
     cdef long long watermark_for(self, FastRequest request) except -1
     @cython.locals(g=int, slots="long long")

@@ -28,6 +28,7 @@ cdef class Core:
     cdef readonly Lookup lookup
     cdef readonly Allocator allocator
     cdef readonly dict rows
+    cdef readonly list holders
     cdef readonly dict popped
     cdef readonly list reserved
     cdef object no_blocks
@@ -42,8 +43,12 @@ cdef class Core:
     cdef long long again_hits
 
     cpdef clear_stats(self)
+    @cython.locals(row="long long")
     cdef int row_of(self, FastRequest request) except -2
+    @cython.locals(row="long long")
     cdef int forget_row(self, FastRequest request) except -2
+    @cython.locals(row=int)
+    cdef int new_row(self, FastRequest request) except -2
     cdef int count_look_up(self, FastRequest request, long long tokens) except -1
     @cython.locals(total="long long", main="long long", slots="long long", is_running=bint, free="long long", whole="long long", at="long long", needed="long long")
     cdef int place(self, int row, FastRequest request, long long new, long long lookahead, long long local, long long external, long long skip_at, long long encoder, bint has_hits, bint whole_must_fit, long long reserved, long long watermark) except -2

@@ -1,8 +1,10 @@
 # C types of kvfast/_core/event_log.py.
+cimport cython
 from kvfast._compiled.key_map cimport KeyMap
 from kvfast._compiled.request cimport FastRequest
 
 
+@cython.final
 cdef class EventLog:
     cdef list facts
 

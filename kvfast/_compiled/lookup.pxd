@@ -5,6 +5,7 @@ from kvfast._compiled.request cimport FastRequest
 from kvfast._compiled.shape cimport Shape
 
 
+@cython.final
 cdef class Lookup:
     cdef Shape shape
     cdef BlockPool pool
@@ -42,9 +43,9 @@ cdef class Lookup:
     cdef bint is_full(self, int a) noexcept nogil
     cdef bint is_mamba(self, int a) noexcept nogil
     @cython.locals(size="long long", num_blocks="long long")
-    cdef long long longest_hit(self, FastRequest request, long long max_tokens) except -1
+    cdef Py_ssize_t longest_hit(self, FastRequest request, long long max_tokens) except -1
     @cython.locals(num=int, a=int, one_round=bint, length="long long", before="long long", num_blocks="long long")
-    cdef long long agreed_hit(self, FastRequest request, long long max_tokens) except -1
+    cdef Py_ssize_t agreed_hit(self, FastRequest request, long long max_tokens) except -1
     @cython.locals(size="long long", is_unverified=bint, drop=bint, within="long long", num_blocks="long long", answer="long long", b=int)
     cdef long long ask(self, int a, FastRequest request, long long length, long long max_tokens) noexcept nogil
     @cython.locals(a=int, per="long long", num_blocks="long long")

@@ -1,46 +1,71 @@
 # C types of kvfast/_core/pool.py.
 cimport cython
+from kvfast._compiled cimport record_fields as record
 from kvfast._compiled.event_log cimport EventLog
-from kvfast._compiled.free_queue cimport FreeQueue
 from kvfast._compiled.key_map cimport KeyMap
 from kvfast._compiled.request cimport FastRequest
+from kvfast._compiled.tables cimport Tables
 
 
+@cython.final
 cdef class BlockPool:
     cdef readonly int num_blocks
-    cdef readonly FreeQueue queue
+    cdef readonly int num_free
     cdef readonly KeyMap keys
     cdef readonly EventLog events
     cdef readonly object residency
-    cdef bint unhashed_to_front
+    cdef public bint unhashed_to_front
     cdef bint removed_per_copy
-    cdef int[::1] refs
-    cdef int[::1] covered
+    cdef int[::1] facts
     cdef bint has_partial
-    cdef int[::1] more
-    cdef int[::1] more_next
-    cdef int[::1] owner
-    cdef int num_more
-    cdef int free_more
+    cdef long long num_more
+    cdef long long free_more
 
-    @cython.locals(block=int)
-    cdef int allocate(self) except -1
-    cdef int touch(self, int block) except -1
-    cdef int release(self, int block, int left) noexcept nogil
-    cdef int register(self, int block, FastRequest request, long long number, int group, int num_hashes) except -1
-    @cython.locals(entry=int)
-    cdef bint register_partial(self, int block, FastRequest request, long long number, int group) except -1
-    cpdef bint is_cached(self, int block)
-    @cython.locals(entry=int)
-    cdef bint has_key(self, int block, FastRequest request, long long number, int group) noexcept nogil
-    cdef int block_of(self, int entry) noexcept nogil
-    cdef int forget(self, int block) except -1
-    @cython.locals(entry=int, after=int)
-    cdef int drop_keys(self, int block) except -1
+    cdef long long after(self, long long block) noexcept nogil
+    cdef long long before(self, long long block) noexcept nogil
+    cdef void link(self, long long left, long long right) noexcept nogil
+    @cython.locals(right="long long")
+    cdef void put(self, long long left, long long block) noexcept nogil
+    cdef void unlink(self, long long block) noexcept nogil
+    @cython.locals(block="long long")
+    cpdef list queue(self)
+    @cython.locals(last="long long", block="long long")
+    cpdef set_queue(self, blocks)
+    cpdef int refs(self, long long block) noexcept nogil
+    cpdef set_refs(self, long long block, int refs)
+    @cython.locals(block="long long")
+    cpdef int take(self) except -1
+    @cython.locals(start="long long", has_keys=bint, block="long long", i="long long", base="long long", place="long long")
+    cdef int allocate(self, Tables tables, long long at, long long count) except -1
+    @cython.locals(place="long long")
+    cdef int evict(self, Tables tables, long long start, long long end) except -1
+    @cython.locals(place="long long", block="long long")
+    cdef int touch(self, Tables tables, long long start, long long end) except -1
+    @cython.locals(left="long long", place="long long", block="long long")
+    cdef void release(self, Tables tables, long long start, long long end) noexcept nogil
+    @cython.locals(base="long long")
+    cdef long long drop_ref(self, long long block, long long left) noexcept nogil
+    cdef int register(self, long long block, FastRequest request, long long number, int group, long long num_hashes) except -1
+    @cython.locals(per="long long", block="long long")
+    cdef int register_run(self, Tables tables, long long start, long long first, long long end, FastRequest request, long long hashes_per_block, int group) except -1
+    @cython.locals(entry="long long")
+    cdef bint register_partial(self, long long block, FastRequest request, long long number, int group) except -1
+    cpdef int covered(self, long long block) noexcept nogil
+    cpdef set_covered(self, long long block, int num_hashes)
+    cpdef bint is_cached(self, long long block) noexcept nogil
+    @cython.locals(entry="long long")
+    cdef bint has_key(self, long long block, FastRequest request, long long number, int group) noexcept nogil
+    cdef long long block_of(self, long long entry) noexcept nogil
+    cdef int forget(self, long long block) except -1
+    @cython.locals(entry="long long", after="long long")
+    cdef int drop_keys(self, long long block) except -1
     @cython.locals(was_last=bint)
-    cdef int drop(self, int entry) except -1
+    cdef int drop(self, long long entry) except -1
+    @cython.locals(block="long long")
     cpdef reset(self)
-    @cython.locals(entry=int, last=int, room="long long")
-    cdef int take_more(self, int block) except -1
-    @cython.locals(entry=int)
-    cpdef list entries_of(self, int block)
+    cdef long long more(self, long long entry) noexcept nogil
+    cdef void set_more(self, long long entry, long long after) noexcept nogil
+    @cython.locals(entry="long long", last="long long", room="long long")
+    cdef Py_ssize_t take_more(self, long long block) except -1
+    @cython.locals(entry="long long")
+    cpdef list entries_of(self, long long block)

@@ -2,20 +2,23 @@
 cimport cython
 from kvfast._compiled.hashing cimport Hasher, HashJob
 
+cdef int COUNT_BITS
 cdef long long UNLOCKED_TOKENS
 cdef long long KEPT_MESSAGE_BYTES
 
 
+@cython.final
 cdef class FastRequest:
     cdef readonly object input
     cdef readonly str request_id
     cdef readonly Hasher hasher
     cdef readonly long long hash_block_size_tokens
-    cdef public object num_computed_tokens
-    cdef public object num_preemptions
+    cdef long long computed
+    cdef long long preemptions
+    cdef object odd_computed
+    cdef object odd_preemptions
     cdef public object status
-    cdef public long long row
-    cdef public object owner
+    cdef long long row
     cdef readonly long long num_tokens
     cdef readonly long long num_prompt_tokens
     cdef readonly long long num_hashes
@@ -32,9 +35,9 @@ cdef class FastRequest:
     @cython.locals(num_tokens="long long", size="long long")
     cdef extend(self, token_ids, str field)
     @cython.locals(values=list, count="long long")
-    cdef long long copy_tokens(self, token_ids, str field) except -1
+    cdef Py_ssize_t copy_tokens(self, token_ids, str field) except -1
     @cython.locals(count="long long", copied="long long")
-    cdef long long copy_view(self, view, str field) except -1
+    cdef Py_ssize_t copy_view(self, view, str field) except -1
     @cython.locals(needed="long long", room="long long")
     cdef make_room(self, long long count)
     @cython.locals(room="long long", used="long long")
@@ -59,3 +62,6 @@ cdef Py_ssize_t put_longs(
 
 @cython.locals(i=Py_ssize_t)
 cdef Py_ssize_t put_ints(long long[::1] tokens, Py_ssize_t at, const int[::1] values) noexcept
+
+@cython.locals(count="long long")
+cdef Py_ssize_t count_of(value) except -2

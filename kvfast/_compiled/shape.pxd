@@ -10,6 +10,7 @@ cdef int CROSS
 cdef int ENCODER_ONLY
 
 
+@cython.final
 cdef class Shape:
     cdef readonly int num_groups
     cdef readonly long long alignment

@@ -1,12 +1,12 @@
 # C types of kvfast/_core/state.py.
 cimport cython
 from kvfast._compiled.allocator cimport Allocator
-from kvfast._compiled.free_queue cimport FreeQueue
 from kvfast._compiled.key_map cimport KeyMap
 from kvfast._compiled.pool cimport BlockPool
 from kvfast._compiled.tables cimport Tables
 
 
+@cython.final
 cdef class StateView:
     cdef BlockPool pool
     cdef Tables tables
@@ -19,7 +19,7 @@ cdef class StateView:
     cpdef dict lookup_order(self)
     @cython.locals(g=int, at="long long")
     cpdef object request_state(self, int row)
-    @cython.locals(queue=FreeQueue, block=int)
+    @cython.locals(block=int)
     cpdef dict restore(self, object snapshot, long long hash_block_size)
     cpdef restore_keys(self, object snapshot)
     @cython.locals(g=int, at="long long", block=int)

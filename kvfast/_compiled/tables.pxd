@@ -6,6 +6,7 @@ cdef int NUM_SIZES
 cdef long long LINK_BASE
 
 
+@cython.final
 cdef class Tables:
     cdef readonly int num_groups
     cdef readonly int num_rows
@@ -37,7 +38,7 @@ cdef class Tables:
     @cython.locals(size=int)
     cdef int size_of(self, long long room) noexcept nogil
     @cython.locals(size=int, place="long long")
-    cdef long long take_place(self, long long room) except -1
+    cdef Py_ssize_t take_place(self, long long room) except -1
     @cython.locals(size=int, link="long long")
     cdef void give_place(self, long long place, long long room) noexcept nogil
     @cython.locals(low="long long", high="long long")

@@ -120,7 +120,7 @@ class Allocator:
         count = 0
         for i in range(first, self.lookup.hit_blocks[g]):
             block = self.lookup.hits[g * self.lookup.stride + i]
-            if block and self.pool.refs[block] == 0:
+            if block and self.pool.refs(block) == 0:
                 count += 1
         return count
 
@@ -184,13 +184,13 @@ class Allocator:
         skipped = self.shape.skipped(g, self.skip_at)
         length = max(skipped, self.lookup.hit_blocks[g])
         self.tables.make_room(at, g, length)
-        for _ in range(skipped):
-            self.tables.append(at, 0)
+        start = self.tables.start[at]
+        for i in range(skipped):
+            self.tables.arena[start + i] = 0
         for i in range(skipped, length):
-            block = self.lookup.hits[g * self.lookup.stride + i]
-            if block:
-                self.pool.touch(block)
-            self.tables.append(at, block)
+            self.tables.arena[start + i] = self.lookup.hits[g * self.lookup.stride + i]
+        self.tables.length[at] = length
+        self.pool.touch(self.tables, start + skipped, start + length)
         self.tables.cached[at] = 1 + length
         self.tables.passed[at] = skipped
 
@@ -217,11 +217,11 @@ class Allocator:
         missing = num_blocks - self.tables.length[at]
         if missing > 0:
             self.tables.make_room(at, g, num_blocks)
-        for _ in range(missing):
-            block = self.pool.allocate()
-            self.tables.append(at, block)
+            self.pool.allocate(self.tables, at, missing)
             if self.shape.is_zeroed[g]:  # KV-GRP-10
-                self.queue_to_zero(g, block)
+                end = self.tables.start[at] + num_blocks
+                for place in range(end - missing, end):
+                    self.queue_to_zero(g, self.tables.arena[place])
 
     def queue_to_zero(self, g: int, block: int) -> None:
         """Note a block that is to be zeroed."""
@@ -262,8 +262,7 @@ class Allocator:
             for i in range(held - drafted, min(held, running)):
                 self.tables.append(at, self.tables.arena[start + i])
                 self.tables.arena[start + i] = 0
-        for _ in range(required - self.tables.length[at]):
-            self.tables.append(at, self.pool.allocate())
+        self.pool.allocate(self.tables, at, required - self.tables.length[at])
         self.tables.allocated[at] = 1
 
     # Caching.
@@ -291,9 +290,18 @@ class Allocator:
         """Register blocks first … end - 1 of a list, but null and masked ones."""
         per = self.shape.hashes_per_block[g]
         start = self.tables.start[at]
-        stored: list[int] | None = None
-        if self.events is not None:
-            stored = []
+        self.tables.cached[at] = 1 + end
+        if self.events is None and self.caches_all[g]:
+            self.pool.register_run(self.tables, start, first, end, request, per, g)
+        else:
+            self.cache_each(g, start, request, first, end)
+        if self.shape.is_mamba(g):
+            self.note_step(g, start + first, start + end)
+
+    def cache_each(self, g: int, start: int, request: FastRequest, first: int, end: int) -> None:
+        """`cache_range` where some blocks are masked, or events want to know which were stored."""
+        per = self.shape.hashes_per_block[g]
+        stored: list[int] = []
         for i in range(first, end):
             block = self.tables.arena[start + i]
             if block == 0:
@@ -303,12 +311,8 @@ class Allocator:
             ):
                 continue
             self.pool.register(block, request, (i + 1) * per - 1, g, (i + 1) * per)
-            if stored is not None:
-                stored.append(i)
-        if self.shape.is_mamba(g):
-            self.note_step(g, start + first, start + end)
-        self.tables.cached[at] = 1 + end
-        if self.events is not None and stored is not None:
+            stored.append(i)
+        if self.events is not None:
             self.events.stored(request, g, per, first, end, stored)
 
     def note_step(self, g: int, start: int, end: int) -> None:
@@ -348,13 +352,10 @@ class Allocator:
         end = min(end, self.tables.length[at])
         passed = self.tables.passed[at]
         start = self.tables.start[at]
-        left = 0
-        for i in range(end - 1, passed - 1, -1):
-            block = self.tables.arena[start + i]
-            if block:
-                self.tables.arena[start + i] = 0
-                left = self.pool.release(block, left)
         if end > passed:
+            self.pool.release(self.tables, start + passed, start + end)
+            for i in range(passed, end):
+                self.tables.arena[start + i] = 0
             self.tables.passed[at] = end
 
     def free(self, row: int) -> None:
@@ -362,11 +363,7 @@ class Allocator:
         for g in range(self.shape.num_groups):
             at = row * self.shape.num_groups + g
             start = self.tables.start[at]
-            left = 0
-            for i in range(self.tables.length[at] - 1, -1, -1):
-                block = self.tables.arena[start + i]
-                if block:
-                    left = self.pool.release(block, left)
+            self.pool.release(self.tables, start, start + self.tables.length[at])
         self.tables.clear_row(row)
 
     def num_common_prefix(self, row: int, g: int) -> int:
@@ -378,7 +375,7 @@ class Allocator:
         count = 0
         while (
             count < self.tables.length[at]
-            and self.pool.refs[self.tables.arena[start + count]] == self.tables.num_nonempty[g]
+            and self.pool.refs(self.tables.arena[start + count]) == self.tables.num_nonempty[g]
         ):
             count += 1
         return count

@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 from array import array
 
-LARGE_BYTES = 1 << 18
+LARGE_BYTES = 1 << 16
 """From this size on a map is cheaper than writing zeros, and may use huge pages."""
 
 
@@ -18,7 +18,10 @@ def zeroed(code: str, length: int) -> memoryview[int]:
     size_bytes = max(length, 1) * array(code).itemsize
     if size_bytes < LARGE_BYTES:
         return memoryview(bytearray(size_bytes)).cast(code)[:length]  # type: ignore[call-overload, no-any-return]  # any code
-    region = mmap.mmap(-1, size_bytes)
+    if hasattr(mmap, "MAP_PRIVATE"):
+        region = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    else:
+        region = mmap.mmap(-1, size_bytes)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         region.madvise(mmap.MADV_HUGEPAGE)
     return memoryview(region).cast(code)[:length]  # type: ignore[call-overload, no-any-return]  # any code

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from kvspec._check import COUNT_MAX, boolean, int_at_least, is_int
+from kvspec._check import boolean, int_at_least, is_int
 from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import InvalidArgumentError, StaleHitError, UnknownBlockError
 from kvspec.request import Request, RequestStatus
@@ -13,6 +13,7 @@ from kvspec.request import Request, RequestStatus
 from .core import Core
 from .request import FastRequest
 
+COUNT_BITS = 53
 STATUSES = tuple(RequestStatus)
 RUNNING = RequestStatus.RUNNING
 WAITING = RequestStatus.WAITING
@@ -28,7 +29,7 @@ class Checked(Core):
                 count = value
             except OverflowError:  # compiled, `count` has 64 bits
                 count = -1
-            if 0 <= count <= COUNT_MAX:
+            if count >> COUNT_BITS == 0:
                 return count
         int_at_least(field, value, 0, error=InvalidArgumentError)
         return value.__index__()  # type: ignore[attr-defined, no-any-return]  # an int subclass
@@ -64,10 +65,17 @@ class Checked(Core):
 
     def check_scheduling(self, request: FastRequest) -> None:
         """What the scheduler says of a request: its preemptions and its status."""
-        self.counted("request.num_preemptions", request.num_preemptions)
+        if request.preemptions < 0:
+            self.counted("request.num_preemptions", request.num_preemptions)
         status = request.status
         if status is not RUNNING and status is not WAITING and status not in STATUSES:
             raise InvalidArgumentError("request.status", status, "one of " + ", ".join(STATUSES))
+
+    def computed_of(self, request: FastRequest) -> int:
+        """What the scheduler says is computed (KV-REQ-3)."""
+        if request.computed < 0:
+            return self.counted("request.num_computed_tokens", request.num_computed_tokens)
+        return request.computed
 
     def watermark_for(self, request: FastRequest) -> int:
         """Blocks kept free when this request is admitted beside others (KV-MGR-9)."""

@@ -27,7 +27,8 @@ from .tables import Tables
 class Core:
     """One pool, its groups, and the requests that hold something.
 
-    `rows`: request id -> row of the tables. `popped`: references per block that were handed out
+    `rows`: request id -> row of the tables. `holders`: the object that came when a row was taken,
+    for which its name need not be looked up. `popped`: references per block that were handed out
     and not yet returned (KV-POOL-9). The methods trust their arguments.
     """
 
@@ -68,6 +69,7 @@ class Core:
             rounds_down=plan.is_hybrid,
         )
         self.rows: dict[str, int] = {}
+        self.holders: list[FastRequest | None] = []
         self.popped: dict[int, int] = {}
         self.reserved: list[int] = []
         self.no_blocks = KVCacheBlocks.empty(self.num_groups)
@@ -85,11 +87,11 @@ class Core:
     def set_sinks_aside(self) -> None:
         """Take blocks for good, before any request comes (KV-FULL-8)."""
         for group in self.plan.groups:
-            free = self.pool.queue.num_free
+            free = self.pool.num_free
             if group.num_sink_blocks > free:
                 raise ConfigError("sink_len", group.num_sink_blocks, f"at most {free} blocks")
             for _ in range(group.num_sink_blocks):
-                self.reserved.append(self.pool.allocate())
+                self.reserved.append(self.pool.take())
 
     @property
     def none_hash(self) -> bytes:
@@ -99,22 +101,38 @@ class Core:
     @property
     def num_free_blocks(self) -> int:
         """Length of the free queue."""
-        return self.pool.queue.num_free
+        return self.pool.num_free
 
     @property
     def usage(self) -> float:
         """Share of the pool in use (KV-POOL-12)."""
         if self.pool.num_blocks == 1:
             return 0.0
-        return 1.0 - float(self.pool.queue.num_free) / (self.pool.num_blocks - 1)
+        return 1.0 - float(self.pool.num_free) / (self.pool.num_blocks - 1)
 
     def row_of(self, request: FastRequest) -> int:
         """The row of the request; -1 while it holds nothing."""
+        row = request.row
+        if 0 <= row < len(self.holders) and self.holders[row] is request:
+            return row
         return self.rows.get(request.request_id, -1)
 
     def forget_row(self, request: FastRequest) -> int:
         """The row of the request, which has none from now on; -1 where it had none."""
-        return self.rows.pop(request.request_id, -1)
+        row = self.rows.pop(request.request_id, -1)
+        if 0 <= row < len(self.holders):
+            self.holders[row] = None
+        return row
+
+    def new_row(self, request: FastRequest) -> int:
+        """A row for a request that has none."""
+        row = self.tables.take_row()
+        self.rows[request.request_id] = row
+        while len(self.holders) <= row:
+            self.holders.append(None)
+        self.holders[row] = request
+        request.row = row
+        return row
 
     # Looking up.
 
@@ -139,7 +157,7 @@ class Core:
             for i in range(n):
                 view[i] = self.lookup.hits[g * self.lookup.stride + i]
             found.append(ids)
-        return KVCacheBlocks(tuple(found))
+        return blocks_of(tuple(found))
 
     # Allocating.
 
@@ -165,7 +183,7 @@ class Core:
         is_running = self.allocator.is_running(row)
         if external > 0 and not is_running:
             slots = max(slots, local + external)  # taken beyond the longest sequence too
-        free = self.pool.queue.num_free
+        free = self.pool.num_free
         if whole_must_fit:  # KV-MGR-5
             whole = min(request.num_tokens, self.max_len)
             at = min(skip_at, self.max_len)
@@ -175,11 +193,10 @@ class Core:
         self.allocator.remove_skipped(row, min(total, skip_at))  # KV-MGR-6
         self.allocator.ask_for(slots, main, local, external, skip_at, encoder)
         needed = self.allocator.num_needed(row, False)
-        if needed + watermark > self.pool.queue.num_free - reserved:  # KV-MGR-7
+        if needed + watermark > self.pool.num_free - reserved:  # KV-MGR-7
             return -1
         if row < 0:
-            row = self.tables.take_row()
-            self.rows[request.request_id] = row
+            row = self.new_row(request)
         if (has_hits or external > 0) and not is_running:
             self.allocator.take_hits(row)
         self.allocator.take_new(row)
@@ -195,7 +212,7 @@ class Core:
         taken = []
         for g in range(self.num_groups):
             taken.append(self.ids_of(row, g, self.allocator.new_from[g]))
-        return KVCacheBlocks(tuple(taken))
+        return blocks_of(tuple(taken))
 
     def ids_of(self, row: int, g: int, first: int) -> Sequence[int]:
         """The blocks of a list from index `first` on, as an array of 32-bit ints."""
@@ -223,6 +240,23 @@ class Core:
         self.rows = view.restore(snapshot, self.hash_block_size)
         for block in snapshot.popped_blocks:
             self.popped[block] = self.popped.get(block, 0) + 1
+
+
+def blocks_of(groups: tuple[Sequence[int], ...]) -> KVCacheBlocks:
+    """`KVCacheBlocks(groups)`, whose own way of being made takes longer than a short look-up."""
+    made = KVCacheBlocks.__new__(KVCacheBlocks)
+    made.__dict__["groups"] = groups
+    return made
+
+
+def hit_of(blocks: KVCacheBlocks, length_tokens: int, uncached_tokens: int | None) -> PrefixHit:
+    """`PrefixHit`, for the same reason."""
+    made = PrefixHit.__new__(PrefixHit)
+    fields = made.__dict__
+    fields["blocks"] = blocks
+    fields["hit_length_tokens"] = length_tokens
+    fields["uncached_common_prefix_tokens"] = uncached_tokens
+    return made
 
 
 def shape_of(plan: Plan) -> Shape:

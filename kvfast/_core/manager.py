@@ -18,6 +18,7 @@ from kvspec.snapshot import Snapshot
 from kvspec.stats import PrefixCacheStats, ResidencySample
 
 from .checked import Checked
+from .core import blocks_of, hit_of
 from .request import FastRequest
 from .state import StateView
 
@@ -43,7 +44,7 @@ class FastManager(Checked):
                 return PrefixHit(self.no_blocks, 0, uncached)
         if tokens == 0:
             return self.no_hit
-        return PrefixHit(self.blocks_of_hit(), tokens, uncached)
+        return hit_of(self.blocks_of_hit(), tokens, uncached)
 
     def find_longest_cache_hit_per_group(
         self, request: Request, max_hit_length_tokens: int
@@ -112,7 +113,7 @@ class FastManager(Checked):
         if new == 0 and external == 0:  # KV-MGR-3
             raise InvalidArgumentError("num_new_tokens", 0, "at least 1 without external tokens")
         self.check_scheduling(request)
-        computed = self.counted("request.num_computed_tokens", request.num_computed_tokens)
+        computed = self.computed_of(request)
         row = self.row_of(request)
         self.check_has_slots(row, computed)
         num_hits = self.offer(blocks)
@@ -212,7 +213,7 @@ class FastManager(Checked):
 
     def reset_prefix_cache(self) -> bool:
         """Drop every hash, if no block is in use (KV-POOL-11)."""
-        if self.pool.queue.num_free != self.pool.num_blocks - 1 - len(self.reserved):
+        if self.pool.num_free != self.pool.num_blocks - 1 - len(self.reserved):
             return False
         self.pool.reset()
         self.was_reset = True
@@ -261,7 +262,7 @@ class FastManager(Checked):
         left = 0
         for block in blocks:
             if block:
-                left = self.pool.release(block, left)
+                left = self.pool.drop_ref(block, left)
 
     def remove_skipped_blocks(self, request: Request, total_computed_tokens: int) -> None:
         """Release what attention no longer needs (KV-MGR-14)."""
@@ -282,7 +283,7 @@ class FastManager(Checked):
         row = self.row_of(self.own(request))
         if row < 0:
             return self.no_blocks
-        return KVCacheBlocks(tuple([self.ids_of(row, g, 0) for g in range(self.num_groups)]))
+        return blocks_of(tuple([self.ids_of(row, g, 0) for g in range(self.num_groups)]))
 
     def get_unhashed_block_ids(self, request: Request) -> tuple[tuple[int, ...], ...]:
         """Per group, blocks that are neither null nor cached."""

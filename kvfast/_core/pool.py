@@ -1,23 +1,27 @@
-"""The pool: reference counts, eviction order and cached identity of every block (KV-POOL-*)."""
+"""The pool: reference counts, eviction order and cached identity of every block (KV-POOL-*).
+
+The free queue is a doubly linked ring through the records of the blocks (see `record`). The null
+block, which is never in it, is its head: before the block in front, and behind the one at the back.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kvfast.residency import ResidencyLog
 
-from .arrays import grown, zeroed
+from . import record
 from .event_log import EventLog
-from .free_queue import FreeQueue
 from .key_map import KeyMap
 from .request import FastRequest
+from .tables import Tables
 
 
 class BlockPool:
-    """Flat arrays over all blocks; the methods trust their arguments.
+    """The blocks 1 … num_blocks - 1, at first free, in this order. The methods trust their caller.
 
-    - `refs[b]`: references to block b.
-    - `covered[b]`: hashes, from the start of the request, that the primary key of block b covers.
-    - Only with partial entries: `more[b]`, the first additional entry of block b, `more_next` the
-      one after it, `owner` the block of an additional entry; all count from `num_blocks`.
+    `num_more` additional entries were ever made (KV-PART-2); those given back are chained from
+    `free_more` on.
     """
 
     def __init__(
@@ -31,55 +35,152 @@ class BlockPool:
         removed_per_copy: bool,
     ) -> None:
         self.num_blocks = num_blocks
-        self.queue = FreeQueue(num_blocks)
+        self.num_free = num_blocks - 1
         self.keys = KeyMap(num_blocks, width)
+        self.facts = self.keys.facts
         self.events = events
         self.residency = residency
         self.unhashed_to_front = unhashed_to_front
         self.removed_per_copy = removed_per_copy
-        self.refs = zeroed("i", num_blocks)
-        self.covered = zeroed("i", num_blocks)
         self.has_partial = False
-        self.more = zeroed("i", 0)
-        self.more_next = zeroed("i", 0)
-        self.owner = zeroed("i", 0)
         self.num_more = 0
         self.free_more = 0
+        # All others are linked by being zero.
+        self.link(num_blocks - 1, 0)
+
+    # The free queue.
+
+    def after(self, block: int) -> int:
+        """The block behind this one; of 0 the one in front."""
+        return block + 1 + self.facts[record.INTS * block + record.NEXT]
+
+    def before(self, block: int) -> int:
+        """The block before this one; of 0 the one at the back."""
+        return block - 1 + self.facts[record.INTS * block + record.PREV]
+
+    def link(self, left: int, right: int) -> None:
+        """Let `right` follow `left`."""
+        self.facts[record.INTS * left + record.NEXT] = right - left - 1
+        self.facts[record.INTS * right + record.PREV] = left - right + 1
+
+    def put(self, left: int, block: int) -> None:
+        """Put a block right behind `left` (0: in front); it must not be in the queue."""
+        right = self.after(left)
+        self.link(left, block)
+        self.link(block, right)
+        self.num_free += 1
+
+    def unlink(self, block: int) -> None:
+        """Take out a block wherever it stands; it must be in the queue."""
+        self.link(self.before(block), self.after(block))
+        self.num_free -= 1
+
+    def queue(self) -> list[int]:
+        """The free blocks, the one to be taken next first. O(n)."""
+        blocks = []
+        block = self.after(0)
+        while block:
+            blocks.append(block)
+            block = self.after(block)
+        return blocks
+
+    def set_queue(self, blocks: Sequence[int]) -> None:
+        """Make these the free blocks, in this order."""
+        last = 0
+        for block in blocks:
+            self.link(last, block)
+            last = block
+        self.link(last, 0)
+        self.num_free = len(blocks)
 
     # Taking and giving back.
 
-    def allocate(self) -> int:
-        """Take the block in front of the free queue, which must not be empty (KV-POOL-3)."""
-        block = self.queue.take()
-        if self.keys.is_added(block):  # KV-POOL-4
-            self.drop_keys(block)
-        self.refs[block] = 1
-        if self.residency is not None:
-            self.residency.ended(block)
-            self.residency.allocated(block)
+    def refs(self, block: int) -> int:
+        """References to a block."""
+        return self.facts[record.INTS * block + record.REFS]
+
+    def set_refs(self, block: int, refs: int) -> None:
+        """Set the references to a block; the queue stays as it is."""
+        self.facts[record.INTS * block + record.REFS] = refs
+
+    def take(self) -> int:
+        """Take the block in front, which must have no key."""
+        block = self.after(0)
+        self.unlink(block)
+        self.set_refs(block, 1)
         return block
 
-    def touch(self, block: int) -> None:
-        """Take a reference on a hit; a free block leaves the free queue (KV-POOL-5)."""
-        if self.refs[block] == 0:
-            self.queue.unlink(block)
-        self.refs[block] += 1
-        if self.residency is not None:
-            self.residency.touched(block)
+    def allocate(self, tables: Tables, at: int, count: int) -> None:
+        """Append that many blocks from the front of the queue to a list with room (KV-POOL-3).
 
-    def release(self, block: int, left: int) -> int:
-        """Drop a reference in a release call (KV-POOL-6).
+        What they cached is forgotten, in the same order (KV-POOL-4).
+        """
+        start = tables.start[at] + tables.length[at]
+        has_keys = False
+        block = self.after(0)
+        for i in range(count):
+            base = record.INTS * block
+            tables.arena[start + i] = block
+            self.facts[base + record.REFS] = 1
+            if self.facts[base + record.DUP_NEXT]:
+                has_keys = True
+            block = block + 1 + self.facts[base + record.NEXT]
+        self.link(0, block)
+        self.num_free -= count
+        tables.length[at] += count
+        if has_keys:
+            self.evict(tables, start, start + count)
+        if self.residency is not None:
+            for place in range(start, start + count):
+                self.residency.ended(tables.arena[place])
+                self.residency.allocated(tables.arena[place])
+
+    def evict(self, tables: Tables, start: int, end: int) -> None:
+        """Forget the keys of the blocks at these places of the lists."""
+        if self.events is None and not self.has_partial:
+            self.keys.remove_run(tables, start, end)
+        else:
+            for place in range(start, end):
+                if self.keys.is_added(tables.arena[place]):
+                    self.drop_keys(tables.arena[place])
+
+    def touch(self, tables: Tables, start: int, end: int) -> None:
+        """Take a reference to the hits at these places; a free one leaves the queue (KV-POOL-5)."""
+        for place in range(start, end):
+            block = tables.arena[place]
+            if block == 0:
+                continue
+            if self.facts[record.INTS * block + record.REFS] == 0:
+                self.unlink(block)
+            self.facts[record.INTS * block + record.REFS] += 1
+            if self.residency is not None:
+                self.residency.touched(block)
+
+    def release(self, tables: Tables, start: int, end: int) -> None:
+        """Drop a reference to the blocks at these places, the last first, as one call (KV-POOL-6).
+
+        Null is passed over.
+        """
+        left = 0
+        for place in range(end - 1, start - 1, -1):
+            block = tables.arena[place]
+            if block:
+                left = self.drop_ref(block, left)
+
+    def drop_ref(self, block: int, left: int) -> int:
+        """Drop a reference in a release call.
 
         `left` is where the run of blocks without a key, which this call puts in front, ends so far
         (0 at its start); the answer is where it ends now.
         """
-        self.refs[block] -= 1
-        if self.refs[block] > 0:
+        base = record.INTS * block
+        self.facts[base + record.REFS] -= 1
+        if self.facts[base + record.REFS] > 0:
             return left
-        if self.unhashed_to_front and not self.keys.is_added(block):
-            self.queue.put_after(left, block)
+        if self.unhashed_to_front and self.facts[base + record.DUP_NEXT] == 0:
+            self.put(left, block)
             return block
-        self.queue.put_last(block)
+        self.put(self.before(0), block)
         return left
 
     # Cached identity.
@@ -94,21 +195,48 @@ class BlockPool:
         if self.keys.is_added(block):
             self.drop_keys(block)
         self.keys.add(block, request, number, group)
-        self.covered[block] = num_hashes
+        self.set_covered(block, num_hashes)
+
+    def register_run(
+        self,
+        tables: Tables,
+        start: int,
+        first: int,
+        end: int,
+        request: FastRequest,
+        hashes_per_block: int,
+        group: int,
+    ) -> None:
+        """`register` blocks first … end - 1 of a list that begins at `start`, but null ones."""
+        per = hashes_per_block
+        first = self.keys.add_run(tables, start, first, end, request, per, group)
+        while first < end:
+            block = tables.arena[start + first]
+            first += 1
+            self.register(block, request, first * per - 1, group, first * per)
+            first = self.keys.add_run(tables, start, first, end, request, per, group)
 
     def register_partial(self, block: int, request: FastRequest, number: int, group: int) -> bool:
         """Cache a block under a key that ends inside it; False if it has it (KV-PART-2)."""
         if self.has_key(block, request, number, group):
             return False
-        if self.keys.is_added(block) and self.covered[block] <= number:
+        if self.keys.is_added(block) and self.covered(block) <= number:
             self.drop_keys(block)  # KV-PART-3: a longer prefix replaces all keys
         if not self.keys.is_added(block):
             self.keys.add(block, request, number, group)
-            self.covered[block] = number + 1
+            self.set_covered(block, number + 1)
             return True
         entry = self.take_more(block)
         self.keys.add(entry, request, number, group)
         return True
+
+    def covered(self, block: int) -> int:
+        """Hashes that the primary key of a block covers."""
+        return self.facts[record.INTS * block + record.COVERED]
+
+    def set_covered(self, block: int, num_hashes: int) -> None:
+        """Set the hashes that the primary key covers."""
+        self.facts[record.INTS * block + record.COVERED] = num_hashes
 
     def is_cached(self, block: int) -> bool:
         """Whether the block carries any key."""
@@ -121,18 +249,18 @@ class BlockPool:
         if self.keys.carries(block, request, number, group):
             return True
         if self.has_partial:
-            entry = self.more[block]
+            entry = self.more(block)
             while entry:
                 if self.keys.carries(entry, request, number, group):
                     return True
-                entry = self.more_next[entry - self.num_blocks]
+                entry = self.more(entry)
         return False
 
     def block_of(self, entry: int) -> int:
         """The block that an entry belongs to; 0 for no entry."""
         if entry < self.num_blocks:
             return entry
-        return self.owner[entry - self.num_blocks]
+        return self.facts[record.INTS * entry + record.OWNER]
 
     def forget(self, block: int) -> None:
         """Drop the identity of a block wherever it is (KV-POOL-10)."""
@@ -144,14 +272,12 @@ class BlockPool:
     def drop_keys(self, block: int) -> None:
         """Take all keys of the block out of the cache, an event for each (KV-EVT-4)."""
         self.drop(block)
-        entry = 0
-        if self.has_partial:
-            entry = self.more[block]
-            self.more[block] = 0
+        entry = self.more(block)
+        self.set_more(block, 0)
         while entry:
             self.drop(entry)
-            after = self.more_next[entry - self.num_blocks]
-            self.more_next[entry - self.num_blocks] = self.free_more
+            after = self.more(entry)
+            self.set_more(entry, self.free_more)
             self.free_more = entry
             entry = after
 
@@ -165,7 +291,8 @@ class BlockPool:
         """Forget every key; no block may be in use (KV-POOL-11)."""
         self.keys.clear()
         if self.has_partial:
-            self.more = zeroed("i", self.num_blocks)
+            for block in range(self.num_blocks):
+                self.set_more(block, 0)
             self.num_more = 0
             self.free_more = 0
         if self.residency is not None:
@@ -175,31 +302,32 @@ class BlockPool:
 
     # Additional entries.
 
+    def more(self, entry: int) -> int:
+        """The first additional entry of a block, or the one after such an entry; 0: none."""
+        return self.facts[record.INTS * entry + record.MORE]
+
+    def set_more(self, entry: int, after: int) -> None:
+        """Let `after` come next."""
+        self.facts[record.INTS * entry + record.MORE] = after
+
     def take_more(self, block: int) -> int:
         """A new additional entry at the end of those of the block."""
-        if not self.has_partial:
-            self.has_partial = True
-            self.more = zeroed("i", self.num_blocks)
+        self.has_partial = True
         entry = self.free_more
         if entry:
-            self.free_more = self.more_next[entry - self.num_blocks]
+            self.free_more = self.more(entry)
         else:
-            if self.num_more == len(self.owner):
-                room = max(64, 2 * self.num_more)
-                self.owner = grown("i", self.owner, room)
-                self.more_next = grown("i", self.more_next, room)
-                self.keys.grow(self.num_blocks + room)
             entry = self.num_blocks + self.num_more
+            if entry == self.keys.num_entries:
+                self.keys.grow(entry + max(64, self.num_more))
+                self.facts = self.keys.facts
             self.num_more += 1
-        self.owner[entry - self.num_blocks] = block
-        self.more_next[entry - self.num_blocks] = 0
-        last = self.more[block]
-        if last == 0:
-            self.more[block] = entry
-            return entry
-        while self.more_next[last - self.num_blocks]:
-            last = self.more_next[last - self.num_blocks]
-        self.more_next[last - self.num_blocks] = entry
+        self.facts[record.INTS * entry + record.OWNER] = block
+        self.set_more(entry, 0)
+        last = block
+        while self.more(last):
+            last = self.more(last)
+        self.set_more(last, entry)
         return entry
 
     def entries_of(self, block: int) -> list[int]:
@@ -207,8 +335,8 @@ class BlockPool:
         if not self.keys.is_added(block):
             return []
         entries = [block]
-        entry = self.more[block] if self.has_partial else 0
+        entry = self.more(block)
         while entry:
             entries.append(entry)
-            entry = self.more_next[entry - self.num_blocks]
+            entry = self.more(entry)
         return entries

@@ -26,6 +26,8 @@ from .hashing import Hasher, HashJob, encode_extra_keys
 
 T = TypeVar("T")
 
+COUNT_BITS = 53
+
 UNLOCKED_TOKENS = 1024
 """From so many tokens on, some microseconds of hashing, other threads may run meanwhile."""
 
@@ -36,8 +38,9 @@ KEPT_MESSAGE_BYTES = 4096
 class FastRequest:
     """See `kvspec.request.Request`.
 
-    `hash_block_size_tokens` is 0 when caching is off: then there are no hashes. `row` and `owner`
-    are where a manager notes the place of a registered request.
+    `hash_block_size_tokens` is 0 when caching is off: then there are no hashes. `computed` and
+    `preemptions` are the two counts of the scheduler, -1 while it assigned what is none. `row` is
+    where a manager notes the request's place; it looks whether that is still so.
     """
 
     def __init__(self, request_input: RequestInput, hasher: Hasher, hash_block_size: int) -> None:
@@ -45,11 +48,12 @@ class FastRequest:
         self.request_id = request_input.request_id
         self.hasher = hasher
         self.hash_block_size_tokens = hash_block_size
-        self.num_computed_tokens = 0
-        self.num_preemptions = 0
+        self.computed = 0
+        self.preemptions = 0
+        self.odd_computed: object = None
+        self.odd_preemptions: object = None
         self.status = RequestStatus.WAITING
         self.row = -1
-        self.owner: object = None
         self.num_tokens = 0
         self.num_hashes = 0
         self.num_prompt_tokens = 0
@@ -61,6 +65,32 @@ class FastRequest:
         if self.room_hashes == 0:
             self.make_room_for_hashes(1)  # views are never without memory
         self.num_prompt_tokens = self.num_tokens
+
+    # What the scheduler says: any object can be assigned, and the next call that reads it checks.
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Tokens whose KV is in the cache (KV-REQ-3)."""
+        if self.computed < 0:
+            return self.odd_computed  # type: ignore[return-value]  # as it was assigned
+        return self.computed
+
+    @num_computed_tokens.setter
+    def num_computed_tokens(self, value: int) -> None:
+        self.computed = count_of(value)
+        self.odd_computed = value if self.computed < 0 else None
+
+    @property
+    def num_preemptions(self) -> int:
+        """How often the request was preempted (KV-STAT-2)."""
+        if self.preemptions < 0:
+            return self.odd_preemptions  # type: ignore[return-value]  # as it was assigned
+        return self.preemptions
+
+    @num_preemptions.setter
+    def num_preemptions(self, value: int) -> None:
+        self.preemptions = count_of(value)
+        self.odd_preemptions = value if self.preemptions < 0 else None
 
     @property
     def token_ids(self) -> Sequence[int]:
@@ -282,6 +312,18 @@ def hash_many(
 
     with ThreadPoolExecutor(workers) as pool:
         return [request for made in pool.map(make, parts) for request in made]
+
+
+def count_of(value: object) -> int:
+    """The value, if it is exactly an int and a count (KV-ERR-6), else -1."""
+    if type(value) is int:
+        try:
+            count = value
+        except OverflowError:  # compiled, `count` has 64 bits
+            count = -1
+        if count >> COUNT_BITS == 0:
+            return count
+    return -1
 
 
 def int_view(values: object) -> memoryview[int] | None:

@@ -44,12 +44,12 @@ class StateView:
                 requests[name] = state
         return Snapshot(
             num_blocks=n,
-            free_queue=tuple(self.pool.queue.to_list()),
-            ref_counts=tuple([self.pool.refs[block] for block in range(n)]),
+            free_queue=tuple(self.pool.queue()),
+            ref_counts=tuple([self.pool.refs(block) for block in range(n)]),
             block_keys=tuple(keys),
             lookup_order=self.lookup_order(),
             covered_tokens=tuple(
-                [self.pool.covered[b] * hash_block_size if keys[b] else 0 for b in range(n)]
+                [self.pool.covered(b) * hash_block_size if keys[b] else 0 for b in range(n)]
             ),
             none_hash=none_hash,
             requests=requests,
@@ -106,14 +106,10 @@ class StateView:
 
     def restore(self, snapshot: Snapshot, hash_block_size: int) -> dict[str, int]:
         """Take over a state in which every invariant holds; the rows of its requests."""
-        queue = self.pool.queue
-        while queue.num_free:
-            queue.take()
-        for block in snapshot.free_queue:
-            queue.put_last(block)
+        self.pool.set_queue(snapshot.free_queue)
         for block in range(self.pool.num_blocks):
-            self.pool.refs[block] = snapshot.ref_counts[block]
-            self.pool.covered[block] = snapshot.covered_tokens[block] // hash_block_size
+            self.pool.set_refs(block, snapshot.ref_counts[block])
+            self.pool.set_covered(block, snapshot.covered_tokens[block] // hash_block_size)
         self.restore_keys(snapshot)
         rows = {}
         for name, state in snapshot.requests.items():

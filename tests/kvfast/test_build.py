@@ -14,7 +14,7 @@ from kvfast import _build
 
 WITHOUT_COMPILED_BUILD = """
 import sys
-sys.modules["kvfast._compiled.free_queue"] = None  # as if it were not there
+sys.modules["kvfast._compiled.pool"] = None  # as if it were not there
 import kvspec, kvref, kvfast
 assert kvfast.compiled is False
 """
@@ -38,8 +38,8 @@ def test_the_first_use_of_the_uncompiled_core_says_so_once() -> None:
         + """
 from kvfast import _build
 for _ in range(3):
-    core = _build.load("free_queue")
-assert core.__name__ == "kvfast._core.free_queue"
+    core = _build.load("pool")
+assert core.__name__ == "kvfast._core.pool"
 """
     )
     assert done.returncode == 0, done.stderr
@@ -63,7 +63,7 @@ def test_a_compiled_core_is_loaded_without_a_word() -> None:
         pytest.skip("no compiled build of kvfast here")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert _build.load("free_queue").__name__ == "kvfast._compiled.free_queue"
+        assert _build.load("pool").__name__ == "kvfast._compiled.pool"
 
 
 def test_an_unknown_attribute_is_an_attribute_error() -> None:

@@ -148,7 +148,6 @@ def test_it_is_a_request(build: str) -> None:
     assert (request.num_computed_tokens, request.num_preemptions) == (0, 0)
     assert request.status is RequestStatus.WAITING
     assert request.input.request_id == "r"
-    assert (request.row, request.owner) == (-1, None)
 
 
 @pytest.mark.parametrize("name", ["num_computed_tokens", "num_preemptions", "status"])
