@@ -1,0 +1,78 @@
+"""One side of a comparison of batches: an implementation, its manager, and what steps wrote."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from kvspec.batched import BatchedManager, StepOutput
+from kvspec.interface import Feature, Implementation, KVCacheManager
+
+UNTOUCHED = -7
+"""What outputs hold before a step: what is not written stays."""
+
+
+class Clock:
+    """Nanoseconds that pass between calls only."""
+
+    now = 0
+
+    def __call__(self) -> int:
+        """The time."""
+        return self.now
+
+
+class Outputs:
+    """The outputs of one step: `num_rows` rows, and a mapping of each length but None."""
+
+    def __init__(self, num_rows: int = 0, lengths: Sequence[int | None] | None = None) -> None:
+        self.rows = array("i", [UNTOUCHED]) * (4 * num_rows)
+        self.slots: list[array[int] | None] | None = None
+        if lengths is not None:
+            self.slots = [None if n is None else array("q", [UNTOUCHED]) * n for n in lengths]
+        view = None
+        if num_rows:
+            view = memoryview(self.rows).cast("B").cast("i", [num_rows, 4])
+        self.given = StepOutput(view, self.slots)
+
+    def row(self, number: int) -> tuple[int, ...]:
+        """Handle, group, index, block."""
+        return tuple(self.rows[4 * number : 4 * number + 4])
+
+
+@dataclass
+class Side:
+    """One implementation, its manager, whole steps on it, and where they write."""
+
+    implementation: Implementation
+    manager: KVCacheManager
+    batched: BatchedManager
+    outputs: Outputs
+
+    def state(self) -> dict[str, object]:
+        """Everything that a caller may see of the manager; queues are emptied."""
+        manager, features = self.manager, self.implementation.capabilities.features
+        shown: dict[str, object] = {
+            "num_free_blocks": manager.num_free_blocks,
+            "num_pending_deltas": self.batched.num_pending_deltas(),
+            "events": manager.take_events(),
+            "statistics": manager.make_prefix_cache_stats(),
+            "samples": manager.take_residency_samples(),
+        }
+        if Feature.NEW_BLOCK_IDS in features:
+            shown["new_block_ids"] = manager.take_new_block_ids()
+        if Feature.SNAPSHOT in features:
+            shown["snapshot"] = manager.snapshot()
+        return shown
+
+    def members(self, handle: int) -> tuple[object, ...]:
+        """What a registered request says of itself, and its blocks."""
+        r = self.batched.request_of(handle)
+        owned = (r.num_computed_tokens, r.num_preemptions, r.status)
+        return (r.request_id, r.num_tokens, *owned, self.manager.get_blocks(r).to_lists())
+
+
+Batch: TypeAlias = Callable[[Implementation, KVCacheManager], BatchedManager]
+"""How whole steps on a manager are made."""

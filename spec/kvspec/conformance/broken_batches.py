@@ -1,0 +1,60 @@
+"""Plans with one mistake each, as a scheduler with a bug would make them (KV-BATCH-2)."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from kvspec.batched import StepPlan
+
+UNKNOWN_HANDLE = 1_000_000
+
+MEMBERS: tuple[dict[str, Any], ...] = (
+    {"finished": [UNKNOWN_HANDLE]},
+    {"finished": [True]},
+    {"finished": None},
+    {"preempted": [-1]},
+    {"preempted": [2**70]},
+    {"preempted": {0}},
+    {"decoding": [1.0]},
+    {"decoding": "0"},
+    {"token_budget": -1},
+    {"token_budget": 2**53},
+    {"num_lookahead_tokens": True},
+    {"reserved_blocks": 1.0},
+    {"starts_step": 1},
+    {"stops_at_refusal": None},
+    {"full_sequence_must_fit": "yes"},
+    {"decode_tokens": True},
+    {"prefill_tokens": -1},
+    {"max_new_tokens": 0},
+    {"max_new_tokens": [1] * 99},
+)
+"""Members that are wrong in every plan, whatever else it says."""
+
+
+def broken_plans(plan: StepPlan, idle: Sequence[int], under_way: Sequence[int]) -> list[StepPlan]:
+    """The legal `plan` with one member of `MEMBERS` each, and plans wrong in their requests only.
+
+    `idle` and `under_way`: handles of requests that hold nothing, and of those under way.
+    """
+    broken = [replace(plan, **members) for members in MEMBERS]
+    if idle:
+        broken += [
+            StepPlan(decoding=idle[:1]),
+            StepPlan(prefilling=[*under_way, idle[0]]),
+            StepPlan(new=[*idle, idle[0]]),
+            StepPlan(finished=idle[:1], new=idle),
+        ]
+    if under_way:
+        broken += [
+            StepPlan(new=under_way[:1]),
+            StepPlan(new=[*idle, under_way[0]]),
+            StepPlan(decoding=under_way[:1], decode_tokens=[0]),
+            StepPlan(decoding=under_way, decode_tokens=[1] * (len(under_way) - 1)),
+            StepPlan(prefilling=under_way, prefill_tokens=array("d", [1.0] * len(under_way))),
+            StepPlan(preempted=under_way, decoding=under_way[:1]),
+        ]
+    return broken
