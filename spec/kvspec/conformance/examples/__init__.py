@@ -1,7 +1,8 @@
-"""Directed checks that are no programs: values, errors, statistics, configurations, plans."""
+"""Directed checks that are no programs: values, errors, statistics, plans, batches …"""
 
 from __future__ import annotations
 
+from kvspec.conformance.examples.batches import BATCHES
 from kvspec.conformance.examples.configuration import CONFIGURATION
 from kvspec.conformance.examples.edges import EDGES
 from kvspec.conformance.examples.example import Example, example_violation
@@ -17,7 +18,7 @@ from kvspec.conformance.examples.statistics import STATISTICS
 
 EXAMPLES: tuple[Example, ...] = (
     *HASHING, *REQUESTS, *CONFIGURATION, *STATISTICS, *POLICIES,
-    *PLAN_GROUPS, *PLAN_LAYOUT, *PLAN_MEMORY, *LIVENESS, *EDGES,
+    *PLAN_GROUPS, *PLAN_LAYOUT, *PLAN_MEMORY, *LIVENESS, *EDGES, *BATCHES,
 )  # fmt: skip
 """All of them, in the order in which they run."""
 
