@@ -54,7 +54,7 @@ def check_registration(
     manager: KVCacheManager, request: Request, others: Iterable[Request]
 ) -> None:
     """The request is one of this manager's, and none of its name is registered (KV-BATCH-4)."""
-    if not isinstance(request, Request):
+    if not isinstance(getattr(request, "request_id", None), str):
         raise InvalidArgumentError("request", request, "a request made by make_request")
     manager.get_blocks(request)  # raises for a foreign one
     if any(other.request_id == request.request_id for other in others):
@@ -252,10 +252,10 @@ def _outputs(
     rows = None
     if output.block_deltas is not None:
         rows = delta_rows("block_deltas", output.block_deltas)
-    return rows, _mappings(config, output.slot_mappings, num_slots)
+    return rows, mappings(config, output.slot_mappings, num_slots)
 
 
-def _mappings(config: ManagerConfig, given: object, num_slots: int) -> list[memoryview | None]:
+def mappings(config: ManagerConfig, given: object, num_slots: int) -> list[memoryview | None]:
     """One view per group, None where no mapping is wanted."""
     specs = config.managed_specs
     if given is None:
