@@ -19,6 +19,7 @@ ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
     ("kvspec", frozenset({"kvspec"})),
     ("kvspec.cli", frozenset({"kvspec", "click", "rich"})),
     ("kvspec.workload", frozenset({"kvspec", "matplotlib", "zstandard"})),
+    ("kvspec.bench", frozenset({"kvspec", "matplotlib"})),
     ("kvspec.remote", frozenset({"kvspec", "cbor2"})),
     ("kvspec.conformance", frozenset({"kvspec", "hypothesis"})),
     ("kvspec.pytest_plugin", frozenset({"kvspec", "pytest"})),

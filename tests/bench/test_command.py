@@ -36,8 +36,8 @@ class Hashless(ReferenceImplementation):
 
 @pytest.fixture(autouse=True)
 def small_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvspec.cli.bench.full_plan", lambda: PLAN)
-    monkeypatch.setattr("kvspec.cli.bench.quick_plan", lambda: PLAN)
+    monkeypatch.setattr("kvspec.cli.bench.full_plan", lambda sections: PLAN)
+    monkeypatch.setattr("kvspec.cli.bench.quick_plan", lambda sections: PLAN)
 
 
 def test_the_tables_name_phases_units_cases_and_subjects(
@@ -53,7 +53,7 @@ def test_the_tables_name_phases_units_cases_and_subjects(
         *("append, ns per request", "decode step, ns per request", "as the pool grows, cold"),
     ):
         assert title in shown.out
-    assert "hash, ns per block" not in shown.out  # both cases of this plan have hits
+    assert shown.out.count("2 × 64 tokens   ") == 1  # hashing knows no hits
     assert "2 × 64 tokens, 50% hit" in shown.out
     assert "3 running" in shown.out
     assert "free, 129 blocks" in shown.out
@@ -77,7 +77,9 @@ def test_json_goes_to_a_file_or_alone_to_stdout(
     again = json.loads(path.read_text("utf-8"))
     assert again.keys() == document.keys()
     assert [each["phase"] for each in again["measurements"]] == [
-        *("hash", "look up", "allocate + cache", "free") * 2,
+        *("hash", "look up", "allocate + cache", "free", "admit"),
+        *("hash", "look up", "allocate + cache", "free", "admit", "prefill chunk"),
+        *("hash", "look up", "allocate + cache", "free", "admit"),
         *("append", "decode step"),
     ]
 

@@ -4,27 +4,45 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from kvspec.batched import BatchedManager
+from kvspec.bench.batched import INCLUDES
 from kvspec.bench.calls import Calls
-from kvspec.bench.cases import DecodeCase, Plan
+from kvspec.bench.cases import Case, DecodeCase, Plan, PromptCase
 from kvspec.bench.errors import UnequalWorkError
-from kvspec.bench.measure import Measured, Subject, measure, turns
-from kvspec.bench.scenarios import ALLOCATE, APPEND, DECODE, FREE, HASH, LOOK_UP
+from kvspec.bench.measure import (
+    Contestant,
+    Measured,
+    Patience,
+    Subject,
+    measure,
+    scenario_of,
+    turns,
+)
+from kvspec.bench.scenarios import ADMIT, ALLOCATE, APPEND, CHUNK, DECODE, FREE, HASH, LOOK_UP
 from kvspec.errors import KVSpecError
 from tests.bench.toy import (
     COLD,
+    FRESH,
     PLAN,
     SMALL,
     STEPS,
     FakeClock,
     Toy,
+    grants_less,
     keeps_blocks,
+    no_hashes,
+    no_rows,
     other_blocks,
     other_hashes,
+    other_rows,
     refuses,
     shorter_hits,
+    shorter_lengths,
 )
 
 
@@ -34,28 +52,66 @@ def measured(*slowness: int) -> Measured:
     return measure(PLAN, [Subject(str(slow), Toy(clock, slow)) for slow in slowness], clock=clock)
 
 
+def times(name: str) -> dict[tuple[Case, str], tuple[int, list[float]]]:
+    """Units and rounds of every phase that this one has."""
+    return {
+        (each.case, each.phase): (each.units_per_round, each.rounds_ns[name])
+        for each in measured(1).measurements
+        if name in each.rounds_ns
+    }
+
+
 def test_a_phase_has_the_time_of_its_own_calls_and_of_nothing_else() -> None:
     """Reading an answer costs a thousand times as much as any call, and is nowhere in the times."""
-    found = {(each.case, each.phase): each for each in measured(1).measurements}
-    times = {key: (each.units_per_round, each.rounds_ns["1"]) for key, each in found.items()}
-    assert times == {
+    assert times("1") == {
         (SMALL, HASH): (8, [7 / 4] * 3),
         (SMALL, LOOK_UP): (2, [13.0] * 3),
         (SMALL, ALLOCATE): (8, [19 / 4] * 3),
+        (SMALL, ADMIT): (8, [(13 + 19) / 4] * 3),
         (SMALL, FREE): (8, [23 / 4] * 3),
+        (FRESH, HASH): (8, [7 / 4] * 3),
+        (FRESH, LOOK_UP): (2, [13.0] * 3),
+        (FRESH, ALLOCATE): (8, [19 / 4] * 3),
+        (FRESH, ADMIT): (8, [(13 + 19) / 4] * 3),
+        (FRESH, CHUNK): (6, [17 / 3] * 3),
+        (FRESH, FREE): (8, [23 / 4] * 3),
         (COLD, HASH): (16, [7 / 8] * 3),
         (COLD, LOOK_UP): (2, [13.0] * 3),
         (COLD, ALLOCATE): (16, [19 / 8] * 3),
+        (COLD, ADMIT): (16, [(13 + 19) / 8] * 3),
         (COLD, FREE): (16, [23 / 8] * 3),
         (STEPS, APPEND): (3 * 16, [11.0] * 3),
         (STEPS, DECODE): (3 * 16, [17.0] * 3),
     }
 
 
+def test_by_batched_calls_a_phase_is_one_call_for_all_requests() -> None:
+    """Nothing is allocated without a look-up there, so that phase is not."""
+    assert times("1, batched") == {
+        (SMALL, HASH): (8, [(7 + 3) / 4] * 3),
+        (SMALL, LOOK_UP): (2, [130 / 2] * 3),
+        (SMALL, ADMIT): (8, [190 / 8] * 3),
+        (SMALL, FREE): (8, [(230 + 5) / 8] * 3),
+        (FRESH, HASH): (8, [(7 + 3) / 4] * 3),
+        (FRESH, LOOK_UP): (2, [130 / 2] * 3),
+        (FRESH, ADMIT): (8, [190 / 8] * 3),
+        (FRESH, CHUNK): (6, [170 / 6] * 3),
+        (FRESH, FREE): (8, [(230 + 5) / 8] * 3),
+        (COLD, HASH): (16, [(7 + 3) / 8] * 3),
+        (COLD, LOOK_UP): (2, [130 / 2] * 3),
+        (COLD, ADMIT): (16, [190 / 16] * 3),
+        (COLD, FREE): (16, [(230 + 5) / 16] * 3),
+        (STEPS, APPEND): (3 * 16, [110 / 3] * 3),
+        (STEPS, DECODE): (3 * 16, [170 / 3] * 3),
+    }
+
+
 def test_every_subject_has_its_own_times() -> None:
     for each in measured(1, 3).measurements:
-        fast, slow = each.rounds_ns["1"], each.rounds_ns["3"]
-        assert slow == pytest.approx([3 * spent for spent in fast])
+        for way in ("", ", batched"):
+            if f"1{way}" in each.rounds_ns:
+                fast, slow = each.rounds_ns[f"1{way}"], each.rounds_ns[f"3{way}"]
+                assert slow == pytest.approx([3 * spent for spent in fast])
 
 
 def test_the_first_round_is_not_counted() -> None:
@@ -84,11 +140,11 @@ def test_in_each_round_all_have_a_turn_and_the_order_changes() -> None:
 
     plan, told = Plan((SMALL,), 7), list[str]()
     measure(plan, [named("a"), named("b"), named("c")], clock=clock, on_turn=told.append)
-    rounds = [tuple(heard[at : at + 3]) for at in range(0, len(heard), 3)]
+    rounds = [tuple(heard[at : at + 6]) for at in range(0, len(heard), 6)]
     assert len(rounds) == 8
-    assert all(sorted(each) == ["a", "b", "c"] for each in rounds)
+    assert all(sorted(each) == ["a", "a", "b", "b", "c", "c"] for each in rounds)  # and batched
     assert len(set(rounds)) > 2
-    assert told == [SMALL.label] * turns(plan, 3)
+    assert told == [SMALL.label] * turns(plan, 6)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +160,8 @@ def test_managers_that_answer_differently_are_not_compared(
     change: Callable[[Calls], Calls], phase: str
 ) -> None:
     clock = FakeClock()
-    both = [Subject("whole", Toy(clock)), Subject("less", Toy(clock, change=change))]
+    less = Toy(clock, change=change, is_batched=False)
+    both = [Subject("whole", Toy(clock, is_batched=False)), Subject("less", less)]
     with pytest.raises(UnequalWorkError) as caught:
         measure(Plan((SMALL,), 2), both, clock=clock)
     assert caught.value.phase == phase
@@ -113,9 +170,92 @@ def test_managers_that_answer_differently_are_not_compared(
     assert SMALL.label in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "case", "phase"),
+    [
+        pytest.param(shorter_lengths, SMALL, LOOK_UP, id="shorter_lengths"),
+        pytest.param(other_rows, SMALL, ADMIT, id="other_rows"),
+        pytest.param(no_rows, STEPS, DECODE, id="no_rows"),
+        pytest.param(no_hashes, STEPS, APPEND, id="no_hashes"),
+        pytest.param(grants_less, STEPS, DECODE, id="grants_less"),
+    ],
+)
+def test_batched_calls_that_answer_differently_are_not_compared(
+    change: Callable[[BatchedManager], Any], case: Case, phase: str
+) -> None:
+    """Their answers are held against those of single calls, of the same implementation or not."""
+    clock = FakeClock()
+    with pytest.raises(UnequalWorkError) as caught:
+        measure(Plan((case,), 2), [Subject("less", Toy(clock, change_batched=change))], clock=clock)
+    assert caught.value.phase == phase
+    assert "less, batched" in (caught.value.first, caught.value.other)
+
+
+def test_one_that_names_blocks_in_its_own_way_is_held_to_lengths_only() -> None:
+    clock = FakeClock()
+
+    def named(name: str, change: Callable[[Calls], Calls]) -> Subject:
+        def own(calls: Calls) -> Calls:
+            return replace(change(calls), has_own_names=True)
+
+        return Subject(name, Toy(clock, change=own, is_batched=False))
+
+    whole = Subject("whole", Toy(clock))
+    renamed = named("renamed", lambda calls: other_blocks(other_hashes(calls)))
+    found = measure(Plan((SMALL,), 2), [whole, renamed], clock=clock).measurements
+    assert all("renamed" in each.rounds_ns for each in found)
+    for change, phase in ((shorter_hits, LOOK_UP), (keeps_blocks, FREE)):
+        with pytest.raises(UnequalWorkError) as caught:
+            measure(Plan((SMALL,), 2), [whole, named("less", change)], clock=clock)
+        assert caught.value.phase in (phase, f"{phase}, lengths")
+
+
+def test_who_would_take_too_long_is_left_out_of_a_case_and_that_is_said() -> None:
+    clock, told = FakeClock(), list[str]()
+    slow = Subject("slow", Toy(clock, slowness=1000, is_batched=False))
+    quick = Subject("quick", Toy(clock, is_batched=False))
+    plan = Plan((SMALL, STEPS), 2)
+    patience = Patience(rounds_s=80.0)  # the slow one reads an answer in a second: 51 in STEPS
+    found = measure(plan, [quick, slow], clock=clock, patience=patience, on_turn=told.append)
+    assert {
+        case.label: {
+            name for each in found.measurements if each.case is case for name in each.rounds_ns
+        }
+        for case in plan.cases
+    } == {SMALL.label: {"quick", "slow"}, STEPS.label: {"quick"}}
+    assert [(each.case, each.name) for each in found.left_out] == [(STEPS, "slow")]
+    assert found.left_out[0].seconds == pytest.approx(102, rel=0.01)
+    assert len(told) == turns(plan, 2)
+
+
+def test_a_pool_that_would_take_too_long_to_fill_is_not_filled() -> None:
+    """As the smaller one tells, that was filled before."""
+    clock, heard = FakeClock(), list[str]()
+    toy = Toy(clock, on_call=heard.append, is_batched=False)
+    larger = replace(COLD, num_blocks=2 * COLD.num_blocks)
+    alone = measure(Plan((COLD,), 2), [Subject("toy", toy)], clock=clock)
+    calls = len(heard)
+    filling_s = fill_s(COLD)
+    patience = Patience(prepare_s=1.5 * filling_s)
+    both = measure(Plan((COLD, larger), 2), [Subject("toy", toy)], clock=clock, patience=patience)
+    assert len(heard) == 2 * calls
+    assert len(both.measurements) == len(alone.measurements)
+    (left_out,) = both.left_out
+    assert left_out.case is larger
+    assert left_out.seconds == pytest.approx(2 * filling_s)
+
+
+def fill_s(case: PromptCase) -> float:
+    """What the toy's clock shows after its pool is filled."""
+    clock = FakeClock()
+    scenario_of(Contestant(Subject("toy", Toy(clock))), case, 3).prepare()
+    return clock.now / 1e9
+
+
 def test_a_refusal_to_a_decoding_request_is_unequal_work() -> None:
     clock = FakeClock()
-    both = [Subject("whole", Toy(clock)), Subject("full", Toy(clock, change=refuses))]
+    full = Toy(clock, change=refuses, is_batched=False)
+    both = [Subject("whole", Toy(clock)), Subject("full", full)]
     with pytest.raises(UnequalWorkError) as caught:
         measure(Plan((STEPS,), 2), both, clock=clock)
     assert caught.value.phase == DECODE
@@ -123,8 +263,9 @@ def test_a_refusal_to_a_decoding_request_is_unequal_work() -> None:
 
 def test_a_case_that_is_not_as_cached_as_it_says_is_refused_even_alone() -> None:
     clock = FakeClock()
+    less = Toy(clock, change=shorter_hits, is_batched=False)
     with pytest.raises(UnequalWorkError) as caught:
-        measure(Plan((SMALL,), 2), [Subject("less", Toy(clock, change=shorter_hits))], clock=clock)
+        measure(Plan((SMALL,), 2), [Subject("less", less)], clock=clock)
     assert (caught.value.first, caught.value.expected, caught.value.got) == ("the case", 32, 16)
 
 
@@ -149,7 +290,7 @@ def test_the_collector_is_off_in_every_call_and_on_again_afterwards() -> None:
 
 
 def test_what_the_times_include_is_said_by_the_implementation() -> None:
-    assert measured(1).includes == {"1": "ticks"}
+    assert measured(1).includes == {"1": "ticks", "1, batched": INCLUDES}
 
 
 def test_an_allocation_takes_a_hit_that_is_still_valid() -> None:

@@ -29,7 +29,7 @@ def test_a_clock_that_sees_nothing_breaks_nothing() -> None:
 
 
 def test_the_document_has_what_is_needed_to_judge_the_numbers() -> None:
-    subjects = tuple(Subject(name, Toy(FakeClock())) for name in ("a", "b"))
+    subjects = tuple(Subject(name, Toy(FakeClock(), is_batched=False)) for name in ("a", "b"))
     decoding = Measurement(STEPS, "decode step", 48, FOUND.rounds_ns)
     measured = Measured((FOUND, decoding), {"a": "ticks", "b": "tocks"}, 5.0)
     document = Report(

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 import kvref
 from kvspec.bench.calls import contract_calls
-from kvspec.bench.cases import BLOCK_SIZE_TOKENS, DecodeCase, Plan, config_of, full_plan, quick_plan
-from kvspec.bench.scenarios import Demands, PromptScenario, Timed, Tokens
+from kvspec.bench.cases import (
+    BLOCK_SIZE_TOKENS,
+    DecodeCase,
+    Plan,
+    PromptCase,
+    ReplayCase,
+    Section,
+    config_of,
+    full_plan,
+    quick_plan,
+)
+from kvspec.bench.scenarios import Demands, PromptScenario, Tokens
+from kvspec.bench.work import Part, SingleWork
+from kvspec.interface import KVCacheManager
 from tests.bench.toy import COLD, SMALL
 
 PLANS = (pytest.param(full_plan(), id="full"), pytest.param(quick_plan(), id="quick"))
@@ -19,22 +34,27 @@ class Untimed:
     def __init__(self) -> None:
         self.answers: dict[str, list[object]] = {}
 
-    @property
-    def timed(self) -> Timed:
-        """What a round is given."""
+    def __call__(self, phase: str, units: int, part: Part) -> tuple[Any, Sequence[Any]]:
+        result = part.work()
+        self.answers[phase] = list(part.read(result))
+        return result, self.answers[phase]
 
-        def do(phase, units, work, read):  # type: ignore[no-untyped-def]  # as Timed has them
-            result = work()
-            self.answers[phase] = list(read(result))
-            return result
+    def check(self, what: str, answers: Sequence[Any]) -> None:
+        """Nothing to compare with."""
 
-        return do
+    def add_up(self, phase: str, phases: Sequence[str]) -> None:
+        """No times."""
+
+
+def single_work(manager: KVCacheManager) -> SingleWork:
+    """The reference, call by call."""
+    return SingleWork(contract_calls(kvref.implementation(), manager))
 
 
 def test_a_cold_pool_is_full_of_cached_blocks_in_no_order() -> None:
     implementation = kvref.implementation()
     manager = implementation.create(config_of(COLD), check_invariants=True)
-    PromptScenario("kvref", contract_calls(implementation, manager), COLD, 3).prepare()
+    PromptScenario("kvref", single_work(manager), COLD, 3).prepare()
     state = manager.snapshot()
     assert manager.num_free_blocks == COLD.num_blocks - 1
     assert all(state.block_keys[1:])
@@ -47,12 +67,12 @@ def test_cold_rounds_ask_for_other_prompts_and_hot_ones_for_the_same() -> None:
     implementation = kvref.implementation()
     for case, repeats in ((COLD, False), (SMALL, True)):
         manager = implementation.create(config_of(case), check_invariants=True)
-        scenario = PromptScenario("kvref", contract_calls(implementation, manager), case, 3)
+        scenario = PromptScenario("kvref", single_work(manager), case, 3)
         scenario.prepare()
         hits = []
         for _ in range(3):
             round_answers = Untimed()
-            scenario.run_round(round_answers.timed)
+            scenario.run_round(round_answers)
             hits.append(round_answers.answers["look up"])
         assert (hits[0] == hits[1] == hits[2]) is repeats
         assert (len({str(hit) for each in hits for hit in each}) == 2) is repeats
@@ -74,19 +94,21 @@ def test_demands_that_are_met_are_silent() -> None:
 
 def test_the_full_plan_covers_lengths_hits_pools_and_running_requests() -> None:
     cases = full_plan().cases
-    hot = [each for each in cases if not isinstance(each, DecodeCase) and not each.cold]
+    prompts = [each for each in cases if isinstance(each, PromptCase)]
+    hot = [each for each in prompts if not each.cold]
     assert {(each.prompt_tokens, each.hit_percent) for each in hot} == {
         (tokens, percent) for tokens in (512, 8192, 131072) for percent in (0, 50, 97)
     }
-    cold = [each for each in cases if not isinstance(each, DecodeCase) and each.cold]
-    assert [each.num_blocks for each in cold] == [2**10, 2**14, 2**17, 2**20]
+    cold = [each for each in prompts if each.cold]
+    assert [each.num_blocks for each in cold] == [2**10, 2**12, 2**14, 2**16, 2**18, 2**20, 2**22]
     running = [each.num_requests for each in cases if isinstance(each, DecodeCase)]
-    assert running == [1, 16, 256, 1024]
+    assert running == [1, 16, 256, 1024, 4096]
 
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_every_case_has_room_for_all_its_rounds(plan: Plan) -> None:
     for case in plan.cases:
+        assert not isinstance(case, ReplayCase)
         tokens = case.prompt_tokens
         if isinstance(case, DecodeCase):
             tokens += (plan.num_rounds + 1) * BLOCK_SIZE_TOKENS
@@ -98,3 +120,11 @@ def test_every_case_has_room_for_all_its_rounds(plan: Plan) -> None:
 def test_no_case_is_there_twice(plan: Plan) -> None:
     """Its label says which it is."""
     assert len({case.label for case in plan.cases}) == len(plan.cases)
+
+
+def test_a_plan_may_be_reduced_to_a_section() -> None:
+    whole = full_plan()
+    parts = [full_plan([section]) for section in Section]
+    assert sum((part.cases for part in parts), ()) == whole.cases
+    assert [part.pool_sizes for part in parts if part.pool_sizes] == [whole.pool_sizes]
+    assert all(isinstance(each, DecodeCase) for each in full_plan([Section.DECODE]).cases)

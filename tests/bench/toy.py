@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from kvref import ReferenceImplementation
+from kvspec.batched import BatchedManager, StepOutput, StepPlan, StepResult
 from kvspec.bench.calls import Calls, contract_calls
 from kvspec.bench.cases import DecodeCase, Plan, PromptCase
 from kvspec.blocks import KVCacheBlocks, PrefixHit
-from kvspec.interface import KVCacheManager
+from kvspec.interface import Capabilities, Feature, KVCacheManager
 
 COSTS_NS = {
     "make_request": 7,
@@ -20,12 +22,24 @@ COSTS_NS = {
     "allocate_with_hit": 19,
     "free": 23,
 }
+BATCHED_COSTS_NS = {
+    "register": 3,
+    "unregister": 5,
+    "append": 110,
+    "lookup": 130,
+    "admit": 190,
+    "decode": 170,
+    "free": 230,
+    "step": 290,
+}
+"""Of a call, however many handles it has."""
 NOT_TIMED = ("make_input", "read_hashes", "read_hit", "read_blocks", "num_free_blocks")
 
 SMALL = PromptCase(num_requests=2, prompt_tokens=64, hit_percent=50, num_blocks=17)
 COLD = PromptCase(num_requests=2, prompt_tokens=128, hit_percent=50, num_blocks=129, cold=True)
 STEPS = DecodeCase(num_requests=3, prompt_tokens=128, num_blocks=43)
-PLAN = Plan((SMALL, COLD, STEPS), num_rounds=3)
+FRESH = PromptCase(num_requests=2, prompt_tokens=64, hit_percent=0, num_blocks=17)
+PLAN = Plan((SMALL, FRESH, COLD, STEPS), num_rounds=3)
 
 
 class FakeClock:
@@ -42,31 +56,68 @@ class FakeClock:
 class Toy(ReferenceImplementation):
     """Every call costs what `COSTS_NS` says, `slowness` times; what is not timed costs a lot.
 
-    `on_call` hears of each call by name; `change` may break the calls.
+    `on_call` hears of each call by name; `change` and `change_batched` may break the calls.
     """
 
     clock: FakeClock
     slowness: int = 1
     change: Callable[[Calls], Calls] = lambda calls: calls
     on_call: Callable[[str], None] = lambda name: None
+    is_batched: bool = True
+    change_batched: Callable[[BatchedManager], Any] = lambda batched: batched
 
     def __post_init__(self) -> None:
         super().__init__()
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """The reference's, with batched calls or without."""
+        whole = super().capabilities
+        if self.is_batched:
+            return whole
+        return replace(whole, features=whole.features - {Feature.BATCHED})
+
     def bench_calls(self, manager: KVCacheManager) -> Calls:
         """The contract's calls, and the clock moves."""
         calls = self.change(contract_calls(self, manager))
-        ticking = {
+        ticking: dict[str, Any] = {
             name: self._ticking(name, getattr(calls, name), COSTS_NS.get(name, 1_000_000))
             for name in (*COSTS_NS, *NOT_TIMED)
         }
         return replace(calls, **ticking, includes="ticks")
 
+    def batched(self, manager: KVCacheManager) -> BatchedManager:
+        """The reference's, and the clock moves."""
+        inner = self.change_batched(super().batched(manager))
+        return cast(BatchedManager, TickingBatched(inner, self))
+
+    def tick(self, name: str, cost_ns: int) -> None:
+        """A call takes time and is heard of."""
+        self.clock.now += cost_ns * self.slowness
+        self.on_call(name)
+
     def _ticking(self, name: str, call: Callable[..., Any], cost_ns: int) -> Callable[..., Any]:
         def ticked(*args: Any) -> Any:
-            self.clock.now += cost_ns * self.slowness
-            self.on_call(name)
+            self.tick(name, cost_ns)
             return call(*args)
+
+        return ticked
+
+
+class TickingBatched:
+    """Batched calls of a toy."""
+
+    def __init__(self, inner: BatchedManager, toy: Toy) -> None:
+        self._inner = inner
+        self._toy = toy
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._inner, name)
+        cost_ns = BATCHED_COSTS_NS.get(name, 1_000_000)
+
+        def ticked(*args: Any, **options: Any) -> Any:
+            self._toy.tick(f"batched {name}", cost_ns)
+            return call(*args, **options)
 
         return ticked
 
@@ -109,3 +160,65 @@ def refuses(calls: Calls) -> Calls:
         return None if num_new_tokens == 1 else calls.allocate(request, num_new_tokens)
 
     return replace(calls, allocate=allocate)
+
+
+class Changed:
+    """A batched manager of which some calls are others."""
+
+    def __init__(self, inner: BatchedManager, **calls: Callable[..., Any]) -> None:
+        self._inner = inner
+        self._calls = calls
+
+    def __getattr__(self, name: str) -> Any:
+        return self._calls.get(name) or getattr(self._inner, name)
+
+
+def shorter_lengths(batched: BatchedManager) -> Any:
+    """Looks up one block less than is cached."""
+    return Changed(
+        batched,
+        lookup=lambda handles: array("q", [hit - 16 for hit in batched.lookup(handles)]),
+    )
+
+
+def _spoils_rows(output: StepOutput | None) -> None:
+    if output is not None and output.block_deltas is not None:
+        rows = memoryview(cast(Any, output.block_deltas))
+        rows[0, 3] += 1
+
+
+def other_rows(batched: BatchedManager) -> Any:
+    """Tells of another block than the first new request got."""
+
+    def admit(handles: Any, counts: Any, *, output: StepOutput) -> StepResult:
+        result = batched.admit(handles, counts, output=output)
+        _spoils_rows(output)
+        return result
+
+    def step(plan: StepPlan, output: StepOutput) -> StepResult:
+        result = batched.step(plan, output)
+        _spoils_rows(output)
+        return result
+
+    return Changed(batched, admit=admit, step=step)
+
+
+def no_rows(batched: BatchedManager) -> Any:
+    """Decodes, and tells no blocks."""
+    return Changed(batched, decode=lambda handles, counts, *, output: batched.decode(handles))
+
+
+def no_hashes(batched: BatchedManager) -> Any:
+    """Appends nothing."""
+    return Changed(batched, append=lambda handles, tokens: None)
+
+
+def grants_less(batched: BatchedManager) -> Any:
+    """Says that the last one was refused."""
+
+    def decode(handles: Any, counts: Any, *, output: StepOutput) -> array[int]:
+        granted = batched.decode(handles, counts, output=output)
+        granted[-1] = 0
+        return granted
+
+    return Changed(batched, decode=decode)

@@ -21,13 +21,14 @@ class Calls:
 
     Timed: `make_request(input)`, `append_tokens(request, token_ids)`, `look_up(request)`,
     `allocate(request, num_new_tokens)`, `allocate_with_hit(request, num_new_tokens, hit)`,
-    `free(request)`. Requests have a settable `num_computed_tokens`.
+    `free(request)`, `new_step_starts()`. Requests have a settable `num_computed_tokens`.
 
     Never timed: `make_input(request_id, token_ids)`, `read_hashes(request)`, `read_hit(hit)`
     (length in tokens and ids), `read_blocks(answer)` (ids of the only group, None for a refusal),
     `num_free_blocks()`, and `around()`, entered before the timed part and left after it.
 
-    `includes`: in one line, what is in the times.
+    `includes`: in one line, what is in the times. `has_own_names`: blocks are numbered, chosen and
+    hashed in a way of its own, so that only lengths can be compared with those of others.
     """
 
     make_request: Callable[[Any], Any]
@@ -43,6 +44,8 @@ class Calls:
     num_free_blocks: Callable[[], int]
     includes: str
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    new_step_starts: Callable[[], Any] = lambda: None
+    has_own_names: bool = False
 
 
 def calls_of(implementation: Implementation, manager: KVCacheManager) -> Calls:
@@ -81,5 +84,6 @@ def contract_calls(implementation: Implementation, manager: KVCacheManager) -> C
         read_hit=lambda hit: (hit.hit_length_tokens, hit.blocks.to_lists()[0]),
         read_blocks=lambda blocks: None if blocks is None else blocks.to_lists()[0],
         num_free_blocks=lambda: manager.num_free_blocks,
+        new_step_starts=manager.new_step_starts,
         includes="calls of the contract's interface, its checks of arguments included",
     )

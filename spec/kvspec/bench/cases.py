@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 
+from kvspec.bench.script import Script
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.specs import FullAttentionSpec
 
@@ -32,6 +35,11 @@ class PromptCase:
         return self.prompt_tokens // BLOCK_SIZE_TOKENS
 
     @property
+    def max_new_blocks(self) -> int:
+        """Blocks that one part of a round may bring, hits included."""
+        return self.num_requests * self.prompt_blocks
+
+    @property
     def hit_tokens(self) -> int:
         """Tokens of each prompt that are cached."""
         return self.prompt_blocks * self.hit_percent // 100 * BLOCK_SIZE_TOKENS
@@ -54,56 +62,114 @@ class DecodeCase:
     num_blocks: int
 
     @property
+    def max_new_blocks(self) -> int:
+        """Blocks that one part of a round may bring: one each, or a prompt at first."""
+        return max(self.num_requests, -(-self.prompt_tokens // BLOCK_SIZE_TOKENS))
+
+    @property
     def label(self) -> str:
         """The case in words."""
         return f"{self.num_requests} running, {self.prompt_tokens} tokens each at first"
 
 
-Case = PromptCase | DecodeCase
+@dataclass(frozen=True)
+class ReplayCase:
+    """A trace of requests, from the first to the last: see `kvspec.bench.script`."""
+
+    trace: str
+    script: Script = field(repr=False)
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the pool."""
+        return self.script.num_blocks
+
+    @property
+    def prompt_tokens(self) -> int:
+        """What one request may hold."""
+        return self.script.options.max_model_len_tokens
+
+    @property
+    def max_new_blocks(self) -> int:
+        """Blocks that one step may bring, hits included."""
+        return self.script.max_new_blocks
+
+    @property
+    def label(self) -> str:
+        """The case in words."""
+        return f"{self.trace}, {self.script.num_requests} requests"
+
+
+Case = PromptCase | DecodeCase | ReplayCase
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The cases and how often each is measured; one further round before them is not counted."""
+    """The cases and how often each is measured; one further round before them is not counted.
+
+    `pool_sizes`: of the pools that are made to see what they cost, in blocks.
+    """
 
     cases: tuple[Case, ...]
     num_rounds: int
+    pool_sizes: tuple[int, ...] = ()
 
 
-def full_plan() -> Plan:
-    """Prompts of 512 to 128k tokens, pools of 1k to 1M blocks, 1 to 1024 running requests."""
+class Section(StrEnum):
+    """What a plan may be reduced to."""
+
+    PROMPTS = "prompts"
+    POOLS = "pools"
+    DECODE = "decode"
+    MEMORY = "memory"
+    REPLAY = "replay"
+
+
+def full_plan(sections: Collection[Section] = tuple(Section)) -> Plan:
+    """Prompts of 512 to 128k tokens, pools of 1k to 4M blocks, 1 to 4096 running requests."""
     rounds = 9
-    return Plan(
-        (
-            *_prompts(((64, 512), (16, 8192), (1, 131072)), hits=(0, 50, 97)),
-            *_pools(1024, 16 * 1024, 128 * 1024, 1024 * 1024),
-            *(_decode(running, rounds) for running in (1, 16, 256, 1024)),
-        ),
-        rounds,
-    )
+    cases: dict[Section, tuple[Case, ...]] = {
+        Section.PROMPTS: _prompts(((64, 512), (16, 8192), (1, 131072)), hits=(0, 50, 97)),
+        Section.POOLS: _pools(*(4**power for power in range(5, 12))),
+        Section.DECODE: tuple(_decode(running, rounds) for running in (1, 16, 256, 1024, 4096)),
+    }
+    return _plan(cases, sections, rounds, (2**16, 2**18, 2**20, 2**22))
 
 
-def quick_plan() -> Plan:
+def quick_plan(sections: Collection[Section] = tuple(Section)) -> Plan:
     """A small part of it, for seconds instead of minutes."""
     rounds = 5
-    return Plan(
-        (
-            *_prompts(((16, 512), (1, 8192)), hits=(0, 97)),
-            *_pools(1024, 8 * 1024),
-            *(_decode(running, rounds) for running in (1, 64)),
-        ),
-        rounds,
-    )
+    cases: dict[Section, tuple[Case, ...]] = {
+        Section.PROMPTS: _prompts(((16, 512), (1, 8192)), hits=(0, 97)),
+        Section.POOLS: _pools(1024, 8 * 1024),
+        Section.DECODE: tuple(_decode(running, rounds) for running in (1, 64)),
+    }
+    return _plan(cases, sections, rounds, (2**14, 2**16))
+
+
+def _plan(
+    cases: Mapping[Section, tuple[Case, ...]],
+    sections: Collection[Section],
+    rounds: int,
+    sizes: tuple[int, ...],
+) -> Plan:
+    chosen = tuple(case for section, each in cases.items() if section in sections for case in each)
+    return Plan(chosen, rounds, sizes if Section.MEMORY in sections else ())
 
 
 def config_of(case: Case) -> ManagerConfig:
     """One group of full attention; a fixed seed, so that all managers have the same hashes."""
+    return pool_config(case.num_blocks, max_model_len_tokens=2 * case.prompt_tokens)
+
+
+def pool_config(num_blocks: int, *, max_model_len_tokens: int) -> ManagerConfig:
+    """The same for a pool of any size."""
     spec = FullAttentionSpec(
         block_size=BLOCK_SIZE_TOKENS, num_kv_heads=8, head_size=128, dtype="bfloat16"
     )
     return ManagerConfig(
-        KVCacheConfig(case.num_blocks, (KVCacheGroup(("layer.0",), spec),)),
-        max_model_len_tokens=2 * case.prompt_tokens,
+        KVCacheConfig(num_blocks, (KVCacheGroup(("layer.0",), spec),)),
+        max_model_len_tokens=max_model_len_tokens,
         hash_function=HASH_FUNCTION,
         hash_seed="0",
     )

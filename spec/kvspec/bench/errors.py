@@ -25,3 +25,13 @@ class UnequalWorkError(KVSpecError):
         self.other = other
         self.expected = expected
         self.got = got
+
+
+class PoolCostError(KVSpecError):
+    """A pool could not be made or filled; `name` says whose, `problem` why."""
+
+    def __init__(self, name: str, num_blocks: int, problem: str) -> None:
+        super().__init__(f"{name}, a pool of {num_blocks} blocks: {problem}")
+        self.name = name
+        self.num_blocks = num_blocks
+        self.problem = problem

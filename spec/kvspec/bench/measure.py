@@ -1,29 +1,29 @@
 """Rounds: every manager does the same work in each, in an order drawn anew, and its times are kept.
 
-The answers of all managers are compared, phase by phase: times of unequal work mean nothing. The
-garbage collector is off from the first round of a case to its last; what the managers hold by then
-is frozen, and what the rounds leave behind is collected before each turn.
+The garbage collector is off from the first round of a case to its last; what the managers hold by
+then is frozen, and what the rounds leave behind is collected before each turn.
 """
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from statistics import median
-from typing import Any
 
+from kvspec.batched import BatchedImplementation
+from kvspec.bench.batched import INCLUDES as BATCHED_INCLUDES
+from kvspec.bench.batched import BatchedWork, Rows
 from kvspec.bench.calls import calls_of
-from kvspec.bench.cases import Case, Plan, config_of
-from kvspec.bench.errors import UnequalWorkError
-from kvspec.bench.scenarios import Scenario, scenario_of
-from kvspec.interface import Implementation
-
-Clock = Callable[[], int]
-"""Nanoseconds, from any start."""
+from kvspec.bench.cases import Case, DecodeCase, Plan, PromptCase, ReplayCase, config_of
+from kvspec.bench.replay import ReplayScenario
+from kvspec.bench.scenarios import DecodeScenario, PromptScenario
+from kvspec.bench.stopwatch import Answers, Clock, Stopwatch
+from kvspec.bench.work import SingleWork, Work
+from kvspec.interface import Feature, Implementation
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,37 @@ class Subject:
 
 
 @dataclass(frozen=True)
+class Contestant:
+    """A subject and the way in which it is called."""
+
+    subject: Subject
+    is_batched: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of the subject, and of the way if it is not that of all."""
+        return f"{self.subject.name}, batched" if self.is_batched else self.subject.name
+
+
+def contestants(subjects: Iterable[Subject]) -> tuple[Contestant, ...]:
+    """Every subject by single calls; by batched ones, too, if it has its own."""
+    found = []
+    for subject in subjects:
+        found.append(Contestant(subject))
+        features = subject.implementation.capabilities.features
+        if Feature.BATCHED in features and isinstance(
+            subject.implementation, BatchedImplementation
+        ):
+            found.append(Contestant(subject, is_batched=True))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
 class Measurement:
     """One phase of one case: `rounds_ns[name]` has nanoseconds per unit, one number per round.
 
-    `units_per_round`: blocks or requests that went through the phase in each round.
+    `units_per_round`: blocks or requests that went through the phase in each round; 1 for what is
+    not divided. Only those contestants have numbers that took part and have the phase.
     """
 
     case: Case
@@ -48,21 +75,43 @@ class Measurement:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """A contestant that did not take part in a case, as its rounds would take so long."""
+
+    case: Case
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Measured:
-    """All of a run. `includes`: what is in each subject's times; `timer_ns`: of an empty loop."""
+    """All of a run. `includes`: what is in a contestant's times; `timer_ns`: of an empty loop."""
 
     measurements: tuple[Measurement, ...]
     includes: dict[str, str]
     timer_ns: float
+    left_out: tuple[LeftOut, ...] = ()
 
 
 Progress = Callable[[str], None]
-"""Told the case's label once per turn of a subject, `turns` times in all."""
+"""Told the case's label once per turn of a contestant, `turns` times in all."""
 
 
-def turns(plan: Plan, num_subjects: int) -> int:
-    """How often a subject has its turn; each round and the one not counted, in every case."""
-    return len(plan.cases) * (plan.num_rounds + 1) * num_subjects
+@dataclass(frozen=True)
+class Patience:
+    """How long a contestant may take in one case, in seconds; else it is left out, which is said.
+
+    `rounds_s`: for all rounds, as the uncounted one was. `prepare_s`: to fill a pool, as the
+    smaller one before was filled.
+    """
+
+    rounds_s: float = 30.0
+    prepare_s: float = 90.0
+
+
+def turns(plan: Plan, num_contestants: int) -> int:
+    """How often one has its turn; each round and the one not counted, in every case."""
+    return len(plan.cases) * (plan.num_rounds + 1) * num_contestants
 
 
 def measure(
@@ -70,119 +119,121 @@ def measure(
     subjects: Sequence[Subject],
     *,
     clock: Clock = time.perf_counter_ns,
-    on_turn: Progress | None = None,
+    on_turn: Progress = lambda label: None,
+    patience: Patience = Patience(),
 ) -> Measured:
     """Run the plan.
 
     Raises UnequalWorkError at the first answer in which two subjects differ, and whatever a subject
     raises, such as UnsupportedError when it lacks the hash function.
     """
-    order = Random(0)
-    includes: dict[str, str] = {}
-    found: list[Measurement] = []
+    run = _Run(contestants(subjects), plan.num_rounds, clock, on_turn, patience)
     for case in plan.cases:
-        found += _measure_case(case, plan.num_rounds, subjects, clock, order, on_turn, includes)
-    return Measured(tuple(found), includes, _timer_ns(clock))
+        with _collector_off():
+            run.measure_case(case)
+    return Measured(tuple(run.found), run.includes, _timer_ns(clock), tuple(run.left_out))
 
 
-def _measure_case(
-    case: Case,
-    num_rounds: int,
-    subjects: Sequence[Subject],
-    clock: Clock,
-    order: Random,
-    on_turn: Progress | None,
-    includes: dict[str, str],
-) -> list[Measurement]:
-    found: dict[str, Measurement] = {}
-    with _collector_off():
-        scenarios: dict[str, tuple[Scenario, Stopwatch]] = {}
-        for subject in subjects:
-            manager = subject.implementation.create(config_of(case), check_invariants=False)
-            calls = calls_of(subject.implementation, manager)
-            includes[subject.name] = calls.includes
-            scenario = scenario_of(subject.name, calls, case, num_rounds + 1)
-            with calls.around():
-                scenario.prepare()
-            scenarios[subject.name] = scenario, Stopwatch(clock)
+class _Run:
+    """What is known from one case to the next."""
+
+    def __init__(
+        self,
+        contestants: tuple[Contestant, ...],
+        num_rounds: int,
+        clock: Clock,
+        on_turn: Progress,
+        patience: Patience,
+    ) -> None:
+        self.contestants = contestants
+        self.num_rounds = num_rounds
+        self.clock = clock
+        self.on_turn = on_turn
+        self.patience = patience
+        self.order = Random(0)
+        self.includes: dict[str, str] = {}
+        self.found: list[Measurement] = []
+        self.left_out: list[LeftOut] = []
+        self._fill_s_per_block: dict[str, float] = {}
+
+    def measure_case(self, case: Case) -> None:
+        """Prepare those who can be waited for, then the rounds."""
+        found: dict[str, Measurement] = {}
+        playing: dict[str, tuple[Scenario, Stopwatch]] = {}
+        for contestant in self.contestants:
+            scenario = self._prepared(contestant, case)
+            if scenario is not None:
+                playing[contestant.name] = scenario, Stopwatch(self.clock)
         gc.collect()
         gc.freeze()
-        for number in range(num_rounds + 1):
+        for number in range(self.num_rounds + 1):
             answers = Answers(case)
-            for name in order.sample(list(scenarios), len(scenarios)):
-                scenario, watch = scenarios[name]
+            for name in self.order.sample(list(playing), len(playing)):
+                scenario, watch = playing[name]
                 gc.collect()
-                with scenario.calls.around():
-                    scenario.run_round(watch.start_round(name, answers))
+                began = self.clock()
+                with scenario.work.calls.around():
+                    scenario.run_round(watch.start_round(name, answers, scenario.work.calls))
+                spent_s = (self.clock() - began) / 1e9
+                self.on_turn(case.label)
                 if number > 0:
-                    watch.add_to(found, case, name)
-                if on_turn is not None:
-                    on_turn(case.label)
-    return list(found.values())
+                    for phase, spent, units in watch.spent():
+                        kept = found.setdefault(phase, Measurement(case, phase, units))
+                        kept.rounds_ns.setdefault(name, []).append(spent / units)
+                elif spent_s * self.num_rounds > self.patience.rounds_s:
+                    del playing[name]
+                    self._leave_out(case, name, spent_s * self.num_rounds, self.num_rounds)
+        self.found += found.values()
+
+    def _prepared(self, contestant: Contestant, case: Case) -> Scenario | None:
+        """None: filling the pool would take too long."""
+        fills = isinstance(case, PromptCase) and case.cold
+        name = contestant.name
+        wanted_s = self._fill_s_per_block.get(name, 0.0) * case.num_blocks if fills else 0.0
+        if wanted_s > self.patience.prepare_s:
+            self._leave_out(case, name, wanted_s, self.num_rounds + 1)
+            return None
+        began = self.clock()
+        scenario = scenario_of(contestant, case, self.num_rounds + 1)
+        calls = scenario.work.calls
+        includes = BATCHED_INCLUDES if contestant.is_batched else calls.includes
+        self.includes[name] = includes
+        with calls.around():
+            scenario.prepare()
+        if fills:
+            self._fill_s_per_block[name] = (self.clock() - began) / 1e9 / case.num_blocks
+        return scenario
+
+    def _leave_out(self, case: Case, name: str, seconds: float, turns_left: int) -> None:
+        self.left_out.append(LeftOut(case, name, seconds))
+        for _ in range(turns_left):
+            self.on_turn(case.label)
 
 
-class Answers:
-    """What was answered in one round, by whoever came first, to be compared with the others."""
-
-    def __init__(self, case: Case) -> None:
-        self.case = case
-        self._first: dict[tuple[str, int], tuple[str, Sequence[Any]]] = {}
-
-    def compare(self, phase: str, index: int, name: str, answers: Sequence[Any]) -> None:
-        """Raise UnequalWorkError unless they equal those of the first subject."""
-        first, expected = self._first.setdefault((phase, index), (name, answers))
-        if expected == answers:
-            return
-        for wanted, got in zip(expected, answers, strict=False):
-            if wanted != got:
-                cut = _cut(wanted, got)
-                raise UnequalWorkError(phase, self.case.label, first, name, *cut)
-        raise UnequalWorkError(phase, self.case.label, first, name, len(expected), len(answers))
+Scenario = PromptScenario | DecodeScenario | ReplayScenario
 
 
-def _cut(wanted: Any, got: Any) -> tuple[Any, Any]:
-    """The first place in which two lists differ, and as they are what is not two lists."""
-    if isinstance(wanted, list | tuple) and isinstance(got, list | tuple):
-        for left, right in zip(wanted, got, strict=False):
-            if left != right:
-                return _cut(left, right)
-        return f"{len(wanted)} items", f"{len(got)} items"
-    return wanted, got
+def scenario_of(contestant: Contestant, case: Case, num_rounds: int) -> Scenario:
+    """What is done in this case; `num_rounds`: those to come, the one not counted included."""
+
+    def new_work() -> Work:
+        return work_of(contestant, case)
+
+    if isinstance(case, ReplayCase):
+        return ReplayScenario(new_work(), new_work, case)
+    if isinstance(case, DecodeCase):
+        return DecodeScenario(contestant.name, new_work(), case)
+    return PromptScenario(contestant.name, new_work(), case, num_rounds)
 
 
-class Stopwatch:
-    """Adds up the time of each phase over one round; the sum is what a round is worth."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._name = ""
-        self._answers: Answers | None = None
-        self._spent: dict[str, tuple[int, int, int]] = {}
-
-    def start_round(self, name: str, answers: Answers) -> Stopwatch:
-        """Forget the last round."""
-        self._name, self._answers, self._spent = name, answers, {}
-        return self
-
-    def __call__(
-        self, phase: str, units: int, work: Callable[[], Any], read: Callable[[Any], Sequence[Any]]
-    ) -> Any:
-        """See `kvspec.bench.scenarios.Timed`."""
-        clock = self._clock
-        began = clock()
-        result = work()
-        ended = clock()
-        spent, counted, parts = self._spent.get(phase, (0, 0, 0))
-        self._spent[phase] = spent + ended - began, counted + units, parts + 1
-        if self._answers is not None:
-            self._answers.compare(phase, parts, self._name, read(result))
-        return result
-
-    def add_to(self, found: dict[str, Measurement], case: Case, name: str) -> None:
-        """Keep the round's time per unit."""
-        for phase, (spent, units, _) in self._spent.items():
-            kept = found.setdefault(phase, Measurement(case, phase, units))
-            kept.rounds_ns.setdefault(name, []).append(spent / units)
+def work_of(contestant: Contestant, case: Case) -> Work:
+    """A new manager, called in the contestant's way."""
+    implementation = contestant.subject.implementation
+    manager = implementation.create(config_of(case), check_invariants=False)
+    calls = calls_of(implementation, manager)
+    if contestant.is_batched and isinstance(implementation, BatchedImplementation):
+        return BatchedWork(implementation.batched(manager), calls, Rows(case.max_new_blocks))
+    return SingleWork(calls)
 
 
 @contextmanager

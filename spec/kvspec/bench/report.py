@@ -13,16 +13,37 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from kvspec.bench.cases import BLOCK_SIZE_TOKENS, HASH_FUNCTION, DecodeCase
-from kvspec.bench.measure import Measured, Measurement, Subject
-from kvspec.bench.scenarios import ALLOCATE, APPEND, DECODE, FREE, HASH, LOOK_UP
+from kvspec.bench.cases import BLOCK_SIZE_TOKENS, HASH_FUNCTION, Case, DecodeCase, ReplayCase
+from kvspec.bench.measure import Contestant, Measured, Measurement, Subject, contestants
+from kvspec.bench.pools import PoolCost
+from kvspec.bench.replay import (
+    MANAGER,
+    REPLAY_ADMIT,
+    REPLAY_APPEND,
+    REPLAY_FREE,
+    REPLAY_HASH,
+    REPLAY_RUN,
+    REPLAY_STEP,
+)
+from kvspec.bench.scenarios import ADMIT, ALLOCATE, APPEND, CHUNK, DECODE, FREE, HASH, LOOK_UP
+from kvspec.bench.script import Act
 
 FORMAT = "kvspec-bench"
 FORMAT_VERSION = 1
 
-PHASES = (HASH, LOOK_UP, ALLOCATE, FREE, APPEND, DECODE)
-PER_BLOCK = frozenset({HASH, ALLOCATE, FREE})
+PHASES = (HASH, LOOK_UP, ALLOCATE, ADMIT, CHUNK, FREE, APPEND, DECODE)
+PER_BLOCK = frozenset({HASH, ALLOCATE, ADMIT, CHUNK, FREE})
 """The others are per request."""
+REPLAY_PHASES = (
+    MANAGER,
+    REPLAY_ADMIT,
+    REPLAY_RUN,
+    REPLAY_FREE,
+    REPLAY_STEP,
+    REPLAY_HASH,
+    REPLAY_APPEND,
+)
+"""Not divided at all."""
 
 
 @dataclass(frozen=True)
@@ -41,18 +62,24 @@ class Spread:
 
 @dataclass(frozen=True)
 class Report:
-    """A run; the ratios are to `subjects[0]`."""
+    """A run; the ratios are to `subjects[0]`, by single calls."""
 
     subjects: tuple[Subject, ...]
     measured: Measured
     num_rounds: int
     command: str
     started: datetime
+    pools: tuple[PoolCost, ...] = ()
 
     @property
     def baseline(self) -> str:
         """What the others are compared with."""
         return self.subjects[0].name
+
+    @property
+    def contestants(self) -> tuple[Contestant, ...]:
+        """Who took part in the rounds."""
+        return contestants(self.subjects)
 
     def to_json(self) -> dict[str, Any]:
         """The run as a JSON document; times are nanoseconds per unit."""
@@ -71,44 +98,78 @@ class Report:
             "baseline": self.baseline,
             "implementations": [
                 {
-                    "name": subject.name,
-                    "implements": subject.implementation.capabilities.name,
-                    "version": subject.implementation.capabilities.version,
-                    "includes": self.measured.includes[subject.name],
+                    "name": each.name,
+                    "implements": each.subject.implementation.capabilities.name,
+                    "version": each.subject.implementation.capabilities.version,
+                    "is_batched": each.is_batched,
+                    "includes": self.measured.includes.get(each.name),
                 }
-                for subject in self.subjects
+                for each in self.contestants
             ],
             "measurements": [self._measurement(each) for each in self.measured.measurements],
+            "left_out": [
+                {"name": each.name, "case": case_facts(each.case), "seconds": each.seconds}
+                for each in self.measured.left_out
+            ],
+            "pools": [asdict(each) for each in self.pools],
         }
 
     def _measurement(self, found: Measurement) -> dict[str, Any]:
-        kind = "decode" if isinstance(found.case, DecodeCase) else "prompt"
         return {
             "phase": found.phase,
             "unit": unit(found.phase),
             "units_per_round": found.units_per_round,
-            "case": {"kind": kind, **asdict(found.case)},
+            "case": case_facts(found.case),
             "results": {
-                subject.name: {
-                    "ns_per_unit": asdict(Spread.of(found.rounds_ns[subject.name])),
-                    "ratio": asdict(Spread.of(ratios(found, self.baseline, subject.name))),
-                    "rounds_ns_per_unit": found.rounds_ns[subject.name],
-                }
-                for subject in self.subjects
+                each.name: self._result(found, each.name)
+                for each in self.contestants
+                if each.name in found.rounds_ns
             },
         }
+
+    def _result(self, found: Measurement, name: str) -> dict[str, Any]:
+        ratio = ratios(found, self.baseline, name)
+        return {
+            "ns_per_unit": asdict(Spread.of(found.rounds_ns[name])),
+            "ratio": None if ratio is None else asdict(Spread.of(ratio)),
+            "rounds_ns_per_unit": found.rounds_ns[name],
+        }
+
+
+def case_facts(case: Case) -> dict[str, Any]:
+    """The case as a JSON object."""
+    if isinstance(case, ReplayCase):
+        script = case.script
+        return {
+            "kind": "replay",
+            "trace": case.trace,
+            "num_requests": script.num_requests,
+            "options": asdict(script.options),
+            "steps": len(script.steps),
+            "admissions": script.count(Act.ADMIT),
+            "refused_admissions": script.count(Act.ADMIT, granted=False),
+            "preemptions": script.count(Act.PREEMPT),
+            "allocations_of_running": script.count(Act.RUN),
+            "generated_tokens": script.count(Act.APPEND),
+        }
+    kind = "decode" if isinstance(case, DecodeCase) else "prompt"
+    return {"kind": kind, **asdict(case)}
 
 
 def unit(phase: str) -> str:
     """What the times of a phase are divided by."""
+    if phase in REPLAY_PHASES:
+        return "replay"
     return "block" if phase in PER_BLOCK else "request"
 
 
-def ratios(found: Measurement, baseline: str, name: str) -> list[float]:
+def ratios(found: Measurement, baseline: str, name: str) -> list[float] | None:
     """Round by round: time of the baseline / time of this one; above 1 is faster than it.
 
-    A clock may be too coarse to see anything: 0 / 0 is 1.
+    None if the baseline has no times here. A clock may be too coarse to see anything: 0 / 0 is 1.
     """
+    if baseline not in found.rounds_ns:
+        return None
     pairs = zip(found.rounds_ns[baseline], found.rounds_ns[name], strict=True)
     return [1.0 if base == own else base / max(own, 1e-3) for base, own in pairs]
 

@@ -1,25 +1,29 @@
 """What is done to a manager in each case, and which part of it is timed.
 
-Prompts, round by round: hash, look up, allocate (which caches, too), free. Decoding, step by step:
-append (which hashes what it completes), allocate. Everything between is not timed: tokens, inputs,
-`num_computed_tokens`, reading the answers, and the look-up just before an allocation.
+Prompts, round by round: hash, look up, allocate (which caches, too), free; then other prompts,
+which are looked up and allocated in one; where nothing is cached, then others yet, which have their
+first block and get the rest. Decoding, step by step: append (which hashes what it completes),
+allocate. Everything between is not timed: tokens, inputs, `num_computed_tokens`, reading the
+answers, and the look-up just before an allocation.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
-from kvspec.bench.calls import Calls
-from kvspec.bench.cases import BLOCK_SIZE_TOKENS, Case, DecodeCase, PromptCase
+from kvspec.bench.cases import BLOCK_SIZE_TOKENS, DecodeCase, PromptCase
 from kvspec.bench.errors import UnequalWorkError
+from kvspec.bench.work import Part, SingleWork, Work
 
 HASH = "hash"
 LOOK_UP = "look up"
 ALLOCATE = "allocate + cache"
+ADMIT = "admit"
+CHUNK = "prefill chunk"
 FREE = "free"
 APPEND = "append"
 DECODE = "decode step"
@@ -28,12 +32,21 @@ FILL_CHUNK_BLOCKS = 8
 """A full pool's prompts are laid out in pieces of this many blocks, in random order."""
 
 
-class Timed(Protocol):
-    """Times `work` as a part of `phase`; checks the answers, made from its result by `read`."""
+PASSES = 2
+"""How often a round of a full pool asks for cached beginnings."""
 
-    def __call__(
-        self, phase: str, units: int, work: Callable[[], Any], read: Callable[[Any], Sequence[Any]]
-    ) -> Any: ...
+
+class Timed(Protocol):
+    """Times the part as one of `phase`; checks its answers; returns the work's result, and them.
+
+    `units` of all parts of a round are what its time is divided by; 0: not divided. `check`
+    compares answers that were put together in another way. `add_up`: a phase that is the sum of
+    others, as far as they were there.
+    """
+
+    def __call__(self, phase: str, units: int, part: Part) -> tuple[Any, Sequence[Any]]: ...
+    def check(self, what: str, answers: Sequence[Any]) -> None: ...
+    def add_up(self, phase: str, phases: Sequence[str]) -> None: ...
 
 
 class Tokens:
@@ -75,9 +88,9 @@ class Demands:
 class PromptScenario:
     """See `PromptCase`. `prefixes`: cached beginnings, used in turn."""
 
-    def __init__(self, name: str, calls: Calls, case: PromptCase, num_rounds: int) -> None:
+    def __init__(self, name: str, work: Work, case: PromptCase, num_rounds: int) -> None:
         self.demands = Demands(name, case.label)
-        self.calls = calls
+        self.work = work
         self.case = case
         self.num_rounds = num_rounds
         self.tokens = Tokens(case.label)
@@ -90,21 +103,22 @@ class PromptScenario:
         if self.case.cold:
             self._fill()
         elif self.case.hit_tokens:
+            calls = self.work.calls
             drawn = [self.tokens.take(self.case.hit_tokens) for _ in range(self.case.num_requests)]
-            requests = [self.calls.make_request(self._input(tokens)) for tokens in drawn]
+            requests = [calls.make_request(self._input(tokens)) for tokens in drawn]
             for request in requests:
-                self.calls.allocate(request, self.case.hit_tokens)
+                calls.allocate(request, self.case.hit_tokens)
             for request in requests:
-                self.calls.free(request)
+                calls.free(request)
             self.prefixes = drawn
         else:
             self.prefixes = [[] for _ in range(self.case.num_requests)]
 
     def _fill(self) -> None:
         """Cache prompts until the pool is full; release those that rounds will ask for last."""
-        case, calls, shuffle = self.case, self.calls, self.tokens.random.shuffle
+        case, calls, shuffle = self.case, self.work.calls, self.tokens.random.shuffle
         count = (case.num_blocks - 1) // case.prompt_blocks
-        kept = min(case.num_requests * self.num_rounds, count // 2)
+        kept = min(PASSES * case.num_requests * self.num_rounds, count // 2)
         drawn = [self.tokens.take(case.prompt_tokens) for _ in range(count)]
         requests = [calls.make_request(self._input(tokens)) for tokens in drawn]
         chunk = FILL_CHUNK_BLOCKS * BLOCK_SIZE_TOKENS
@@ -121,113 +135,107 @@ class PromptScenario:
 
     def run_round(self, timed: Timed) -> None:
         """One round."""
-        calls, case = self.calls, self.case
-        make, look_up, free = calls.make_request, calls.look_up, calls.free
-        given = [self._input(tokens) for tokens in self._prompts()]
+        self._look_up_and_allocate(timed)
+        self._admit(timed)
+        if self.case.hit_tokens == 0:
+            self._extend(timed)
+
+    def _look_up_and_allocate(self, timed: Timed) -> None:
+        case, work = self.case, self.work
         blocks = case.num_requests * case.prompt_blocks
-        requests = timed(
-            HASH,
-            blocks,
-            lambda: [make(each) for each in given],
-            lambda made: [calls.read_hashes(request) for request in made],
-        )
-        hits = timed(
-            LOOK_UP,
-            case.num_requests,
-            lambda: [look_up(request) for request in requests],
-            lambda found: [calls.read_hit(hit) for hit in found],
-        )
-        self.demands.hits([calls.read_hit(hit)[0] for hit in hits], case.hit_tokens)
-        for request in requests:
-            self._allocate(timed, request)
-        timed(
-            FREE,
-            blocks,
-            lambda: [free(request) for request in requests],
-            lambda _: [calls.num_free_blocks()],
-        )
+        requests, _ = timed(HASH, blocks, work.make(self._prompts()))
+        _, hits = timed(LOOK_UP, case.num_requests, work.look_up(requests))
+        self.demands.hits([length for length, _ in hits], case.hit_tokens)
+        if isinstance(work, SingleWork):
+            for request in requests:
+                self._allocate(timed, work, request)
+        else:
+            work.admit(requests, self._new_tokens()).work()  # there is no call without a look-up
+        timed(FREE, blocks, work.free(requests))
 
-    def _allocate(self, timed: Timed, request: Any) -> None:
+    def _allocate(self, timed: Timed, work: SingleWork, request: Any) -> None:
         """One request; a hit is valid only until another request allocates."""
-        calls, case = self.calls, self.case
-        allocate, hit = calls.allocate_with_hit, calls.look_up(request)
-        new_tokens = case.prompt_tokens - case.hit_tokens
-        answer = timed(
-            ALLOCATE,
-            case.prompt_blocks,
-            lambda: allocate(request, new_tokens, hit),
-            lambda answer: [calls.read_blocks(answer)],
+        case = self.case
+        part = work.allocate(
+            request, case.prompt_tokens - case.hit_tokens, work.calls.look_up(request)
         )
-        self.demands.room(ALLOCATE, [answer])
+        _, answers = timed(ALLOCATE, case.prompt_blocks, part)
+        self.demands.room(ALLOCATE, answers)
 
-    def _prompts(self) -> list[list[int]]:
-        """This round's prompts: a cached beginning each, and an end that was never seen."""
+    def _admit(self, timed: Timed) -> None:
+        case, work = self.case, self.work
+        requests = work.make(self._prompts()).work()
+        part = work.admit(requests, self._new_tokens())
+        _, answers = timed(ADMIT, case.num_requests * case.prompt_blocks, part)
+        self.demands.room(ADMIT, answers)
+        self.demands.hits([length for length, _ in answers], case.hit_tokens)
+        work.free(requests).work()
+
+    def _extend(self, timed: Timed) -> None:
+        case, work = self.case, self.work
+        requests = work.make(self._prompts()).work()
+        first = [BLOCK_SIZE_TOKENS] * case.num_requests
+        work.admit(requests, first).work()
+        work.computed(requests, first)
+        part = work.run(requests, case.prompt_tokens - BLOCK_SIZE_TOKENS)
+        _, answers = timed(CHUNK, case.num_requests * (case.prompt_blocks - 1), part)
+        self.demands.room(CHUNK, answers)
+        work.free(requests).work()
+
+    def _new_tokens(self) -> list[int]:
+        return [self.case.prompt_tokens - self.case.hit_tokens] * self.case.num_requests
+
+    def _prompts(self) -> list[Any]:
+        """Prompts of this round: a cached beginning each, and an end that was never seen."""
         ends = self.case.prompt_tokens - self.case.hit_tokens
         prompts = []
         for _ in range(self.case.num_requests):
             prefix = self.prefixes[self.next_prefix % len(self.prefixes)]
             self.next_prefix += 1
-            prompts.append(prefix + self.tokens.take(ends))
+            prompts.append(self._input(prefix + self.tokens.take(ends)))
         return prompts
 
     def _input(self, tokens: list[int]) -> Any:
         self.made += 1
-        return self.calls.make_input(f"request-{self.made}", tokens)
+        return self.work.calls.make_input(f"request-{self.made}", tokens)
 
 
 class DecodeScenario:
     """See `DecodeCase`."""
 
-    def __init__(self, name: str, calls: Calls, case: DecodeCase) -> None:
+    def __init__(self, name: str, work: Work, case: DecodeCase) -> None:
         self.demands = Demands(name, case.label)
-        self.calls = calls
+        self.work = work
         self.case = case
         self.tokens = Tokens(case.label)
         self.length_tokens = case.prompt_tokens
-        self.requests: list[Any] = []
+        self.requests: Any = None
 
     def prepare(self) -> None:
         """All requests run and have computed their prompts."""
-        calls, case = self.calls, self.case
+        case, work = self.case, self.work
+        made: list[Any] = []
         for index in range(case.num_requests):
             tokens = self.tokens.take(case.prompt_tokens)
-            request = calls.make_request(calls.make_input(f"request-{index}", tokens))
-            self.demands.room(ALLOCATE, [calls.allocate(request, case.prompt_tokens)])
-            request.num_computed_tokens = case.prompt_tokens
-            self.requests.append(request)
+            given = work.calls.make_input(f"request-{index}", tokens)
+            request = work.make([given]).work()
+            part = work.admit(request, [case.prompt_tokens])
+            self.demands.room(ADMIT, part.read(part.work()))
+            work.computed(request, case.prompt_tokens)
+            made += request
+        self.requests = work.group(made)
 
     def run_round(self, timed: Timed) -> None:
         """As many steps as a block has tokens."""
         for _ in range(BLOCK_SIZE_TOKENS):
             self._step(timed)
             self.length_tokens += 1
-            for request in self.requests:
-                request.num_computed_tokens = self.length_tokens
+            self.work.computed(self.requests, 1)
 
     def _step(self, timed: Timed) -> None:
-        calls, requests = self.calls, self.requests
-        append, allocate = calls.append_tokens, calls.allocate
-        pairs = [(request, self.tokens.take(1)) for request in requests]
-        timed(
-            APPEND,
-            len(requests),
-            lambda: [append(request, token) for request, token in pairs],
-            lambda _: [calls.read_hashes(request)[-1:] for request in requests],
-        )
-        answers = timed(
-            DECODE,
-            len(requests),
-            lambda: [allocate(request, 1) for request in requests],
-            lambda answers: [calls.read_blocks(answer) for answer in answers],
-        )
+        work, count = self.work, self.case.num_requests
+        completes = (self.length_tokens + 1) % BLOCK_SIZE_TOKENS == 0
+        part = work.append(self.requests, self.tokens.take(count), reads_hashes=completes)
+        timed(APPEND, count, part)
+        _, answers = timed(DECODE, count, work.run(self.requests, 1))
         self.demands.room(DECODE, answers)
-
-
-Scenario = PromptScenario | DecodeScenario
-
-
-def scenario_of(name: str, calls: Calls, case: Case, num_rounds: int) -> Scenario:
-    """What is done in this case; `num_rounds`: those to come, the one not counted included."""
-    if isinstance(case, DecodeCase):
-        return DecodeScenario(name, calls, case)
-    return PromptScenario(name, calls, case, num_rounds)

@@ -3,28 +3,88 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import click
-from rich import box
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
-from kvspec.bench.cases import HASH_FUNCTION, DecodeCase, Plan, full_plan, quick_plan
-from kvspec.bench.measure import Measured, Measurement, Subject, measure, turns
-from kvspec.bench.report import PHASES, Report, Spread, machine, ratios, unit
-from kvspec.bench.scenarios import HASH
-from kvspec.cli._support import fail, output_console, progress_console, write_json
+from kvspec.bench.calls import HOOK
+from kvspec.bench.cases import (
+    BLOCK_SIZE_TOKENS,
+    HASH_FUNCTION,
+    Case,
+    Plan,
+    ReplayCase,
+    Section,
+    full_plan,
+    quick_plan,
+)
+from kvspec.bench.measure import Measured, Patience, Subject, contestants, measure, turns
+from kvspec.bench.pools import PoolCost, can_measure, pool_costs
+from kvspec.bench.report import Report
+from kvspec.bench.script import record
+from kvspec.cli._bench_tables import show
+from kvspec.cli._support import (
+    fail,
+    output_console,
+    progress_console,
+    require_extra,
+    write_json,
+    write_whole,
+)
 from kvspec.discovery import find_implementation, installed_implementations
+from kvspec.workload.options import ReplayOptions
+from kvspec.workload.source import open_trace
+from kvspec.workload.trace import select
 
 PEERS: Mapping[str, str] = MappingProxyType({"vllm": "kvspec.adapters.vllm:implementation"})
 
-TABLE_WIDTH = 100
-"""Tables are this wide at least: what a narrow terminal wraps can be read, what is cut cannot."""
+IMAGE_FORMATS = ("png", "svg")
+REPLAY_BLOCKS = 131_072
+REPLAY_RUNNING = 128
+PREPARE_FACTOR = 3
+"""To fill a pool may take this many times as long as its rounds."""
+_POSITIVE = click.IntRange(min=1)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What was asked for."""
+
+    names: tuple[str, ...]
+    peer: str | None
+    sections: tuple[Section, ...]
+    quick: bool
+    trace: str | None
+    requests: int
+    num_blocks: int
+    patience: float
+
+    @property
+    def command(self) -> str:
+        """The command line that measures the same again."""
+        words = ["kvspec", "bench"]
+        words += [word for name in self.names for word in ("--impl", name)]
+        if self.peer is not None:
+            words += ["--peer", self.peer]
+        if self.quick:
+            words.append("--quick")
+        words += [word for each in self.sections for word in ("--only", each.value)]
+        return shlex.join([*words, *self._replay_words()])
+
+    def _replay_words(self) -> list[str]:
+        if self.trace is None:
+            return []
+        words = ["--trace", self.trace, "--requests", str(self.requests)]
+        if self.num_blocks != REPLAY_BLOCKS:
+            words += ["--num-blocks", str(self.num_blocks)]
+        return words
 
 
 @click.command()
@@ -39,40 +99,98 @@ TABLE_WIDTH = 100
     "--peer", type=click.Choice(list(PEERS)), help="Compare with this project's own manager."
 )
 @click.option(
+    "--only",
+    "sections",
+    type=click.Choice([*(each.value for each in Section)]),
+    multiple=True,
+    help="A part of it; may be repeated. A TRACE is replayed anyway.",
+)
+@click.option("--quick", is_flag=True, help="Fewer and smaller cases: seconds, not minutes.")
+@click.option(
+    "--trace",
+    metavar="TRACE",
+    help="Also replay a trace, as `kvspec replay` reads it: a file, demo, synth:chat….",
+)
+@click.option(
+    "--requests",
+    type=_POSITIVE,
+    default=200,
+    show_default=True,
+    help="Of the trace, its first so many.",
+)
+@click.option(
+    "--num-blocks",
+    type=click.IntRange(min=2),
+    default=REPLAY_BLOCKS,
+    show_default=True,
+    help="Of the replay's pool, each of 16 tokens.",
+)
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=0.0),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Leave an implementation out of a case in which it would take longer.",
+)
+@click.option(
     "--json",
     "json_path",
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Write every round's times, and the facts; - for stdout.",
 )
-@click.option("--quick", is_flag=True, help="Fewer and smaller cases: seconds, not minutes.")
-def command(names: tuple[str, ...], peer: str | None, json_path: Path | None, quick: bool) -> None:
+@click.option(
+    "--plot",
+    "plot_path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Draw the cost per block over the size of the pool: .svg or .png.",
+)
+def command(json_path: Path | None, plot_path: Path | None, **given: Any) -> None:
     """Measure how fast implementations are, phase by phase, side by side.
 
     Each phase is timed alone: hash a prompt, look it up, allocate its blocks (which caches them),
-    free them; append a token, allocate its slot. All implementations do the same work in every
-    round, in random order, without audits; a ratio is taken within a round, to the peer or else to
-    the first IMPL. Without --impl, all installed implementations. Their answers are compared.
+    free them; append a token, allocate its slot; and a whole trace. All implementations do the same
+    work in every round, in random order, without audits; a ratio is taken within a round, to the
+    peer or else to the first IMPL. Those that have batched calls of their own are measured by them,
+    too. Without --impl, all installed implementations. Their answers are compared.
 
     Exit code 0: measured, 2: could not run, or the implementations answered differently.
     """
-    if json_path is not None and not json_path.parent.is_dir():
-        fail(f"--json {json_path}: there is no folder {json_path.parent}")
-    subjects = _subjects(names, peer)
-    plan = quick_plan() if quick else full_plan()
+    given["sections"] = tuple(Section(each) for each in given["sections"])
+    wanted = Wanted(**given)
+    _check_outputs(json_path, plot_path)
+    if wanted.trace is None and Section.REPLAY in wanted.sections:
+        fail("--only replay: which trace? add --trace TRACE, such as demo")
+    subjects = _subjects(wanted.names, wanted.peer)
+    plan = (quick_plan if wanted.quick else full_plan)(wanted.sections or tuple(Section))
     started = datetime.now(UTC)
-    measured = _measure(plan, subjects)
-    report = Report(subjects, measured, plan.num_rounds, _command(names, peer, quick), started)
+    with _progress() as bar:
+        pools = _measure_pools(plan, subjects, wanted, bar)
+        plan = replace(plan, cases=(*plan.cases, *_replay(wanted, subjects)))
+        measured = _measure(plan, subjects, wanted, bar)
+    report = Report(subjects, measured, plan.num_rounds, wanted.command, started, pools)
+    document = report.to_json()
+    if plot_path is not None:
+        from kvspec.bench.plot import plot_bytes
+
+        image_format = plot_path.suffix.lower().lstrip(".")
+        write_whole(plot_path, plot_bytes(document, image_format=image_format))
     if json_path is not None:
-        write_json(report.to_json(), json_path)
+        write_json(document, json_path)
     show(report, progress_console() if str(json_path) == "-" else output_console())
 
 
-def _command(names: tuple[str, ...], peer: str | None, quick: bool) -> str:
-    """The command line that measures the same again."""
-    impls = [part for name in names for part in ("--impl", name)]
-    peers = ["--peer", peer] if peer is not None else []
-    return shlex.join(["kvspec", "bench", *impls, *peers, *(["--quick"] if quick else [])])
+def _check_outputs(json_path: Path | None, plot_path: Path | None) -> None:
+    """Fail now, not after the run, for what can't be written then."""
+    for option, path in (("--json", json_path), ("--plot", plot_path)):
+        if path is not None and not path.parent.is_dir():
+            fail(f"{option} {path}: there is no folder {path.parent}")
+    if plot_path is not None:
+        if plot_path.suffix.lower().lstrip(".") not in IMAGE_FORMATS:
+            fail(f"--plot {plot_path}: the name must end in .png or .svg")
+        require_extra("matplotlib", "plot")
 
 
 def _subjects(names: tuple[str, ...], peer: str | None) -> tuple[Subject, ...]:
@@ -84,13 +202,38 @@ def _subjects(names: tuple[str, ...], peer: str | None) -> tuple[Subject, ...]:
         chosen[name] = name
     subjects = tuple(Subject(name, find_implementation(path)) for name, path in chosen.items())
     for subject in subjects:
-        if HASH_FUNCTION not in subject.implementation.capabilities.hash_functions:
+        has_it = HASH_FUNCTION in subject.implementation.capabilities.hash_functions
+        if not has_it and not hasattr(subject.implementation, HOOK):
             fail(f"{subject.name} has no hash function {HASH_FUNCTION}, which all have to use here")
     return subjects
 
 
-def _measure(plan: Plan, subjects: tuple[Subject, ...]) -> Measured:
-    """Run the plan, with a bar on stderr where that is a terminal."""
+def _replay(wanted: Wanted, subjects: tuple[Subject, ...]) -> tuple[Case, ...]:
+    """The trace, replayed once to know what happens in it; nothing without one."""
+    if wanted.trace is None:
+        return ()
+    options = ReplayOptions(wanted.num_blocks, BLOCK_SIZE_TOKENS, max_running=REPLAY_RUNNING)
+    # Not from the peer, if there is another: it would be called through its adapter here.
+    recorded_from = subjects[min(1, len(subjects) - 1)]
+    with open_trace(wanted.trace, endless=True) as source:
+        script = record(
+            recorded_from.implementation,
+            options,
+            select(source, limit=wanted.requests),
+            trace_name=source.name,
+        )
+        name = Path(source.name).name
+    if not script.prompts:
+        fail(f"{wanted.trace}: holds no requests")
+    return (ReplayCase(name, script),)
+
+
+Advance = Callable[[str], None]
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """A bar on stderr where that is a terminal."""
     console = progress_console()
     columns = (
         TextColumn("{task.description}"),
@@ -106,101 +249,35 @@ def _measure(plan: Plan, subjects: tuple[Subject, ...]) -> Measured:
         auto_refresh=False,
         disable=not console.is_terminal,
     ) as progress:
-        bar = progress.add_task("preparing", total=turns(plan, len(subjects)))
-
-        def on_turn(label: str) -> None:
-            progress.update(bar, advance=1, description=label, refresh=True)
-
-        return measure(plan, subjects, on_turn=on_turn)
+        yield progress
 
 
-def show(report: Report, console: Console) -> None:
-    """Print the tables, and below them what their numbers mean."""
-    if console.width < TABLE_WIDTH:
-        console.width = TABLE_WIDTH
-    for table in _tables(report):
-        console.print(table)
-    for line in _facts(report):
-        console.print(line, markup=False, soft_wrap=True)
+def _advance(progress: Progress, total: int) -> Advance:
+    bar = progress.add_task("preparing", total=total)
+
+    def on_turn(label: str) -> None:
+        progress.update(bar, advance=1, description=label, refresh=True)
+
+    return on_turn
 
 
-def _tables(report: Report) -> Iterator[Table]:
-    found = [each for each in report.measured.measurements if not _is_repeated(each)]
-    for phase in PHASES:
-        rows = [each for each in found if each.phase == phase and not _is_cold(each)]
-        if rows:
-            yield _table(report, f"{phase}, ns per {unit(phase)}", rows)
-    grown = [each for each in found if _is_cold(each)]
-    if grown:
-        title = "as the pool grows, cold: ns per block, of a look-up per request"
-        yield _table(report, title, sorted(grown, key=lambda each: PHASES.index(each.phase)))
+def _measure_pools(
+    plan: Plan, subjects: tuple[Subject, ...], wanted: Wanted, progress: Progress
+) -> tuple[PoolCost, ...]:
+    """First, while this process is small: every pool is made in a copy of it."""
+    if not plan.pool_sizes:
+        return ()
+    if not can_measure():
+        if Section.MEMORY in wanted.sections:
+            fail("--only memory: this system does not tell the memory of a process")
+        return ()
+    on_pool = _advance(progress, len(plan.pool_sizes) * len(subjects))
+    return tuple(pool_costs(subjects, plan.pool_sizes, max_fill_s=wanted.patience, on_pool=on_pool))
 
 
-def _is_cold(found: Measurement) -> bool:
-    return not isinstance(found.case, DecodeCase) and found.case.cold
-
-
-def _is_repeated(found: Measurement) -> bool:
-    """Hashing reads no pool and knows no hit: once per length is enough."""
-    case = found.case
-    return found.phase == HASH and not isinstance(case, DecodeCase) and case.hit_percent > 0
-
-
-def _table(report: Report, title: str, rows: list[Measurement]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    table.add_column("case")
-    table.add_column("implementation", overflow="fold")
-    for name, style in (("ns", ""), ("quartiles", "dim"), ("ratio", "cyan"), ("quartiles", "dim")):
-        table.add_column(name, justify="right", style=style, no_wrap=True)
-    for row in rows:
-        label = _case(row)
-        for subject in report.subjects:
-            spent = Spread.of(row.rounds_ns[subject.name])
-            cells = [_short(spent.median), _quartiles(spent)]
-            if subject.name != report.baseline:
-                ratio = Spread.of(ratios(row, report.baseline, subject.name))
-                cells += [_short(ratio.median), _quartiles(ratio)]
-            table.add_row(label, subject.name, *cells)
-            label = ""
-        table.add_section()
-    return table
-
-
-def _case(found: Measurement) -> str:
-    """What sets a row apart from the others of its table."""
-    case = found.case
-    if isinstance(case, DecodeCase):
-        return f"{case.num_requests} running"
-    if case.cold:
-        return f"{found.phase}, {case.num_blocks:,} blocks"
-    cached = "" if found.phase == HASH else f", {case.hit_percent}% hit"
-    return f"{case.num_requests} × {case.prompt_tokens:,} tokens{cached}"
-
-
-def _quartiles(spread: Spread) -> str:
-    return f"{_short(spread.q1)} … {_short(spread.q3)}"
-
-
-def _short(value: float) -> str:
-    """Three digits that count."""
-    if value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-def _facts(report: Report) -> Iterator[str]:
-    facts = machine()
-    yield f"median (quartiles) of {report.num_rounds} rounds; garbage collector off while timing"
-    if len(report.subjects) > 1:
-        yield f"ratio: time of {report.baseline} / time of this one, same round; over 1 is faster"
-    yield f"blocks of 16 tokens, {HASH_FUNCTION}; single calls, audits off; answers were equal"
-    yield (
-        f"in every part that is timed: {report.measured.timer_ns:.0f} ns for clock and loop;"
-        " a part is the phase in a round, in a step when decoding, of one prompt when allocating"
-    )
-    for subject in report.subjects:
-        said = subject.implementation.capabilities
-        includes = report.measured.includes[subject.name]
-        yield f"{subject.name}: {said.name} {said.version}; {includes}"
-    load = "" if facts["load_1min"] is None else f", load {facts['load_1min']}"
-    yield f"{facts['processor']}, {facts['cores']} cores{load}, {facts['python']}"
+def _measure(
+    plan: Plan, subjects: tuple[Subject, ...], wanted: Wanted, progress: Progress
+) -> Measured:
+    on_turn = _advance(progress, turns(plan, len(contestants(subjects))))
+    patience = Patience(rounds_s=wanted.patience, prepare_s=PREPARE_FACTOR * wanted.patience)
+    return measure(plan, subjects, on_turn=on_turn, patience=patience)

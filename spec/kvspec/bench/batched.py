@@ -1,0 +1,138 @@
+"""The same work by batched calls: one per part, over an array of handles.
+
+An engine has to learn which blocks its requests got, as it does from the answers of single calls.
+So every step writes them, as rows of (handle, group, index, block), into a buffer made before.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvspec.batched import BatchedManager, StepOutput
+from kvspec.bench.calls import Calls
+from kvspec.bench.work import Part
+
+NO_ROW = -1
+"""In the place of a handle, where nothing was written."""
+
+INCLUDES = (
+    "batched calls over arrays of handles; `hash` registers the request, `free` unregisters it,"
+    " and steps write their blocks to a buffer"
+)
+
+
+class Rows:
+    """A buffer of block deltas for a step; cleared, given and read outside the timed part."""
+
+    def __init__(self, num_rows: int) -> None:
+        self._blank = array("i", [NO_ROW]) * (4 * num_rows)
+        self._numbers = array("i", self._blank)
+        view = memoryview(self._numbers).cast("B").cast("i", (num_rows, 4))
+        self.output = StepOutput(block_deltas=view)
+
+    def clear(self) -> None:
+        """Nothing is written."""
+        self._numbers[:] = self._blank
+
+    def read(self, num_rows: int | None = None) -> dict[int, list[int]]:
+        """The blocks that each handle got, in order; of all rows that were written since `clear`,
+        if their number is not known.
+        """
+        found: dict[int, list[int]] = {}
+        numbers = self._numbers
+        for at in range(0, len(numbers) if num_rows is None else 4 * num_rows, 4):
+            if numbers[at] == NO_ROW:
+                break
+            found.setdefault(numbers[at], []).append(numbers[at + 3])
+        return found
+
+
+@dataclass(frozen=True)
+class BatchedWork:
+    """See `kvspec.bench.work.Work`. A group is an array of handles.
+
+    `calls`: single calls on the manager that `batched` works on. `rows`: room for what a step
+    brings.
+    """
+
+    batched: BatchedManager
+    calls: Calls
+    rows: Rows
+
+    def make(self, given: Sequence[Any]) -> Part:
+        """Requests, registered."""
+        make, register = self.calls.make_request, self.batched.register
+        return Part(
+            lambda: array("q", [register(make(each)) for each in given]),
+            lambda made: [self._hashes(handle) for handle in made],
+        )
+
+    def _hashes(self, handle: int) -> list[bytes]:
+        return self.calls.read_hashes(self.batched.request_of(handle))
+
+    def group(self, references: Sequence[Any]) -> Any:
+        """An array."""
+        return array("q", references)
+
+    def look_up(self, group: Any) -> Part:
+        """See `Work`. The ids come from single look-ups, which have to find the same."""
+        look_up, calls = self.batched.lookup, self.calls
+
+        def read(lengths: Sequence[int]) -> list[tuple[int, list[int]]]:
+            requests = map(self.batched.request_of, group)
+            hits = [calls.read_hit(calls.look_up(request)) for request in requests]
+            return [(length, ids) for length, (_, ids) in zip(lengths, hits, strict=True)]
+
+        return Part(lambda: look_up(group), read)
+
+    def admit(self, group: Any, counts: Sequence[int]) -> Part:
+        """See `Work`."""
+        admit, output, given = self.batched.admit, self.rows.output, array("q", counts)
+        self.rows.clear()
+
+        def read(result: Any) -> list[tuple[int, list[int]] | None]:
+            ids = self.rows.read()
+            granted = zip(group, result.num_scheduled_tokens, result.hit_tokens, strict=True)
+            return [(hit, ids.get(handle, [])) if new else None for handle, new, hit in granted]
+
+        return Part(lambda: admit(group, given, output=output), read)
+
+    def run(self, group: Any, counts: int | Sequence[int]) -> Part:
+        """See `Work`."""
+        decode, output = self.batched.decode, self.rows.output
+        given = counts if isinstance(counts, int) else array("q", counts)
+        self.rows.clear()
+        return Part(lambda: decode(group, given, output=output), lambda new: self.came(group, new))
+
+    def came(
+        self, group: Any, granted: Sequence[int], *, num_rows: int | None = None
+    ) -> list[list[int] | None]:
+        """The ids that came for each; None where nothing was granted."""
+        ids = self.rows.read(num_rows)
+        return [
+            ids.get(handle, []) if new else None for handle, new in zip(group, granted, strict=True)
+        ]
+
+    def append(self, group: Any, tokens: Sequence[int], *, reads_hashes: bool) -> Part:
+        """See `Work`."""
+        append, given = self.batched.append, array("q", tokens)
+        return Part(
+            lambda: append(group, given),
+            lambda _: [self._hashes(handle)[-1:] for handle in group] if reads_hashes else (),
+        )
+
+    def free(self, group: Any) -> Part:
+        """See `Work`."""
+        free, unregister = self.batched.free, self.batched.unregister
+
+        def work() -> None:
+            free(group)
+            unregister(group)
+
+        return Part(work, lambda _: [self.calls.num_free_blocks()])
+
+    def computed(self, group: Any, counts: int | Sequence[int]) -> None:
+        """Nothing: a step has raised it."""

@@ -1,0 +1,222 @@
+"""A script done by a manager, from an empty pool to the last request.
+
+By single calls: one call after another, timed by act. By batched calls: one `step` for each step of
+the script, or more where somebody is preempted in the middle, as an engine would have it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from kvspec.batched import StepPlan
+from kvspec.bench.batched import BatchedWork
+from kvspec.bench.cases import ReplayCase
+from kvspec.bench.scenarios import Timed
+from kvspec.bench.script import Act, Group, Step
+from kvspec.bench.work import Part, SingleWork, Work
+
+REPLAY_HASH = "replay: hash"
+REPLAY_APPEND = "replay: append"
+REPLAY_ADMIT = "replay: admit"
+REPLAY_RUN = "replay: running requests"
+REPLAY_FREE = "replay: free"
+REPLAY_STEP = "replay: step"
+MANAGER = "replay: manager, in all"
+
+IN_ALL = (REPLAY_ADMIT, REPLAY_RUN, REPLAY_FREE, REPLAY_STEP)
+"""What `MANAGER` adds up: everything but hashing."""
+
+ANSWERS = "replay"
+"""Under this name the answers of a step are compared, however they were asked for."""
+
+MakeWork = Callable[[], Work]
+
+
+class ReplayScenario:
+    """See `ReplayCase`. Every round begins with a manager of its own, made by `new_work`."""
+
+    def __init__(self, work: Work, new_work: MakeWork, case: ReplayCase) -> None:
+        self.work = work
+        self.new_work = new_work
+        self.case = case
+
+    def prepare(self) -> None:
+        """Nothing: the pool is empty at first."""
+
+    def run_round(self, timed: Timed) -> None:
+        """The whole script."""
+        work, script = self.new_work(), self.case.script
+        player = _player(work, timed)
+        for step in script.steps:
+            for number in step.arrived:
+                prompt = list(script.prompts[number])
+                given = work.calls.make_input(f"request-{number}", prompt)
+                player.arrive(number, given)
+            player.step(step)
+        player.end()
+        timed.add_up(MANAGER, IN_ALL)
+
+
+def _player(work: Work, timed: Timed) -> Single | Batched:
+    if isinstance(work, BatchedWork):
+        return Batched(work, timed)
+    if isinstance(work, SingleWork):
+        return Single(work, timed)
+    raise TypeError(type(work))
+
+
+class Single:
+    """Call by call. `requests[i]`: request i."""
+
+    def __init__(self, work: SingleWork, timed: Timed) -> None:
+        self.work = work
+        self.timed = timed
+        self.requests: dict[int, Any] = {}
+
+    def arrive(self, number: int, given: Any) -> None:
+        """A request is made."""
+        (self.requests[number],), _ = self.timed(REPLAY_HASH, 0, self.work.make([given]))
+
+    def step(self, step: Step) -> None:
+        """Its groups, one after another; what is granted is computed when the step is planned."""
+        self.work.calls.new_step_starts()
+        answers: list[Any] = []
+        computed: list[tuple[Any, int]] = []
+        for group in step.groups:
+            requests = [self.requests[number] for number in group.requests]
+            if group.act is Act.APPEND:
+                _compute(computed)
+                part = self.work.append(requests, group.counts, reads_hashes=False)
+                self.timed(REPLAY_APPEND, 0, part)
+            elif group.act in (Act.PREEMPT, Act.FINISH):
+                self.timed(REPLAY_FREE, 0, self.work.free(requests))
+                self._restart(group, requests)
+            else:
+                granted = self._grant(group, requests)
+                answers += granted
+                computed += _progress(requests, group.counts, granted)
+        _compute(computed)
+        self.timed.check(ANSWERS, answers)
+
+    def _grant(self, group: Group, requests: list[Any]) -> Sequence[Any]:
+        if group.act is Act.ADMIT:
+            return self.timed(REPLAY_ADMIT, 0, self.work.admit(requests, group.counts))[1]
+        return self.timed(REPLAY_RUN, 0, self.work.run(requests, group.counts))[1]
+
+    def _restart(self, group: Group, requests: list[Any]) -> None:
+        for number, request in zip(group.requests, requests, strict=True):
+            if group.act is Act.FINISH:
+                del self.requests[number]
+            else:
+                request.num_computed_tokens = 0
+
+    def end(self) -> None:
+        """Nothing is left over."""
+
+
+def _progress(
+    requests: list[Any], counts: Sequence[int], answers: Sequence[Any]
+) -> Iterator[tuple[Any, int]]:
+    """What each request that was granted something has computed with it; a hit, too."""
+    for request, count, answer in zip(requests, counts, answers, strict=True):
+        if answer is not None:
+            yield request, count + (answer[0] if isinstance(answer, tuple) else 0)
+
+
+def _compute(computed: list[tuple[Any, int]]) -> None:
+    for request, count in computed:
+        request.num_computed_tokens += count
+    computed.clear()
+
+
+class Batched:
+    """Step by step. `handles[i]`: that of request i; `ended`: released by the next step."""
+
+    def __init__(self, work: BatchedWork, timed: Timed) -> None:
+        self.work = work
+        self.timed = timed
+        self.handles: dict[int, int] = {}
+        self.ended: list[int] = []
+
+    def arrive(self, number: int, given: Any) -> None:
+        """A request is made and registered."""
+        (self.handles[number],), _ = self.timed(REPLAY_HASH, 0, self.work.make([given]))
+
+    def step(self, step: Step) -> None:
+        """Plans of what is granted; then tokens, and who ends."""
+        answers: list[Any] = []
+        for index, groups in enumerate(_plans(step.groups)):
+            answers += self._plan(groups, starts_step=index == 0)
+        for group in step.groups:
+            handles = [self.handles[number] for number in group.requests]
+            if group.act is Act.APPEND:
+                part = self.work.append(self.work.group(handles), group.counts, reads_hashes=False)
+                self.timed(REPLAY_APPEND, 0, part)
+            elif group.act is Act.FINISH:
+                self.ended += handles
+                for number in group.requests:
+                    del self.handles[number]
+        self.timed.check(ANSWERS, answers)
+
+    def _plan(self, groups: dict[Act, Group], *, starts_step: bool) -> Sequence[Any]:
+        """One call; answers as single calls have them."""
+        batched, output = self.work.batched, self.work.rows.output
+        finished, self.ended = array("q", self.ended), []
+        preempted, _ = self._arrays(groups.get(Act.PREEMPT))
+        decoding, decode_tokens = self._arrays(groups.get(Act.RUN))
+        new, new_tokens = self._arrays(groups.get(Act.ADMIT))
+
+        def work() -> Any:
+            plan = StepPlan(
+                finished=finished,
+                preempted=preempted,
+                decoding=decoding,
+                decode_tokens=decode_tokens,
+                new=new,
+                max_new_tokens=new_tokens,
+                starts_step=starts_step,
+            )
+            result = batched.step(plan, output)
+            if finished:
+                batched.unregister(finished)
+            return result
+
+        def read(result: Any) -> list[Any]:
+            granted = result.num_scheduled_tokens
+            came = self.work.came([*decoding, *new], granted, num_rows=result.num_deltas)
+            admitted = zip(came[len(decoding) :], result.hit_tokens, strict=True)
+            return [
+                *came[: len(decoding)],
+                *(None if ids is None else (hit, ids) for ids, hit in admitted),
+            ]
+
+        return self.timed(REPLAY_STEP, 0, Part(work, read))[1]
+
+    def _arrays(self, group: Group | None) -> tuple[array[int], array[int]]:
+        if group is None:
+            return array("q"), array("q")
+        handles = array("q", [self.handles[number] for number in group.requests])
+        return handles, array("q", group.counts)
+
+    def end(self) -> None:
+        """The last ones are released."""
+        if self.ended:
+            self.timed(REPLAY_STEP, 0, self.work.free(array("q", self.ended)))
+
+
+def _plans(groups: Sequence[Group]) -> list[dict[Act, Group]]:
+    """Groups of one plan: in the order in which a plan handles them. At least one plan."""
+    order = (Act.PREEMPT, Act.RUN, Act.ADMIT)
+    plans: list[dict[Act, Group]] = [{}]
+    last = -1
+    for group in groups:
+        if group.act not in order:
+            continue
+        rank = order.index(group.act)
+        if rank <= last:
+            plans.append({})
+        plans[-1][group.act] = group
+        last = rank
+    return plans
