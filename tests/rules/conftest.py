@@ -9,6 +9,7 @@ import pytest
 from kvspec.discovery import find_implementation
 from kvspec.interface import Implementation
 from kvspec.planning import Planner
+from tests.rules.batches import MakeSteps, Steps
 from tests.rules.builders import (
     MakeManager,
     MakeRequest,
@@ -38,6 +39,12 @@ def make_manager(implementation: Implementation) -> MakeManager:
 def make_request(implementation: Implementation) -> MakeRequest:
     """`make_request(manager, request_id, token_ids, **content)`."""
     return partial(new_request, implementation)
+
+
+@pytest.fixture(scope="session")
+def make_steps(implementation: Implementation) -> MakeSteps:
+    """`make_steps(num_blocks, block_size, **config)`: a manager, and whole steps on it."""
+    return partial(Steps, implementation)
 
 
 @pytest.fixture(scope="session")
