@@ -32,6 +32,14 @@ CALLS = (
     Call(("--version",), "kvspec "),
     Call(("no-such-command",), "kvspec: error: ", exit_code=2),
     Call(("bench", "--impl", "kvref", "--quick"), "decode step, ns per request"),
+    Call(
+        (
+            *("bench", "--impl", "kvref", "--quick", "--only", "pools", "--only", "replay"),
+            *("--trace", "demo", "--requests", "5", "--plot", "pools.svg"),
+        ),
+        "manager, in all",
+        writes=("pools.svg",),
+    ),
     Call(("check", "kvref", "--budget", "directed"), "kvref conforms at level identity"),
     Call(("doctor",), "implementation kvref"),
     Call(("doctor", "--json"), '"implementations"'),

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
 from kvref import ReferenceImplementation
 from kvspec.bench.calls import Calls, contract_calls
+from kvspec.bench.cases import Plan, Section
+from kvspec.bench.pools import can_measure
 from kvspec.cli import main
 from kvspec.interface import Capabilities, KVCacheManager
 from tests.bench.toy import PLAN, shorter_hits
@@ -34,10 +39,20 @@ class Hashless(ReferenceImplementation):
         return Capabilities("h", "1", whole.spec_types, frozenset(), whole.features)
 
 
+ROOT = Path(__file__).parents[2]
+
+
 @pytest.fixture(autouse=True)
 def small_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvspec.cli.bench.full_plan", lambda sections: PLAN)
-    monkeypatch.setattr("kvspec.cli.bench.quick_plan", lambda sections: PLAN)
+    def plan(sections: Collection[Section]) -> Plan:
+        return Plan(
+            PLAN.cases if Section.PROMPTS in sections else (),
+            PLAN.num_rounds,
+            (256, 1024) if Section.MEMORY in sections and can_measure() else (),
+        )
+
+    monkeypatch.setattr("kvspec.cli.bench.full_plan", plan)
+    monkeypatch.setattr("kvspec.cli.bench.quick_plan", plan)
 
 
 def test_the_tables_name_phases_units_cases_and_subjects(
@@ -61,6 +76,59 @@ def test_the_tables_name_phases_units_cases_and_subjects(
     assert "garbage collector off while timing" in shown.out
     assert f"{other}: kvref" in shown.out
     assert "\x1b" not in shown.out
+
+
+def test_batched_calls_have_rows_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--impl", "kvref", "--only", "prompts"]) == 0
+    shown = capsys.readouterr().out
+    assert "prefill chunk, ns per block" in shown
+    assert "kvref, batched: kvref" in shown
+    assert "batched calls over arrays of handles" in shown
+
+
+def test_a_trace_is_replayed_beside_the_rest_or_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["bench", "--impl", "kvref", "--trace", "demo", "--requests", "3"]
+    assert main([*args, "--only", "replay"]) == 0
+    shown = capsys.readouterr().out
+    assert "demo, 3 requests: ms per replay" in shown
+    assert "manager, in all" in shown
+    assert "3 admissions" in shown
+    assert "look up, ns per request" not in shown
+    assert main(args) == 0
+    assert "look up, ns per request" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not can_measure(), reason="this system tells no process's memory")
+def test_pools_are_shown_by_what_a_block_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--impl", "kvref", "--only", "memory"]) == 0
+    shown = capsys.readouterr().out
+    assert "pools: what a block costs" in shown
+    assert "1,024 blocks" in shown
+    assert "kvref: kvref 0.1.0; took no part in a round" in shown
+
+
+def test_impatience_leaves_out_everyone_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--impl", "kvref", "--only", "prompts", "--patience", "0"]) == 0
+    shown = capsys.readouterr().out
+    assert "left out: kvref, 2 × 64 tokens, 50% cached, 17 blocks, hot" in shown
+    assert "ns per" not in shown
+
+
+def test_the_picture_and_the_tables_of_a_document_can_be_made_again(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    picture, document = tmp_path / "out.svg", tmp_path / "out.json"
+    args = ["bench", "--impl", "kvref", "--trace", "demo", "--requests", "2"]
+    assert main([*args, "--plot", str(picture), "--json", str(document)]) == 0
+    again = tmp_path / "again.svg"
+    script = [sys.executable, str(ROOT / "bench/tables.py"), str(document), "--plot", str(again)]
+    done = subprocess.run(script, capture_output=True, text=True, check=True)
+    assert again.read_bytes() == picture.read_bytes()
+    assert b"allocate + cache" in picture.read_bytes()
+    for title in ("prompts, hot; ns", "decoding; ns", "the pool grows, cold; ns"):
+        assert f"| {title} | kvref | kvref, batched | ratio |" in done.stdout
+    assert "| a whole trace; ms | kvref | kvref, batched | ratio |" in done.stdout
 
 
 def test_json_goes_to_a_file_or_alone_to_stdout(
@@ -108,6 +176,10 @@ def test_unequal_work_ends_the_command(capsys: pytest.CaptureFixture[str]) -> No
         (["--impl", "tests.bench.test_command:Hashless"], "no hash function sha256_cbor"),
         (["--peer", "nobody"], "'nobody' is not"),
         (["--impl", "kvref", "--json", "no/such/folder/f.json"], "there is no folder"),
+        (["--impl", "kvref", "--plot", "no/such/folder/f.svg"], "there is no folder"),
+        (["--impl", "kvref", "--plot", "f.pdf"], "the name must end in .png or .svg"),
+        (["--impl", "kvref", "--only", "replay"], "which trace?"),
+        (["--impl", "kvref", "--only", "replay", "--trace", "nowhere.gz"], "nowhere.gz"),
     ],
 )
 def test_what_cannot_be_measured_is_said_in_one_line_beforehand(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kvspec.bench.scenarios import ADMIT, ALLOCATE, FREE, LOOK_UP
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -38,23 +39,25 @@ def _figure(document: dict[str, Any]) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 6.5), layout="constrained")
-    panels = figure.subplots(2, 2, sharex=True).flat
-    for axes, phase in zip(panels, PHASES, strict=True):
+    panels = figure.subplots(2, 2, sharex=True)
+    named: dict[str, Artist] = {}
+    for axes, phase in zip(panels.flat, PHASES, strict=True):
         _draw(axes, document, phase)
-    handles, labels = panels[0].get_legend_handles_labels()
-    for axes in panels:
-        more = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-        for label, handle in more.items():
-            if label not in labels:
-                handles.append(handle)
-                labels.append(label)
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+        handles, labels = axes.get_legend_handles_labels()
+        named |= dict(zip(labels, handles, strict=True))
+    for axes in panels[-1]:
+        axes.set_xlabel("blocks of the pool")
+    figure.legend(
+        list(named.values()), list(named), loc="outside lower center", ncols=4, frameon=False
+    )
     title = "Cost per block as the pool grows; full of cached blocks, half of each prompt cached"
     figure.suptitle(title, fontsize=10, x=0.01, ha="left")
     return figure
 
 
 def _draw(axes: Axes, document: dict[str, Any], phase: str) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     names = [each["name"] for each in document["implementations"]]
     for color, name in zip(COLORS, names, strict=False):
         points = points_of(document, phase, name)
@@ -64,13 +67,14 @@ def _draw(axes: Axes, document: dict[str, Any], phase: str) -> None:
         style = "--" if name.endswith(", batched") else "-"
         axes.plot(sizes, middle, style, color=color, marker="o", markersize=3, label=name)
         axes.fill_between(sizes, low, high, color=color, alpha=0.2, lw=0)
-    axes.set_xscale("log", base=2)
+    axes.set_xscale("log", base=4)
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter(_size)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_title(phase, loc="left")
     axes.set_ylabel("ns per block")
-    axes.set_xlabel("blocks of the pool")
     axes.grid(True, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
