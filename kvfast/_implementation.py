@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from kvfast import _build
 from kvfast.configuration import KIND_OF_TYPE, plan_of
 from kvfast.hit_rate import HitRateWindow
-from kvspec.audit import AuditedManager, audited, unwrapped
+from kvspec.audit import AuditedManager, audited, audited_batch, unwrapped
+from kvspec.batched import BatchedManager
 from kvspec.config import HASH_FUNCTIONS, ManagerConfig
 from kvspec.errors import InvalidArgumentError, InvariantViolation
 from kvspec.interface import Capabilities, Feature, KVCacheManager
@@ -22,7 +23,7 @@ from kvspec.snapshot import Snapshot
 if TYPE_CHECKING:
     from kvfast._core.manager import FastManager
 
-FEATURES = frozenset(Feature) - {Feature.PLANNING, Feature.BATCHED}
+FEATURES = frozenset(Feature) - {Feature.PLANNING}
 
 
 class FastImplementation:
@@ -39,6 +40,7 @@ class FastImplementation:
             load = _build.loader_of(build)
         self._managers = load("manager")
         self._requests = load("request")
+        self._batches = load("batch")
 
     @property
     def capabilities(self) -> Capabilities:
@@ -102,6 +104,12 @@ class FastImplementation:
             ) from violation
         manager.restore(snapshot)
         return audited(manager)
+
+    def batched(self, manager: KVCacheManager) -> BatchedManager:
+        """Whole steps over arrays (KV-BATCH-1); audited after each call if the manager is."""
+        inner = self._own(manager)
+        batch: BatchedManager = self._batches.FastBatch(inner, self.capabilities, manager)
+        return audited_batch(batch, manager) if isinstance(manager, AuditedManager) else batch
 
     def _own(self, manager: KVCacheManager) -> FastManager:
         """The manager inside, if this implementation made it."""

@@ -32,8 +32,11 @@ cdef class FastRequest:
     cdef long long room_message_bytes
 
     cpdef append(self, token_ids)
-    @cython.locals(num_tokens="long long", size="long long")
     cdef extend(self, token_ids, str field)
+    @cython.locals(i="long long")
+    cdef int append_longs(self, long long[::1] values, Py_ssize_t start, Py_ssize_t count) except -1
+    @cython.locals(size="long long")
+    cdef int grow_to(self, long long num_tokens) except -1
     @cython.locals(values=list, count="long long")
     cdef Py_ssize_t copy_tokens(self, token_ids, str field) except -1
     @cython.locals(count="long long", copied="long long")

@@ -108,7 +108,17 @@ class FastRequest:
 
     def extend(self, token_ids: Sequence[int], field: str) -> None:
         """Append tokens, named `field` in an error. Nothing is changed when one is illegal."""
-        num_tokens = self.num_tokens + self.copy_tokens(token_ids, field)
+        self.grow_to(self.num_tokens + self.copy_tokens(token_ids, field))
+
+    def append_longs(self, values: memoryview[int], start: int, count: int) -> None:
+        """Append `count` tokens, which are legal, from `values[start]` on (KV-REQ-2)."""
+        self.make_room(count)
+        for i in range(count):
+            self.tokens[self.num_tokens + i] = values[start + i]
+        self.grow_to(self.num_tokens + count)
+
+    def grow_to(self, num_tokens: int) -> None:
+        """Count the tokens up to here, which are written, and hash the blocks they complete."""
         size = self.hash_block_size_tokens
         if size > 0 and num_tokens >= (self.num_hashes + 1) * size:
             self.hash_until(num_tokens // size)

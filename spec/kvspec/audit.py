@@ -8,11 +8,14 @@ Costs O(pool) per call. Between calls nobody else may change the inner manager.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kvspec.interface import KVCacheManager
 from kvspec.invariants import check_snapshot
 from kvspec.transitions import Transition, check_transition
+
+if TYPE_CHECKING:
+    from kvspec.batched import BatchedManager
 
 _REFUSAL_CALLS = frozenset({"allocate_slots", "reset_prefix_cache"})
 _PROPERTIES = frozenset({"config", "none_hash", "num_free_blocks", "usage"})
@@ -39,13 +42,42 @@ def unwrapped(manager: KVCacheManager) -> KVCacheManager:
     return manager
 
 
+def audited_batch(batch: BatchedManager, manager: AuditedManager) -> BatchedManager:
+    """`batch`, which works on the manager inside `manager`, with its state checked after each call.
+
+    Raises InvariantViolation as soon as an invariant does not hold. A batched call is many single
+    calls, so what holds between the states before and after one call is not asked.
+    """
+    return cast("BatchedManager", _AuditedBatch(batch, manager))
+
+
+class _AuditedBatch:
+    """Forwards everything and has the state checked after each call."""
+
+    def __init__(self, batch: BatchedManager, manager: AuditedManager) -> None:
+        self._batch = batch
+        self._manager = manager
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._batch, name)
+        if not callable(value) or name == "manager":
+            return value
+
+        def audited_call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return value(*args, **kwargs)
+            finally:
+                self._manager.audit_state()
+
+        return audited_call
+
+
 class AuditedManager(Wrapper):
     """Forwards everything to `inner` and audits the state after each call."""
 
     def __init__(self, inner: KVCacheManager) -> None:
         self.inner = inner
-        self._before = inner.snapshot()
-        check_snapshot(inner.config, self._before)
+        self.audit_state()
 
     def __getattr__(self, name: str) -> Any:
         if name == "inner":  # while a copy is being built there is none yet
@@ -67,6 +99,11 @@ class AuditedManager(Wrapper):
             return result
 
         return audited_call
+
+    def audit_state(self) -> None:
+        """Check the state as it is now, which the next call begins with."""
+        self._before = self.inner.snapshot()
+        check_snapshot(self.inner.config, self._before)
 
     def _audit(self, name: str, outcome: str) -> None:
         before, after = self._before, self.inner.snapshot()

@@ -1,0 +1,57 @@
+# C types of kvfast/_core/steps.py.
+cimport cython
+from kvfast._compiled.manager cimport FastManager
+from kvfast._compiled.registry cimport Registry
+from kvfast._compiled.request cimport FastRequest
+from kvfast._compiled.tables cimport Tables
+
+cdef long long MANY
+
+
+cdef class Steps(Registry):
+    cdef bint is_plain
+    cdef Py_ssize_t end_finished
+    cdef Py_ssize_t end_preempted
+    cdef Py_ssize_t end_under_way
+    cdef long long lookahead
+    cdef long long budget
+    cdef long long reserved
+    cdef bint whole_must_fit
+    cdef bint stops_at_refusal
+    cdef object scheduled
+    cdef object hits
+
+    cdef FastRequest request_at(self, Py_ssize_t i)
+    @cython.locals(i=Py_ssize_t)
+    cdef bint all_legal(self) except -1
+    cdef bint is_scheduled(self, FastRequest request) except -1
+    @cython.locals(core=FastManager, computed="long long", row=int, g=int, held="long long")
+    cdef bint may_continue(self, FastRequest request, long long num_tokens) except -1
+    @cython.locals(core=FastManager)
+    cdef bint may_start(self, FastRequest request) except -1
+    @cython.locals(certain="long long", wanted="long long", i=Py_ssize_t)
+    cdef long long most_slots(self) except -2
+    @cython.locals(granted="long long", i=Py_ssize_t)
+    cdef int perform(self) except -1
+    @cython.locals(request=FastRequest, row=int)
+    cdef int give_back(self, Py_ssize_t i) except -1
+    @cython.locals(total="long long", first=Py_ssize_t, i=Py_ssize_t, num_tokens="long long")
+    cdef long long continue_all(self, long long[::1] scheduled) except -2
+    @cython.locals(core=FastManager, row=int, local="long long", size="long long", slots="long long")
+    cdef bint go_on(self, FastRequest request, long long num_tokens) except -1
+    cdef int cache_until(self, int row, FastRequest request, long long computed) except -1
+    @cython.locals(budget="long long", is_beside_others=bint, first=Py_ssize_t, i=Py_ssize_t, request=FastRequest, hit="long long", num_tokens="long long")
+    cdef int start_all(self, long long[::1] scheduled, long long[::1] hits, long long granted_tokens) except -1
+    @cython.locals(core=FastManager, tokens="long long")
+    cdef long long hit_of(self, FastRequest request) except -2
+    @cython.locals(core=FastManager, row=int)
+    cdef bint start(self, FastRequest request, long long hit, long long num_tokens, bint is_beside_others) except -1
+    @cython.locals(tables=Tables, size="long long", to="long long", i=Py_ssize_t, num_tokens="long long", request=FastRequest, start="long long", position="long long", index="long long", first="long long", offset="long long", end="long long", k="long long")
+    cdef int write_slots(self, int g, long long[::1] slots, long long[::1] scheduled) except -1
+    @cython.locals(at=Py_ssize_t, i=Py_ssize_t)
+    cdef Py_ssize_t write_rows(self, int[:, ::1] rows, long long[::1] scheduled) except -1
+    @cython.locals(request=FastRequest, row=int, tables=Tables, room=Py_ssize_t, g=int, told="long long", length="long long", start="long long")
+    cdef Py_ssize_t report(self, Py_ssize_t handle, int[:, ::1] rows, Py_ssize_t at) except -1
+    cdef void write_row(self, int[:, ::1] rows, Py_ssize_t at, int handle, int g, int index, int block) noexcept
+    @cython.locals(left="long long", i=Py_ssize_t)
+    cdef long long rows_left(self, long long[::1] scheduled) except -2

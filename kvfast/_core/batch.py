@@ -1,0 +1,298 @@
+"""Whole engine steps over arrays: the manager's own calls without a Python call for each request.
+
+See `kvspec.batched.BatchedManager` for what each call promises. Legality is decided here, over
+arrays; what exactly is wrong with an illegal call is then said by the checks of the contract.
+"""
+
+from __future__ import annotations
+
+from array import array
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+from kvspec import _batch_checks as contract
+from kvspec._arrays import delta_rows
+from kvspec._check import COUNT_MAX
+from kvspec.batched import Array, Ints, StepOutput, StepPlan, StepResult
+from kvspec.errors import InvalidArgumentError
+from kvspec.interface import Capabilities, KVCacheManager
+from kvspec.request import Request
+
+from .manager import FastManager
+from .steps import Steps
+
+MANY = 1 << 62
+
+
+class FastBatch(Steps):
+    """A `kvspec.batched.BatchedManager`. `shown` is the manager as the caller gave it."""
+
+    def __init__(
+        self, manager: FastManager, capabilities: Capabilities, shown: KVCacheManager
+    ) -> None:
+        super().__init__(manager)
+        self.shown = shown
+        self.capabilities = capabilities
+
+    @property
+    def manager(self) -> KVCacheManager:
+        """The manager it works on, as it was given."""
+        return self.shown
+
+    def facade(self) -> Any:
+        """What the contract's checks read of a batched manager."""
+        requests = {h: request for h, request in enumerate(self.requests) if request is not None}
+        implementation = SimpleNamespace(capabilities=self.capabilities)
+        return SimpleNamespace(requests=requests, manager=self.core, implementation=implementation)
+
+    def illegal(self) -> NoReturn:
+        """The contract's checks found nothing wrong with what this class calls illegal."""
+        raise AssertionError("kvfast refuses a batch that the contract allows")
+
+    # Requests and their handles.
+
+    def register(self, request: Request) -> int:
+        """A handle for the request (KV-BATCH-4)."""
+        mine = self.core.own(request)
+        if mine.request_id in self.handle_of_id:
+            raise InvalidArgumentError("request", mine.request_id, "one that is not registered yet")
+        return self.add(mine)
+
+    def unregister(self, handles: Ints) -> None:
+        """Forget requests that hold nothing (KV-BATCH-4)."""
+        self.chosen(handles)
+        for i in range(self.size):
+            if self.core.allocator.holds_blocks(self.row_at(i)):
+                allowed = "one that holds no blocks"
+                raise InvalidArgumentError(f"handles[{i}]", self.handles[i], allowed)
+        for i in range(self.size):
+            self.remove(self.handles[i])
+
+    def request_of(self, handle: int) -> Request:
+        """The registered request."""
+        if type(handle) is int and 0 <= handle < len(self.requests):
+            request = self.requests[handle]
+            if request is not None:
+                return request
+        known = self.known()
+        found: Request = known[contract.registered("handle", handle, known)]
+        return found
+
+    def known(self) -> dict[int, Any]:
+        """The registered requests by handle."""
+        requests: dict[int, Any] = self.facade().requests
+        return requests
+
+    def chosen(self, handles: Ints) -> None:
+        """Entries for these handles."""
+        self.start_call()
+        if not self.add_handles(handles):
+            contract.handles_of("handles", handles, self.known())
+            self.illegal()
+
+    def row_at(self, i: int) -> int:
+        """Its row of the tables, or -1."""
+        return self.core.row_of(self.request_at(i))
+
+    def append(self, handles: Ints, token_ids: Ints, counts: Ints | int = 1) -> None:
+        """Append tokens to each request (KV-BATCH-12)."""
+        self.chosen(handles)
+        if not self.set_counts(0, counts, 0):
+            contract.tokens_of(token_ids, counts, self.size)
+            self.illegal()
+        num_tokens = self.copy_in(token_ids)
+        wanted = 0
+        for i in range(self.size):
+            wanted = min(wanted + self.counts[i], MANY)
+        legal = num_tokens == wanted
+        for i in range(max(num_tokens, 0)):
+            legal = legal and self.handles[self.size + i] >= 0
+        if not legal:
+            contract.tokens_of(token_ids, counts, self.size)
+            self.illegal()
+        at = self.size
+        for i in range(self.size):
+            request = self.request_at(i)
+            request.append_longs(self.handles, at, self.counts[i])
+            at += self.counts[i]
+
+    def rewind(self, handles: Ints, num_tokens: Ints | int) -> None:
+        """Take back computed tokens of each request (KV-BATCH-12)."""
+        self.chosen(handles)
+        legal = self.set_counts(0, num_tokens, 0)
+        for i in range(self.size):
+            legal = legal and self.counts[i] <= self.request_at(i).computed
+        if not legal:
+            chosen = [self.handles[i] for i in range(self.size)]
+            contract.rewinds_of(chosen, num_tokens, self.known())
+            self.illegal()
+        for i in range(self.size):
+            request = self.request_at(i)
+            request.computed -= self.counts[i]
+
+    def lookup(self, handles: Ints) -> array[int]:
+        """Hit lengths in tokens (KV-BATCH-12)."""
+        self.chosen(handles)
+        for i in range(self.size):
+            if not self.is_scheduled(self.request_at(i)):
+                contract.check_scheduling(f"handles[{i}]", self.request_at(i))
+                self.illegal()
+        found = array("q", bytes(8 * self.size))
+        view = found
+        for i in range(self.size):
+            view[i] = self.hit_of(self.request_at(i))
+        return found
+
+    # Steps.
+
+    def admit(
+        self,
+        handles: Ints,
+        max_new_tokens: Ints | int = COUNT_MAX,
+        *,
+        token_budget: int = COUNT_MAX,
+        num_lookahead_tokens: int = 0,
+        full_sequence_must_fit: bool = False,
+        reserved_blocks: int = 0,
+        stops_at_refusal: bool = False,
+        output: StepOutput | None = None,
+    ) -> StepResult:
+        """A step of new requests only."""
+        plan = StepPlan(
+            new=handles,
+            max_new_tokens=max_new_tokens,
+            token_budget=token_budget,
+            num_lookahead_tokens=num_lookahead_tokens,
+            full_sequence_must_fit=full_sequence_must_fit,
+            reserved_blocks=reserved_blocks,
+            stops_at_refusal=stops_at_refusal,
+            starts_step=False,
+        )
+        return self.step(plan, output)
+
+    def decode(
+        self,
+        handles: Ints,
+        num_new_tokens: Ints | int = 1,
+        *,
+        num_lookahead_tokens: int = 0,
+        output: StepOutput | None = None,
+    ) -> array[int]:
+        """A step of decoding requests only."""
+        if output is not None or type(num_lookahead_tokens) is not int or num_lookahead_tokens:
+            plan = StepPlan(
+                decoding=handles,
+                decode_tokens=num_new_tokens,
+                num_lookahead_tokens=num_lookahead_tokens,
+                starts_step=False,
+            )
+            return self.step(plan, output).num_scheduled_tokens
+        self.start_call()
+        self.end_finished = self.end_preempted = 0
+        legal = self.add_handles(handles) and self.set_counts(0, num_new_tokens, 1)
+        self.end_under_way = self.size
+        if not legal or not self.all_legal():
+            plan = StepPlan(decoding=handles, decode_tokens=num_new_tokens, starts_step=False)
+            contract.check_step(self.facade(), plan, None)
+            self.illegal()
+        self.lookahead = 0
+        self.budget = COUNT_MAX
+        self.perform()
+        return self.scheduled
+
+    def free(self, handles: Ints) -> None:
+        """A step of finished requests only."""
+        self.step(StepPlan(finished=handles, starts_step=False))
+
+    def preempt(self, handles: Ints) -> None:
+        """A step of preempted requests only."""
+        self.step(StepPlan(preempted=handles, starts_step=False))
+
+    def step(self, plan: StepPlan, output: StepOutput | None = None) -> StepResult:
+        """One after another: finished, preempted, decoding, prefilling, new (KV-BATCH-1)."""
+        if not isinstance(plan, StepPlan):
+            raise InvalidArgumentError("plan", plan, "a StepPlan")
+        self.read_options(plan)
+        if not self.read_entries(plan) or not self.all_legal():
+            contract.check_step(self.facade(), plan, output)
+            self.illegal()
+        rows, slots = self.outputs(output)
+        if plan.starts_step:
+            self.core.new_step_starts()
+        self.perform()
+        for g, view in enumerate(slots):
+            if view is not None:
+                self.write_slots(g, view, self.scheduled)
+        written = left = 0
+        if rows is not None:
+            written = self.write_rows(rows, self.scheduled)
+            left = self.rows_left(self.scheduled)
+        return StepResult(self.scheduled, self.hits, sum(self.scheduled), written, left)
+
+    def read_options(self, plan: StepPlan) -> None:
+        """What concerns all entries of a step."""
+        core = self.core
+        self.budget = core.counted("token_budget", plan.token_budget)
+        self.lookahead = core.counted("num_lookahead_tokens", plan.num_lookahead_tokens)
+        self.reserved = core.counted("reserved_blocks", plan.reserved_blocks)
+        core.check_flag("full_sequence_must_fit", plan.full_sequence_must_fit)
+        core.check_flag("stops_at_refusal", plan.stops_at_refusal)
+        core.check_flag("starts_step", plan.starts_step)
+        self.whole_must_fit = plan.full_sequence_must_fit
+        self.stops_at_refusal = plan.stops_at_refusal
+
+    def read_entries(self, plan: StepPlan) -> bool:
+        """The handles and counts of a plan; False where they are not legal."""
+        self.start_call()
+        if not self.add_handles(plan.finished):
+            return False
+        self.end_finished = self.size
+        if not self.add_handles(plan.preempted):
+            return False
+        self.end_preempted = self.size
+        if not self.add_handles(plan.decoding) or not self.set_counts(
+            self.end_preempted, plan.decode_tokens, 1
+        ):
+            return False
+        end = self.size
+        if not self.add_handles(plan.prefilling) or not self.set_counts(
+            end, plan.prefill_tokens, 1
+        ):
+            return False
+        self.end_under_way = self.size
+        return self.add_handles(plan.new) and self.set_counts(
+            self.end_under_way, plan.max_new_tokens, 1
+        )
+
+    def outputs(
+        self, output: StepOutput | None
+    ) -> tuple[memoryview | None, list[memoryview | None]]:
+        """The outputs of a legal plan, opened for writing."""
+        if output is None:
+            return None, []
+        if not isinstance(output, StepOutput):
+            raise InvalidArgumentError("output", output, "a StepOutput or None")
+        rows = None
+        if output.block_deltas is not None:
+            rows = delta_rows("block_deltas", output.block_deltas)
+        most = self.most_slots() if output.slot_mappings is not None else 0
+        return rows, contract.mappings(self.core.config, output.slot_mappings, most)
+
+    # What is told of block lists.
+
+    def take_deltas(self, block_deltas: Array) -> int:
+        """Report what was not reported yet, of all requests (KV-BATCH-11)."""
+        rows = delta_rows("block_deltas", block_deltas)
+        num_rows = 0
+        for handle, request in enumerate(self.requests):
+            if request is not None:
+                num_rows = self.report(handle, rows, num_rows)
+        return num_rows
+
+    def num_pending_deltas(self) -> int:
+        """Entries of all requests that were not reported yet."""
+        return sum(
+            self.rows_to_tell(handle, self.core.row_of(request))
+            for handle, request in enumerate(self.requests)
+            if request is not None
+        )

@@ -1,0 +1,181 @@
+"""Registered requests, and the numbers that batched calls bring (KV-BATCH-3, KV-BATCH-4)."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from kvspec._arrays import ints_of
+from kvspec._check import is_int
+from kvspec.errors import InvalidArgumentError
+
+from .arrays import grown, zeroed
+from .manager import FastManager
+from .request import FastRequest, int_view
+
+COUNT_BITS = 53
+
+
+class Registry:
+    """Handles of requests, and one call's entries in flat arrays.
+
+    - `requests[h]`: the request of handle h, or None. `released`: handles to be given out again,
+      the one released longest ago first.
+    - `reported[h * num_groups + g]`: entries of its block list in group g that were told of.
+    - `named[h]`: the last call that named the handle; `call` is the number of this one.
+    - `handles[i]`, `counts[i]`: entry i of this call, i < `size`.
+    """
+
+    def __init__(self, manager: FastManager) -> None:
+        self.core = manager
+        self.num_groups = manager.num_groups
+        self.requests: list[FastRequest | None] = []
+        self.handle_of_id: dict[str, int] = {}
+        self.released: deque[int] = deque()
+        self.reported = zeroed("i", 0)
+        self.named = zeroed("q", 0)
+        self.call = 0
+        self.handles = zeroed("q", 64)
+        self.counts = zeroed("q", 64)
+        self.size = 0
+
+    # Requests.
+
+    def add(self, request: FastRequest) -> int:
+        """A handle for the request, whose name is not registered."""
+        if self.released:
+            handle = self.released.popleft()
+            self.requests[handle] = request
+        else:
+            handle = len(self.requests)
+            self.requests.append(request)
+            if handle == len(self.named):
+                room = max(16, 2 * handle)
+                self.named = grown("q", self.named, room)
+                self.reported = grown("i", self.reported, room * self.num_groups)
+        self.handle_of_id[request.request_id] = handle
+        self.nothing_reported(handle)
+        return handle
+
+    def remove(self, handle: int) -> None:
+        """Forget a registered request."""
+        request: FastRequest = self.requests[handle]  # type: ignore[assignment]  # registered
+        del self.handle_of_id[request.request_id]
+        self.requests[handle] = None
+        self.released.append(handle)
+
+    def nothing_reported(self, handle: int) -> None:
+        """Nobody was told of any entry of its block lists."""
+        for g in range(self.num_groups):
+            self.reported[handle * self.num_groups + g] = 0
+
+    def rows_to_tell(self, handle: int, row: int) -> int:
+        """Entries of its block lists that nobody was told of (KV-BATCH-10)."""
+        total = 0
+        for g in range(self.num_groups if row >= 0 else 0):
+            length = self.core.tables.length[row * self.num_groups + g]
+            told = self.reported[handle * self.num_groups + g]
+            if length > told:
+                total += length - told
+        return total
+
+    # The entries of one call. What answers False or -1 met something illegal; nothing is changed
+    # then, and the contract's own checks say what it is.
+
+    def start_call(self) -> None:
+        """Forget the entries of the last call."""
+        self.size = 0
+        self.call += 1
+
+    def make_room(self, num_entries: int) -> None:
+        """See to it that so many entries fit."""
+        if num_entries > len(self.handles):
+            self.handles = grown("q", self.handles, 2 * num_entries)
+            self.counts = grown("q", self.counts, 2 * num_entries)
+
+    def add_handles(self, values: object) -> bool:
+        """Entries for these handles: registered, and not named in this call before."""
+        start = self.size
+        num = self.copy_in(values)
+        if num < 0:
+            return False
+        known = len(self.requests)
+        for i in range(start, start + num):
+            handle = self.handles[i]
+            if handle < 0 or handle >= known or self.requests[handle] is None:
+                return False
+            if self.named[handle] == self.call:
+                return False
+            self.named[handle] = self.call
+        self.size = start + num
+        return True
+
+    def set_counts(self, start: int, values: object, minimum: int) -> bool:
+        """The counts of the entries from `start` on: one for all, or one each."""
+        if isinstance(values, int):
+            count = self.count_of(values)
+            for i in range(start, self.size):
+                self.counts[i] = count
+            return count >= minimum
+        if self.copy_in(values) != self.size - start:
+            return False
+        for i in range(start, self.size):
+            count = self.handles[self.size + i - start]
+            if count < minimum or count >> COUNT_BITS:
+                return False
+            self.counts[i] = count
+        return True
+
+    def count_of(self, value: object) -> int:
+        """The value, if it is a count (KV-ERR-6), else -1."""
+        if not is_int(value):
+            return -1
+        try:
+            count = int(value)  # type: ignore[call-overload]  # an int
+        except OverflowError:  # compiled, `count` has 64 bits
+            return -1
+        return count if count >> COUNT_BITS == 0 else -1
+
+    def copy_in(self, values: object) -> int:
+        """Copy numbers to `handles`, behind all entries; how many."""
+        if type(values) is list:
+            return self.copy_list(values)
+        view = None if isinstance(values, (tuple, range)) else int_view(values)
+        if view is None:
+            try:
+                view = memoryview(ints_of("values", values))
+            except InvalidArgumentError:
+                return -1
+        count = len(view)
+        self.make_room(self.size + count)
+        if view.itemsize == 4:
+            self.copy_ints(view)
+        else:
+            self.copy_longs(view)
+        return count
+
+    def copy_list(self, values: list[int]) -> int:
+        """`copy_in` of a list."""
+        count = len(values)
+        self.make_room(self.size + count)
+        for i in range(count):
+            value = values[i]
+            if type(value) is not int and not is_int(value):
+                return -1
+            try:
+                number = value
+            except OverflowError:  # compiled, `number` has 64 bits
+                return -1
+            if number >> 63:  # nothing negative is legal; uncompiled, nor what has more bits
+                return -1
+            self.handles[self.size + i] = number
+        return count
+
+    def copy_ints(self, view: memoryview[int]) -> None:
+        """`copy_in` of ints of 32 bits."""
+        for i in range(len(view)):
+            self.handles[self.size + i] = view[i]
+
+    def copy_longs(self, view: memoryview[int]) -> None:
+        """`copy_in` of ints of 64 bits."""
+        for i in range(len(view)):
+            self.handles[self.size + i] = view[i]

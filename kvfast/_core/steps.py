@@ -1,0 +1,289 @@
+"""Steps over registered requests: what may be done, and doing it (KV-BATCH-*).
+
+The same as the manager's single calls one after another, without a Python call for each request.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TypeAlias
+
+from kvspec.request import RequestStatus
+
+from .manager import FastManager
+from .registry import Registry
+from .request import FastRequest
+
+Numbers: TypeAlias = "memoryview[int] | array[int]"
+
+WAITING = RequestStatus.WAITING
+RUNNING = RequestStatus.RUNNING
+PREEMPTED = RequestStatus.PREEMPTED
+STATUSES = tuple(RequestStatus)
+MANY = 1 << 62
+"""Sums stop here; nothing has room for so many tokens."""
+
+
+class Steps(Registry):
+    """One step at a time.
+
+    Its entries stand in one row: finished up to `end_finished`, preempted up to `end_preempted`,
+    under way up to `end_under_way`, new up to `size`; `scheduled` and `hits` are what those under
+    way and the new ones, and the new ones, were granted.
+    """
+
+    def __init__(self, manager: FastManager) -> None:
+        super().__init__(manager)
+        self.is_plain = self.num_groups == 1 and self.core.shape.is_full(0)
+        self.end_finished = self.end_preempted = self.end_under_way = 0
+        self.lookahead = self.budget = self.reserved = 0
+        self.whole_must_fit = self.stops_at_refusal = False
+        self.scheduled: array[int] = array("q")
+        self.hits: array[int] = array("q")
+
+    def request_at(self, i: int) -> FastRequest:
+        """The request of entry i."""
+        request: FastRequest = self.requests[self.handles[i]]  # type: ignore[assignment]  # registered
+        return request
+
+    # Legality; pure.
+
+    def all_legal(self) -> bool:
+        """Whether every entry may be done (KV-BATCH-2)."""
+        for i in range(self.end_finished, self.end_preempted):
+            if self.request_at(i).preemptions < 0:
+                return False
+        for i in range(self.end_preempted, self.end_under_way):
+            if not self.may_continue(self.request_at(i), self.counts[i]):
+                return False
+        for i in range(self.end_under_way, self.size):  # noqa: SIM110  # a loop becomes C
+            if not self.may_start(self.request_at(i)):
+                return False
+        return True
+
+    def is_scheduled(self, request: FastRequest) -> bool:
+        """Whether status and preemptions are what they can be."""
+        status = request.status
+        if request.preemptions < 0:
+            return False
+        return status is RUNNING or status is WAITING or status in STATUSES
+
+    def may_continue(self, request: FastRequest, num_tokens: int) -> bool:
+        """Whether a request is under way, with slots for all it computed (KV-BATCH-6)."""
+        core = self.core
+        computed = request.computed
+        if computed < 0 or not self.is_scheduled(request):
+            return False
+        if computed + num_tokens > core.max_len:
+            return False
+        row = core.row_of(request)
+        if computed == 0 and not core.allocator.holds_blocks(row):
+            return False
+        for g in range(self.num_groups):
+            if core.shape.holds_tokens(g):
+                held = core.tables.length[row * self.num_groups + g] if row >= 0 else 0
+                if computed > held * core.shape.block_size[g]:
+                    return False
+        return True
+
+    def may_start(self, request: FastRequest) -> bool:
+        """Whether a request holds nothing, and every token could have a slot (KV-BATCH-7)."""
+        core = self.core
+        if request.computed != 0 or not self.is_scheduled(request):
+            return False
+        if request.num_tokens > core.max_len:
+            return False
+        return not core.allocator.holds_blocks(core.row_of(request))
+
+    def most_slots(self) -> int:
+        """The most tokens that the step may schedule (KV-BATCH-9)."""
+        certain = wanted = 0
+        for i in range(self.end_preempted, self.end_under_way):
+            certain = min(certain + self.counts[i], MANY)
+        for i in range(self.end_under_way, self.size):
+            wanted = min(wanted + min(self.counts[i], self.request_at(i).num_tokens), MANY)
+        return certain + min(max(0, self.budget - certain), wanted)
+
+    # What is done.
+
+    def perform(self) -> None:
+        """Do all entries in order."""
+        self.scheduled = array("q", bytes(8 * (self.size - self.end_preempted)))
+        self.hits = array("q", bytes(8 * (self.size - self.end_under_way)))
+        for i in range(self.end_preempted):
+            self.give_back(i)
+        granted = self.continue_all(self.scheduled)
+        if self.size > self.end_under_way:
+            self.start_all(self.scheduled, self.hits, granted)
+
+    def give_back(self, i: int) -> None:
+        """Release everything; the request starts anew (KV-BATCH-5)."""
+        request = self.request_at(i)
+        row = self.core.forget_row(request)
+        if row >= 0:
+            self.core.allocator.free(row)
+            self.core.tables.give_row(row)
+        request.computed = 0
+        request.status = WAITING
+        if i >= self.end_finished:
+            request.status = PREEMPTED
+            request.preemptions += 1
+        self.nothing_reported(self.handles[i])
+
+    def continue_all(self, scheduled: Numbers) -> int:
+        """Requests under way (KV-BATCH-6); the sum of what they were granted."""
+        total = 0
+        first = self.end_preempted
+        for i in range(first, self.end_under_way):
+            num_tokens = self.counts[i]
+            if self.go_on(self.request_at(i), num_tokens):
+                scheduled[i - first] = num_tokens
+                total += num_tokens
+        return total
+
+    def go_on(self, request: FastRequest, num_tokens: int) -> bool:
+        """The next tokens of a request under way; whether they were granted."""
+        core = self.core
+        row = core.row_of(request)
+        local = request.computed
+        if self.is_plain:
+            # Most steps: the block at the end has slots left, and is not full afterwards.
+            size = core.shape.block_size[0]
+            slots = core.tables.length[row] * size
+            if local + num_tokens + self.lookahead <= slots and (
+                local + num_tokens < core.tables.cached[row] * size or not core.enable_caching
+            ):
+                request.computed = local + num_tokens
+                return True
+        core.lookup.clear()
+        row = core.place(
+            row, request, num_tokens, self.lookahead, local, 0, local, 0, False, False, 0,
+            core.watermark_for(request),
+        )  # fmt: skip
+        if row < 0:
+            return False
+        self.cache_until(row, request, local + num_tokens)
+        return True
+
+    def cache_until(self, row: int, request: FastRequest, computed: int) -> None:
+        """Note what is computed, and register the blocks that it fills (KV-MGR-10)."""
+        if self.core.enable_caching:
+            self.core.allocator.cache(row, request, min(computed, request.num_tokens))
+        request.computed = computed
+
+    def start_all(self, scheduled: Numbers, hits: Numbers, granted_tokens: int) -> None:
+        """New requests (KV-BATCH-7), within what the others left of the budget (KV-BATCH-8)."""
+        budget = max(0, self.budget - granted_tokens)
+        is_beside_others = granted_tokens > 0
+        first = self.end_under_way
+        for i in range(first, self.size):
+            if budget == 0:
+                break
+            request = self.request_at(i)
+            hit = self.hit_of(request)
+            num_tokens = min(min(self.counts[i], budget), request.num_tokens - hit)
+            if self.start(request, hit, num_tokens, is_beside_others):
+                self.nothing_reported(self.handles[i])
+                hits[i - first] = hit
+                scheduled[i - self.end_preempted] = num_tokens
+                budget -= num_tokens
+                is_beside_others = True
+            elif self.stops_at_refusal:
+                break
+
+    def hit_of(self, request: FastRequest) -> int:
+        """The hit length in tokens; its blocks stand in the look-up (KV-MGR-2)."""
+        core = self.core
+        if not core.enable_caching or request.input.skip_reading_cache:
+            core.lookup.clear()
+            return 0
+        tokens = core.lookup.longest_hit(request, request.num_tokens - 1)
+        if core.log_stats:
+            core.count_look_up(request, tokens)
+        if tokens == 0:
+            core.lookup.clear()
+        return tokens
+
+    def start(
+        self, request: FastRequest, hit: int, num_tokens: int, is_beside_others: bool
+    ) -> bool:
+        """Admit a request with the hit just found; False where there is no room."""
+        core = self.core
+        row = core.place(
+            core.row_of(request), request, num_tokens, self.lookahead, hit, 0, hit, 0, hit > 0,
+            self.whole_must_fit, self.reserved,
+            core.watermark_for(request) if is_beside_others else 0,
+        )  # fmt: skip
+        if row < 0:
+            return False
+        self.cache_until(row, request, hit + num_tokens)
+        request.status = RUNNING
+        return True
+
+    # What is told.
+
+    def write_slots(self, g: int, slots: memoryview[int], scheduled: Numbers) -> None:
+        """The slot of every granted token in one group (KV-BATCH-9)."""
+        tables = self.core.tables
+        size = self.core.shape.block_size[g]
+        to = 0
+        for i in range(self.end_preempted, self.size):
+            num_tokens = scheduled[i - self.end_preempted]
+            if num_tokens == 0:
+                continue
+            request = self.request_at(i)
+            start = tables.start[self.core.row_of(request) * self.num_groups + g]
+            position = request.computed - num_tokens
+            while position < request.computed:
+                index = position // size
+                first = tables.arena[start + index] * size
+                offset = position - index * size
+                end = min(size, offset + request.computed - position)
+                for k in range(offset, end):
+                    slots[to] = first + k
+                    to += 1
+                position += end - offset
+
+    def write_rows(self, rows: memoryview[int], scheduled: Numbers) -> int:
+        """The new entries of what was granted something, as many rows as fit; how many."""
+        at = 0
+        for i in range(self.end_preempted, self.size):
+            if scheduled[i - self.end_preempted]:
+                at = self.report(self.handles[i], rows, at)
+        return at
+
+    def report(self, handle: int, rows: memoryview[int], at: int) -> int:
+        """One request's entries that nobody was told of, behind `at` rows (KV-BATCH-10)."""
+        request: FastRequest = self.requests[handle]  # type: ignore[assignment]  # registered
+        row = self.core.row_of(request)
+        if row < 0:
+            return at
+        tables = self.core.tables
+        room = len(rows)
+        for g in range(self.num_groups):
+            told = self.reported[handle * self.num_groups + g]
+            length = tables.length[row * self.num_groups + g]
+            start = tables.start[row * self.num_groups + g]
+            while told < length and at < room:
+                self.write_row(rows, at, handle, g, told, tables.arena[start + told])
+                told += 1
+                at += 1
+            self.reported[handle * self.num_groups + g] = told
+        return at
+
+    def write_row(
+        self, rows: memoryview[int], at: int, handle: int, g: int, index: int, block: int
+    ) -> None:
+        """One row of block deltas."""
+        rows[at, 0] = handle
+        rows[at, 1] = g
+        rows[at, 2] = index
+        rows[at, 3] = block
+
+    def rows_left(self, scheduled: Numbers) -> int:
+        """Rows of this step that did not fit."""
+        left = 0
+        for i in range(self.end_preempted, self.size):
+            if scheduled[i - self.end_preempted]:
+                left += self.rows_to_tell(self.handles[i], self.core.row_of(self.request_at(i)))
+        return left
