@@ -24,7 +24,7 @@ def ints_of(field: str, values: object) -> array[int]:
         return _listed(field, values)
     view = view_of(values)
     if view is None:
-        if isinstance(values, Sequence):
+        if isinstance(values, Sequence) and not isinstance(values, str):
             return _listed(field, values)
         raise InvalidArgumentError(field, values, INTS)
     if view.ndim != 1 or not view.c_contiguous or not holds_ints(view, INT32_BYTES, INT64_BYTES):

@@ -10,7 +10,7 @@ from kvspec.batched import StepOutput, StepPlan, StepResult
 from kvspec.interface import Implementation
 from kvspec.request import Request
 from kvspec.sequential import batched_of
-from tests.rules.builders import new_manager, new_request
+from tests.rules.builders import make_config, new_request
 
 UNTOUCHED = -7
 
@@ -34,10 +34,13 @@ class Steps:
         implementation: Implementation,
         num_blocks: int = 12,
         block_size: int = 4,
+        *,
+        check_invariants: bool = True,
         **config: Any,
     ) -> None:
         self.implementation = implementation
-        self.manager = new_manager(implementation, num_blocks, block_size, **config)
+        made = make_config(num_blocks, block_size, **config)
+        self.manager = implementation.create(made, check_invariants=check_invariants)
         self.batched = batched_of(implementation, self.manager)
         self.num_requests = 0
 
