@@ -79,6 +79,7 @@ def numbers_of_two_widths(bench: Bench) -> None:
     handles = registered(bench, batched, range(9))
     for counts in illegal:
         bench.raises(f"{counts!r}", InvalidArgumentError, batched.admit, handles, counts)
+    bench.raises("a handle that is a bool", InvalidArgumentError, batched.free, [False])
 
 
 @example("KV-BATCH-4")
@@ -86,7 +87,8 @@ def the_handle_released_longest_ago(bench: Bench) -> None:
     """A released handle is given out again, the one released longest ago first."""
     batched = steps(bench)
     bench.equal("handles", [0, 1, 2], registered(bench, batched, *[[1]] * 3))
-    batched.unregister([2, 0])
+    batched.unregister([2])
+    batched.unregister([0])
     names = ("x", "y", "z")
     again = [batched.register(bench.request(batched.manager, name, [1])) for name in names]
     bench.equal("handles", [2, 0, 3], again)
@@ -111,7 +113,7 @@ def preempted_and_finished(bench: Bench) -> None:
 @example("KV-BATCH-6", "KV-BATCH-12")
 def drafts_and_the_way_back(bench: Bench) -> None:
     """Tokens count as computed when they are granted; rejected drafts are taken back."""
-    bench.need(Feature.DRAFTING)
+    bench.need(Feature.BATCHED, Feature.DRAFTING)
     batched = steps(bench)
     handles = registered(bench, batched, range(11))
     batched.admit(handles, 10)
@@ -122,6 +124,9 @@ def drafts_and_the_way_back(bench: Bench) -> None:
     batched.append(handles, [11, 12], 2)
     bench.equal("computed and all", (12, 13), (request.num_computed_tokens, request.num_tokens))
     bench.raises("13 tokens back", InvalidArgumentError, batched.rewind, handles, 13)
+    batched.decode(handles, num_lookahead_tokens=8)
+    slots = 4 * len(batched.manager.get_blocks(request).groups[0])
+    bench.equal("slots with 8 lookahead tokens", 24, slots)
 
 
 @example("KV-BATCH-7")
@@ -189,13 +194,18 @@ def rows_of_what_is_new(bench: Bench) -> None:
         )
     ]
     bench.equal("the rows", rows[:4], [outputs.row(number) for number in range(4)])
-    told = (result.num_deltas, result.num_deltas_left, batched.num_pending_deltas())
-    bench.equal("rows told, left and pending", (4, 2, 2), told)
+    counts = (result.num_deltas, result.num_deltas_left, batched.num_pending_deltas())
+    bench.equal("rows told, left and pending", (4, 2, 2), counts)
     rest = Outputs(3)
     taken = batched.take_deltas(rest.given.block_deltas)  # type: ignore[arg-type]
     bench.equal("rows taken", 2, taken)
     bench.equal("the other rows", rows[4:], [rest.row(0), rest.row(1)])
     bench.equal("a row without an entry", (UNTOUCHED,) * 4, rest.row(2))
+    batched.preempt(handles[:1])
+    again = Outputs(3)
+    batched.admit(handles[:1], output=again.given)
+    told = [again.row(number)[:3] for number in range(3)]
+    bench.equal("rows of a request that came back", [row[:3] for row in rows[:3]], told)
 
 
 @example("KV-BATCH-12")
