@@ -108,6 +108,8 @@ class BlockPool:
         block = self.after(0)
         self.unlink(block)
         self.set_refs(block, 1)
+        if self.residency is not None:  # a sink is an allocation as well (KV-STAT-7)
+            self.residency.allocated(block)
         return block
 
     def allocate(self, tables: Tables, at: int, count: int) -> None:
