@@ -11,7 +11,6 @@ cdef class FastBatch(Steps):
     cdef object capabilities
 
     cdef int chosen(self, handles) except -1
-    cdef int row_at(self, Py_ssize_t i) except -2
     cdef int read_options(self, plan) except -1
     @cython.locals(end=Py_ssize_t)
     cdef bint read_entries(self, plan) except -1

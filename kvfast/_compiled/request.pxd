@@ -9,27 +9,28 @@ cdef long long KEPT_MESSAGE_BYTES
 
 @cython.final
 cdef class FastRequest:
+    # What every step reads comes first: a cache line or two.
+    cdef long long computed
+    cdef long long preemptions
+    cdef public object status
+    cdef long long row
+    cdef readonly long long num_tokens
+    cdef readonly long long num_hashes
     cdef readonly object input
     cdef readonly str request_id
     cdef readonly Hasher hasher
     cdef readonly long long hash_block_size_tokens
-    cdef long long computed
-    cdef long long preemptions
-    cdef object odd_computed
-    cdef object odd_preemptions
-    cdef public object status
-    cdef long long row
-    cdef readonly long long num_tokens
     cdef readonly long long num_prompt_tokens
-    cdef readonly long long num_hashes
-    cdef readonly unsigned long long[::1] digest_words
-    cdef readonly unsigned char[::1] digest_bytes
-    cdef long long[::1] tokens
-    cdef unsigned char[::1] message
-    cdef bint has_extra_keys
     cdef long long room_tokens
     cdef long long room_hashes
     cdef long long room_message_bytes
+    cdef bint has_extra_keys
+    cdef object odd_computed
+    cdef object odd_preemptions
+    cdef long long[::1] tokens
+    cdef readonly unsigned long long[::1] digest_words
+    cdef readonly unsigned char[::1] digest_bytes
+    cdef unsigned char[::1] message
 
     cpdef append(self, token_ids)
     cdef extend(self, token_ids, str field)

@@ -5,11 +5,16 @@ from kvfast._compiled.registry cimport Registry
 from kvfast._compiled.request cimport FastRequest
 from kvfast._compiled.tables cimport Tables
 
+cdef int DONE
+cdef int NOT_LOOKED_AT
 cdef long long MANY
 
 
 cdef class Steps(Registry):
     cdef bint is_plain
+    cdef bint caches
+    cdef object running
+    cdef int[::1] row_at
     cdef Py_ssize_t end_finished
     cdef Py_ssize_t end_preempted
     cdef Py_ssize_t end_under_way
@@ -24,9 +29,15 @@ cdef class Steps(Registry):
     cdef FastRequest request_at(self, Py_ssize_t i)
     @cython.locals(i=Py_ssize_t)
     cdef bint all_legal(self) except -1
+    @cython.locals(i=Py_ssize_t, request=FastRequest)
+    cdef int undo(self) except -1
+    @cython.locals(core=FastManager, tables=Tables, holders=list, size="long long", longest="long long", i=Py_ssize_t, request=FastRequest, row="long long", after="long long")
+    cdef int go_on_within_blocks(self) except -1
+    @cython.locals(i=Py_ssize_t)
+    cdef bint are_others_legal(self) except -1
     cdef bint is_scheduled(self, FastRequest request) except -1
-    @cython.locals(core=FastManager, computed="long long", row=int, g=int, held="long long")
-    cdef bint may_continue(self, FastRequest request, long long num_tokens) except -1
+    @cython.locals(core=FastManager, request=FastRequest, computed="long long", row=int, g=int, held="long long")
+    cdef bint may_continue(self, Py_ssize_t i) except -1
     @cython.locals(core=FastManager)
     cdef bint may_start(self, FastRequest request) except -1
     @cython.locals(certain="long long", wanted="long long", i=Py_ssize_t)
@@ -37,8 +48,10 @@ cdef class Steps(Registry):
     cdef int give_back(self, Py_ssize_t i) except -1
     @cython.locals(total="long long", first=Py_ssize_t, i=Py_ssize_t, num_tokens="long long")
     cdef long long continue_all(self, long long[::1] scheduled) except -2
-    @cython.locals(core=FastManager, row=int, local="long long", size="long long", slots="long long")
-    cdef bint go_on(self, FastRequest request, long long num_tokens) except -1
+    @cython.locals(core=FastManager, request=FastRequest, row=int, local="long long")
+    cdef bint go_on(self, Py_ssize_t i, long long num_tokens) except -1
+    @cython.locals(core=FastManager, size="long long", held="long long", needed="long long", end="long long", first="long long")
+    cdef bint go_on_plain(self, FastRequest request, int row, long long after) except -1
     cdef int cache_until(self, int row, FastRequest request, long long computed) except -1
     @cython.locals(budget="long long", is_beside_others=bint, first=Py_ssize_t, i=Py_ssize_t, request=FastRequest, hit="long long", num_tokens="long long")
     cdef int start_all(self, long long[::1] scheduled, long long[::1] hits, long long granted_tokens) except -1

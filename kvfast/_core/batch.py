@@ -62,7 +62,7 @@ class FastBatch(Steps):
         """Forget requests that hold nothing (KV-BATCH-4)."""
         self.chosen(handles)
         for i in range(self.size):
-            if self.core.allocator.holds_blocks(self.row_at(i)):
+            if self.core.allocator.holds_blocks(self.core.row_of(self.request_at(i))):
                 allowed = "one that holds no blocks"
                 raise InvalidArgumentError(f"handles[{i}]", self.handles[i], allowed)
         for i in range(self.size):
@@ -89,10 +89,6 @@ class FastBatch(Steps):
         if not self.add_handles(handles):
             contract.handles_of("handles", handles, self.known())
             self.illegal()
-
-    def row_at(self, i: int) -> int:
-        """Its row of the tables, or -1."""
-        return self.core.row_of(self.request_at(i))
 
     def append(self, handles: Ints, token_ids: Ints, counts: Ints | int = 1) -> None:
         """Append tokens to each request (KV-BATCH-12)."""
@@ -191,11 +187,11 @@ class FastBatch(Steps):
         self.end_finished = self.end_preempted = 0
         legal = self.add_handles(handles) and self.set_counts(0, num_new_tokens, 1)
         self.end_under_way = self.size
+        self.lookahead = 0
         if not legal or not self.all_legal():
             plan = StepPlan(decoding=handles, decode_tokens=num_new_tokens, starts_step=False)
             contract.check_step(self.facade(), plan, None)
             self.illegal()
-        self.lookahead = 0
         self.budget = COUNT_MAX
         self.perform()
         return self.scheduled
@@ -216,7 +212,11 @@ class FastBatch(Steps):
         if not self.read_entries(plan) or not self.all_legal():
             contract.check_step(self.facade(), plan, output)
             self.illegal()
-        rows, slots = self.outputs(output)
+        try:
+            rows, slots = self.outputs(output)
+        except InvalidArgumentError:
+            self.undo()
+            raise
         if plan.starts_step:
             self.core.new_step_starts()
         self.perform()

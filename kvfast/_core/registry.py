@@ -139,6 +139,8 @@ class Registry:
         """Copy numbers to `handles`, behind all entries; how many."""
         if type(values) is list:
             return self.copy_list(values)
+        if type(values) is tuple:
+            return self.copy_list(list(values))
         view = None if isinstance(values, (tuple, range)) else int_view(values)
         if view is None:
             try:

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from kvspec.request import RequestStatus
 
+from .arrays import zeroed
 from .manager import FastManager
 from .registry import Registry
 from .request import FastRequest
@@ -20,6 +21,10 @@ WAITING = RequestStatus.WAITING
 RUNNING = RequestStatus.RUNNING
 PREEMPTED = RequestStatus.PREEMPTED
 STATUSES = tuple(RequestStatus)
+DONE = -2
+NOT_LOOKED_AT = -3
+"""Instead of the row of an entry."""
+
 MANY = 1 << 62
 """Sums stop here; nothing has room for so many tokens."""
 
@@ -35,6 +40,9 @@ class Steps(Registry):
     def __init__(self, manager: FastManager) -> None:
         super().__init__(manager)
         self.is_plain = self.num_groups == 1 and self.core.shape.is_full(0)
+        self.caches = manager.config.enable_caching
+        self.running = RUNNING
+        self.row_at = zeroed("i", 64)
         self.end_finished = self.end_preempted = self.end_under_way = 0
         self.lookahead = self.budget = self.reserved = 0
         self.whole_must_fit = self.stops_at_refusal = False
@@ -46,15 +54,65 @@ class Steps(Registry):
         request: FastRequest = self.requests[self.handles[i]]  # type: ignore[assignment]  # registered
         return request
 
-    # Legality; pure.
+    # Legality.
 
     def all_legal(self) -> bool:
-        """Whether every entry may be done (KV-BATCH-2)."""
+        """Whether every entry may be done (KV-BATCH-2); if not, nothing is changed."""
+        if len(self.row_at) < self.size:
+            self.row_at = zeroed("i", 2 * self.size)
+        for i in range(self.end_preempted, self.end_under_way):
+            self.row_at[i] = NOT_LOOKED_AT
+        if self.is_plain:
+            self.go_on_within_blocks()
+        for i in range(self.end_preempted, self.end_under_way):
+            if self.row_at[i] != DONE and not self.may_continue(i):
+                self.undo()
+                return False
+        if not self.are_others_legal():
+            self.undo()
+            return False
+        return True
+
+    def go_on_within_blocks(self) -> None:
+        """Do the entries that neither need a block nor fill one: only a count changes.
+
+        That is most of decoding, where there is one group of full attention. It is done in advance,
+        while the request is being looked at; `undo` for when it turns out that another entry is
+        illegal. The watermark can refuse what needs no block, but not if it is running (KV-MGR-9).
+        """
+        core = self.core
+        tables = core.tables
+        holders = core.holders
+        size = core.shape.block_size[0]
+        longest = core.max_len
+        for i in range(self.end_preempted, self.end_under_way):
+            request: FastRequest = self.requests[self.handles[i]]  # type: ignore[assignment]  # registered
+            row = request.row
+            if row < 0 or row >= len(holders) or holders[row] is not request:
+                continue
+            if request.computed < 0 or request.preemptions < 0:
+                continue
+            after = request.computed + self.counts[i]
+            if (
+                request.status is self.running
+                and after <= longest
+                and after + self.lookahead <= tables.length[row] * size
+                and (not self.caches or after < tables.cached[row] * size)
+            ):
+                request.computed = after
+                self.row_at[i] = DONE
+
+    def undo(self) -> None:
+        """Take back what was done in advance."""
+        for i in range(self.end_preempted, self.end_under_way):
+            if self.row_at[i] == DONE:
+                request = self.request_at(i)
+                request.computed -= self.counts[i]
+
+    def are_others_legal(self) -> bool:
+        """Whether preempted and new entries may be done."""
         for i in range(self.end_finished, self.end_preempted):
             if self.request_at(i).preemptions < 0:
-                return False
-        for i in range(self.end_preempted, self.end_under_way):
-            if not self.may_continue(self.request_at(i), self.counts[i]):
                 return False
         for i in range(self.end_under_way, self.size):  # noqa: SIM110  # a loop becomes C
             if not self.may_start(self.request_at(i)):
@@ -63,20 +121,24 @@ class Steps(Registry):
 
     def is_scheduled(self, request: FastRequest) -> bool:
         """Whether status and preemptions are what they can be."""
-        status = request.status
         if request.preemptions < 0:
             return False
-        return status is RUNNING or status is WAITING or status in STATUSES
+        return request.status is self.running or request.status in STATUSES
 
-    def may_continue(self, request: FastRequest, num_tokens: int) -> bool:
-        """Whether a request is under way, with slots for all it computed (KV-BATCH-6)."""
+    def may_continue(self, i: int) -> bool:
+        """Whether a request is under way, with slots for all it computed (KV-BATCH-6).
+
+        Notes its row.
+        """
         core = self.core
+        request = self.request_at(i)
         computed = request.computed
         if computed < 0 or not self.is_scheduled(request):
             return False
-        if computed + num_tokens > core.max_len:
+        if computed + self.counts[i] > core.max_len:
             return False
         row = core.row_of(request)
+        self.row_at[i] = row
         if computed == 0 and not core.allocator.holds_blocks(row):
             return False
         for g in range(self.num_groups):
@@ -136,25 +198,19 @@ class Steps(Registry):
         first = self.end_preempted
         for i in range(first, self.end_under_way):
             num_tokens = self.counts[i]
-            if self.go_on(self.request_at(i), num_tokens):
+            if self.row_at[i] == DONE or self.go_on(i, num_tokens):
                 scheduled[i - first] = num_tokens
                 total += num_tokens
         return total
 
-    def go_on(self, request: FastRequest, num_tokens: int) -> bool:
+    def go_on(self, i: int, num_tokens: int) -> bool:
         """The next tokens of a request under way; whether they were granted."""
         core = self.core
-        row = core.row_of(request)
+        request = self.request_at(i)
+        row = self.row_at[i]
         local = request.computed
-        if self.is_plain:
-            # Most steps: the block at the end has slots left, and is not full afterwards.
-            size = core.shape.block_size[0]
-            slots = core.tables.length[row] * size
-            if local + num_tokens + self.lookahead <= slots and (
-                local + num_tokens < core.tables.cached[row] * size or not core.enable_caching
-            ):
-                request.computed = local + num_tokens
-                return True
+        if self.is_plain and core.tables.cached[row] > 0:
+            return self.go_on_plain(request, row, local + num_tokens)
         core.lookup.clear()
         row = core.place(
             row, request, num_tokens, self.lookahead, local, 0, local, 0, False, False, 0,
@@ -165,9 +221,26 @@ class Steps(Registry):
         self.cache_until(row, request, local + num_tokens)
         return True
 
+    def go_on_plain(self, request: FastRequest, row: int, after: int) -> bool:
+        """`go_on` to `after` tokens where there is one group, of full attention (KV-MGR-7)."""
+        core = self.core
+        size = core.shape.block_size[0]
+        held = core.tables.length[row]
+        needed = core.shape.cdiv(min(after + self.lookahead, core.max_len), size) - held
+        needed = max(needed, 0)
+        if needed + core.watermark_for(request) > core.pool.num_free:
+            return False
+        core.allocator.extend(0, row, held + needed)
+        end = min(after, request.num_tokens) // size
+        first = core.tables.cached[row] - 1
+        if self.caches and first < end:
+            core.allocator.cache_range(0, row, request, first, end)
+        request.computed = after
+        return True
+
     def cache_until(self, row: int, request: FastRequest, computed: int) -> None:
         """Note what is computed, and register the blocks that it fills (KV-MGR-10)."""
-        if self.core.enable_caching:
+        if self.caches:
             self.core.allocator.cache(row, request, min(computed, request.num_tokens))
         request.computed = computed
 
@@ -194,7 +267,7 @@ class Steps(Registry):
     def hit_of(self, request: FastRequest) -> int:
         """The hit length in tokens; its blocks stand in the look-up (KV-MGR-2)."""
         core = self.core
-        if not core.enable_caching or request.input.skip_reading_cache:
+        if not self.caches or request.input.skip_reading_cache:
             core.lookup.clear()
             return 0
         tokens = core.lookup.longest_hit(request, request.num_tokens - 1)
