@@ -145,9 +145,17 @@ def test_json_goes_to_a_file_or_alone_to_stdout(
     again = json.loads(path.read_text("utf-8"))
     assert again.keys() == document.keys()
     assert [each["phase"] for each in again["measurements"]] == [
-        *("hash", "look up", "allocate + cache", "free", "admit"),
-        *("hash", "look up", "allocate + cache", "free", "admit", "prefill chunk"),
-        *("hash", "look up", "allocate + cache", "free", "admit"),
+        *("hash", "look up", "hash + look up", "allocate + cache", "free", "admit"),
+        *(
+            "hash",
+            "look up",
+            "hash + look up",
+            "allocate + cache",
+            "free",
+            "admit",
+            "prefill chunk",
+        ),
+        *("hash", "look up", "hash + look up", "allocate + cache", "free", "admit"),
         *("append", "decode step"),
     ]
 

@@ -23,7 +23,7 @@ from kvspec.bench.measure import (
     scenario_of,
     turns,
 )
-from kvspec.bench.scenarios import ADMIT, ALLOCATE, APPEND, CHUNK, DECODE, FREE, HASH, LOOK_UP
+from kvspec.bench.scenarios import ADMIT, ALLOCATE, APPEND, CHUNK, DECODE, FIND, FREE, HASH, LOOK_UP
 from kvspec.errors import KVSpecError
 from tests.bench.toy import (
     COLD,
@@ -66,17 +66,20 @@ def test_a_phase_has_the_time_of_its_own_calls_and_of_nothing_else() -> None:
     assert times("1") == {
         (SMALL, HASH): (8, [7 / 4] * 3),
         (SMALL, LOOK_UP): (2, [13.0] * 3),
+        (SMALL, FIND): (2, [20.0] * 3),
         (SMALL, ALLOCATE): (8, [19 / 4] * 3),
         (SMALL, ADMIT): (8, [(13 + 19) / 4] * 3),
         (SMALL, FREE): (8, [23 / 4] * 3),
         (FRESH, HASH): (8, [7 / 4] * 3),
         (FRESH, LOOK_UP): (2, [13.0] * 3),
+        (FRESH, FIND): (2, [20.0] * 3),
         (FRESH, ALLOCATE): (8, [19 / 4] * 3),
         (FRESH, ADMIT): (8, [(13 + 19) / 4] * 3),
         (FRESH, CHUNK): (6, [17 / 3] * 3),
         (FRESH, FREE): (8, [23 / 4] * 3),
         (COLD, HASH): (16, [7 / 8] * 3),
         (COLD, LOOK_UP): (2, [13.0] * 3),
+        (COLD, FIND): (2, [20.0] * 3),
         (COLD, ALLOCATE): (16, [19 / 8] * 3),
         (COLD, ADMIT): (16, [(13 + 19) / 8] * 3),
         (COLD, FREE): (16, [23 / 8] * 3),
@@ -90,15 +93,18 @@ def test_by_batched_calls_a_phase_is_one_call_for_all_requests() -> None:
     assert times("1, batched") == {
         (SMALL, HASH): (8, [(7 + 3) / 4] * 3),
         (SMALL, LOOK_UP): (2, [130 / 2] * 3),
+        (SMALL, FIND): (2, [(7 + 3) + 130 / 2] * 3),
         (SMALL, ADMIT): (8, [190 / 8] * 3),
         (SMALL, FREE): (8, [(230 + 5) / 8] * 3),
         (FRESH, HASH): (8, [(7 + 3) / 4] * 3),
         (FRESH, LOOK_UP): (2, [130 / 2] * 3),
+        (FRESH, FIND): (2, [(7 + 3) + 130 / 2] * 3),
         (FRESH, ADMIT): (8, [190 / 8] * 3),
         (FRESH, CHUNK): (6, [170 / 6] * 3),
         (FRESH, FREE): (8, [(230 + 5) / 8] * 3),
         (COLD, HASH): (16, [(7 + 3) / 8] * 3),
         (COLD, LOOK_UP): (2, [130 / 2] * 3),
+        (COLD, FIND): (2, [(7 + 3) + 130 / 2] * 3),
         (COLD, ADMIT): (16, [190 / 16] * 3),
         (COLD, FREE): (16, [(230 + 5) / 16] * 3),
         (STEPS, APPEND): (3 * 16, [110 / 3] * 3),

@@ -42,7 +42,7 @@ class Untimed:
     def check(self, what: str, answers: Sequence[Any]) -> None:
         """Nothing to compare with."""
 
-    def add_up(self, phase: str, phases: Sequence[str]) -> None:
+    def add_up(self, phase: str, phases: Sequence[str], units: int) -> None:
         """No times."""
 
 

@@ -71,7 +71,8 @@ class BatchedWork:
         )
 
     def _hashes(self, handle: int) -> list[bytes]:
-        return self.calls.read_hashes(self.batched.request_of(handle))
+        read = self.calls.read_hashes
+        return [] if read is None else read(self.batched.request_of(handle))
 
     def group(self, references: Sequence[Any]) -> Any:
         """An array."""
@@ -127,12 +128,18 @@ class BatchedWork:
     def free(self, group: Any) -> Part:
         """See `Work`."""
         free, unregister = self.batched.free, self.batched.unregister
+        requests = self.requests(group)
 
-        def work() -> None:
+        def work() -> list[Any]:
             free(group)
             unregister(group)
+            return requests
 
         return Part(work, lambda _: [self.calls.num_free_blocks()])
+
+    def requests(self, group: Any) -> list[Any]:
+        """To be kept until a part is over: what it costs to destroy a request is in no time."""
+        return [self.batched.request_of(handle) for handle in group]
 
     def computed(self, group: Any, counts: int | Sequence[int]) -> None:
         """Nothing: a step has raised it."""

@@ -27,8 +27,10 @@ class Calls:
     (length in tokens and ids), `read_blocks(answer)` (ids of the only group, None for a refusal),
     `num_free_blocks()`, and `around()`, entered before the timed part and left after it.
 
-    `includes`: in one line, what is in the times. `has_own_names`: blocks are numbered, chosen and
-    hashed in a way of its own, so that only lengths can be compared with those of others.
+    `includes`: in one line, what is in the times. For a project that is not the contract's twin:
+    `has_own_names`: blocks are numbered and chosen in a way of its own, so that only lengths can be
+    compared with those of others; `read_hashes` None: it hashes nothing, or in its own way;
+    `not_timed`: phases in which its calls do other work, or not as they are meant to be called.
     """
 
     make_request: Callable[[Any], Any]
@@ -38,7 +40,7 @@ class Calls:
     allocate_with_hit: Callable[[Any, int, Any], Any]
     free: Callable[[Any], Any]
     make_input: Callable[[str, list[int]], Any]
-    read_hashes: Callable[[Any], list[bytes]]
+    read_hashes: Callable[[Any], list[bytes]] | None
     read_hit: Callable[[Any], tuple[int, list[int]]]
     read_blocks: Callable[[Any], list[int] | None]
     num_free_blocks: Callable[[], int]
@@ -46,6 +48,7 @@ class Calls:
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
     new_step_starts: Callable[[], Any] = lambda: None
     has_own_names: bool = False
+    not_timed: frozenset[str] = frozenset()
 
 
 def calls_of(implementation: Implementation, manager: KVCacheManager) -> Calls:

@@ -186,7 +186,7 @@ class _Run:
         self.found += found.values()
 
     def _prepared(self, contestant: Contestant, case: Case) -> Scenario | None:
-        """None: filling the pool would take too long."""
+        """None: filling the pool would take too long, or nothing of the case would be timed."""
         fills = isinstance(case, PromptCase) and case.cold
         name = contestant.name
         wanted_s = self._fill_s_per_block.get(name, 0.0) * case.num_blocks if fills else 0.0
@@ -196,6 +196,9 @@ class _Run:
         began = self.clock()
         scenario = scenario_of(contestant, case, self.num_rounds + 1)
         calls = scenario.work.calls
+        if not scenario.phases - calls.not_timed:
+            self._skip(case, self.num_rounds + 1)
+            return None
         includes = BATCHED_INCLUDES if contestant.is_batched else calls.includes
         self.includes[name] = includes
         with calls.around():
@@ -206,6 +209,9 @@ class _Run:
 
     def _leave_out(self, case: Case, name: str, seconds: float, turns_left: int) -> None:
         self.left_out.append(LeftOut(case, name, seconds))
+        self._skip(case, turns_left)
+
+    def _skip(self, case: Case, turns_left: int) -> None:
         for _ in range(turns_left):
             self.on_turn(case.label)
 

@@ -28,6 +28,8 @@ MANAGER = "replay: manager, in all"
 IN_ALL = (REPLAY_ADMIT, REPLAY_RUN, REPLAY_FREE, REPLAY_STEP)
 """What `MANAGER` adds up: everything but hashing."""
 
+REPLAY_PHASES = frozenset({MANAGER, REPLAY_HASH, REPLAY_APPEND, *IN_ALL})
+
 ANSWERS = "replay"
 """Under this name the answers of a step are compared, however they were asked for."""
 
@@ -36,6 +38,8 @@ MakeWork = Callable[[], Work]
 
 class ReplayScenario:
     """See `ReplayCase`. Every round begins with a manager of its own, made by `new_work`."""
+
+    phases = REPLAY_PHASES
 
     def __init__(self, work: Work, new_work: MakeWork, case: ReplayCase) -> None:
         self.work = work
@@ -56,7 +60,7 @@ class ReplayScenario:
                 player.arrive(number, given)
             player.step(step)
         player.end()
-        timed.add_up(MANAGER, IN_ALL)
+        timed.add_up(MANAGER, IN_ALL, 0)
 
 
 def _player(work: Work, timed: Timed) -> Single | Batched:
@@ -164,6 +168,7 @@ class Batched:
         """One call; answers as single calls have them."""
         batched, output = self.work.batched, self.work.rows.output
         finished, self.ended = array("q", self.ended), []
+        kept = self.work.requests(finished)
         preempted, _ = self._arrays(groups.get(Act.PREEMPT))
         decoding, decode_tokens = self._arrays(groups.get(Act.RUN))
         new, new_tokens = self._arrays(groups.get(Act.ADMIT))
@@ -184,6 +189,7 @@ class Batched:
             return result
 
         def read(result: Any) -> list[Any]:
+            kept.clear()
             granted = result.num_scheduled_tokens
             came = self.work.came([*decoding, *new], granted, num_rows=result.num_deltas)
             admitted = zip(came[len(decoding) :], result.hit_tokens, strict=True)

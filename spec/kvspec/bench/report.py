@@ -25,13 +25,23 @@ from kvspec.bench.replay import (
     REPLAY_RUN,
     REPLAY_STEP,
 )
-from kvspec.bench.scenarios import ADMIT, ALLOCATE, APPEND, CHUNK, DECODE, FREE, HASH, LOOK_UP
+from kvspec.bench.scenarios import (
+    ADMIT,
+    ALLOCATE,
+    APPEND,
+    CHUNK,
+    DECODE,
+    FIND,
+    FREE,
+    HASH,
+    LOOK_UP,
+)
 from kvspec.bench.script import Act
 
 FORMAT = "kvspec-bench"
 FORMAT_VERSION = 1
 
-PHASES = (HASH, LOOK_UP, ALLOCATE, ADMIT, CHUNK, FREE, APPEND, DECODE)
+PHASES = (HASH, LOOK_UP, FIND, ALLOCATE, ADMIT, CHUNK, FREE, APPEND, DECODE)
 PER_BLOCK = frozenset({HASH, ALLOCATE, ADMIT, CHUNK, FREE})
 """The others are per request."""
 REPLAY_PHASES = (

@@ -21,6 +21,7 @@ from kvspec.bench.work import Part, SingleWork, Work
 
 HASH = "hash"
 LOOK_UP = "look up"
+FIND = "hash + look up"
 ALLOCATE = "allocate + cache"
 ADMIT = "admit"
 CHUNK = "prefill chunk"
@@ -46,7 +47,7 @@ class Timed(Protocol):
 
     def __call__(self, phase: str, units: int, part: Part) -> tuple[Any, Sequence[Any]]: ...
     def check(self, what: str, answers: Sequence[Any]) -> None: ...
-    def add_up(self, phase: str, phases: Sequence[str]) -> None: ...
+    def add_up(self, phase: str, phases: Sequence[str], units: int) -> None: ...
 
 
 class Tokens:
@@ -87,6 +88,8 @@ class Demands:
 
 class PromptScenario:
     """See `PromptCase`. `prefixes`: cached beginnings, used in turn."""
+
+    phases = frozenset({HASH, LOOK_UP, FIND, ALLOCATE, ADMIT, CHUNK, FREE})
 
     def __init__(self, name: str, work: Work, case: PromptCase, num_rounds: int) -> None:
         self.demands = Demands(name, case.label)
@@ -145,6 +148,7 @@ class PromptScenario:
         blocks = case.num_requests * case.prompt_blocks
         requests, _ = timed(HASH, blocks, work.make(self._prompts()))
         _, hits = timed(LOOK_UP, case.num_requests, work.look_up(requests))
+        timed.add_up(FIND, (HASH, LOOK_UP), case.num_requests)
         self.demands.hits([length for length, _ in hits], case.hit_tokens)
         if isinstance(work, SingleWork):
             for request in requests:
@@ -202,6 +206,8 @@ class PromptScenario:
 
 class DecodeScenario:
     """See `DecodeCase`."""
+
+    phases = frozenset({APPEND, DECODE})
 
     def __init__(self, name: str, work: Work, case: DecodeCase) -> None:
         self.demands = Demands(name, case.label)

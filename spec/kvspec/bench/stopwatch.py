@@ -55,12 +55,14 @@ class Stopwatch:
         self._name = ""
         self._answers: Answers | None = None
         self._has_own_names = False
+        self._not_timed: frozenset[str] = frozenset()
         self._spent: dict[str, tuple[int, int]] = {}
         self._parts: Counter[str] = Counter()
 
     def start_round(self, name: str, answers: Answers, calls: Calls) -> Stopwatch:
         """Forget the last round."""
-        self._name, self._answers, self._has_own_names = name, answers, calls.has_own_names
+        self._name, self._answers = name, answers
+        self._has_own_names, self._not_timed = calls.has_own_names, calls.not_timed
         self._spent = {}
         self._parts.clear()
         return self
@@ -71,26 +73,27 @@ class Stopwatch:
         began = clock()
         result = work()
         ended = clock()
-        spent, counted = self._spent.get(phase, (0, 0))
-        self._spent[phase] = spent + ended - began, counted + units
         answers = part.read(result)
-        self.check(phase, answers)
+        if phase not in self._not_timed:
+            spent, counted = self._spent.get(phase, (0, 0))
+            self._spent[phase] = spent + ended - began, counted + units
+            self.check(phase, answers)
         return result, answers
 
     def check(self, what: str, answers: Sequence[Any]) -> None:
         """Lengths are compared with everyone's, the rest with those who mean the same by it."""
         index = self._parts[what]
         self._parts[what] += 1
-        if self._answers is None:
+        if self._answers is None or not answers:
             return
         outlines = [outline(answer) for answer in answers]
         if not self._has_own_names:
             self._answers.compare(what, index, self._name, answers)
         self._answers.compare(f"{what}, lengths", index, self._name, outlines)
 
-    def add_up(self, phase: str, phases: Sequence[str]) -> None:
+    def add_up(self, phase: str, phases: Sequence[str], units: int) -> None:
         """See `kvspec.bench.scenarios.Timed`."""
-        self._spent[phase] = sum(self._spent.get(each, (0, 0))[0] for each in phases), 0
+        self._spent[phase] = sum(self._spent.get(each, (0, 0))[0] for each in phases), units
 
     def spent(self) -> Iterator[tuple[str, int, int]]:
         """Phase, nanoseconds and units of the round."""

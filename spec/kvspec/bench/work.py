@@ -16,7 +16,9 @@ from kvspec.bench.calls import Calls
 
 @dataclass(frozen=True)
 class Part:
-    """`read` takes what `work` returned; one answer per request, None for a refusal."""
+    """`read` takes what `work` returned; one answer per request, None for a refusal. No answers at
+    all: there is nothing to compare.
+    """
 
     work: Callable[[], Any]
     read: Callable[[Any], Sequence[Any]]
@@ -64,11 +66,12 @@ class SingleWork:
 
     def make(self, given: Sequence[Any]) -> Part:
         """See `Work`."""
-        calls, make = self.calls, self.calls.make_request
-        return Part(
-            lambda: [make(each) for each in given],
-            lambda made: [calls.read_hashes(request) for request in made],
-        )
+        make = self.calls.make_request
+        return Part(lambda: [make(each) for each in given], self._hashes)
+
+    def _hashes(self, group: Sequence[Any]) -> list[list[bytes]]:
+        read = self.calls.read_hashes
+        return [] if read is None else [read(request) for request in group]
 
     def group(self, references: Sequence[Any]) -> Any:
         """A list."""
@@ -127,11 +130,11 @@ class SingleWork:
 
     def append(self, group: Any, tokens: Sequence[int], *, reads_hashes: bool) -> Part:
         """See `Work`."""
-        append, read = self.calls.append_tokens, self.calls.read_hashes
+        append = self.calls.append_tokens
         pairs = [(request, [token]) for request, token in zip(group, tokens, strict=True)]
         return Part(
             lambda: [append(request, token) for request, token in pairs],
-            lambda _: [read(request)[-1:] for request in group] if reads_hashes else (),
+            lambda _: [hashes[-1:] for hashes in self._hashes(group)] if reads_hashes else (),
         )
 
     def free(self, group: Any) -> Part:

@@ -43,7 +43,13 @@ from kvspec.workload.options import ReplayOptions
 from kvspec.workload.source import open_trace
 from kvspec.workload.trace import select
 
-PEERS: Mapping[str, str] = MappingProxyType({"vllm": "kvspec.adapters.vllm:implementation"})
+PEERS: Mapping[str, str] = MappingProxyType(
+    {
+        "vllm": "kvspec.adapters.vllm:implementation",
+        "sglang": "kvspec.adapters.sglang:implementation",
+        "nano-vllm": "kvspec.adapters.nanovllm:implementation",
+    }
+)
 
 IMAGE_FORMATS = ("png", "svg")
 REPLAY_BLOCKS = 131_072

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+from kvspec.adapters.nanovllm.bench import native_calls
 from kvspec.adapters.nanovllm.library import Library
 from kvspec.adapters.nanovllm.manager import NanoManager, NanoRequest, own_request
 from kvspec.adapters.small import SmallImplementation
+from kvspec.bench.calls import Calls
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
 from kvspec.interface import Feature, KVCacheManager
@@ -47,3 +49,7 @@ class NanoImplementation(SmallImplementation):
         check_token_ids(token_ids)
         for token in token_ids:
             own_request(request).inner.append_token(token)
+
+    def bench_calls(self, manager: KVCacheManager) -> Calls:
+        """nano-vllm's own calls, which `kvspec bench` times in place of this adapter's."""
+        return native_calls(cast(NanoManager, manager), self.library)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from typing import cast
 
+from kvspec.adapters.sglang.bench import native_calls
 from kvspec.adapters.sglang.library import Library
 from kvspec.adapters.sglang.manager import SGLangManager, SGLangRequest, own_request
 from kvspec.adapters.small import SmallImplementation
+from kvspec.bench.calls import Calls
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
 from kvspec.interface import Feature, KVCacheManager
@@ -67,3 +70,7 @@ class SGLangImplementation(SmallImplementation):
         """Append generated tokens."""
         check_token_ids(token_ids)
         own_request(request).inner.output_ids.extend(token_ids)
+
+    def bench_calls(self, manager: KVCacheManager) -> Calls:
+        """SGLang's own calls, which `kvspec bench` times in place of this adapter's."""
+        return native_calls(cast(SGLangManager, manager))

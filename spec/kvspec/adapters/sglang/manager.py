@@ -13,8 +13,8 @@ from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError
 from kvspec.request import Request, RequestInput
 
-MAX_REQUESTS = 256
-"""Rows for requests that hold slots; a further one is refused."""
+MIN_REQUESTS = 256
+"""Rows for requests that hold slots, at least; a further one is refused."""
 
 
 class SGLangRequest(SmallRequest):
@@ -45,7 +45,7 @@ class SGLangManager(SmallManager):
         common = {"dtype": torch.float16, "device": "cpu", "kvcache": None, "need_sort": False}
         with library.context.use_context(library.config):
             self.rows = library.pools.ReqToTokenPool(
-                size=MAX_REQUESTS,
+                size=max(MIN_REQUESTS, 2 * size // config.max_model_len_tokens),
                 max_context_len=config.max_model_len_tokens + self.block_size,
                 device="cpu",
                 enable_memory_saver=False,
@@ -82,8 +82,12 @@ class SGLangManager(SmallManager):
             raise InvalidArgumentError("request", own.request_id, "waiting: it holds slots")
         with self.library.context.use_context(self.library.config):
             own.inner.init_next_round_input(self.tree)
-            own.last_hit = self._pages(self.tree.prefix_device_indices(own.inner))
+            own.last_hit = self.last_match(own)
         return PrefixHit(KVCacheBlocks((tuple(own.last_hit),)), int(own.inner.prefix_len))
+
+    def last_match(self, own: SGLangRequest) -> list[int]:
+        """The pages that were found for a waiting request."""
+        return self._pages(self.tree.prefix_device_indices(own.inner))
 
     def allocate_slots(
         self,
