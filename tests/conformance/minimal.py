@@ -97,14 +97,14 @@ class MinimalManager:
 
     def checked_hits(self, request: MinimalRequest, options: dict[str, Any]) -> list[int]:
         """The blocks of the hit, refused unless they are what a look-up answers now."""
-        given = options["new_computed_blocks"]
+        given = options.get("new_computed_blocks")
         hits = [] if given is None else list(given.groups[0])
         for index, (block, prefix) in enumerate(zip(hits, self.prefixes(request), strict=False)):
             if block not in self.references and block != 0:
                 raise UnknownBlockError(block, len(self.references) + 1)
             if self.prefix_of.get(block) != prefix:
                 raise StaleHitError(0, index, block)
-        if options["num_new_computed_tokens"] != len(hits) * self.size:
+        if options.get("num_new_computed_tokens", 0) != len(hits) * self.size:
             raise InvalidArgumentError("new_computed_blocks", hits, "one block per full block")
         return hits
 

@@ -29,6 +29,7 @@ from kvspec.remote.connection import DROP_AT_ONCE
 from kvspec.remote.request import RemoteRequest
 from kvspec.remote.values import decode_capabilities, encode_capabilities
 from kvspec.request import MultimodalItem, PromptEmbeddings, Request, RequestInput
+from kvspec.sequential import batched_of
 from kvspec.specs import FullAttentionSpec
 from kvspec.stats import PrefixCacheStats
 from tests.remote.configs import FULL, MAMBA, WINDOW, config, request_input
@@ -65,14 +66,22 @@ def test_everything_is_what_the_interface_asks_for(remote: RemoteImplementation)
     assert isinstance(remote.make_hit_rate_window(), HitRateWindow)
 
 
-def test_capabilities_are_those_of_the_served_one_without_code(
+def test_capabilities_are_those_of_the_served_one_without_code_and_shared_memory(
     remote: RemoteImplementation,
 ) -> None:
     has, reference = remote.capabilities, KVREF.capabilities
     assert (has.name, has.version) == (reference.name, reference.version)
     assert has.hash_functions == reference.hash_functions
-    assert has.features == reference.features - {Feature.CUSTOM_SPECS}
+    assert has.features == reference.features - {Feature.CUSTOM_SPECS, Feature.BATCHED}
     assert has.spec_types <= reference.spec_types
+
+
+def test_whole_steps_are_made_of_messages(remote: RemoteImplementation) -> None:
+    manager = remote.create(config())
+    batched = batched_of(remote, manager)
+    handle = batched.register(remote.make_request(manager, request_input("r", 5)))
+    assert batched.admit([handle]).num_scheduled_tokens.tolist() == [5]
+    assert manager.get_blocks(batched.request_of(handle)).to_lists()[0]
 
 
 def test_the_smallest_block_size_is_told_and_is_1_if_it_is_not() -> None:
