@@ -41,7 +41,7 @@ cdef class BlockPool:
     cdef int evict(self, Tables tables, long long start, long long end) except -1
     @cython.locals(place="long long", block="long long")
     cdef int touch(self, Tables tables, long long start, long long end) except -1
-    @cython.locals(left="long long", place="long long", block="long long")
+    @cython.locals(left="long long", last="long long", place="long long", block="long long", base="long long")
     cdef void release(self, Tables tables, long long start, long long end) noexcept nogil
     @cython.locals(base="long long")
     cdef long long drop_ref(self, long long block, long long left) noexcept nogil

@@ -164,10 +164,23 @@ class BlockPool:
         Null is passed over.
         """
         left = 0
+        last = self.before(0)
         for place in range(end - 1, start - 1, -1):
             block = tables.arena[place]
-            if block:
+            base = record.INTS * block
+            if block == 0:
+                continue
+            if self.facts[base + record.DUP_NEXT] and self.facts[base + record.REFS] == 1:
+                # Behind the one before it; the way back from the head is closed at the end.
+                self.facts[base + record.REFS] = 0
+                self.link(last, block)
+                self.num_free += 1
+                last = block
+            else:
+                self.link(last, 0)
                 left = self.drop_ref(block, left)
+                last = self.before(0)
+        self.link(last, 0)
 
     def drop_ref(self, block: int, left: int) -> int:
         """Drop a reference in a release call.

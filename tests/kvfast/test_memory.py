@@ -1,0 +1,106 @@
+"""What a block costs: a record, slots of the table, an entry of a list; no Python object."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from kvfast._core.pool import BlockPool
+from kvfast._implementation import FastImplementation
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.interface import Implementation
+from kvspec.request import RequestInput
+from kvspec.specs import FullAttentionSpec
+
+PROMPT_TOKENS = 16_000
+BLOCK_TOKENS = 16
+
+
+@pytest.fixture(params=["compiled", "uncompiled"])
+def fast(request: pytest.FixtureRequest) -> Implementation:
+    """Each build. Skips without a compiled one, unless it has to be there."""
+    try:
+        return FastImplementation(request.param)
+    except ImportError as error:
+        if os.environ.get("KVSPEC_REQUIRE_COMPILED"):
+            raise
+        pytest.skip(f"no compiled build of kvfast here: {error}")
+
+
+def config(num_blocks: int) -> ManagerConfig:
+    """One group of full attention."""
+    spec = FullAttentionSpec(block_size=BLOCK_TOKENS, num_kv_heads=1, head_size=8, dtype="bfloat16")
+    group = KVCacheGroup(("layer.0",), spec)
+    cache = KVCacheConfig(num_blocks, (group,))
+    return ManagerConfig(cache, max_model_len_tokens=PROMPT_TOKENS, hash_seed="0")
+
+
+def growth(implementation: Implementation, num_requests: int) -> tuple[int, int]:
+    """Objects and traced bytes that appear when so many prompts are allocated, cached and freed."""
+    manager = implementation.create(config(20_001), check_invariants=False)
+    inputs = [RequestInput(f"r{i}", range(i, i + PROMPT_TOKENS)) for i in range(num_requests)]
+    requests = [implementation.make_request(manager, given) for given in inputs]
+    gc.collect()
+    tracemalloc.start()
+    try:
+        objects = len(gc.get_objects())
+        for request in requests:
+            assert manager.allocate_slots(request, PROMPT_TOKENS) is not None
+        manager.take_new_block_ids()
+        for request in requests:
+            manager.free(request)
+        gc.collect()
+        return len(gc.get_objects()) - objects, tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_blocks_in_use_add_no_python_objects(fast: Implementation) -> None:
+    few, few_bytes = growth(fast, 1)
+    many, many_bytes = growth(fast, 10)
+    blocks = 9 * PROMPT_TOKENS // BLOCK_TOKENS
+    assert many - few < 10 * 9  # what a request may leave
+    assert many_bytes - few_bytes < 2 * blocks
+
+
+class KeepsAnObject(FastImplementation):
+    """A twin that remembers a list for every block."""
+
+    def create(self, config: ManagerConfig, **options: Any) -> Any:
+        manager: Any = super().create(config, **options)
+        allocate, kept = manager.allocate_slots, list[list[int]]()
+
+        class Manager:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(manager, name)
+
+            def allocate_slots(self, *arguments: Any) -> Any:
+                blocks = allocate(*arguments)
+                kept.extend([block] for block in blocks.groups[0])
+                return blocks
+
+        return Manager()
+
+    def make_request(self, manager: Any, request: RequestInput) -> Any:
+        inner = super().create(manager.config, check_invariants=False)
+        return super().make_request(inner, request)
+
+
+def test_an_object_per_block_is_found() -> None:
+    twin = KeepsAnObject("uncompiled")
+    with pytest.raises(AssertionError):
+        test_blocks_in_use_add_no_python_objects(twin)
+
+
+@pytest.mark.parametrize("num_blocks", [1024, 2**20, 2**20 + 1, 3 * 2**20, 4_000_000])
+def test_a_block_costs_at_most_120_bytes(num_blocks: int) -> None:
+    """Record and slots; a list needs up to 8 more, as places are powers of 2."""
+    pool = BlockPool(
+        num_blocks, 4, events=None, residency=None, unhashed_to_front=True, removed_per_copy=False
+    )
+    total = pool.keys.facts.nbytes + pool.keys.slots.nbytes
+    assert total / num_blocks <= 120 - 8
