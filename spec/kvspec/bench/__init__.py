@@ -1,7 +1,8 @@
 """How fast managers are, phase by phase: what `kvspec bench` does.
 
-Every phase is timed alone, through single calls, in rounds that all managers take part in. See
-`kvspec.bench.scenarios` for what is timed, and `kvspec.bench.measure` for how.
+Every phase is timed alone, by single and by batched calls, in rounds that all managers take part
+in; so is a whole trace. See `kvspec.bench.scenarios` and `kvspec.bench.replay` for what is timed,
+`kvspec.bench.measure` for how, and `kvspec.bench.pools` for what pools cost.
 """
 
 from __future__ import annotations

@@ -220,10 +220,10 @@ def _replay(wanted: Wanted, subjects: tuple[Subject, ...]) -> tuple[Case, ...]:
         return ()
     options = ReplayOptions(wanted.num_blocks, BLOCK_SIZE_TOKENS, max_running=REPLAY_RUNNING)
     # Not from the peer, if there is another: it would be called through its adapter here.
-    recorded_from = subjects[min(1, len(subjects) - 1)]
+    own = subjects if wanted.peer is None else subjects[1:] or subjects
     with open_trace(wanted.trace, endless=True) as source:
         script = record(
-            recorded_from.implementation,
+            own[0].implementation,
             options,
             select(source, limit=wanted.requests),
             trace_name=source.name,
