@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from kvfast import _build
 from kvfast.configuration import KIND_OF_TYPE, plan_of
@@ -18,6 +18,7 @@ from kvspec.interface import Capabilities, Feature, KVCacheManager
 from kvspec.invariants import check_snapshot
 from kvspec.planning import Planner
 from kvspec.request import Request, RequestInput
+from kvspec.sequential import SequentialManager
 from kvspec.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -106,10 +107,17 @@ class FastImplementation:
         return audited(manager)
 
     def batched(self, manager: KVCacheManager) -> BatchedManager:
-        """Whole steps over arrays (KV-BATCH-1); audited after each call if the manager is."""
+        """Whole steps over arrays (KV-BATCH-1).
+
+        Of an audited manager the state is checked after each. What else is around a manager, such
+        as a monitor, sees single calls: those that define a step.
+        """
         inner = self._own(manager)
+        is_audited = isinstance(manager, AuditedManager) and manager.inner is inner
+        if manager is not inner and not is_audited:
+            return SequentialManager(self, manager)
         batch: BatchedManager = self._batches.FastBatch(inner, self.capabilities, manager)
-        return audited_batch(batch, manager) if isinstance(manager, AuditedManager) else batch
+        return audited_batch(batch, cast(AuditedManager, manager)) if is_audited else batch
 
     def _own(self, manager: KVCacheManager) -> FastManager:
         """The manager inside, if this implementation made it."""

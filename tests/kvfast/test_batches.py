@@ -1,0 +1,61 @@
+"""What `batched` gives around managers that something else is around."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import kvspec
+from kvfast._core.batch import FastBatch
+from kvfast._implementation import FastImplementation
+from kvspec.batched import BatchedManager
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.errors import InvariantViolation
+from kvspec.interface import KVCacheManager
+from kvspec.request import RequestInput
+from kvspec.sequential import SequentialManager
+from kvspec.specs import FullAttentionSpec
+
+FAST = FastImplementation("uncompiled")
+
+
+def manager(*, check_invariants: bool) -> KVCacheManager:
+    """Ten blocks of four tokens."""
+    spec = FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=8, dtype="bfloat16")
+    cache = KVCacheConfig(10, (KVCacheGroup(("layer.0",), spec),))
+    return FAST.create(ManagerConfig(cache, 32), check_invariants=check_invariants)
+
+
+def admitted(batch: BatchedManager) -> int:
+    """A request of nine tokens, admitted."""
+    request = FAST.make_request(batch.manager, RequestInput("r", range(9)))
+    handle = batch.register(request)
+    assert list(batch.admit([handle]).num_scheduled_tokens) == [9]
+    return handle
+
+
+def test_a_bare_manager_has_native_steps() -> None:
+    assert isinstance(FAST.batched(manager(check_invariants=False)), FastBatch)
+
+
+def test_an_audited_manager_is_audited_after_each_batched_call() -> None:
+    audited = manager(check_invariants=True)
+    batch = FAST.batched(audited)
+    handle = admitted(batch)
+    assert batch.manager is audited
+    inner = audited.inner  # type: ignore[attr-defined]  # an audit's
+    inner.pool.set_refs(1, 7)
+    with pytest.raises(InvariantViolation):
+        batch.decode([handle])
+
+
+def test_a_monitor_sees_the_calls_of_a_step() -> None:
+    watched = kvspec.monitor(manager(check_invariants=False), every=1)
+    batch = FAST.batched(watched)
+    assert isinstance(batch, SequentialManager)
+    admitted(batch)
+    inner: Any = watched.inner
+    inner.pool.set_refs(1, 7)
+    with pytest.raises(InvariantViolation):
+        batch.decode([0])
