@@ -200,7 +200,7 @@ class Steps(Registry):
             num_tokens = self.counts[i]
             if self.row_at[i] == DONE or self.go_on(i, num_tokens):
                 scheduled[i - first] = num_tokens
-                total += num_tokens
+                total = min(total + num_tokens, MANY)
         return total
 
     def go_on(self, i: int, num_tokens: int) -> bool:

@@ -47,7 +47,7 @@ def small_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     def plan(sections: Collection[Section]) -> Plan:
         return Plan(
             PLAN.cases if Section.PROMPTS in sections else (),
-            PLAN.num_rounds,
+            2,
             (256, 1024) if Section.MEMORY in sections and can_measure() else (),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,7 +51,10 @@ def test_an_audited_manager_is_audited_after_each_batched_call() -> None:
         batch.decode([handle])
 
 
-def test_a_monitor_sees_the_calls_of_a_step() -> None:
+def test_a_monitor_sees_the_calls_of_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # it writes the record of a violation
     watched = kvspec.monitor(manager(check_invariants=False), every=1)
     batch = FAST.batched(watched)
     assert isinstance(batch, SequentialManager)
