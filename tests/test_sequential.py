@@ -41,7 +41,7 @@ def test_a_small_manager_has_whole_steps() -> None:
     assert result.num_scheduled_tokens.tolist() == [9, 1]
     assert result.hit_tokens.tolist() == [0, 8]
     batched.append(handles, [1, 2])
-    assert batched.decode(handles).tolist() == [1, 1]
+    assert batched.decode(handles).num_scheduled_tokens.tolist() == [1, 1]
     batched.step(StepPlan(finished=handles[:1], preempted=handles[1:]))
     assert batched.manager.num_free_blocks == 11
     batched.unregister(handles)

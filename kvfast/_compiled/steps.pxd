@@ -25,6 +25,7 @@ cdef class Steps(Registry):
     cdef bint stops_at_refusal
     cdef object scheduled
     cdef object hits
+    cdef long long granted
 
     cdef FastRequest request_at(self, Py_ssize_t i)
     @cython.locals(i=Py_ssize_t)
@@ -42,19 +43,19 @@ cdef class Steps(Registry):
     cdef bint may_start(self, FastRequest request) except -1
     @cython.locals(certain="long long", wanted="long long", i=Py_ssize_t)
     cdef long long most_slots(self) except -2
-    @cython.locals(granted="long long", i=Py_ssize_t)
+    @cython.locals(i=Py_ssize_t)
     cdef int perform(self) except -1
     @cython.locals(request=FastRequest, row=int)
     cdef int give_back(self, Py_ssize_t i) except -1
-    @cython.locals(total="long long", first=Py_ssize_t, i=Py_ssize_t, num_tokens="long long")
-    cdef long long continue_all(self, long long[::1] scheduled) except -2
+    @cython.locals(first=Py_ssize_t, i=Py_ssize_t, num_tokens="long long")
+    cdef int continue_all(self, long long[::1] scheduled) except -1
     @cython.locals(core=FastManager, request=FastRequest, row=int, local="long long")
     cdef bint go_on(self, Py_ssize_t i, long long num_tokens) except -1
     @cython.locals(core=FastManager, size="long long", held="long long", needed="long long", end="long long", first="long long")
     cdef bint go_on_plain(self, FastRequest request, int row, long long after) except -1
     cdef int cache_until(self, int row, FastRequest request, long long computed) except -1
     @cython.locals(budget="long long", is_beside_others=bint, first=Py_ssize_t, i=Py_ssize_t, request=FastRequest, hit="long long", num_tokens="long long")
-    cdef int start_all(self, long long[::1] scheduled, long long[::1] hits, long long granted_tokens) except -1
+    cdef int start_all(self, long long[::1] scheduled, long long[::1] hits) except -1
     @cython.locals(core=FastManager, tokens="long long")
     cdef long long hit_of(self, FastRequest request) except -2
     @cython.locals(core=FastManager, row=int)

@@ -173,28 +173,19 @@ class FastBatch(Steps):
         *,
         num_lookahead_tokens: int = 0,
         output: StepOutput | None = None,
-    ) -> array[int]:
-        """A step of decoding requests only."""
-        if output is not None or type(num_lookahead_tokens) is not int or num_lookahead_tokens:
-            plan = StepPlan(
-                decoding=handles,
-                decode_tokens=num_new_tokens,
-                num_lookahead_tokens=num_lookahead_tokens,
-                starts_step=False,
-            )
-            return self.step(plan, output).num_scheduled_tokens
+    ) -> StepResult:
+        """A step of decoding requests only; without a plan, which takes longer to make."""
+        self.budget = COUNT_MAX
+        self.lookahead = self.core.counted("num_lookahead_tokens", num_lookahead_tokens)
         self.start_call()
         self.end_finished = self.end_preempted = 0
         legal = self.add_handles(handles) and self.set_counts(0, num_new_tokens, 1)
         self.end_under_way = self.size
-        self.lookahead = 0
         if not legal or not self.all_legal():
             plan = StepPlan(decoding=handles, decode_tokens=num_new_tokens, starts_step=False)
             contract.check_step(self.facade(), plan, None)
             self.illegal()
-        self.budget = COUNT_MAX
-        self.perform()
-        return self.scheduled
+        return self.done(output, False)
 
     def free(self, handles: Ints) -> None:
         """A step of finished requests only."""
@@ -212,12 +203,16 @@ class FastBatch(Steps):
         if not self.read_entries(plan) or not self.all_legal():
             contract.check_step(self.facade(), plan, output)
             self.illegal()
+        return self.done(output, plan.starts_step)
+
+    def done(self, output: StepOutput | None, starts_step: bool) -> StepResult:
+        """The result of a legal step, which is done here if its outputs are legal, too."""
         try:
             rows, slots = self.outputs(output)
         except InvalidArgumentError:
             self.undo()
             raise
-        if plan.starts_step:
+        if starts_step:
             self.core.new_step_starts()
         self.perform()
         for g, view in enumerate(slots):
@@ -227,7 +222,7 @@ class FastBatch(Steps):
         if rows is not None:
             written = self.write_rows(rows, self.scheduled)
             left = self.rows_left(self.scheduled)
-        return StepResult(self.scheduled, self.hits, sum(self.scheduled), written, left)
+        return StepResult(self.scheduled, self.hits, self.granted, written, left)
 
     def read_options(self, plan: StepPlan) -> None:
         """What concerns all entries of a step."""

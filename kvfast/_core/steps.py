@@ -33,8 +33,8 @@ class Steps(Registry):
     """One step at a time.
 
     Its entries stand in one row: finished up to `end_finished`, preempted up to `end_preempted`,
-    under way up to `end_under_way`, new up to `size`; `scheduled` and `hits` are what those under
-    way and the new ones, and the new ones, were granted.
+    under way up to `end_under_way`, new up to `size`. `scheduled`: what those under way and the new
+    ones were granted, `granted` in all; `hits`: what was cached of the new ones.
     """
 
     def __init__(self, manager: FastManager) -> None:
@@ -48,6 +48,7 @@ class Steps(Registry):
         self.whole_must_fit = self.stops_at_refusal = False
         self.scheduled: array[int] = array("q")
         self.hits: array[int] = array("q")
+        self.granted = 0
 
     def request_at(self, i: int) -> FastRequest:
         """The request of entry i."""
@@ -174,9 +175,10 @@ class Steps(Registry):
         self.hits = array("q", bytes(8 * (self.size - self.end_under_way)))
         for i in range(self.end_preempted):
             self.give_back(i)
-        granted = self.continue_all(self.scheduled)
+        self.granted = 0
+        self.continue_all(self.scheduled)
         if self.size > self.end_under_way:
-            self.start_all(self.scheduled, self.hits, granted)
+            self.start_all(self.scheduled, self.hits)
 
     def give_back(self, i: int) -> None:
         """Release everything; the request starts anew (KV-BATCH-5)."""
@@ -192,16 +194,14 @@ class Steps(Registry):
             request.preemptions += 1
         self.nothing_reported(self.handles[i])
 
-    def continue_all(self, scheduled: Numbers) -> int:
-        """Requests under way (KV-BATCH-6); the sum of what they were granted."""
-        total = 0
+    def continue_all(self, scheduled: Numbers) -> None:
+        """Requests under way (KV-BATCH-6)."""
         first = self.end_preempted
         for i in range(first, self.end_under_way):
             num_tokens = self.counts[i]
             if self.row_at[i] == DONE or self.go_on(i, num_tokens):
                 scheduled[i - first] = num_tokens
-                total = min(total + num_tokens, MANY)
-        return total
+                self.granted = min(self.granted + num_tokens, MANY)
 
     def go_on(self, i: int, num_tokens: int) -> bool:
         """The next tokens of a request under way; whether they were granted."""
@@ -244,10 +244,10 @@ class Steps(Registry):
             self.core.allocator.cache(row, request, min(computed, request.num_tokens))
         request.computed = computed
 
-    def start_all(self, scheduled: Numbers, hits: Numbers, granted_tokens: int) -> None:
+    def start_all(self, scheduled: Numbers, hits: Numbers) -> None:
         """New requests (KV-BATCH-7), within what the others left of the budget (KV-BATCH-8)."""
-        budget = max(0, self.budget - granted_tokens)
-        is_beside_others = granted_tokens > 0
+        budget = max(0, self.budget - self.granted)
+        is_beside_others = self.granted > 0
         first = self.end_under_way
         for i in range(first, self.size):
             if budget == 0:
@@ -260,6 +260,7 @@ class Steps(Registry):
                 hits[i - first] = hit
                 scheduled[i - self.end_preempted] = num_tokens
                 budget -= num_tokens
+                self.granted += num_tokens
                 is_beside_others = True
             elif self.stops_at_refusal:
                 break

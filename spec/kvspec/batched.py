@@ -181,11 +181,8 @@ class BatchedManager(Protocol):
         *,
         num_lookahead_tokens: int = 0,
         output: StepOutput | None = None,
-    ) -> array[int]:
-        """Tokens scheduled for each: `step` of a plan with `decoding=handles`, `starts_step=False`.
-
-        How many rows of `block_deltas` were written only `step` tells.
-        """
+    ) -> StepResult:
+        """`step` of a plan with `decoding=handles`, these options, and `starts_step=False`."""
 
     def free(self, handles: Ints) -> None:
         """`step` of a plan with `finished=handles`, `starts_step=False`. They stay registered."""

@@ -139,7 +139,7 @@ class SequentialManager:
         *,
         num_lookahead_tokens: int = 0,
         output: StepOutput | None = None,
-    ) -> array[int]:
+    ) -> StepResult:
         """A step of decoding requests only."""
         plan = StepPlan(
             decoding=handles,
@@ -147,7 +147,7 @@ class SequentialManager:
             num_lookahead_tokens=num_lookahead_tokens,
             starts_step=False,
         )
-        return self.step(plan, output).num_scheduled_tokens
+        return self.step(plan, output)
 
     def free(self, handles: Ints) -> None:
         """A step of finished requests only."""

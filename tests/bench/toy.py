@@ -216,9 +216,9 @@ def no_hashes(batched: BatchedManager) -> Any:
 def grants_less(batched: BatchedManager) -> Any:
     """Says that the last one was refused."""
 
-    def decode(handles: Any, counts: Any, *, output: StepOutput) -> array[int]:
-        granted = batched.decode(handles, counts, output=output)
-        granted[-1] = 0
-        return granted
+    def decode(handles: Any, counts: Any, *, output: StepOutput) -> StepResult:
+        result = batched.decode(handles, counts, output=output)
+        result.num_scheduled_tokens[-1] = 0
+        return result
 
     return Changed(batched, decode=decode)

@@ -58,7 +58,7 @@ def test_single_calls_may_stand_between_batches(make_steps: MakeSteps) -> None:
     assert steps.manager.allocate_slots(request, 1) is not None
     request.num_computed_tokens += 1
     steps.batched.append([a], [10])
-    assert steps.batched.decode([a]).tolist() == [1]
+    assert steps.batched.decode([a]).num_scheduled_tokens.tolist() == [1]
     assert (request.num_computed_tokens, request.num_tokens) == (6, 6)
 
 
@@ -138,7 +138,7 @@ def test_drafts_count_as_computed_until_they_are_taken_back(make_steps: MakeStep
     steps = make_steps()
     (a,) = steps.register(range(11))
     steps.batched.admit([a], 10)
-    assert steps.batched.decode([a], 3).tolist() == [3]
+    assert steps.batched.decode([a], 3).num_scheduled_tokens.tolist() == [3]
     assert steps.of(a).num_computed_tokens == 13
     assert len(steps.lists(a)[0]) == 4
     steps.batched.rewind([a], 1)
@@ -151,7 +151,7 @@ def test_lookahead_slots_are_taken_and_not_scheduled(make_steps: MakeSteps) -> N
     steps = make_steps()
     (a,) = steps.admitted(range(4))
     steps.batched.append([a], [9])
-    assert steps.batched.decode([a], num_lookahead_tokens=4).tolist() == [1]
+    assert steps.batched.decode([a], num_lookahead_tokens=4).num_scheduled_tokens.tolist() == [1]
     assert len(steps.lists(a)[0]) == 3
 
 
@@ -200,7 +200,7 @@ def test_no_token_is_granted_without_a_slot(make_steps: MakeSteps) -> None:
     with pytest.raises(InvalidArgumentError) as error:
         steps.batched.decode([a], 3)
     assert error.value.field == "decode_tokens[0]"
-    assert steps.batched.decode([a], 2, num_lookahead_tokens=9).tolist() == [2]
+    assert steps.batched.decode([a], 2, num_lookahead_tokens=9).num_scheduled_tokens.tolist() == [2]
 
 
 @pytest.mark.rule("KV-BATCH-6", "KV-BATCH-7")
@@ -230,7 +230,7 @@ def test_a_request_without_blocks_of_its_own_is_under_way_by_its_tokens(
     (a,) = steps.admitted(range(5))
     assert steps.lists(a) == [[]]
     steps.batched.append([a], [1])
-    assert steps.batched.decode([a]).tolist() == [1]
+    assert steps.batched.decode([a]).num_scheduled_tokens.tolist() == [1]
 
 
 @pytest.mark.rule("KV-BATCH-7")

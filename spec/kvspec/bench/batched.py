@@ -106,7 +106,10 @@ class BatchedWork:
         decode, output = self.batched.decode, self.rows.output
         given = counts if isinstance(counts, int) else array("q", counts)
         self.rows.clear()
-        return Part(lambda: decode(group, given, output=output), lambda new: self.came(group, new))
+        return Part(
+            lambda: decode(group, given, output=output),
+            lambda result: self.came(group, result.num_scheduled_tokens),
+        )
 
     def came(
         self, group: Any, granted: Sequence[int], *, num_rows: int | None = None

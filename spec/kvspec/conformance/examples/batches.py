@@ -117,7 +117,7 @@ def drafts_and_the_way_back(bench: Bench) -> None:
     batched = steps(bench)
     handles = registered(bench, batched, range(11))
     batched.admit(handles, 10)
-    bench.equal("tokens granted", [3], batched.decode(handles, 3).tolist())
+    bench.equal("tokens granted", [3], batched.decode(handles, 3).num_scheduled_tokens.tolist())
     request = batched.request_of(handles[0])
     bench.equal("computed tokens", 13, request.num_computed_tokens)
     batched.rewind(handles, 1)
