@@ -30,16 +30,10 @@ def tables(document: Document) -> Iterator[str]:
     for title, belongs, label, ns in kinds:
         rows = [found for found in document["measurements"] if belongs(found)]
         if rows:
-            rows.sort(key=lambda found: _order(document, found))
+            rows.sort(key=lambda found: document["phases"].index(found["phase"]))
             yield from _table(title, rows, label, ns, names, document["baseline"])
     if document["pools"]:
         yield from _pools(document)
-
-
-def _order(document: Document, found: Found) -> int:
-    """Phases in the order in which they first appear; cases stay as they are."""
-    phases = [each["phase"] for each in document["measurements"]]
-    return phases.index(found["phase"])
 
 
 def _table(

@@ -183,7 +183,9 @@ class _Run:
                 elif spent_s * self.num_rounds > self.patience.rounds_s:
                     del playing[name]
                     self._leave_out(case, name, spent_s * self.num_rounds, self.num_rounds)
-        self.found += found.values()
+        # Who came first in the first round may lack a phase.
+        phases = [phase for scenario, _ in playing.values() for phase in scenario.phases]
+        self.found += sorted(found.values(), key=lambda each: phases.index(each.phase))
 
     def _prepared(self, contestant: Contestant, case: Case) -> Scenario | None:
         """None: filling the pool would take too long, or nothing of the case would be timed."""
@@ -196,7 +198,7 @@ class _Run:
         began = self.clock()
         scenario = scenario_of(contestant, case, self.num_rounds + 1)
         calls = scenario.work.calls
-        if not scenario.phases - calls.not_timed:
+        if calls.not_timed.issuperset(scenario.phases):
             self._skip(case, self.num_rounds + 1)
             return None
         includes = BATCHED_INCLUDES if contestant.is_batched else calls.includes

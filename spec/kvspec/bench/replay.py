@@ -28,7 +28,8 @@ MANAGER = "replay: manager, in all"
 IN_ALL = (REPLAY_ADMIT, REPLAY_RUN, REPLAY_FREE, REPLAY_STEP)
 """What `MANAGER` adds up: everything but hashing."""
 
-REPLAY_PHASES = frozenset({MANAGER, REPLAY_HASH, REPLAY_APPEND, *IN_ALL})
+REPLAY_PHASES = (MANAGER, *IN_ALL, REPLAY_HASH, REPLAY_APPEND)
+"""In the order in which they are shown."""
 
 ANSWERS = "replay"
 """Under this name the answers of a step are compared, however they were asked for."""

@@ -16,44 +16,24 @@ from typing import Any
 from kvspec.bench.cases import BLOCK_SIZE_TOKENS, HASH_FUNCTION, Case, DecodeCase, ReplayCase
 from kvspec.bench.measure import Contestant, Measured, Measurement, Subject, contestants
 from kvspec.bench.pools import PoolCost
-from kvspec.bench.replay import (
-    MANAGER,
-    REPLAY_ADMIT,
-    REPLAY_APPEND,
-    REPLAY_FREE,
-    REPLAY_HASH,
-    REPLAY_RUN,
-    REPLAY_STEP,
-)
+from kvspec.bench.replay import REPLAY_PHASES
 from kvspec.bench.scenarios import (
     ADMIT,
     ALLOCATE,
-    APPEND,
     CHUNK,
-    DECODE,
-    FIND,
+    DECODE_PHASES,
     FREE,
     HASH,
-    LOOK_UP,
+    PROMPT_PHASES,
 )
 from kvspec.bench.script import Act
 
 FORMAT = "kvspec-bench"
 FORMAT_VERSION = 1
 
-PHASES = (HASH, LOOK_UP, FIND, ALLOCATE, ADMIT, CHUNK, FREE, APPEND, DECODE)
+PHASES = (*PROMPT_PHASES, *DECODE_PHASES)
 PER_BLOCK = frozenset({HASH, ALLOCATE, ADMIT, CHUNK, FREE})
-"""The others are per request."""
-REPLAY_PHASES = (
-    MANAGER,
-    REPLAY_ADMIT,
-    REPLAY_RUN,
-    REPLAY_FREE,
-    REPLAY_STEP,
-    REPLAY_HASH,
-    REPLAY_APPEND,
-)
-"""Not divided at all."""
+"""The others are per request; those of a replay are not divided at all."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +96,7 @@ class Report:
                 }
                 for each in self.contestants
             ],
+            "phases": [*PHASES, *REPLAY_PHASES],
             "measurements": [self._measurement(each) for each in self.measured.measurements],
             "left_out": [
                 {"name": each.name, "case": case_facts(each.case), "seconds": each.seconds}

@@ -29,6 +29,10 @@ FREE = "free"
 APPEND = "append"
 DECODE = "decode step"
 
+PROMPT_PHASES = (HASH, LOOK_UP, FIND, ALLOCATE, ADMIT, CHUNK, FREE)
+DECODE_PHASES = (APPEND, DECODE)
+"""In the order in which they are shown."""
+
 FILL_CHUNK_BLOCKS = 8
 """A full pool's prompts are laid out in pieces of this many blocks, in random order."""
 
@@ -89,7 +93,7 @@ class Demands:
 class PromptScenario:
     """See `PromptCase`. `prefixes`: cached beginnings, used in turn."""
 
-    phases = frozenset({HASH, LOOK_UP, FIND, ALLOCATE, ADMIT, CHUNK, FREE})
+    phases = PROMPT_PHASES
 
     def __init__(self, name: str, work: Work, case: PromptCase, num_rounds: int) -> None:
         self.demands = Demands(name, case.label)
@@ -207,7 +211,7 @@ class PromptScenario:
 class DecodeScenario:
     """See `DecodeCase`."""
 
-    phases = frozenset({APPEND, DECODE})
+    phases = DECODE_PHASES
 
     def __init__(self, name: str, work: Work, case: DecodeCase) -> None:
         self.demands = Demands(name, case.label)

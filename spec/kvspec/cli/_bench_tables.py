@@ -10,10 +10,9 @@ from rich.table import Table
 
 from kvspec.bench.cases import HASH_FUNCTION, DecodeCase, PromptCase, ReplayCase
 from kvspec.bench.measure import Measurement
-from kvspec.bench.replay import MANAGER
+from kvspec.bench.replay import MANAGER, REPLAY_PHASES
 from kvspec.bench.report import (
     PHASES,
-    REPLAY_PHASES,
     Report,
     Spread,
     case_facts,

@@ -65,5 +65,5 @@ def native_calls(manager: NanoManager, library: Library) -> Calls:
             " decoding, none in `hash`"
         ),
         has_own_names=True,
-        not_timed=frozenset({CHUNK}) | REPLAY_PHASES,
+        not_timed=frozenset({CHUNK, *REPLAY_PHASES}),
     )

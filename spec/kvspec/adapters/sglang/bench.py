@@ -89,5 +89,5 @@ def native_calls(manager: SGLangManager) -> Calls:
         ),
         around=lambda: library.context.use_context(library.config),
         has_own_names=True,
-        not_timed=frozenset({ALLOCATE, ADMIT, CHUNK, APPEND, DECODE}) | REPLAY_PHASES,
+        not_timed=frozenset({ALLOCATE, ADMIT, CHUNK, APPEND, DECODE, *REPLAY_PHASES}),
     )
