@@ -159,17 +159,17 @@ class Registry:
         """`copy_in` of a list."""
         count = len(values)
         self.make_room(self.size + count)
-        for i in range(count):
-            value = values[i]
-            if type(value) is not int and not is_int(value):
-                return -1
-            try:
+        try:
+            for i in range(count):
+                value = values[i]
+                if type(value) is not int and not is_int(value):
+                    return -1
                 number = value
-            except OverflowError:  # compiled, `number` has 64 bits
-                return -1
-            if number >> 63:  # nothing negative is legal; uncompiled, nor what has more bits
-                return -1
-            self.handles[self.size + i] = number
+                if number >> 63:  # nothing negative is legal; uncompiled, nor what has more bits
+                    return -1
+                self.handles[self.size + i] = number
+        except OverflowError:  # compiled, `number` has 64 bits
+            return -1
         return count
 
     def copy_ints(self, view: memoryview[int]) -> None:

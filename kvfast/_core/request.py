@@ -356,18 +356,19 @@ def int_view(values: object) -> memoryview[int] | None:
 def put_list(tokens: memoryview[int], at: int, values: list[int]) -> int:
     """Write token ids to `tokens` from `at` on, up to the first that is none; how many."""
     largest = TOKEN_ID_MAX
-    for i in range(len(values)):
-        value = values[i]
-        # Exactly int: a bool or a float would be hashed as something else (KV-REQ-1).
-        if type(value) is not int:
-            return i
-        try:
+    i = 0
+    try:
+        for i in range(len(values)):
+            value = values[i]
+            # Exactly int: a bool or a float would be hashed as something else (KV-REQ-1).
+            if type(value) is not int:
+                return i
             token = value
-        except OverflowError:  # compiled, `token` has 64 bits
-            return i
-        if token < 0 or token > largest:
-            return i
-        tokens[at + i] = token
+            if token < 0 or token > largest:
+                return i
+            tokens[at + i] = token
+    except OverflowError:  # compiled, `token` has 64 bits
+        return i
     return len(values)
 
 
