@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
@@ -70,6 +70,27 @@ class FastImplementation:
         inner = self._own(manager)
         size = inner.config.hash_block_size_tokens if inner.config.enable_caching else 0
         made: Request = self._requests.make_request(request, inner.hasher, size or 0)
+        return made
+
+    def make_requests(
+        self,
+        manager: KVCacheManager,
+        inputs: Iterable[RequestInput],
+        *,
+        num_threads: int | None = None,
+    ) -> list[Request]:
+        """`make_request` of each, in order, by threads that hash at the same time.
+
+        Compiled, long prompts are hashed without the GIL. Any thread may make requests, also while
+        another one uses the manager. None: as many threads as there are processors. The first
+        illegal input in order raises, InvalidArgumentError as in `make_request`; so does a number
+        of threads below 1 (`num_threads`).
+        """
+        inner = self._own(manager)
+        size = inner.config.hash_block_size_tokens if inner.config.enable_caching else 0
+        made: list[Request] = self._requests.hash_many(
+            inputs, inner.hasher, size or 0, num_threads=num_threads
+        )
         return made
 
     def append_tokens(

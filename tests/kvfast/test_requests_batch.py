@@ -5,12 +5,17 @@ from __future__ import annotations
 import sys
 import threading
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+import kvfast
+import kvref
+from kvfast._implementation import FastImplementation
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvalidArgumentError
 from kvspec.request import RequestInput
+from kvspec.specs import FullAttentionSpec
 from tests.kvfast.hash_cores import BUILDS, core, everything
 
 INPUTS = [
@@ -87,3 +92,50 @@ def test_hashing_a_long_prompt_lets_other_threads_run() -> None:
     seen = list(ran)
     other.join()
     assert seen == [1]
+
+
+IMPLEMENTATIONS = [
+    pytest.param(kvfast.implementation, id="kvfast"),
+    pytest.param(kvfast.uncompiled, id="kvfast-uncompiled"),
+]
+
+
+@pytest.mark.parametrize("made", IMPLEMENTATIONS)
+@pytest.mark.parametrize("enable_caching", [True, False])
+def test_make_requests_is_make_request_of_each(
+    made: Callable[[], FastImplementation], enable_caching: bool
+) -> None:
+    implementation = made()
+    manager = implementation.create(a_config(enable_caching=enable_caching))
+    requests = implementation.make_requests(manager, iter(INPUTS), num_threads=3)
+    for one, content in zip(requests, INPUTS, strict=True):
+        alone = implementation.make_request(manager, content)
+        assert (one.request_id, one.token_ids) == (alone.request_id, alone.token_ids)
+        assert one.block_hashes == alone.block_hashes
+    assert bool(requests[-1].block_hashes) is enable_caching
+    assert manager.get_computed_blocks(requests[-1]).hit_length_tokens == 0
+
+
+@pytest.mark.parametrize("made", IMPLEMENTATIONS)
+def test_make_requests_refuses_what_make_request_refuses(
+    made: Callable[[], FastImplementation],
+) -> None:
+    implementation = made()
+    manager = implementation.create(a_config(enable_caching=True))
+    for arguments, field in (
+        ((manager, [INPUTS[0], RequestInput("bad", [1, -1])], None), "prompt_token_ids[1]"),
+        ((manager, [INPUTS[0], "r1"], None), "request"),
+        ((manager, INPUTS, 0), "num_threads"),
+        ((kvref.implementation().create(a_config(enable_caching=True)), INPUTS, 1), "manager"),
+    ):
+        owner, inputs, num_threads = arguments
+        with pytest.raises(InvalidArgumentError) as caught:
+            implementation.make_requests(owner, inputs, num_threads=num_threads)  # type: ignore[arg-type]  # meant
+        assert caught.value.field == field
+
+
+def a_config(*, enable_caching: bool) -> ManagerConfig:
+    """A small pool, where blocks have 16 tokens."""
+    spec = FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=8, dtype="bfloat16")
+    cache = KVCacheConfig(num_blocks=10, groups=(KVCacheGroup(("layer.0",), spec),))
+    return ManagerConfig(cache, max_model_len_tokens=4096, enable_caching=enable_caching)
