@@ -121,6 +121,8 @@ def test_the_picture_and_the_tables_of_a_document_can_be_made_again(
     picture, document = tmp_path / "out.svg", tmp_path / "out.json"
     args = ["bench", "--impl", "kvref", "--trace", "demo", "--requests", "2"]
     assert main([*args, "--plot", str(picture), "--json", str(document)]) == 0
+    command = "kvspec bench --impl kvref --trace demo --requests 2"
+    assert json.loads(document.read_text("utf-8"))["command"] == command
     again = tmp_path / "again.svg"
     script = [sys.executable, str(ROOT / "bench/tables.py"), str(document), "--plot", str(again)]
     done = subprocess.run(script, capture_output=True, text=True, check=True)

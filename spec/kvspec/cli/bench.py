@@ -54,6 +54,7 @@ PEERS: Mapping[str, str] = MappingProxyType(
 IMAGE_FORMATS = ("png", "svg")
 REPLAY_BLOCKS = 131_072
 REPLAY_RUNNING = 128
+PATIENCE_S = 30.0
 PREPARE_FACTOR = 3
 """To fill a pool may take this many times as long as its rounds."""
 _POSITIVE = click.IntRange(min=1)
@@ -82,6 +83,8 @@ class Wanted:
         if self.quick:
             words.append("--quick")
         words += [word for each in self.sections for word in ("--only", each.value)]
+        if self.patience != PATIENCE_S:
+            words += ["--patience", f"{self.patience:g}"]
         return shlex.join([*words, *self._replay_words()])
 
     def _replay_words(self) -> list[str]:
@@ -134,7 +137,7 @@ class Wanted:
 @click.option(
     "--patience",
     type=click.FloatRange(min=0.0),
-    default=30.0,
+    default=PATIENCE_S,
     show_default=True,
     metavar="SECONDS",
     help="Leave an implementation out of a case in which it would take longer.",
