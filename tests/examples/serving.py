@@ -16,7 +16,7 @@ from kvspec.batched import BatchedManager
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.interface import Implementation
 from kvspec.request import RequestInput
-from kvspec.sequential import SequentialManager, batched_of
+from kvspec.sequential import batched_of
 from kvspec.specs import FullAttentionSpec
 
 SIZE = 4
@@ -140,7 +140,6 @@ def of_kvref() -> tuple[Implementation, BatchedManager]:
 
 
 def watched() -> tuple[Implementation, BatchedManager]:
-    """Single calls under a monitor, as the page says."""
+    """Under a monitor, as the page says."""
     implementation = kvfast.implementation()
-    manager = kvspec.monitor(implementation.create(CONFIG))
-    return implementation, SequentialManager(implementation, manager)
+    return implementation, implementation.batched(kvspec.monitor(implementation.create(CONFIG)))

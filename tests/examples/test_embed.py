@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,11 +13,13 @@ import numpy as np
 import pytest
 
 import kvfast
+import kvspec
 from examples.embed.engine import Engine
 from examples.embed.workers import Batch
+from kvspec.audit import unwrapped
 from kvspec.batched import BatchedManager, StepOutput, StepPlan, StepResult
 from kvspec.blocks import KVCacheBlocks
-from kvspec.errors import InvalidArgumentError
+from kvspec.errors import InvalidArgumentError, MonitorViolation
 from kvspec.interface import Implementation
 from kvspec.request import Request, RequestInput
 from tests.examples.serving import (
@@ -210,6 +213,20 @@ def test_a_block_shared_for_other_content_and_a_slot_written_twice_are_found() -
     one = SimpleNamespace(manager=manager, running=[first])
     with pytest.raises(AssertionError, match="written twice"):
         expect_own_slots(one, batch)  # type: ignore[arg-type]  # what is read of an engine
+
+
+def test_a_monitor_sees_what_whole_steps_do(tmp_path: Path) -> None:
+    """A request is freed behind everybody's back; its blocks then have two owners."""
+    implementation = kvfast.implementation()
+    watched = kvspec.monitor(implementation.create(CONFIG), record=tmp_path)
+    batched = implementation.batched(watched)
+    inputs = [RequestInput("a", range(9)), RequestInput("b", range(100, 150))]
+    requests = implementation.make_requests(watched, inputs)
+    a, b = [batched.register(request) for request in requests]
+    batched.step(StepPlan(new=[a]))
+    unwrapped(watched).free(requests[0])
+    with pytest.raises(MonitorViolation):
+        batched.step(StepPlan(new=[b]))
 
 
 def test_requests_may_be_made_beside_the_engine() -> None:
