@@ -45,6 +45,8 @@ cdef class KeyMap:
     @cython.locals(entry="long long")
     cpdef list ring_of(self, long long head)
     cdef long long next_of(self, long long entry) noexcept nogil
+    @cython.locals(word="unsigned long long")
+    cdef void read_ahead(self, FastRequest request, long long number) noexcept nogil
     cpdef add_hash(self, long long entry, bytes block_hash, int group, long long head)
     @cython.locals(place="long long", at="long long", mine="long long", k="long long", facts="long long", mixed="long long")
     cdef void add(self, long long entry, FastRequest request, long long number, int group) noexcept nogil

@@ -20,6 +20,7 @@ cdef class BlockPool:
     cdef bint has_partial
     cdef long long num_more
     cdef long long free_more
+    cdef int ahead
 
     cdef long long after(self, long long block) noexcept nogil
     cdef long long before(self, long long block) noexcept nogil
@@ -48,6 +49,8 @@ cdef class BlockPool:
     cdef int register(self, long long block, FastRequest request, long long number, int group, long long num_hashes) except -1
     @cython.locals(per="long long", block="long long")
     cdef int register_run(self, Tables tables, long long start, long long first, long long end, FastRequest request, long long hashes_per_block, int group) except -1
+    @cython.locals(index="long long", block="long long")
+    cdef void read_ahead(self, Tables tables, long long row, FastRequest request, long long hashes_per_block) noexcept nogil
     @cython.locals(entry="long long")
     cdef bint register_partial(self, long long block, FastRequest request, long long number, int group) except -1
     cpdef int covered(self, long long block) noexcept nogil

@@ -5,8 +5,6 @@ from kvfast._compiled.registry cimport Registry
 from kvfast._compiled.request cimport FastRequest
 from kvfast._compiled.tables cimport Tables
 
-cdef int DONE
-cdef int NOT_LOOKED_AT
 cdef long long MANY
 
 
@@ -15,6 +13,10 @@ cdef class Steps(Registry):
     cdef bint caches
     cdef object running
     cdef int[::1] row_at
+    cdef long long[::1] after_at
+    cdef int[::1] is_done
+    cdef int[:, ::1] rows
+    cdef object no_rows
     cdef Py_ssize_t end_finished
     cdef Py_ssize_t end_preempted
     cdef Py_ssize_t end_under_way
@@ -32,7 +34,7 @@ cdef class Steps(Registry):
     cdef bint all_legal(self) except -1
     @cython.locals(i=Py_ssize_t, request=FastRequest)
     cdef int undo(self) except -1
-    @cython.locals(core=FastManager, tables=Tables, holders=list, size="long long", longest="long long", i=Py_ssize_t, request=FastRequest, row="long long", after="long long")
+    @cython.locals(core=FastManager, tables=Tables, holders=list, size="long long", per="long long", longest="long long", i=Py_ssize_t, request=FastRequest, row="long long", after="long long")
     cdef int go_on_within_blocks(self) except -1
     @cython.locals(i=Py_ssize_t)
     cdef bint are_others_legal(self) except -1
@@ -63,9 +65,8 @@ cdef class Steps(Registry):
     @cython.locals(tables=Tables, size="long long", to="long long", i=Py_ssize_t, num_tokens="long long", request=FastRequest, start="long long", position="long long", index="long long", first="long long", offset="long long", end="long long", k="long long")
     cdef int write_slots(self, int g, long long[::1] slots, long long[::1] scheduled) except -1
     @cython.locals(at=Py_ssize_t, i=Py_ssize_t)
-    cdef Py_ssize_t write_rows(self, int[:, ::1] rows, long long[::1] scheduled) except -1
-    @cython.locals(request=FastRequest, row=int, tables=Tables, room=Py_ssize_t, g=int, told="long long", length="long long", start="long long")
-    cdef Py_ssize_t report(self, Py_ssize_t handle, int[:, ::1] rows, Py_ssize_t at) except -1
-    cdef void write_row(self, int[:, ::1] rows, Py_ssize_t at, int handle, int g, int index, int block) noexcept
+    cdef Py_ssize_t write_rows(self, long long[::1] scheduled) except -1
+    @cython.locals(tables=Tables, room=Py_ssize_t, g=int, told="long long", length="long long", start="long long")
+    cdef Py_ssize_t report(self, Py_ssize_t handle, int row, Py_ssize_t at) except -1
     @cython.locals(left="long long", i=Py_ssize_t)
     cdef long long rows_left(self, long long[::1] scheduled) except -2

@@ -220,8 +220,10 @@ class FastBatch(Steps):
                 self.write_slots(g, view, self.scheduled)
         written = left = 0
         if rows is not None:
-            written = self.write_rows(rows, self.scheduled)
+            self.rows = rows
+            written = self.write_rows(self.scheduled)
             left = self.rows_left(self.scheduled)
+            self.rows = self.no_rows
         return StepResult(self.scheduled, self.hits, self.granted, written, left)
 
     def read_options(self, plan: StepPlan) -> None:
@@ -277,11 +279,12 @@ class FastBatch(Steps):
 
     def take_deltas(self, block_deltas: Array) -> int:
         """Report what was not reported yet, of all requests (KV-BATCH-11)."""
-        rows = delta_rows("block_deltas", block_deltas)
+        self.rows = delta_rows("block_deltas", block_deltas)
         num_rows = 0
         for handle, request in enumerate(self.requests):
             if request is not None:
-                num_rows = self.report(handle, rows, num_rows)
+                num_rows = self.report(handle, self.core.row_of(request), num_rows)
+        self.rows = self.no_rows
         return num_rows
 
     def num_pending_deltas(self) -> int:

@@ -172,6 +172,12 @@ class KeyMap:
         """The next of the entries with the same key."""
         return self.facts[record.INTS * entry + record.DUP_NEXT]
 
+    def read_ahead(self, request: FastRequest, number: int) -> None:
+        """Read the slot of hash `number`, if there is one, in the only group."""
+        if number < request.num_hashes:
+            word = request.digest_words[number * self.width]
+            self.ahead ^= self.slots[self.mix(word, 0) & self.slot_mask]
+
     # Adding.
 
     def add_hash(self, entry: int, block_hash: bytes, group: int, head: int) -> None:

@@ -45,6 +45,7 @@ class BlockPool:
         self.has_partial = False
         self.num_more = 0
         self.free_more = 0
+        self.ahead = 0
         # All others are linked by being zero.
         self.link(num_blocks - 1, 0)
 
@@ -230,6 +231,16 @@ class BlockPool:
             first += 1
             self.register(block, request, first * per - 1, group, first * per)
             first = self.keys.add_run(tables, start, first, end, request, per, group)
+
+    def read_ahead(
+        self, tables: Tables, row: int, request: FastRequest, hashes_per_block: int
+    ) -> None:
+        """Read what registering the next block of a row will read; there is one group."""
+        index = tables.cached[row] - 1
+        if 0 <= index < tables.length[row]:
+            block = tables.arena[tables.start[row] + index]
+            self.ahead ^= self.facts[record.INTS * block + record.DUP_NEXT]
+            self.keys.read_ahead(request, (index + 1) * hashes_per_block - 1)
 
     def register_partial(self, block: int, request: FastRequest, number: int, group: int) -> bool:
         """Cache a block under a key that ends inside it; False if it has it (KV-PART-2)."""

@@ -21,10 +21,6 @@ WAITING = RequestStatus.WAITING
 RUNNING = RequestStatus.RUNNING
 PREEMPTED = RequestStatus.PREEMPTED
 STATUSES = tuple(RequestStatus)
-DONE = -2
-NOT_LOOKED_AT = -3
-"""Instead of the row of an entry."""
-
 MANY = 1 << 62
 """Sums stop here; nothing has room for so many tokens."""
 
@@ -33,8 +29,13 @@ class Steps(Registry):
     """One step at a time.
 
     Its entries stand in one row: finished up to `end_finished`, preempted up to `end_preempted`,
-    under way up to `end_under_way`, new up to `size`. `scheduled`: what those under way and the new
-    ones were granted, `granted` in all; `hits`: what was cached of the new ones.
+    under way up to `end_under_way`, new up to `size`.
+
+    - `scheduled`: what those under way and the new ones were granted, `granted` in all.
+    - `hits`: what was cached of the new ones.
+    - `row_at`: the row of an entry in the tables; `after_at`: its computed tokens after the step;
+      `is_done`: it needs nothing more.
+    - `rows`: where block deltas are written to; not the caller's memory between two calls.
     """
 
     def __init__(self, manager: FastManager) -> None:
@@ -42,7 +43,11 @@ class Steps(Registry):
         self.is_plain = self.num_groups == 1 and self.core.shape.is_full(0)
         self.caches = manager.config.enable_caching
         self.running = RUNNING
-        self.row_at = zeroed("i", 64)
+        self.row_at = zeroed("i", 0)
+        self.after_at = zeroed("q", 0)
+        self.is_done = zeroed("i", 0)
+        self.no_rows = memoryview(bytearray(16)).cast("i", [1, 4])
+        self.rows = self.no_rows
         self.end_finished = self.end_preempted = self.end_under_way = 0
         self.lookahead = self.budget = self.reserved = 0
         self.whole_must_fit = self.stops_at_refusal = False
@@ -61,12 +66,15 @@ class Steps(Registry):
         """Whether every entry may be done (KV-BATCH-2); if not, nothing is changed."""
         if len(self.row_at) < self.size:
             self.row_at = zeroed("i", 2 * self.size)
-        for i in range(self.end_preempted, self.end_under_way):
-            self.row_at[i] = NOT_LOOKED_AT
+            self.after_at = zeroed("q", 2 * self.size)
+            self.is_done = zeroed("i", 2 * self.size)
         if self.is_plain:
             self.go_on_within_blocks()
+        else:
+            for i in range(self.end_preempted, self.end_under_way):
+                self.is_done[i] = 0
         for i in range(self.end_preempted, self.end_under_way):
-            if self.row_at[i] != DONE and not self.may_continue(i):
+            if not self.is_done[i] and not self.may_continue(i):
                 self.undo()
                 return False
         if not self.are_others_legal():
@@ -85,28 +93,33 @@ class Steps(Registry):
         tables = core.tables
         holders = core.holders
         size = core.shape.block_size[0]
+        per = core.shape.hashes_per_block[0]
         longest = core.max_len
         for i in range(self.end_preempted, self.end_under_way):
             request: FastRequest = self.requests[self.handles[i]]  # type: ignore[assignment]  # registered
+            self.is_done[i] = 0
             row = request.row
             if row < 0 or row >= len(holders) or holders[row] is not request:
                 continue
             if request.computed < 0 or request.preemptions < 0:
                 continue
             after = request.computed + self.counts[i]
-            if (
+            if self.caches and after >= tables.cached[row] * size:
+                core.pool.read_ahead(tables, row, request, per)
+            elif (
                 request.status is self.running
                 and after <= longest
                 and after + self.lookahead <= tables.length[row] * size
-                and (not self.caches or after < tables.cached[row] * size)
             ):
                 request.computed = after
-                self.row_at[i] = DONE
+                self.row_at[i] = row
+                self.after_at[i] = after
+                self.is_done[i] = 1
 
     def undo(self) -> None:
         """Take back what was done in advance."""
         for i in range(self.end_preempted, self.end_under_way):
-            if self.row_at[i] == DONE:
+            if self.is_done[i]:
                 request = self.request_at(i)
                 request.computed -= self.counts[i]
 
@@ -199,7 +212,7 @@ class Steps(Registry):
         first = self.end_preempted
         for i in range(first, self.end_under_way):
             num_tokens = self.counts[i]
-            if self.row_at[i] == DONE or self.go_on(i, num_tokens):
+            if self.is_done[i] or self.go_on(i, num_tokens):
                 scheduled[i - first] = num_tokens
                 self.granted = min(self.granted + num_tokens, MANY)
 
@@ -209,6 +222,7 @@ class Steps(Registry):
         request = self.request_at(i)
         row = self.row_at[i]
         local = request.computed
+        self.after_at[i] = local + num_tokens
         if self.is_plain and core.tables.cached[row] > 0:
             return self.go_on_plain(request, row, local + num_tokens)
         core.lookup.clear()
@@ -218,6 +232,7 @@ class Steps(Registry):
         )  # fmt: skip
         if row < 0:
             return False
+        self.row_at[i] = row
         self.cache_until(row, request, local + num_tokens)
         return True
 
@@ -256,6 +271,8 @@ class Steps(Registry):
             hit = self.hit_of(request)
             num_tokens = min(min(self.counts[i], budget), request.num_tokens - hit)
             if self.start(request, hit, num_tokens, is_beside_others):
+                self.row_at[i] = self.core.row_of(request)
+                self.after_at[i] = request.computed
                 self.nothing_reported(self.handles[i])
                 hits[i - first] = hit
                 scheduled[i - self.end_preempted] = num_tokens
@@ -305,59 +322,50 @@ class Steps(Registry):
             num_tokens = scheduled[i - self.end_preempted]
             if num_tokens == 0:
                 continue
-            request = self.request_at(i)
-            start = tables.start[self.core.row_of(request) * self.num_groups + g]
-            position = request.computed - num_tokens
-            while position < request.computed:
+            start = tables.start[self.row_at[i] * self.num_groups + g]
+            position = self.after_at[i] - num_tokens
+            while position < self.after_at[i]:
                 index = position // size
                 first = tables.arena[start + index] * size
                 offset = position - index * size
-                end = min(size, offset + request.computed - position)
+                end = min(size, offset + self.after_at[i] - position)
                 for k in range(offset, end):
                     slots[to] = first + k
                     to += 1
                 position += end - offset
 
-    def write_rows(self, rows: memoryview[int], scheduled: Numbers) -> int:
+    def write_rows(self, scheduled: Numbers) -> int:
         """The new entries of what was granted something, as many rows as fit; how many."""
         at = 0
         for i in range(self.end_preempted, self.size):
-            if scheduled[i - self.end_preempted]:
-                at = self.report(self.handles[i], rows, at)
+            if scheduled[i - self.end_preempted] and self.rows_to_tell(
+                self.handles[i], self.row_at[i]
+            ):
+                at = self.report(self.handles[i], self.row_at[i], at)
         return at
 
-    def report(self, handle: int, rows: memoryview[int], at: int) -> int:
+    def report(self, handle: int, row: int, at: int) -> int:
         """One request's entries that nobody was told of, behind `at` rows (KV-BATCH-10)."""
-        request: FastRequest = self.requests[handle]  # type: ignore[assignment]  # registered
-        row = self.core.row_of(request)
-        if row < 0:
-            return at
         tables = self.core.tables
-        room = len(rows)
-        for g in range(self.num_groups):
+        room = len(self.rows)
+        for g in range(self.num_groups if row >= 0 else 0):
             told = self.reported[handle * self.num_groups + g]
             length = tables.length[row * self.num_groups + g]
             start = tables.start[row * self.num_groups + g]
             while told < length and at < room:
-                self.write_row(rows, at, handle, g, told, tables.arena[start + told])
+                self.rows[at, 0] = handle
+                self.rows[at, 1] = g
+                self.rows[at, 2] = told
+                self.rows[at, 3] = tables.arena[start + told]
                 told += 1
                 at += 1
             self.reported[handle * self.num_groups + g] = told
         return at
-
-    def write_row(
-        self, rows: memoryview[int], at: int, handle: int, g: int, index: int, block: int
-    ) -> None:
-        """One row of block deltas."""
-        rows[at, 0] = handle
-        rows[at, 1] = g
-        rows[at, 2] = index
-        rows[at, 3] = block
 
     def rows_left(self, scheduled: Numbers) -> int:
         """Rows of this step that did not fit."""
         left = 0
         for i in range(self.end_preempted, self.size):
             if scheduled[i - self.end_preempted]:
-                left += self.rows_to_tell(self.handles[i], self.core.row_of(self.request_at(i)))
+                left += self.rows_to_tell(self.handles[i], self.row_at[i])
         return left
