@@ -5,10 +5,18 @@ from kvfast._compiled.request cimport FastRequest
 from kvfast._compiled.tables cimport Tables
 
 
-cdef int ENTRY_BITS
-cdef long long ENTRY_MASK
-cdef long long MIX_MASK
 cdef long long RUN_BLOCKS
+cdef int SIDE_BITS
+cdef long long SIDE_MASK
+cdef long long ENTRY_MASK
+cdef int STEPS_SHIFT
+cdef long long STEPS_MASK
+cdef int TAG_SHIFT
+cdef int TAG_OF_WORD_SHIFT
+cdef long long STEP
+cdef long long STEP_INVERSE
+cdef long long MIX_MASK
+cdef long long HOME_MASK
 cdef long long GROUP_FACTOR
 
 
@@ -18,6 +26,7 @@ cdef class KeyMap:
     cdef readonly int num_blocks
     cdef readonly int num_entries
     cdef readonly int num_keys
+    cdef readonly bint has_strays
     cdef long long ahead
     cdef long long slot_mask
     cdef int[::1] facts
@@ -31,10 +40,15 @@ cdef class KeyMap:
     cpdef clear(self)
     cpdef grow(self, long long num_entries)
     cdef long long mix(self, unsigned long long word, long long group) noexcept nogil
-    @cython.locals(mixed="long long", i="long long", slot="long long")
-    cdef long long place_of(self, FastRequest request, long long number, int group) noexcept nogil
+    @cython.locals(place="long long", mixed="long long")
+    cdef long long home_of(self, FastRequest request, long long number, int group) noexcept nogil
+    cdef long long stray_home(self, unsigned long long word, int group) noexcept nogil
+    cdef long long steps_between(self, long long start, long long end) noexcept nogil
+    @cython.locals(tag="long long", i="long long", slot="long long")
+    cdef long long place_from(self, long long home, FastRequest request, long long number, int group) noexcept nogil
+    @cython.locals(home="long long", entry="long long")
     cdef long long find(self, FastRequest request, long long number, int group) noexcept nogil
-    @cython.locals(per="long long", end="long long", i="long long", word="unsigned long long", number="long long", entry="long long")
+    @cython.locals(per="long long", end="long long", i="long long", home="long long", number="long long", entry="long long")
     cdef long long find_run(self, FastRequest request, long long hashes_per_block, int group, long long first, long long limit, int[::1] out, long long base) noexcept nogil
     @cython.locals(at="long long", mine="long long", k="long long", different="unsigned long long")
     cdef bint carries(self, long long entry, FastRequest request, long long number, int group) noexcept nogil
@@ -45,22 +59,24 @@ cdef class KeyMap:
     @cython.locals(entry="long long")
     cpdef list ring_of(self, long long head)
     cdef long long next_of(self, long long entry) noexcept nogil
-    @cython.locals(word="unsigned long long")
     cdef void read_ahead(self, FastRequest request, long long number) noexcept nogil
+    @cython.locals(facts="long long", word="unsigned long long")
     cpdef add_hash(self, long long entry, bytes block_hash, int group, long long head)
-    @cython.locals(place="long long", at="long long", mine="long long", k="long long", facts="long long", mixed="long long")
+    @cython.locals(home="long long", place="long long", head="long long", at="long long", mine="long long", k="long long", facts="long long")
     cdef void add(self, long long entry, FastRequest request, long long number, int group) noexcept nogil
-    @cython.locals(per="long long", until="long long", i="long long", word="unsigned long long", block="long long")
+    @cython.locals(per="long long", until="long long", i="long long", home="long long", block="long long")
     cdef long long add_run(self, Tables tables, long long start, long long first, long long end, FastRequest request, long long hashes_per_block, int group) noexcept nogil
+    @cython.locals(facts="long long")
+    cdef void make_ring(self, long long entry) noexcept nogil
     @cython.locals(mine="long long", first="long long", last="long long")
     cdef void join(self, long long entry, long long head) noexcept nogil
-    @cython.locals(word="unsigned long long", mixed="long long")
-    cdef long long slot_of(self, long long entry) noexcept nogil
-    @cython.locals(i="long long")
-    cdef void fill_slot(self, long long slot) noexcept nogil
-    @cython.locals(mine="long long", after="long long", before="long long", own_slot="long long", i="long long")
+    @cython.locals(steps="long long", tag="long long")
+    cdef void put_slot(self, long long entry, long long place, long long home) noexcept nogil
+    @cython.locals(home="long long", i="long long")
+    cdef void fill_slot(self, long long entry) noexcept nogil
+    @cython.locals(mine="long long", after="long long", before="long long", i="long long")
     cdef bint remove(self, long long entry) noexcept nogil
     @cython.locals(until="long long", i="long long", home="long long", block="long long")
     cdef void remove_run(self, Tables tables, long long start, long long end) noexcept nogil
-    @cython.locals(i="long long", hole="long long", moved="long long", home="long long")
-    cdef void empty_slot(self, long long slot) noexcept nogil
+    @cython.locals(i="long long", moved="long long", back="long long", steps="long long", entry="long long", home="long long")
+    cdef void empty_slot(self, long long hole) noexcept nogil

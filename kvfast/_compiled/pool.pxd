@@ -7,6 +7,9 @@ from kvfast._compiled.request cimport FastRequest
 from kvfast._compiled.tables cimport Tables
 
 
+cdef long long FAR
+
+
 @cython.final
 cdef class BlockPool:
     cdef readonly int num_blocks
@@ -18,6 +21,7 @@ cdef class BlockPool:
     cdef bint removed_per_copy
     cdef int[::1] facts
     cdef bint has_partial
+    cdef int[::1] next_entry
     cdef long long num_more
     cdef long long free_more
     cdef int ahead
@@ -36,7 +40,7 @@ cdef class BlockPool:
     cpdef set_refs(self, long long block, int refs)
     @cython.locals(block="long long")
     cpdef int take(self) except -1
-    @cython.locals(start="long long", has_keys=bint, block="long long", i="long long", base="long long", place="long long")
+    @cython.locals(start="long long", has_keys=bint, block="long long", step="long long", guess="long long", i="long long", base="long long", place="long long")
     cdef int allocate(self, Tables tables, long long at, long long count) except -1
     @cython.locals(place="long long")
     cdef int evict(self, Tables tables, long long start, long long end) except -1

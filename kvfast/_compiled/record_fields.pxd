@@ -10,4 +10,4 @@ cdef enum:
     REFS = 13
     OWNER = 13
     COVERED = 14
-    MORE = 15
+    HOME = 15

@@ -9,8 +9,12 @@ from __future__ import annotations
 import mmap
 from array import array
 
-LARGE_BYTES = 1 << 16
-"""From this size on a map is cheaper than writing zeros, and may use huge pages."""
+LARGE_BYTES = 1 << 18
+"""From this size on a map is cheaper than writing zeros."""
+
+HUGE_PAGE_BYTES = 1 << 21
+"""Maps are multiples of it: then the system can use huge pages, whose addresses the processor
+remembers. With small ones nearly every block of a large pool misses the table of addresses, too."""
 
 
 def zeroed(code: str, length: int) -> memoryview[int]:
@@ -18,6 +22,7 @@ def zeroed(code: str, length: int) -> memoryview[int]:
     size_bytes = max(length, 1) * array(code).itemsize
     if size_bytes < LARGE_BYTES:
         return memoryview(bytearray(size_bytes)).cast(code)[:length]  # type: ignore[call-overload, no-any-return]  # any code
+    size_bytes += -size_bytes % HUGE_PAGE_BYTES
     if hasattr(mmap, "MAP_PRIVATE"):
         region = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     else:

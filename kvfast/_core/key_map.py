@@ -5,12 +5,18 @@ is also reachable at finer boundaries (KV-PART-2) owns further entries, from num
 known of an entry stands in its record (see `record`): the key, and a ring of the entries with the
 same key, in the order in which they were added.
 
-`slots` is open addressing with linear probing. A slot holds 32 bits of the key's mixed hash and the
-entry that was added first, 0 where it is empty. At least half of them are empty. Deleting moves
-later entries of a run back, so no slot is ever marked as deleted.
+`slots` is open addressing. A slot holds the entry that was added first under a key, some bits of
+the key's hash, and how many steps it is from its home; 0 where it is empty. At least half of them
+are empty. Deleting moves later slots back, so none is ever marked as deleted.
 
-A read of memory takes as long as some hundred instructions, but reads do not wait for each other:
-the methods that work on a run of blocks read what they will need of the slots ahead.
+A read of memory that is in no cache takes as long as some hundred instructions. So the homes of
+eight blocks that follow each other in a request lie side by side, in one cache line: they follow
+from the hash of the first of the eight, and from that place on. Hashes are chained, so whoever has
+the hash of a block has that of the block before it as well. A key that comes alone, in a snapshot,
+has its home by its own hash: it is a *stray*, looked for only where there may be some.
+
+Reads do not wait for each other: the methods that work on a run of blocks read what they will need
+of the slots ahead.
 """
 
 from __future__ import annotations
@@ -20,10 +26,28 @@ from .arrays import grown, zeroed
 from .request import FastRequest
 from .tables import Tables
 
-ENTRY_BITS = 31
-ENTRY_MASK = (1 << 31) - 1
-MIX_MASK = (1 << 32) - 1
 RUN_BLOCKS = 32
+"""Blocks for which memory is read ahead."""
+
+SIDE_BITS = 3
+SIDE_MASK = 7
+"""Eight slots of eight bytes stand side by side in a cache line."""
+
+ENTRY_MASK = (1 << 31) - 1
+STEPS_SHIFT = 31
+STEPS_MASK = 255
+"""A slot holds up to so many steps; more are found out from the home."""
+TAG_SHIFT = 39
+TAG_OF_WORD_SHIFT = 40
+"""The bits of a hash that stand in its slot: those that have no part in the home."""
+
+STEP = 9
+"""From a full slot on to the next line, one place on: odd, so that it leads to every slot."""
+STEP_INVERSE = 954437177
+"""STEP times this is 1 in arithmetic of 32 bits: distances become steps."""
+
+MIX_MASK = (1 << 32) - 1
+HOME_MASK = (1 << 31) - 1
 GROUP_FACTOR = 0x9E3779B1
 """Odd, so that groups with one hash land in different places."""
 
@@ -36,6 +60,7 @@ class KeyMap:
         self.num_blocks = num_blocks
         self.num_entries = num_blocks
         self.num_keys = 0
+        self.has_strays = False
         self.ahead = 0
         self.lay_out(zeroed("i", record.INTS * num_blocks))
         self.set_num_slots(num_blocks)
@@ -56,6 +81,7 @@ class KeyMap:
     def clear(self) -> None:
         """Forget every key."""
         self.num_keys = 0
+        self.has_strays = False
         self.slots = zeroed("q", self.slot_mask + 1)
         for entry in range(self.num_entries):
             # Written only where needed: a record that nobody used takes no memory yet.
@@ -71,31 +97,49 @@ class KeyMap:
             self.set_num_slots(num_entries)
             for slot in memoryview(old).tolist():
                 if slot:
-                    self.fill_slot(slot)
+                    self.fill_slot(slot & ENTRY_MASK)
 
     # Looking up.
 
     def mix(self, word: int, group: int) -> int:
-        """32 bits of a key whose hash begins with `word`: its home slot, and a first comparison."""
+        """32 bits of a hash that begins with `word`, in a group."""
         return ((word >> 8) ^ (group * GROUP_FACTOR)) & MIX_MASK
 
-    def place_of(self, request: FastRequest, number: int, group: int) -> int:
-        """The place of the key of hash `number` of the request: its slot, or an empty one."""
-        mixed = self.mix(request.digest_words[number * self.width], group)
-        i = mixed & self.slot_mask
+    def home_of(self, request: FastRequest, number: int, group: int) -> int:
+        """Where the slot of hash `number` of the request belongs."""
+        place = number & SIDE_MASK
+        mixed = self.mix(request.digest_words[(number - place) * self.width], group)
+        # Turned by some bits, or the first places of all lines would be the fullest.
+        return ((mixed << SIDE_BITS) | ((place + (mixed >> 29)) & SIDE_MASK)) & HOME_MASK
+
+    def stray_home(self, word: int, group: int) -> int:
+        """The same for a key that comes without those before it."""
+        return self.mix(word >> 24, group) & HOME_MASK
+
+    def steps_between(self, start: int, end: int) -> int:
+        """How many steps lead from one place to the other."""
+        return ((end - start) * STEP_INVERSE) & self.slot_mask
+
+    def place_from(self, home: int, request: FastRequest, number: int, group: int) -> int:
+        """The place of the slot of a key whose home this is; if it has none, of an empty one."""
+        tag = request.digest_words[number * self.width] >> TAG_OF_WORD_SHIFT
+        i = home & self.slot_mask
         while True:
             slot = self.slots[i]
             if slot == 0:
                 return i
-            if slot >> ENTRY_BITS == mixed and self.carries(
-                slot & ENTRY_MASK, request, number, group
-            ):
+            if slot >> TAG_SHIFT == tag and self.carries(slot & ENTRY_MASK, request, number, group):
                 return i
-            i = (i + 1) & self.slot_mask
+            i = (i + STEP) & self.slot_mask
 
     def find(self, request: FastRequest, number: int, group: int) -> int:
         """The entry added first under hash `number` of the request in a group; 0 if none."""
-        return self.slots[self.place_of(request, number, group)] & ENTRY_MASK
+        home = self.home_of(request, number, group)
+        entry = self.slots[self.place_from(home, request, number, group)] & ENTRY_MASK
+        if entry == 0 and self.has_strays:
+            home = self.stray_home(request.digest_words[number * self.width], group)
+            entry = self.slots[self.place_from(home, request, number, group)] & ENTRY_MASK
+        return entry
 
     def find_run(
         self,
@@ -121,8 +165,8 @@ class KeyMap:
         while first < limit:
             end = min(first + RUN_BLOCKS, limit)
             for i in range(first, end):
-                word = request.digest_words[((i + 1) * per - 1) * self.width]
-                out[base + i] = self.slots[self.mix(word, group) & self.slot_mask] & ENTRY_MASK
+                home = self.home_of(request, (i + 1) * per - 1, group)
+                out[base + i] = self.slots[home & self.slot_mask] & ENTRY_MASK
             for i in range(first, end):
                 number = (i + 1) * per - 1
                 entry = out[base + i]
@@ -175,8 +219,7 @@ class KeyMap:
     def read_ahead(self, request: FastRequest, number: int) -> None:
         """Read the slot of hash `number`, if there is one, in the only group."""
         if number < request.num_hashes:
-            word = request.digest_words[number * self.width]
-            self.ahead ^= self.slots[self.mix(word, 0) & self.slot_mask]
+            self.ahead ^= self.slots[self.home_of(request, number, 0) & self.slot_mask]
 
     # Adding.
 
@@ -184,31 +227,36 @@ class KeyMap:
         """`add` with a hash given as bytes, to the ring of `head` (0: the first with this key)."""
         for k, word in enumerate(memoryview(block_hash).cast("Q")):
             self.words[record.WORDS * entry + k] = word
-        self.facts[record.INTS * entry + record.GROUP] = group
+        facts = record.INTS * entry
+        self.facts[facts + record.GROUP] = group
         if head:
             self.join(entry, head)
-            return
-        self.join(entry, entry)
-        self.num_keys += 1
-        self.fill_slot(self.slot_of(entry))
+        else:
+            self.has_strays = True
+            word = self.words[record.WORDS * entry]
+            self.facts[facts + record.HOME] = self.stray_home(word, group)
+            self.make_ring(entry)
+            self.fill_slot(entry)
 
     def add(self, entry: int, request: FastRequest, number: int, group: int) -> None:
         """Add an entry behind all with the same key; it must not be in the map."""
-        place = self.place_of(request, number, group)
+        home = self.home_of(request, number, group)
+        place = self.place_from(home, request, number, group)
+        head = self.slots[place] & ENTRY_MASK
+        if head == 0 and self.has_strays:
+            head = self.find(request, number, group)
         at = number * self.width
         mine = record.WORDS * entry
         for k in range(self.width):
             self.words[mine + k] = request.digest_words[at + k]
         facts = record.INTS * entry
         self.facts[facts + record.GROUP] = group
-        if self.slots[place]:
-            self.join(entry, self.slots[place] & ENTRY_MASK)
+        if head:
+            self.join(entry, head)
         else:
-            self.facts[facts + record.DUP_NEXT] = entry
-            self.facts[facts + record.DUP_PREV] = entry
-            self.num_keys += 1
-            mixed = self.mix(self.words[mine], group)
-            self.slots[place] = (mixed << ENTRY_BITS) | entry
+            self.facts[facts + record.HOME] = home
+            self.make_ring(entry)
+            self.put_slot(entry, place, home)
 
     def add_run(
         self,
@@ -228,8 +276,8 @@ class KeyMap:
         while first < end:
             until = min(first + RUN_BLOCKS, end)
             for i in range(first, until):
-                word = request.digest_words[((i + 1) * per - 1) * self.width]
-                self.ahead ^= self.slots[self.mix(word, group) & self.slot_mask]
+                home = self.home_of(request, (i + 1) * per - 1, group)
+                self.ahead ^= self.slots[home & self.slot_mask]
             for i in range(first, until):
                 block = tables.arena[start + i]
                 if block:
@@ -240,30 +288,37 @@ class KeyMap:
             first = until
         return end
 
+    def make_ring(self, entry: int) -> None:
+        """A ring of one: the first entry of its key."""
+        facts = record.INTS * entry
+        self.facts[facts + record.DUP_NEXT] = entry
+        self.facts[facts + record.DUP_PREV] = entry
+        self.num_keys += 1
+
     def join(self, entry: int, head: int) -> None:
-        """Put an entry at the end of the ring of `head`; its own head: a ring of one."""
+        """Put an entry at the end of the ring of `head`."""
         mine = record.INTS * entry
         first = record.INTS * head
-        last = head
-        if entry != head:
-            last = self.facts[first + record.DUP_PREV]
+        last = self.facts[first + record.DUP_PREV]
         self.facts[record.INTS * last + record.DUP_NEXT] = entry
         self.facts[mine + record.DUP_PREV] = last
         self.facts[mine + record.DUP_NEXT] = head
         self.facts[first + record.DUP_PREV] = entry
+        self.facts[mine + record.HOME] = self.facts[first + record.HOME]
 
-    def slot_of(self, entry: int) -> int:
-        """The slot of an entry that is the first of its ring."""
-        word = self.words[record.WORDS * entry]
-        mixed = self.mix(word, self.facts[record.INTS * entry + record.GROUP])
-        return (mixed << ENTRY_BITS) | entry
+    def put_slot(self, entry: int, place: int, home: int) -> None:
+        """Write the slot of the first entry of a key to an empty place."""
+        steps = min(self.steps_between(home, place), STEPS_MASK)
+        tag = self.words[record.WORDS * entry] >> TAG_OF_WORD_SHIFT
+        self.slots[place] = (tag << TAG_SHIFT) | (steps << STEPS_SHIFT) | entry
 
-    def fill_slot(self, slot: int) -> None:
-        """Write a slot at the first empty place from its home on."""
-        i = (slot >> ENTRY_BITS) & self.slot_mask
+    def fill_slot(self, entry: int) -> None:
+        """`put_slot` at the first empty place from its home on."""
+        home = self.facts[record.INTS * entry + record.HOME]
+        i = home & self.slot_mask
         while self.slots[i] != 0:
-            i = (i + 1) & self.slot_mask
-        self.slots[i] = slot
+            i = (i + STEP) & self.slot_mask
+        self.put_slot(entry, i, home)
 
     # Removing.
 
@@ -272,22 +327,20 @@ class KeyMap:
         mine = record.INTS * entry
         after = self.facts[mine + record.DUP_NEXT]
         before = self.facts[mine + record.DUP_PREV]
-        own_slot = self.slot_of(entry)
         self.facts[mine + record.DUP_NEXT] = 0
         self.facts[mine + record.DUP_PREV] = 0
+        # Only the first of a ring has a slot; the steps from a home end at an empty one.
+        i = self.facts[mine + record.HOME] & self.slot_mask
+        while self.slots[i] != 0 and self.slots[i] & ENTRY_MASK != entry:
+            i = (i + STEP) & self.slot_mask
         if after == entry:
-            self.empty_slot(own_slot)
+            self.empty_slot(i)
             self.num_keys -= 1
             return True
         self.facts[record.INTS * before + record.DUP_NEXT] = after
         self.facts[record.INTS * after + record.DUP_PREV] = before
-        # Only the first of a ring has a slot; the run of its home slot ends at an empty one.
-        i = (own_slot >> ENTRY_BITS) & self.slot_mask
-        while self.slots[i] != 0:
-            if self.slots[i] == own_slot:
-                self.slots[i] = own_slot - entry + after
-                break
-            i = (i + 1) & self.slot_mask
+        if self.slots[i] != 0:
+            self.slots[i] += after - entry
         return False
 
     def remove_run(self, tables: Tables, start: int, end: int) -> None:
@@ -295,28 +348,36 @@ class KeyMap:
         while start < end:
             until = min(start + RUN_BLOCKS, end)
             for i in range(start, until):
-                home = self.slot_of(tables.arena[i]) >> ENTRY_BITS
+                home = self.facts[record.INTS * tables.arena[i] + record.HOME]
                 self.ahead ^= self.slots[home & self.slot_mask]
+                self.ahead ^= self.slots[(home + STEP) & self.slot_mask]
             for i in range(start, until):
                 block = tables.arena[i]
                 if self.is_added(block):
                     self.remove(block)
             start = until
 
-    def empty_slot(self, slot: int) -> None:
-        """Empty the place of this slot; later ones of the run move back to where they are found."""
-        i = (slot >> ENTRY_BITS) & self.slot_mask
-        while self.slots[i] != slot:
-            i = (i + 1) & self.slot_mask
-        hole = i
+    def empty_slot(self, hole: int) -> None:
+        """Empty a place; slots that were put behind it for want of it move back."""
+        i = hole
         while True:
-            i = (i + 1) & self.slot_mask
+            i = (i + STEP) & self.slot_mask
             moved = self.slots[i]
             if moved == 0:
                 break
-            home = (moved >> ENTRY_BITS) & self.slot_mask
+            back = self.steps_between(hole, i)
+            steps = (moved >> STEPS_SHIFT) & STEPS_MASK
+            entry = moved & ENTRY_MASK
+            home = -1
+            if steps == STEPS_MASK:  # or more
+                home = self.facts[record.INTS * entry + record.HOME]
+                steps = self.steps_between(home, i)
             # It may move back unless its home lies behind the hole, between hole and place.
-            if ((i - home) & self.slot_mask) >= ((i - hole) & self.slot_mask):
-                self.slots[hole] = moved
-                hole = i
+            if steps < back:
+                continue
+            if home < 0:
+                self.slots[hole] = moved - (back << STEPS_SHIFT)
+            else:
+                self.put_slot(entry, hole, home)
+            hole = i
         self.slots[hole] = 0

@@ -11,17 +11,21 @@ from collections.abc import Sequence
 from kvfast.residency import ResidencyLog
 
 from . import record
+from .arrays import grown, zeroed
 from .event_log import EventLog
 from .key_map import KeyMap
 from .request import FastRequest
 from .tables import Tables
 
+FAR = 16
+"""Blocks that the queue is guessed ahead."""
+
 
 class BlockPool:
     """The blocks 1 … num_blocks - 1, at first free, in this order. The methods trust their caller.
 
-    `num_more` additional entries were ever made (KV-PART-2); those given back are chained from
-    `free_more` on.
+    Additional entries (KV-PART-2) of a block are chained by `next_entry`, from the block on; those
+    given back from `free_more` on. `num_more` were ever made.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class BlockPool:
         self.unhashed_to_front = unhashed_to_front
         self.removed_per_copy = removed_per_copy
         self.has_partial = False
+        self.next_entry = zeroed("i", 0)
         self.num_more = 0
         self.free_more = 0
         self.ahead = 0
@@ -127,7 +132,13 @@ class BlockPool:
             self.facts[base + record.REFS] = 1
             if self.facts[base + record.DUP_NEXT]:
                 has_keys = True
-            block = block + 1 + self.facts[base + record.NEXT]
+            # What comes far behind is known only by going there, one read of memory after another.
+            # But blocks that were released together mostly lie side by side: a guess, read ahead.
+            step = 1 + self.facts[base + record.NEXT]
+            guess = block + FAR * step
+            if 0 < guess < self.num_blocks:
+                self.ahead ^= self.facts[record.INTS * guess]
+            block += step
         self.link(0, block)
         self.num_free -= count
         tables.length[at] += count
@@ -298,8 +309,10 @@ class BlockPool:
     def drop_keys(self, block: int) -> None:
         """Take all keys of the block out of the cache, an event for each (KV-EVT-4)."""
         self.drop(block)
-        entry = self.more(block)
-        self.set_more(block, 0)
+        entry = 0
+        if self.has_partial:
+            entry = self.more(block)
+            self.set_more(block, 0)
         while entry:
             self.drop(entry)
             after = self.more(entry)
@@ -330,15 +343,17 @@ class BlockPool:
 
     def more(self, entry: int) -> int:
         """The first additional entry of a block, or the one after such an entry; 0: none."""
-        return self.facts[record.INTS * entry + record.MORE]
+        return self.next_entry[entry] if self.has_partial else 0
 
     def set_more(self, entry: int, after: int) -> None:
         """Let `after` come next."""
-        self.facts[record.INTS * entry + record.MORE] = after
+        self.next_entry[entry] = after
 
     def take_more(self, block: int) -> int:
         """A new additional entry at the end of those of the block."""
-        self.has_partial = True
+        if not self.has_partial:
+            self.has_partial = True
+            self.next_entry = zeroed("i", self.keys.num_entries)
         entry = self.free_more
         if entry:
             self.free_more = self.more(entry)
@@ -347,6 +362,7 @@ class BlockPool:
             if entry == self.keys.num_entries:
                 self.keys.grow(entry + max(64, self.num_more))
                 self.facts = self.keys.facts
+                self.next_entry = grown("i", self.next_entry, self.keys.num_entries)
             self.num_more += 1
         self.facts[record.INTS * entry + record.OWNER] = block
         self.set_more(entry, 0)

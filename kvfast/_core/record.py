@@ -31,5 +31,5 @@ OWNER = 13
 """Of an additional entry: its block."""
 COVERED = 14
 """Hashes, from the start of the request, that the primary key covers."""
-MORE = 15
-"""The first additional entry of a block; of such an entry the next one; 0: no other."""
+HOME = 15
+"""Where the slot of its key belongs; the same for all entries with the key."""
