@@ -64,7 +64,7 @@ def test_blocks_in_use_add_no_python_objects(fast: Implementation) -> None:
     many, many_bytes = growth(fast, 10)
     blocks = 9 * PROMPT_TOKENS // BLOCK_TOKENS
     assert many - few < 10 * 9  # what a request may leave
-    # Flat arrays of 4 and 8 bytes a block may have doubled; a small object and its pointer are more.
+    # Flat arrays of 4 and 8 bytes a block may have doubled; an object and its pointer take more.
     assert many_bytes - few_bytes < 24 * blocks
 
 
