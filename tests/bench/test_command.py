@@ -146,7 +146,7 @@ def test_json_goes_to_a_file_or_alone_to_stdout(
     assert main(["bench", "--impl", "kvref", "--json", str(path)]) == 0
     again = json.loads(path.read_text("utf-8"))
     assert again.keys() == document.keys()
-    looked_up = ("hash", "look up", "hash + look up", "allocate + cache", "admit")
+    looked_up = ("hash", "look up", "hash + look up", "look up again", "allocate + cache", "admit")
     assert [each["phase"] for each in again["measurements"]] == [
         *(*looked_up, "free"),
         *(*looked_up, "prefill chunk", "free"),

@@ -11,12 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvspec.batched import BatchedManager, StepOutput
+from kvspec.batched import BatchedManager, StepOutput, StepResult
 from kvspec.bench.calls import Calls
 from kvspec.bench.work import Part
-
-NO_ROW = -1
-"""In the place of a handle, where nothing was written."""
 
 INCLUDES = (
     "batched calls over arrays of handles; `hash` registers the request, `free` unregisters it,"
@@ -25,27 +22,18 @@ INCLUDES = (
 
 
 class Rows:
-    """A buffer of block deltas for a step; cleared, given and read outside the timed part."""
+    """A buffer of block deltas for a step; read outside the timed part."""
 
     def __init__(self, num_rows: int) -> None:
-        self._blank = array("i", [NO_ROW]) * (4 * num_rows)
-        self._numbers = array("i", self._blank)
+        self._numbers = array("i", bytes(16 * num_rows))
         view = memoryview(self._numbers).cast("B").cast("i", (num_rows, 4))
         self.output = StepOutput(block_deltas=view)
 
-    def clear(self) -> None:
-        """Nothing is written."""
-        self._numbers[:] = self._blank
-
-    def read(self, num_rows: int | None = None) -> dict[int, list[int]]:
-        """The blocks that each handle got, in order; of all rows that were written since `clear`,
-        if their number is not known.
-        """
+    def read(self, num_rows: int) -> dict[int, list[int]]:
+        """The blocks that each handle got, in order, from the first rows of the buffer."""
         found: dict[int, list[int]] = {}
         numbers = self._numbers
-        for at in range(0, len(numbers) if num_rows is None else 4 * num_rows, 4):
-            if numbers[at] == NO_ROW:
-                break
+        for at in range(0, 4 * num_rows, 4):
             found.setdefault(numbers[at], []).append(numbers[at + 3])
         return found
 
@@ -92,12 +80,10 @@ class BatchedWork:
     def admit(self, group: Any, counts: Sequence[int]) -> Part:
         """See `Work`."""
         admit, output, given = self.batched.admit, self.rows.output, array("q", counts)
-        self.rows.clear()
 
         def read(result: Any) -> list[tuple[int, list[int]] | None]:
-            ids = self.rows.read()
-            granted = zip(group, result.num_scheduled_tokens, result.hit_tokens, strict=True)
-            return [(hit, ids.get(handle, [])) if new else None for handle, new, hit in granted]
+            came = zip(self.came(group, result), result.hit_tokens, strict=True)
+            return [None if ids is None else (hit, ids) for ids, hit in came]
 
         return Part(lambda: admit(group, given, output=output), read)
 
@@ -105,20 +91,15 @@ class BatchedWork:
         """See `Work`."""
         decode, output = self.batched.decode, self.rows.output
         given = counts if isinstance(counts, int) else array("q", counts)
-        self.rows.clear()
         return Part(
-            lambda: decode(group, given, output=output),
-            lambda result: self.came(group, result.num_scheduled_tokens),
+            lambda: decode(group, given, output=output), lambda result: self.came(group, result)
         )
 
-    def came(
-        self, group: Any, granted: Sequence[int], *, num_rows: int | None = None
-    ) -> list[list[int] | None]:
-        """The ids that came for each; None where nothing was granted."""
-        ids = self.rows.read(num_rows)
-        return [
-            ids.get(handle, []) if new else None for handle, new in zip(group, granted, strict=True)
-        ]
+    def came(self, group: Any, result: StepResult) -> list[list[int] | None]:
+        """The ids that a step brought each of its scheduled; None where nothing was granted."""
+        ids = self.rows.read(result.num_deltas)
+        granted = zip(group, result.num_scheduled_tokens, strict=True)
+        return [ids.get(handle, []) if new else None for handle, new in granted]
 
     def append(self, group: Any, tokens: Sequence[int], *, reads_hashes: bool) -> Part:
         """See `Work`."""

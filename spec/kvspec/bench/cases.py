@@ -55,7 +55,11 @@ class PromptCase:
 
 @dataclass(frozen=True)
 class DecodeCase:
-    """Running requests that get one token each per step, until each has filled one more block."""
+    """Running requests that get one token each per step, until each has filled one more block.
+
+    Their prompts are of `prompt_tokens` and up to 15 more, so that as many complete a block, and
+    begin one, in each step.
+    """
 
     num_requests: int
     prompt_tokens: int
@@ -64,12 +68,16 @@ class DecodeCase:
     @property
     def max_new_blocks(self) -> int:
         """Blocks that one part of a round may bring: one each, or a prompt at first."""
-        return max(self.num_requests, -(-self.prompt_tokens // BLOCK_SIZE_TOKENS))
+        return max(self.num_requests, 1 + self.prompt_tokens // BLOCK_SIZE_TOKENS)
+
+    def length_tokens(self, index: int) -> int:
+        """Of the prompt of request `index`."""
+        return self.prompt_tokens + index % BLOCK_SIZE_TOKENS
 
     @property
     def label(self) -> str:
         """The case in words."""
-        return f"{self.num_requests} running, {self.prompt_tokens} tokens each at first"
+        return f"{self.num_requests} running, from {self.prompt_tokens} tokens each"
 
 
 @dataclass(frozen=True)

@@ -172,8 +172,7 @@ class _Run:
                 scenario, watch = playing[name]
                 gc.collect()
                 began = self.clock()
-                with scenario.work.calls.around():
-                    scenario.run_round(watch.start_round(name, answers, scenario.work.calls))
+                self._run_round(scenario, watch.start_round(name, answers, scenario.work.calls))
                 spent_s = (self.clock() - began) / 1e9
                 self.on_turn(case.label)
                 if number > 0:
@@ -186,6 +185,14 @@ class _Run:
         # Who came first in the first round may lack a phase.
         phases = [phase for scenario, _ in playing.values() for phase in scenario.phases]
         self.found += sorted(found.values(), key=lambda each: phases.index(each.phase))
+
+    def _run_round(self, scenario: Scenario, watch: Stopwatch) -> None:
+        try:
+            with scenario.work.calls.around():
+                scenario.run_round(watch)
+        finally:
+            # Even where the round ended early: what differed before is why, and is told.
+            watch.compare()
 
     def _prepared(self, contestant: Contestant, case: Case) -> Scenario | None:
         """None: filling the pool would take too long, or nothing of the case would be timed."""

@@ -34,6 +34,10 @@ REPLAY_PHASES = (MANAGER, *IN_ALL, REPLAY_HASH, REPLAY_APPEND)
 ANSWERS = "replay"
 """Under this name the answers of a step are compared, however they were asked for."""
 
+ARRIVE_TOGETHER = 64
+"""Requests are made in lots of so many, when the first of a lot arrives: making one fills the
+processor's caches with its prompt, and the next step would be timed with what that leaves."""
+
 MakeWork = Callable[[], Work]
 
 
@@ -52,16 +56,22 @@ class ReplayScenario:
 
     def run_round(self, timed: Timed) -> None:
         """The whole script."""
-        work, script = self.new_work(), self.case.script
-        player = _player(work, timed)
+        player, script = _player(self.new_work(), timed), self.case.script
+        made = 0
         for step in script.steps:
-            for number in step.arrived:
-                prompt = list(script.prompts[number])
-                given = work.calls.make_input(f"request-{number}", prompt)
-                player.arrive(number, given)
+            if step.arrived and step.arrived[-1] >= made:
+                made = self._arrive(player, made)
             player.step(step)
         player.end()
         timed.add_up(MANAGER, IN_ALL, 0)
+
+    def _arrive(self, player: Single | Batched, first: int) -> int:
+        """Make the next requests, so many that few steps follow upon it; how many there are."""
+        prompts = self.case.script.prompts[first : first + ARRIVE_TOGETHER]
+        make_input = player.work.calls.make_input
+        for number, prompt in enumerate(prompts, first):
+            player.arrive(number, make_input(f"request-{number}", list(prompt)))
+        return first + len(prompts)
 
 
 def _player(work: Work, timed: Timed) -> Single | Batched:
@@ -103,7 +113,7 @@ class Single:
                 answers += granted
                 computed += _progress(requests, group.counts, granted)
         _compute(computed)
-        self.timed.check(ANSWERS, answers)
+        self.timed.keep(ANSWERS, answers)
 
     def _grant(self, group: Group, requests: list[Any]) -> Sequence[Any]:
         if group.act is Act.ADMIT:
@@ -163,7 +173,7 @@ class Batched:
                 self.ended += handles
                 for number in group.requests:
                     del self.handles[number]
-        self.timed.check(ANSWERS, answers)
+        self.timed.keep(ANSWERS, answers)
 
     def _plan(self, groups: dict[Act, Group], *, starts_step: bool) -> Sequence[Any]:
         """One call; answers as single calls have them."""
@@ -191,8 +201,7 @@ class Batched:
 
         def read(result: Any) -> list[Any]:
             kept.clear()
-            granted = result.num_scheduled_tokens
-            came = self.work.came([*decoding, *new], granted, num_rows=result.num_deltas)
+            came = self.work.came([*decoding, *new], result)
             admitted = zip(came[len(decoding) :], result.hit_tokens, strict=True)
             return [
                 *came[: len(decoding)],

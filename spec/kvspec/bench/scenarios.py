@@ -1,10 +1,12 @@
 """What is done to a manager in each case, and which part of it is timed.
 
-Prompts, round by round: hash, look up, allocate (which caches, too), free; then other prompts,
-which are looked up and allocated in one; where nothing is cached, then others yet, which have their
-first block and get the rest. Decoding, step by step: append (which hashes what it completes),
-allocate. Everything between is not timed: tokens, inputs, `num_computed_tokens`, reading the
-answers, and the look-up just before an allocation.
+Prompts, round by round: hash, look up, look up again, allocate (which caches, too), free; then
+other prompts, which are looked up and allocated in one; where nothing is cached, then others yet,
+which have their first block and get the rest. Decoding, step by step: append (which hashes what it
+completes), allocate. Everything between is not timed: inputs, `num_computed_tokens`, reading the
+answers, and the look-ups just before an allocation and before those made again. As that takes the
+processor's caches from what is timed next, tokens are drawn before the round, and answers are
+compared after it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from kvspec.bench.work import Part, SingleWork, Work
 
 HASH = "hash"
 LOOK_UP = "look up"
+LOOK_UP_AGAIN = "look up again"
 FIND = "hash + look up"
 ALLOCATE = "allocate + cache"
 ADMIT = "admit"
@@ -29,28 +32,27 @@ FREE = "free"
 APPEND = "append"
 DECODE = "decode step"
 
-PROMPT_PHASES = (HASH, LOOK_UP, FIND, ALLOCATE, ADMIT, CHUNK, FREE)
+PROMPT_PHASES = (HASH, LOOK_UP, FIND, LOOK_UP_AGAIN, ALLOCATE, ADMIT, CHUNK, FREE)
 DECODE_PHASES = (APPEND, DECODE)
 """In the order in which they are shown."""
 
 FILL_CHUNK_BLOCKS = 8
 """A full pool's prompts are laid out in pieces of this many blocks, in random order."""
 
-
 PASSES = 2
 """How often a round of a full pool asks for cached beginnings."""
 
 
 class Timed(Protocol):
-    """Times the part as one of `phase`; checks its answers; returns the work's result, and them.
+    """Times the part as one of `phase`; keeps its answers; returns the work's result, and them.
 
-    `units` of all parts of a round are what its time is divided by; 0: not divided. `check`
-    compares answers that were put together in another way. `add_up`: a phase that is the sum of
+    `units` of all parts of a round are what its time is divided by; 0: not divided. `keep`: answers
+    that were put together in another way, to be compared, too. `add_up`: a phase that is the sum of
     others, as far as they were there.
     """
 
     def __call__(self, phase: str, units: int, part: Part) -> tuple[Any, Sequence[Any]]: ...
-    def check(self, what: str, answers: Sequence[Any]) -> None: ...
+    def keep(self, what: str, answers: Sequence[Any]) -> None: ...
     def add_up(self, phase: str, phases: Sequence[str], units: int) -> None: ...
 
 
@@ -62,10 +64,13 @@ class Tokens:
         # One object per value: a pool of a million blocks has 16 million tokens.
         self._values = tuple(range(1 << 16))
 
+    def draw(self, num_tokens: int) -> array[int]:
+        """The next tokens, as they take the least memory."""
+        return array("H", self.random.randbytes(2 * num_tokens))
+
     def take(self, num_tokens: int) -> list[int]:
         """The next tokens."""
-        drawn = array("H", self.random.randbytes(2 * num_tokens))
-        return list(map(self._values.__getitem__, drawn))
+        return list(map(self._values.__getitem__, self.draw(num_tokens)))
 
 
 @dataclass(frozen=True)
@@ -154,6 +159,8 @@ class PromptScenario:
         _, hits = timed(LOOK_UP, case.num_requests, work.look_up(requests))
         timed.add_up(FIND, (HASH, LOOK_UP), case.num_requests)
         self.demands.hits([length for length, _ in hits], case.hit_tokens)
+        work.look_up(requests).work()  # so that it is again for all, whatever reading took
+        timed(LOOK_UP_AGAIN, case.num_requests, work.look_up(requests))
         if isinstance(work, SingleWork):
             for request in requests:
                 self._allocate(timed, work, request)
@@ -218,7 +225,6 @@ class DecodeScenario:
         self.work = work
         self.case = case
         self.tokens = Tokens(case.label)
-        self.length_tokens = case.prompt_tokens
         self.requests: Any = None
 
     def prepare(self) -> None:
@@ -226,26 +232,25 @@ class DecodeScenario:
         case, work = self.case, self.work
         made: list[Any] = []
         for index in range(case.num_requests):
-            tokens = self.tokens.take(case.prompt_tokens)
-            given = work.calls.make_input(f"request-{index}", tokens)
+            length = case.length_tokens(index)
+            given = work.calls.make_input(f"request-{index}", self.tokens.take(length))
             request = work.make([given]).work()
-            part = work.admit(request, [case.prompt_tokens])
+            part = work.admit(request, [length])
             self.demands.room(ADMIT, part.read(part.work()))
-            work.computed(request, case.prompt_tokens)
+            work.computed(request, length)
             made += request
         self.requests = work.group(made)
 
     def run_round(self, timed: Timed) -> None:
-        """As many steps as a block has tokens."""
-        for _ in range(BLOCK_SIZE_TOKENS):
-            self._step(timed)
-            self.length_tokens += 1
+        """As many steps as a block has tokens, so each request completes one block."""
+        count = self.case.num_requests
+        drawn = [self.tokens.draw(count) for _ in range(BLOCK_SIZE_TOKENS)]
+        for number, tokens in enumerate(drawn, 1):
+            self._step(timed, tokens, is_last=number == len(drawn))
             self.work.computed(self.requests, 1)
 
-    def _step(self, timed: Timed) -> None:
+    def _step(self, timed: Timed, tokens: Sequence[int], *, is_last: bool) -> None:
         work, count = self.work, self.case.num_requests
-        completes = (self.length_tokens + 1) % BLOCK_SIZE_TOKENS == 0
-        part = work.append(self.requests, self.tokens.take(count), reads_hashes=completes)
-        timed(APPEND, count, part)
+        timed(APPEND, count, work.append(self.requests, tokens, reads_hashes=is_last))
         _, answers = timed(DECODE, count, work.run(self.requests, 1))
         self.demands.room(DECODE, answers)

@@ -1,6 +1,7 @@
 """Times of a round, phase by phase, and the answers that all contestants have to agree on.
 
-Times of unequal work mean nothing, so every answer is compared, outside the timed parts.
+Times of unequal work mean nothing, so every answer is compared: after the round, as a comparison
+between two timed parts would take the processor's caches from the second.
 """
 
 from __future__ import annotations
@@ -57,14 +58,14 @@ class Stopwatch:
         self._has_own_names = False
         self._not_timed: frozenset[str] = frozenset()
         self._spent: dict[str, tuple[int, int]] = {}
-        self._parts: Counter[str] = Counter()
+        self._kept: list[tuple[str, Sequence[Any]]] = []
 
     def start_round(self, name: str, answers: Answers, calls: Calls) -> Stopwatch:
         """Forget the last round."""
         self._name, self._answers = name, answers
         self._has_own_names, self._not_timed = calls.has_own_names, calls.not_timed
         self._spent = {}
-        self._parts.clear()
+        self._kept = []
         return self
 
     def __call__(self, phase: str, units: int, part: Part) -> tuple[Any, Sequence[Any]]:
@@ -77,19 +78,29 @@ class Stopwatch:
         if phase not in self._not_timed:
             spent, counted = self._spent.get(phase, (0, 0))
             self._spent[phase] = spent + ended - began, counted + units
-            self.check(phase, answers)
+            self.keep(phase, answers)
         return result, answers
 
-    def check(self, what: str, answers: Sequence[Any]) -> None:
-        """Lengths are compared with everyone's, the rest with those who mean the same by it."""
-        index = self._parts[what]
-        self._parts[what] += 1
-        if self._answers is None or not answers:
-            return
-        outlines = [outline(answer) for answer in answers]
-        if not self._has_own_names:
-            self._answers.compare(what, index, self._name, answers)
-        self._answers.compare(f"{what}, lengths", index, self._name, outlines)
+    def keep(self, what: str, answers: Sequence[Any]) -> None:
+        """See `kvspec.bench.scenarios.Timed`."""
+        self._kept.append((what, answers))
+
+    def compare(self) -> None:
+        """Raise UnequalWorkError at the first answer of the round that differs.
+
+        Lengths are compared with everyone's, the rest with those who mean the same by it.
+        """
+        kept, self._kept = self._kept, []
+        parts: Counter[str] = Counter()
+        for what, answers in kept:
+            index = parts[what]
+            parts[what] += 1
+            if self._answers is None or not answers:
+                continue
+            outlines = [outline(answer) for answer in answers]
+            if not self._has_own_names:
+                self._answers.compare(what, index, self._name, answers)
+            self._answers.compare(f"{what}, lengths", index, self._name, outlines)
 
     def add_up(self, phase: str, phases: Sequence[str], units: int) -> None:
         """See `kvspec.bench.scenarios.Timed`."""
