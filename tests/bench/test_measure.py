@@ -44,6 +44,8 @@ from tests.bench.toy import (
     STEPS,
     FakeClock,
     Toy,
+    forgets,
+    forgets_lengths,
     grants_less,
     keeps_blocks,
     no_hashes,
@@ -171,32 +173,47 @@ def test_in_each_round_all_have_a_turn_and_the_order_changes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "phase"),
+    ("change", "case", "phase"),
     [
-        pytest.param(other_hashes, HASH, id="other_hashes"),
-        pytest.param(shorter_hits, LOOK_UP, id="shorter_hits"),
-        pytest.param(other_blocks, ALLOCATE, id="other_blocks"),
-        pytest.param(keeps_blocks, FREE, id="keeps_blocks"),
+        pytest.param(other_hashes, SMALL, HASH, id="other_hashes"),
+        pytest.param(other_hashes, STEPS, APPEND, id="other_hashes_of_steps"),
+        pytest.param(shorter_hits, SMALL, LOOK_UP, id="shorter_hits"),
+        pytest.param(forgets, SMALL, LOOK_UP_AGAIN, id="forgets"),
+        pytest.param(other_blocks, SMALL, ALLOCATE, id="other_blocks"),
+        pytest.param(keeps_blocks, SMALL, FREE, id="keeps_blocks"),
     ],
 )
 def test_managers_that_answer_differently_are_not_compared(
-    change: Callable[[Calls], Calls], phase: str
+    change: Callable[[Calls], Calls], case: Case, phase: str
 ) -> None:
     clock = FakeClock()
     less = Toy(clock, change=change, is_batched=False)
     both = [Subject("whole", Toy(clock, is_batched=False)), Subject("less", less)]
     with pytest.raises(UnequalWorkError) as caught:
-        measure(Plan((SMALL,), 2), both, clock=clock)
+        measure(Plan((case,), 2), both, clock=clock)
     assert caught.value.phase == phase
     assert {caught.value.first, caught.value.other} <= {"whole", "less", "the case"}
     assert caught.value.expected != caught.value.got
-    assert SMALL.label in str(caught.value)
+    assert case.label in str(caught.value)
+
+
+def test_what_differed_first_is_told_even_if_the_round_ended_later_for_another_reason() -> None:
+    """Answers are compared after the round, and here the second one's round has no end."""
+    clock, phases = FakeClock(), set[str]()
+    less = Toy(clock, change=lambda calls: shorter_hits(other_hashes(calls)), is_batched=False)
+    both = [Subject("whole", Toy(clock, is_batched=False)), Subject("less", less)]
+    for subjects in (both, both[::-1]):
+        with pytest.raises(UnequalWorkError) as caught:
+            measure(Plan((SMALL,), 2), subjects, clock=clock)
+        phases.add(caught.value.phase)
+    assert phases == {HASH, LOOK_UP}  # who is first in a round has nobody to differ from
 
 
 @pytest.mark.parametrize(
     ("change", "case", "phase"),
     [
         pytest.param(shorter_lengths, SMALL, LOOK_UP, id="shorter_lengths"),
+        pytest.param(forgets_lengths, SMALL, LOOK_UP_AGAIN, id="forgets_lengths"),
         pytest.param(other_rows, SMALL, ADMIT, id="other_rows"),
         pytest.param(no_rows, STEPS, DECODE, id="no_rows"),
         pytest.param(no_hashes, STEPS, APPEND, id="no_hashes"),

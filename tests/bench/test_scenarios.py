@@ -20,7 +20,7 @@ from kvspec.bench.cases import (
     full_plan,
     quick_plan,
 )
-from kvspec.bench.scenarios import Demands, PromptScenario, Tokens
+from kvspec.bench.scenarios import APPEND, DECODE, DecodeScenario, Demands, PromptScenario, Tokens
 from kvspec.bench.work import Part, SingleWork
 from kvspec.interface import KVCacheManager
 from tests.bench.toy import COLD, SMALL
@@ -32,15 +32,17 @@ class Untimed:
     """Does the work and keeps the answers, by phase."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, list[object]] = {}
+        self.answers: dict[str, list[Sequence[Any]]] = {}
 
     def __call__(self, phase: str, units: int, part: Part) -> tuple[Any, Sequence[Any]]:
         result = part.work()
-        self.answers[phase] = list(part.read(result))
-        return result, self.answers[phase]
+        answers = part.read(result)
+        self.keep(phase, answers)
+        return result, answers
 
     def keep(self, what: str, answers: Sequence[Any]) -> None:
-        """Nothing to compare with."""
+        """In the order of the parts."""
+        self.answers.setdefault(what, []).append(answers)
 
     def add_up(self, phase: str, phases: Sequence[str], units: int) -> None:
         """No times."""
@@ -73,9 +75,27 @@ def test_cold_rounds_ask_for_other_prompts_and_hot_ones_for_the_same() -> None:
         for _ in range(3):
             round_answers = Untimed()
             scenario.run_round(round_answers)
-            hits.append(round_answers.answers["look up"])
+            hits += round_answers.answers["look up"]
         assert (hits[0] == hits[1] == hits[2]) is repeats
         assert (len({str(hit) for each in hits for hit in each}) == 2) is repeats
+
+
+def test_in_each_step_of_decoding_as_many_requests_begin_a_block() -> None:
+    """And each begins and completes one in a round: the hashes of all are compared at its end."""
+    case = DecodeCase(num_requests=32, prompt_tokens=64, num_blocks=32 * 8)
+    implementation = kvref.implementation()
+    manager = implementation.create(config_of(case), check_invariants=True)
+    scenario = DecodeScenario("kvref", single_work(manager), case)
+    scenario.prepare()
+    hashes = []
+    for _ in range(2):
+        found = Untimed()
+        scenario.run_round(found)
+        assert [sum(map(bool, step)) for step in found.answers[DECODE]] == [2] * BLOCK_SIZE_TOKENS
+        by_request = zip(*found.answers[DECODE], strict=True)
+        assert [sum(map(len, each)) for each in by_request] == [1] * case.num_requests
+        hashes += [found.answers[APPEND][-1]]
+    assert len({value for each in hashes for (value,) in each}) == 2 * case.num_requests
 
 
 def test_tokens_are_the_same_for_every_manager() -> None:

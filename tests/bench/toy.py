@@ -134,6 +134,18 @@ def shorter_hits(calls: Calls) -> Calls:
     return replace(calls, look_up=look_up)
 
 
+def forgets(calls: Calls) -> Calls:
+    """Finds less when it is asked for the same again."""
+    asked: list[Any] = []
+
+    def look_up(request: Any) -> Any:
+        is_asked_again = any(each is request for each in asked)
+        asked.append(request)
+        return (shorter_hits(calls) if is_asked_again else calls).look_up(request)
+
+    return replace(calls, look_up=look_up)
+
+
 def other_hashes(calls: Calls) -> Calls:
     """Hashes something else."""
     return replace(calls, read_hashes=lambda request: [b"short"] * len(request.block_hashes))
@@ -179,6 +191,18 @@ def shorter_lengths(batched: BatchedManager) -> Any:
         batched,
         lookup=lambda handles: array("q", [hit - 16 for hit in batched.lookup(handles)]),
     )
+
+
+def forgets_lengths(batched: BatchedManager) -> Any:
+    """Finds less when it is asked for the same again."""
+    last: list[list[int]] = []
+
+    def lookup(handles: Any) -> Any:
+        is_asked_again = last[-1:] == [list(handles)]
+        last.append(list(handles))
+        return (shorter_lengths(batched) if is_asked_again else batched).lookup(handles)
+
+    return Changed(batched, lookup=lookup)
 
 
 def _spoils_rows(output: StepOutput | None) -> None:

@@ -97,17 +97,18 @@ class BatchedWork:
 
     def came(self, group: Any, result: StepResult) -> list[list[int] | None]:
         """The ids that a step brought each of its scheduled; None where nothing was granted."""
-        ids = self.rows.read(result.num_deltas)
+        ids, nothing = self.rows.read(result.num_deltas), list[int]()
         granted = zip(group, result.num_scheduled_tokens, strict=True)
-        return [ids.get(handle, []) if new else None for handle, new in granted]
+        return [ids.get(handle, nothing) if new else None for handle, new in granted]
 
-    def append(self, group: Any, tokens: Sequence[int], *, reads_hashes: bool) -> Part:
+    def append(self, group: Any, tokens: Sequence[int]) -> Part:
         """See `Work`."""
         append, given = self.batched.append, array("q", tokens)
-        return Part(
-            lambda: append(group, given),
-            lambda _: [self._hashes(handle)[-1:] for handle in group] if reads_hashes else (),
-        )
+        return Part(lambda: append(group, given), lambda _: ())
+
+    def last_hashes(self, group: Any) -> Sequence[Any]:
+        """See `Work`."""
+        return [self._hashes(handle)[-1:] for handle in group]
 
     def free(self, group: Any) -> Part:
         """See `Work`."""

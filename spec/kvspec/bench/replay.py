@@ -103,7 +103,7 @@ class Single:
             requests = [self.requests[number] for number in group.requests]
             if group.act is Act.APPEND:
                 _compute(computed)
-                part = self.work.append(requests, group.counts, reads_hashes=False)
+                part = self.work.append(requests, group.counts)
                 self.timed(REPLAY_APPEND, 0, part)
             elif group.act in (Act.PREEMPT, Act.FINISH):
                 self.timed(REPLAY_FREE, 0, self.work.free(requests))
@@ -167,7 +167,7 @@ class Batched:
         for group in step.groups:
             handles = [self.handles[number] for number in group.requests]
             if group.act is Act.APPEND:
-                part = self.work.append(self.work.group(handles), group.counts, reads_hashes=False)
+                part = self.work.append(self.work.group(handles), group.counts)
                 self.timed(REPLAY_APPEND, 0, part)
             elif group.act is Act.FINISH:
                 self.ended += handles

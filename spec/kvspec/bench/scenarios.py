@@ -245,12 +245,13 @@ class DecodeScenario:
         """As many steps as a block has tokens, so each request completes one block."""
         count = self.case.num_requests
         drawn = [self.tokens.draw(count) for _ in range(BLOCK_SIZE_TOKENS)]
-        for number, tokens in enumerate(drawn, 1):
-            self._step(timed, tokens, is_last=number == len(drawn))
+        for tokens in drawn:
+            self._step(timed, tokens)
             self.work.computed(self.requests, 1)
+        timed.keep(APPEND, self.work.last_hashes(self.requests))
 
-    def _step(self, timed: Timed, tokens: Sequence[int], *, is_last: bool) -> None:
+    def _step(self, timed: Timed, tokens: Sequence[int]) -> None:
         work, count = self.work, self.case.num_requests
-        timed(APPEND, count, work.append(self.requests, tokens, reads_hashes=is_last))
+        timed(APPEND, count, work.append(self.requests, tokens))
         _, answers = timed(DECODE, count, work.run(self.requests, 1))
         self.demands.room(DECODE, answers)

@@ -48,8 +48,11 @@ class Work(Protocol):
     def run(self, group: Any, counts: int | Sequence[int]) -> Part:
         """So many more tokens for requests that hold blocks; answers: the ids that came."""
 
-    def append(self, group: Any, tokens: Sequence[int], *, reads_hashes: bool) -> Part:
-        """One token each; answers: the last hash of each, if wanted."""
+    def append(self, group: Any, tokens: Sequence[int]) -> Part:
+        """One token each; no answers: see `last_hashes`."""
+
+    def last_hashes(self, group: Any) -> Sequence[Any]:
+        """The last hash of each; nothing where there are no hashes. Not timed."""
 
     def free(self, group: Any) -> Part:
         """Give everything back; answer: how many blocks are free."""
@@ -128,14 +131,15 @@ class SingleWork:
             lambda answers: [read(answer) for answer in answers],
         )
 
-    def append(self, group: Any, tokens: Sequence[int], *, reads_hashes: bool) -> Part:
+    def append(self, group: Any, tokens: Sequence[int]) -> Part:
         """See `Work`."""
         append = self.calls.append_tokens
         pairs = [(request, [token]) for request, token in zip(group, tokens, strict=True)]
-        return Part(
-            lambda: [append(request, token) for request, token in pairs],
-            lambda _: [hashes[-1:] for hashes in self._hashes(group)] if reads_hashes else (),
-        )
+        return Part(lambda: [append(request, token) for request, token in pairs], lambda _: ())
+
+    def last_hashes(self, group: Any) -> Sequence[Any]:
+        """See `Work`."""
+        return [hashes[-1:] for hashes in self._hashes(group)]
 
     def free(self, group: Any) -> Part:
         """See `Work`."""
