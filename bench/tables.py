@@ -1,14 +1,22 @@
 """The document of `kvspec bench --json` as tables in Markdown, and as a picture.
 
-python bench/tables.py out.json                     # tables, to stdout
-python bench/tables.py out.json --plot pools.svg    # also the picture; needs matplotlib
+python bench/tables.py out.json                              # to stdout
+python bench/tables.py out.json --into bench/RESULTS.md      # in the place that is marked there
+python bench/tables.py out.json --plot docs/images/bench.svg # also the picture; needs matplotlib
+
+python bench/tables.py out.json --phase "look up"            # this one only; may be repeated
+
+The place in a file begins with a line `<!-- begin NAME -->` and ends with `<!-- end NAME -->`;
+the name is that of whom the others are compared with.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Collection, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,43 +24,84 @@ from kvspec.bench.plot import plot_bytes
 
 Document = dict[str, Any]
 Found = dict[str, Any]
+Label = Callable[[Found], str]
 
 
-def tables(document: Document) -> Iterator[str]:
-    """Line by line; a table for each kind of case, columns for each contestant."""
-    kinds: tuple[tuple[str, Callable[[Found], bool], Callable[[Found], str], float], ...] = (
-        ("prompts, hot; ns", _is_hot, _prompt, 1.0),
-        ("decoding; ns", lambda found: found["case"]["kind"] == "decode", _running, 1.0),
-        ("the pool grows, cold; ns", _is_cold, _pool, 1.0),
-        ("a whole trace; ms", lambda found: found["case"]["kind"] == "replay", _replay, 1e6),
+def tables(document: Document, phases: Collection[str] = ()) -> Iterator[str]:
+    """Line by line: the facts; then a table for each phase of each kind of case.
+
+    `phases`: only these. ValueError: a phase that was not measured.
+    """
+    measured = {each["phase"] for each in document["measurements"]}
+    for phase in phases:
+        if phase not in measured:
+            raise ValueError(f"no phase {phase!r}; there are {', '.join(sorted(measured))}")
+    yield from _facts(document)
+    found = [each for each in document["measurements"] if each["phase"] in (phases or measured)]
+    found.sort(key=lambda each: document["phases"].index(each["phase"]))
+    kinds: tuple[tuple[str, Callable[[Found], bool], Label], ...] = (
+        ("Prompts, hot", _is_hot, _prompt),
+        ("Decoding", lambda each: each["case"]["kind"] == "decode", _running),
+        ("The pool grows, cold", _is_cold, _pool),
     )
-    names = [each["name"] for each in document["implementations"]]
-    for title, belongs, label, ns in kinds:
-        rows = [found for found in document["measurements"] if belongs(found)]
+    for title, belongs, label in kinds:
+        rows = [each for each in found if belongs(each)]
         if rows:
-            rows.sort(key=lambda found: document["phases"].index(found["phase"]))
-            yield from _table(title, rows, label, ns, names, document["baseline"])
+            yield from (f"### {title}", "")
+        for phase, of_phase in groupby(rows, key=lambda each: str(each["phase"])):
+            chosen = list(of_phase)
+            head = f"{phase}, ns per {chosen[0]['unit']}"
+            yield from _table(document, head, chosen, label, ns=1.0)
+    replayed = [each for each in found if each["case"]["kind"] == "replay"]
+    if replayed:
+        yield from ("### A whole trace", "", _replay_facts(replayed[0]["case"]), "")
+        yield from _table(document, "ms per replay", replayed, _act, ns=1e6)
     if document["pools"]:
+        yield from ("### Memory", "")
         yield from _pools(document)
 
 
+def _facts(document: Document) -> Iterator[str]:
+    machine = document["machine"]
+    load = "" if machine["load_1min"] is None else f" (load {machine['load_1min']} at the end)"
+    named = [
+        f"{each['implements']} {each['version']}"
+        for each in document["implementations"]
+        if not each["is_batched"]
+    ]
+    yield (
+        f"{document['started'][:10]}, {machine['cores']} cores, {machine['processor']}{load},"
+        f" {machine['python']}, kvspec {document['kvspec']}, {', '.join(named)}:"
+    )
+    yield from ("", f"    {document['command']}", "")
+    yield (
+        f"Median (quartiles) of {document['rounds']} rounds. Ratio: time of {document['baseline']}"
+        " / time of the one to its left, in the same round. In every timed part:"
+        f" {document['timer_ns']:.0f} ns for clock and loop."
+    )
+    for each in document["left_out"]:
+        case = ", ".join(f"{key} {value}" for key, value in each["case"].items())
+        yield f"Left out, as it would have taken {each['seconds']:.0f} s: {each['name']}, {case}."
+    yield ""
+
+
 def _table(
-    title: str,
-    rows: list[Found],
-    label: Callable[[Found], str],
-    ns: float,
-    names: list[str],
-    baseline: str,
+    document: Document, title: str, rows: list[Found], label: Label, *, ns: float
 ) -> Iterator[str]:
-    taking_part = [name for name in names if any(name in row["results"] for row in rows)]
+    baseline = document["baseline"]
+    names = [
+        each["name"]
+        for each in document["implementations"]
+        if any(each["name"] in row["results"] for row in rows)
+    ]
     head = [title]
-    for name in taking_part:
+    for name in names:
         head += [name] if name == baseline else [name, "ratio"]
     yield _line(head)
-    yield _line(["---"] * len(head))
+    yield _rule(len(head))
     for row in rows:
-        cells = [f"{row['phase'].removeprefix('replay: ')}{label(row)}"]
-        for name in taking_part:
+        cells = [label(row)]
+        for name in names:
             result = row["results"].get(name)
             cells.append("" if result is None else _spread(result["ns_per_unit"], ns))
             if name != baseline:
@@ -63,17 +112,9 @@ def _table(
 
 
 def _pools(document: Document) -> Iterator[str]:
-    head = (
-        "pools, per block",
-        "",
-        "made in ms",
-        "bytes",
-        "bytes, full",
-        "objects",
-        "objects, full",
-    )
+    head = ("per block", "", "made in ms", "bytes", "bytes, full", "objects", "objects, full")
     yield _line([*head])
-    yield _line(["---"] * len(head))
+    yield _rule(len(head), texts=2)
     for cost in sorted(document["pools"], key=lambda each: each["num_blocks"]):
         size = cost["num_blocks"]
         numbers = (cost[key] for key in ("bytes_", "full_bytes", "objects", "full_objects"))
@@ -90,7 +131,7 @@ def _is_hot(found: Found) -> bool:
 
 def _is_cold(found: Found) -> bool:
     """Full pools; hashing does not know them."""
-    return bool(found["case"].get("cold")) and not _repeats(found)
+    return bool(found["case"].get("cold")) and found["phase"] != "hash"
 
 
 def _repeats(found: Found) -> bool:
@@ -100,19 +141,28 @@ def _repeats(found: Found) -> bool:
 def _prompt(found: Found) -> str:
     case = found["case"]
     cached = "" if found["phase"] == "hash" else f", {case['hit_percent']} % cached"
-    return f", {case['num_requests']} × {case['prompt_tokens']:,} tokens{cached}"
+    return f"{case['num_requests']} × {case['prompt_tokens']:,} tokens{cached}"
 
 
 def _running(found: Found) -> str:
-    return f", {found['case']['num_requests']:,} running"
+    return f"{found['case']['num_requests']:,} running"
 
 
 def _pool(found: Found) -> str:
-    return f", {found['case']['num_blocks']:,} blocks"
+    return f"{found['case']['num_blocks']:,} blocks"
 
 
-def _replay(found: Found) -> str:
-    return ""
+def _act(found: Found) -> str:
+    return str(found["phase"]).removeprefix("replay: ")
+
+
+def _replay_facts(case: dict[str, Any]) -> str:
+    return (
+        f"{case['trace']}, its first {case['num_requests']:,} requests: {case['steps']:,} steps,"
+        f" {case['admissions']:,} admissions ({case['refused_admissions']:,} refused before),"
+        f" {case['preemptions']:,} preemptions, {case['allocations_of_running']:,} allocations of"
+        f" running requests, {case['generated_tokens']:,} generated tokens."
+    )
 
 
 def _spread(spread: dict[str, float], ns: float) -> str:
@@ -131,15 +181,39 @@ def _line(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def _rule(columns: int, *, texts: int = 1) -> str:
+    """Numbers stand on the right."""
+    return "|" + "---|" * texts + "---:|" * (columns - texts)
+
+
+def insert(text: str, name: str, lines: list[str]) -> str:
+    """The text with the lines in the place of this name. ValueError: there is no such place."""
+    begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->\n"
+    before, is_begun, rest = text.partition(begin)
+    _, is_ended, after = rest.partition(end)
+    if not (is_begun and is_ended):
+        raise ValueError(f"no lines {begin.strip()} and {end.strip()}")
+    return "".join([before, begin, *(f"{line}\n" for line in lines), end, after])
+
+
 def main() -> None:
     """See the top of this file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("document", type=Path)
+    parser.add_argument("--phase", action="append", default=[], metavar="PHASE")
+    parser.add_argument("--into", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE")
     given = parser.parse_args()
     document = json.loads(given.document.read_text("utf-8"))
-    for line in tables(document):
-        print(line)
+    try:
+        lines = list(tables(document, given.phase))
+        if given.into is None:
+            print(*lines, sep="\n")
+        else:
+            text = insert(given.into.read_text("utf-8"), document["baseline"], lines)
+            given.into.write_text(text, "utf-8")
+    except ValueError as error:
+        sys.exit(f"{given.into or given.document}: {error}")
     if given.plot is not None:
         picture = plot_bytes(document, image_format=given.plot.suffix.lstrip("."))
         given.plot.write_bytes(picture)
