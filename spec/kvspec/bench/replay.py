@@ -7,7 +7,8 @@ the script, or more where somebody is preempted in the middle, as an engine woul
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from kvspec.batched import StepPlan
@@ -33,6 +34,15 @@ REPLAY_PHASES = (MANAGER, *IN_ALL, REPLAY_HASH, REPLAY_APPEND)
 
 ANSWERS = "replay"
 """Under this name the answers of a step are compared, however they were asked for."""
+
+FIELDS: Mapping[Act, tuple[str, ...]] = MappingProxyType(
+    {
+        Act.PREEMPT: ("preempted",),
+        Act.RUN: ("decoding", "decode_tokens"),
+        Act.ADMIT: ("new", "max_new_tokens"),
+    }
+)
+"""Fields of a plan for each act, in the order in which a step handles them."""
 
 ARRIVE_TOGETHER = 64
 """Requests are made in lots of so many, when the first of a lot arrives: making one fills the
@@ -180,21 +190,13 @@ class Batched:
         batched, output = self.work.batched, self.work.rows.output
         finished, self.ended = array("q", self.ended), []
         kept = self.work.requests(finished)
-        preempted, _ = self._arrays(groups.get(Act.PREEMPT))
-        decoding, decode_tokens = self._arrays(groups.get(Act.RUN))
-        new, new_tokens = self._arrays(groups.get(Act.ADMIT))
+        fields = self._fields(groups)
+        if finished:
+            fields["finished"] = finished
+        decoding, new = fields.get("decoding", ()), fields.get("new", ())
 
         def work() -> Any:
-            plan = StepPlan(
-                finished=finished,
-                preempted=preempted,
-                decoding=decoding,
-                decode_tokens=decode_tokens,
-                new=new,
-                max_new_tokens=new_tokens,
-                starts_step=starts_step,
-            )
-            result = batched.step(plan, output)
+            result = batched.step(StepPlan(**fields, starts_step=starts_step), output)
             if finished:
                 batched.unregister(finished)
             return result
@@ -210,11 +212,14 @@ class Batched:
 
         return self.timed(REPLAY_STEP, 0, Part(work, read))[1]
 
-    def _arrays(self, group: Group | None) -> tuple[array[int], array[int]]:
-        if group is None:
-            return array("q"), array("q")
-        handles = array("q", [self.handles[number] for number in group.requests])
-        return handles, array("q", group.counts)
+    def _fields(self, groups: dict[Act, Group]) -> dict[str, Any]:
+        """Of a plan: handles and counts of each group, and nothing where there is none."""
+        fields = {}
+        for act, group in groups.items():
+            handles, *counts = FIELDS[act]
+            fields[handles] = array("q", [self.handles[number] for number in group.requests])
+            fields |= {name: array("q", group.counts) for name in counts}
+        return fields
 
     def end(self) -> None:
         """The last ones are released."""
@@ -224,7 +229,7 @@ class Batched:
 
 def _plans(groups: Sequence[Group]) -> list[dict[Act, Group]]:
     """Groups of one plan: in the order in which a plan handles them. At least one plan."""
-    order = (Act.PREEMPT, Act.RUN, Act.ADMIT)
+    order = tuple(FIELDS)
     plans: list[dict[Act, Group]] = [{}]
     last = -1
     for group in groups:
