@@ -26,18 +26,22 @@ Document = dict[str, Any]
 Found = dict[str, Any]
 Label = Callable[[Found], str]
 
+SUMS = frozenset({"hash + look up"})
+"""For managers that hash in the look-up; of others the two stand there already."""
+
 
 def tables(document: Document, phases: Collection[str] = ()) -> Iterator[str]:
     """Line by line: the facts; then a table for each phase of each kind of case.
 
-    `phases`: only these. ValueError: a phase that was not measured.
+    `phases`: only these; without, all but sums. ValueError: a phase that was not measured.
     """
     measured = {each["phase"] for each in document["measurements"]}
     for phase in phases:
         if phase not in measured:
             raise ValueError(f"no phase {phase!r}; there are {', '.join(sorted(measured))}")
     yield from _facts(document)
-    found = [each for each in document["measurements"] if each["phase"] in (phases or measured)]
+    wanted = phases or measured - SUMS
+    found = [each for each in document["measurements"] if each["phase"] in wanted]
     found.sort(key=lambda each: document["phases"].index(each["phase"]))
     kinds: tuple[tuple[str, Callable[[Found], bool], Label], ...] = (
         ("Prompts, hot", _is_hot, _prompt),
