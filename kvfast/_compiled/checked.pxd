@@ -15,6 +15,7 @@ cdef class Checked(Core):
     cdef FastRequest own(self, object request)
     @cython.locals(theirs=Hasher)
     cdef bint can_use_hashes(self, FastRequest request) except -1
+    @cython.locals(computed="long long")
     cdef long long computed_of(self, FastRequest request) except -1
     cdef int check_scheduling(self, FastRequest request) except -1
     cdef long long watermark_for(self, FastRequest request) except -1

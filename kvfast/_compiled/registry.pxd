@@ -1,5 +1,6 @@
 # C types of kvfast/_core/registry.py.
 cimport cython
+from kvfast._compiled cimport cell_fields as cell
 from kvfast._compiled.manager cimport FastManager
 from kvfast._compiled.request cimport FastRequest
 
@@ -14,6 +15,8 @@ cdef class Registry:
     cdef object released
     cdef int[::1] reported
     cdef long long[::1] named
+    cdef long long[::1] cells
+    cdef object mark
     cdef long long call
     cdef long long[::1] handles
     cdef long long[::1] counts
@@ -21,6 +24,10 @@ cdef class Registry:
 
     @cython.locals(handle=Py_ssize_t)
     cdef Py_ssize_t add(self, FastRequest request) except -1
+    @cython.locals(handle=Py_ssize_t, request=FastRequest)
+    cdef int make_room_for_requests(self, Py_ssize_t num_handles) except -1
+    cdef bint has_cells_of(self, FastRequest request) noexcept
+    cdef void note_row(self, Py_ssize_t handle, long long row) noexcept nogil
     @cython.locals(request=FastRequest)
     cdef int remove(self, Py_ssize_t handle) except -1
     @cython.locals(g=int)
@@ -35,8 +42,9 @@ cdef class Registry:
     cdef bint set_counts(self, Py_ssize_t start, values, long long minimum) except -1
     @cython.locals(count="long long")
     cdef long long count_of(self, value) except -2
-    @cython.locals(count=Py_ssize_t)
     cdef Py_ssize_t copy_in(self, values) except -2
+    @cython.locals(count=Py_ssize_t)
+    cdef Py_ssize_t copy_view(self, view, int item_bytes) except -2
     @cython.locals(count=Py_ssize_t, i=Py_ssize_t, number="long long")
     cdef Py_ssize_t copy_list(self, list values) except -2
     @cython.locals(i=Py_ssize_t)

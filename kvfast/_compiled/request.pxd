@@ -1,5 +1,6 @@
 # C types of kvfast/_core/request.py.
 cimport cython
+from kvfast._compiled cimport cell_fields as cell
 from kvfast._compiled.hashing cimport Hasher, HashJob
 
 cdef int COUNT_BITS
@@ -9,13 +10,17 @@ cdef long long KEPT_MESSAGE_BYTES
 
 @cython.final
 cdef class FastRequest:
-    # What every step reads comes first: a cache line or two.
-    cdef long long computed
-    cdef long long preemptions
-    cdef public object status
-    cdef long long row
+    # What is read most comes first and lies together; a view takes 208 bytes, its pointer the first.
+    cdef readonly unsigned long long[::1] digest_words
     cdef readonly long long num_tokens
     cdef readonly long long num_hashes
+    cdef long long row
+    cdef Py_ssize_t cell_at
+    cdef long long preemptions
+    cdef object state
+    cdef long long[::1] cells
+    cdef object running
+    cdef object holder
     cdef readonly object input
     cdef readonly str request_id
     cdef readonly Hasher hasher
@@ -28,10 +33,16 @@ cdef class FastRequest:
     cdef object odd_computed
     cdef object odd_preemptions
     cdef long long[::1] tokens
-    cdef readonly unsigned long long[::1] digest_words
     cdef readonly unsigned char[::1] digest_bytes
     cdef unsigned char[::1] message
 
+    @cython.locals(is_running=bint)
+    cdef int set_status(self, value) except -1
+    cdef long long computed_now(self) noexcept nogil
+    cdef void set_computed(self, long long num_tokens) noexcept nogil
+    @cython.locals(computed="long long")
+    cdef int hold(self, holder, long long[::1] cells, Py_ssize_t at) except -1
+    cdef int let_go(self) except -1
     cpdef append(self, token_ids)
     cdef extend(self, token_ids, str field)
     @cython.locals(i="long long")
@@ -42,7 +53,7 @@ cdef class FastRequest:
     cdef Py_ssize_t copy_tokens(self, token_ids, str field) except -1
     @cython.locals(count="long long", copied="long long")
     cdef Py_ssize_t copy_view(self, view, str field) except -1
-    @cython.locals(needed="long long", room="long long")
+    @cython.locals(needed="long long", room="long long", had_some=bint)
     cdef make_room(self, long long count)
     @cython.locals(room="long long", used="long long")
     cdef make_room_for_hashes(self, long long needed)

@@ -17,6 +17,8 @@ cdef class Tables:
     cdef int[::1] cached
     cdef int[::1] passed
     cdef int[::1] allocated
+    cdef long long[::1] serial
+    cdef long long last_serial
     cdef int[::1] free_row
     cdef int first_free_row
     cdef int[::1] arena

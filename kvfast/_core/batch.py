@@ -7,11 +7,13 @@ arrays; what exactly is wrong with an illegal call is then said by the checks of
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from kvspec import _batch_checks as contract
-from kvspec._arrays import delta_rows
+from kvspec._arrays import delta_rows, view_of
 from kvspec._check import COUNT_MAX
 from kvspec.batched import Array, Ints, StepOutput, StepPlan, StepResult
 from kvspec.errors import InvalidArgumentError
@@ -21,7 +23,10 @@ from kvspec.request import Request
 from .manager import FastManager
 from .steps import Steps
 
-MANY = 1 << 62
+MANY = 1 << 62  # as in under_way
+SET_SCHEDULED, SET_HITS, SET_SLOTS, SET_DELTAS, SET_LEFT = (
+    vars(StepResult)[field.name].__set__ for field in fields(StepResult)
+)
 
 
 class FastBatch(Steps):
@@ -115,16 +120,11 @@ class FastBatch(Steps):
     def rewind(self, handles: Ints, num_tokens: Ints | int) -> None:
         """Take back computed tokens of each request (KV-BATCH-12)."""
         self.chosen(handles)
-        legal = self.set_counts(0, num_tokens, 0)
-        for i in range(self.size):
-            legal = legal and self.counts[i] <= self.request_at(i).computed
-        if not legal:
+        if not self.set_counts(0, num_tokens, 0) or not self.may_rewind():
             chosen = [self.handles[i] for i in range(self.size)]
             contract.rewinds_of(chosen, num_tokens, self.known())
             self.illegal()
-        for i in range(self.size):
-            request = self.request_at(i)
-            request.computed -= self.counts[i]
+        self.rewind_all()
 
     def lookup(self, handles: Ints) -> array[int]:
         """Hit lengths in tokens (KV-BATCH-12)."""
@@ -189,11 +189,24 @@ class FastBatch(Steps):
 
     def free(self, handles: Ints) -> None:
         """A step of finished requests only."""
-        self.step(StepPlan(finished=handles, starts_step=False))
+        self.give_all_back(handles, False)
 
     def preempt(self, handles: Ints) -> None:
         """A step of preempted requests only."""
-        self.step(StepPlan(preempted=handles, starts_step=False))
+        self.give_all_back(handles, True)
+
+    def give_all_back(self, handles: Ints, preempts: bool) -> None:
+        """A step of finished, or of preempted requests; without a plan."""
+        self.start_call()
+        legal = self.add_handles(handles)
+        self.end_finished = 0 if preempts else self.size
+        self.end_preempted = self.end_under_way = self.size
+        if not legal or not self.all_legal():
+            finished, preempted = ((), handles) if preempts else (handles, ())
+            plan = StepPlan(finished=finished, preempted=preempted, starts_step=False)
+            contract.check_step(self.facade(), plan, None)
+            self.illegal()
+        self.perform()
 
     def step(self, plan: StepPlan, output: StepOutput | None = None) -> StepResult:
         """One after another: finished, preempted, decoding, prefilling, new (KV-BATCH-1)."""
@@ -207,24 +220,27 @@ class FastBatch(Steps):
 
     def done(self, output: StepOutput | None, starts_step: bool) -> StepResult:
         """The result of a legal step, which is done here if its outputs are legal, too."""
-        try:
-            rows, slots = self.outputs(output)
-        except InvalidArgumentError:
-            self.undo()
-            raise
+        rows: memoryview | None = None
+        slots: list[memoryview | None] = []
+        if output is not None:
+            try:
+                rows, slots = self.open_outputs(output)
+            except InvalidArgumentError:
+                self.undo()
+                raise
         if starts_step:
             self.core.new_step_starts()
         self.perform()
         for g, view in enumerate(slots):
             if view is not None:
-                self.write_slots(g, view, self.scheduled)
+                self.write_slots(g, view)
         written = left = 0
         if rows is not None:
             self.rows = rows
-            written = self.write_rows(self.scheduled)
-            left = self.rows_left(self.scheduled)
+            written = self.write_rows()
+            left = self.rows_left
             self.rows = self.no_rows
-        return StepResult(self.scheduled, self.hits, self.granted, written, left)
+        return result_of(self.scheduled, self.hits, self.granted, written, left)
 
     def read_options(self, plan: StepPlan) -> None:
         """What concerns all entries of a step."""
@@ -261,25 +277,37 @@ class FastBatch(Steps):
             self.end_under_way, plan.max_new_tokens, 1
         )
 
-    def outputs(
-        self, output: StepOutput | None
-    ) -> tuple[memoryview | None, list[memoryview | None]]:
+    def open_outputs(self, output: StepOutput) -> tuple[memoryview | None, list[memoryview | None]]:
         """The outputs of a legal plan, opened for writing."""
-        if output is None:
-            return None, []
         if not isinstance(output, StepOutput):
             raise InvalidArgumentError("output", output, "a StepOutput or None")
         rows = None
         if output.block_deltas is not None:
-            rows = delta_rows("block_deltas", output.block_deltas)
-        most = self.most_slots() if output.slot_mappings is not None else 0
-        return rows, contract.mappings(self.core.config, output.slot_mappings, most)
+            rows = open_rows(output.block_deltas)
+        slots: list[memoryview | None] = []
+        if output.slot_mappings is not None:
+            slots = self.open_slots(output.slot_mappings, self.most_slots())
+        return rows, slots
+
+    def open_slots(self, given: Sequence[object], length: int) -> list[memoryview | None]:
+        """`mappings`; quickly, where it is all as it should be."""
+        views: list[memoryview | None] = []
+        is_usual = (type(given) is list or type(given) is tuple) and len(given) == self.num_groups
+        for g, slots in enumerate(given if is_usual else ()):
+            view = None if slots is None else view_of_slots(slots, length)
+            is_usual = is_usual and (slots is None or (view is not None and self.has_slots(g)))
+            views.append(view)
+        return views if is_usual else contract.mappings(self.core.config, given, length)
+
+    def has_slots(self, g: int) -> bool:
+        """Whether the group's blocks hold one slot per token of the sequence (KV-BATCH-9)."""
+        return self.core.shape.holds_tokens(g) and not self.core.shape.is_mamba(g)
 
     # What is told of block lists.
 
     def take_deltas(self, block_deltas: Array) -> int:
         """Report what was not reported yet, of all requests (KV-BATCH-11)."""
-        self.rows = delta_rows("block_deltas", block_deltas)
+        self.rows = open_rows(block_deltas)
         num_rows = 0
         for handle, request in enumerate(self.requests):
             if request is not None:
@@ -294,3 +322,47 @@ class FastBatch(Steps):
             for handle, request in enumerate(self.requests)
             if request is not None
         )
+
+
+def open_rows(given: object) -> memoryview:
+    """`delta_rows`, of what engines pass without asking whether it is something else."""
+    view = view_of(given)
+    if (
+        view is not None
+        and view.ndim == 2
+        and view.format == "i"
+        and not view.readonly
+        and view.c_contiguous
+        and view.shape[1] == 4  # type: ignore[index]  # it has two dimensions
+    ):
+        return view
+    return delta_rows("block_deltas", given)
+
+
+def view_of_slots(given: object, length: int) -> memoryview | None:
+    """A writable view of 64-bit ints, at least `length` long, if it is the usual one."""
+    view = view_of(given)
+    if (
+        view is not None
+        and view.ndim == 1
+        and (view.format == "q" or view.format == "l")
+        and view.itemsize == 8
+        and not view.readonly
+        and view.c_contiguous
+        and len(view) >= length
+    ):
+        return view
+    return None
+
+
+def result_of(
+    scheduled: array[int], hits: array[int], num_slots: int, num_deltas: int, num_left: int
+) -> StepResult:
+    """`StepResult`, whose own way of being made takes as long as a small step."""
+    made = StepResult.__new__(StepResult)
+    SET_SCHEDULED(made, scheduled)
+    SET_HITS(made, hits)
+    SET_SLOTS(made, num_slots)
+    SET_DELTAS(made, num_deltas)
+    SET_LEFT(made, num_left)
+    return made

@@ -67,19 +67,20 @@ class Checked(Core):
         """What the scheduler says of a request: its preemptions and its status."""
         if request.preemptions < 0:
             self.counted("request.num_preemptions", request.num_preemptions)
-        status = request.status
+        status = request.state
         if status is not RUNNING and status is not WAITING and status not in STATUSES:
             raise InvalidArgumentError("request.status", status, "one of " + ", ".join(STATUSES))
 
     def computed_of(self, request: FastRequest) -> int:
         """What the scheduler says is computed (KV-REQ-3)."""
-        if request.computed < 0:
+        computed = request.computed_now()
+        if computed < 0:
             return self.counted("request.num_computed_tokens", request.num_computed_tokens)
-        return request.computed
+        return computed
 
     def watermark_for(self, request: FastRequest) -> int:
         """Blocks kept free when this request is admitted beside others (KV-MGR-9)."""
-        return 0 if request.status == RUNNING else self.watermark
+        return 0 if request.state == RUNNING else self.watermark
 
     def check_has_slots(self, row: int, computed: int) -> None:
         """Computed tokens have slots: else unwritten blocks could be cached (KV-REQ-3)."""

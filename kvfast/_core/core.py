@@ -138,7 +138,7 @@ class Core:
 
     def count_look_up(self, request: FastRequest, tokens: int) -> None:
         """Statistics; those of preempted requests apart (KV-STAT-1, KV-STAT-2)."""
-        if request.num_preemptions > 0:
+        if request.preemptions > 0:
             self.again_requests += 1
             self.again_queries += request.num_tokens
             self.again_hits += tokens

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
+from typing import TypeAlias
 
 from kvspec._arrays import ints_of
 from kvspec._check import is_int
 from kvspec.errors import InvalidArgumentError
 
+from . import cells as cell
 from .arrays import grown, zeroed
 from .manager import FastManager
 from .request import FastRequest, int_view
+
+Numbers: TypeAlias = "memoryview[int] | array[int]"
 
 COUNT_BITS = 53
 
@@ -21,7 +26,9 @@ class Registry:
     - `requests[h]`: the request of handle h, or None. `released`: handles to be given out again,
       the one released longest ago first.
     - `reported[h * num_groups + g]`: entries of its block list in group g that were told of.
-    - `named[h]`: the last call that named the handle; `call` is the number of this one.
+    - `named[h]`: the last call that named the handle, -1 where no request has it; `call` is the
+      number of this one.
+    - `cells`: see the module of this name. `mark` is the holder of the cells of requests.
     - `handles[i]`, `counts[i]`: entry i of this call, i < `size`.
     """
 
@@ -33,6 +40,8 @@ class Registry:
         self.released: deque[int] = deque()
         self.reported = zeroed("i", 0)
         self.named = zeroed("q", 0)
+        self.cells = zeroed("q", 0)
+        self.mark = object()
         self.call = 0
         self.handles = zeroed("q", 64)
         self.counts = zeroed("q", 64)
@@ -47,21 +56,45 @@ class Registry:
             self.requests[handle] = request
         else:
             handle = len(self.requests)
-            self.requests.append(request)
             if handle == len(self.named):
-                room = max(16, 2 * handle)
-                self.named = grown("q", self.named, room)
-                self.reported = grown("i", self.reported, room * self.num_groups)
+                self.make_room_for_requests(max(16, 2 * handle))
+            self.requests.append(request)
         self.handle_of_id[request.request_id] = handle
+        self.named[handle] = 0
+        self.note_row(handle, -1)
+        request.hold(self.mark, self.cells, cell.STRIDE * handle)
         self.nothing_reported(handle)
         return handle
+
+    def make_room_for_requests(self, num_handles: int) -> None:
+        """Let so many handles fit, and take the cells along."""
+        self.named = grown("q", self.named, num_handles)
+        self.reported = grown("i", self.reported, num_handles * self.num_groups)
+        self.cells = grown("q", self.cells, cell.STRIDE * num_handles)
+        for handle, request in enumerate(self.requests):
+            if request is not None and self.has_cells_of(request):
+                request.hold(self.mark, self.cells, cell.STRIDE * handle)
+
+    def has_cells_of(self, request: FastRequest) -> bool:
+        """Whether they are here, not where it was registered since."""
+        return request.holder is self.mark
 
     def remove(self, handle: int) -> None:
         """Forget a registered request."""
         request: FastRequest = self.requests[handle]  # type: ignore[assignment]  # registered
+        if self.has_cells_of(request):
+            request.let_go()
         del self.handle_of_id[request.request_id]
         self.requests[handle] = None
+        self.named[handle] = -1
         self.released.append(handle)
+
+    def note_row(self, handle: int, row: int) -> None:
+        """Remember the row of a request; -1: none, which is row 0 with a number it never has."""
+        self.cells[cell.STRIDE * handle + cell.ROW] = max(row, 0)
+        self.cells[cell.STRIDE * handle + cell.SERIAL] = (
+            self.core.tables.serial[row] if row >= 0 else -1
+        )
 
     def nothing_reported(self, handle: int) -> None:
         """Nobody was told of any entry of its block lists."""
@@ -101,9 +134,9 @@ class Registry:
         known = len(self.requests)
         for i in range(start, start + num):
             handle = self.handles[i]
-            if handle < 0 or handle >= known or self.requests[handle] is None:
+            if handle < 0 or handle >= known:
                 return False
-            if self.named[handle] == self.call:
+            if self.named[handle] < 0 or self.named[handle] == self.call:
                 return False
             self.named[handle] = self.call
         self.size = start + num
@@ -127,7 +160,7 @@ class Registry:
 
     def count_of(self, value: object) -> int:
         """The value, if it is a count (KV-ERR-6), else -1."""
-        if not is_int(value):
+        if type(value) is not int and not is_int(value):
             return -1
         try:
             count = int(value)  # type: ignore[call-overload]  # an int
@@ -140,19 +173,26 @@ class Registry:
         if type(values) is list:
             return self.copy_list(values)
         if type(values) is tuple:
-            return self.copy_list(list(values))
+            return self.copy_list(list(values)) if values else 0
+        if type(values) is array and (values.typecode == "q" or values.typecode == "i"):
+            return self.copy_view(values, values.itemsize)
         view = None if isinstance(values, (tuple, range)) else int_view(values)
         if view is None:
             try:
                 view = memoryview(ints_of("values", values))
             except InvalidArgumentError:
                 return -1
+        return self.copy_view(view, view.itemsize)
+
+    def copy_view(self, view: Numbers, item_bytes: int) -> int:
+        """`copy_in` of an array of 32 or 64 bits."""
         count = len(view)
-        self.make_room(self.size + count)
-        if view.itemsize == 4:
-            self.copy_ints(view)
-        else:
-            self.copy_longs(view)
+        if count:
+            self.make_room(self.size + count)
+            if item_bytes == 4:
+                self.copy_ints(view)
+            else:
+                self.copy_longs(view)
         return count
 
     def copy_list(self, values: list[int]) -> int:
@@ -172,12 +212,12 @@ class Registry:
             return -1
         return count
 
-    def copy_ints(self, view: memoryview[int]) -> None:
+    def copy_ints(self, view: Numbers) -> None:
         """`copy_in` of ints of 32 bits."""
         for i in range(len(view)):
             self.handles[self.size + i] = view[i]
 
-    def copy_longs(self, view: memoryview[int]) -> None:
+    def copy_longs(self, view: Numbers) -> None:
         """`copy_in` of ints of 64 bits."""
         for i in range(len(view)):
             self.handles[self.size + i] = view[i]

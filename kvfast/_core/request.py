@@ -8,9 +8,8 @@ the bytes `digest_bytes[k·size : (k+1)·size]`, or the same memory as native wo
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar, overload
 
 from kvspec.errors import InvalidArgumentError
 from kvspec.request import (
@@ -21,12 +20,13 @@ from kvspec.request import (
     token_list,
 )
 
+from . import cells as cell
 from .extra_keys import has_extra_keys, runs
 from .hashing import Hasher, HashJob, encode_extra_keys
-
-T = TypeVar("T")
+from .views import BlockHashes, TokenIds
 
 COUNT_BITS = 53
+RUNNING = RequestStatus.RUNNING
 
 UNLOCKED_TOKENS = 1024
 """From so many tokens on, some microseconds of hashing, other threads may run meanwhile."""
@@ -38,9 +38,12 @@ KEPT_MESSAGE_BYTES = 4096
 class FastRequest:
     """See `kvspec.request.Request`.
 
-    `hash_block_size_tokens` is 0 when caching is off: then there are no hashes. `computed` and
-    `preemptions` are the two counts of the scheduler, -1 while it assigned what is none. `row` is
-    where a manager notes the request's place; it looks whether that is still so.
+    `hash_block_size_tokens` is 0 when caching is off: then there are no hashes. `row` is where a
+    manager notes the request's place; it looks whether that is still so.
+
+    Its first two cells (see `cells`) begin at `cells[cell_at]`: in the array of `holder`, or, if
+    that is None, behind its tokens. `preemptions`: -1 while what was assigned is no count. `state`:
+    what was assigned as status.
     """
 
     def __init__(self, request_input: RequestInput, hasher: Hasher, hash_block_size: int) -> None:
@@ -48,11 +51,13 @@ class FastRequest:
         self.request_id = request_input.request_id
         self.hasher = hasher
         self.hash_block_size_tokens = hash_block_size
-        self.computed = 0
         self.preemptions = 0
         self.odd_computed: object = None
         self.odd_preemptions: object = None
-        self.status = RequestStatus.WAITING
+        self.state = RequestStatus.WAITING
+        self.running = RUNNING
+        self.holder: object = None
+        self.cell_at = 0
         self.row = -1
         self.num_tokens = 0
         self.num_hashes = 0
@@ -62,8 +67,10 @@ class FastRequest:
         self.room_hashes = 0
         self.room_message_bytes = 0
         self.extend(request_input.prompt_token_ids, "prompt_token_ids")
+        if self.room_tokens == 0:
+            self.make_room(1)  # a list that was emptied meanwhile; views are never without memory
         if self.room_hashes == 0:
-            self.make_room_for_hashes(1)  # views are never without memory
+            self.make_room_for_hashes(1)
         self.num_prompt_tokens = self.num_tokens
 
     # What the scheduler says: any object can be assigned, and the next call that reads it checks.
@@ -71,14 +78,16 @@ class FastRequest:
     @property
     def num_computed_tokens(self) -> int:
         """Tokens whose KV is in the cache (KV-REQ-3)."""
-        if self.computed < 0:
+        computed = self.cells[self.cell_at + cell.COMPUTED]
+        if computed < 0:
             return self.odd_computed  # type: ignore[return-value]  # as it was assigned
-        return self.computed
+        return computed
 
     @num_computed_tokens.setter
     def num_computed_tokens(self, value: int) -> None:
-        self.computed = count_of(value)
-        self.odd_computed = value if self.computed < 0 else None
+        computed = count_of(value)
+        self.odd_computed = value if computed < 0 else None
+        self.cells[self.cell_at + cell.COMPUTED] = computed
 
     @property
     def num_preemptions(self) -> int:
@@ -91,6 +100,44 @@ class FastRequest:
     def num_preemptions(self, value: int) -> None:
         self.preemptions = count_of(value)
         self.odd_preemptions = value if self.preemptions < 0 else None
+        self.set_status(self.state)
+
+    @property
+    def status(self) -> RequestStatus:
+        """Where the request stands in its scheduler."""
+        return self.state
+
+    @status.setter
+    def status(self, value: RequestStatus) -> None:
+        self.set_status(value)
+
+    def set_status(self, value: RequestStatus) -> None:
+        """Note the status and whether it is RUNNING, with legal preemptions."""
+        self.state = value
+        is_running = value is self.running and self.preemptions >= 0
+        self.cells[self.cell_at + cell.RUNS] = 1 if is_running else 0
+
+    def computed_now(self) -> int:
+        """The computed tokens; -1 while the scheduler assigned what is no count."""
+        return self.cells[self.cell_at + cell.COMPUTED]
+
+    def set_computed(self, num_tokens: int) -> None:
+        """Set the computed tokens to a count."""
+        self.cells[self.cell_at + cell.COMPUTED] = num_tokens
+
+    def hold(self, holder: object, cells: memoryview[int], at: int) -> None:
+        """Let these be its cells. In those it had it is not running: who reads them asks it."""
+        computed = self.cells[self.cell_at + cell.COMPUTED]
+        self.cells[self.cell_at + cell.RUNS] = 0
+        self.holder = holder
+        self.cells: memoryview[int] = cells
+        self.cell_at = at
+        cells[at + cell.COMPUTED] = computed
+        self.set_status(self.state)
+
+    def let_go(self) -> None:
+        """Let its cells be its own."""
+        self.hold(None, self.tokens, self.room_tokens)
 
     @property
     def token_ids(self) -> Sequence[int]:
@@ -158,11 +205,17 @@ class FastRequest:
         if needed <= self.room_tokens:
             return
         room = needed + needed // 4 + 32
-        tokens = memoryview(bytearray(8 * room)).cast("q")
+        tokens = memoryview(bytearray(8 * (room + cell.NUM_OWN))).cast("q")
         if self.num_tokens:
             tokens[: self.num_tokens] = self.tokens[: self.num_tokens]
+        had_some = self.room_tokens > 0
         self.tokens: memoryview[int] = tokens
         self.room_tokens = room
+        if not had_some:
+            self.cells = self.tokens
+            self.cell_at = room
+        elif self.holder is None:
+            self.let_go()
 
     def make_room_for_hashes(self, needed: int) -> None:
         """See to it that `needed` hashes fit."""
@@ -215,76 +268,6 @@ class FastRequest:
         """Hash `number`; the caller vouches that it is there."""
         at = number * self.hasher.size
         return bytes(self.digest_bytes[at : at + self.hasher.size])
-
-
-class _View(Sequence[T]):
-    """A part of a request, whose elements are made when asked for; equal to equal lists."""
-
-    __slots__ = ("_request",)
-
-    def __init__(self, request: FastRequest) -> None:
-        self._request = request
-
-    def between(self, start: int, stop: int) -> list[T]:
-        """Elements `start` … `stop - 1`, which exist."""
-        raise NotImplementedError
-
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[T]: ...
-
-    def __getitem__(self, index: int | slice) -> T | list[T]:
-        chosen = range(len(self))[
-            index
-        ]  # resolves what is negative, open or outside as a list does
-        if isinstance(chosen, int):
-            return self.between(chosen, chosen + 1)[0]
-        if chosen.step == 1:
-            return self.between(chosen.start, max(chosen.start, chosen.stop))
-        return [self.between(i, i + 1)[0] for i in chosen]
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self.between(0, len(self)))
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, _View):
-            other = other[:]
-        if not isinstance(other, list):
-            return NotImplemented
-        return self[:] == other
-
-    __hash__ = None  # type: ignore[assignment]  # it changes, like a list
-
-    def __repr__(self) -> str:
-        return repr(self[:])
-
-
-class TokenIds(_View[int]):
-    """The tokens of a request."""
-
-    __slots__ = ()
-
-    def __len__(self) -> int:
-        return self._request.num_tokens
-
-    def between(self, start: int, stop: int) -> list[int]:
-        """See `_View`."""
-        return self._request.tokens_between(start, stop)
-
-
-class BlockHashes(_View[bytes]):
-    """The hashes of a request."""
-
-    __slots__ = ()
-
-    def __len__(self) -> int:
-        return self._request.num_hashes
-
-    def between(self, start: int, stop: int) -> list[bytes]:
-        """See `_View`."""
-        return [self._request.hash_at(number) for number in range(start, stop)]
 
 
 def make_request(

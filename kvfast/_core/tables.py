@@ -8,6 +8,9 @@ facts about the list of row r in group g stand at `at = r * num_groups + g`:
 - `cached`: 1 + the number of leading blocks that were handed to the cache; 0 without an entry.
 - `passed`: leading entries that are known to be null, so that nobody looks at them again.
 - `allocated`: 1 once an align-mode Mamba group took blocks of its own for the row (KV-MAMBA-6).
+
+`serial[row]` is a number that no other taking of a row has; 0 while nobody has the row. Who
+remembers a row with it can tell whether it is still the same request's.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ class Tables:
         self.cached = zeroed("i", per_list)
         self.passed = zeroed("i", per_list)
         self.allocated = zeroed("i", per_list)
+        self.serial = zeroed("q", self.max_rows)
+        self.last_serial = 0
         self.free_row = zeroed("i", self.max_rows)
         self.first_free_row = -1
         self.arena = zeroed("i", 256)
@@ -48,11 +53,13 @@ class Tables:
         row = self.first_free_row
         if row >= 0:
             self.first_free_row = self.free_row[row] - 1
-            return row
-        if self.num_rows == self.max_rows:
-            self.grow_rows()
-        row = self.num_rows
-        self.num_rows += 1
+        else:
+            if self.num_rows == self.max_rows:
+                self.grow_rows()
+            row = self.num_rows
+            self.num_rows += 1
+        self.last_serial += 1
+        self.serial[row] = self.last_serial
         return row
 
     def grow_rows(self) -> None:
@@ -65,6 +72,7 @@ class Tables:
         self.cached = grown("i", self.cached, per_list)
         self.passed = grown("i", self.passed, per_list)
         self.allocated = grown("i", self.allocated, per_list)
+        self.serial = grown("q", self.serial, self.max_rows)
         self.free_row = grown("i", self.free_row, self.max_rows)
 
     def clear_row(self, row: int) -> None:
@@ -83,6 +91,7 @@ class Tables:
 
     def give_row(self, row: int) -> None:
         """Give back a row, which must be clear."""
+        self.serial[row] = 0
         self.free_row[row] = self.first_free_row + 1
         self.first_free_row = row
 

@@ -1,0 +1,8 @@
+# The numbers of kvfast/_core/cells.py as constants; modules see them under its name.
+cdef enum:
+    STRIDE = 4
+    NUM_OWN = 2
+    COMPUTED = 0
+    RUNS = 1
+    ROW = 2
+    SERIAL = 3

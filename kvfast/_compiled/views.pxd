@@ -1,0 +1,1 @@
+# C types of kvfast/_core/views.py: none, since Python reads it.
