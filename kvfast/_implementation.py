@@ -124,7 +124,7 @@ class FastImplementation:
             raise InvalidArgumentError(
                 "snapshot", violation.detail, "a state in which every invariant holds"
             ) from violation
-        manager.restore(snapshot)
+        manager.take_over(snapshot)
         return audited(manager)
 
     def batched(self, manager: KVCacheManager) -> BatchedManager:
