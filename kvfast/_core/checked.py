@@ -109,7 +109,9 @@ class Checked(Core):
             )
         total = 0
         for g, ids in enumerate(groups):
-            self.lookup.make_room(len(self.checked_sequence(f"new_computed_blocks[{g}]", ids)))
+            if type(ids) is not array:
+                self.checked_sequence(f"new_computed_blocks[{g}]", ids)
+            self.lookup.make_room(len(ids))
         for g in range(self.num_groups):
             total += self.offer_ids(g, groups[g])
         return total
