@@ -1,0 +1,132 @@
+"""What the proofs of this folder share: quantifiers over ranges, and a count of z3's answers.
+
+A formula is written once. Without bound its ranges become quantified variables, which is how a
+statement is proved. With `values` for each range it is written out, which is how a seeded bug is
+refuted: of a statement that does not hold z3 answers `unknown` as long as it has quantifiers, and
+a written-out counterexample is one of the statement without bound as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import z3
+
+Term = Any
+"""An expression of z3, which declares no types."""
+
+TIMEOUT_MS = 20_000
+"""Of one question; none takes a tenth of it. An answer `unknown` counts as a failure."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """The ints with low <= x, and x < high if there is a bound; of few, `values` has every one."""
+
+    low: Term
+    high: Term | None
+    values: Sequence[int] | None = None
+
+    def has(self, x: Term) -> Term:
+        """Whether a number lies in it."""
+        return self.low <= x if self.high is None else z3.And(self.low <= x, x < self.high)
+
+
+def forall(
+    ranges: Sequence[Range],
+    body: Callable[..., Term],
+    *,
+    about: Callable[..., Term] | None = None,
+) -> Term:
+    """`body` holds for all in the ranges.
+
+    `about` is the term of which z3 shall think when it sees one like it, and of no other: without
+    it, "what follows at(p) is at(p + 1)" would be applied to its own at(p + 1), and so on.
+    """
+    if all(each.values is None for each in ranges):
+        names = [z3.FreshConst(z3.IntSort(), "x") for _ in ranges]
+        term = None if about is None else about(*names)
+        patterns = [term] if term is not None and _is_plain(term) else []
+        return z3.ForAll(names, z3.Implies(_within(ranges, names), body(*names)), patterns=patterns)
+    rows = product(*(each.values or () for each in ranges))
+    values = (tuple(map(z3.IntVal, row)) for row in rows)
+    return z3.And(*(z3.Implies(_within(ranges, row), body(*row)) for row in values))
+
+
+def _is_plain(term: Term) -> bool:
+    """Whether a term is made of unknown functions only; z3 takes no other as a pattern."""
+    return term.decl().kind() == z3.Z3_OP_UNINTERPRETED and all(map(_is_plain, term.children()))
+
+
+def _within(ranges: Iterable[Range], names: Iterable[Term]) -> Term:
+    return z3.And(*(each.has(name) for each, name in zip(ranges, names, strict=True)))
+
+
+def cdiv(a: Term, b: Term) -> Term:
+    """Ceiling division; z3's / on ints is floor division for a positive divisor."""
+    return (a + b - 1) / b
+
+
+def smaller(a: Term, b: Term) -> Term:
+    """The smaller of two."""
+    return z3.If(a <= b, a, b)
+
+
+def larger(a: Term, b: Term) -> Term:
+    """The larger of two."""
+    return z3.If(a >= b, a, b)
+
+
+def function(name: str, arity: int = 1) -> Callable[..., Term]:
+    """An unknown function of ints."""
+    made: Callable[..., Term] = z3.Function(name, *[z3.IntSort()] * (arity + 1))
+    return made
+
+
+def ask(formulas: Iterable[Term]) -> str:
+    """`sat` if the formulas can hold together, `unsat` if they can't, or `unknown`."""
+    solver = z3.Solver()
+    solver.set(timeout=TIMEOUT_MS)
+    solver.add(*formulas)
+    return str(solver.check())
+
+
+class Ledger:
+    """Asks z3, and counts the answers that are the expected ones."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.passed = 0
+        self.unexpected: list[str] = []
+
+    def prove(self, name: str, assumptions: Sequence[Term], claim: Term) -> None:
+        """The claim follows from the assumptions."""
+        self._record(name, "unsat", ask([*assumptions, z3.Not(claim)]))
+
+    def possible(self, name: str, *formulas: Term) -> None:
+        """The formulas can hold together: what assumes them is not proved for lack of cases."""
+        self._record(name, "sat", ask(formulas))
+
+    def refute(self, name: str, assumptions: Sequence[Term], claim: Term) -> None:
+        """The claim does not follow: there is a counterexample."""
+        self._record(name, "sat", ask([*assumptions, z3.Not(claim)]))
+
+    def agree(self, name: str, agrees: bool) -> None:
+        """A fact that is found out without z3."""
+        self._record(name, "True", str(agrees))
+
+    def finish(self) -> int:
+        """Print the count; 0 if every answer was the expected one."""
+        for line in self.unexpected:
+            print(line)
+        print(f"{self.title}: {self.passed} passed, {len(self.unexpected)} failed")
+        return 1 if self.unexpected else 0
+
+    def _record(self, name: str, expected: str, answer: str) -> None:
+        if answer == expected:
+            self.passed += 1
+        else:
+            self.unexpected.append(f"{name}: {answer}, expected {expected}")

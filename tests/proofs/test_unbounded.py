@@ -1,0 +1,80 @@
+"""The proofs without bound hold; each finds the mistakes seeded in it, and says so if it can't."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import z3
+
+from proofs.unbounded import free_queue, pool
+from proofs.unbounded._checks import Ledger, Range, forall, function
+from proofs.unbounded._symbolic import Number, UndecidedError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.rule("KV-POOL-15", "KV-POOL-16", "KV-POOL-17")
+def test_every_action_keeps_every_invariant_of_the_pool() -> None:
+    """For any number of blocks; each invariant is broken by some mistake in an action."""
+    assert pool.main() == 0
+
+
+@pytest.mark.rule("KV-POOL-3", "KV-POOL-5", "KV-POOL-6")
+def test_the_ring_of_kvfast_is_the_free_queue() -> None:
+    """For any number of blocks; the code of kvfast is run on unknown memory."""
+    assert free_queue.main() == 0
+
+
+def test_a_proof_runs_as_a_command() -> None:
+    """As `.ci/run` and proofs/README.md start it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "proofs.unbounded.free_queue"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].endswith(" passed, 0 failed")
+
+
+def test_a_false_statement_fails_and_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Proved and refuted the wrong way round, possible where it is not."""
+    x = z3.Int("x")
+    ledger = Ledger("twins")
+    ledger.prove("false", [x > 0], x > 1)
+    ledger.refute("true", [x > 0], x >= 1)
+    ledger.possible("empty", x > 0, x < 0)
+    assert ledger.finish() == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "false: sat, expected unsat",
+        "true: unsat, expected sat",
+        "empty: unsat, expected sat",
+        "twins: 0 passed, 3 failed",
+    ]
+
+
+def test_a_range_written_out_says_the_same_as_one_with_a_quantifier() -> None:
+    """Of few values: what holds of all of them, and what one of them breaks."""
+    f, n = function("f"), z3.Int("n")
+    for values in (None, range(4)):
+        numbers = Range(0, n, values)
+        known = [n == 3, forall([numbers], lambda i: f(i) == i)]
+        ledger = Ledger("ranges")
+        ledger.prove("inside", known, f(2) == 2)
+        ledger.prove("sum", known, f(1) + f(2) == 3)
+        if values is not None:
+            ledger.refute("outside", known, f(3) == 3)
+        assert ledger.finish() == 0
+
+
+def test_code_that_branches_on_what_is_open_is_refused() -> None:
+    """A branch is taken only where the assumptions decide it."""
+    x = z3.Int("x")
+    assert Number(x, (x > 2,)) > 1
+    assert Number(x, (x > 2,)) != 0
+    with pytest.raises(UndecidedError):
+        bool(Number(x, (x > 2,)) == 3)
