@@ -75,6 +75,11 @@ def value(number: object) -> Term:
     return number.term if isinstance(number, Number) else number
 
 
+def as_int(term: Term) -> int:
+    """An unknown number, for code that is declared to take an int."""
+    return cast(int, Number(term))
+
+
 class Facts:
     """Records whose fields are unknown functions; writing to one leaves the others as they were."""
 

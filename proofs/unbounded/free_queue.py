@@ -32,12 +32,11 @@ from proofs.unbounded._queue.ring import (
     Queue,
     any_pool,
     any_queue,
-    as_block,
     closed,
     is_queue,
     world,
 )
-from proofs.unbounded._symbolic import Facts, Number, SymbolicPool
+from proofs.unbounded._symbolic import Facts, Number, SymbolicPool, as_int
 
 Part = Callable[[Term], Term]
 """Blocks by their number from 0 on."""
@@ -87,7 +86,7 @@ def check_start(ledger: Ledger) -> None:
     )
     zeros = dict.fromkeys((record.NEXT, record.PREV), _zero)
     pool = SymbolicPool(Facts(zeros), Number(seq.num_blocks - 1))
-    pool.link(as_block(seq.num_blocks - 1), 0)
+    pool.link(as_int(seq.num_blocks - 1), 0)
     ledger.prove("start", [world(seq)], is_queue(pool, queue))
     unlinked = SymbolicPool(Facts(zeros), Number(seq.num_blocks - 1))
     ledger.refute("start, not linked", [world(seq)], closed(unlinked, queue))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import z3
 
-from proofs.unbounded import free_queue, pool
+from proofs.unbounded import cbor_head, free_queue, key_map, pool, windows
 from proofs.unbounded._checks import Ledger, Range, forall, function
 from proofs.unbounded._symbolic import Number, UndecidedError
 
@@ -26,6 +26,24 @@ def test_every_action_keeps_every_invariant_of_the_pool() -> None:
 def test_the_ring_of_kvfast_is_the_free_queue() -> None:
     """For any number of blocks; the code of kvfast is run on unknown memory."""
     assert free_queue.main() == 0
+
+
+@pytest.mark.rule("KV-POOL-13", "KV-POOL-14")
+def test_the_slots_of_kvfast_are_the_map_from_keys_to_blocks() -> None:
+    """For tables and rings of any size; without moving slots back some key is lost."""
+    assert key_map.main() == 0
+
+
+@pytest.mark.rule("KV-SW-1", "KV-SW-7", "KV-CHUNK-1", "KV-CHUNK-5", "KV-MAMBA-1", "KV-GRP-4")
+def test_the_arithmetic_of_windows_chunks_and_states_holds_for_all_integers() -> None:
+    """What is skipped, needed and held; each statement has a close one that is refuted."""
+    assert windows.main() == 0
+
+
+@pytest.mark.rule("KV-HASH-2")
+def test_the_head_of_a_value_is_the_shortest() -> None:
+    """For every value below 2^64; the code of kvfast is run on an unknown one."""
+    assert cbor_head.main() == 0
 
 
 def test_a_proof_runs_as_a_command() -> None:

@@ -9,8 +9,8 @@ import z3
 
 from kvfast._core import record
 from proofs.unbounded._queue.operations import OPERATIONS, Operation, block, place, within
-from proofs.unbounded._queue.ring import Queue, as_block
-from proofs.unbounded._symbolic import SymbolicPool
+from proofs.unbounded._queue.ring import Queue
+from proofs.unbounded._symbolic import SymbolicPool, as_int
 
 
 def named(name: str) -> Operation:
@@ -20,37 +20,37 @@ def named(name: str) -> Operation:
 
 def put_without_way_back(pool: SymbolicPool, seq: Queue) -> None:
     left, right = seq.at(place()), seq.at(place() + 1)
-    pool.link(as_block(left), as_block(block()))
-    index = record.INTS * as_block(block()) + record.NEXT
-    pool.facts[index] = as_block(right - block() - 1)
+    pool.link(as_int(left), as_int(block()))
+    index = record.INTS * as_int(block()) + record.NEXT
+    pool.facts[index] = as_int(right - block() - 1)
     pool.num_free += 1
 
 
 def unlink_forwards_only(pool: SymbolicPool, seq: Queue) -> None:
     left, right = seq.at(place() - 1), seq.at(place() + 1)
-    index = record.INTS * as_block(left) + record.NEXT
-    pool.facts[index] = as_block(right - left - 1)
+    index = record.INTS * as_int(left) + record.NEXT
+    pool.facts[index] = as_int(right - left - 1)
     pool.num_free -= 1
 
 
 def append_to_stale_last(pool: SymbolicPool, seq: Queue) -> None:
-    pool.link(as_block(seq.at(seq.high - 2)), as_block(block()))
+    pool.link(as_int(seq.at(seq.high - 2)), as_int(block()))
     pool.num_free += 1
 
 
 def cut_one_block_later(pool: SymbolicPool, seq: Queue) -> None:
-    pool.link(0, as_block(seq.at(place() + 2)))
-    pool.num_free -= as_block(place() - seq.low)
+    pool.link(0, as_int(seq.at(place() + 2)))
+    pool.num_free -= as_int(place() - seq.low)
 
 
 def put_in_front_of_run(pool: SymbolicPool, seq: Queue) -> int:
-    return pool.drop_ref(as_block(block()), 0)
+    return pool.drop_ref(as_int(block()), 0)
 
 
 def put_cached_in_front(pool: SymbolicPool, seq: Queue) -> int:
-    pool.set_refs(as_block(block()), 0)
-    pool.put(as_block(seq.at(place())), as_block(block()))
-    return as_block(seq.at(place()))
+    pool.set_refs(as_int(block()), 0)
+    pool.put(as_int(seq.at(place())), as_int(block()))
+    return as_int(seq.at(place()))
 
 
 def wrongly(sentence: str, name: str, run: Callable[[SymbolicPool, Queue], object]) -> Operation:

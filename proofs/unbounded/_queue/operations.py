@@ -16,7 +16,6 @@ from proofs.unbounded._queue.ring import (
     Queue,
     after,
     any_pool,
-    as_block,
     before,
     counted,
     field_of,
@@ -24,7 +23,7 @@ from proofs.unbounded._queue.ring import (
     is_queue,
     outside,
 )
-from proofs.unbounded._symbolic import Number, SymbolicPool, value
+from proofs.unbounded._symbolic import Number, SymbolicPool, as_int, value
 
 
 @dataclass(frozen=True)
@@ -66,18 +65,18 @@ def open_and_counts(pool: SymbolicPool, seq: Queue) -> Term:
 
 def last(seq: Queue) -> int:
     """What `last` is between two rounds of `release` and `set_queue`."""
-    return as_block(seq.at(seq.high - 1))
+    return as_int(seq.at(seq.high - 1))
 
 
 # Straight through the code.
 
 
 def run_put(pool: SymbolicPool, seq: Queue) -> None:
-    pool.put(as_block(seq.at(place())), as_block(block()))
+    pool.put(as_int(seq.at(place())), as_int(block()))
 
 
 def run_unlink(pool: SymbolicPool, seq: Queue) -> None:
-    pool.unlink(as_block(seq.at(place())))
+    pool.unlink(as_int(seq.at(place())))
 
 
 def run_take(pool: SymbolicPool, seq: Queue) -> int:
@@ -90,7 +89,7 @@ def first_taken(pool: SymbolicPool, seq: Queue, answer: object) -> Term:
 
 
 def run_drop_ref(pool: SymbolicPool, seq: Queue) -> int:
-    return pool.drop_ref(as_block(block()), as_block(seq.at(place())))
+    return pool.drop_ref(as_int(block()), as_int(seq.at(place())))
 
 
 def run_touch(pool: SymbolicPool, seq: Queue) -> None:
@@ -140,13 +139,13 @@ def run_end(seq: Queue) -> Term:
 
 def append_cached(pool: SymbolicPool, seq: Queue) -> None:
     """A round of `release` for a cached block with one reference."""
-    pool.set_refs(as_block(block()), 0)
+    pool.set_refs(as_int(block()), 0)
     append(pool, seq)
 
 
 def append(pool: SymbolicPool, seq: Queue) -> None:
     """A round of `set_queue`."""
-    pool.link(last(seq), as_block(block()))
+    pool.link(last(seq), as_int(block()))
     pool.num_free += 1
 
 
@@ -163,8 +162,8 @@ def walked(pool: SymbolicPool, seq: Queue, answer: object) -> Term:
 
 def cut(pool: SymbolicPool, seq: Queue) -> None:
     """The end of `allocate`: place() is the position of the last block taken, count in all."""
-    pool.link(0, as_block(seq.at(place() + 1)))
-    pool.num_free -= as_block(place() - seq.low)
+    pool.link(0, as_int(seq.at(place() + 1)))
+    pool.num_free -= as_int(place() - seq.low)
 
 
 def leaves(

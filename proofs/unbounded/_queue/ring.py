@@ -9,7 +9,7 @@ import z3
 
 from kvfast._core import record
 from proofs.unbounded._checks import Range, Term, forall, function
-from proofs.unbounded._symbolic import Facts, Number, SymbolicPool, value
+from proofs.unbounded._symbolic import Facts, Number, SymbolicPool, as_int, value
 
 
 @dataclass(frozen=True)
@@ -94,23 +94,17 @@ def any_pool(*assumptions: Term, unhashed_to_front: bool = True) -> SymbolicPool
 
 def after(pool: SymbolicPool, block: Term) -> Term:
     """What the code says stands behind a block."""
-    return value(pool.after(as_block(block)))
+    return value(pool.after(as_int(block)))
 
 
 def before(pool: SymbolicPool, block: Term) -> Term:
     """And before it."""
-    return value(pool.before(as_block(block)))
+    return value(pool.before(as_int(block)))
 
 
 def field_of(pool: SymbolicPool, field: int, block: Term) -> Term:
     """A field of a block's record."""
-    return value(pool.facts[record.INTS * as_block(block) + field])
-
-
-def as_block(term: Term) -> int:
-    """An unknown number in place of the id of a block."""
-    number: int = Number(term)  # type: ignore[assignment]  # the code can't tell
-    return number
+    return value(pool.facts[record.INTS * as_int(block) + field])
 
 
 def is_sequence(seq: Queue) -> Term:
@@ -161,7 +155,7 @@ def counted(pool: SymbolicPool, seq: Queue) -> Term:
     values = None if seq.size is None else range(seq.size + 1)
     return forall(
         [Range(1, seq.num_blocks, values)],
-        lambda b: seq.has(b) == (value(pool.refs(as_block(b))) == 0),
+        lambda b: seq.has(b) == (value(pool.refs(as_int(b))) == 0),
     )
 
 
