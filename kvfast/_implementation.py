@@ -109,12 +109,12 @@ class FastImplementation:
         return None
 
     def clone(self, manager: KVCacheManager) -> KVCacheManager:
-        """An independent copy, queued events and statistics included."""
+        """An independent copy, queued events and statistics included (KV-MGR-20)."""
         copy: KVCacheManager = self._own(manager).clone()
         return audited(copy) if isinstance(manager, AuditedManager) else copy
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
-        """A manager in the state of `snapshot`, audited."""
+        """A manager in the state of `snapshot`, audited (KV-MGR-20)."""
         manager = self._managers.FastManager(plan_of(config), None)
         if not isinstance(snapshot, Snapshot):
             raise InvalidArgumentError("snapshot", snapshot, "a Snapshot")

@@ -92,7 +92,7 @@ class ReferenceImplementation:
         return ReferencePlanner()
 
     def clone(self, manager: KVCacheManager) -> KVCacheManager:
-        """An independent copy, queued events and statistics included.
+        """An independent copy, queued events and statistics included (KV-MGR-20).
 
         The hasher is shared, so that requests made for either serve both.
         """
@@ -103,7 +103,7 @@ class ReferenceImplementation:
         return copy.deepcopy(manager, memo)
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
-        """A manager in the state of `snapshot`, audited."""
+        """A manager in the state of `snapshot`, audited (KV-MGR-20)."""
         manager = ReferenceManager(config, parts=self.parts)
         check_restorable(manager.config, snapshot)
         manager.hasher.none_hash = snapshot.none_hash

@@ -316,13 +316,13 @@ class Implementation(Protocol):
         """Planning functions (KV-PLAN-*), or None."""
 
     def clone(self, manager: KVCacheManager) -> KVCacheManager:
-        """An independent copy, queued events and statistics included.
+        """An independent copy, queued events and statistics included (KV-MGR-20).
 
         Raises UnsupportedError without Feature.CLONE.
         """
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
-        """A manager in the state of `snapshot`, with no queued events and fresh statistics.
+        """A manager in the state of `snapshot`; no queued events, fresh statistics (KV-MGR-20).
 
         Every later answer equals that of the manager the snapshot was taken from. Raises
         UnsupportedError without Feature.RESTORE.

@@ -25,6 +25,7 @@ from tests.rules.builders import (
 from tests.rules.scenarios import CONFIGS, Player, Step, steps
 from tests.rules.specs import mamba
 
+pytestmark = pytest.mark.rule("KV-MGR-20")
 WATCHED: dict[str, Any] = {"enable_events": True, "log_stats": True}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvspec.conformance.examples.batches import BATCHES
 from kvspec.conformance.examples.configuration import CONFIGURATION
+from kvspec.conformance.examples.copies import COPIES
 from kvspec.conformance.examples.edges import EDGES
 from kvspec.conformance.examples.example import Example, example_violation
 from kvspec.conformance.examples.hashing import HASHING
@@ -18,7 +19,7 @@ from kvspec.conformance.examples.statistics import STATISTICS
 
 EXAMPLES: tuple[Example, ...] = (
     *HASHING, *REQUESTS, *CONFIGURATION, *STATISTICS, *POLICIES,
-    *PLAN_GROUPS, *PLAN_LAYOUT, *PLAN_MEMORY, *LIVENESS, *EDGES, *BATCHES,
+    *PLAN_GROUPS, *PLAN_LAYOUT, *PLAN_MEMORY, *LIVENESS, *EDGES, *BATCHES, *COPIES,
 )  # fmt: skip
 """All of them, in the order in which they run."""
 
