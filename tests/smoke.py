@@ -43,6 +43,7 @@ CALLS = (
     Call(("check", "kvref", "--budget", "directed"), "kvref conforms at level identity"),
     Call(("doctor",), "implementation kvref"),
     Call(("doctor", "--json"), '"implementations"'),
+    Call(("explore", "--config", "retention", "--max-edges", "500"), "no rule is broken"),
     Call(("golden", "--impl", "kvref"), "0 failed"),
     Call(("plan", "--list"), "llama-3.1-8b"),
     Call(("plan", "llama-3.1-8b"), "concurrency"),

@@ -28,6 +28,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("bench", "Measure how fast implementations are, phase by phase, side by side."),
     Entry("check", "Show which rules an implementation breaks, with the smallest example of each."),
     Entry("doctor", "Show what is installed, what is missing, and how to get it."),
+    Entry("explore", "Explore every state of small configurations, and try every operation there."),
     Entry("golden", "Replay records against an implementation and show every difference."),
     Entry("plan", "Show how a model's cache is laid out, and what it holds."),
     Entry("redact", "Make a record whose tokens and names are replaced, to be shared."),

@@ -1,0 +1,69 @@
+"""Two implementations side by side: the same answers, the same queues, the same state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from types import MappingProxyType
+
+from kvspec.conformance.checks import RULE_OF_OPERATION
+from kvspec.conformance.words import WrongAnswer
+from kvspec.explore.sides import Seen, is_typed
+from kvspec.golden.player import Outcome
+from kvspec.snapshot import Snapshot
+
+RULE_OF_MEMBER: Mapping[str, str] = MappingProxyType(
+    {
+        "free_queue": "KV-POOL-6",
+        "ref_counts": "KV-POOL-16",
+        "block_keys": "KV-POOL-13",
+        "lookup_order": "KV-POOL-13",
+        "requests": "KV-GRP-1",
+        "popped_blocks": "KV-MGR-13",
+        "step_keys": "KV-MAMBA-2",
+    }
+)
+"""What it breaks if this member of the snapshot is different; else the rule of the operation."""
+
+RULES_OF_QUEUES = ("KV-EVT-1", "KV-MGR-16")
+"""Of events, and of blocks to be zeroed."""
+
+
+def require_agreement(
+    name: str,
+    expected: Outcome,
+    got: Outcome,
+    expected_seen: Seen | None = None,
+    seen: Seen | None = None,
+) -> None:
+    """Raise InvariantViolation where the two part after the operation `name`."""
+    rule = RULE_OF_OPERATION.get(name, "KV-ERR-2")
+    if is_typed(expected.error) != is_typed(got.error):
+        _differ(rule, f"{name} ends", _ending(expected), _ending(got))
+    if expected.result != got.result:
+        _differ(rule, f"{name} answers", expected.result, got.result)
+    if expected_seen is None or seen is None:
+        return
+    ours, theirs = expected_seen.snapshot, seen.snapshot
+    if ours != theirs:
+        member = _first_difference(ours, theirs)
+        rule = RULE_OF_MEMBER.get(member, rule)
+        _differ(rule, f"{member} after {name}", getattr(ours, member), getattr(theirs, member))
+    for queue_rule, one, other in zip(
+        RULES_OF_QUEUES, expected_seen.queued, seen.queued, strict=True
+    ):
+        if one != other:
+            _differ(queue_rule, f"queued by {name}", one, other)
+
+
+def _first_difference(expected: Snapshot, got: Snapshot) -> str:
+    names = [member.name for member in fields(Snapshot)]
+    return next(n for n in names if getattr(expected, n) != getattr(got, n))
+
+
+def _ending(outcome: Outcome) -> str:
+    return "done" if outcome.error is None else f"with {outcome.error!r}"
+
+
+def _differ(rule: str, what: str, expected: object, got: object) -> None:
+    raise WrongAnswer("answers_as_the_reference", rule, what, expected, got)

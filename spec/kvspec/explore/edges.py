@@ -1,0 +1,207 @@
+"""Every edge of a state: each move is made, checked, and its end told apart from all others."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvspec.errors import InvariantViolation
+from kvspec.explore.agreement import require_agreement
+from kvspec.explore.bounds import Configuration
+from kvspec.explore.moves import Move, moves
+from kvspec.explore.play import play
+from kvspec.explore.renaming import renamed_fingerprint
+from kvspec.explore.sides import Fresh, Seen, Side, grown, is_typed, restored
+from kvspec.explore.state import State, World, fingerprint, manager_bytes, start
+from kvspec.interface import Implementation
+from kvspec.invariants import check_snapshot
+from kvspec.transitions import Transition, check_transition
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A rule that does not hold after the last of `operations`, which are those of one move."""
+
+    rule: str
+    name: str
+    detail: str
+    move: Move
+    operations: tuple[tuple[str, str | None, dict[str, Any]], ...]
+
+
+@dataclass
+class Found:
+    """What there is to say of one state, or of several: their edges.
+
+    `ends`: the move and the fingerprint of each edge that leads to another state, with that state
+    (pickled) where it has not been told before.
+    """
+
+    edges: Counter[str] = field(default_factory=Counter)
+    refused: int = 0
+    errors: int = 0
+    ends: list[tuple[Move, bytes, bytes | None]] = field(default_factory=list)
+    broken: Broken | None = None
+
+
+class Edges:
+    """Makes the moves of states on one implementation, or on two side by side.
+
+    The state is the oracle's, restored from its snapshot wherever a move has changed it. A subject
+    besides it goes every path from the start, so nothing is asked of its own `restore`.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        oracle: Implementation,
+        subject: Implementation | None = None,
+    ) -> None:
+        self.configuration = configuration
+        self.oracle = Side(oracle, configuration)
+        self.subject = None if subject is None else Side(subject, configuration)
+        self.config = self.oracle.config
+        self.prompt_matters = configuration.config.retention_interval_tokens is not None
+        self.sound: set[bytes] = set()
+        self.told: set[bytes] = set()
+
+    def first(self) -> State:
+        """The state in which everything begins."""
+        return State(self.oracle.player.manager.snapshot(), start(self.configuration.num_requests))
+
+    def name_of(self, state: State) -> bytes:
+        """Its fingerprint."""
+        if self.configuration.up_to_names:
+            names = self.configuration.names()
+            return renamed_fingerprint(state, names, prompt_matters=self.prompt_matters)
+        manager = manager_bytes(state.snapshot)
+        return fingerprint(manager, state.world, prompt_matters=self.prompt_matters)
+
+    def of(self, state: State, path: Sequence[Move]) -> Found:
+        """All edges of a state that this path leads to; up to the first broken rule."""
+        found = Found()
+        turn = Turn(self, state)
+        own = self.name_of(state)
+        try:
+            fresh = restored(self.oracle, state)
+            beside = None if self.subject is None else grown(self.subject, path)
+        except Exception as error:  # a subject may fail at what it did before
+            found.broken = Broken("KV-ERR-1", "goes_the_path_again", repr(error), path[-1], ())
+            return found
+        for move in moves(self.configuration, state):
+            try:
+                world = turn.make(move, fresh, beside)
+            except InvariantViolation as error:
+                found.broken = turn.broken(move, error.rule, error.invariant, error.detail)
+                return found
+            except Exception as error:  # in what is no operation: a snapshot, a copy
+                found.broken = turn.broken(move, "KV-ERR-1", "answers", repr(error))
+                return found
+            if world is not None:
+                self._count(found, turn, move, own, world)
+        return found
+
+    def _count(self, found: Found, turn: Turn, move: Move, own: bytes, world: World) -> None:
+        found.edges[str(move[0])] += 1
+        found.refused += turn.ending == "refused"
+        found.errors += turn.ending == "error"
+        if not turn.has_changed and world == turn.state.world:
+            return
+        after = State(turn.after, world)
+        name = self.name_of(after)
+        if name == own:
+            return
+        packed = None
+        if name not in self.told:
+            self.told.add(name)
+            packed = pickle.dumps(after, pickle.HIGHEST_PROTOCOL)
+        found.ends.append((move, name, packed))
+
+
+class Turn:
+    """The moves from one state, one after another."""
+
+    def __init__(self, edges: Edges, state: State) -> None:
+        self.edges = edges
+        self.state = state
+        self.after = state.snapshot
+        self.ending = "done"
+        self.has_changed = True
+        self.operations: list[tuple[str, str | None, dict[str, Any]]] = []
+
+    def make(self, move: Move, fresh: Fresh, beside: Fresh | None) -> World | None:
+        """One move from the state; None where it is not possible."""
+        edges, oracle, subject = self.edges, self.edges.oracle, self.edges.subject
+        # A manager that is as it was serves the next move, too.
+        manager = fresh() if self.has_changed else oracle.player.manager
+        oracle.place(manager, self.state.world)
+        if subject is not None and beside is not None:
+            subject.place(beside(), self.state.world)
+        self.after, self.ending, self.has_changed = self.state.snapshot, "done", False
+        self.operations.clear()
+        return play(edges.configuration, self.state, move, self.do)
+
+    def do(
+        self,
+        name: str,
+        request_id: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        illegal: str | None = None,
+    ) -> Any:
+        """One operation on each side, checked."""
+        given = dict(arguments or {})
+        self.operations.append((name, request_id, given))
+        oracle, subject = self.edges.oracle, self.edges.subject
+        if name in ("new_request", "append_tokens"):
+            outcome = oracle.write(name, request_id or "", given)
+            if subject is not None:
+                require_agreement(name, outcome, subject.write(name, request_id or "", given))
+            return outcome.result
+        before = self.after
+        try:
+            expected = oracle.do(name, request_id, given)
+        finally:
+            self.has_changed = True  # for all we know
+        if subject is not None:
+            seen = subject.do(name, request_id, given)
+            self._check(name, before, seen, illegal)
+            require_agreement(name, expected.outcome, seen.outcome, expected, seen)
+        self._check(name, before, expected, illegal)
+        self.after = expected.snapshot
+        self.has_changed = self.after != self.state.snapshot
+        refused = name == "allocate_slots" and expected.outcome.result is None
+        self.ending = "refused" if refused and not illegal else expected.ending
+        return expected.outcome.result
+
+    def _check(self, name: str, before: Any, seen: Seen, illegal: str | None) -> None:
+        """The outcome, the transition, and the state unless it is known to be sound."""
+        error = seen.outcome.error
+        if isinstance(error, InvariantViolation):
+            raise error
+        if illegal is None and error is not None:
+            raise InvariantViolation("legal_calls_succeed", "KV-ERR-1", f"{name} raised {error!r}")
+        if illegal is not None and not is_typed(error):
+            got = "was accepted" if error is None else f"raised {error!r}"
+            raise InvariantViolation("illegal_calls_raise", illegal, f"{name} {got}")
+        ending = seen.ending
+        if name == "allocate_slots" and error is None and seen.outcome.result is None:
+            ending = "refused"
+        after = seen.snapshot
+        check_transition(self.edges.config, Transition(PURE.get(name, name), ending, before, after))
+        if after != before:
+            data = manager_bytes(after)
+            if data not in self.edges.sound:
+                check_snapshot(self.edges.config, after)
+                self.edges.sound.add(data)
+
+    def broken(self, move: Move, rule: str, name: str, detail: str) -> Broken:
+        """What was found wrong after the last operation."""
+        return Broken(rule, name, detail, move, tuple(self.operations))
+
+
+PURE: Mapping[str, str] = {"get_block_ids": "get_blocks"}
+"""Operations of records under the name of the call that they are."""

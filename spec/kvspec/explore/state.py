@@ -1,0 +1,107 @@
+"""A state of the graph: what the manager shows, and what its scheduler knows.
+
+Two states are equal exactly when their fingerprints are (128 bits, so that a collision among 10^7
+states has a chance below 10^-24). Nothing is left out of a fingerprint that decides a later
+answer: queues are drained after every call, so they are empty in every state.
+"""
+
+from __future__ import annotations
+
+import marshal
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from kvspec.snapshot import RequestState, Snapshot
+
+FINGERPRINT_BYTES = 16
+
+MARSHAL_VERSION = 2
+"""Later ones write an object that is used twice as a reference: equal values, different bytes."""
+
+EMPTY, PREEMPTED, RUNNING, LOADING = "empty", "preempted", "running", "loading"
+
+
+class Seat(NamedTuple):
+    """A request as its scheduler sees it; `phase` is empty between two requests of this name.
+
+    `num_loading`: tokens that are computed once its load is done.
+    """
+
+    phase: str = EMPTY
+    tokens: tuple[int, ...] = ()
+    num_prompt: int = 0
+    num_computed: int = 0
+    num_loading: int = 0
+
+    @property
+    def status(self) -> str:
+        """What the scheduler says of the request."""
+        return {EMPTY: "WAITING", PREEMPTED: "PREEMPTED"}.get(self.phase, "RUNNING")
+
+
+class World(NamedTuple):
+    """The scheduler's side: its requests, and for each deferred free the blocks still popped."""
+
+    seats: tuple[Seat, ...]
+    popped: tuple[tuple[int, ...], ...] = ()
+
+    def with_seat(self, number: int, seat: Seat) -> World:
+        """The same with one request as it is now."""
+        seats = (*self.seats[:number], seat, *self.seats[number + 1 :])
+        return World(seats, self.popped)
+
+
+def start(num_requests: int) -> World:
+    """Nobody is there."""
+    return World((Seat(),) * num_requests)
+
+
+class State(NamedTuple):
+    """One node of the graph."""
+
+    snapshot: Snapshot
+    world: World
+
+
+def fingerprint(manager: bytes, world: World, *, prompt_matters: bool) -> bytes:
+    """A state by the fingerprint of its manager, and by its world."""
+    plain = (seats_of(world, prompt_matters=prompt_matters), world.popped)
+    return blake2b(
+        marshal.dumps(plain, MARSHAL_VERSION), digest_size=FINGERPRINT_BYTES, key=manager
+    ).digest()
+
+
+def seats_of(world: World, *, prompt_matters: bool) -> tuple[tuple[Any, ...], ...]:
+    """The requests as plain values.
+
+    Where no rule reads the length of a prompt (it decides what retention keeps), tokens that were
+    generated are like those of a prompt.
+    """
+    if prompt_matters:
+        return tuple(map(tuple, world.seats))
+    return tuple((*seat[:2], *seat[3:]) for seat in world.seats)
+
+
+def manager_bytes(snapshot: Snapshot) -> bytes:
+    """A fingerprint of all that a snapshot says, so that equal ones need to be checked once."""
+    plain = (
+        snapshot.num_blocks,
+        snapshot.free_queue,
+        snapshot.ref_counts,
+        snapshot.block_keys,
+        sorted(snapshot.lookup_order.items()),
+        snapshot.covered_tokens,
+        snapshot.none_hash,
+        [(name, _plain(state)) for name, state in sorted(snapshot.requests.items())],
+        snapshot.popped_blocks,
+        snapshot.new_block_ids,
+        [sorted(keys) for keys in snapshot.step_keys],
+        snapshot.reserved_blocks,
+    )
+    data = marshal.dumps(plain, MARSHAL_VERSION)
+    return blake2b(data, digest_size=FINGERPRINT_BYTES).digest()
+
+
+def _plain(state: RequestState) -> tuple[object, ...]:
+    marks = tuple(None if mark is None else mark.has_allocated for mark in state.mamba)
+    return state.block_ids, state.num_cached_blocks, marks

@@ -1,0 +1,22 @@
+"""What the tests share: configurations by name, and explorations in this process."""
+
+from __future__ import annotations
+
+import kvref
+from kvspec.explore.bounds import Configuration
+from kvspec.explore.configurations import CONFIGURATIONS
+from kvspec.explore.search import Exploration, Pair, explore
+from kvspec.interface import Implementation
+
+
+def configuration(name: str) -> Configuration:
+    """The configuration of that name."""
+    return next(each for each in CONFIGURATIONS if each.name == name)
+
+
+def explored(
+    what: Configuration, subject: Implementation | None = None, *, max_edges: int | None = None
+) -> Exploration:
+    """The reference explored, with a subject beside it if there is one."""
+    pair = Pair(kvref.implementation(), subject, "kvref", None if subject is None else "subject")
+    return explore(Exploration(what), pair, max_edges=max_edges)

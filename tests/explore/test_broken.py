@@ -1,0 +1,136 @@
+"""Planted bugs: each is found, by the shortest way, and told in words and as a record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kvref
+from kvref.groups.full_attention import FullAttentionGroup
+from kvref.implementation import ReferenceImplementation
+from kvspec.explore import trace
+from kvspec.explore.search import Exploration, Pair, Violation, explore
+from kvspec.golden.trace import replay_trace
+from kvspec.interface import Implementation
+from kvspec.record_file import read_trace
+from tests.explore.exploring import configuration, explored
+from tests.fixed_point import states, windows
+from tests.machines import broken_managers, broken_pools
+from tests.mutants import admission, lookups
+from tests.mutants.make import implementation_with
+
+
+class KeepsTheEagleBlock(FullAttentionGroup):
+    """A hit keeps its last block, which the drafting head would have to compute again."""
+
+    def longest_hit(
+        self, hashes: Sequence[bytes], max_length_tokens: int, **how: Any
+    ) -> list[list[int]]:
+        return super().longest_hit(hashes, max_length_tokens, **{**how, "drop_last_block": False})
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A broken class, where it is looked for, and what the shortest way there ends with."""
+
+    broken: type[Any]
+    name: str
+    num_moves: int
+    last_move: str
+    rule: str
+
+
+ORDER = Planted(broken_pools.TakesFromTheBack, "pool", 1, "admit", "KV-MGR-7")
+LEAK = Planted(broken_pools.LeaksUnhashedBlocks, "pool", 2, "free", "KV-POOL-15")
+
+PLANTED = (
+    ORDER,
+    Planted(broken_pools.UnhashedRunReversed, "pool", 2, "free", "KV-POOL-6"),
+    LEAK,
+    Planted(broken_pools.GivesABlockTwice, "pool", 1, "admit", "KV-POOL-15"),
+    Planted(broken_pools.TouchLeavesTheBlockFree, "pool", 3, "admit", "KV-POOL-15"),
+    Planted(broken_pools.KeepsKeysOfTakenBlocks, "pool", 3, "admit", "KV-POOL-13"),
+    Planted(broken_pools.NewestDuplicateFirst, "pool", 2, "admit", "KV-POOL-13"),
+    Planted(broken_pools.EvictingOneDuplicateForgetsAll, "pool", 3, "evict", "KV-POOL-13"),
+    Planted(broken_pools.ResetsWhileInUse, "pool", 2, "reset", "KV-POOL-11"),
+    Planted(broken_pools.SilentEviction, "pool", 2, "evict", "KV-EVT-1"),
+    Planted(broken_managers.FreesOneByOne, "pool", 3, "illegal", "KV-ERR-2"),
+    Planted(broken_managers.RefusesTheLastBlock, "pool", 2, "admit", "KV-MGR-7"),
+    Planted(broken_managers.EvictsUntilTheError, "manager", 2, "illegal", "KV-ERR-2"),
+    Planted(lookups.LastTokenMayHit, "manager", 2, "admit", "KV-MGR-1"),
+    Planted(windows.SkipsOneTokenMore, "window", 2, "compute", "KV-POOL-6"),
+    Planted(windows.SkipsOneTokenMore, "hybrid", 2, "compute", "KV-MGR-7"),
+    Planted(windows.SkipsTheChunkItself, "chunked", 2, "admit", "KV-MGR-1"),
+    Planted(KeepsTheEagleBlock, "eagle", 2, "admit", "KV-MGR-1"),
+    Planted(admission.LookaheadIsForgotten, "eagle", 1, "admit", "KV-MGR-7"),
+    Planted(admission.LoadsAreCachedAtOnce, "external", 1, "admit", "KV-POOL-13"),
+    Planted(admission.WatermarkForAll, "admission", 3, "compute", "KV-MGR-7"),
+    Planted(admission.ReservedBlocksAreTaken, "admission", 3, "admit", "KV-MGR-7"),
+    Planted(states.FreeHitsCostNothing, "mamba", 5, "admit", "KV-ERR-1"),
+)
+
+
+def violation_of(planted: Planted) -> tuple[Violation, Pair]:
+    """What is found, and between whom."""
+    subject: Implementation = implementation_with(planted.broken)
+    violation = explored(configuration(planted.name), subject).violation
+    assert violation is not None
+    return violation, Pair(kvref.implementation(), subject)
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda each: f"{each.broken.__name__}-{each.name}")
+def test_a_planted_bug_is_found_by_the_shortest_way(planted: Planted) -> None:
+    violation, pair = violation_of(planted)
+    assert violation.broken.rule == planted.rule
+    assert [len(violation.path), violation.path[-1][0]] == [planted.num_moves, planted.last_move]
+    told = list(trace.lines(violation, pair))
+    assert told[0].startswith(f"{planted.rule}  ")
+    assert violation.broken.operations[-1][0] in told[-2]
+
+
+def test_the_words_tell_every_call_and_what_is_wrong_after_the_last() -> None:
+    violation, pair = violation_of(LEAK)
+    assert [line.strip() for line in list(trace.lines(violation, pair))[1:]] == [
+        "broken in 'pool' by the last of 2 moves; fewer do not show it:",
+        "1  new_request('r0', prompt_token_ids=[0])",
+        "2  allocate_slots('r0', num_computed_tokens=0, status='WAITING', num_new_tokens=1,"
+        " delay_cache_blocks=True, has_scheduled_reqs=False)  → [[1]]",
+        ">   3  free('r0')",
+        "free_means_unreferenced: block 1 has no reference but is not free: leaked",
+    ]
+
+
+@pytest.mark.parametrize("planted", [ORDER, LEAK], ids=lambda each: each.broken.__name__)
+def test_the_record_is_passed_by_the_reference_and_failed_at_its_end(
+    planted: Planted, tmp_path: Path
+) -> None:
+    violation, pair = violation_of(planted)
+    path, reason = trace.write_record(violation, pair, tmp_path / "records")
+    assert path is not None, reason
+    assert pair.subject is not None
+    assert replay_trace(path, pair.oracle).mismatch is None
+    mismatch = replay_trace(path, pair.subject).mismatch
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert mismatch is not None
+    assert mismatch.line == len(lines) - 1
+    assert [planted.rule in line for line in lines[1:]][-2]
+
+
+def test_a_reference_that_is_broken_itself_is_found_by_its_invariants() -> None:
+    broken = ReferenceImplementation(broken_pools.LeaksUnhashedBlocks)
+    found = explore(Exploration(configuration("pool")), Pair(broken)).violation
+    assert found is not None
+    assert (found.broken.rule, len(found.path)) == ("KV-POOL-15", 2)
+
+
+def test_what_no_record_can_hold_is_said(tmp_path: Path) -> None:
+    broken = ReferenceImplementation(broken_pools.GivesABlockTwice)
+    found = explore(Exploration(configuration("pool")), Pair(broken)).violation
+    assert found is not None
+    path, reason = trace.write_record(found, Pair(broken), tmp_path)
+    assert (path is None) == bool(reason)
+    assert path is None or list(read_trace(path))

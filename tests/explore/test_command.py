@@ -1,0 +1,114 @@
+"""`kvspec explore` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvspec.explore.configurations import CONFIGURATIONS
+from kvspec.explore.session import recorded_counts
+
+LEAKS = """
+from kvref.block_pool import BlockPool
+from kvref.implementation import ReferenceImplementation
+
+
+class Leaks(BlockPool):
+    def release(self, blocks):
+        for block in blocks:
+            if block:
+                self.ref_counts[block] -= 1
+
+
+def implementation():
+    return ReferenceImplementation(Leaks)
+"""
+
+
+def explore(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """The command in a folder."""
+    command = [sys.executable, "-m", "kvspec.cli", "explore", *args]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_a_whole_configuration_is_counted_as_recorded(tmp_path: Path) -> None:
+    done = explore(tmp_path, "--config", "retention", "--json", "out.json")
+    assert done.returncode == 0, done.stderr
+    assert "no rule is broken" in done.stdout
+    assert "as recorded" not in done.stdout
+    document = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    (result,) = document["results"]
+    assert result["as_recorded"] is True
+    assert result["edges"] == recorded_counts()["retention"].edges
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_broken_rule_is_told_in_words_in_json_and_as_a_record(tmp_path: Path, jobs: str) -> None:
+    (tmp_path / "leaking.py").write_text(LEAKS, encoding="utf-8")
+    chosen = ("--impl", "leaking:implementation", "--config", "pool", "--jobs", jobs)
+    done = explore(tmp_path, *chosen, "--records", "records", "--json", "-")
+    assert done.returncode == 1, done.stderr
+    document = json.loads(done.stdout)
+    (violation,) = document["violations"]
+    assert violation["rule"] == "KV-POOL-15"
+    assert violation["num_moves"] == 2
+    assert violation["operations"][-1]["op"] == "free"
+    assert "leaked" in done.stderr
+    (record,) = (tmp_path / "records").iterdir()
+    assert f"kvspec golden records/{record.name} --impl leaking:implementation" in done.stderr
+    golden = [sys.executable, "-m", "kvspec.cli", "golden", f"records/{record.name}", "--impl"]
+    for name, code in (("leaking:implementation", 1), ("kvref", 0)):
+        again = subprocess.run(
+            [*golden, name], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert again.returncode == code, again.stdout
+
+
+def test_a_run_stops_after_some_edges_and_goes_on_with_its_file(tmp_path: Path) -> None:
+    chosen = ("--config", "retention", "--resume", "state.json")
+    first = explore(tmp_path, *chosen, "--max-edges", "3000")
+    assert first.returncode == 0, first.stderr
+    assert "not all of it" in first.stdout
+    second = explore(tmp_path, *chosen, "--json", "-")
+    assert second.returncode == 0, second.stderr
+    assert json.loads(second.stdout)["results"][0]["as_recorded"] is True
+
+
+def test_names_of_blocks_can_be_told_apart(tmp_path: Path) -> None:
+    chosen = ("--config", "retention", "--max-edges", "5000", "--json", "-")
+    renamed, whole = (
+        json.loads(explore(tmp_path, *chosen, *more).stdout)["results"][0]
+        for more in ((), ("--whole",))
+    )
+    assert (renamed["up_to_names"], whole["up_to_names"]) == (True, False)
+    assert renamed["depth"] > whole["depth"]
+
+
+def test_the_list_names_every_configuration(tmp_path: Path) -> None:
+    done = explore(tmp_path, "--list")
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == [
+        each.name for each in CONFIGURATIONS
+    ]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--config", "none"), "no configuration 'none'; there are: pool, "),
+        (("--impl", "nowhere"), "unknown implementation 'nowhere'"),
+        (("--jobs", "0"), "--jobs"),
+        (("--resume", "bad.json"), "bad.json"),
+    ],
+)
+def test_what_cannot_run_ends_with_one_line_and_code_2(
+    tmp_path: Path, args: tuple[str, ...], words: str
+) -> None:
+    (tmp_path / "bad.json").write_text("{", encoding="utf-8")
+    done = explore(tmp_path, *args)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,142 @@
+"""Renaming: one form for exactly the states that renamings make of one another."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from dataclasses import replace
+
+import pytest
+
+import kvref
+from kvspec.explore.bounds import Call
+from kvspec.explore.edges import Edges
+from kvspec.explore.renaming import renamed_fingerprint
+from kvspec.explore.state import State, World
+from kvspec.snapshot import RequestState, Snapshot
+from tests.explore.exploring import configuration, explored
+
+SMALL = replace(
+    configuration("pool"), prompts=((0,), (0, 1)), calls=frozenset({Call.POP, Call.EVICT})
+)
+"""Both requests, popped blocks, duplicates and unhashed blocks, in some thousand states."""
+
+
+@pytest.fixture(scope="module")
+def whole() -> tuple[list[State], int]:
+    """Every state, names told apart, and the number of edges; found one after another."""
+    edges = Edges(replace(SMALL, up_to_names=False), kvref.implementation())
+    found = {edges.name_of(edges.first()): edges.first()}
+    waiting = list(found.values())
+    num_edges = 0
+    while waiting:
+        at = edges.of(waiting.pop(), ())
+        num_edges += at.edges.total()
+        for _, name, packed in at.ends:
+            if packed is not None and name not in found:
+                found[name] = pickle.loads(packed)
+                waiting.append(found[name])
+    return list(found.values()), num_edges
+
+
+def renamed(state: State, blocks: dict[int, int], order: tuple[int, ...]) -> State:
+    """The state with other names, spelled out member by member: request n is called order[n]."""
+    old = state.snapshot
+    back = {new: before for before, new in blocks.items()}
+    ids = range(old.num_blocks)
+
+    def moved(listed: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(blocks[block] for block in listed)
+
+    def of(request: RequestState) -> RequestState:
+        return replace(request, block_ids=tuple(map(moved, request.block_ids)))
+
+    new = Snapshot(
+        num_blocks=old.num_blocks,
+        free_queue=moved(old.free_queue),
+        ref_counts=tuple(old.ref_counts[back[block]] for block in ids),
+        block_keys=tuple(old.block_keys[back[block]] for block in ids),
+        lookup_order={key: moved(listed) for key, listed in old.lookup_order.items()},
+        covered_tokens=tuple(old.covered_tokens[back[block]] for block in ids),
+        none_hash=old.none_hash,
+        requests={
+            f"r{order[n]}": of(old.requests[f"r{n}"])
+            for n in range(len(order))
+            if f"r{n}" in old.requests
+        },
+        popped_blocks=tuple(sorted(moved(old.popped_blocks))),
+        new_block_ids=old.new_block_ids,
+        step_keys=old.step_keys,
+    )
+    seats = sorted(zip(order, state.world.seats, strict=True))
+    world = World(tuple(seat for _, seat in seats), tuple(map(moved, state.world.popped)))
+    return State(new, world)
+
+
+def renamings(state: State) -> list[State]:
+    """All states that other names make of this one."""
+    blocks = range(1, state.snapshot.num_blocks)
+    orders = list(itertools.permutations(range(len(state.world.seats))))
+    return [
+        renamed(state, {0: 0, **dict(zip(blocks, other, strict=True))}, order)
+        for other in itertools.permutations(blocks)
+        for order in orders
+    ]
+
+
+def test_states_have_one_form_exactly_when_a_renaming_makes_one_of_the_other(
+    whole: tuple[list[State], int],
+) -> None:
+    states, _ = whole
+    edges = Edges(replace(SMALL, up_to_names=False), kvref.implementation())
+    orbit_of: dict[bytes, int] = {}
+    for number, state in enumerate(states):
+        if edges.name_of(state) not in orbit_of:
+            for other in renamings(state):
+                orbit_of[edges.name_of(other)] = number
+    form_of = {
+        edges.name_of(state): renamed_fingerprint(state, SMALL.names(), prompt_matters=False)
+        for state in states
+    }
+    pairs = {(orbit_of[name], form) for name, form in form_of.items()}
+    assert len(states) > 4 * len(pairs)
+    assert len(pairs) == len({orbit for orbit, _ in pairs}) == len({form for _, form in pairs})
+
+
+def test_the_reduced_graph_has_one_state_for_each_orbit_and_the_edges_of_one_of_its_states(
+    whole: tuple[list[State], int],
+) -> None:
+    states, num_edges = whole
+    forms = {
+        renamed_fingerprint(state, SMALL.names(), prompt_matters=False): state for state in states
+    }
+    reduced = explored(SMALL)
+    assert set(reduced.graph.numbers) == set(forms)
+    edges = Edges(SMALL, kvref.implementation())
+    of_others = sum(edges.of(state, ()).edges.total() for state in forms.values())
+    assert reduced.counts.edges == of_others
+    sizes = (
+        len({Edges.name_of(edges, other) for other in renamings(state)})
+        for state in itertools.islice(forms.values(), 20)
+    )
+    assert set(sizes) == {1}
+    assert num_edges > 4 * of_others
+
+
+def test_a_form_that_forgot_a_fact_would_be_noticed(whole: tuple[list[State], int]) -> None:
+    """The queue in another order is no renaming where the blocks in it differ."""
+    states, _ = whole
+    names = SMALL.names()
+    changed = 0
+    for state in states[::5]:
+        queue = state.snapshot.free_queue
+        if len({state.snapshot.block_keys[block] for block in queue}) < 2:
+            continue
+        other = state._replace(snapshot=replace(state.snapshot, free_queue=queue[::-1]))
+        ours, theirs = (
+            renamed_fingerprint(each, names, prompt_matters=False) for each in (state, other)
+        )
+        palindrome = any(again == other for again in renamings(state))
+        assert (ours == theirs) == palindrome
+        changed += ours != theirs
+    assert changed > 10
