@@ -1,0 +1,80 @@
+"""A mistake in the code of kvfast makes a proof fail: it is about the code that runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvfast._core import hashing, record
+from kvfast._core.key_map import KeyMap
+from kvfast._core.pool import BlockPool
+from proofs.unbounded import _checks, cbor_head, free_queue, key_map
+
+
+@pytest.fixture(autouse=True)
+def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a false statement z3 finds no proof, however long it looks."""
+    monkeypatch.setattr(_checks, "TIMEOUT_MS", 200)
+
+
+def put_without_a_way_back(self: BlockPool, left: int, block: int) -> None:
+    right = self.after(left)
+    self.link(left, block)
+    self.facts[record.INTS * block + record.NEXT] = right - block - 1
+    self.num_free += 1
+
+
+def unlink_uncounted(self: BlockPool, block: int) -> None:
+    self.link(self.before(block), self.after(block))
+
+
+def drop_ref_to_the_front(self: BlockPool, block: int, left: int) -> int:
+    self.facts[record.INTS * block + record.REFS] -= 1
+    if self.facts[record.INTS * block + record.REFS] > 0:
+        return left
+    self.put(left, block)
+    return block
+
+
+@pytest.mark.parametrize(
+    ("method", "twin", "named"),
+    [
+        ("put", put_without_a_way_back, "put: "),
+        ("unlink", unlink_uncounted, "unlink: "),
+        ("drop_ref", drop_ref_to_the_front, "drop_ref, cached: "),
+    ],
+)
+def test_a_mistake_in_the_ring_is_named(
+    monkeypatch: pytest.MonkeyPatch, method: str, twin: object, named: str
+) -> None:
+    """Only what the operation leads to fails."""
+    monkeypatch.setattr(BlockPool, method, twin)
+    ledger = _checks.Ledger("twin")
+    free_queue.check_operations(ledger)
+    assert any(line.startswith(named) for line in ledger.unexpected)
+    end = "release and set_queue, the end: "
+    assert not any(line.startswith(end) for line in ledger.unexpected)
+
+
+def test_a_mistake_in_the_map_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Copies in the wrong order, and a step counted the other way."""
+    monkeypatch.setattr(KeyMap, "join", lambda self, entry, head: self.make_ring(entry))
+    monkeypatch.setattr(KeyMap, "steps_between", lambda self, start, end: start - end)
+    assert key_map.main() == 1
+    failed = capsys.readouterr().out.splitlines()[:-1]
+    assert {line.partition(":")[0] for line in failed} >= {"join", "steps among 2^32 slots"}
+
+
+def test_a_wrong_head_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The head of the next value."""
+    put_head = hashing.put_head
+
+    def next_one(message: memoryview[int], at: int, major: int, value: int) -> int:
+        return put_head(message, at, major, value + 1)
+
+    monkeypatch.setattr(hashing, "put_head", next_one)
+    assert cbor_head.main() == 1
+    assert "the shortest head: sat, expected unsat" in capsys.readouterr().out
