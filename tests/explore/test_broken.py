@@ -12,6 +12,7 @@ import pytest
 import kvref
 from kvref.groups.full_attention import FullAttentionGroup
 from kvref.implementation import ReferenceImplementation
+from kvref.manager import ReferenceManager
 from kvspec.explore import trace
 from kvspec.explore.search import Exploration, Pair, Violation, explore
 from kvspec.golden.trace import replay_trace
@@ -31,6 +32,15 @@ class KeepsTheEagleBlock(FullAttentionGroup):
         self, hashes: Sequence[bytes], max_length_tokens: int, **how: Any
     ) -> list[list[int]]:
         return super().longest_hit(hashes, max_length_tokens, **{**how, "drop_last_block": False})
+
+
+class TellsOfErrors(ReferenceManager):
+    """An illegal eviction ends with an error, but is told as if the cache had been cleared."""
+
+    def evict_blocks(self, block_ids: Sequence[int]) -> None:
+        if max(block_ids) >= self.pool.num_blocks:
+            self.event_log.cleared()
+        super().evict_blocks(block_ids)
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,7 @@ PLANTED = (
     Planted(broken_managers.FreesOneByOne, "pool", 3, "illegal", "KV-ERR-2"),
     Planted(broken_managers.RefusesTheLastBlock, "pool", 2, "admit", "KV-MGR-7"),
     Planted(broken_managers.EvictsUntilTheError, "manager", 2, "illegal", "KV-ERR-2"),
+    Planted(TellsOfErrors, "manager", 1, "illegal", "KV-ERR-2"),
     Planted(lookups.LastTokenMayHit, "manager", 2, "admit", "KV-MGR-1"),
     Planted(windows.SkipsOneTokenMore, "window", 2, "compute", "KV-POOL-6"),
     Planted(windows.SkipsOneTokenMore, "hybrid", 2, "compute", "KV-MGR-7"),

@@ -18,6 +18,7 @@ from kvspec.explore.sides import Fresh, Seen, Side, grown, is_typed, restored
 from kvspec.explore.state import State, World, fingerprint, manager_bytes, start
 from kvspec.interface import Implementation
 from kvspec.invariants import check_snapshot
+from kvspec.snapshot import Snapshot
 from kvspec.transitions import Transition, check_transition
 
 
@@ -168,18 +169,17 @@ class Turn:
             self.has_changed = True  # for all we know
         if subject is not None:
             seen = subject.do(name, request_id, given)
-            self._check(name, before, seen, illegal)
+            self._check(before, seen, illegal)
             require_agreement(name, expected.outcome, seen.outcome, expected, seen)
-        self._check(name, before, expected, illegal)
+        self._check(before, expected, illegal)
         self.after = expected.snapshot
         self.has_changed = self.after != self.state.snapshot
-        refused = name == "allocate_slots" and expected.outcome.result is None
-        self.ending = "refused" if refused and not illegal else expected.ending
+        self.ending = expected.ending
         return expected.outcome.result
 
-    def _check(self, name: str, before: Any, seen: Seen, illegal: str | None) -> None:
+    def _check(self, before: Snapshot, seen: Seen, illegal: str | None) -> None:
         """The outcome, the transition, and the state unless it is known to be sound."""
-        error = seen.outcome.error
+        name, error = seen.name, seen.outcome.error
         if isinstance(error, InvariantViolation):
             raise error
         if illegal is None and error is not None:
@@ -187,11 +187,11 @@ class Turn:
         if illegal is not None and not is_typed(error):
             got = "was accepted" if error is None else f"raised {error!r}"
             raise InvariantViolation("illegal_calls_raise", illegal, f"{name} {got}")
-        ending = seen.ending
-        if name == "allocate_slots" and error is None and seen.outcome.result is None:
-            ending = "refused"
+        if error is not None and any(seen.queued):
+            raise InvariantViolation("errors_change_nothing", "KV-ERR-2", f"{seen.queued} is told")
         after = seen.snapshot
-        check_transition(self.edges.config, Transition(PURE.get(name, name), ending, before, after))
+        call = PURE.get(name, name)
+        check_transition(self.edges.config, Transition(call, seen.ending, before, after))
         if after != before:
             data = manager_bytes(after)
             if data not in self.edges.sound:

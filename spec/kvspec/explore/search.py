@@ -17,7 +17,7 @@ from kvspec.explore.bounds import Configuration
 from kvspec.explore.edges import Broken, Edges, Found
 from kvspec.explore.graph import Graph
 from kvspec.explore.moves import Move
-from kvspec.explore.sides import follow
+from kvspec.explore.sides import Side, follow
 from kvspec.explore.state import State
 from kvspec.interface import Implementation
 
@@ -72,7 +72,7 @@ class Violation:
 
 @dataclass
 class Exploration:
-    """One configuration, as far as it is explored. `mark`: where its last whole level began."""
+    """One configuration, as far as it is explored. `level`: the states to be expanded next."""
 
     configuration: Configuration
     counts: Counts = field(default_factory=Counts)
@@ -223,11 +223,11 @@ def _edges(configuration: Configuration, oracle: str, subject: str | None) -> Ed
 def items_of(configuration: Configuration, graph: Graph, first: int, pair: Pair) -> list[Item]:
     """The states from number `first` on, to be expanded, made anew along their paths."""
     items = []
-    edges = Edges(configuration, pair.oracle)
+    side = Side(pair.oracle, configuration)
     for number in range(first, len(graph)):
         path = graph.path(number)
         manager = pair.oracle.create(configuration.config, check_invariants=False)
-        world = follow(edges.oracle, manager, path)
+        world = follow(side, manager, path)
         packed = pickle.dumps(State(manager.snapshot(), world), pickle.HIGHEST_PROTOCOL)
         items.append(Item(number, packed, () if pair.subject is None else path))
     return items

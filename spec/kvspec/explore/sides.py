@@ -20,6 +20,7 @@ from kvspec.snapshot import Snapshot
 class Seen(NamedTuple):
     """One operation: what came of it, what was queued by it, and the state after it."""
 
+    name: str
     outcome: Outcome
     queued: tuple[Any, ...]
     snapshot: Snapshot
@@ -29,7 +30,9 @@ class Seen(NamedTuple):
         """As a transition names it."""
         if self.outcome.error is not None:
             return "error"
-        return "refused" if self.outcome.result is False else "done"
+        result = self.outcome.result
+        is_none = self.name == "allocate_slots" and result is None
+        return "refused" if is_none or result is False else "done"
 
 
 class Side:
@@ -94,7 +97,7 @@ class Side:
         manager = player.manager
         events = manager.take_events()
         queued = (events, manager.take_new_block_ids())
-        return Seen(outcome, queued, manager.snapshot())
+        return Seen(name, outcome, queued, manager.snapshot())
 
 
 Fresh = Callable[[], KVCacheManager]
