@@ -18,8 +18,9 @@ import z3
 Term = Any
 """An expression of z3, which declares no types."""
 
-TIMEOUT_MS = 20_000
-"""Of one question; none takes a tenth of it. An answer `unknown` counts as a failure."""
+EFFORT = 20_000_000
+"""Of one question, in z3's own units, so that a busy machine changes no answer; none takes a tenth
+of it. An answer `unknown` counts as a failure."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def function(name: str, arity: int = 1) -> Callable[..., Term]:
 def ask(formulas: Iterable[Term]) -> str:
     """`sat` if the formulas can hold together, `unsat` if they can't, or `unknown`."""
     solver = z3.Solver()
-    solver.set(timeout=TIMEOUT_MS)
+    solver.set(rlimit=EFFORT)
     solver.add(*formulas)
     return str(solver.check())
 

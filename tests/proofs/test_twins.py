@@ -13,7 +13,7 @@ from proofs.unbounded import _checks, cbor_head, free_queue, key_map
 @pytest.fixture(autouse=True)
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a false statement z3 finds no proof, however long it looks."""
-    monkeypatch.setattr(_checks, "TIMEOUT_MS", 200)
+    monkeypatch.setattr(_checks, "EFFORT", 2_000_000)
 
 
 def put_without_a_way_back(self: BlockPool, left: int, block: int) -> None:
