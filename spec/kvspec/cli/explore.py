@@ -42,7 +42,11 @@ INTERRUPTED = 130
     metavar="NAME",
     help="Only this configuration; may be given several times. --list shows them.",
 )
-@click.option("--deep", is_flag=True, help="The larger configurations, too.")
+@click.option(
+    "--deep",
+    is_flag=True,
+    help="The larger configurations, too, with more than three times as many edges.",
+)
 @click.option("--list", "is_list", is_flag=True, help="Show the configurations and explore none.")
 @click.option(
     "--whole",

@@ -176,6 +176,13 @@ DEEP: tuple[Configuration, ...] = (
         is_deep=True,
     ),
     replace(
+        MANAGER,
+        name="deep-manager",
+        summary="as manager, with 3 blocks",
+        config=cache(4, full(1), max_tokens=3),
+        is_deep=True,
+    ),
+    replace(
         WINDOW,
         name="deep-window",
         summary="as window, with growth to 4 tokens",
@@ -199,4 +206,4 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
     ADMISSION,
     *DEEP,
 )
-"""Those of the default run first, with some 800,000 edges; then the larger ones."""
+"""Those of the default run first, with some 800,000 edges; the larger ones have 2.8 million."""
