@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from kvspec._check import is_int
 from kvspec.errors import InvalidArgumentError
 from kvspec.request import (
     TOKEN_ID_MAX,
@@ -308,15 +309,16 @@ def hash_many(
 
 
 def count_of(value: object) -> int:
-    """The value, if it is exactly an int and a count (KV-ERR-6), else -1."""
-    if type(value) is int:
-        try:
-            count = value
-        except OverflowError:  # compiled, `count` has 64 bits
-            count = -1
-        if count >> COUNT_BITS == 0:
-            return count
-    return -1
+    """The value, if it is a count (KV-ERR-6), else -1."""
+    if type(value) is not int:
+        if not is_int(value):
+            return -1
+        value = int(value)  # type: ignore[call-overload]  # an int of a subclass
+    try:
+        count: int = value  # type: ignore[assignment]  # an int
+    except OverflowError:  # compiled, `count` has 64 bits
+        return -1
+    return count if count >> COUNT_BITS == 0 else -1
 
 
 def int_view(values: object) -> memoryview[int] | None:

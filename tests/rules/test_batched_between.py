@@ -84,6 +84,22 @@ def test_popped_blocks_are_no_longer_the_requests(make_steps: MakeSteps) -> None
     assert steps.batched.admit([a]).num_scheduled_tokens.tolist() == [4]
 
 
+class Count(int):
+    """A count of a class of its own, which is an int as any other (KV-ERR-6)."""
+
+
+@pytest.mark.rule("KV-BATCH-1")
+def test_counts_may_be_of_a_class_of_their_own(make_steps: MakeSteps) -> None:
+    steps = make_steps()
+    (a,) = steps.admitted(range(4))
+    request = steps.of(a)
+    request.num_computed_tokens, request.num_preemptions = Count(4), Count(0)
+    assert decode(steps, a) == [1]
+    assert request.num_computed_tokens == 5
+    request.num_computed_tokens = Count(2**53)
+    assert is_refused(steps, a, ".num_computed_tokens")
+
+
 @pytest.mark.rule("KV-BATCH-1")
 def test_two_batches_share_a_manager_and_a_request(make_steps: MakeSteps) -> None:
     steps = make_steps()
