@@ -225,7 +225,7 @@ class FastBatch(Steps):
         if output is not None:
             try:
                 rows, slots = self.open_outputs(output)
-            except InvalidArgumentError:
+            except BaseException:  # whatever an array of the caller raises
                 self.undo()
                 raise
         if starts_step:

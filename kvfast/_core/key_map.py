@@ -53,7 +53,10 @@ GROUP_FACTOR = 0x9E3779B1
 
 
 class KeyMap:
-    """Keys of the blocks of one pool. The methods trust their arguments."""
+    """Keys of the blocks of one pool. The methods trust their arguments.
+
+    `ahead` has no meaning: what is read into it is in the processor's cache when it is needed.
+    """
 
     def __init__(self, num_blocks: int, width: int) -> None:
         self.width = width

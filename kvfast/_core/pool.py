@@ -24,6 +24,7 @@ FAR = 16
 class BlockPool:
     """The blocks 1 … num_blocks - 1, at first free, in this order. The methods trust their caller.
 
+    `ahead` has no meaning: what is read into it is in the processor's cache when it is needed.
     Additional entries (KV-PART-2) of a block are chained by `next_entry`, from the block on; those
     given back from `free_more` on. `num_more` were ever made.
     """

@@ -6,6 +6,7 @@ import importlib
 import os
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kvfast
-from kvfast._core import record
+from kvfast._core import cells, record
 from kvfast._core.pool import BlockPool
 
 NUM_BLOCKS = 9
@@ -96,9 +97,10 @@ def test_a_queue_with_a_wrong_front_is_found() -> None:
         run(new_pool(PutsInFrontOfTheFirst), [("unlink", 3), ("front", 0)])
 
 
-def test_both_builds_keep_the_facts_in_the_same_places() -> None:
+@pytest.mark.parametrize(("module", "fields"), [(record, "record_fields"), (cells, "cell_fields")])
+def test_both_builds_keep_facts_in_the_same_places(module: ModuleType, fields: str) -> None:
     folder = Path(kvfast.__file__).parent / "_compiled"
-    constants = re.findall(r"    (\w+) = (\d+)", (folder / "record_fields.pxd").read_text())
+    constants = re.findall(r"    (\w+) = (\d+)", (folder / f"{fields}.pxd").read_text())
     assert {name: int(value) for name, value in constants} == {
-        name: value for name, value in vars(record).items() if name.isupper()
+        name: value for name, value in vars(module).items() if name.isupper()
     }
