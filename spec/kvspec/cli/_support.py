@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
+from kvspec._json import Where
+
 
 class CommandError(Exception):
     """Ends the command with one line on stderr and an exit code; raised by `fail`."""
@@ -47,6 +49,20 @@ def output_console() -> Console:
 def progress_console() -> Console:
     """For progress and remarks, on stderr, so that stdout can be piped."""
     return Console(stderr=True, highlight=False)
+
+
+def read_state(path: Path, command: str) -> tuple[Any, Where] | None:
+    """The JSON that an earlier run of a command wrote to go on from, and where it stands.
+
+    None without the file; FormatError if it holds no JSON.
+    """
+    if not path.exists():
+        return None
+    where = Where(str(path))
+    try:
+        return json.loads(path.read_text("utf-8")), where
+    except ValueError as error:
+        raise where.error(f"no state of kvspec {command}: {error}") from error
 
 
 def write_json(document: Any, path: Path | None = None) -> None:

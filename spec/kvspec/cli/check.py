@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from kvspec._json import Where
 from kvspec.cli._support import (
     fail,
     output_console,
     progress_console,
+    read_state,
     require_extra,
     write_json,
     write_whole,
@@ -143,7 +142,7 @@ def command(
             write_json(reached.to_json(), resume_path)
 
     suite = Suite(subject, reference, options, save=save)
-    result = run(suite, None if resume_path is None else read_state(resume_path))
+    result = run(suite, earlier_run(resume_path))
     if result.directed + result.random == 0 and not result.interrupted:
         fail(f"{name} has nothing that could be checked: {', '.join(lacks(result))} is lacking")
     write(result, suite, **outputs)
@@ -201,18 +200,12 @@ def run(suite: Suite, state: State | None) -> Report:
         return suite.run(state)
 
 
-def read_state(path: Path) -> State | None:
-    """The state that an earlier run wrote, None without the file; FormatError if it is none."""
+def earlier_run(path: Path | None) -> State | None:
+    """How far an earlier run came, None without one; FormatError if the file holds none."""
     from kvspec.conformance.state import State
 
-    if not path.exists():
-        return None
-    where = Where(str(path))
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise where.error(f"no state of kvspec check: {error}") from error
-    return State.from_json(value, where)
+    found = None if path is None else read_state(path, "check")
+    return None if found is None else State.from_json(*found)
 
 
 def lacks(report: Report) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from kvspec._json import Where
-from kvspec.cli._support import fail, output_console, progress_console, write_json
+from kvspec.cli._support import fail, output_console, progress_console, read_state, write_json
 from kvspec.discovery import find_implementation
 from kvspec.explore import trace
 from kvspec.explore.bounds import Configuration
@@ -122,7 +120,7 @@ def command(
     if resume_path is not None:
         target = resume_path
         session.save = lambda saved: write_json(saved.to_json(), target)
-    report = run(session, None if resume_path is None else read_saved(resume_path))
+    report = run(session, earlier_run(resume_path))
     if not report.results and not report.interrupted:
         lacking = sorted({lack for lacks in report.left_out.values() for lack in lacks})
         fail(f"{name} has nothing that could be explored: {', '.join(lacking)} is lacking")
@@ -180,16 +178,10 @@ def run(session: Session, saved: Saved | None) -> Report:
         return session.run(saved)
 
 
-def read_saved(path: Path) -> Saved | None:
-    """What an earlier run wrote, None without the file; FormatError if it is none."""
-    if not path.exists():
-        return None
-    where = Where(str(path))
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise where.error(f"no state of kvspec explore: {error}") from error
-    return Saved.from_json(value, where)
+def earlier_run(path: Path | None) -> Saved | None:
+    """How far an earlier run came, None without one; FormatError if the file holds none."""
+    found = None if path is None else read_state(path, "explore")
+    return None if found is None else Saved.from_json(*found)
 
 
 def list_configurations(configurations: tuple[Configuration, ...]) -> None:
