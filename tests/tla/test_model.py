@@ -1,0 +1,105 @@
+"""The checker explores the modules; `proofs.formal_model` does so with larger bounds."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from kvref.configuration import Parts
+from kvspec.discovery import find_implementation
+from kvspec.explore.bounds import Call, Configuration
+from kvspec.explore.search import Exploration, Pair, explore
+from proofs.formal import _search
+from proofs.formal._bounds import SMALL_MANAGER, SMALL_POOL, TWO_TEXTS
+from proofs.formal._cache import texts
+from proofs.formal._checker import CheckerMissingError, check, node
+from proofs.formal._manager import ManagerSide
+from proofs.formal._search import Bounds
+from proofs.formal._twins import DIFFERS, TWINS, Twin, UnhashedToTheBack, small
+from proofs.formal_model import check_bounds, verdict
+
+EXPLORED: Mapping[str, str] = {
+    "Admit": "admit",
+    "Resume": "admit",
+    "Compute": "compute",
+    "Generate": "compute",
+    "FreeRequest": "free",
+    "Preempt": "preempt",
+    "GiveUp": "give_up",
+    "Evict": "evict",
+    "EvictAll": "evict",
+    "ResetCache": "reset",
+}
+
+
+@pytest.fixture(autouse=True)
+def _checker() -> None:
+    try:
+        node()
+    except CheckerMissingError as missing:
+        if os.environ.get("KVSPEC_REQUIRE_TLA") == "1":
+            pytest.fail(str(missing))
+        pytest.skip(str(missing))
+
+
+@pytest.mark.parametrize("name", ["pool", "groups", "two texts"])
+def test_kvref_has_the_graph_of_the_model(name: str) -> None:
+    bounds = small()[name]
+    assert verdict(check_bounds(bounds), _search.explore(bounds)) == ""
+
+
+@pytest.mark.parametrize(
+    "twin",
+    [twin for twin in TWINS if twin.bounds in ("pool", "two texts")],
+    ids=lambda twin: twin.name,
+)
+def test_a_mistake_in_a_module_is_found(twin: Twin) -> None:
+    bounds = small()[twin.bounds]
+    assert verdict(check_bounds(bounds, twin), _search.explore(bounds)) == twin.found_by
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (SMALL_POOL, replace(SMALL_POOL, pool_class=UnhashedToTheBack)),
+        (ManagerSide(TWO_TEXTS), ManagerSide(replace(TWO_TEXTS, parts=Parts(UnhashedToTheBack)))),
+    ],
+    ids=["pool", "manager"],
+)
+def test_a_mistake_in_kvref_is_found(right: Bounds, wrong: Bounds) -> None:
+    assert verdict(check_bounds(right), _search.explore(wrong)) == DIFFERS
+
+
+def test_next_of_the_module_reaches_the_states_that_its_moves_reach() -> None:
+    bounds = ManagerSide(TWO_TEXTS)
+    by_next = check(bounds.module, bounds.constants)
+    assert by_next.graph.states == check_bounds(bounds).graph.states
+
+
+def test_kvspec_explore_counts_the_same() -> None:
+    """The states, and the edges of each kind of move, when all names are kept apart."""
+    bounds = ManagerSide(replace(SMALL_MANAGER, max_prompt=1))
+    graph = _search.explore(bounds)
+    actions = [label.partition("_")[0] for _, label, _ in graph.edges]
+    found = Counter(EXPLORED[action] for action in actions if action != "Skip")
+    configuration = Configuration(
+        "as the model",
+        "",
+        bounds.bounds.config(),
+        tuple(texts(1, 1, 1)),
+        calls=frozenset({Call.PREEMPT, Call.EVICT, Call.RESET}),
+        up_to_names=False,
+    )
+    counts = explore(Exploration(configuration), Pair(find_implementation("kvref"))).counts
+    assert counts.states == len(graph.states)
+    assert dict(counts.by_move) == dict(found)
+
+
+def test_without_node_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(CheckerMissingError, match="install Node"):
+        node()
