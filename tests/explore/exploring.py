@@ -15,8 +15,13 @@ def configuration(name: str) -> Configuration:
 
 
 def explored(
-    what: Configuration, subject: Implementation | None = None, *, max_edges: int | None = None
+    what: Configuration,
+    subject: Implementation | None = None,
+    *,
+    oracle: Implementation | None = None,
+    max_edges: int | None = None,
 ) -> Exploration:
-    """The reference explored, with a subject beside it if there is one."""
-    pair = Pair(kvref.implementation(), subject, "kvref", None if subject is None else "subject")
+    """The reference explored, or `oracle`, with a subject beside it if there is one."""
+    name = None if subject is None else "subject"
+    pair = Pair(oracle or kvref.implementation(), subject, "kvref", name)
     return explore(Exploration(what), pair, max_edges=max_edges)

@@ -106,7 +106,8 @@ def test_a_planted_bug_is_found_by_the_shortest_way(planted: Planted) -> None:
 def test_the_words_tell_every_call_and_what_is_wrong_after_the_last() -> None:
     violation, pair = violation_of(LEAK)
     assert [line.strip() for line in list(trace.lines(violation, pair))[1:]] == [
-        "broken in 'pool' by the last of 2 moves; fewer do not show it:",
+        "broken in 'pool' by the last of 2 moves; fewer do not show it",
+        f"pool: {configuration('pool').summary}",
         "1  new_request('r0', prompt_token_ids=[0])",
         "2  allocate_slots('r0', num_computed_tokens=0, status='WAITING', num_new_tokens=1,"
         " delay_cache_blocks=True, has_scheduled_reqs=False)  → [[1]]",

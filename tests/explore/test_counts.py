@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from kvspec.cli.explore import exit_code
 from kvspec.explore.configurations import CONFIGURATIONS
-from kvspec.explore.session import recorded_counts
+from kvspec.explore.session import Report, Result, recorded_counts
 from tests.explore.exploring import configuration, explored
 
-FAST_EDGES = 20_000
-"""What is explored in some seconds."""
+FAST_EDGES, DEEP_EDGES = 20_000, 200_000
+"""What is explored in some seconds, and in half a minute; beyond it is for the command."""
 
 RECORDED = recorded_counts()
 
 
-def test_every_configuration_has_its_counts_and_every_count_its_configuration() -> None:
-    assert set(RECORDED) == {each.name for each in CONFIGURATIONS}
+def test_every_configuration_of_the_default_run_has_counts_and_all_counts_have_one() -> None:
+    usual = {each.name for each in CONFIGURATIONS if not each.is_deep}
+    assert usual <= set(RECORDED) <= {each.name for each in CONFIGURATIONS}
+
+
+def test_the_default_run_has_more_than_a_million_edges() -> None:
+    usual = (RECORDED[each.name].edges for each in CONFIGURATIONS if not each.is_deep)
+    assert sum(usual) > 1_000_000
+
+
+def test_other_counts_than_recorded_end_the_command_with_code_1() -> None:
+    what = configuration("retention")
+    for counts, code in ((RECORDED["retention"], 0), (replace(RECORDED["retention"], edges=1), 1)):
+        report = Report([Result(what, counts, 1.0, is_complete=True)])
+        assert exit_code(report) == code
 
 
 @pytest.mark.parametrize(
@@ -23,6 +39,7 @@ def test_every_configuration_has_its_counts_and_every_count_its_configuration() 
     [
         pytest.param(name, marks=() if counts.edges < FAST_EDGES else pytest.mark.deep)
         for name, counts in RECORDED.items()
+        if counts.edges < DEEP_EDGES
     ],
 )
 def test_a_configuration_has_the_states_and_edges_that_are_recorded(name: str) -> None:

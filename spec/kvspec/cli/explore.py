@@ -8,10 +8,17 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from kvspec.cli._support import fail, output_console, progress_console, read_state, write_json
+from kvspec.cli._support import (
+    fail,
+    output_console,
+    progress_bars,
+    progress_console,
+    read_state,
+    write_json,
+)
+from kvspec.cli._vectors import write_vectors
 from kvspec.discovery import find_implementation
 from kvspec.explore import trace
 from kvspec.explore.bounds import Configuration
@@ -22,13 +29,15 @@ from kvspec.explore.session import Report, Session, recorded_counts
 from kvspec.interface import Feature
 
 INTERRUPTED = 130
+IMPL = "kvref"
+"""Who is explored where nobody is named."""
 
 
 @click.command()
 @click.option(
     "--impl",
     "name",
-    default="kvref",
+    default=IMPL,
     show_default=True,
     metavar="IMPL",
     help="A name such as kvfast, package.module:factory, or cmd:PROGRAM ARGS….",
@@ -43,7 +52,7 @@ INTERRUPTED = 130
 @click.option(
     "--deep",
     is_flag=True,
-    help="The larger configurations, too, with more than three times as many edges.",
+    help="The larger configurations, too: many hours of one core.",
 )
 @click.option("--list", "is_list", is_flag=True, help="Show the configurations and explore none.")
 @click.option(
@@ -78,6 +87,14 @@ INTERRUPTED = 130
     help="Write each violation as a record there, for kvspec golden, view, shrink and redact.",
 )
 @click.option(
+    "--vectors",
+    "vectors_path",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="In place of exploring: write every edge of small graphs there as records, one folder per"
+    " set, as kvspec check brings them along. --config names sets.",
+)
+@click.option(
     "--json",
     "json_path",
     type=click.Path(path_type=Path),
@@ -95,6 +112,7 @@ def command(
     max_edges: int | None,
     resume_path: Path | None,
     records_path: Path | None,
+    vectors_path: Path | None,
     json_path: Path | None,
 ) -> int:
     """Explore every state of small configurations, and try every operation there.
@@ -107,9 +125,12 @@ def command(
     An edge is an operation in a state and what came of it. States that differ only in the names of
     blocks and requests are explored once, unless --whole is given.
 
-    Exit code 0: no rule is broken, 1: some are, 2: it could not run, 130: interrupted, and nothing
-    was broken until then.
+    Exit code 0: no rule is broken, 1: some are, or other counts than recorded, 2: it could not run,
+    130: interrupted, and nothing was broken until then.
     """
+    if vectors_path is not None:
+        write_vectors(vectors_path, names, pair_of(oracle if name == IMPL else name, oracle))
+        return 0
     chosen = choose(names, deep=deep)
     if is_list:
         list_configurations(CONFIGURATIONS if not names else chosen)
@@ -129,7 +150,12 @@ def command(
     show(report, session, progress_console() if str(json_path) == "-" else output_console())
     if records_path is not None:
         write_records(report, session, records_path, progress_console())
-    if report.violations:
+    return exit_code(report)
+
+
+def exit_code(report: Report) -> int:
+    """1 also for counts that are not as recorded: the graph has become another one."""
+    if report.violations or any(result.as_recorded is False for result in report.results):
         return 1
     return INTERRUPTED if report.interrupted else 0
 
@@ -156,12 +182,8 @@ def pair_of(name: str, oracle_name: str) -> Pair:
 
 def run(session: Session, saved: Saved | None) -> Report:
     """Run with a bar on stderr where that is a terminal."""
-    console = progress_console()
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     recorded = recorded_counts()
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bars:
+    with progress_bars() as bars:
         bar = bars.add_task("exploring")
 
         def heard(now: Exploration) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from types import MappingProxyType
+from typing import Any
 
 from kvspec.conformance.checks import RULE_OF_OPERATION
 from kvspec.conformance.words import WrongAnswer
 from kvspec.explore.sides import Seen, is_typed
+from kvspec.explore.state import BATCHED_STEP
 from kvspec.golden.player import Outcome
 from kvspec.snapshot import Snapshot
 
@@ -37,11 +39,11 @@ def require_agreement(
     seen: Seen | None = None,
 ) -> None:
     """Raise InvariantViolation where the two part after the operation `name`."""
-    rule = RULE_OF_OPERATION.get(name, "KV-ERR-2")
+    rule = "KV-BATCH-1" if name == BATCHED_STEP else RULE_OF_OPERATION.get(name, "KV-ERR-2")
     if is_typed(expected.error) != is_typed(got.error):
         _differ(rule, f"{name} ends", _ending(expected), _ending(got))
     if expected.result != got.result:
-        _differ(rule, f"{name} answers", expected.result, got.result)
+        _differ(rule, f"{name} answers", *_different(expected.result, got.result))
     if expected_seen is None or seen is None:
         return
     ours, theirs = expected_seen.snapshot, seen.snapshot
@@ -59,6 +61,16 @@ def require_agreement(
 def _first_difference(expected: Snapshot, got: Snapshot) -> str:
     names = [member.name for member in fields(Snapshot)]
     return next(n for n in names if getattr(expected, n) != getattr(got, n))
+
+
+def _different(expected: Any, got: Any) -> tuple[Any, Any]:
+    """The members that differ of two answers with the same ones."""
+    if not isinstance(expected, Mapping) or not isinstance(got, Mapping):
+        return expected, got
+    if expected.keys() != got.keys():
+        return expected, got
+    names = [name for name in expected if expected[name] != got[name]]
+    return {name: expected[name] for name in names}, {name: got[name] for name in names}
 
 
 def _ending(outcome: Outcome) -> str:

@@ -59,12 +59,22 @@ class Computation:
 
 
 @dataclass(frozen=True)
+class Step:
+    """How a whole engine step is asked for; see `kvspec.batched.StepPlan`."""
+
+    token_budget: int
+    num_lookahead_tokens: int = 0
+    stops_at_refusal: bool = False
+
+
+@dataclass(frozen=True)
 class Configuration:
     """Everything that an exploration may meet; its graph is finite.
 
     - `num_requests` at once. One that has ended makes place for another, with its name.
     - `prompts`: what a request may begin with; it grows by `tokens` up to the manager's
       `max_model_len_tokens`.
+    - `steps`: whole engine steps, of every plan over the requests (`kvspec.explore.batches`).
     - `in_chunks`: a step computes any number of the tokens that are left, or else all of them.
     - `max_popped`: deferred frees that may be under way at once.
     - `up_to_names`: states that differ only in the names of blocks and requests are one.
@@ -79,11 +89,16 @@ class Configuration:
     in_chunks: bool = True
     admissions: tuple[Admission, ...] = (Admission(),)
     computations: tuple[Computation, ...] = (Computation(),)
+    steps: tuple[Step, ...] = ()
     calls: frozenset[Call] = field(default_factory=lambda: frozenset(Call))
     max_popped: int = 1
     up_to_names: bool = True
     is_deep: bool = False
 
+    def name_of(self, number: int) -> str:
+        """The name of a request."""
+        return f"r{number}"
+
     def names(self) -> tuple[str, ...]:
         """The requests' names."""
-        return tuple(f"r{number}" for number in range(self.num_requests))
+        return tuple(map(self.name_of, range(self.num_requests)))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.explore.bounds import Admission, Call, Computation, Configuration
+from kvspec.explore.bounds import Admission, Call, Computation, Configuration, Step
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
@@ -77,11 +78,20 @@ MANAGER = Configuration(
     tokens=(0, 1),
     calls=USUAL,
 )
+THREE = Configuration(
+    "three",
+    "3 requests, 3 blocks of 1 token, texts of 1 and 2 tokens",
+    cache(4, full(1), max_tokens=2),
+    ((0,), (0, 1)),
+    num_requests=3,
+    calls=USUAL,
+)
 BLOCKS_OF_TWO = Configuration(
     "blocks-of-2",
-    "3 blocks of 2 tokens, so that blocks are half full; growth to 4 tokens",
+    "3 blocks of 2 tokens, so that blocks are half full; growth to 4 tokens of an alphabet of 2",
     cache(4, full(2), max_tokens=4),
     ((0, 0, 0), (0, 0, 1)),
+    tokens=(0, 1),
     calls=USUAL,
 )
 WINDOW = Configuration(
@@ -166,34 +176,141 @@ ADMISSION = Configuration(
     ),
     calls=frozenset({Call.PREEMPT, Call.RESET, Call.ASK}),
 )
+BATCHED = Configuration(
+    "batched",
+    "whole steps of 2 requests over 3 blocks of 1 token, every plan; a budget, lookahead",
+    cache(4, full(1), max_tokens=3),
+    ((0, 0), (0, 1, 1)),
+    admissions=(),
+    computations=(),
+    steps=(Step(8), Step(1, num_lookahead_tokens=1, stops_at_refusal=True)),
+    calls=frozenset({Call.EVICT, Call.RESET, Call.ILLEGAL}),
+)
+
+
+def _deep(like: Configuration, name: str, summary: str, **changes: Any) -> Configuration:
+    """A larger one, explored only when asked for."""
+    return replace(like, name=name, summary=summary, is_deep=True, **changes)
+
 
 DEEP: tuple[Configuration, ...] = (
-    replace(
+    _deep(
         POOL,
-        name="deep-pool",
-        summary="as pool, with 4 blocks",
-        config=cache(5, full(1), max_tokens=2),
-        is_deep=True,
+        "deep-pool",
+        "as pool, with 6 blocks",
+        config=cache(7, full(1), max_tokens=2),
     ),
-    replace(
+    _deep(
         MANAGER,
-        name="deep-manager",
-        summary="as manager, with 3 blocks",
+        "deep-manager",
+        "as manager, with 3 blocks",
         config=cache(4, full(1), max_tokens=3),
-        is_deep=True,
     ),
-    replace(
+    _deep(
+        MANAGER,
+        "deep-blocks",
+        "4 blocks of 1 token, all texts of 1 and 2 tokens",
+        config=cache(5, full(1), max_tokens=2),
+        prompts=texts(1, 2),
+    ),
+    _deep(
+        MANAGER,
+        "deep-three",
+        "3 requests, 3 blocks, all texts of 1 to 3 tokens",
+        config=cache(4, full(1), max_tokens=3),
+        num_requests=3,
+    ),
+    _deep(
+        MANAGER,
+        "deep-texts",
+        "2 blocks of 1 token, all texts of 1 to 5 tokens: most is refused or computed in part",
+        config=cache(3, full(1), max_tokens=5),
+        prompts=texts(1, 2, 3, 4, 5),
+    ),
+    _deep(
+        BLOCKS_OF_TWO,
+        "deep-blocks-of-2",
+        "as blocks-of-2, with all texts of 3 tokens",
+        prompts=texts(3),
+    ),
+    _deep(
         WINDOW,
-        name="deep-window",
-        summary="as window, with growth to 4 tokens",
-        config=cache(4, window(1, 2), max_tokens=4),
-        is_deep=True,
+        "deep-window",
+        "as window, with 4 blocks and growth to 4 tokens",
+        config=cache(5, window(1, 2), max_tokens=4),
+    ),
+    _deep(
+        HYBRID,
+        "deep-hybrid",
+        "as hybrid, with two prompts, computed in chunks",
+        prompts=SHORT,
+        in_chunks=True,
+    ),
+    _deep(
+        EAGLE,
+        "deep-eagle",
+        "as eagle, with 4 blocks",
+        config=cache(5, full(1), max_tokens=4, use_eagle=True),
+    ),
+    _deep(
+        MAMBA,
+        "deep-mamba",
+        "as mamba, with 6 blocks",
+        config=cache(7, full(1), aligned_mamba(1), max_tokens=3),
+    ),
+    _deep(
+        EXTERNAL,
+        "deep-external",
+        "as external, with 4 blocks",
+        config=cache(5, full(1), max_tokens=3),
+    ),
+    _deep(
+        CHUNKED,
+        "deep-chunked",
+        "as chunked, computed in chunks",
+        in_chunks=True,
+    ),
+    _deep(
+        PARTIAL,
+        "deep-partial",
+        "as partial, with 5 blocks",
+        config=replace(cache(6, full(2), full(1), max_tokens=4), hash_block_size_tokens=1),
+    ),
+    _deep(
+        RETENTION,
+        "deep-retention",
+        "as retention, with 7 blocks",
+        config=replace(cache(8, full(1), window(1, 2), max_tokens=4), retention_interval_tokens=0),
+    ),
+    _deep(
+        ADMISSION,
+        "deep-admission",
+        "as admission, with 5 blocks",
+        config=replace(
+            cache(6, window(1, 2), max_tokens=3), watermark=0.4, max_num_batched_tokens=1
+        ),
+    ),
+    _deep(
+        BATCHED,
+        "deep-batched",
+        "whole steps of 2 requests: full attention and a window of 2 tokens over 5 blocks",
+        config=cache(6, full(1), window(1, 2), max_tokens=3),
+    ),
+    _deep(
+        BATCHED,
+        "deep-batched-three",
+        "whole steps of 3 requests over 3 blocks, within a budget of 3 tokens",
+        config=cache(4, full(1), max_tokens=2),
+        num_requests=3,
+        prompts=((0,), (0, 1)),
+        steps=(Step(3),),
     ),
 )
 
 CONFIGURATIONS: tuple[Configuration, ...] = (
     POOL,
     MANAGER,
+    THREE,
     BLOCKS_OF_TWO,
     WINDOW,
     HYBRID,
@@ -204,6 +321,7 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
     PARTIAL,
     RETENTION,
     ADMISSION,
+    BATCHED,
     *DEEP,
 )
-"""Those of the default run first, with some 800,000 edges; the larger ones have 2.8 million."""
+"""Those of the default run first, with some 1,050,000 edges; the larger ones take hours."""

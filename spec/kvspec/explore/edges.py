@@ -8,14 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvspec.errors import InvariantViolation
+from kvspec.conformance.words import shown
+from kvspec.errors import InvariantViolation, KVSpecError
 from kvspec.explore.agreement import require_agreement
 from kvspec.explore.bounds import Configuration
 from kvspec.explore.moves import Move, moves
 from kvspec.explore.play import play
 from kvspec.explore.renaming import renamed_fingerprint
-from kvspec.explore.sides import Fresh, Seen, Side, grown, is_typed, restored
-from kvspec.explore.state import State, World, fingerprint, manager_bytes, start
+from kvspec.explore.sides import WRITES, Fresh, Seen, Side, grown, is_typed, restored
+from kvspec.explore.state import BATCHED_STEP, State, World, fingerprint, manager_bytes, start
 from kvspec.interface import Implementation
 from kvspec.invariants import check_snapshot
 from kvspec.snapshot import Snapshot
@@ -24,13 +25,17 @@ from kvspec.transitions import Transition, check_transition
 
 @dataclass(frozen=True)
 class Broken:
-    """A rule that does not hold after the last of `operations`, which are those of one move."""
+    """A rule that does not hold after the last of `operations`, which are those of one move.
+
+    `before`: moves of the same state that changed nothing to be seen, and yet have to go before it.
+    """
 
     rule: str
     name: str
     detail: str
     move: Move
     operations: tuple[tuple[str, str | None, dict[str, Any]], ...]
+    before: tuple[Move, ...] = ()
 
 
 @dataclass
@@ -93,16 +98,15 @@ class Edges:
             found.broken = Broken("KV-ERR-1", "goes_the_path_again", repr(error), path[-1], ())
             return found
         for move in moves(self.configuration, state):
-            try:
-                world = turn.make(move, fresh, beside)
-            except InvariantViolation as error:
-                found.broken = turn.broken(move, error.rule, error.invariant, error.detail)
-                return found
-            except Exception as error:  # in what is no operation: a snapshot, a copy
-                found.broken = turn.broken(move, "KV-ERR-1", "answers", repr(error))
-                return found
+            world = turn.attempt(move, fresh, beside)
+            if isinstance(world, Broken):
+                alone = Turn(self, state).attempt(move, fresh, beside)
+                found.broken = alone if isinstance(alone, Broken) else world
+                break
             if world is not None:
                 self._count(found, turn, move, own, world)
+        if fresh().snapshot() != state.snapshot:
+            raise KVSpecError("managers that were copied by pickle share their state")
         return found
 
     def _count(self, found: Found, turn: Turn, move: Move, own: bytes, world: World) -> None:
@@ -132,15 +136,32 @@ class Turn:
         self.ending = "done"
         self.has_changed = True
         self.operations: list[tuple[str, str | None, dict[str, Any]]] = []
+        self.before: list[Move] = []
+
+    def attempt(self, move: Move, fresh: Fresh, beside: Fresh | None) -> World | Broken | None:
+        """The move, or the rule that it shows to be broken."""
+        try:
+            return self.make(move, fresh, beside)
+        except InvariantViolation as error:
+            return self._broken(move, error.rule, error.invariant, error.detail)
+        except Exception as error:  # in what is no operation: a snapshot, a copy
+            return self._broken(move, "KV-ERR-1", "answers", repr(error))
+
+    def _broken(self, move: Move, rule: str, name: str, detail: str) -> Broken:
+        """What was found wrong after the last operation."""
+        return Broken(rule, name, detail, move, tuple(self.operations), tuple(self.before[:-1]))
 
     def make(self, move: Move, fresh: Fresh, beside: Fresh | None) -> World | None:
         """One move from the state; None where it is not possible."""
         edges, oracle, subject = self.edges, self.edges.oracle, self.edges.subject
         # A manager that is as it was serves the next move, too.
-        manager = fresh() if self.has_changed else oracle.player.manager
-        oracle.place(manager, self.state.world)
+        is_old = not self.has_changed
+        oracle.place(oracle.player.manager if is_old else fresh(), self.state.world)
         if subject is not None and beside is not None:
-            subject.place(beside(), self.state.world)
+            subject.place(subject.player.manager if is_old else beside(), self.state.world)
+        if not is_old:
+            self.before.clear()
+        self.before.append(move)
         self.after, self.ending, self.has_changed = self.state.snapshot, "done", False
         self.operations.clear()
         return play(edges.configuration, self.state, move, self.do)
@@ -157,28 +178,32 @@ class Turn:
         given = dict(arguments or {})
         self.operations.append((name, request_id, given))
         oracle, subject = self.edges.oracle, self.edges.subject
-        if name in ("new_request", "append_tokens"):
+        if name in WRITES:
             outcome = oracle.write(name, request_id or "", given)
             if subject is not None:
                 require_agreement(name, outcome, subject.write(name, request_id or "", given))
             return outcome.result
-        before = self.after
-        try:
-            expected = oracle.do(name, request_id, given)
-        finally:
-            self.has_changed = True  # for all we know
+        before, had_changed = self.after, self.has_changed
+        self.has_changed = True  # for all we know
+        expected = oracle.do(name, request_id, given)
         if subject is not None:
             seen = subject.do(name, request_id, given)
-            self._check(before, seen, illegal)
-            require_agreement(name, expected.outcome, seen.outcome, expected, seen)
-        self._check(before, expected, illegal)
-        self.after = expected.snapshot
-        self.has_changed = self.after != self.state.snapshot
+            if seen != expected or seen.outcome.error is not None:
+                self._check(before, seen, illegal)
+                require_agreement(name, expected.outcome, seen.outcome, expected, seen)
+        self.has_changed = had_changed
+        if self._check(before, expected, illegal):
+            self.after = expected.snapshot
+            self.has_changed = self.after != self.state.snapshot
         self.ending = expected.ending
         return expected.outcome.result
 
-    def _check(self, before: Snapshot, seen: Seen, illegal: str | None) -> None:
-        """The outcome, the transition, and the state unless it is known to be sound."""
+    def _check(self, before: Snapshot, seen: Seen, illegal: str | None) -> bool:
+        """The outcome, the transition, and the state unless it is known to be sound.
+
+        Whether anything has changed. If not, the state was checked before, and no invariant of
+        transitions can be broken: each is about a difference.
+        """
         name, error = seen.name, seen.outcome.error
         if isinstance(error, InvariantViolation):
             raise error
@@ -188,19 +213,20 @@ class Turn:
             got = "was accepted" if error is None else f"raised {error!r}"
             raise InvariantViolation("illegal_calls_raise", illegal, f"{name} {got}")
         if error is not None and any(seen.queued):
-            raise InvariantViolation("errors_change_nothing", "KV-ERR-2", f"{seen.queued} is told")
+            told = f"{name} raised, but queued {shown(seen.queued)}"
+            raise InvariantViolation("errors_change_nothing", "KV-ERR-2", told)
         after = seen.snapshot
-        call = PURE.get(name, name)
-        check_transition(self.edges.config, Transition(call, seen.ending, before, after))
-        if after != before:
-            data = manager_bytes(after)
-            if data not in self.edges.sound:
-                check_snapshot(self.edges.config, after)
-                self.edges.sound.add(data)
-
-    def broken(self, move: Move, rule: str, name: str, detail: str) -> Broken:
-        """What was found wrong after the last operation."""
-        return Broken(rule, name, detail, move, tuple(self.operations))
+        if after == before:
+            return False
+        if name != BATCHED_STEP or error is not None:
+            # What holds of one call does not of many.
+            call = PURE.get(name, name)
+            check_transition(self.edges.config, Transition(call, seen.ending, before, after))
+        data = manager_bytes(after)
+        if data not in self.edges.sound:
+            check_snapshot(self.edges.config, after)
+            self.edges.sound.add(data)
+        return True
 
 
 PURE: Mapping[str, str] = {"get_block_ids": "get_blocks"}

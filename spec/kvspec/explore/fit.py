@@ -38,6 +38,7 @@ def _features_of_options(configuration: Configuration) -> set[Feature]:
     admissions, computations = configuration.admissions, configuration.computations
     drafting = any(each.lookahead_tokens for each in admissions)
     drafting |= any(each.lookahead_tokens or each.num_drafts for each in computations)
+    drafting |= any(each.num_lookahead_tokens for each in configuration.steps)
     delayed = any(each.delayed or each.load_later for each in admissions)
     delayed |= any(each.delayed for each in computations)
     options = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
+from kvspec.explore.batches import batches
 from kvspec.explore.bounds import Call, Configuration
 from kvspec.explore.illegal import ILLEGAL
 from kvspec.explore.state import EMPTY, LOADING, PREEMPTED, RUNNING, Seat, State
@@ -28,6 +29,7 @@ def moves(configuration: Configuration, state: State) -> Iterator[Move]:
             yield from (("illegal", number, kind) for kind in ILLEGAL)
     for number, seat in enumerate(state.world.seats):
         yield from _of_request(configuration, number, seat)
+    yield from batches(configuration, state)
     yield from _of_pool(configuration, state)
 
 

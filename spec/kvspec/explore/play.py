@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from kvspec.explore.batches import play_batch, play_wrong_batch
 from kvspec.explore.bounds import Configuration
 from kvspec.explore.illegal import ILLEGAL
 from kvspec.explore.moves import Move
@@ -33,7 +34,7 @@ def play(configuration: Configuration, state: State, move: Move, do: Do) -> Worl
 
 def _admit(configuration: Configuration, state: State, move: Move, do: Do) -> World | None:
     _, number, prompt, option, left = move
-    admission, name = configuration.admissions[option], configuration.names()[number]
+    admission, name = configuration.admissions[option], configuration.name_of(number)
     seat = state.world.seats[number]
     if prompt is not None:
         seat = Seat(EMPTY, prompt, len(prompt))
@@ -75,7 +76,7 @@ def _admit(configuration: Configuration, state: State, move: Move, do: Do) -> Wo
 
 def _compute(configuration: Configuration, state: State, move: Move, do: Do) -> World | None:
     _, number, token, option, left = move
-    computation, name = configuration.computations[option], configuration.names()[number]
+    computation, name = configuration.computations[option], configuration.name_of(number)
     seat = state.world.seats[number]
     if token is not None:
         do("append_tokens", name, {"token_ids": [token]})
@@ -106,27 +107,27 @@ def _compute(configuration: Configuration, state: State, move: Move, do: Do) -> 
 
 def _finish_load(configuration: Configuration, state: State, move: Move, do: Do) -> World:
     number, seat = move[1], state.world.seats[move[1]]
-    name = configuration.names()[number]
+    name = configuration.name_of(number)
     do("cache_blocks", name, {"num_computed_tokens": seat.num_loading})
     return state.world.with_seat(number, seat._replace(phase=RUNNING, num_loading=0))
 
 
 def _free(configuration: Configuration, state: State, move: Move, do: Do) -> World:
     """Also of a preempted request, which holds nothing (KV-ERR-4)."""
-    do("free", configuration.names()[move[1]])
+    do("free", configuration.name_of(move[1]))
     return state.world.with_seat(move[1], Seat())
 
 
 def _preempt(configuration: Configuration, state: State, move: Move, do: Do) -> World:
     seat = state.world.seats[move[1]]
-    do("free", configuration.names()[move[1]])
+    do("free", configuration.name_of(move[1]))
     return state.world.with_seat(move[1], Seat(PREEMPTED, seat.tokens, seat.num_prompt))
 
 
 def _pop(configuration: Configuration, state: State, move: Move, do: Do) -> World | None:
     if len(state.world.popped) == configuration.max_popped:
         return None
-    blocks = tuple(do("pop_blocks_for_free", configuration.names()[move[1]]))
+    blocks = tuple(do("pop_blocks_for_free", configuration.name_of(move[1])))
     world = state.world.with_seat(move[1], Seat())
     return World(world.seats, (*world.popped, blocks)) if blocks else world
 
@@ -143,13 +144,13 @@ def _return(configuration: Configuration, state: State, move: Move, do: Do) -> W
 
 def _skip(configuration: Configuration, state: State, move: Move, do: Do) -> World:
     tokens = state.world.seats[move[1]].num_computed
-    do("remove_skipped_blocks", configuration.names()[move[1]], {"total_computed_tokens": tokens})
+    do("remove_skipped_blocks", configuration.name_of(move[1]), {"total_computed_tokens": tokens})
     return state.world
 
 
 def _cache(configuration: Configuration, state: State, move: Move, do: Do) -> World:
     tokens = state.world.seats[move[1]].num_computed
-    do("cache_blocks", configuration.names()[move[1]], {"num_computed_tokens": tokens})
+    do("cache_blocks", configuration.name_of(move[1]), {"num_computed_tokens": tokens})
     return state.world
 
 
@@ -158,7 +159,7 @@ def _partial(configuration: Configuration, state: State, move: Move, do: Do) -> 
     config = configuration.config
     size = config.managed_specs[group].block_size
     hash_size = config.hash_block_size_tokens or size
-    name = configuration.names()[number]
+    name = configuration.name_of(number)
     lists = state.snapshot.requests[name].block_ids[group]
     if num_tokens % hash_size or num_tokens % size == 0 or num_tokens > len(lists) * size:
         return None
@@ -173,7 +174,7 @@ def _evict(configuration: Configuration, state: State, move: Move, do: Do) -> Wo
 
 def _ask(configuration: Configuration, state: State, move: Move, do: Do) -> World:
     """Everything that changes nothing (KV-MGR-2)."""
-    name, seat = configuration.names()[move[1]], state.world.seats[move[1]]
+    name, seat = configuration.name_of(move[1]), state.world.seats[move[1]]
     config = configuration.config
     do("get_block_ids", name)
     do("get_num_common_prefix_blocks", name)
@@ -199,7 +200,7 @@ def _illegal(configuration: Configuration, state: State, move: Move, do: Do) -> 
     arguments = call.arguments(configuration.config, state, number)
     if arguments is None:
         return None
-    name = configuration.names()[number] if call.on_request else None
+    name = configuration.name_of(number) if call.on_request else None
     do(call.operation, name, arguments, illegal=call.rule)
     return state.world
 
@@ -230,8 +231,10 @@ PLAYS: Mapping[str, Callable[[Configuration, State, Move, Do], World | None]] = 
         "evict": _evict,
         "reset": _plain("reset_prefix_cache"),
         "step": _plain("new_step_starts"),
+        "batch": play_batch,
         "ask": _ask,
         "illegal": _illegal,
+        "wrong_batch": play_wrong_batch,
     }
 )
 """How each move is made."""

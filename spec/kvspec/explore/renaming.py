@@ -2,9 +2,10 @@
 
 Blocks are numbered anew in the order in which they are met: in the lists of the requests, among the
 popped ones, in the free queue. Every block is at one of these places (KV-POOL-15, KV-POOL-16; sinks
-apart, which no configuration has), so the order of requests decides all new numbers. Of all orders
-of the requests, the one with the least form counts. So two states have one form exactly when a
-renaming of blocks and requests makes one of the other.
+apart, which no configuration has), so the order of requests decides all new numbers. They are
+sorted by what the scheduler knows of each; where that leaves several orders, the one with the least
+form counts. So two states have one form exactly when a renaming of blocks and requests makes one of
+the other.
 
 A manager treats both alike when it uses numbers and names as such and nothing more. The reference
 does; of a subject it is an assumption, and `kvspec explore --whole` does without it.
@@ -14,8 +15,9 @@ from __future__ import annotations
 
 import itertools
 import marshal
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvspec.blocks import NULL_BLOCK
 from kvspec.explore.state import FINGERPRINT_BYTES, MARSHAL_VERSION, State, seats_of
@@ -24,18 +26,50 @@ from kvspec.snapshot import RequestState
 NOTHING = RequestState((), ())
 
 
+class Naming(NamedTuple):
+    """A state's form, and how it calls what the state has.
+
+    `seats`: seat n of the form is that of request `seats[n]`. `blocks`: block -> its number there.
+    """
+
+    form: bytes
+    seats: tuple[int, ...]
+    blocks: Mapping[int, int]
+
+    @property
+    def fingerprint(self) -> bytes:
+        """Of the form."""
+        return blake2b(self.form, digest_size=FINGERPRINT_BYTES).digest()
+
+
 def renamed_fingerprint(state: State, names: tuple[str, ...], *, prompt_matters: bool) -> bytes:
     """The fingerprint of a state's form; `names` are those of its requests."""
+    return naming(state, names, prompt_matters=prompt_matters).fingerprint
+
+
+def naming(state: State, names: tuple[str, ...], *, prompt_matters: bool) -> Naming:
+    """The form of a state, with the first order of its requests that gives it."""
     seats = seats_of(state.world, prompt_matters=prompt_matters)
     lists = [state.snapshot.requests.get(name, NOTHING) for name in names]
-    least = min(
-        _form(state, [seats[n] for n in order], [lists[n] for n in order])
-        for order in itertools.permutations(range(len(names)))
+    return min(
+        (
+            _named(state, order, [seats[n] for n in order], [lists[n] for n in order])
+            for order in _sorting(seats)
+        ),
+        key=lambda each: each.form,
     )
-    return blake2b(least, digest_size=FINGERPRINT_BYTES).digest()
 
 
-def _form(state: State, seats: list[Any], requests: list[RequestState]) -> bytes:
+def _sorting(seats: Sequence[Any]) -> Iterator[tuple[int, ...]]:
+    """The orders that sort the seats: several where some are equal."""
+    for order in itertools.permutations(range(len(seats))):
+        if all(seats[one] <= seats[other] for one, other in itertools.pairwise(order)):
+            yield order
+
+
+def _named(
+    state: State, order: tuple[int, ...], seats: list[Any], requests: list[RequestState]
+) -> Naming:
     """The state with its requests in this order, its blocks numbered as they are met."""
     snapshot, popped = state.snapshot, state.world.popped
     met: dict[int, int] = {NULL_BLOCK: NULL_BLOCK}
@@ -59,7 +93,7 @@ def _form(state: State, seats: list[Any], requests: list[RequestState]) -> bytes
         copies,
         [sorted(step_keys) for step_keys in snapshot.step_keys],
     )
-    return marshal.dumps(plain, MARSHAL_VERSION)
+    return Naming(marshal.dumps(plain, MARSHAL_VERSION), order, met)
 
 
 def marks_of(request: RequestState) -> tuple[bool | None, ...]:

@@ -150,7 +150,8 @@ def _level(
             item = next(items)
             exploration.counts = exploration.counts.plus(found)
             if found.broken is not None:
-                path = (*graph.path(item.number), found.broken.move)
+                broken = found.broken
+                path = (*graph.path(item.number), *broken.before, broken.move)
                 exploration.violation = Violation(exploration.configuration, path, found.broken)
                 return False
             for move, name, packed in found.ends:

@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 from kvspec.audit import unwrapped
 from kvspec.errors import KVSpecError
+from kvspec.explore.batching import batched_step
 from kvspec.explore.bounds import Configuration
+from kvspec.explore.copies import copies
 from kvspec.explore.moves import Move
 from kvspec.explore.play import play
-from kvspec.explore.state import EMPTY, Seat, State, World, start
+from kvspec.explore.state import BATCHED_STEP, EMPTY, PREEMPTED, Seat, State, World, start
 from kvspec.golden.player import Outcome, Player
 from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.request import Request, RequestInput, RequestStatus
@@ -46,6 +48,7 @@ class Side:
         self.implementation = implementation
         self.configuration = configuration
         self.features = implementation.capabilities.features
+        self.names = configuration.names()
         first = implementation.create(configuration.config, check_invariants=False)
         self.config = first.config
         self.player = Player(implementation, first)
@@ -54,13 +57,14 @@ class Side:
     def place(self, manager: KVCacheManager, world: World) -> None:
         """Go on with this manager, and with the requests of its state."""
         self.player.manager = manager
-        for name, seat in zip(self.configuration.names(), world.seats, strict=True):
+        for name, seat in zip(self.names, world.seats, strict=True):
             if seat.phase == EMPTY:
                 self.player.requests.pop(name, None)
                 continue
             request = self.player.requests[name] = self.request(name, seat)
             request.num_computed_tokens = seat.num_computed
             request.status = RequestStatus(seat.status)
+            request.num_preemptions = int(seat.phase == PREEMPTED)
 
     def request(self, name: str, seat: Seat) -> Request:
         """The request with this content."""
@@ -75,9 +79,9 @@ class Side:
 
     def write(self, name: str, request_id: str, arguments: Mapping[str, Any]) -> Outcome:
         """A request begins, or grows: no manager changes (KV-REQ-1, KV-REQ-2)."""
-        old = self.player.requests.get(request_id)
+        old = None if name == "new_request" else self.player.requests[request_id]
         try:
-            if name == "new_request" or old is None:
+            if old is None:
                 tokens = tuple(arguments["prompt_token_ids"])
                 new = self.request(request_id, Seat(tokens=tokens, num_prompt=len(tokens)))
             else:
@@ -87,25 +91,43 @@ class Side:
                 )
         except Exception as error:  # whatever an implementation does is its answer
             return Outcome(error=error)
+        new.num_computed_tokens = 0 if old is None else old.num_computed_tokens
+        new.num_preemptions = 0 if old is None else old.num_preemptions
+        new.status = RequestStatus.WAITING if old is None else old.status
         self.player.requests[request_id] = new
         return Outcome([block_hash.hex() for block_hash in new.block_hashes])
 
     def do(self, name: str, request_id: str | None, arguments: Mapping[str, Any]) -> Seen:
         """One operation, after which all queues are emptied."""
-        player = self.player
-        outcome = player.perform(name, request_id, arguments)
-        manager = player.manager
+        outcome = self.perform(name, request_id, arguments)
+        manager = self.player.manager
         events = manager.take_events()
         queued = (events, manager.take_new_block_ids())
         return Seen(name, outcome, queued, manager.snapshot())
 
+    def perform(self, name: str, request_id: str | None, arguments: Mapping[str, Any]) -> Outcome:
+        """One operation, and what came of it."""
+        if name == BATCHED_STEP:
+            return batched_step(self.implementation, self.player, arguments)
+        return self.player.perform(name, request_id, arguments)
+
+
+WRITES = frozenset({"new_request", "append_tokens"})
+"""Operations that change no manager."""
 
 Fresh = Callable[[], KVCacheManager]
 
 
 def restored(side: Side, state: State) -> Fresh:
-    """Managers in this state, made from its snapshot. Unaudited: every edge is checked anyway."""
-    return lambda: unwrapped(side.implementation.restore(side.config, state.snapshot))
+    """Managers in this state, made from its snapshot. Unaudited: every edge is checked anyway.
+
+    One is restored, and the others are copies of it where it can be pickled: that is faster.
+    """
+
+    def restore() -> KVCacheManager:
+        return unwrapped(side.implementation.restore(side.config, state.snapshot))
+
+    return copies(restore()) or restore
 
 
 def grown(side: Side, path: Sequence[Move]) -> Fresh:
@@ -140,7 +162,7 @@ def follow(
         illegal: str | None = None,
     ) -> Any:
         given = arguments or {}
-        if name in ("new_request", "append_tokens"):
+        if name in WRITES:
             outcome = side.write(name, request_id or "", given)
         else:
             outcome = side.do(name, request_id, given).outcome

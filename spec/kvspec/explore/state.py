@@ -8,7 +8,9 @@ answer: queues are drained after every call, so they are empty in every state.
 from __future__ import annotations
 
 import marshal
+from collections.abc import Mapping
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kvspec.snapshot import RequestState, Snapshot
@@ -18,7 +20,14 @@ FINGERPRINT_BYTES = 16
 MARSHAL_VERSION = 2
 """Later ones write an object that is used twice as a reference: equal values, different bytes."""
 
+BATCHED_STEP = "batched_step"
+"""A whole engine step as an operation: the fields of a `StepPlan`, requests by their names."""
+
 EMPTY, PREEMPTED, RUNNING, LOADING = "empty", "preempted", "running", "loading"
+
+STATUS_OF_PHASE: Mapping[str, str] = MappingProxyType(
+    {EMPTY: "WAITING", PREEMPTED: "PREEMPTED", RUNNING: "RUNNING", LOADING: "RUNNING"}
+)
 
 
 class Seat(NamedTuple):
@@ -36,7 +45,7 @@ class Seat(NamedTuple):
     @property
     def status(self) -> str:
         """What the scheduler says of the request."""
-        return {EMPTY: "WAITING", PREEMPTED: "PREEMPTED"}.get(self.phase, "RUNNING")
+        return STATUS_OF_PHASE[self.phase]
 
 
 class World(NamedTuple):

@@ -13,6 +13,7 @@ from kvspec.conformance.words import operation_text, shortened, shown
 from kvspec.errors import KVSpecError
 from kvspec.explore.search import Pair, Violation
 from kvspec.explore.sides import Side, follow
+from kvspec.explore.state import BATCHED_STEP
 from kvspec.golden.player import Outcome
 from kvspec.golden.recorder import Recorder
 from kvspec.record import START_VERSION, Finding
@@ -52,6 +53,12 @@ def _answer(name: str, outcome: Outcome) -> str:
         return f"{type(outcome.error).__name__}, as it must be"
     if name == "allocate_slots" and outcome.result is None:
         return "refused"
+    if name == BATCHED_STEP:
+        granted = {member: outcome.result[member] for member in ("num_scheduled_tokens", "rows")}
+        return shown(granted)
+    if name == "get_computed_blocks":
+        num_tokens, blocks = outcome.result["num_computed_tokens"], outcome.result["blocks"]
+        return f"{num_tokens} tokens in {shown(blocks)}" if num_tokens else "no hit"
     return "" if outcome.result is None else shown(outcome.result)
 
 
@@ -60,9 +67,13 @@ def lines(violation: Violation, pair: Pair) -> Iterator[str]:
     broken = violation.broken
     yield f"{broken.rule}  {sentence(broken.rule)}"
     way = f"the last of {len(violation.path)} moves; fewer do not show it"
+    if broken.before:
+        way = f"the last of {len(violation.path)} moves, some of which changed nothing to be seen"
     if len(violation.path) == 1:
         way = "the first move"
-    yield f"  broken in {violation.configuration.name!r} by {way}:"
+    configuration = violation.configuration
+    yield f"  broken in {configuration.name!r} by {way}"
+    yield f"  {configuration.name}: {configuration.summary}"
     told = operations(violation, pair)
     for number, operation in enumerate(told, 1):
         call = operation_text(operation.name, operation.request_id, operation.arguments)
@@ -100,6 +111,8 @@ def write_record(violation: Violation, pair: Pair, folder: Path) -> tuple[Path |
     It holds what the reference answers, so that the subject fails it at the last operation, where
     the finding stands. Without a subject it holds what the broken implementation itself does.
     """
+    if any(told.name == BATCHED_STEP for told in operations(violation, pair)):
+        return None, "records hold single calls, and this way has whole steps"
     folder.mkdir(parents=True, exist_ok=True)
     broken, configuration = violation.broken, violation.configuration
     path = folder / f"{configuration.name}-{broken.rule}.jsonl"

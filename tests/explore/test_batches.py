@@ -1,0 +1,153 @@
+"""Whole steps as moves: every plan is made, and mistakes of a batched manager are found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import kvref
+from kvspec.batched import StepOutput, StepPlan, StepResult
+from kvspec.explore import trace
+from kvspec.explore.batches import batches
+from kvspec.explore.bounds import Call, Step
+from kvspec.explore.configurations import cache, full
+from kvspec.explore.search import Pair
+from kvspec.explore.state import PREEMPTED, RUNNING, Seat, State, World
+from kvspec.interface import Feature
+from kvspec.sequential import SequentialManager
+from tests.explore.exploring import configuration, explored
+
+SMALL = replace(configuration("batched"), prompts=((0, 0),), steps=(Step(1),))
+
+
+class ForgetsTheBudget(SequentialManager):
+    """Every new request gets all it may have."""
+
+    def step(self, plan: StepPlan, output: StepOutput | None = None) -> StepResult:
+        return super().step(replace(plan, token_budget=99), output)
+
+
+class AdmitsBeforeOthersGo(SequentialManager):
+    """New requests are handled first, so the blocks of those that end do not serve them."""
+
+    def step(self, plan: StepPlan, output: StepOutput | None = None) -> StepResult:
+        if not plan.new or not plan.finished:
+            return super().step(plan, output)
+        result = super().step(replace(plan, finished=()), output)
+        super().step(StepPlan(finished=plan.finished, starts_step=False))
+        return result
+
+
+class ChecksOneAfterAnother(SequentialManager):
+    """A request that ends is gone before a wrong entry behind it is seen."""
+
+    def step(self, plan: StepPlan, output: StepOutput | None = None) -> StepResult:
+        if set(cast(list[int], plan.decoding)) & set(cast(list[int], plan.finished)):
+            super().step(StepPlan(finished=plan.finished, starts_step=False))
+        return super().step(plan, output)
+
+
+class SlotsOneBlockLate(SequentialManager):
+    """Each token is written where the next one belongs."""
+
+    def step(self, plan: StepPlan, output: StepOutput | None = None) -> StepResult:
+        result = super().step(plan, output)
+        if output is not None and output.slot_mappings is not None:
+            slots: Any = output.slot_mappings[0]
+            for place in range(result.num_slots):
+                slots[place] += 1
+        return result
+
+
+class KeepsThePreemptionToItself(SequentialManager):
+    """A preempted request is freed, and its preemption is not counted."""
+
+    def step(self, plan: StepPlan, output: StepOutput | None = None) -> StepResult:
+        result = super().step(plan, output)
+        for handle in cast(list[int], plan.preempted):
+            self.requests[handle].num_preemptions -= 1
+        return result
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A broken class, and the shortest way to its mistake."""
+
+    broken: type[SequentialManager]
+    num_moves: int
+    last_move: str
+    rule: str
+
+
+PLANTED = (
+    Planted(ForgetsTheBudget, 1, "batch", "KV-BATCH-1"),
+    Planted(AdmitsBeforeOthersGo, 3, "batch", "KV-BATCH-1"),
+    Planted(ChecksOneAfterAnother, 2, "wrong_batch", "KV-ERR-2"),
+    Planted(SlotsOneBlockLate, 1, "batch", "KV-BATCH-1"),
+    Planted(KeepsThePreemptionToItself, 2, "batch", "KV-BATCH-1"),
+)
+
+
+def with_steps(steps: type[SequentialManager]) -> Any:
+    """The reference with other steps."""
+
+    class Broken(type(kvref.implementation())):  # type: ignore[misc]  # a class of a value
+        """Single calls are right."""
+
+        def batched(self, manager: Any) -> Any:
+            return steps(self, manager)
+
+    return Broken()
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda each: each.broken.__name__)
+def test_a_mistake_in_a_step_is_found_by_the_shortest_way(planted: Planted, tmp_path: Path) -> None:
+    subject = with_steps(planted.broken)
+    violation = explored(SMALL, subject).violation
+    assert violation is not None
+    assert violation.broken.rule == planted.rule
+    assert [len(violation.path), violation.path[-1][0]] == [planted.num_moves, planted.last_move]
+    told = list(trace.lines(violation, Pair(kvref.implementation(), subject)))
+    assert "batched_step(" in told[-2]
+    pair = Pair(kvref.implementation(), subject)
+    path, reason = trace.write_record(violation, pair, tmp_path)
+    assert (path, "whole steps" in reason) == (None, True)
+
+
+def test_steps_that_are_single_calls_are_right_with_and_without_the_feature() -> None:
+    class Single(type(kvref.implementation())):  # type: ignore[misc]  # a class of a value
+        """No steps of its own."""
+
+        @property
+        def capabilities(self) -> Any:
+            has = super().capabilities
+            return replace(has, features=has.features - {Feature.BATCHED})
+
+    tiny = replace(SMALL, config=cache(3, full(1), max_tokens=2))
+    beside = explored(tiny, Single())
+    assert beside.violation is None
+    assert beside.counts == explored(tiny).counts
+
+
+def test_every_plan_over_two_requests_is_a_move() -> None:
+    running, gone = Seat(RUNNING, (0, 0), 2, 1), Seat(PREEMPTED, (0, 0), 2)
+    snapshot = kvref.implementation().create(SMALL.config).snapshot()
+    state = State(snapshot, World((running, gone)))
+    plans = [move[2] for move in batches(SMALL, state) if move[0] == "batch"]
+    # Three roles or none for the one that runs, one or none for the other; not nobody at all.
+    assert len(plans) == len(set(plans)) == 4 * 2 - 1
+    both = State(snapshot, World((running, running)))
+    plans = [move[2] for move in batches(SMALL, both) if move[0] == "batch"]
+    # Two in the same role come in both orders.
+    assert len(plans) == len(set(plans)) == 4 * 4 - 1 + 3
+
+
+def test_plans_that_must_be_refused_are_moves_where_illegal_calls_are() -> None:
+    state = State(kvref.implementation().create(SMALL.config).snapshot(), World((Seat(), Seat())))
+    legal = replace(SMALL, calls=SMALL.calls - {Call.ILLEGAL})
+    wrong = [move for move in batches(SMALL, state) if move not in set(batches(legal, state))]
+    assert {move[0] for move in wrong} == {"wrong_batch"}
+    assert explored(SMALL, max_edges=200).counts.errors > 0
