@@ -14,9 +14,10 @@ from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
 from kvspec.conformance.evidence import write_record, write_records
 from kvspec.conformance.fit import directed_program
+from kvspec.conformance.options import Budget, Options
 from kvspec.conformance.scenarios import SCENARIOS
 from kvspec.conformance.steps import Program
-from kvspec.conformance.suite import Budget, Options, Report
+from kvspec.conformance.suite import Report
 from kvspec.conformance.verdicts import Level, Violation, first_violation
 from kvspec.golden.trace import replay_trace
 from kvspec.interface import Implementation

@@ -9,9 +9,10 @@ import pytest
 
 import kvref
 from kvspec.conformance.fit import directed_program, needs, random_program
+from kvspec.conformance.options import Budget, Options
 from kvspec.conformance.scenarios import SCENARIOS
 from kvspec.conformance.steps import Admit, Arrive, Break, Evict, NewStep, Program, Release, Run
-from kvspec.conformance.suite import Budget, Options, Report, Suite
+from kvspec.conformance.suite import Report, Suite
 from kvspec.conformance.verdicts import Level
 from kvspec.errors import UnsupportedError
 from kvspec.interface import Capabilities, Feature

@@ -13,9 +13,10 @@ import kvref
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
 from kvspec.conformance import watchdog
+from kvspec.conformance.options import BUDGETS, Options
 from kvspec.conformance.report import text_lines
 from kvspec.conformance.scenarios import SCENARIOS
-from kvspec.conformance.suite import BUDGETS, Options, Suite
+from kvspec.conformance.suite import Suite
 from kvspec.conformance.verdicts import Level, first_violation
 
 pytestmark = pytest.mark.skipif(

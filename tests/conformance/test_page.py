@@ -12,10 +12,11 @@ import pytest
 import kvref
 from kvref.implementation import ReferenceImplementation
 from kvspec.conformance.coverage import FROM_OUTSIDE, exercised
+from kvspec.conformance.options import Budget, Options
 from kvspec.conformance.page import report_html
 from kvspec.conformance.report import BROKEN, NOT_EXERCISED, UNBROKEN, verdicts
 from kvspec.conformance.situations import SITUATIONS
-from kvspec.conformance.suite import Budget, Options, Report, Suite, rule_sentences
+from kvspec.conformance.suite import Report, Suite, rule_sentences
 from kvspec.conformance.verdicts import Level
 from tests.conformance.minimal import minimal
 from tests.machines.broken_pools import TakesFromTheBack

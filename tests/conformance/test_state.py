@@ -13,11 +13,12 @@ from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
 from kvspec._json import Where
 from kvspec.conformance import suite as suites
+from kvspec.conformance.options import Budget, Options
 from kvspec.conformance.report import text_lines, verdicts
 from kvspec.conformance.scenarios import SCENARIOS
 from kvspec.conformance.state import State, decode_program, encode_program
 from kvspec.conformance.steps import Program
-from kvspec.conformance.suite import Budget, Options, Reached, Report, Suite
+from kvspec.conformance.suite import Reached, Report, Suite
 from kvspec.conformance.verdicts import Level
 from kvspec.errors import FormatError, InvalidArgumentError
 

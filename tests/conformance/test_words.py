@@ -16,11 +16,12 @@ import kvspec.specs
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
 from kvspec.conformance.examples import EXAMPLES
+from kvspec.conformance.options import Budget, Options
 from kvspec.conformance.pasted import example_test, source
 from kvspec.conformance.report import text_lines, to_json, to_junit
 from kvspec.conformance.scenarios import SCENARIOS
 from kvspec.conformance.steps import Arrive, Program
-from kvspec.conformance.suite import Budget, Options, Report, Suite
+from kvspec.conformance.suite import Report, Suite
 from kvspec.conformance.verdicts import Level
 from kvspec.conformance.words import WrongAnswer, narrowed, operation_text, shortened, shown
 from kvspec.policy import Policy

@@ -10,7 +10,7 @@ import pytest
 import kvref
 from kvref.implementation import ReferenceImplementation
 from kvspec.config import ManagerConfig
-from kvspec.conformance.suite import Budget, Options
+from kvspec.conformance.options import Budget, Options
 from kvspec.conformance.verdicts import Level
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.pytest_plugin import examination

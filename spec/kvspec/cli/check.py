@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kvspec.cli._support import (
     fail,
     output_console,
-    progress_console,
+    progress_bars,
     read_state,
     require_extra,
     write_json,
@@ -40,10 +39,11 @@ INTERRUPTED = 130
 )
 @click.option(
     "--budget",
-    type=click.Choice(["directed", "fast", "ci", "deep"]),
+    type=click.Choice(["static", "directed", "fast", "ci", "deep"]),
     default="fast",
     show_default=True,
-    help="Directed programs only, or random ones too: half a minute, some minutes, until Ctrl-C.",
+    help="Static vectors only; directed programs, too; or random ones, too: half a minute, some"
+    " minutes, until Ctrl-C.",
 )
 @click.option(
     "--profile",
@@ -106,9 +106,10 @@ def command(
 ) -> int:
     """Show which rules an implementation breaks, with the smallest example of each.
 
-    Directed programs come first, random ones after. Each broken rule is shown with the smallest
-    sequence of calls found, what was expected and what came, and a test to paste. Needs the extra
-    `conformance`.
+    Static vectors come first: recorded walks along every edge of small graphs, compared as they
+    stand (not at level safety). Directed programs follow, then random ones. Each broken rule is
+    shown with the smallest sequence of calls found, what was expected and what came, and a test to
+    paste. Needs the extra `conformance`.
 
     Only what the implementation says it has is asked of it; the report names what was left out. At
     level safety one that shows no snapshot is judged from outside, by its block lists and its
@@ -121,7 +122,8 @@ def command(
     budget was spent, and nothing was broken until then.
     """
     require_extra("hypothesis", "conformance")
-    from kvspec.conformance.suite import BUDGETS, Options, Suite, rule_sentences
+    from kvspec.conformance.options import BUDGETS, Options
+    from kvspec.conformance.suite import Suite, rule_sentences
     from kvspec.conformance.verdicts import Level
 
     subject, reference = find_implementation(name), find_implementation(oracle)
@@ -143,12 +145,22 @@ def command(
 
     suite = Suite(subject, reference, options, save=save)
     result = run(suite, earlier_run(resume_path))
-    if result.directed + result.random == 0 and not result.interrupted:
-        fail(f"{name} has nothing that could be checked: {', '.join(lacks(result))} is lacking")
+    require_something(result)
     write(result, suite, **outputs)
     if result.conforms and result.interrupted and budget != "deep":
         return INTERRUPTED
     return 0 if result.conforms else 1
+
+
+def require_something(result: Report) -> None:
+    """Fail unless anything at all was asked of the subject."""
+    if result.static.walks + result.directed + result.random or result.interrupted:
+        return
+    options = result.options
+    if not options.budget.directed and options.level == "safety":
+        fail("level safety compares with no record: give another --budget or --level")
+    lacking = ", ".join(lacks(result))
+    fail(f"{options.name} has nothing that could be checked: {lacking} is lacking")
 
 
 def write(
@@ -183,12 +195,8 @@ def write(
 
 def run(suite: Suite, state: State | None) -> Report:
     """Run the suite with a bar on stderr where that is a terminal."""
-    console = progress_console()
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bars:
-        bar = bars.add_task("directed", total=1.0)
+    with progress_bars() as bars:
+        bar = bars.add_task("static", total=1.0)
 
         def heard(reached: Reached) -> None:
             share = reached.share
@@ -209,8 +217,9 @@ def earlier_run(path: Path | None) -> State | None:
 
 
 def lacks(report: Report) -> list[str]:
-    """Everything that programs were left out for."""
-    return sorted({lack for reasons in report.left_out.values() for lack in reasons})
+    """Everything that vectors and programs were left out for."""
+    left_out = (*report.static.left_out.values(), *report.left_out.values())
+    return sorted({lack for reasons in left_out for lack in reasons})
 
 
 def remark(written: Written, name: str) -> str:

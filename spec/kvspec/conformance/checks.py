@@ -252,7 +252,7 @@ class CompareCheck:
             self._differ(rule, f"{done.name} ends", _ending(expected.error), _ending(got.error))
         ours, theirs = got.result, expected.result
         if not self.exact_ids:
-            ours, theirs = _without_ids(done.name, ours), _without_ids(done.name, theirs)
+            ours, theirs = without_ids(done.name, ours), without_ids(done.name, theirs)
         if ours != theirs:
             self._differ(rule, f"{done.name} answers", theirs, ours)
         free = (done.oracle_after.num_free_blocks, done.after.num_free_blocks)
@@ -326,7 +326,7 @@ def _ending(error: Exception | None) -> str:
     return f"with {kind}: {error}"
 
 
-def _without_ids(name: str, result: Any) -> Any:
+def without_ids(name: str, result: Any) -> Any:
     """What stays of an answer when block ids are a policy: which blocks are null, how many."""
     if name == "get_computed_blocks":
         return {**result, "blocks": _null_pattern(result["blocks"])}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from kvspec.conformance.report import (
@@ -104,6 +104,7 @@ def _head(report: Report) -> Iterator[str]:
     kind = "" if report.conforms else " bad"
     yield f'<div class="verdict{kind}"><h1>{escape(title(report))}</h1>'
     facts = [
+        *_static(report),
         f"{report.directed:,} directed and {report.random:,} random programs",
         f"compared with {options.oracle}" if options.level != "safety" else "compared with nothing",
         f"rules {', '.join(options.rules)}" if options.rules != ("*",) else "all rules",
@@ -125,6 +126,12 @@ def _head(report: Report) -> Iterator[str]:
     if report.unseen:
         unseen = ", ".join(report.unseen)
         yield f'<p class="dim">Not seen, since no snapshot is shown: {escape(unseen)}.</p>'
+
+
+def _static(report: Report) -> Iterator[str]:
+    """What was followed of the static vectors."""
+    if report.static.walks:
+        yield f"{report.static.operations:,} recorded operations"
 
 
 def _violations(report: Report, remarks: Sequence[str]) -> Iterator[str]:
@@ -196,15 +203,20 @@ def _count(count: int) -> str:
     return f'<td class="number{"" if count else " bad"}">{f"{count:,}" if count else "never"}</td>'
 
 
-def _left_out(report: Report) -> Iterable[str]:
-    if not report.left_out:
-        return ()
-    rows = (
-        f"<tr><td>{escape(name)}</td><td>{escape(', '.join(lacks))}</td></tr>"
-        for name, lacks in report.left_out.items()
+def _left_out(report: Report) -> Iterator[str]:
+    kinds = (
+        ("sets of static vectors", report.static.left_out),
+        ("directed programs", report.left_out),
     )
-    summary = f"{len(report.left_out)} directed programs need what is not among the capabilities"
-    return (
-        "<h2>Left out</h2>",
-        f"<details><summary>{summary}</summary><div><table>{''.join(rows)}</table></div></details>",
-    )
+    if any(left_out for _, left_out in kinds):
+        yield "<h2>Left out</h2>"
+    for kind, left_out in kinds:
+        if not left_out:
+            continue
+        rows = (
+            f"<tr><td>{escape(name)}</td><td>{escape(', '.join(lacks))}</td></tr>"
+            for name, lacks in left_out.items()
+        )
+        summary = f"{len(left_out)} {kind} need what is not among the capabilities"
+        yield f"<details><summary>{summary}</summary><div><table>{''.join(rows)}"
+        yield "</table></div></details>"

@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kvspec.conformance.pasted import example_test, program_test
-from kvspec.conformance.suite import Options, Report, rule_sentences
+from kvspec.conformance.options import Options
+from kvspec.conformance.pasted import example_test, program_test, walk_test
+from kvspec.conformance.suite import Report, rule_sentences
 from kvspec.conformance.unobservable import UNOBSERVABLE
 from kvspec.conformance.verdicts import Violation
 from kvspec.conformance.words import operation_text
@@ -56,6 +57,7 @@ def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
         remark = remarks[number] if number < len(remarks) else ""
         yield from violation_lines(report.options, violation, remark)
         yield ""
+    yield from _static_lines(report)
     yield f"directed programs  {report.directed}"
     yield f"random programs    {report.random}"
     if report.left_out:
@@ -63,7 +65,7 @@ def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
         yield f"left out           {len(report.left_out)} directed, for lack of {', '.join(lacks)}"
     if report.unseen:
         yield f"not seen           {', '.join(report.unseen)}: the subject shows no snapshot"
-    if report.missed:
+    if report.missed and report.directed + report.random:
         yield f"never came up      {', '.join(report.missed)}"
     hidden = unobservable(report)
     yield from (f"cannot be checked  {rule}: {reason}" for rule, reason in hidden.items())
@@ -77,6 +79,18 @@ def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
     yield f"{name} {verdict} at level {report.options.level}"
     counts = Counter(verdicts(report).values())
     yield "rules: " + ", ".join(f"{counts[kind]} {kind}" for kind in VERDICTS)
+
+
+def _static_lines(report: Report) -> Iterator[str]:
+    """What was followed of the static vectors; nothing at a level without them."""
+    static = report.static
+    if static.walks:
+        walks = f"{static.walks} walks, {static.operations:,} operations"
+        yield f"static vectors     {static.sets} sets, {walks}"
+    if static.left_out:
+        lacks = sorted({lack for reasons in static.left_out.values() for lack in reasons})
+        names = f"{len(static.left_out)} sets of static vectors"
+        yield f"left out           {names}, for lack of {', '.join(lacks)}"
 
 
 def violation_lines(options: Options, violation: Violation, remark: str = "") -> Iterator[str]:
@@ -107,6 +121,8 @@ def said(violation: Violation) -> tuple[str, str]:
 def test_of(options: Options, violation: Violation) -> str:
     """The test to paste."""
     rule, program = violation.rule, violation.program
+    if violation.walk is not None:
+        return walk_test(rule, *violation.walk, options.name, str(options.level))
     if violation.is_example:
         return example_test(rule, program.name, options.name, options.policy, options.oracle)
     return program_test(rule, program, options.name, options.oracle, str(options.level))
@@ -140,6 +156,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "rules": verdicts(report),
         "interrupted": report.interrupted,
         "gave_up": report.gave_up,
+        "static": report.static.to_json(),
         "directed": report.directed,
         "random": report.random,
         "unseen": list(report.unseen),

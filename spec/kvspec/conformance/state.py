@@ -37,7 +37,8 @@ class State:
 
     `run`: what it was about, which must be the same: subject, level, seed, rules, policy, steps.
     `batch`: the next batch of random programs. `programs`, `examples`: what shows a violation.
-    `about`: rules that the programs and examples run so far are about.
+    `walks`: set and number of each walk of static vectors that shows one. `static`: what was
+    followed of them. `about`: rules that what was run so far is about.
     """
 
     run: Mapping[str, Any]
@@ -50,6 +51,8 @@ class State:
     about: tuple[str, ...] = ()
     programs: tuple[st.Program, ...] = ()
     examples: tuple[str, ...] = ()
+    walks: tuple[tuple[str, int], ...] = ()
+    static: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The file."""
@@ -57,6 +60,8 @@ class State:
         plain["left_out"] = {name: list(lacks) for name, lacks in self.left_out.items()}
         plain["situations"] = dict(self.situations)
         plain["programs"] = [encode_program(program) for program in self.programs]
+        plain["walks"] = [list(walk) for walk in self.walks]
+        plain["static"] = dict(self.static)
         lists = {name: list(plain[name]) for name in ("about", "examples")}
         return {"format": FORMAT, "version": VERSION, **plain, **lists}
 
@@ -80,12 +85,31 @@ class State:
                 "programs": list_of(decode_program),
                 "examples": list_of(text),
             },
-            {},
+            {"walks": list_of(_walk), "static": _STATIC},
         )
         if (found.pop("format"), found.pop("version")) != (FORMAT, VERSION):
             raise where.member("format").error(f"not a {FORMAT!r} of version {VERSION}")
         found["left_out"] = {name: tuple(lacks) for name, lacks in found["left_out"].items()}
+        found["walks"] = tuple(found.get("walks", ()))
         return cls(**{**found, **{n: tuple(found[n]) for n in ("about", "programs", "examples")}})
+
+
+def _walk(value: object, where: Where) -> tuple[str, int]:
+    """A set, and the number of a walk."""
+    pair = list_of(anything)(value, where)
+    if len(pair) != 2:
+        raise where.error("not a set and the number of a walk")
+    return text(pair[0], where.item(0)), count(pair[1], where.item(1))
+
+
+_STATIC = structure(
+    {
+        "sets": count,
+        "walks": count,
+        "operations": count,
+        "left_out": object_of(list_of(text)),
+    }
+)
 
 
 def encode_program(program: st.Program) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The suite: directed programs first, random ones after, one verdict per rule."""
+"""The suite: static vectors, then directed programs, then random ones; one verdict per rule."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
-from typing import Any
 
 from kvspec.conformance import watchdog
 from kvspec.conformance.coverage import exercised
@@ -18,24 +17,23 @@ from kvspec.conformance.examples import EXAMPLES, Example, example_violation, fi
 from kvspec.conformance.examples.bench import LeftOut
 from kvspec.conformance.examples.random_plans import random_plan
 from kvspec.conformance.fit import directed_program, random_program
+from kvspec.conformance.options import ENDLESS, Options, run_of
 from kvspec.conformance.random_programs import random_programs
 from kvspec.conformance.scenarios import SCENARIOS
 from kvspec.conformance.shrink import shrink
 from kvspec.conformance.situations import missed
+from kvspec.conformance.smaller_walk import made_smaller
 from kvspec.conformance.state import State
+from kvspec.conformance.static import StaticCount, StaticTier, find_walk, parting_from
 from kvspec.conformance.steps import Program
-from kvspec.conformance.verdicts import Level, Violation, first_violation
+from kvspec.conformance.verdicts import HANG, Level, Violation, first_violation
 from kvspec.conformance.watchdog import OutOfPatienceError
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.interface import Feature, Implementation
-from kvspec.policy import Policy
 
 BATCH = 100
 SHRINK_SECONDS = 5.0
 """At most so long for one violation; `Budget.shrink_seconds` for all of them."""
-
-ENDLESS = 1e9
-"""Seconds of a budget that ends when somebody stops it."""
 
 UNSEEN = ("the order of the free queue", "cached keys and counts", "events against keys")
 """What nobody sees of a subject without Feature.SNAPSHOT."""
@@ -48,51 +46,15 @@ PLANS = 20
 
 
 @dataclass(frozen=True)
-class Budget:
-    """How long to look: random programs for `seconds`, at most `max_steps` steps each.
-
-    `shrink_seconds`: how long to make what was found smaller, in all.
-    """
-
-    seconds: float
-    max_steps: int
-    shrink_seconds: float = 20.0
-
-
-BUDGETS = (
-    ("directed", Budget(0.0, 0)),
-    ("fast", Budget(20.0, 30)),
-    ("ci", Budget(180.0, 40, 60.0)),
-    ("deep", Budget(ENDLESS, 80, ENDLESS)),
-)
-
-
-@dataclass(frozen=True)
-class Options:
-    """What to check.
-
-    `rules`: patterns of rule ids; `policy`: the subject's declared choices; `name`, `oracle`: how
-    subject and oracle are found again.
-    """
-
-    level: Level
-    budget: Budget
-    rules: tuple[str, ...] = ("*",)
-    seed: int = 0
-    policy: Policy = field(default_factory=Policy)
-    name: str = "kvref"
-    oracle: str = "kvref"
-
-
-@dataclass(frozen=True)
 class Report:
     """What came of it.
 
-    `violations`: the first, shrunk, of each broken (rule, check). `directed`, `random`: programs
-    run. `left_out`: directed programs that need what the subject does not have, and what that is.
-    `unseen`: what could not be checked for lack of a snapshot. `situations`: how often each came
-    up; `missed`: never. `exercised`: rules that something was about which came to its end, or that
-    every program checks. `gave_up`: too many programs hung.
+    `violations`: the first, shrunk, of each broken (rule, check). `static`: the vectors that were
+    followed. `directed`, `random`: programs run. `left_out`: directed programs that need what the
+    subject does not have, and what that is. `unseen`: what could not be checked for lack of a
+    snapshot. `situations`: how often each came up; `missed`: never. `exercised`: rules that
+    something was about which came to its end, or that every program checks. `gave_up`: too many
+    programs hung.
     """
 
     subject: str
@@ -107,6 +69,7 @@ class Report:
     exercised: frozenset[str] = frozenset()
     interrupted: bool = False
     gave_up: bool = False
+    static: StaticCount = field(default_factory=StaticCount)
 
     @property
     def conforms(self) -> bool:
@@ -158,15 +121,16 @@ class Suite:
         self.left_out: dict[str, tuple[str, ...]] = {}
         self.about: set[str] = set()
         self.num_directed = self.num_random = 0
+        self.static = StaticTier(subject, options)
         self.lost_seconds, self.is_slow = 0.0, False
         self.shrink_seconds = options.budget.shrink_seconds
         self.state = State(run_of(subject, options))
         self.can_be_resumed = False  # only after the directed programs, which are not run again
 
     def run(self, state: State | None = None) -> Report:
-        """Directed programs, then random ones until the budget is spent or somebody interrupts.
+        """Vectors, directed programs, then random ones until the budget is spent or Ctrl-C.
 
-        `state`: where an earlier run stopped; its directed programs are not run again. Raises
+        `state`: where an earlier run stopped; only random programs are still to come. Raises
         UnsupportedError at level identity for a subject without Feature.SNAPSHOT,
         InvalidArgumentError if the state is that of another run.
         """
@@ -177,8 +141,10 @@ class Suite:
         interrupted = gave_up = False
         try:
             if state is None:
-                self._directed()
-                self._examples()
+                self._static()
+                if self.options.budget.directed:
+                    self._directed()
+                    self._examples()
                 self._note(0, start, before)
             else:
                 self._restore(state)
@@ -202,7 +168,34 @@ class Suite:
             exercised(self.about, self.options.level, self.can),
             interrupted,
             gave_up,
+            self.static.count,
         )
+
+    def _static(self) -> None:
+        """Recorded walks; what is found in them is made small beside the oracle."""
+
+        def told(share: float, note: str) -> None:
+            self._tell("static", share, note)
+
+        begin = time.monotonic()
+        for walk, parting in self.static.run(self._is_wanted, told):
+            violation = None if parting is None else parting.violation
+            if violation is not None and violation.name == HANG:
+                self.lost_seconds += time.monotonic() - begin
+            elif parting is not None and violation is not None:
+                kind = (violation.rule, violation.name)
+                if kind not in self.violations and self._is_wanted(kind[:1]):
+                    self._tell("static", None, f"making a violation of {kind[0]} smaller")
+                    seconds, begin = self._shrink_seconds(), time.monotonic()
+                    if self.oracle is not None:
+                        violation = made_smaller(
+                            parting, walk, self.subject, self.oracle, self.options.level, seconds
+                        )
+                    self._spend(begin)
+            if violation is not None and self._is_wanted((violation.rule,)):
+                self.violations.setdefault((violation.rule, violation.name), violation)
+            begin = time.monotonic()
+        self.about.update(self.static.about)
 
     def _directed(self) -> None:
         chosen = [program for program in SCENARIOS if self._is_wanted(program.rules)]
@@ -307,6 +300,7 @@ class Suite:
             situations=dict(self.situations),
             left_out=dict(self.left_out),
             about=tuple(sorted(self.about)),
+            static=self.static.count.to_json(),
         )
         self.save(self._with_violations(self.state))
 
@@ -315,8 +309,9 @@ class Suite:
         found = self.violations.values()
         return replace(
             state,
-            programs=tuple(v.program for v in found if not v.is_example),
+            programs=tuple(v.program for v in found if not v.is_example and v.walk is None),
             examples=tuple(v.program.name for v in found if v.is_example),
+            walks=tuple(v.walk for v in found if v.walk is not None),
         )
 
     def _restore(self, state: State) -> None:
@@ -331,7 +326,13 @@ class Suite:
         self.situations = Counter(state.situations)
         self.left_out = dict(state.left_out)
         self.about = set(state.about)
+        self.static.count = StaticCount.from_json(state.static)
         self._tell("trying again", None, "what was broken before")
+        for walk in state.walks:
+            parting = parting_from(find_walk(*walk), self.subject, self.options.level)
+            if parting is not None:
+                found = parting.violation
+                self.violations.setdefault((found.rule, found.name), found)
         for program in state.programs:
             violation = first_violation(program, self.subject, self.options.level, self.oracle)
             if violation is not None:
@@ -381,20 +382,15 @@ class Suite:
             return again is not None and (again.rule, again.name) == kind
 
         begin = time.monotonic()
-        small = shrink(violation.program, fails, seconds=min(SHRINK_SECONDS, self.shrink_seconds))
+        small = shrink(violation.program, fails, seconds=self._shrink_seconds())
         again = first_violation(small, self.subject, self.options.level, self.oracle)
         if again is not None:
             self.violations[kind] = again
+        self._spend(begin)
+
+    def _shrink_seconds(self) -> float:
+        """Of the time to make violations small, what one may take."""
+        return min(SHRINK_SECONDS, self.shrink_seconds)
+
+    def _spend(self, begin: float) -> None:
         self.shrink_seconds = max(0.0, self.shrink_seconds - (time.monotonic() - begin))
-
-
-def run_of(subject: Implementation, options: Options) -> dict[str, Any]:
-    """What two runs must have in common for one to go on with the other."""
-    return {
-        "subject": subject.capabilities.name,
-        "level": str(options.level),
-        "seed": options.seed,
-        "rules": list(options.rules),
-        "max_steps": options.budget.max_steps,
-        "policy": asdict(options.policy),
-    }

@@ -22,6 +22,9 @@ from kvspec.invariants import INVARIANTS
 from kvspec.safety import content_check
 from kvspec.transitions import TRANSITION_INVARIANTS
 
+HANG = "calls_answer"
+"""What is checked by a time limit."""
+
 
 class Level(StrEnum):
     """How much must be equal; each level includes those before it."""
@@ -38,7 +41,8 @@ class Violation:
     `operations` are those performed up to the offence: (name, request id, arguments). `expected`
     and `observed` say in words what was wrong after the last of them.
     `is_example`: it was an example (`kvspec.conformance.examples`) of the program's name and rules,
-    and there is nothing to replay.
+    and there is nothing to replay. `walk`: the set and the number of the walk of static vectors
+    (`kvspec.conformance.static`) that it was found in; its program has no steps.
     """
 
     rule: str
@@ -49,6 +53,7 @@ class Violation:
     expected: str = ""
     observed: str = ""
     is_example: bool = False
+    walk: tuple[str, int] | None = None
 
 
 def first_violation(
@@ -95,7 +100,7 @@ def violation_of(
     else:
         rule, name = ("KV-ERR-1", "legal_calls_succeed")
         if isinstance(found, Hang):
-            name = "calls_answer"
+            name = HANG
         elif not isinstance(found, KVSpecError):
             rule, name = "KV-ERR-2", "errors_are_typed"
         found = InvariantViolation(name, rule, f"{type(found).__name__}: {found}")

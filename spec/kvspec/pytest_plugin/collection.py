@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 
 import pytest
 
+from kvspec.conformance.options import BUDGETS, Options
 from kvspec.conformance.report import violation_lines
-from kvspec.conformance.suite import BUDGETS, Options, rule_sentences
+from kvspec.conformance.suite import rule_sentences
 from kvspec.conformance.verdicts import Level, Violation
 from kvspec.discovery import find_implementation
 from kvspec.errors import KVSpecError

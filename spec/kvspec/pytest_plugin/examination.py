@@ -12,11 +12,12 @@ from kvspec.conformance.coverage import always_checked, exercised
 from kvspec.conformance.examples import EXAMPLES, Example, example_violation
 from kvspec.conformance.examples.bench import LeftOut
 from kvspec.conformance.fit import directed_program, random_program
+from kvspec.conformance.options import Options
 from kvspec.conformance.random_programs import random_programs
 from kvspec.conformance.scenarios import SCENARIOS
 from kvspec.conformance.shrink import shrink
 from kvspec.conformance.steps import Program
-from kvspec.conformance.suite import SHRINK_SECONDS, Options
+from kvspec.conformance.suite import SHRINK_SECONDS
 from kvspec.conformance.unobservable import UNOBSERVABLE
 from kvspec.conformance.verdicts import Level, Violation, first_violation
 from kvspec.conformance.watchdog import PATIENCE_SECONDS

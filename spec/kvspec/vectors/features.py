@@ -1,0 +1,100 @@
+"""What the operations of a walk need of a subject, and which of them can be left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from kvspec.interface import Feature
+from kvspec.record import Operation
+
+FEATURE_OF_OPERATION: Mapping[str, Feature] = MappingProxyType(
+    {
+        "cache_blocks": Feature.DELAYED_CACHING,
+        "cache_partial_block": Feature.PARTIAL_BLOCKS,
+        "evict_blocks": Feature.EVICTION_BY_ID,
+        "find_longest_cache_hit_per_group": Feature.HITS_PER_GROUP,
+        "free_blocks": Feature.DEFERRED_FREE,
+        "get_block_ids": Feature.UNHASHED_BLOCKS,
+        "get_num_blocks_to_allocate": Feature.NEED,
+        "get_num_common_prefix_blocks": Feature.COMMON_PREFIX,
+        "make_prefix_cache_stats": Feature.STATISTICS,
+        "pop_blocks_for_free": Feature.DEFERRED_FREE,
+        "remove_skipped_blocks": Feature.SKIPPED_REMOVAL,
+        "reset_prefix_cache": Feature.RESET,
+        "take_events": Feature.EVENTS,
+        "take_new_block_ids": Feature.NEW_BLOCK_IDS,
+    }
+)
+"""Operations that are not part of the base."""
+
+FEATURE_OF_ARGUMENT: Mapping[str, Feature] = MappingProxyType(
+    {
+        "num_external_computed_tokens": Feature.EXTERNAL_TOKENS,
+        "delay_cache_blocks": Feature.DELAYED_CACHING,
+        "num_lookahead_tokens": Feature.DRAFTING,
+        "full_sequence_must_fit": Feature.ADMISSION,
+        "reserved_blocks": Feature.ADMISSION,
+    }
+)
+"""Arguments of `allocate_slots`, where they say something."""
+
+QUESTIONS = frozenset(
+    {
+        "find_longest_cache_hit_per_group",
+        "get_block_ids",
+        "get_num_blocks_to_allocate",
+        "get_num_common_prefix_blocks",
+        "make_prefix_cache_stats",
+        "take_events",
+        "take_new_block_ids",
+    }
+)
+"""Operations without which all others answer the same; an illegal call is one, too."""
+
+
+def can_be_left_out(operation: Operation) -> bool:
+    """Whether the rest of the walk is the same without it."""
+    return operation.raises is not None or operation.name in QUESTIONS
+
+
+def needs(operation: Operation) -> set[Feature]:
+    """What an operation needs besides the base."""
+    found = {FEATURE_OF_OPERATION.get(operation.name)}
+    if operation.name == "allocate_slots":
+        given = operation.arguments
+        found |= {feature for name, feature in FEATURE_OF_ARGUMENT.items() if given.get(name)}
+    return {feature for feature in found if feature is not None}
+
+
+def needed_features(operations: Iterable[Operation]) -> set[Feature]:
+    """What a subject must have for the operations that cannot be left out.
+
+    Drafts, which no argument names, are more new tokens than the request has.
+    """
+    tokens: dict[str | None, int] = {}
+    found: set[Feature] = set()
+    for operation in operations:
+        if operation.name in ("new_request", "append_tokens") and operation.raises is None:
+            tokens[operation.request_id] = operation.result["num_tokens"]
+        if can_be_left_out(operation):
+            continue
+        found |= needs(operation)
+        if operation.name == "allocate_slots":
+            asked = _end(operation.arguments)
+            if asked > tokens[operation.request_id]:
+                found.add(Feature.DRAFTING)
+    return found
+
+
+def _end(arguments: Mapping[str, Any]) -> int:
+    """So many tokens have slots if this is granted, lookahead apart."""
+    names = (
+        "num_computed_tokens",
+        "num_new_computed_tokens",
+        "num_external_computed_tokens",
+        "num_new_tokens",
+    )
+    found: list[int] = [arguments.get(name, 0) for name in names]
+    return sum(found)

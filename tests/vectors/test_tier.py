@@ -1,0 +1,212 @@
+"""`kvspec check` with the static vectors: planted bugs, few failures, reports, going on later."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import kvref
+from kvref.implementation import ReferenceImplementation
+from kvspec._json import Where
+from kvspec.conformance import report as reports
+from kvspec.conformance.evidence import write_records
+from kvspec.conformance.options import Budget, Options
+from kvspec.conformance.page import report_html
+from kvspec.conformance.smaller_walk import made_smaller
+from kvspec.conformance.state import State
+from kvspec.conformance.static import FAILURES_OF_A_SET, walk_violation
+from kvspec.conformance.suite import Reached, Report, Suite
+from kvspec.conformance.verdicts import Level
+from kvspec.discovery import find_implementation
+from kvspec.golden.trace import replay_trace
+from kvspec.interface import Implementation
+from kvspec.policy import Policy
+from tests.conformance.minimal import minimal
+from tests.explore.test_broken import KeepsTheEagleBlock, TellsOfErrors
+from tests.fixed_point import states, windows
+from tests.machines import broken_managers, broken_pools
+from tests.mutants import admission, lookups
+from tests.mutants.make import implementation_with
+from tests.vectors.having import first_parting, walks
+
+REFERENCE = kvref.implementation()
+STATIC = Budget(0.0, 0, static=True, directed=False)
+
+PLANTED: tuple[tuple[type, str, str], ...] = (
+    (broken_pools.TakesFromTheBack, "uncached", "KV-MGR-7"),
+    (broken_pools.UnhashedRunReversed, "uncached", "KV-POOL-6"),
+    (broken_pools.LeaksUnhashedBlocks, "uncached", "KV-POOL-6"),
+    (broken_pools.GivesABlockTwice, "uncached", "KV-POOL-6"),
+    (broken_pools.TouchLeavesTheBlockFree, "base", "KV-POOL-6"),
+    (broken_pools.KeepsKeysOfTakenBlocks, "base", "KV-POOL-13"),
+    (broken_pools.NewestDuplicateFirst, "base", "KV-POOL-13"),
+    (broken_pools.EvictingOneDuplicateForgetsAll, "base", "KV-POOL-13"),
+    (broken_pools.ResetsWhileInUse, "base", "KV-POOL-11"),
+    (broken_pools.SilentEviction, "base", "KV-EVT-1"),
+    (broken_managers.FreesOneByOne, "pool", "KV-POOL-6"),
+    (broken_managers.RefusesTheLastBlock, "uncached", "KV-MGR-7"),
+    (broken_managers.EvictsUntilTheError, "pool", "KV-POOL-13"),
+    (TellsOfErrors, "pool", "KV-EVT-2"),
+    (lookups.LastTokenMayHit, "manager", "KV-MGR-1"),
+    (windows.SkipsOneTokenMore, "window", "KV-POOL-6"),
+    (windows.SkipsTheChunkItself, "chunked", "KV-COORD-9"),
+    (KeepsTheEagleBlock, "eagle", "KV-MGR-1"),
+    (admission.LookaheadIsForgotten, "eagle", "KV-MGR-7"),
+    (admission.LoadsAreCachedAtOnce, "external", "KV-POOL-13"),
+    (admission.WatermarkForAll, "admission", "KV-MGR-7"),
+    (admission.ReservedBlocksAreTaken, "admission", "KV-MGR-7"),
+    (states.FreeHitsCostNothing, "mamba", "KV-ERR-1"),
+)
+
+
+@pytest.mark.parametrize(
+    ("broken", "name", "rule"), PLANTED, ids=[f"{each[0].__name__}-{each[1]}" for each in PLANTED]
+)
+def test_a_planted_bug_is_caught_by_one_set_alone(broken: type, name: str, rule: str) -> None:
+    parting = first_parting(name, implementation_with(broken), Level.IDENTITY)
+    assert parting is not None
+    assert parting.violation.rule == rule
+    assert parting.violation.walk is not None
+    again = walk_violation(*parting.violation.walk, implementation_with(broken), Level.IDENTITY)
+    assert again == parting.violation
+
+
+@pytest.mark.parametrize(
+    ("broken", "name"),
+    [(broken, name) for broken, name, _ in PLANTED if broken.__name__ != "UnhashedRunReversed"][3:],
+)
+def test_at_behaviour_it_is_caught_by_its_effects(broken: type, name: str) -> None:
+    """Another order of free blocks is none; everything else shows in answers and events."""
+    assert first_parting(name, implementation_with(broken), Level.BEHAVIOUR) is not None
+
+
+def test_a_violation_is_made_small_and_still_the_same() -> None:
+    """From the middle of a walk to the few calls that it takes, beside the oracle."""
+    subject = ReferenceImplementation(broken_pools.TouchLeavesTheBlockFree)
+    parting = first_parting("base", subject, Level.IDENTITY)
+    assert parting is not None
+    assert parting.num_operations > 50
+    place = parting.violation.walk
+    assert place is not None
+    walk = walks("base")[place[1] - 1]
+    small = made_smaller(parting, walk, subject, REFERENCE, Level.IDENTITY, 60.0)
+    assert len(small.operations) <= 8
+    assert (small.rule, small.name) == (parting.violation.rule, parting.violation.name)
+    assert made_smaller(parting, walk, subject, REFERENCE, Level.IDENTITY, 0) == parting.violation
+
+
+def checked(
+    subject: Implementation,
+    level: Level = Level.IDENTITY,
+    *,
+    rules: Sequence[str] = ("*",),
+    policy: Policy | None = None,
+    name: str = "kvref",
+) -> tuple[Report, Suite]:
+    """The static tier alone."""
+    options = Options(level, STATIC, tuple(rules), policy=policy or Policy(), name=name)
+    suite = Suite(subject, REFERENCE, options)
+    return suite.run(), suite
+
+
+@pytest.fixture(scope="module")
+def broken() -> tuple[Report, Suite]:
+    return checked(
+        find_implementation("tests.mutants:ResetsWhileInUse"), name="tests.mutants:ResetsWhileInUse"
+    )
+
+
+def test_a_failing_subject_gets_few_failures(broken: tuple[Report, Suite]) -> None:
+    report, _ = broken
+    assert not report.conforms
+    assert report.directed == report.random == 0
+    assert 0 < len(report.violations) < 6
+    assert report.static.sets == 16
+    assert report.static.walks <= 16 * FAILURES_OF_A_SET + 12  # those that are followed whole
+    assert reports.verdicts(report)["KV-POOL-11"] == "broken"
+
+
+def test_the_report_says_what_was_followed_and_where_it_ended(
+    broken: tuple[Report, Suite],
+) -> None:
+    report, _ = broken
+    lines = list(reports.text_lines(report))
+    assert any(line.startswith("static vectors     16 sets, ") for line in lines)
+    assert not any(line.startswith("never came up") for line in lines)
+    assert any("in \"static vectors 'base', walk 1\", by the last of 3" in line for line in lines)
+    assert '    assert walk_violation("base", 1, subject, level) is None' in "\n".join(lines)
+    shown = json.loads(json.dumps(reports.to_json(report)))["static"]
+    assert shown == report.static.to_json()
+    assert f"{report.static.operations:,} recorded operations" in report_html(report)
+
+
+def test_a_failure_becomes_a_record_that_fails_at_its_end(
+    broken: tuple[Report, Suite], tmp_path: Path
+) -> None:
+    report, suite = broken
+    written = write_records(report, suite.subject, REFERENCE, tmp_path)
+    assert all(each.is_replayable for each in written)
+    for each in written:
+        assert each.path is not None
+        assert replay_trace(each.path, REFERENCE).passed
+        assert not replay_trace(each.path, suite.subject).passed
+
+
+def test_the_test_to_paste_fails_as_long_as_the_bug_is_there(
+    broken: tuple[Report, Suite],
+) -> None:
+    report, _ = broken
+    test = reports.test_of(report.options, report.violations[0])
+    names: dict[str, object] = {}
+    exec(test, names)
+    function = names["test_" + report.violations[0].rule.lower().replace("-", "_")]
+    assert callable(function)
+    with pytest.raises(AssertionError):
+        function()
+
+
+def test_a_run_that_goes_on_tries_a_broken_walk_again(broken: tuple[Report, Suite]) -> None:
+    report, suite = broken
+    saved: list[State] = []
+    again = Suite(suite.subject, REFERENCE, suite.options, save=saved.append)
+    state = suite.state
+    kept = json.loads(json.dumps(suite._with_violations(state).to_json()))
+    state = State.from_json(kept, Where("state.json"))
+    assert state.walks
+    second = again.run(state)
+    assert [found.rule for found in second.violations] == [v.rule for v in report.violations]
+    assert second.static == report.static
+    mended = Suite(REFERENCE, REFERENCE, suite.options).run(state)
+    assert mended.conforms
+
+
+def test_what_a_subject_lacks_is_left_out_and_said() -> None:
+    """One without snapshot, events, statistics and reset: the base set is too much for it."""
+    report, suite = checked(minimal(), Level.BEHAVIOUR)
+    assert report.static.sets == report.static.walks == 0
+    assert report.static.left_out.keys() >= {"base", "mamba"}
+    assert "reset" in report.static.left_out["base"]
+    assert any("16 sets of static vectors" in line for line in reports.text_lines(report))
+    assert "sets of static vectors need" in report_html(report)
+    assert suite.static.about == set()
+
+
+def test_answers_under_another_policy_are_no_fault() -> None:
+    report, _ = checked(REFERENCE, policy=Policy(unhashed_freed_to="back"))
+    assert report.static.walks == 0
+    assert report.static.left_out["pool"] == ("records with unhashed_freed_to='back'",)
+
+
+def test_level_safety_has_no_vectors_and_rules_choose_sets() -> None:
+    report, _ = checked(REFERENCE, Level.SAFETY)
+    assert report.static.walks == 0
+    heard: list[Reached] = []
+    options = Options(Level.IDENTITY, STATIC, ("KV-PART-*",))
+    chosen = Suite(REFERENCE, REFERENCE, options, heard.append).run()
+    assert chosen.static.sets == 1
+    assert {reached.phase for reached in heard} == {"static"}
+    assert heard[0].note.startswith("partial, walk 1 of ")
+    assert set(reports.verdicts(chosen).values()) == {"unbroken"}
