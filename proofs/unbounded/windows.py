@@ -7,7 +7,9 @@ Block size, window, chunk, steps and lengths are ints without bound. Statements:
 - What is null in a hit is skipped behind it (KV-SW-2, KV-SW-3, KV-CHUNK-2).
 - The need is the number of blocks that the allocation takes (KV-GRP-4 against KV-GRP-5 …
   KV-GRP-7, and with S more blocks KV-MAMBA-4; KV-MAMBA-7 and KV-MAMBA-8 against KV-MAMBA-9).
-- A request never holds more blocks than admission counts for it (KV-SW-7, KV-CHUNK-5).
+- A request never holds more blocks than admission counts for it (KV-SW-7, KV-CHUNK-5, KV-LIVE-2):
+  with M tokens a step and L in all, c computed tokens and n <= M more, c + n <= L, it holds the
+  blocks s(c) // B … cdiv(c + n, B) - 1.
 
 Assumed is what the rules say of arguments; each statement's assumptions are shown to be possible,
 and a mistake in it is refuted.

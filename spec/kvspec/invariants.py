@@ -10,13 +10,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from kvspec._places import (
+    GROUP_SIZE_BYTES,
+    blocks_set_aside_are_alone,
+    keys_are_covered,
+    keys_of_one_place,
+    nulls_come_first,
+)
+from kvspec._places import (
+    group_of_key as group_of_key,
+)
 from kvspec.blocks import NULL_BLOCK
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation
 from kvspec.snapshot import Snapshot
 
 HASH_SIZE_BYTES: Mapping[str, int] = {"sha256_cbor": 32, "sha256_cbor_64bit": 8, "xxhash_cbor": 16}
-GROUP_SIZE_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -194,11 +203,6 @@ def _cached_counts_fit_the_lists(config: ManagerConfig, snapshot: Snapshot) -> s
     return None
 
 
-def group_of_key(key: bytes) -> int:
-    """The group index at the end of a cache key (KV-HASH-6)."""
-    return int.from_bytes(key[-GROUP_SIZE_BYTES:], "big")
-
-
 INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         "has_the_right_shape",
@@ -271,5 +275,29 @@ INVARIANTS: tuple[Invariant, ...] = (
         "KV-GRP-1",
         "The blocks handed to the cache are leading blocks of the list.",
         _cached_counts_fit_the_lists,
+    ),
+    Invariant(
+        "nulls_come_first",
+        "KV-GRP-2",
+        "In a list null stands before all blocks, except in mode align; full attention has none.",
+        nulls_come_first,
+    ),
+    Invariant(
+        "keys_of_one_place",
+        "KV-POOL-17",
+        "All keys of a block are of one group, and its primary key ends in the place it is listed.",
+        keys_of_one_place,
+    ),
+    Invariant(
+        "keys_are_covered",
+        "KV-PART-3",
+        "Each key of a block ends at a hash of its own, none behind the primary one.",
+        keys_are_covered,
+    ),
+    Invariant(
+        "blocks_set_aside_are_alone",
+        "KV-FULL-8",
+        "A block set aside has one reference, is in no list and is never cached.",
+        blocks_set_aside_are_alone,
     ),
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kvref.block_pool import BlockPool
 from kvref.groups.base import Demand, Group
+from kvref.groups.full_attention import FullAttentionGroup
 from kvref.groups.mamba import MambaGroup
 from kvref.groups.mamba_align import AlignedMambaGroup
 from kvref.groups.sliding_window import SlidingWindowGroup
@@ -170,16 +171,18 @@ class RefusalKeepsHits(HybridCoordinator):
         return need
 
 
-class ShortensTheList(SlidingWindowGroup):
-    """Removes entries instead of turning them null."""
+class CopiesBeforeWriting(SlidingWindowGroup):
+    """Puts a new block in the place of one that the step goes on to fill."""
 
-    def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
-        super().remove_skipped_blocks(request_id, num_computed_tokens)
+    def allocate_new(self, request_id: str, demand: Demand) -> list[int]:
+        held = len(self.blocks_of(request_id))
+        answer = super().allocate_new(request_id, demand)
         blocks = self.blocks_of(request_id)
-        while len(blocks) > 1 and blocks[0] == NULL_BLOCK:
-            del blocks[0]
-        if request_id in self.num_cached:
-            self.num_cached[request_id] = min(self.num_cached[request_id], len(blocks))
+        if held and blocks[held - 1] and self.pool.num_free_blocks:
+            old = blocks[held - 1]
+            blocks[held - 1 : held] = self.pool.allocate(1)
+            self.pool.release([old])
+        return answer
 
 
 class EvictsOneTooMany(SlidingWindowGroup):
@@ -201,6 +204,50 @@ class ReleasedCopiesGoLast(SlidingWindowGroup):
             for key in self.pool.keys[block]:
                 self.pool.cached[key].remove(block)
                 self.pool.cached[key].append(block)
+
+
+class KeepsTheFirstBlock(SlidingWindowGroup):
+    """Removes what fell out of the window but for the first block of the text."""
+
+    def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
+        blocks = self.blocks_of(request_id)
+        first = blocks[:1]
+        self.pool.touch(first)
+        super().remove_skipped_blocks(request_id, num_computed_tokens)
+        if blocks[:1] == first:
+            self.pool.release(first)
+        blocks[:1] = first
+
+
+class MovesTheRunningState(AlignedMambaGroup):
+    """Moves the state that the step reads one entry back, together with its key."""
+
+    def allocate_new(self, request_id: str, demand: Demand) -> list[int]:
+        running = len(self.blocks_of(request_id)) - self.num_speculative_blocks - 1
+        answer = super().allocate_new(request_id, demand)
+        blocks = self.blocks_of(request_id)
+        if answer and running > 0 and blocks[running - 1] == NULL_BLOCK:
+            blocks[running - 1], blocks[running] = blocks[running], NULL_BLOCK
+        return answer
+
+
+class PartialEntriesCoverNothing(BlockPool):
+    """Adds the key of a partial entry without noting what it covers."""
+
+    def register_partial(self, block: int, key: bytes, num_tokens: int) -> bool:
+        added = super().register_partial(block, key, num_tokens)
+        self.primary_num_tokens[block] = 0
+        return added
+
+
+class ListsTheSinks(FullAttentionGroup):
+    """Begins the list of a request with the blocks that were set aside."""
+
+    def allocate_new(self, request_id: str, demand: Demand) -> list[int]:
+        if not self.blocks_of(request_id):
+            self.pool.touch(self.pool.reserved)
+            self.block_lists[request_id] = list(self.pool.reserved)
+        return super().allocate_new(request_id, demand)
 
 
 @dataclass(frozen=True)
@@ -243,10 +290,14 @@ BROKEN_PARTS = (
     window("cached_blocks_belong_to_their_group", KeysOfTheFirstGroup),
     BrokenPart("a_block_has_one_place", (AlignedMambaGroup, MovesAndKeeps)),
     window("cached_counts_fit_the_lists", CountsSkippedHitsTwice),
+    window("nulls_come_first", KeepsTheFirstBlock),
+    BrokenPart("keys_of_one_place", (AlignedMambaGroup, MovesTheRunningState)),
+    BrokenPart("keys_are_covered", pool=PartialEntriesCoverNothing),
+    BrokenPart("blocks_set_aside_are_alone", (FullAttentionGroup, ListsTheSinks)),
     window("errors_change_nothing", NeedsOneLess, RaisesWhenShort),
     BrokenPart("pure_calls_change_nothing", (MambaGroup, LookUpEndsTheStep)),
     BrokenPart("a_refusal_only_releases", hybrid=RefusalKeepsHits),
-    window("a_list_only_grows_or_turns_null", ShortensTheList),
+    window("a_list_only_grows_or_turns_null", CopiesBeforeWriting),
     window("blocks_that_stay_keep_their_keys", EvictsOneTooMany),
     window("lookups_keep_their_order", ReleasedCopiesGoLast),
 )

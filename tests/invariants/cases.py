@@ -9,8 +9,10 @@ from typing import Any
 import kvref
 from kvspec.config import ManagerConfig
 from kvspec.snapshot import RequestState, Snapshot
+from kvspec.specs import SinkFullAttentionSpec
 from kvspec.transitions import Transition
 from tests.rules.builders import admit, full, new_manager, new_request, tell_story
+from tests.rules.specs import sliding
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,24 @@ class State:
         return self.with_(requests=requests)
 
     def with_key(self, block: int, *keys: bytes) -> State:
-        """The same with other keys of one block, which look-ups then find on it alone."""
-        order = {k: v for k, v in self.snapshot.lookup_order.items() if v != (block,)}
+        """The same with other keys of one block, which look-ups then find on it alone.
+
+        The primary one covers as much as before, or the first tokens that have a hash.
+        """
+        old = self.snapshot
+        order = {k: v for k, v in old.lookup_order.items() if v != (block,)}
         for key in keys:
             order[key] = (*order.get(key, ()), block)
-        return self.with_(block_keys=put(self.snapshot.block_keys, block, keys), lookup_order=order)
+        covers = (old.covered_tokens[block] or self.config.hash_block_size_tokens) if keys else 0
+        return self.with_(
+            block_keys=put(old.block_keys, block, keys),
+            lookup_order=order,
+            covered_tokens=put(old.covered_tokens, block, covers),
+        )
+
+    def covering(self, block: int, num_tokens: int) -> State:
+        """The same, with a primary key of one block that covers so many tokens."""
+        return self.with_(covered_tokens=put(self.snapshot.covered_tokens, block, num_tokens))
 
 
 def put(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
@@ -70,6 +85,40 @@ def two_copies() -> State:
         manager.allocate_slots(request, 4, delay_cache_blocks=True)
     for request in requests:
         manager.cache_blocks(request, 4)
+    return State(manager.config, manager.snapshot())
+
+
+def two_sizes() -> State:
+    """a = [1, 2, 3], [4]: blocks of 4 and 16 tokens, of which block 4 has partial entries.
+
+    12 tokens, a hash each 4; block 4 carries keys of 8 and of 4 tokens; 5 … 8 are free.
+    """
+    implementation = kvref.implementation()
+    manager = new_manager(implementation, 9, specs=[full(4), sliding(16, 20)])
+    request = new_request(implementation, manager, "a", range(1, 31))
+    manager.allocate_slots(request, 12)
+    for num_tokens in (8, 4):
+        manager.cache_partial_block(request, 1, num_tokens)
+    return State(manager.config, manager.snapshot())
+
+
+def window() -> State:
+    """a = [0, 0, 3, 4, 5] in a window of 6 tokens; 1 and 2 are free."""
+    implementation = kvref.implementation()
+    manager = new_manager(implementation, 6, specs=[sliding(4, 6)])
+    request = new_request(implementation, manager, "a", range(1, 20))
+    manager.allocate_slots(request, 17)
+    request.num_computed_tokens = 17
+    manager.remove_skipped_blocks(request, 13)
+    return State(manager.config, manager.snapshot())
+
+
+def sinks() -> State:
+    """Block 1 is set aside; a = [2, 3]; 4 and 5 are free."""
+    implementation = kvref.implementation()
+    spec = SinkFullAttentionSpec(4, 1, 8, "float16", sink_len=4)
+    manager = new_manager(implementation, 6, specs=[spec])
+    admit(manager, new_request(implementation, manager, "a", range(1, 7)))
     return State(manager.config, manager.snapshot())
 
 
@@ -115,6 +164,26 @@ def _twice_in_a_list(state: State) -> State:
 def _two_indices(state: State) -> State:
     spoilt = state.with_request("b", block_ids=((1, 2, 4, 3),))
     return spoilt.with_(ref_counts=(0, 2, 2, 2, 1, 0))
+
+
+def _null_behind_a_block(state: State) -> State:
+    """The window lets go of block 4 and keeps 3, so 4 is free."""
+    spoilt = state.with_request("a", block_ids=((0, 0, 3, 0, 5),)).with_key(4)
+    return spoilt.with_(ref_counts=(0, 0, 0, 1, 0, 1), free_queue=(4, *spoilt.snapshot.free_queue))
+
+
+def _null_in_full_attention(state: State) -> State:
+    spoilt = state.with_request("a", block_ids=((0, 2, 3),))
+    return spoilt.with_(ref_counts=(0, 1, 2, 1, 1, 0))
+
+
+def _sink_in_a_list(state: State) -> State:
+    spoilt = state.with_request("a", block_ids=((2, 3, 1),))
+    return spoilt.with_(ref_counts=(0, 2, 1, 1, 0, 0))
+
+
+def _set_aside_twice(state: State) -> State:
+    return state.with_(reserved_blocks=(1, 1), ref_counts=(0, 2, 1, 1, 0, 0))
 
 
 CASES: tuple[Case, ...] = (
@@ -173,6 +242,25 @@ CASES: tuple[Case, ...] = (
          lambda s: s.with_request("a", num_cached_blocks=(4,))),
     Case("cached_counts_fit_the_lists", "below_zero", story,
          lambda s: s.with_request("a", num_cached_blocks=(-1,))),
+    Case("nulls_come_first", "behind_a_block", window, _null_behind_a_block),
+    Case("nulls_come_first", "in_full_attention", story, _null_in_full_attention),
+    Case("keys_of_one_place", "listed_elsewhere", story,
+         lambda s: s.covering(2, 12)),
+    # On a free block: a listed one would also be cached for a group that is not its own.
+    Case("keys_of_one_place", "of_two_groups", two_sizes,
+         lambda s: s.with_key(5, bytes(35) + b"\x01", bytes(36)).covering(5, 8)),
+    Case("keys_are_covered", "a_key_of_nothing", story,
+         lambda s: s.covering(2, 0)),
+    Case("keys_are_covered", "no_key", story,
+         lambda s: s.covering(5, 4)),
+    Case("keys_are_covered", "no_hash_ends_there", story,
+         lambda s: s.covering(2, 6)),
+    Case("keys_are_covered", "a_key_behind_the_primary_one", two_sizes,
+         lambda s: s.covering(4, 4)),
+    Case("blocks_set_aside_are_alone", "listed", sinks, _sink_in_a_list),
+    Case("blocks_set_aside_are_alone", "cached", sinks,
+         lambda s: s.with_key(1, bytes(36))),
+    Case("blocks_set_aside_are_alone", "twice", sinks, _set_aside_twice),
 )  # fmt: skip
 
 

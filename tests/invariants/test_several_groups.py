@@ -11,7 +11,7 @@ from kvspec.errors import InvariantViolation
 from kvspec.interface import Implementation
 from kvspec.invariants import INVARIANTS
 from kvspec.request import Request
-from kvspec.specs import LayerSpec
+from kvspec.specs import LayerSpec, SinkFullAttentionSpec
 from kvspec.transitions import TRANSITION_INVARIANTS
 from tests.invariants.broken_parts import BROKEN_PARTS, BrokenPart
 from tests.rules.builders import admit, full, new_manager, new_request
@@ -22,6 +22,7 @@ MIXTURES: tuple[tuple[LayerSpec, ...], ...] = (
     (full(4), sliding(16, 20)),
     (full(4), mamba(4), sliding(4, 6)),
     (full(4), mamba(4, "align", speculative=2)),
+    (SinkFullAttentionSpec(4, 1, 8, "float16", sink_len=4), sliding(4, 6)),
 )
 
 

@@ -5,9 +5,23 @@ from __future__ import annotations
 import pytest
 
 from kvfast._core import hashing, record
+from kvfast._core.allocator import Allocator
 from kvfast._core.key_map import KeyMap
+from kvfast._core.lookup import Lookup
 from kvfast._core.pool import BlockPool
-from proofs.unbounded import _checks, cbor_head, free_queue, key_map
+from kvfast._core.request import FastRequest
+from kvref.planning import memory, pages
+from kvspec.planning import PlanningConfig
+from kvspec.specs import LayerSpec
+from proofs.unbounded import (
+    _checks,
+    allocation,
+    cbor_head,
+    fixed_point,
+    free_queue,
+    key_map,
+    planning,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -78,3 +92,56 @@ def test_a_wrong_head_is_named(
     monkeypatch.setattr(hashing, "put_head", next_one)
     assert cbor_head.main() == 1
     assert "the shortest head: sat, expected unsat" in capsys.readouterr().out
+
+
+def test_a_search_that_keeps_its_marks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said of marks fails, what is said of lengths does not."""
+
+    def ask(self: Lookup, a: int, request: FastRequest, length: int, max_tokens: int) -> int:
+        size = self.block_size_of(a)
+        if self.is_full(a) and self.found_blocks[a] >= 0:
+            return length - length % size
+        is_unverified = self.drops(a) and not self.is_verified[a]
+        drop = is_unverified and not self.is_mamba(a)
+        within = min(length + size, max_tokens) if drop else length
+        num_blocks = self.look_up(a, request, within, drop, self.shape.alignment // size)
+        if self.drops(a):
+            self.is_verified[a] = 1
+        self.found_blocks[a] = num_blocks
+        self.longest_tokens = max(self.longest_tokens, num_blocks * size)
+        return num_blocks * size
+
+    monkeypatch.setattr(Lookup, "ask", ask)
+    ledger = _checks.Ledger("twin")
+    fixed_point.check_claim(ledger, "falls")
+    assert not ledger.unexpected
+    fixed_point.check_claim(ledger, "marks")
+    assert any(line.startswith("way ") for line in ledger.unexpected)
+
+
+def test_a_need_that_is_one_too_low_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In mode align, whose need has a method of its own."""
+    need_of = Allocator.need_of_aligned
+
+    def one_less(self: Allocator, g: int, held: int, entry: bool, taken: bool) -> int:
+        return need_of(self, g, held, entry, taken) - 1
+
+    monkeypatch.setattr(Allocator, "need_of_aligned", one_less)
+    ledger = _checks.Ledger("twin")
+    allocation.check_kind(ledger, "aligned", allocation.CASES[4])
+    assert any(line.startswith("aligned, first, way ") for line in ledger.unexpected)
+
+
+def test_a_plan_that_counts_too_little_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One block less for every type of layer."""
+    max_blocks = pages.max_blocks
+
+    def one_less(spec: LayerSpec, config: PlanningConfig) -> int:
+        return max_blocks(spec, config) - 1
+
+    monkeypatch.setattr(memory, "max_blocks", one_less)
+    assert planning.main() == 1
+    failed = capsys.readouterr().out.splitlines()[:-1]
+    assert {line.partition(":")[0] for line in failed} >= {"full", "window", "chunk", "align"}

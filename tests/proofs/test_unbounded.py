@@ -9,7 +9,18 @@ from pathlib import Path
 import pytest
 import z3
 
-from proofs.unbounded import cbor_head, free_queue, key_map, pool, windows
+from proofs.unbounded import (
+    allocation,
+    cbor_head,
+    cbor_key,
+    fixed_point,
+    free_queue,
+    key_map,
+    lists,
+    planning,
+    pool,
+    windows,
+)
 from proofs.unbounded._checks import Ledger, Range, forall, function
 from proofs.unbounded._symbolic import Number, UndecidedError
 
@@ -20,6 +31,12 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_every_action_keeps_every_invariant_of_the_pool() -> None:
     """For any number of blocks; each invariant is broken by some mistake in an action."""
     assert pool.main() == 0
+
+
+@pytest.mark.rule("KV-GRP-1", "KV-GRP-2", "KV-GRP-5", "KV-GRP-11", "KV-POOL-17", "KV-POOL-18")
+def test_every_action_of_a_group_keeps_every_invariant_of_the_lists() -> None:
+    """For any number of lists; each invariant is broken by some mistake in an action."""
+    assert lists.main() == 0
 
 
 @pytest.mark.rule("KV-POOL-3", "KV-POOL-5", "KV-POOL-6")
@@ -35,15 +52,40 @@ def test_the_slots_of_kvfast_are_the_map_from_keys_to_blocks() -> None:
 
 
 @pytest.mark.rule("KV-SW-1", "KV-SW-7", "KV-CHUNK-1", "KV-CHUNK-5", "KV-MAMBA-1", "KV-GRP-4")
+@pytest.mark.rule("KV-LIVE-2")
 def test_the_arithmetic_of_windows_chunks_and_states_holds_for_all_integers() -> None:
     """What is skipped, needed and held; each statement has a close one that is refuted."""
     assert windows.main() == 0
+
+
+@pytest.mark.rule("KV-COORD-5", "KV-COORD-6", "KV-COORD-7", "KV-COORD-8", "KV-COORD-10")
+def test_the_hit_of_a_hybrid_is_the_longest_common_one() -> None:
+    """For any number of groups and any lengths; what is assumed is shown to be needed."""
+    assert fixed_point.main() == 0
+
+
+@pytest.mark.rule("KV-GRP-3", "KV-GRP-4", "KV-GRP-6", "KV-GRP-7", "KV-MAMBA-7", "KV-MAMBA-8")
+def test_the_need_is_what_an_allocation_takes() -> None:
+    """For all integers and every kind of group; the code of kvfast is run on unknown ones."""
+    assert allocation.main() == 0
+
+
+@pytest.mark.rule("KV-PLAN-8", "KV-PLAN-9", "KV-PLAN-10", "KV-PLAN-12", "KV-PLAN-15", "KV-LIVE-3")
+def test_a_plan_that_is_accepted_serves_one_request_of_full_length() -> None:
+    """For all integers; the formulas of kvref are run on unknown ones."""
+    assert planning.main() == 0
 
 
 @pytest.mark.rule("KV-HASH-2")
 def test_the_head_of_a_value_is_the_shortest() -> None:
     """For every value below 2^64; the code of kvfast is run on an unknown one."""
     assert cbor_head.main() == 0
+
+
+@pytest.mark.rule("KV-HASH-1", "KV-HASH-2")
+def test_two_different_keys_never_have_the_same_bytes() -> None:
+    """No head begins another one; a message is as long as its parts."""
+    assert cbor_key.main() == 0
 
 
 def test_a_proof_runs_as_a_command() -> None:

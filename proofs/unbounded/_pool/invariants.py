@@ -1,7 +1,7 @@
 """What must hold of every state of a pool: what `kvspec.invariants` says of one (KV-POOL-*).
 
-Some sentences are added, since actions would not keep the others without them:
-`places_taken_once`, `keys_of_one_place`, `keys_covered` and `set_aside_alone`.
+`keys_of_one_place`, `keys_covered` and `set_aside_alone` are there since actions would not keep the
+others without them; `places_taken_once` is true of a snapshot by its form.
 """
 
 from __future__ import annotations

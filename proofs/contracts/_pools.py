@@ -1,0 +1,182 @@
+"""Any state of a pool of three blocks, built in kvref and in kvfast.
+
+Which blocks are free and in which order, and which keys were registered in which order, is one of
+a table; reference counts and what a key covers are any ints. Three keys of one request stand for
+all hashes: their slots are side by side in kvfast's table, and one of them wraps around.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import permutations, product
+from typing import TypeVar, cast
+
+from kvfast._core.event_log import EventLog as FastLog
+from kvfast._core.pool import BlockPool as FastPool
+from kvfast._core.request import FastRequest
+from kvfast._core.tables import Tables
+from kvref.block_pool import BlockPool as ReferencePool
+from kvref.events import EventLog as ReferenceLog
+from kvref.hashing import make_key
+from kvspec.events import BlockRemoved
+
+T = TypeVar("T")
+
+BLOCKS = (1, 2, 3)
+NUM_BLOCKS = 4
+"""With the null block."""
+
+QUEUES = tuple(queue for length in range(4) for queue in permutations(BLOCKS, length))
+
+Registered = tuple[tuple[int, int], ...]
+"""(block, number of its key) in the order of registration."""
+
+REGISTERED: tuple[Registered, ...] = tuple(
+    tuple(zip(BLOCKS[:length], (0, *numbers), strict=True)) if length else ()
+    for length in range(4)
+    for numbers in product((0, 1), repeat=max(length - 1, 0))
+)
+"""With every queue these are all, up to the names of blocks and keys."""
+
+MOST = (1 << 31) - 2
+"""Numbers below it, and some more of them, fit in kvfast's 32 bits."""
+
+WORDS = (5 << 24, 7 << 24, 11 << 24)
+"""The hashes of the request, each of one word of 64 bits."""
+
+HASHES = tuple(word.to_bytes(8, "little") for word in WORDS)
+KEYS = tuple(make_key(block_hash, 0) for block_hash in HASHES)
+
+
+class Hashed:
+    """What kvfast's map reads of a request: its hashes."""
+
+    def __init__(self, words: Sequence[int]) -> None:
+        self.digest_words = list(words)
+        self.num_hashes = len(words)
+
+
+def hashed(words: Sequence[int] = WORDS) -> FastRequest:
+    """A request with these hashes, of one word each."""
+    return cast(FastRequest, Hashed(words))
+
+
+def chosen(table: Sequence[T], number: int) -> T:
+    """Entry `number` of a table, in as few questions as there can be."""
+    low, high = 0, len(table)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if number < middle:
+            high = middle
+        else:
+            low = middle
+    return table[low]
+
+
+def counts(queue: Sequence[int], refs: Sequence[int]) -> list[int]:
+    """Reference counts by block: of those in use the given ones."""
+    return [0] + [0 if block in queue else refs[block - 1] for block in BLOCKS]
+
+
+def reference_pool(
+    queue: Sequence[int],
+    refs: Sequence[int],
+    registered: Registered = (),
+    *,
+    covered: int = 1,
+    per_copy: bool = True,
+    to_front: bool = True,
+) -> ReferencePool:
+    """kvref's pool; `covered`: tokens, of every primary key."""
+    pool = ReferencePool(
+        NUM_BLOCKS,
+        events=ReferenceLog(enabled=True, int_hashes=False),
+        unhashed_freed_to="front" if to_front else "back",
+        removed_event_per="copy" if per_copy else "last",
+    )
+    pool.free_queue = list(queue)
+    pool.ref_counts = counts(queue, refs)
+    for block, number in registered:
+        pool.keys[block] = [KEYS[number]]
+        pool.primary_num_tokens[block] = covered
+        pool.cached.setdefault(KEYS[number], []).append(block)
+    return pool
+
+
+def fast_pool(
+    queue: Sequence[int],
+    refs: Sequence[int],
+    registered: Registered = (),
+    *,
+    covered: int = 1,
+    per_copy: bool = True,
+    to_front: bool = True,
+) -> FastPool:
+    """kvfast's; a hash covers one token."""
+    pool = FastPool(
+        NUM_BLOCKS,
+        1,
+        events=FastLog(),
+        residency=None,
+        unhashed_to_front=to_front,
+        removed_per_copy=per_copy,
+    )
+    pool.set_queue(queue)
+    for block, count in enumerate(counts(queue, refs)):
+        pool.set_refs(block, count)
+    request = hashed()
+    for block, number in registered:
+        pool.keys.add(block, request, number, 0)
+        pool.set_covered(block, covered)
+    return pool
+
+
+def tables_of(blocks: Sequence[int], *, room: int = 4) -> Tables:
+    """Tables with one list, which holds these blocks."""
+    tables = Tables(1)
+    tables.make_room(tables.take_row(), 0, room)
+    for block in blocks:
+        tables.append(0, block)
+    return tables
+
+
+State = tuple[tuple[int, ...], ...]
+
+
+def reference_state(pool: ReferencePool) -> State:
+    """Queue, reference counts, blocks of each key, keys and coverage of each block, removals."""
+    removed = [each.block_hashes[0] for each in pool.events.queue if isinstance(each, BlockRemoved)]
+    return (
+        tuple(pool.free_queue),
+        tuple(pool.ref_counts),
+        *(tuple(pool.cached.get(key, ())) for key in KEYS),
+        *(tuple([KEYS.index(key) for key in pool.keys[block]]) for block in BLOCKS),
+        tuple([pool.primary_num_tokens[block] if pool.keys[block] else 0 for block in BLOCKS]),
+        tuple([HASHES.index(cast(bytes, each)) for each in removed]),
+    )
+
+
+def fast_state(pool: FastPool) -> State:
+    """The same of kvfast."""
+    request = hashed()
+    heads = [pool.keys.find(request, number, 0) for number in range(len(KEYS))]
+    facts = [] if pool.events is None else pool.events.facts
+    return (
+        tuple(pool.queue()),
+        tuple([pool.refs(block) for block in range(NUM_BLOCKS)]),
+        *(
+            tuple([pool.block_of(entry) for entry in pool.keys.ring_of(head)] if head else ())
+            for head in heads
+        ),
+        *(
+            tuple([HASHES.index(pool.keys.hash_of(entry)) for entry in pool.entries_of(block)])
+            for block in BLOCKS
+        ),
+        tuple([pool.covered(block) if pool.is_cached(block) else 0 for block in BLOCKS]),
+        tuple([HASHES.index(each[0]) for each in facts if each is not None and len(each) == 2]),
+    )
+
+
+def are_used(refs: Sequence[int]) -> bool:
+    """Every count is that of a block in use; of a free one it is not looked at."""
+    return all(1 <= count < MOST for count in refs)

@@ -1,0 +1,177 @@
+"""Searches of a few groups and lengths, each with every set of hits: kvfast's own, and broken ones.
+
+Blocks hold one token, so that every length is aligned, and a search is within NUM_TOKENS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from types import SimpleNamespace
+from typing import cast
+
+from kvfast._core.lookup import Lookup
+from kvfast._core.request import FastRequest
+from kvfast._core.shape import Shape
+
+NUM_TOKENS = 3
+
+
+@dataclass(frozen=True)
+class Group:
+    """A kind, and the lengths that are hits, or hits with a block behind."""
+
+    hits: frozenset[int]
+    behind: frozenset[int]
+    is_full: bool = False
+    is_eagle: bool = False
+    is_mamba: bool = False
+
+    def look_up(self, within: int, *, drop: bool) -> int:
+        """The longest hit within so many tokens."""
+        if drop:
+            return max((n for n in self.behind if n + 1 <= within), default=0)
+        return max(n for n in self.hits if n <= within)
+
+    def is_good(self, n: int) -> bool:
+        """Whether it would answer n tokens, with the block behind if it drops."""
+        dropped = n == 0 or (n in self.behind and n + 1 <= NUM_TOKENS)
+        return n in self.hits and (dropped or self.is_mamba or not self.is_eagle)
+
+
+def all_groups() -> Iterator[Group]:
+    """Full attention, windows and states, eagle groups or not, with every set of hits."""
+    for run in range(NUM_TOKENS + 2):
+        hits = frozenset(range(min(run, NUM_TOKENS) + 1))
+        for is_eagle in (False, True):
+            yield Group(hits, frozenset(range(max(run, 1))), True, is_eagle)
+    lengths = range(1, NUM_TOKENS + 1)
+    for hits in map(frozenset, subsets(lengths)):
+        yield Group(hits | {0}, frozenset())
+        yield Group(hits | {0}, frozenset(), is_eagle=True, is_mamba=True)
+        for behind in map(frozenset, subsets(sorted(hits))):
+            yield Group(hits | {0}, behind | {0}, is_eagle=True)
+
+
+def subsets(values: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Every subset, the small ones first."""
+    for count in range(len(values) + 1):
+        yield from combinations(values, count)
+
+
+def all_worlds() -> Iterator[tuple[Group, ...]]:
+    """Any two or three groups, full attention first (KV-COORD-4)."""
+    groups = list(all_groups())
+    for num_groups in (2, 3):
+        for world in product(groups, repeat=num_groups):
+            kinds = [group.is_full for group in world]
+            if kinds == sorted(kinds, reverse=True):
+                yield world
+
+
+class SmallLookup(Lookup):
+    """Look-ups among these groups: `agreed_hit` and `ask` are the code as it stands."""
+
+    def __init__(self, world: tuple[Group, ...]) -> None:
+        self.world = world
+        num = len(world)
+        self.shape = cast(Shape, SimpleNamespace(alignment=1, num_attention=num))
+        self.is_verified = cast("memoryview[int]", [0] * num)
+        self.found_blocks = cast("memoryview[int]", [-1] * num)
+        self.longest_tokens = 0
+        self.lists = [0] * num
+
+    def make_room(self, num_blocks: int) -> None:
+        """The blocks are not noted."""
+
+    def block_size_of(self, a: int) -> int:
+        return 1
+
+    def is_full(self, a: int) -> bool:
+        return self.world[a].is_full
+
+    def drops(self, a: int) -> bool:
+        return self.world[a].is_eagle
+
+    def is_mamba(self, a: int) -> bool:
+        return self.world[a].is_mamba
+
+    def look_up(self, a: int, request: FastRequest, tokens: int, drop: bool, per: int) -> int:
+        return self.world[a].look_up(tokens, drop=drop)
+
+    def spread(self, a: int, num_blocks: int) -> None:
+        self.lists[a] = num_blocks
+
+
+def first_wrong(lookup: type[SmallLookup], *, many_drop: bool = False) -> tuple[Group, ...] | None:
+    """A world in which the search answers something else than the rules say, if there is one.
+
+    `many_drop`: where several groups besides full attention drop, too.
+    """
+    for world in all_worlds():
+        one_drops = sum(group.is_eagle and not group.is_full for group in world) <= 1
+        if (one_drops or many_drop) and is_wrong(lookup, world):
+            return world
+    return None
+
+
+def is_wrong(lookup: type[SmallLookup], world: tuple[Group, ...]) -> bool:
+    """Whether the answer is no common hit, or not the longest."""
+    found = lookup(world)
+    length = found.agreed_hit(cast(FastRequest, None), NUM_TOKENS)
+    common = [n for n in range(NUM_TOKENS + 1) if all(group.is_good(n) for group in world)]
+    return length != max(common) or set(found.lists) != {length} or found.longest_tokens < length
+
+
+class OneRound(SmallLookup):
+    """Ends after the first round, whatever the groups are."""
+
+    def agreed_hit(self, request: FastRequest, max_tokens: int) -> int:
+        length = max_tokens
+        for a in range(self.shape.num_attention):
+            length = self.ask(a, request, length, max_tokens)
+            self.lists[a] = length
+        self.lists = [length] * len(self.world)
+        return length
+
+
+class KeepsMarks(SmallLookup):
+    """No mark is ever cleared."""
+
+    def ask(self, a: int, request: FastRequest, length: int, max_tokens: int) -> int:
+        marks = list(self.is_verified)
+        answer = super().ask(a, request, length, max_tokens)
+        for b, mark in enumerate(marks):
+            self.is_verified[b] = max(self.is_verified[b], mark)
+        return answer
+
+
+class LooksNoFurther(SmallLookup):
+    """A drop within the length takes a block that need not go."""
+
+    def look_up(self, a: int, request: FastRequest, tokens: int, drop: bool, per: int) -> int:
+        return super().look_up(a, request, tokens - (1 if drop else 0), drop, per)
+
+
+class LooksBeyondTheLimit(SmallLookup):
+    """And one without the limit of the search takes none."""
+
+    def look_up(self, a: int, request: FastRequest, tokens: int, drop: bool, per: int) -> int:
+        return super().look_up(a, request, tokens + (1 if drop else 0), drop, per)
+
+
+class StatesDrop(SmallLookup):
+    """A Mamba group gives up a state."""
+
+    def is_mamba(self, a: int) -> bool:
+        return False
+
+
+MISTAKES: tuple[type[SmallLookup], ...] = (
+    OneRound,
+    KeepsMarks,
+    LooksNoFurther,
+    LooksBeyondTheLimit,
+    StatesDrop,
+)

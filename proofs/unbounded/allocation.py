@@ -1,0 +1,277 @@
+"""The need that admission counts is what an allocation then takes, for all integers.
+
+Statement (KV-GRP-3 … KV-GRP-7, KV-MGR-7, KV-MAMBA-4, KV-MAMBA-7 … KV-MAMBA-9, KV-CROSS-1,
+KV-CROSS-2, KV-CROSS-5): for a group of each kind `need_of` of `kvfast._core.allocator` is the
+number of blocks that `take_hits` and `take_new` take out of the free queue, new ones and revived
+hits; no step takes less than none; and the list then has slots for all that was asked for. The need
+of all groups is the sum. All of it is run as it stands, along each way it may take, for a request
+that is under way, one that has blocks but no entry, and a first allocation with hits, with and
+without external tokens.
+
+Assumed is what the rules say of arguments: computed tokens have slots, hits cover whole blocks, a
+load has slots (KV-MGR-7), a step computes something (KV-MGR-3), of a state's hits only the last is
+not null. The cap (KV-SW-7, KV-CHUNK-5) belongs to the gate: see `windows.py`. In mode align a
+request that holds blocks but has taken none may take less than its need, never more.
+
+Each case is shown to be possible, and mistakes in the need are found.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import z3
+
+from kvfast._core.shape import KINDS
+from proofs.unbounded._allocation.run import Numbers, SymbolicAllocator, revived
+from proofs.unbounded._checks import Ledger, Term, ask
+from proofs.unbounded._paths import Way, term_of, ways
+
+STATES = ("mamba", "aligned")
+ASKED_FOR = ("slots", "main", "local", "external", "skip_at", "encoder")
+"""See `Allocator.ask_for`."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a request has in the group, and what is asked for."""
+
+    name: str
+    has_entry: bool = False
+    was_allocated: bool = False
+    is_first: bool = False
+    has_external: bool = False
+
+
+CASES = (
+    Case("under way", has_entry=True),
+    Case("under way, has taken", has_entry=True, was_allocated=True),
+    Case("without an entry"),
+    Case("without an entry, has taken", was_allocated=True),
+    Case("first", is_first=True),
+    Case("first, with a load", is_first=True, has_external=True),
+)
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What came of one way: the need, what was taken and in which steps, the list's length."""
+
+    conditions: tuple[Term, ...]
+    need: Term
+    taken: Term
+    counts: tuple[Term, ...]
+    length: Term
+
+
+def number(name: str) -> Term:
+    """What is asked for, or of a need."""
+    return z3.Int(name)
+
+
+def assumed(kind: str, case: Case) -> dict[str, Term]:
+    """What the rules say of arguments, by name; all without quantifiers."""
+    numbers = Numbers(Way())
+    size, held, hits = numbers.block_size, numbers.held, numbers.hits
+    slots, local, external = number("slots"), number("local"), number("external")
+    at, main = number("skip_at"), number("main")
+    known = {
+        "sizes": z3.And(size >= 1, numbers.reach >= 1, numbers.drafted >= 0),
+        "counts": z3.And(held >= 0, hits >= 0, slots >= 1, main >= 1, at >= 0),
+        "tokens": z3.And(local >= 0, external >= 0, number("encoder") >= 0),
+    }
+    if not case.is_first:
+        known["a request with blocks has no hits"] = z3.And(hits == 0, external == 0)
+        known["computed tokens have slots"] = held * size >= at
+        if kind == "aligned" and case.was_allocated:
+            known["who has taken holds states"] = held >= 1 + numbers.drafted
+        return known
+    known["hits cover whole blocks"] = z3.And(held == 0, local == hits * size)
+    if case.has_external:
+        known["a load has slots"] = z3.And(external >= 1, slots >= local + external)
+        known["what is skipped is computed"] = at <= local + external
+    else:
+        known["a step computes something"] = z3.And(external == 0, at == local, main > local)
+    if kind in STATES:
+        only = revived(z3.IntVal(0)) == revived(hits - 1)
+        known["only the last state of a hit is not null"] = z3.Implies(hits > 0, only)
+    return known
+
+
+def free_hits() -> Term:
+    """No hit waits behind the last one."""
+    i = z3.Int("i")
+    none = z3.Implies(i >= Numbers(Way()).hits, revived(i) == 0)
+    return z3.ForAll([i], z3.And(revived(i) >= 0, none), patterns=[revived(i)])
+
+
+def allocations(
+    kind: str,
+    case: Case,
+    allocator: type[SymbolicAllocator] = SymbolicAllocator,
+) -> Iterator[Allocation]:
+    """Every way that the need and the allocation may take."""
+
+    def run(way: Way) -> tuple[Term, SymbolicAllocator]:
+        made = allocator(
+            way,
+            kind,
+            Numbers(way),
+            has_entry=case.has_entry,
+            was_allocated=case.was_allocated,
+        )
+        slots, main, local, external, skip_at, encoder = (
+            cast(int, way.number(number(name))) for name in ASKED_FOR
+        )
+        made.ask_for(slots, main, local, external if case.has_external else 0, skip_at, encoder)
+        need = term_of(made.need_of(0, 0, False))
+        if case.is_first:
+            made.take_hits(0)
+        made.take_new(0)
+        return need, made
+
+    for way, (need, made) in ways(run):
+        pool, length = made.counting, term_of(made.tables.length[0])
+        yield Allocation(tuple(way.conditions), need, pool.taken, tuple(pool.asked), length)
+
+
+def may_take_less(kind: str, case: Case) -> bool:
+    """Mode align counts 1 + S for who has taken nothing, also where blocks are held already."""
+    return kind == "aligned" and not case.is_first and not case.was_allocated
+
+
+def check_kind(ledger: Ledger, kind: str, case: Case) -> None:
+    """The statement for one kind and case."""
+    known = assumed(kind, case)
+    before = [*known.values(), free_hits()]
+    something = kind == "encoder_only"  # never takes a block
+    for way, each in enumerate(allocations(kind, case)):
+        name = f"{kind}, {case.name}, way {way}"
+        here = [*before, *each.conditions]
+        exact = each.taken == each.need
+        claim = each.taken <= each.need if may_take_less(kind, case) else exact
+        none_given = z3.And(*(count >= 0 for count in each.counts))
+        ledger.prove(name, here, z3.And(claim, none_given, has_slots(kind, each.length)))
+        something = something or ask([*here, each.need > 0, exact]) == "sat"
+    ledger.agree(f"{kind}, {case.name}: something is taken", something)
+
+
+def has_slots(kind: str, length: Term) -> Term:
+    """The list is long enough for what was asked for; lookahead is not counted in mode align."""
+    tokens = length * Numbers(Way()).block_size
+    if kind == "cross":
+        return tokens >= number("encoder")
+    if kind == "encoder_only":
+        return z3.BoolVal(True)
+    return tokens >= number("main" if kind == "aligned" else "slots")
+
+
+class ForgetsFreeHits(SymbolicAllocator):
+    """A hit that waits in the free queue is not counted."""
+
+    def num_revived(self, g: int, first: int) -> int:
+        return 0
+
+
+class CountsSkippedHits(SymbolicAllocator):
+    """So are those that turn null."""
+
+    def num_revived(self, g: int, first: int) -> int:
+        return super().num_revived(g, 0)
+
+
+class ForgetsDrafts(SymbolicAllocator):
+    """The need lacks the blocks for drafted states."""
+
+    def need_of(self, g: int, row: int, capped: bool) -> int:
+        drafted, self.shape.drafted[g] = self.shape.drafted[g], 0
+        need = super().need_of(g, row, capped)
+        self.shape.drafted[g] = drafted
+        return need
+
+
+class ForgetsTheList(SymbolicAllocator):
+    """The need is that of a request that holds nothing."""
+
+    def need_of(self, g: int, row: int, capped: bool) -> int:
+        return super().need_of(g, -1, capped)
+
+
+MISTAKES: tuple[tuple[str, Case, type[SymbolicAllocator]], ...] = (
+    ("full", CASES[4], ForgetsFreeHits),
+    ("sliding", CASES[4], CountsSkippedHits),
+    ("mamba", CASES[0], ForgetsDrafts),
+    ("aligned", CASES[4], ForgetsDrafts),
+    ("full", CASES[0], ForgetsTheList),
+    ("cross", CASES[0], ForgetsTheList),
+)
+
+NEEDED: tuple[tuple[str, Case, str], ...] = (
+    ("full", CASES[5], "a load has slots"),
+    ("sliding", CASES[2], "computed tokens have slots"),
+    ("aligned", CASES[4], "a step computes something"),
+    ("aligned", CASES[4], "only the last state of a hit is not null"),
+)
+"""Assumptions without which the statement does not hold."""
+
+
+def is_wrong(
+    kind: str, case: Case, known: dict[str, Term], allocator: type[SymbolicAllocator]
+) -> bool:
+    """Whether some way takes another number than the need."""
+    before = [*known.values(), free_hits()]
+    return any(
+        ask([*before, *each.conditions, each.taken != each.need]) == "sat"
+        for each in allocations(kind, case, allocator)
+    )
+
+
+def check_mistakes(ledger: Ledger) -> None:
+    """Mistakes in the need, and arguments that the rules exclude."""
+    for kind, case, mistake in MISTAKES:
+        wrong = is_wrong(kind, case, assumed(kind, case), mistake)
+        ledger.agree(f"mistake: {mistake.__name__}, {kind}", wrong)
+    for kind, case, name in NEEDED:
+        known = assumed(kind, case)
+        del known[name]
+        ledger.agree(f"{kind}: {name}", is_wrong(kind, case, known, SymbolicAllocator))
+    less = assumed("aligned", CASES[2])
+    ledger.agree("align may take less", is_wrong("aligned", CASES[2], less, SymbolicAllocator))
+
+
+class Several(SymbolicAllocator):
+    """Groups of which only the needs are known."""
+
+    def need_of(self, g: int, row: int, capped: bool) -> int:
+        need: int = self.numbers.number(z3.Int(f"need {g}"))
+        return need
+
+
+def check_sum(ledger: Ledger) -> None:
+    """The need of all groups is the sum of theirs."""
+    way = Way()
+    groups = Several(way, "full", Numbers(way), has_entry=False, was_allocated=False)
+    groups.shape.num_groups = 3
+    total = term_of(groups.num_needed(0, False))
+    needs = [z3.Int(f"need {g}") for g in range(3)]
+    ledger.prove("the need of three groups", [], total == z3.Sum(needs))
+    ledger.refute("mistake: of two", [], total == z3.Sum(needs[:2]))
+
+
+def main() -> int:
+    """Ask everything; 0 if each answer is the expected one."""
+    ledger = Ledger("allocation")
+    for kind in KINDS:
+        for case in CASES:
+            if kind == "aligned" or not case.was_allocated:  # nobody else remembers it
+                check_kind(ledger, kind, case)
+    check_mistakes(ledger)
+    check_sum(ledger)
+    return ledger.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

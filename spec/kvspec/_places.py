@@ -1,0 +1,91 @@
+"""Where blocks stand in lists, and what their keys say of it: predicates of `kvspec.invariants`.
+
+Without them the others would not be inductive: from a state in which all others hold a legal call
+could lead to one in which they don't (proofs/unbounded).
+"""
+
+from __future__ import annotations
+
+from kvspec.blocks import NULL_BLOCK
+from kvspec.config import ManagerConfig
+from kvspec.snapshot import Snapshot
+from kvspec.specs import CrossAttentionSpec, FullAttentionSpec, MambaSpec
+
+GROUP_SIZE_BYTES = 4
+
+
+def group_of_key(key: bytes) -> int:
+    """The group index at the end of a cache key (KV-HASH-6)."""
+    return int.from_bytes(key[-GROUP_SIZE_BYTES:], "big")
+
+
+def nulls_come_first(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    """Only mode align pads with null behind a block (KV-MAMBA-9), and full attention has none."""
+    for name, state in snapshot.requests.items():
+        for group, blocks in enumerate(state.block_ids):
+            num_nulls = blocks.count(NULL_BLOCK)
+            if not num_nulls:
+                continue
+            spec = config.managed_specs[group]
+            if isinstance(spec, FullAttentionSpec | CrossAttentionSpec):
+                return f"group {group} skips nothing, but has null for request {name!r}: {blocks}"
+            is_padded = isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align"
+            if any(blocks[:num_nulls]) and not is_padded:
+                return f"group {group} has null behind a block for request {name!r}: {blocks}"
+    return None
+
+
+def keys_of_one_place(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    """The keys of a block name one group; where it is listed, the primary one ends inside it."""
+    for block, keys in enumerate(snapshot.block_keys):
+        groups = {group_of_key(key) for key in keys}
+        if len(groups) > 1:
+            return f"block {block} carries keys of the groups {sorted(groups)}"
+    for name, state in snapshot.requests.items():
+        for group, blocks in enumerate(state.block_ids):
+            for index, block in enumerate(blocks):
+                covered = snapshot.covered_tokens[block]
+                if covered and (covered - 1) // _span_tokens(config, group) != index:
+                    return (
+                        f"block {block} is index {index} of request {name!r} in group {group},"
+                        f" but its primary key covers {covered} tokens"
+                    )
+    return None
+
+
+def keys_are_covered(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    """Each key ends at a hash of its own, no later than the primary one."""
+    hashed = config.hash_block_size_tokens or 1
+    for block, keys in enumerate(snapshot.block_keys):
+        covered = snapshot.covered_tokens[block]
+        if not keys:
+            if covered:
+                return f"block {block} carries no key that could cover {covered} tokens"
+            continue
+        if covered < 1 or covered % hashed:
+            return f"the primary key of block {block} covers {covered} tokens: no hash ends there"
+        group, num_keys = group_of_key(keys[0]), len(set(keys))
+        if num_keys > 1 and group < len(config.kv_cache.groups):
+            num_ends = (covered - 1) % _span_tokens(config, group) // hashed + 1
+            if num_keys > num_ends:
+                return (
+                    f"block {block} carries {num_keys} keys, but only {num_ends} hashes"
+                    f" end in the {covered} tokens of its primary one"
+                )
+    return None
+
+
+def blocks_set_aside_are_alone(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    """Blocks set aside are in no list, wait for no return and carry no key (KV-FULL-8)."""
+    for block in snapshot.reserved_blocks:
+        if snapshot.ref_counts[block] != 1:
+            return f"block {block} is set aside, but has {snapshot.ref_counts[block]} references"
+        if snapshot.block_keys[block]:
+            return f"block {block} is set aside, but cached"
+    return None
+
+
+def _span_tokens(config: ManagerConfig, group: int) -> int:
+    """Tokens that a block of the group covers (KV-FULL-5)."""
+    size = config.managed_specs[group].block_size
+    return size * config.dcp_world_size * config.pcp_world_size

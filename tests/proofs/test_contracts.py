@@ -1,0 +1,192 @@
+"""Contracts hold on kvfast's own arrays, fail where code is broken, and say when they can't."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import random
+import subprocess
+import sys
+import typing
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from kvfast._core.pool import BlockPool
+from kvfast._core.shape import Shape
+from proofs.contracts import _runner, canaries, hits, pool, windows
+from proofs.contracts._runner import Answer, Case, Contract, Outcome
+from tests.source import ROOT
+
+SUBJECTS = ("pool", "needs", "lists", "hits", "windows", "hashing", "arguments", "counters")
+
+
+def contracts_of(subject: str) -> tuple[Contract, ...]:
+    """The contracts of a file."""
+    found: tuple[Contract, ...] = importlib.import_module(f"proofs.contracts.{subject}").CONTRACTS
+    return found
+
+
+def named(contracts: tuple[Contract, ...], name: str) -> Contract:
+    """One of them."""
+    return next(each for each in contracts if each.name == name)
+
+
+def some_value(kind: type, rng: random.Random) -> object:
+    """A value of a type that contracts take; most ints are small."""
+    if kind is bool:
+        return rng.random() < 0.5
+    if kind is int:
+        return rng.choice((rng.randrange(6), rng.randrange(300), rng.randrange(1 << 30)))
+    return tuple(some_value(each, rng) for each in typing.get_args(kind))
+
+
+def some_case(function: Callable[..., object], rng: random.Random) -> Case:
+    """Arguments for a contract; its preconditions may not hold."""
+    kinds = typing.get_type_hints(function)
+    return {name: some_value(kinds[name], rng) for name in inspect.signature(function).parameters}
+
+
+@pytest.mark.rule("KV-POOL-5", "KV-POOL-6", "KV-GRP-2", "KV-GRP-4", "KV-SW-3", "KV-HASH-8")
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_contracts_hold_without_crosshair(subject: str) -> None:
+    """Random arguments, and the arrays that kvfast really has."""
+    rng = random.Random(1)
+    for contract in contracts_of(subject):
+        num_met = 0
+        for _ in range(2000):
+            case = some_case(contract.function, rng)
+            if contract.other is not None or _runner.meets(contract, case):
+                num_met += 1
+                assert not _runner.fails(contract, case), (contract.name, case)
+            if num_met == 8:
+                break
+        assert num_met > 0, contract.name
+
+
+@pytest.mark.parametrize("contract", canaries.CONTRACTS, ids=lambda contract: contract.name)
+def test_crosshair_still_answers_as_it_did(contract: Contract) -> None:
+    """What holds, what does not, what has no case and what has too many ways."""
+    answer = _runner.ask(contract)
+    assert answer.is_expected, str(answer)
+
+
+@pytest.mark.parametrize(
+    ("contract", "mistake"),
+    [
+        (named(windows.CONTRACTS, "run_length"), "rounded down"),
+        (named(hits.CONTRACTS, "chunked"), "nothing is skipped"),
+        (named(pool.CONTRACTS, "reset"), "keys stay after a reset"),
+    ],
+)
+def test_a_planted_mistake_is_refuted_and_the_counterexample_replayed(
+    contract: Contract, mistake: str
+) -> None:
+    """Without the mistake the same contract is confirmed."""
+    assert _runner.ask(contract).outcome is Outcome.CONFIRMED
+    planted = next(each for each in contract.mistakes if each.name == mistake)
+    answer = _runner.ask(contract, planted)
+    assert answer.outcome is Outcome.REFUTED
+    assert answer.is_replayed
+    assert answer.is_expected
+
+
+def test_kvfast_that_is_broken_breaks_the_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of the code is one that nobody declared, so the run fails."""
+
+    def put_at_the_back(self: BlockPool, block: int, left: int) -> int:
+        self.set_refs(block, self.refs(block) - 1)
+        if self.refs(block) == 0:
+            self.put(self.before(0), block)
+        return left
+
+    monkeypatch.setattr(BlockPool, "drop_ref", put_at_the_back)
+    answer = _runner.ask(named(pool.CONTRACTS, "release"))
+    assert answer.outcome is Outcome.REFUTED
+    assert answer.is_replayed
+    assert not answer.is_expected
+    assert "when calling release(" in str(answer)
+
+
+def test_a_mistake_that_nobody_sees_fails() -> None:
+    """A mistake in what a contract does not run leaves it confirmed."""
+    contract = named(windows.CONTRACTS, "states_skip")
+    elsewhere = _runner.Mistake("elsewhere", Shape, "run_length", lambda *_: 0)
+    answer = _runner.ask(contract, elsewhere)
+    assert answer.outcome is Outcome.CONFIRMED
+    assert not answer.is_expected
+
+
+def view_of_a_slice(count: int) -> bool:
+    """Of a list of three, what is taken from the front is what is no longer there.
+
+    pre: 1 <= count <= 2
+    post: _
+    """
+    queue = [1, 2, 3]
+    taken = queue[:count]
+    del queue[:count]
+    return sum(taken) + sum(queue) == 6
+
+
+def test_a_counterexample_of_crosshair_alone_is_no_refutation() -> None:
+    """A slice of unknown length is a view for CrossHair, which changes with its list."""
+    answer = _runner.ask(Contract(view_of_a_slice, expected=Outcome.REFUTED))
+    assert answer.outcome is Outcome.REFUTED
+    assert not answer.is_replayed
+    assert not answer.is_expected
+    assert "no counterexample without CrossHair" in str(answer)
+
+
+def test_a_contract_without_a_case_or_with_too_many_is_not_confirmed() -> None:
+    """Each is named with what was expected."""
+    for name, outcome in (("no_such_count", Outcome.VACUOUS), ("many_ways", Outcome.BOUNDED)):
+        contract = replace(named(canaries.CONTRACTS, name), expected=Outcome.CONFIRMED)
+        answer = _runner.ask(contract)
+        assert answer.outcome is outcome
+        assert str(answer).startswith(f"{name}: {outcome.value}, expected: confirmed")
+
+
+def test_what_is_unexpected_is_printed_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of mistakes only those that nobody sees."""
+    good = Answer("good", None, Outcome.CONFIRMED, Outcome.CONFIRMED, True, 3, 0.1, "")
+    seen = replace(good, mistake="seen", outcome=Outcome.REFUTED, expected=Outcome.REFUTED)
+    missed = replace(good, mistake="missed", expected=Outcome.REFUTED)
+    assert _runner.report("twins", [good, seen]) == 0
+    assert _runner.report("twins", [good, missed]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "good: confirmed, 3 paths",
+        "twins: 2 passed, 0 failed",
+        "good: confirmed, 3 paths",
+        "good, missed: confirmed, expected: refuted, 3 paths",
+        "twins: 1 passed, 1 failed",
+    ]
+
+
+def test_another_version_of_crosshair_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And what to install; nothing is checked."""
+    monkeypatch.setattr(_runner, "version", lambda name: "0.0.1")
+    assert _runner.main("canaries") == 2
+    assert f"pip install crosshair-tool=={_runner.CROSSHAIR}" in capsys.readouterr().out
+
+
+def test_the_version_is_the_one_of_the_extra_for_developers() -> None:
+    """So that `pip install -e '.[dev]'` is enough."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'"crosshair-tool=={_runner.CROSSHAIR}"' in text
+
+
+def test_a_file_of_contracts_runs_as_a_command() -> None:
+    """As `.ci/run` starts it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "proofs.contracts.canaries"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "canaries: 12 passed, 0 failed"
