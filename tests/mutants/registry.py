@@ -21,7 +21,9 @@ from tests.mutants import (
     pool,
     release,
     statistics,
+    steps,
     twins,
+    whole,
 )
 from tests.mutants.make import Mutant
 
@@ -42,6 +44,8 @@ MUTANTS: tuple[Mutant, ...] = (
     *planning.MUTANTS,
     *from_scenarios.MUTANTS,
     *twins.MUTANTS,
+    *steps.MUTANTS,
+    *whole.MUTANTS,
 )
 
 EQUIVALENT: Mapping[str, str] = MappingProxyType(

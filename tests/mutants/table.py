@@ -28,7 +28,8 @@ A mutant was shown to the directed checks that are about the rules it breaks, th
 until one killed it, then, if none did, to {last:,} random programs, or random plans if it is the
 planner that is wrong. Directed checks are written by people who know the mistakes, random ones are
 not: the last row is for about one mutant in {every}, tried with {beside:,} random programs or plans
-alone (they ask no hit-rate window and nothing of residency). `--budget ci` runs some thousands.
+alone (they ask no hit-rate window, nothing of residency and no whole steps). `--budget ci` runs
+some thousands.
 """
 
 ROWS = """\

@@ -52,7 +52,11 @@ RULES_OF_PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "NeedsOneLess": ("KV-GRP-3", "KV-GRP-4"),
         "LookUpEndsTheStep": ("KV-MGR-2", "KV-MAMBA-2"),
         "RefusalKeepsHits": ("KV-MGR-6",),
-        "ShortensTheList": ("KV-GRP-2",),
+        "CopiesBeforeWriting": ("KV-GRP-1",),
+        "KeepsTheFirstBlock": ("KV-GRP-2",),
+        "MovesTheRunningState": ("KV-MAMBA-9", "KV-POOL-17"),
+        "PartialEntriesCoverNothing": ("KV-PART-3",),
+        "ListsTheSinks": ("KV-FULL-8",),
         "EvictsOneTooMany": ("KV-POOL-4", "KV-GRP-2"),
         "ReleasedCopiesGoLast": ("KV-POOL-13",),
     }

@@ -1,0 +1,214 @@
+"""Parts of the reference by themselves, where the rest of it hides what they do."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+
+import kvref
+from kvref.block_pool import BlockPool
+from kvref.events import EventLog
+from kvref.groups.base import Group, GroupContext
+from kvref.groups.chunked_local import ChunkedLocalGroup
+from kvref.groups.mamba import MambaGroup
+from kvref.groups.sliding_window import SlidingWindowGroup
+from kvref.implementation import ReferenceImplementation
+from kvref.manager import ReferenceManager
+from kvspec.config import HASH_FUNCTIONS
+from kvspec.errors import ConfigError, InvalidArgumentError, InvariantViolation, UnsupportedError
+from kvspec.events import BlockRemoved
+from kvspec.interface import Feature, Implementation, KVCacheManager
+from tests.rules.builders import full, make_config, new_manager, new_request
+from tests.rules.specs import cross, mamba, need_of, sliding
+
+CONTEXT = GroupContext(
+    index=0,
+    spec=full(4),
+    block_size_tokens=4,
+    hash_block_size_tokens=4,
+    alignment_tokens=4,
+    drops_eagle_block=False,
+    max_model_len_tokens=64,
+    max_num_batched_tokens=64,
+    retention_interval_tokens=None,
+    null_prefix_is_hit=False,
+)
+
+
+def pool_of(num_blocks: int, *, enabled: bool = True) -> BlockPool:
+    """A pool as it is without any policy."""
+    return BlockPool(num_blocks, events=EventLog(enabled=enabled, int_hashes=False))
+
+
+@pytest.mark.parametrize("group", [ChunkedLocalGroup, MambaGroup, SlidingWindowGroup])
+def test_a_group_refuses_the_spec_of_another(group: type[Group]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        group(CONTEXT, pool_of(4), EventLog(enabled=False, int_hashes=False))
+    assert (caught.value.field, caught.value.value) == ("spec", full(4))
+
+
+def test_without_a_policy_unhashed_blocks_go_first_and_each_copy_has_its_event() -> None:
+    pool = pool_of(5)
+    blocks = pool.allocate(3)
+    for block in blocks[:2]:
+        pool.register(block, b"key", 4)
+    pool.release(blocks)
+    assert pool.free_queue == [3, 4, 1, 2]
+    for block in blocks[:2]:
+        pool.forget(block)
+    assert [type(event) for event in pool.events.take()] == [BlockRemoved, BlockRemoved]
+
+
+def test_a_block_registered_twice_is_a_violation_with_a_name() -> None:
+    pool = pool_of(3, enabled=False)
+    (block,) = pool.allocate(1)
+    pool.register(block, b"key", 4)
+    with pytest.raises(InvariantViolation, match="a key for 4 tokens") as caught:
+        pool.register(block, b"key", 4)
+    assert caught.value.invariant == "blocks_are_registered_once"
+
+
+@pytest.mark.parametrize("mode", ["all", "align"])
+def test_a_state_of_this_step_is_waited_for_even_if_all_blocks_are_free(mode: str) -> None:
+    """Request a is gone already: 3 of 4 blocks are free, and b needs more than there are."""
+    implementation = kvref.implementation()
+    manager = new_manager(implementation, 4, specs=[mamba(4, mode)])
+    first = new_request(implementation, manager, "a", range(5))
+    manager.allocate_slots(first, 4)
+    manager.free(first)
+    assert manager.num_free_blocks == 3
+    second = new_request(implementation, manager, "b", range(5))
+    hit = manager.get_computed_blocks(second)
+    assert hit.hit_length_tokens == 4
+    arguments: dict[str, Any] = {"num_new_computed_tokens": 4, "new_computed_blocks": hit.blocks}
+    assert manager.allocate_slots(second, 1, **arguments) is None
+    manager.new_step_starts()
+    assert manager.allocate_slots(second, 1, **arguments) is not None
+
+
+def test_a_state_that_is_there_needs_nothing_more() -> None:
+    """In mode align, with a drafted state or without."""
+    implementation = kvref.implementation()
+    for speculative in (0, 1):
+        spec = mamba(4, "align", speculative=speculative)
+        manager = new_manager(implementation, 9, specs=[spec])
+        request = new_request(implementation, manager, "r", range(8))
+        assert need_of(manager, request, 4) == 1 + speculative
+        manager.allocate_slots(request, 4)
+        assert need_of(manager, request, 4) == 0
+        assert need_of(manager, request, 5, computed=4) == 1
+
+
+def test_slots_are_counted_in_the_groups_that_cover_the_sequence() -> None:
+    """Cross attention comes first and holds what the encoder needs; full attention counts."""
+    implementation = kvref.implementation()
+    manager = new_manager(implementation, 9, specs=[cross(4), full(4)], enable_caching=False)
+    request = new_request(implementation, manager, "r", range(20))
+    manager.allocate_slots(request, 4, num_encoder_tokens=16)
+    request.num_computed_tokens = 5
+    with pytest.raises(InvalidArgumentError, match="4 slots"):
+        manager.allocate_slots(request, 1)
+
+
+def test_a_load_for_a_running_request_takes_nothing_beyond_the_longest_sequence() -> None:
+    """8 tokens at most: only a newcomer has slots for all that is loaded, even if that is 12."""
+    implementation = kvref.implementation()
+    for is_running, num_blocks in ((True, 2), (False, 3)):
+        manager = new_manager(implementation, 9, max_model_len_tokens=8)
+        request = new_request(implementation, manager, "r", range(13))
+        if is_running:
+            manager.allocate_slots(request, 4)
+            request.num_computed_tokens = 4
+        missing = 12 - request.num_computed_tokens
+        assert manager.allocate_slots(request, 1, num_external_computed_tokens=missing) is not None
+        assert len(manager.get_blocks(request).to_lists()[0]) == num_blocks
+
+
+class Clock:
+    """Answers the time that it was told."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+def test_a_copy_has_the_same_clock_and_hasher() -> None:
+    clock = Clock()
+    implementation = kvref.implementation()
+    bare = implementation.create(
+        make_config(4, residency_sample_rate=1.0), clock=clock, check_invariants=False
+    )
+    copy = implementation.clone(bare)
+    clock.now_ns = 100
+    for manager in (bare, copy):
+        request = new_request(implementation, manager, "r", range(5))
+        manager.allocate_slots(request, 5)
+        manager.free(request)
+    clock.now_ns = 250
+    ages = []
+    for manager in (bare, copy):
+        manager.evict_blocks([1, 2])
+        ages.append([sample.lifetime_ns for sample in manager.take_residency_samples()])
+    assert ages == [[150, 150], [150, 150]]
+    assert vars(copy)["hasher"] is vars(bare)["hasher"]
+
+
+def test_what_is_missing_is_missing_in_kvref(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """xxhash is an extra; the error says who lacks it."""
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    config = replace(make_config(4), hash_function="xxhash_cbor")
+    with pytest.raises(UnsupportedError, match="xxhash") as caught:
+        kvref.implementation().create(config)
+    assert caught.value.implementation == "kvref"
+
+
+def test_defaults_are_those_of_the_interface() -> None:
+    """Whoever leaves an argument out means the same to every manager."""
+    for mine, contract in (
+        (ReferenceManager, KVCacheManager),
+        (ReferenceImplementation, Implementation),
+    ):
+        for name, promised in vars(contract).items():
+            if name.startswith("_") or not inspect.isfunction(promised):
+                continue
+            found = inspect.signature(getattr(mine, name)).parameters
+            for parameter in inspect.signature(promised).parameters.values():
+                assert found[parameter.name].default == parameter.default, (name, parameter)
+
+
+def test_the_reference_says_what_it_can() -> None:
+    found = kvref.implementation().capabilities
+    assert (found.name, found.version) == ("kvref", version("kvspec"))
+    assert found.hash_functions == frozenset(HASH_FUNCTIONS)
+    assert found.features == frozenset(Feature)
+    assert {type(full(4)), type(mamba(4)), type(cross(4))} < found.spec_types
+
+
+def test_cross_attention_skips_nothing_of_the_shortest_blocks() -> None:
+    implementation = kvref.implementation()
+    manager = new_manager(implementation, 9, specs=[cross(1)], enable_caching=False)
+    request = new_request(implementation, manager, "r", range(9))
+    manager.allocate_slots(request, 1, num_encoder_tokens=4)
+    manager.remove_skipped_blocks(request, 8)
+    assert manager.get_blocks(request).to_lists() == [[1, 2, 3, 4]]
+
+
+def test_the_shortest_partial_entry_is_one_token_in_the_first_group() -> None:
+    implementation = kvref.implementation()
+    manager = new_manager(implementation, 20, specs=[sliding(2, 8), full(1)])
+    request = new_request(implementation, manager, "r", range(6))
+    manager.allocate_slots(request, 6)
+    with pytest.raises(InvalidArgumentError, match="num_tokens = 6"):
+        manager.cache_partial_block(request, 0, 6)
+    fresh = new_request(implementation, manager, "fresh", range(10, 14))
+    manager.allocate_slots(fresh, 1)
+    assert manager.cache_partial_block(fresh, 0, 1) is True
