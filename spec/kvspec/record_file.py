@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kvspec._json import Where
-from kvspec._jsonlines import read_objects, write_objects
+from kvspec._jsonlines import object_writer, read_objects
 from kvspec.codec import under_policy
+from kvspec.errors import InvalidArgumentError
 from kvspec.operations import OPERATIONS
 from kvspec.policy import Policy
 from kvspec.record import (
@@ -98,27 +101,46 @@ def write_trace(
     The header's version is raised to the first that has all that the record uses.
     """
     operations = tuple(operations)
-    header = replace(header, version=max(header.version, _needed_version(header, operations)))
-    written = 0
-
-    def lines() -> Iterator[Any]:
-        nonlocal written
-        yield encode_header(header)
+    version = max([header.version, *(_needed_version(header, each) for each in operations)])
+    with trace_writer(path, replace(header, version=version), coverage) as add:
         for operation in operations:
-            yield encode_operation(operation)
-            written += 1
-        yield {"type": "footer", "num_ops": written, "coverage": dict(coverage)}
-
-    write_objects(path, lines())
-    return Footer(written, coverage)
+            add(operation)
+    return Footer(len(operations), coverage)
 
 
-def _needed_version(header: Header, operations: Sequence[Operation]) -> int:
+@contextmanager
+def trace_writer(
+    path: Path, header: Header, coverage: Mapping[str, int] | None = None
+) -> Iterator[Callable[[Operation], None]]:
+    """Writes a record operation by operation: a long one need not fit into memory.
+
+    The file appears, with its footer, when the `with` block ends, and never if it ends with an
+    error. `coverage` None: how often each operation was written. To add an operation that only a
+    later version than the header's can hold raises InvalidArgumentError.
+    """
+    header = replace(header, version=max(header.version, _needed_version(header)))
+    written: Counter[str] = Counter()
+    with object_writer(path) as write:
+        write(encode_header(header))
+
+        def add(operation: Operation) -> None:
+            needed = _needed_version(header, operation)
+            if needed > header.version:
+                allowed = f"an operation of version {header.version}, not of {needed}"
+                raise InvalidArgumentError("operation", operation.name, allowed)
+            write(encode_operation(operation))
+            written[f"op:{operation.name}"] += 1
+
+        yield add
+        shown = dict(sorted(written.items()) if coverage is None else coverage)
+        write({"type": "footer", "num_ops": written.total(), "coverage": shown})
+
+
+def _needed_version(header: Header, operation: Operation | None = None) -> int:
     """The first version in which this can be written."""
-    needed = VERSION
-    if header.start is not None or any(operation.uncompared for operation in operations):
-        needed = START_VERSION
-    return max([needed, *(OPERATIONS[operation.name].since for operation in operations)])
+    if header.start is not None or (operation is not None and operation.uncompared):
+        return START_VERSION
+    return VERSION if operation is None else OPERATIONS[operation.name].since
 
 
 class _Continuity:

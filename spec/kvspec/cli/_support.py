@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kvspec._json import Where
 
@@ -49,6 +50,13 @@ def output_console() -> Console:
 def progress_console() -> Console:
     """For progress and remarks, on stderr, so that stdout can be piped."""
     return Console(stderr=True, highlight=False)
+
+
+def progress_bars() -> Progress:
+    """Bars behind words, and the time so far, on stderr where that is a terminal; else nothing."""
+    console = progress_console()
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def read_state(path: Path, command: str) -> tuple[Any, Where] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -20,9 +21,13 @@ from kvspec.golden.select import (
     scenarios_of,
     shipped_records,
 )
+from kvspec.golden.state import View
 from kvspec.golden.trace import replay_trace
 from kvspec.interface import Implementation
 from kvspec.profile import RECORDS_PROFILE, Profile, find_profile
+from kvspec.record import Operation
+
+_SECONDS_BETWEEN_UPDATES = 0.1
 
 
 @click.command()
@@ -121,6 +126,16 @@ def _replay(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as progress:
         bar = progress.add_task("replaying", total=len(chosen))
+        due = 0.0
+
+        def follow(operation: Operation | None, view: View) -> None:
+            """A long record shows how far it is."""
+            nonlocal due
+            if operation is not None and monotonic() >= due:
+                due = monotonic() + _SECONDS_BETWEEN_UPDATES
+                place = f"{candidate.path.name}, operation {operation.index:,}"
+                progress.update(bar, description=place)
+
         for candidate in chosen:
             progress.update(bar, description=candidate.path.name)
             if candidate.is_planning:
@@ -128,7 +143,9 @@ def _replay(
                     candidate.path, implementation, policy=profile.policy, fail_fast=fail_fast
                 )
             else:
-                result = replay_trace(candidate.path, implementation, policy=profile.policy)
+                result = replay_trace(
+                    candidate.path, implementation, policy=profile.policy, watch=follow
+                )
             progress.advance(bar)
             yield result
             if fail_fast and counts(result)[1]:

@@ -22,6 +22,8 @@ from kvspec.cli._support import (
 from kvspec.discovery import find_implementation
 from kvspec.errors import InvariantViolation
 from kvspec.interface import Implementation
+from kvspec.monitoring.recording import RecordedImplementation
+from kvspec.monitoring.writing import UnrecordableError
 from kvspec.workload.driver import Driver, ReplayError
 from kvspec.workload.explain import ExplanationError
 from kvspec.workload.options import ARRIVALS, ReplayOptions
@@ -33,6 +35,7 @@ from kvspec.workload.trace import TraceSource, select
 
 _STDOUT = "-"
 _SECONDS_BETWEEN_UPDATES = 0.1
+_WRONG = (InvariantViolation, ReplayError, ExplanationError, UnrecordableError)
 _POSITIVE = click.IntRange(min=1)
 
 
@@ -54,6 +57,12 @@ _POSITIVE = click.IntRange(min=1)
 @click.option("--json", "json_path", metavar="F", help="Write the report to F; - is stdout.")
 @click.option("--plot", "plot_path", metavar="F", help="Draw usage and hit rate: F.png or F.svg.")
 @click.option("--html", "html_path", metavar="F", help="Write everything as one page.")
+@click.option(
+    "--record",
+    "record_path",
+    metavar="F",
+    help="Write every operation and answer to F.jsonl or F.jsonl.gz, for kvspec golden.",
+)
 @click.option("--limit", type=_POSITIVE, metavar="N", help="Only the first N (kept) requests.")
 @click.option(
     "--sample",
@@ -104,9 +113,12 @@ def command(trace: str, impl: str, quiet: bool, **given: Any) -> None:
     rules behind the numbers are in spec/replay.md. The defaults of --num-blocks and --block-size
     suit the demo.
 
+    --record F: `kvspec golden F --impl kvref` then says whether the reference accepts every
+    operation. F has the state after each, and grows by all tokens: --limit keeps it short.
+
     Exit code 0: done. 1: the implementation broke a rule. 2: it could not run.
     """
-    _check_outputs(given["json_path"], given["plot_path"], given["html_path"])
+    _check_outputs(given["json_path"], given["plot_path"], given["html_path"], given["record_path"])
     options = ReplayOptions(
         num_blocks=given["num_blocks"],
         block_size=given["block_size"],
@@ -129,7 +141,8 @@ def command(trace: str, impl: str, quiet: bool, **given: Any) -> None:
             limit=given["limit"],
             check_invariants=given["check"],
         )
-        result = _replay(implementation, options, source, context, quiet=quiet)
+        with _recorded(implementation, given["record_path"], context) as subject:
+            result = _replay(subject, options, source, context, quiet=quiet)
     if result.counts.requests == 0:
         kept = " of which --sample kept none" if context.sample < 1 else ""
         fail(f"{context.trace}: holds no requests{kept}; nothing was replayed")
@@ -138,12 +151,12 @@ def command(trace: str, impl: str, quiet: bool, **given: Any) -> None:
 
 def _check_outputs(*paths: str | None) -> None:
     """Fail now, not after the replay, for what can't be written then."""
-    json_path, plot_path, html_path = paths
+    json_path, plot_path, html_path, record_path = paths
     if plot_path is not None and Path(plot_path).suffix.lower().lstrip(".") not in FORMATS:
         fail(f"--plot {plot_path}: the name must end in .png or .svg")
     if plot_path is not None or html_path is not None:
         require_extra("matplotlib", "plot")
-    for path in (None if json_path == _STDOUT else json_path, plot_path, html_path):
+    for path in (None if json_path == _STDOUT else json_path, plot_path, html_path, record_path):
         if path is None:
             continue
         folder = Path(path).resolve().parent
@@ -176,8 +189,28 @@ def _replay(
                 on_progress=on_progress,
             )
             return driver.run()
-        except (InvariantViolation, ReplayError, ExplanationError) as error:
+        except _WRONG as error:
             fail(f"{implementation.capabilities.name}: {error}", exit_code=1)
+
+
+@contextmanager
+def _recorded(
+    implementation: Implementation, path: str | None, context: ReplayContext
+) -> Iterator[Implementation]:
+    """The implementation, recorded to `path` if there is one; tells what to do with the record."""
+    if path is None:
+        yield implementation
+        return
+    scenario = f"replay {context.trace}"
+    recorded = RecordedImplementation(implementation, Path(path), scenario=scenario)
+    try:
+        with recorded:
+            yield recorded
+    finally:
+        if recorded.is_written:
+            operations = f"{recorded.num_operations:,} operations"
+            line = f"{path}: {operations}, to be replayed with kvspec golden {path} --impl kvref"
+            progress_console().print(line, markup=False, soft_wrap=True)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from kvspec.interface import Implementation
 from kvspec.operations import OPERATIONS, check_arguments
 from kvspec.record import Footer, Header, Operation
 from kvspec.record_file import write_trace
+from kvspec.snapshot import Snapshot
 
 
 class Recorder:
@@ -75,6 +76,11 @@ class Recorder:
             )
         )
         return outcome.result
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The manager's state after the last operation."""
+        return self._view.snapshot
 
     def coverage(self) -> Mapping[str, int]:
         """How often each operation was played, for the footer."""

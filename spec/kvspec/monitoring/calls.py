@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
 
 from kvspec.blocks import KVCacheBlocks
 from kvspec.event_codec import encode_event, encode_stats
 from kvspec.golden.compare import BUILTIN_ERRORS
+from kvspec.interface import KVCacheManager
 from kvspec.request import Request
 from kvspec.snapshot_codec import ints
 
@@ -89,7 +90,7 @@ def note(call: Call) -> Noted | None:
     """The call as a record shows it; None for one that has no place there and changes nothing."""
     if call.name not in ARGUMENTS or call.is_about_no_request:
         return None
-    name = "get_block_ids" if call.name in ("get_blocks", "get_unhashed_block_ids") else call.name
+    name = "get_block_ids" if call.name in LISTS else call.name
     raises = None
     if call.error is not None:
         raises = next((n for n, cls in BUILTIN_ERRORS.items() if isinstance(call.error, cls)), None)
@@ -107,6 +108,18 @@ def note(call: Call) -> Noted | None:
         num_free_blocks=index(call.num_free_blocks),
         usage=float(call.usage),
     )
+
+
+def with_lists(call: Call, manager: KVCacheManager) -> Call:
+    """A question for the lists of a request as records ask it: with both answers in one."""
+    if call.name not in LISTS or call.request is None or call.error is not None:
+        return call
+    unhashed = manager.get_unhashed_block_ids(call.request)
+    result = {
+        "blocks": manager.get_blocks(call.request).to_lists(),
+        "unhashed": [ints(ids) for ids in unhashed],
+    }
+    return replace(call, result=result)
 
 
 def _allocate(call: Call) -> dict[str, Any]:
@@ -150,6 +163,9 @@ def _as_given(call: Call) -> dict[str, Any]:
 def _ids(call: Call) -> dict[str, Any]:
     return {"block_ids": ints(call.arguments["block_ids"])}
 
+
+LISTS = frozenset({"get_blocks", "get_unhashed_block_ids"})
+"""Questions that records ask as one, `get_block_ids`."""
 
 ARGUMENTS: Mapping[str, Callable[[Call], dict[str, Any]]] = {
     "get_computed_blocks": lambda call: (
@@ -210,7 +226,7 @@ RESULTS: Mapping[str, Callable[[Any], Any]] = {
     "cache_partial_block": _unchanged,
     "reset_prefix_cache": _unchanged,
     "get_num_common_prefix_blocks": ints,
-    # Given both answers: see Monitor.get_blocks.
+    # Given both answers: see `with_lists`.
     "get_blocks": _unchanged,
     "get_unhashed_block_ids": _unchanged,
     "get_num_blocks_to_allocate": index,

@@ -7,32 +7,25 @@ parts. Example with parts of 100 calls: after 250 it begins with the state after
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kvspec._json import Where
 from kvspec.config import ManagerConfig
 from kvspec.errors import FormatError
 from kvspec.golden.state import View, observed
 from kvspec.interface import KVCacheManager
 from kvspec.monitoring.calls import Noted
 from kvspec.monitoring.requests import Describe
-from kvspec.operations import OPERATIONS, check_arguments
+from kvspec.monitoring.writing import OperationWriter, UnrecordableError
 from kvspec.record import Footer, Header, Observed, Operation
 from kvspec.record_file import write_trace
-from kvspec.request import Request, RequestInput
-from kvspec.snapshot_codec import hexes, ints
 
 QUEUED = ("take_events", "make_prefix_cache_stats")
 """Calls that answer what was queued before; of a state that is not part."""
 
 LEAST_TOKENS = 100_000
 """A part is not full before its requests have so many tokens, however small the pool is."""
-
-
-class UnrecordableError(Exception):
-    """Why there is no record, in words that end the message of a violation."""
 
 
 @dataclass
@@ -121,7 +114,14 @@ class History:
         self._last_view = view
         self.starts_afresh = False
 
-    def write(self, path: Path, source: str, rule: str, last: View | None) -> Footer:
+    def write(
+        self,
+        path: Path,
+        source: str,
+        scenario: str,
+        coverage: Mapping[str, int],
+        last: View | None,
+    ) -> Footer:
         """Write the record. `last` is the state after the last call.
 
         Raises UnrecordableError, OSError.
@@ -129,17 +129,18 @@ class History:
         first = self._parts[0].view
         if self._gap is not None or first is None:
             raise UnrecordableError(self._gap or "the manager does not show its state")
+        initial = observed(first, None, is_small=self.is_small)
         header = Header(
             config=self.config,
             none_hash=self.none_hash,
-            initial=observed(first, None, is_small=self.is_small),
+            initial=initial,
             source=source,
-            scenario=f"monitor {rule}",
+            scenario=scenario,
             start=None if self._can_start_afresh else first.snapshot,
         )
         try:
-            operations = list(self._operations(first, last, has_start=header.start is not None))
-            return write_trace(path, header, operations, {f"violation:{rule}": 1})
+            operations = list(self._operations(initial, last, has_start=header.start is not None))
+            return write_trace(path, header, operations, coverage)
         except (FormatError, TypeError, ValueError) as error:
             raise UnrecordableError(f"records cannot say what happened ({error})") from error
 
@@ -149,12 +150,11 @@ class History:
         return self.starts_afresh and self.config.hash_seed is not None
 
     def _operations(
-        self, first: View, last: View | None, *, has_start: bool
+        self, initial: Observed, last: View | None, *, has_start: bool
     ) -> Iterator[Operation]:
         """All calls as operations, each request made and extended before it is needed."""
         calls = [call for part in self._parts for call in part.calls]
-        before = Observed(first.num_free_blocks, first.usage)
-        writer = _Writer(self.config, self.describe, before, knows_state=self.is_small)
+        writer = OperationWriter(self.config, self.describe, initial)
         waiting = set(QUEUED) if has_start else set()
         for number, (noted, seen) in enumerate(calls):
             yield from writer.prepare(noted)
@@ -173,111 +173,6 @@ class History:
         if self.is_small:
             return observed(last, self._last_view, is_small=True)
         return observed(last, None, is_small=False)
-
-
-class _Writer:
-    """Operations in a row; those that make and extend requests are put between the calls."""
-
-    def __init__(
-        self, config: ManagerConfig, describe: Describe, before: Observed, *, knows_state: bool
-    ) -> None:
-        self.hash_size = (config.hash_block_size_tokens or 0) if config.enable_caching else 0
-        self.describe = describe
-        self.index = 0
-        self.made: dict[str, tuple[Request, int]] = {}
-        self.before = before
-        self.is_small = self.knows_state = knows_state
-
-    def prepare(self, noted: Noted) -> Iterator[Operation]:
-        """The request as it was at the call."""
-        request = noted.request
-        if request is None:
-            return
-        made = self.made.get(request.request_id)
-        if made is None or made[0] is not request:
-            yield self._new_request(request)
-            made = (request, request.num_prompt_tokens)
-        if made[1] < noted.num_tokens:
-            yield self._append_tokens(request, made[1], noted.num_tokens)
-        self.made[request.request_id] = (request, max(made[1], noted.num_tokens))
-
-    def operation(
-        self, noted: Noted, after: Observed, uncompared: tuple[str, ...] = ()
-    ) -> Operation:
-        """A call that was seen."""
-        arguments = check_arguments(OPERATIONS[noted.name], noted.arguments, Where("arguments"))
-        name = None if noted.request is None else noted.request.request_id
-        self.index += 1
-        self.knows_state = self.is_small and "state" not in uncompared
-        self.before = Observed(noted.num_free_blocks, noted.usage)
-        return Operation(
-            index=self.index - 1,
-            name=noted.name,
-            request_id=name,
-            arguments=arguments,
-            observed=after,
-            result=noted.result,
-            raises=noted.raises,
-            message=noted.message,
-            uncompared=uncompared,
-        )
-
-    def _new_request(self, request: Request) -> Operation:
-        given = self.describe(request)
-        prompt = ints(request.token_ids[: request.num_prompt_tokens])
-        arguments = {"prompt_token_ids": prompt, **_more_of(given)}
-        hashes = hexes(request.block_hashes[: self._num_hashes(len(prompt))])
-        result = {"num_tokens": len(prompt), "block_hashes": hashes}
-        return self._about_request("new_request", request, arguments, result)
-
-    def _append_tokens(self, request: Request, start: int, end: int) -> Operation:
-        hashed = (self._num_hashes(start), self._num_hashes(end))
-        result = {
-            "num_tokens": end,
-            "num_block_hashes": hashed[1],
-            "new_block_hashes": hexes(request.block_hashes[hashed[0] : hashed[1]]),
-        }
-        tokens = ints(request.token_ids[start:end])
-        return self._about_request("append_tokens", request, {"token_ids": tokens}, result)
-
-    def _about_request(
-        self, name: str, request: Request, arguments: dict[str, object], result: object
-    ) -> Operation:
-        """An operation that leaves the manager as it is."""
-        self.index += 1
-        return Operation(
-            index=self.index - 1,
-            name=name,
-            request_id=request.request_id,
-            arguments=arguments,
-            observed=self.before,
-            result=result,
-            uncompared=() if self.knows_state else ("state",),
-        )
-
-    def _num_hashes(self, num_tokens: int) -> int:
-        return num_tokens // self.hash_size if self.hash_size else 0
-
-
-def _more_of(given: RequestInput | None) -> dict[str, object]:
-    """What a request has besides its tokens."""
-    if given is None:
-        return {}
-    if given.prompt_embeddings is not None:
-        raise UnrecordableError("a request has prompt embeddings, which records cannot hold")
-    more: dict[str, object] = {}
-    if given.cache_salt:
-        more["cache_salt"] = given.cache_salt
-    if given.lora is not None:
-        more["lora"] = {"name": given.lora.name, "id": given.lora.id}
-    if given.multimodal:
-        more["mm_features"] = [
-            {"identifier": item.identifier, "offset": item.offset, "length": item.length}
-            for item in given.multimodal
-        ]
-    if given.skip_reading_cache:
-        more["skip_reading_prefix_cache"] = True
-    return more
 
 
 def _is_fresh(config: ManagerConfig, view: View) -> bool:

@@ -12,11 +12,13 @@ from kvspec.errors import InvariantViolation, MonitorViolation, UnsupportedError
 from kvspec.golden.state import View, abstract_state, duplicate_order
 from kvspec.interface import KVCacheManager
 from kvspec.invariants import check_snapshot
-from kvspec.monitoring.calls import Call, note
-from kvspec.monitoring.history import History, UnrecordableError
+from kvspec.monitoring.calls import LISTS, Call, note, with_lists
+from kvspec.monitoring.history import History
 from kvspec.monitoring.report import MonitorReport
 from kvspec.monitoring.requests import Describe
 from kvspec.monitoring.watch import Watch
+from kvspec.monitoring.writing import UnrecordableError
+from kvspec.record import Footer
 from kvspec.request import Request
 from kvspec.snapshot import Snapshot
 
@@ -27,9 +29,6 @@ WEIGHED_EVERY = 64
 """Operations between two estimates of the memory in use, which cost as much as an audit."""
 
 OnViolation: TypeAlias = Callable[[MonitorViolation], object]
-
-_NOT_NOTED = frozenset({"get_blocks", "get_unhashed_block_ids"})
-"""Questions that records ask as one; see `Session.end`."""
 
 
 class Session:
@@ -167,7 +166,7 @@ class Session:
             self._end(found, call)
 
     def _note(self, call: Call, view: View | None) -> None:
-        if call.name in _NOT_NOTED:
+        if call.name in LISTS:  # asked too often; see `_note_lists`
             return
         try:
             self.history.add(note(call), view)
@@ -189,27 +188,34 @@ class Session:
         try:
             if call.request is not None and call.error is None:
                 self._note_lists(call.request)
-            snapshot = self._snapshot()
-            last = None if snapshot is None else self._view(snapshot)
             path = self._path(found.rule)
-            kind = type(self.manager)
-            source = f"{kind.__module__}.{kind.__qualname__} under kvspec.monitor"
-            self.history.write(path, source, found.rule, last)
+            coverage = {f"violation:{found.rule}": 1}
+            self._write_history(path, f"monitor {found.rule}", coverage, self._snapshot())
         except UnrecordableError as error:
             return None, f"no record: {error}"
         except Exception as error:  # a full disk, a manager that cannot be asked any more
             return None, f"no record: {error!r}"
         return path, f"replay it with: kvspec golden {path} --impl IMPL"
 
+    def write_record(self, path: Path) -> int:
+        """Write the last calls now; the number of operations. Raises UnrecordableError, OSError."""
+        # Who watches no more does not know what was called since, so the state may be another one.
+        snapshot = self._snapshot() if self.is_watching else None
+        return self._write_history(path, "monitor", {}, snapshot).num_ops
+
+    def _write_history(
+        self, path: Path, scenario: str, coverage: Mapping[str, int], snapshot: Snapshot | None
+    ) -> Footer:
+        last = None if snapshot is None else self._view(snapshot)
+        kind = type(self.manager)
+        source = f"{kind.__module__}.{kind.__qualname__} under kvspec.monitor"
+        return self.history.write(path, source, scenario, coverage, last)
+
     def _note_lists(self, request: Request) -> None:
         """Ask for the lists of the request, as the checks did, in the way of records."""
         call = Call.of("get_blocks", request, {})
         call.num_free_blocks, call.usage = self.manager.num_free_blocks, self.manager.usage
-        call.result = {
-            "blocks": self.manager.get_blocks(request).to_lists(),
-            "unhashed": [list(ids) for ids in self.manager.get_unhashed_block_ids(request)],
-        }
-        self.history.add(note(call), None)
+        self.history.add(note(with_lists(call, self.manager)), None)
 
     def _path(self, rule: str) -> Path:
         """The file to write: the one that was named, or the first free name in a folder."""

@@ -1,0 +1,74 @@
+"""Records of what kvfast did: in a replay of a trace, and under a monitor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import kvspec
+from kvfast._implementation import FastImplementation
+from kvspec.config import ManagerConfig
+from kvspec.interface import Implementation, KVCacheManager
+from kvspec.monitoring import Monitor
+from kvspec.monitoring.recording import RecordedImplementation
+from kvspec.workload.driver import Driver
+from kvspec.workload.options import ReplayOptions
+from kvspec.workload.result import Counts
+from kvspec.workload.trace import TraceRecord
+
+BUILDS = ("compiled", "uncompiled")
+
+TRACE = tuple(
+    TraceRecord(number, 0, 20 + 7 * (number % 5), 9, (number % 3,)) for number in range(1, 13)
+)
+"""Twelve short requests; three prefixes are shared."""
+
+CROWDED = ReplayOptions(num_blocks=24, block_size=4, max_tokens_per_step=64)
+"""So few blocks that requests are refused and preempted, and keys are evicted."""
+
+
+def build(name: str) -> Implementation:
+    """One build of kvfast. Skips without a compiled one, unless it has to be there."""
+    try:
+        return FastImplementation(name)
+    except ImportError as error:
+        if os.environ.get("KVSPEC_REQUIRE_COMPILED"):
+            raise
+        pytest.skip(f"no compiled build of kvfast here: {error}")
+
+
+def replay(subject: Implementation, options: ReplayOptions = CROWDED) -> Counts:
+    """Replay the trace above; what came of it."""
+    driver = Driver(subject, options, TRACE, trace_name="trace", check_invariants=False)
+    return driver.run().counts
+
+
+def recorded_replay(path: Path, subject: Implementation, options: ReplayOptions = CROWDED) -> Path:
+    """The record of such a replay."""
+    with RecordedImplementation(subject, path) as recorded:
+        replay(recorded, options)
+    return path
+
+
+class MonitoredFast(FastImplementation):
+    """kvfast, its last manager under `monitor`."""
+
+    monitor: Monitor
+
+    def __init__(self, name: str, history: int) -> None:
+        super().__init__(name)
+        self.history = history
+
+    def create(
+        self,
+        config: ManagerConfig,
+        *,
+        check_invariants: bool = True,
+        clock: Callable[[], int] | None = None,
+    ) -> KVCacheManager:
+        manager = super().create(config, check_invariants=False, clock=clock)
+        self.monitor = kvspec.monitor(manager, history=self.history)
+        return self.monitor
