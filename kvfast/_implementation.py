@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 from kvfast import _build
 from kvfast.configuration import KIND_OF_TYPE, plan_of
 from kvfast.hit_rate import HitRateWindow
+from kvfast.tier import FastTier
 from kvspec.audit import AuditedManager, audited, audited_batch, unwrapped
 from kvspec.batched import BatchedManager
 from kvspec.config import HASH_FUNCTIONS, ManagerConfig
@@ -20,6 +21,7 @@ from kvspec.planning import Planner
 from kvspec.request import Request, RequestInput
 from kvspec.sequential import SequentialManager
 from kvspec.snapshot import Snapshot
+from kvspec.tier import Tier
 
 if TYPE_CHECKING:
     from kvfast._core.manager import FastManager
@@ -139,6 +141,10 @@ class FastImplementation:
             return SequentialManager(self, manager)
         batch: BatchedManager = self._batches.FastBatch(inner, self.capabilities, manager)
         return audited_batch(batch, cast(AuditedManager, manager)) if is_audited else batch
+
+    def make_tier(self, manager: KVCacheManager, num_blocks: int) -> Tier:
+        """An empty host tier for this manager (KV-TIER-8)."""
+        return FastTier(self._own(manager).config, num_blocks)
 
     def _own(self, manager: KVCacheManager) -> FastManager:
         """The manager inside, if this implementation made it."""

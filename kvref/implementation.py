@@ -17,6 +17,7 @@ from kvref.planning.planner import ReferencePlanner
 from kvref.request import make_request
 from kvref.state import check_restorable, restore_snapshot
 from kvref.stats import ReferenceHitRateWindow
+from kvref.tier import ReferenceTier
 from kvspec.audit import audited, unwrapped
 from kvspec.batched import BatchedManager
 from kvspec.config import HASH_FUNCTIONS, ManagerConfig
@@ -26,6 +27,7 @@ from kvspec.planning import Planner
 from kvspec.request import Request, RequestInput
 from kvspec.sequential import SequentialManager
 from kvspec.snapshot import Snapshot
+from kvspec.tier import Tier
 
 FEATURES = frozenset(Feature)
 """All of them; what a flag stands for and the reference lacks would be a gap in the contract."""
@@ -114,6 +116,10 @@ class ReferenceImplementation:
         """Whole steps, by the loop that defines them (KV-BATCH-1)."""
         _reference(manager)
         return SequentialManager(self, manager)
+
+    def make_tier(self, manager: KVCacheManager, num_blocks: int) -> Tier:
+        """An empty host tier for this manager (KV-TIER-8)."""
+        return ReferenceTier(_reference(manager).config, num_blocks)
 
 
 def _reference(manager: KVCacheManager) -> ReferenceManager:

@@ -102,12 +102,13 @@ IMPLEMENTATIONS = [
 
 @pytest.mark.parametrize("made", IMPLEMENTATIONS)
 @pytest.mark.parametrize("enable_caching", [True, False])
+@pytest.mark.parametrize("num_threads", [1, 3])
 def test_make_requests_is_make_request_of_each(
-    made: Callable[[], FastImplementation], enable_caching: bool
+    made: Callable[[], FastImplementation], enable_caching: bool, num_threads: int
 ) -> None:
     implementation = made()
     manager = implementation.create(a_config(enable_caching=enable_caching))
-    requests = implementation.make_requests(manager, iter(INPUTS), num_threads=3)
+    requests = implementation.make_requests(manager, iter(INPUTS), num_threads=num_threads)
     for one, content in zip(requests, INPUTS, strict=True):
         alone = implementation.make_request(manager, content)
         assert (one.request_id, one.token_ids) == (alone.request_id, alone.token_ids)

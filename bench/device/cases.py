@@ -1,0 +1,191 @@
+"""What is measured: each case does the same work in several ways, and says how many bytes it moves.
+
+Block size 16, 8 heads of size 128, bfloat16: a token has 4 KiB of keys and values in a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+
+from bench.device.timing import Call, captured
+from kvfast.device._arguments import Ids
+from kvfast.device._backend import Backend
+from kvfast.device.operations import PageOperations
+from kvfast.device.pools import KVPools
+from kvfast.device.swap import Swapper, Transfer
+from kvfast.device.tables import DeviceTables
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.specs import FullAttentionSpec
+
+BLOCK_SIZE = 16
+SPEC = FullAttentionSpec(BLOCK_SIZE, 8, 128, "bfloat16")
+TOKEN_BYTES = 2 * 8 * 128 * 2
+PAGE_BYTES = BLOCK_SIZE * TOKEN_BYTES
+COPY = "copy of as many bytes"
+
+
+@dataclass
+class Case:
+    """One row of the table.
+
+    `moved_bytes`: read plus written by each contestant. `staged_bytes`: copied from the host, where
+    that is of interest. `contestants[COPY]` moves as many by one copy in device memory.
+    """
+
+    phase: str
+    size: str
+    moved_bytes: int
+    contestants: dict[str, Call] = field(default_factory=dict)
+    staged_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where and how large. `names`: the forms of an operation that are compared."""
+
+    device: torch.device
+    num_blocks: int
+    backends: dict[str, Backend]
+
+    @property
+    def pools(self) -> KVPools:
+        """One layer."""
+        groups = (KVCacheGroup(("layer",), SPEC),)
+        return KVPools(KVCacheConfig(self.num_blocks, groups), device=self.device)
+
+    def slots(self, num: int) -> torch.Tensor:
+        """`num` slots in blocks that lie anywhere, each block filled in order."""
+        generator = torch.Generator().manual_seed(num)
+        blocks = 1 + torch.randperm(self.num_blocks - 1, generator=generator)
+        blocks = blocks[: -(-num // BLOCK_SIZE)]
+        slots = blocks[:, None] * BLOCK_SIZE + torch.arange(BLOCK_SIZE)
+        return slots.flatten()[:num].to(self.device)
+
+    def copy(self, moved_bytes: int) -> Call:
+        """A plain copy that reads and writes `moved_bytes` together."""
+        num = max(1, moved_bytes // 2)
+        source = torch.zeros(num, dtype=torch.uint8, device=self.device)
+        target = torch.empty_like(source)
+        return captured(lambda: target.copy_(source), self.device)
+
+
+def page_cases(bench: Bench, token_counts: list[int], block_counts: list[int]) -> Iterator[Case]:
+    """Writing and reading tokens; copying and zeroing blocks."""
+    pools = bench.pools
+    operations = {
+        name: PageOperations(pools, backend=backend) for name, backend in bench.backends.items()
+    }
+    for num in token_counts:
+        slots = bench.slots(num)
+        keys = torch.randn((num, 8, 128), device=bench.device).bfloat16()
+        values = keys.clone()
+        yield from _token_cases(bench, pools, operations, (keys, values, slots))
+    generator = torch.Generator().manual_seed(0)
+    for num in block_counts:
+        ids = (1 + torch.randperm(bench.num_blocks - 1, generator=generator)).to(bench.device)
+        first, second = ids[:num], ids[num : 2 * num]
+        copies = Case("copy blocks", f"{num:,} blocks", 2 * num * PAGE_BYTES)
+        zeros = Case("zero blocks", f"{num:,} blocks", num * PAGE_BYTES)
+        for name, one in operations.items():
+            copies.contestants[name] = _bound(bench, one.copy_blocks, first, second)
+            zeros.contestants[name] = _bound(bench, one.zero_blocks, first)
+        pages = pools.pages[0]
+        copies.contestants["torch's index_select + index_copy_"] = _bound(
+            bench, _copied_by_torch, pages, first, second
+        )
+        zeros.contestants["torch's index_fill_"] = _bound(bench, pages.index_fill_, 0, first, 0)
+        for case in (copies, zeros):
+            case.contestants[COPY] = bench.copy(case.moved_bytes)
+            yield case
+
+
+def _token_cases(
+    bench: Bench,
+    pools: KVPools,
+    operations: dict[str, PageOperations],
+    given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+) -> Iterator[Case]:
+    keys, values, slots = given
+    num = len(slots)
+    write = Case("write", f"{num:,} tokens", 2 * num * TOKEN_BYTES)
+    gather = Case("gather", f"{num:,} tokens", 2 * num * TOKEN_BYTES)
+    for name, one in operations.items():
+        write.contestants[name] = _bound(bench, one.write, "layer", keys, values, slots)
+        gather.contestants[name] = _bound(bench, one.gather, "layer", slots)
+    parts = pools.layers["layer"].parts
+    blocks, offsets = slots // BLOCK_SIZE, slots % BLOCK_SIZE
+
+    def index_put() -> None:
+        parts["key"].index_put_((blocks, offsets), keys)
+        parts["value"].index_put_((blocks, offsets), values)
+
+    def index() -> object:
+        return parts["key"][blocks, offsets], parts["value"][blocks, offsets]
+
+    write.contestants["torch's index_put_"] = captured(index_put, bench.device)
+    gather.contestants["torch's indexing"] = captured(index, bench.device)
+    for case in (write, gather):
+        case.contestants[COPY] = bench.copy(case.moved_bytes)
+        yield case
+
+
+def swap_cases(bench: Bench, block_counts: list[int]) -> Iterator[Case]:
+    """Blocks to pinned host memory and back, beside one copy of as many bytes over the bus."""
+    pools = bench.pools
+    host = KVPools(pools.cache, pin_memory=bench.device.type == "cuda")
+    generator = torch.Generator().manual_seed(1)
+    for num in block_counts:
+        ids = (1 + torch.randperm(bench.num_blocks - 1, generator=generator)[:num]).tolist()
+        plain = pools.pages[0][1 : 1 + num]
+        far = host.pages[0][1 : 1 + num]
+        out = Case("swap out", f"{num:,} blocks", num * PAGE_BYTES)
+        back = Case("swap in", f"{num:,} blocks", num * PAGE_BYTES)
+        for name, backend in bench.backends.items():
+            swapper = Swapper(pools, host, backend=backend)
+            out.contestants[name] = _waited(swapper.swap_out, ids)
+            back.contestants[name] = _waited(swapper.swap_in, ids)
+        out.contestants[COPY] = partial(far.copy_, plain, non_blocking=True)
+        back.contestants[COPY] = partial(plain.copy_, far, non_blocking=True)
+        yield out
+        yield back
+
+
+def table_cases(bench: Bench, request_counts: list[int]) -> Iterator[Case]:
+    """A decode step in which every sixteenth request begins a block: the device's part alone."""
+    for num in request_counts:
+        num_blocks = num * 64 + 1
+        groups = (KVCacheGroup(("layer",), SPEC),)
+        config = ManagerConfig(KVCacheConfig(num_blocks, groups), 64 * BLOCK_SIZE)
+        case = Case("tables and slots", f"{num:,} requests", 0)
+        for name, backend in bench.backends.items():
+            tables = DeviceTables(
+                config, max_requests=num, max_tokens=num, device=bench.device, backend=backend
+            )
+            tables.set_lengths(range(num), 500)
+            new = range(0, num, 16)
+            rows = torch.tensor([[handle, 0, 32, 1 + handle] for handle in new], dtype=torch.int32)
+            tables.update(range(num), [1] * num, rows)
+            tables.update(range(num), [1] * num, rows)
+            case.staged_bytes = tables.staged_bytes
+            case.contestants[name] = captured(tables.apply, bench.device)
+        case.contestants[COPY] = bench.copy(num * 32)
+        yield case
+
+
+def _copied_by_torch(pages: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> object:
+    return pages.index_copy_(0, second, pages.index_select(0, first))
+
+
+def _bound(bench: Bench, call: Callable[..., object], *arguments: object) -> Call:
+    return captured(lambda: call(*arguments), bench.device)
+
+
+def _waited(swap: Callable[[Ids, Ids], Transfer], ids: list[int]) -> Call:
+    def call() -> None:
+        swap(ids, ids).wait()
+
+    return call

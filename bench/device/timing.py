@@ -1,0 +1,90 @@
+"""Times of calls on a device, contestants in an order drawn anew for each round."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+
+import torch
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Seconds per call: median and quartiles of the rounds."""
+
+    median: float
+    low: float
+    high: float
+
+
+def rounds(
+    contestants: Mapping[str, Call], device: torch.device, *, num_rounds: int, num_calls: int
+) -> dict[str, list[float]]:
+    """Seconds per call in each round, by contestant; the first round is not counted.
+
+    On a CUDA device between two events on its stream, `num_calls` calls at a time, after something
+    else went through its caches. Calls that the host makes more slowly than the device runs them
+    show the host's time: capture them in a graph to see the device's.
+    """
+    random = Random(0)
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    flushed = torch.empty(
+        256 << 20 if device.type == "cuda" else 1, dtype=torch.uint8, device=device
+    )
+    for number in range(num_rounds + 1):
+        names = list(contestants)
+        random.shuffle(names)
+        for name in names:
+            flushed.zero_()
+            seconds = _timed(contestants[name], device, num_calls)
+            if number:
+                times[name].append(seconds)
+    return times
+
+
+def _timed(call: Call, device: torch.device, num_calls: int) -> float:
+    if device.type != "cuda":
+        start = time.perf_counter()
+        for _ in range(num_calls):
+            call()
+        return (time.perf_counter() - start) / num_calls
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize(device)
+    first.record()
+    for _ in range(num_calls):
+        call()
+    last.record()
+    torch.cuda.synchronize(device)
+    return float(first.elapsed_time(last)) / 1000 / num_calls
+
+
+def captured(call: Call, device: torch.device) -> Call:
+    """The call as a replay of a CUDA graph; itself on a CPU. It must not wait for the device."""
+    if device.type != "cuda":
+        return call
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize(device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    replay: Call = graph.replay
+    return replay
+
+
+def spread(values: list[float]) -> Spread:
+    """Median and quartiles."""
+    if len(values) < 2:
+        return Spread(values[0], values[0], values[0])
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return Spread(median, low, high)
+
+
+def ratio(one: list[float], other: list[float]) -> Spread:
+    """How many times as long `one` takes as `other`, round by round."""
+    return spread([a / b for a, b in zip(one, other, strict=True)])

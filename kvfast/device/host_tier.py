@@ -1,0 +1,160 @@
+"""The host tier at work: what the pool evicts goes to host memory, and hits there come back.
+
+`kvspec.tier` decides, `swap` copies, the manager knows only of external tokens. One step:
+
+    load          of each waiting request, before the plan: its hit on the device, then the host's
+    before_step   after the plan was carried out: content of blocks that it took goes to the host
+    after_step    after sampling: blocks that are full now may be kept later
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import chain
+
+import torch
+
+from kvfast.device._backend import Backend
+from kvfast.device.layout import with_tensors
+from kvfast.device.operations import PageOperations
+from kvfast.device.pools import KVPools
+from kvfast.device.swap import Swapper
+from kvspec.batched import Array, BatchedManager, Ints, StepPlan, StepResult
+from kvspec.config import KVCacheConfig
+from kvspec.request import Request, RequestStatus
+from kvspec.tier import Copies, Tier, TieredImplementation
+
+
+class HostTier:
+    """A second tier for the requests of one batched manager, over pools that hold its cache.
+
+    Every step of `batched` must go through `before_step` and `after_step`, with all its rows.
+    """
+
+    def __init__(
+        self,
+        implementation: TieredImplementation,
+        batched: BatchedManager,
+        pools: KVPools,
+        *,
+        num_host_blocks: int,
+        backend: Backend | None = None,
+    ) -> None:
+        """`num_host_blocks`: in host memory, its null block counted. May be a DeviceMemoryError."""
+        self.batched, self.manager = batched, batched.manager
+        self.tier: Tier = implementation.make_tier(self.manager, num_host_blocks)
+        self.host_pools = KVPools(
+            resized(pools.cache, num_host_blocks),
+            layout=pools.layout,
+            pin_memory=pools.device.type == "cuda",
+        )
+        self.swapper = Swapper(pools, self.host_pools, backend=backend)
+        self.pages = PageOperations(pools, backend=backend)
+        self.num_loaded_tokens = 0
+        self.num_copies_out = 0
+        self._sizes = [spec.block_size for spec in self.manager.config.managed_specs]
+        self._blocks: dict[int, list[list[int]]] = {}  # of each handle, by rows
+        self._told: dict[int, list[int]] = {}  # full blocks of each, as told to the tier
+
+    def load(self, request: Request) -> int | None:
+        """Admit a registered request with what the host has of it.
+
+        Answers the tokens that it then has, hits on the device included; it is RUNNING and goes
+        on as one of `prefilling`. 0: the host has nothing, plan it as `new`. None: no space now.
+        """
+        hit = self.manager.get_computed_blocks(request)
+        external = self.tier.lookup(request, hit.hit_length_tokens)
+        if not external:
+            return 0
+        self.tier.hold(request, hit.hit_length_tokens, external)
+        allocated = self.manager.allocate_slots(
+            request,
+            0,
+            num_new_computed_tokens=hit.hit_length_tokens,
+            new_computed_blocks=hit.blocks,
+            num_external_computed_tokens=external,
+            full_sequence_must_fit=True,
+        )
+        if allocated is None:
+            self.tier.drop(request)
+            return None
+        lists = self.manager.get_blocks(request)
+        sizes = zip(lists.groups, self._sizes, strict=True)
+        fresh = [ids[hit.hit_length_tokens // size :] for ids, size in sizes]
+        self._copy_out(self.tier.taken([block for block in chain(*fresh) if block]))
+        self.pages.zero_blocks(self.manager.take_new_block_ids())  # before data comes, not after
+        copies = self.tier.load(request, lists)
+        self.swapper.swap_in(*_columns(copies)).wait()
+        self.num_loaded_tokens += external
+        request.num_computed_tokens = hit.hit_length_tokens + external
+        request.status = RequestStatus.RUNNING
+        return request.num_computed_tokens
+
+    def before_step(self, plan: StepPlan, result: StepResult, rows: Array) -> None:
+        """Copy out what is about to be overwritten. `rows`: all that the step reported."""
+        for handle in chain(_ints(plan.finished), _ints(plan.preempted)):
+            self._blocks.pop(handle, None)
+            self._told.pop(handle, None)
+        entries = [*_ints(plan.decoding), *_ints(plan.prefilling), *_ints(plan.new)]
+        before = {}
+        for handle, num in zip(entries, result.num_scheduled_tokens, strict=True):
+            before[handle] = self.batched.request_of(handle).num_computed_tokens - num
+        fresh = []
+        for handle, group, index, block in _rows(rows, result.num_deltas):
+            lists = self._blocks.setdefault(handle, [[] for _ in self._sizes])
+            del lists[group][index:]
+            lists[group].append(block)
+            # What lies before the computed tokens is a hit, or was loaded.
+            if block and index * self._sizes[group] >= before[handle]:
+                fresh.append(block)
+        self._copy_out(self.tier.taken(fresh))
+
+    def after_step(self, handles: Iterable[int]) -> None:
+        """Requests whose tokens of the step are computed, and whose drafts are taken back."""
+        for handle in handles:
+            request = self.batched.request_of(handle)
+            told = self._told.setdefault(handle, [0] * len(self._sizes))
+            num_final = min(request.num_computed_tokens, request.num_tokens)
+            for group, size in enumerate(self._sizes):
+                first, end = told[group], num_final // size
+                if first < end:
+                    ids = self._blocks[handle][group][first:end]
+                    self.tier.computed(request, group, first, ids)
+                    told[group] = end
+
+    def reset(self) -> None:
+        """Forget all content: the weights are others now."""
+        self.tier.reset()
+
+    def _copy_out(self, copies: Copies) -> None:
+        if copies:
+            self.num_copies_out += len(copies)
+            self.swapper.swap_out(*_columns(copies)).wait()
+
+
+def resized(cache: KVCacheConfig, num_blocks: int) -> KVCacheConfig:
+    """The same layers with another number of blocks."""
+    cache = with_tensors(cache)
+    tensors = tuple(
+        replace(one, size_bytes=one.size_bytes // cache.num_blocks * num_blocks)
+        for one in cache.tensors
+    )
+    return replace(cache, num_blocks=num_blocks, tensors=tensors)
+
+
+def _columns(copies: Copies) -> tuple[list[int], list[int]]:
+    return [source for source, _ in copies], [destination for _, destination in copies]
+
+
+def _ints(handles: Ints) -> list[int]:
+    tolist = getattr(handles, "tolist", None)
+    return [*handles] if tolist is None else list(tolist())  # type: ignore[misc] # an Array has it
+
+
+def _rows(rows: Array, num: int) -> list[list[int]]:
+    """The first `num` rows, as lists."""
+    if isinstance(rows, torch.Tensor):
+        rows = rows[:num]
+    listed: list[list[int]] = rows.tolist()
+    return listed[:num]

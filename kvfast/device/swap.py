@@ -1,0 +1,112 @@
+"""Blocks to host memory and back, beside the computing, ordered by events (KV-DEV-8).
+
+swap_out:   wait for what was computed  →  copy on a stream of its own  →  event
+wait:       what is computed from here on comes after that event; the host goes on
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kvfast.device import _pages_torch
+from kvfast.device._arguments import Ids, check_disjoint, check_same_length, ids_on
+from kvfast.device._backend import Backend, chosen
+from kvfast.device.pools import KVPools
+from kvfast.device.segments import Segments, segments
+from kvspec.errors import InvalidArgumentError
+
+
+class Transfer:
+    """A swap under way. Without a GPU it is done when it is handed out."""
+
+    def __init__(self, event: torch.cuda.Event | None) -> None:
+        self._event = event
+
+    def wait(self) -> None:
+        """Let all that the current stream is given from here on come after it. Does not block."""
+        if self._event is not None:
+            torch.cuda.current_stream().wait_event(self._event)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended; does not block."""
+        return self._event is None or bool(self._event.query())
+
+    def synchronize(self) -> None:
+        """Block until it has ended."""
+        if self._event is not None:
+            self._event.synchronize()
+
+
+class Swapper:
+    """Moves whole blocks between pools on a device and pools in host memory.
+
+    Both have the same layers and layout; their numbers of blocks differ. For a CUDA device the
+    host's pools are pinned (`pin_memory=True`). Between a swap and its `wait`, the blocks that it
+    reads must not be written, nor those that it writes be used.
+    """
+
+    def __init__(
+        self, device_pools: KVPools, host_pools: KVPools, *, backend: Backend | None = None
+    ) -> None:
+        self.device_pools, self.host_pools = device_pools, host_pools
+        device = device_pools.device
+        self.backend: Backend = chosen(backend, device)
+        shapes = [[pages.shape[1] for pages in one.pages] for one in (device_pools, host_pools)]
+        same = device_pools.cache.groups == host_pools.cache.groups and shapes[0] == shapes[1]
+        if not same or device_pools.layout != host_pools.layout:
+            raise InvalidArgumentError("host_pools", host_pools.cache, "pools of the same layers")
+        is_cuda = device.type == "cuda"
+        pinned = not is_cuda or all(pages.is_pinned() for pages in host_pools.pages)
+        if host_pools.device.type != "cpu" or not pinned:
+            raise InvalidArgumentError("host_pools", str(host_pools.device), "pinned host memory")
+        self._device_pages = segments(device_pools, None)
+        # Pinned memory has one address on the host and on the device.
+        self._host_pages = segments(host_pools, None, device=device)
+        self._stream = torch.cuda.Stream(device) if is_cuda else None
+
+    def swap_out(self, blocks: Ids, host_blocks: Ids) -> Transfer:
+        """Copy block `blocks[i]` of the device to block `host_blocks[i]` of the host."""
+        return self._moved(
+            ("blocks", blocks, self._device_pages), ("host_blocks", host_blocks, self._host_pages)
+        )
+
+    def swap_in(self, host_blocks: Ids, blocks: Ids) -> Transfer:
+        """Copy block `host_blocks[i]` of the host to block `blocks[i]` of the device."""
+        return self._moved(
+            ("host_blocks", host_blocks, self._host_pages), ("blocks", blocks, self._device_pages)
+        )
+
+    def _moved(
+        self, source: tuple[str, Ids, Segments], destination: tuple[str, Ids, Segments]
+    ) -> Transfer:
+        device = self.device_pools.device
+        checked = []
+        for field, ids, pages in (source, destination):
+            checked.append(ids_on(field, ids, device, lowest=1, limit=pages.num_blocks))
+        check_same_length(destination[0], checked[1], checked[0])
+        check_disjoint(destination[0], destination[1], None)
+        if self._stream is None:
+            self._copy(source[2], destination[2], *checked)
+            return Transfer(None)
+        self._stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(self._stream):
+            self._copy(source[2], destination[2], *checked)
+            event = self._stream.record_event()
+        for ids in checked:
+            ids.record_stream(self._stream)  # not to be given to others before that
+        return Transfer(event)
+
+    def _copy(
+        self, source: Segments, destination: Segments, read: torch.Tensor, written: torch.Tensor
+    ) -> None:
+        if self.backend == "torch":
+            _pages_torch.copy_pages(source.pages, destination.pages, read, written)
+            return
+        from kvfast.device import _pages_triton
+
+        _pages_triton.copy_pages(
+            source.table, destination.table, read, written,
+            source.num_blocks, destination.num_blocks, source.page_bytes,
+            min(source.word_bytes, destination.word_bytes),
+        )  # fmt: skip

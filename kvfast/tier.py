@@ -1,0 +1,244 @@
+"""The host tier of kvfast: one table of keys in the order of their use (KV-TIER-*).
+
+A look-up goes over the entries behind the hit once. For each group it notes where the last missing
+entry was, so whether a window is whole is one comparison, for every total on the way.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvspec._check import COUNT_MAX, is_int
+from kvspec.blocks import KVCacheBlocks
+from kvspec.config import ManagerConfig
+from kvspec.errors import InvalidArgumentError, UnsupportedError
+from kvspec.request import Request
+from kvspec.specs import FullAttentionSpec, SlidingWindowSpec
+from kvspec.tier import Copies, Key, TierSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A group as the tier sees it: tokens and hashes per block; `reach` None for all tokens."""
+
+    number: int
+    size: int
+    hashes: int
+    reach: int | None
+
+    def first_needed(self, local: int, total: int) -> int:
+        """The first entry that `total` tokens need from the host."""
+        if self.reach is None:
+            return local // self.size
+        return max(local, total - self.reach, 0) // self.size
+
+
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    """What a request was promised: the keys of entries `first` … of each group, group by group."""
+
+    local: int
+    total: int
+    keys: tuple[Key, ...]
+
+
+class FastTier:
+    """See `kvspec.tier.Tier`; made by `make_tier`."""
+
+    def __init__(self, config: ManagerConfig, num_blocks: int) -> None:
+        if not is_int(num_blocks) or not 1 <= num_blocks <= COUNT_MAX:
+            raise InvalidArgumentError("num_blocks", num_blocks, "an int in 1 … 2^53 - 1")
+        if config.dcp_world_size * config.pcp_world_size > 1:
+            raise UnsupportedError("a host tier under context parallelism", "kvfast")
+        if not config.enable_caching:
+            raise UnsupportedError("a host tier without prefix caching", "kvfast")
+        hashed = config.hash_block_size_tokens or 1
+        self._groups = [
+            _group(number, spec, hashed) for number, spec in enumerate(config.managed_specs)
+        ]
+        self._alignment = config.scheduler_block_size_tokens or 1
+        self._num_device_blocks = config.kv_cache.num_blocks
+        self._num_blocks = num_blocks
+        self._holds: dict[str, _Hold] = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        self._device: dict[int, Key] = {}
+        self._host: OrderedDict[Key, int] = OrderedDict()
+        self._num_holds: Counter[Key] = Counter()
+        self._freed: list[int] = []  # ascending, all below `_fresh`
+        self._fresh = 1
+
+    def lookup(self, request: Request, num_local_tokens: int) -> int:
+        """KV-TIER-4."""
+        self._check_local(request, num_local_tokens)
+        if not self._host:
+            return 0
+        hashes = request.block_hashes
+        last = (request.num_tokens - 1) // self._alignment * self._alignment
+        missing = [num_local_tokens // group.size - 1 for group in self._groups]
+        best = num_local_tokens
+        for total in range(num_local_tokens + self._alignment, last + 1, self._alignment):
+            for place, group in enumerate(self._groups):
+                for index in range((total - self._alignment) // group.size, total // group.size):
+                    number = (index + 1) * group.hashes - 1
+                    there = number < len(hashes)
+                    if not there or (group.number, bytes(hashes[number])) not in self._host:
+                        missing[place] = index
+            whole = True
+            for place, group in enumerate(self._groups):
+                if missing[place] >= group.first_needed(num_local_tokens, total):
+                    whole = False
+                    if group.reach is None:  # what is missing here stays missing
+                        return best - num_local_tokens
+            if whole:
+                best = total
+        return best - num_local_tokens
+
+    def hold(self, request: Request, num_local_tokens: int, num_external_tokens: int) -> None:
+        """KV-TIER-5."""
+        self._check_local(request, num_local_tokens)
+        if request.request_id in self._holds:
+            raise InvalidArgumentError("request", request.request_id, "one that holds nothing")
+        keys = self._keys_to_hold(request, num_local_tokens, num_external_tokens)
+        for key in reversed(keys):
+            self._host.move_to_end(key)
+        self._num_holds.update(keys)
+        total = num_local_tokens + num_external_tokens
+        self._holds[request.request_id] = _Hold(num_local_tokens, total, tuple(keys))
+
+    def _keys_to_hold(self, request: Request, local: int, external: int) -> list[Key]:
+        """The keys that these tokens need. InvalidArgumentError unless the host has them all."""
+        keys = list[Key]()
+        legal = is_int(external) and 0 < external < request.num_tokens - local
+        if legal and (local + external) % self._alignment == 0:
+            hashes, total = request.block_hashes, local + external
+            for group in self._groups:
+                for index in range(group.first_needed(local, total), total // group.size):
+                    number = (index + 1) * group.hashes - 1
+                    legal = legal and number < len(hashes)
+                    if not legal or (group.number, bytes(hashes[number])) not in self._host:
+                        legal = False
+                        break
+                    keys.append((group.number, bytes(hashes[number])))
+            if legal:
+                return keys
+        raise InvalidArgumentError("num_external_tokens", external, "what lookup answered")
+
+    def drop(self, request: Request) -> None:
+        """KV-TIER-6."""
+        hold = self._holds.pop(request.request_id, None)
+        if hold is not None:
+            self._release(hold)
+
+    def _release(self, hold: _Hold) -> None:
+        for key in hold.keys:
+            self._num_holds[key] -= 1
+            if not self._num_holds[key]:
+                del self._num_holds[key]
+
+    def taken(self, blocks: Sequence[int]) -> Copies:
+        """KV-TIER-2, KV-TIER-3."""
+        self._check_blocks(blocks)
+        sources = dict[int, int]()  # of each host block, in the order of the answer
+        for block in blocks:
+            key = self._device.pop(block, None)
+            if key is None:
+                continue
+            if key in self._host:
+                self._host.move_to_end(key)
+            elif place := self._place():
+                self._host[key] = place
+                sources.pop(place, None)
+                sources[place] = block
+        return tuple((block, place) for place, block in sources.items())
+
+    def _place(self) -> int:
+        """A host block for new content; 0 if there is none."""
+        if self._freed:
+            return self._freed.pop(0)
+        if self._fresh < self._num_blocks:
+            self._fresh += 1
+            return self._fresh - 1
+        oldest = next((key for key in self._host if key not in self._num_holds), None)
+        return 0 if oldest is None else self._host.pop(oldest)
+
+    def load(self, request: Request, blocks: KVCacheBlocks) -> Copies:
+        """KV-TIER-6."""
+        hold = self._holds.get(request.request_id)
+        if hold is None:
+            raise InvalidArgumentError("request", request.request_id, "one that holds something")
+        wanted = list[int]()
+        for group in self._groups:
+            ids = blocks.groups[group.number] if group.number < len(blocks.groups) else ()
+            first, end = group.first_needed(hold.local, hold.total), hold.total // group.size
+            mine = list(ids[first:end])
+            if len(mine) < end - first or 0 in mine:
+                field = f"groups[{group.number}]"
+                raise InvalidArgumentError("blocks", field, f"a list with blocks {first} … {end}")
+            wanted += mine
+        self._check_blocks(wanted)
+        self._device.update(zip(wanted, hold.keys, strict=True))
+        del self._holds[request.request_id]
+        self._release(hold)
+        return tuple((self._host[key], block) for key, block in zip(hold.keys, wanted, strict=True))
+
+    def computed(self, request: Request, group: int, first: int, blocks: Sequence[int]) -> None:
+        """KV-TIER-1."""
+        if not is_int(group) or not 0 <= group < len(self._groups):
+            raise InvalidArgumentError("group", group, "the number of a group")
+        if not is_int(first) or not 0 <= first <= COUNT_MAX:
+            raise InvalidArgumentError("first", first, "an int in 0 … 2^53 - 1")
+        self._check_blocks(blocks)
+        step, hashes = self._groups[group].hashes, request.block_hashes
+        if blocks and (first + len(blocks)) * step > len(hashes):
+            raise InvalidArgumentError("blocks", len(blocks), "entries of which there are hashes")
+        for number, block in enumerate(blocks, start=first + 1):
+            if block:
+                self._device[block] = (group, bytes(hashes[number * step - 1]))
+
+    def forget(self, blocks: Sequence[int]) -> None:
+        """KV-TIER-7."""
+        self._check_blocks(blocks)
+        keys = {self._device[block] for block in blocks if block in self._device}
+        if not self._num_holds.keys().isdisjoint(keys):
+            raise InvalidArgumentError("blocks", list(blocks), "blocks whose copies are not held")
+        for block in blocks:
+            self._device.pop(block, None)
+        for key in keys & self._host.keys():
+            insort(self._freed, self._host.pop(key))
+
+    def reset(self) -> None:
+        """KV-TIER-7."""
+        if self._holds:
+            raise InvalidArgumentError("held", list(self._holds), "empty: load or drop them first")
+        self._clear()
+
+    def snapshot(self) -> TierSnapshot:
+        """The state, copied."""
+        free = (*self._freed, *range(self._fresh, self._num_blocks))
+        held = {name: hold.keys for name, hold in self._holds.items()}
+        return TierSnapshot(dict(self._device), tuple(self._host.items()), free, held)
+
+    def _check_local(self, request: Request, local: int) -> None:
+        if not is_int(local) or not 0 <= local <= request.num_tokens or local % self._alignment:
+            allowed = f"a multiple of {self._alignment} in the text"
+            raise InvalidArgumentError("num_local_tokens", local, allowed)
+
+    def _check_blocks(self, blocks: Sequence[int]) -> None:
+        for block in blocks:
+            if not is_int(block) or not 0 <= block < self._num_device_blocks:
+                allowed = f"ids in 0 … {self._num_device_blocks - 1}"
+                raise InvalidArgumentError("blocks", block, allowed)
+
+
+def _group(number: int, spec: object, hashed: int) -> _Group:
+    if not isinstance(spec, FullAttentionSpec | SlidingWindowSpec):
+        kind = getattr(spec, "kind", type(spec).__name__)
+        raise UnsupportedError(f"a host tier for {kind} groups", "kvfast")
+    # A token reads `window` - 1 tokens before it, so `total` tokens need those from there on.
+    reach = spec.sliding_window - 1 if isinstance(spec, SlidingWindowSpec) else None
+    return _Group(number, spec.block_size, spec.block_size // hashed, reach)

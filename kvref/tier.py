@@ -1,0 +1,215 @@
+"""The host tier as the rules say it (KV-TIER-*): lists, searched from one end to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvspec._check import int_at_least, is_int
+from kvspec.blocks import NULL_BLOCK, KVCacheBlocks
+from kvspec.config import ManagerConfig
+from kvspec.errors import InvalidArgumentError, UnsupportedError
+from kvspec.request import Request
+from kvspec.specs import FullAttentionSpec, SlidingWindowSpec
+from kvspec.tier import Copies, Key, TierSnapshot
+
+
+class ReferenceTier:
+    """`device`: block → key. `host`: [key, host block], oldest first. `held`: id → keys."""
+
+    def __init__(self, config: ManagerConfig, num_blocks: int) -> None:
+        int_at_least("num_blocks", num_blocks, 1, error=InvalidArgumentError)
+        for spec in config.managed_specs:
+            if not isinstance(spec, FullAttentionSpec | SlidingWindowSpec):
+                raise UnsupportedError(f"a host tier for {spec.kind} groups", "kvref")
+        if config.dcp_world_size * config.pcp_world_size > 1:
+            raise UnsupportedError("a host tier under context parallelism", "kvref")
+        if not config.enable_caching:
+            raise UnsupportedError("a host tier without prefix caching", "kvref")
+        self.config = config
+        self.num_blocks = num_blocks
+        self.reset_all()
+
+    def reset_all(self) -> None:
+        """The empty state."""
+        self.device: dict[int, Key] = {}
+        self.host: list[tuple[Key, int]] = []
+        self.free = list(range(1, self.num_blocks))
+        self.held: dict[str, list[tuple[Key, int, int]]] = {}
+
+    def lookup(self, request: Request, num_local_tokens: int) -> int:
+        """The largest total first (KV-TIER-4)."""
+        self._check_local(request, num_local_tokens)
+        alignment = self._alignment
+        total = (request.num_tokens - 1) // alignment * alignment
+        while total > num_local_tokens:
+            needed = self._needed(request, num_local_tokens, total)
+            if needed is not None and all(self._on_host(key) for key, _, _ in needed):
+                return total - num_local_tokens
+            total -= alignment
+        return 0
+
+    def hold(self, request: Request, num_local_tokens: int, num_external_tokens: int) -> None:
+        """Use and remember them (KV-TIER-3, KV-TIER-5)."""
+        self._check_local(request, num_local_tokens)
+        if request.request_id in self.held:
+            raise InvalidArgumentError("request", request.request_id, "one that holds nothing")
+        needed = None
+        if is_int(num_external_tokens) and num_external_tokens > 0:
+            total = num_local_tokens + num_external_tokens
+            if total % self._alignment == 0 and total < request.num_tokens:
+                needed = self._needed(request, num_local_tokens, total)
+        if needed is None or not all(self._on_host(key) for key, _, _ in needed):
+            raise InvalidArgumentError(
+                "num_external_tokens", num_external_tokens, "what lookup answered"
+            )
+        for key, _, _ in reversed(needed):
+            self._use(key)
+        self.held[request.request_id] = needed
+
+    def drop(self, request: Request) -> None:
+        """The hold ends (KV-TIER-6)."""
+        self.held.pop(request.request_id, None)
+
+    def taken(self, blocks: Sequence[int]) -> Copies:
+        """One block after another (KV-TIER-2)."""
+        self._check_blocks(blocks)
+        copies: list[tuple[int, int]] = []
+        for block in blocks:
+            key = self.device.pop(block, None)
+            if key is None:
+                continue
+            if self._on_host(key):
+                self._use(key)
+                continue
+            place = self._place()
+            if place is not None:
+                self.host.append((key, place))
+                copies = [copy for copy in copies if copy[1] != place] + [(block, place)]
+        return tuple(copies)
+
+    def load(self, request: Request, blocks: KVCacheBlocks) -> Copies:
+        """From the host to where the lists say (KV-TIER-6)."""
+        needed = self.held.get(request.request_id)
+        if needed is None:
+            raise InvalidArgumentError("request", request.request_id, "one that holds something")
+        copies = []
+        for key, group, index in needed:
+            ids = blocks.groups[group] if group < len(blocks.groups) else ()
+            if index >= len(ids) or ids[index] == NULL_BLOCK:
+                raise InvalidArgumentError(
+                    "blocks", f"groups[{group}]", f"a list with a block at {index}"
+                )
+            self._check_blocks([ids[index]])
+            copies.append((self._host_block(key), ids[index]))
+        for (key, _, _), (_, block) in zip(needed, copies, strict=True):
+            self.device[block] = key
+        del self.held[request.request_id]
+        return tuple(copies)
+
+    def computed(self, request: Request, group: int, first: int, blocks: Sequence[int]) -> None:
+        """Their content is known (KV-TIER-1)."""
+        if not is_int(group) or not 0 <= group < len(self.config.kv_cache.groups):
+            raise InvalidArgumentError("group", group, "the number of a group")
+        int_at_least("first", first, 0, error=InvalidArgumentError)
+        self._check_blocks(blocks)
+        if blocks and self._key(request, group, first + len(blocks) - 1) is None:
+            raise InvalidArgumentError("blocks", len(blocks), "entries of which there are hashes")
+        for index, block in enumerate(blocks, start=first):
+            key = self._key(request, group, index)
+            if block != NULL_BLOCK and key is not None:
+                self.device[block] = key
+
+    def forget(self, blocks: Sequence[int]) -> None:
+        """Here and there (KV-TIER-7)."""
+        self._check_blocks(blocks)
+        keys = [self.device[block] for block in blocks if block in self.device]
+        if any(key in self._held_keys() for key in keys):
+            raise InvalidArgumentError("blocks", list(blocks), "blocks whose copies are not held")
+        for block in blocks:
+            self.device.pop(block, None)
+        again = [block for key, block in self.host if key in keys]
+        self.host = [(key, block) for key, block in self.host if key not in keys]
+        self.free = sorted(self.free + again)
+
+    def reset(self) -> None:
+        """Everything (KV-TIER-7)."""
+        if self.held:
+            raise InvalidArgumentError("held", list(self.held), "empty: load or drop them first")
+        self.reset_all()
+
+    def snapshot(self) -> TierSnapshot:
+        """The state."""
+        held = {name: tuple(key for key, _, _ in keys) for name, keys in self.held.items()}
+        return TierSnapshot(dict(self.device), tuple(self.host), tuple(self.free), held)
+
+    # Parts of the rules.
+
+    @property
+    def _alignment(self) -> int:
+        return self.config.scheduler_block_size_tokens or 1
+
+    def _needed(
+        self, request: Request, num_local_tokens: int, total: int
+    ) -> list[tuple[Key, int, int]] | None:
+        """(key, group, index) of all needed entries; None if one has no hash."""
+        needed = []
+        for number, spec in enumerate(self.config.managed_specs):
+            size = spec.block_size
+            skipped = 0
+            if isinstance(spec, SlidingWindowSpec):
+                skipped = max(0, total - spec.sliding_window + 1)
+            for index in range(total // size):
+                if index < num_local_tokens // size or index < skipped // size:
+                    continue
+                key = self._key(request, number, index)
+                if key is None:
+                    return None
+                needed.append((key, number, index))
+        return needed
+
+    def _key(self, request: Request, group: int, index: int) -> Key | None:
+        """The key of an entry (KV-HASH-5, KV-HASH-6); None where it has no hash yet."""
+        size = self.config.managed_specs[group].block_size
+        per_block = size // (self.config.hash_block_size_tokens or 1)
+        number = (index + 1) * per_block - 1
+        hashes = request.block_hashes
+        return (group, bytes(hashes[number])) if number < len(hashes) else None
+
+    def _on_host(self, key: Key) -> bool:
+        return any(key == other for other, _ in self.host)
+
+    def _host_block(self, key: Key) -> int:
+        return next(block for other, block in self.host if key == other)
+
+    def _use(self, key: Key) -> None:
+        """Make it the youngest (KV-TIER-3)."""
+        entry = (key, self._host_block(key))
+        self.host.remove(entry)
+        self.host.append(entry)
+
+    def _held_keys(self) -> list[Key]:
+        return [key for keys in self.held.values() for key, _, _ in keys]
+
+    def _place(self) -> int | None:
+        """A host block: free, or that of the oldest key that nobody holds (KV-TIER-2)."""
+        if self.free:
+            return self.free.pop(0)
+        held = self._held_keys()
+        for entry in self.host:
+            if entry[0] not in held:
+                self.host.remove(entry)
+                return entry[1]
+        return None
+
+    def _check_local(self, request: Request, num_local_tokens: int) -> None:
+        legal = is_int(num_local_tokens) and 0 <= num_local_tokens <= request.num_tokens
+        if not legal or num_local_tokens % self._alignment:
+            raise InvalidArgumentError(
+                "num_local_tokens", num_local_tokens, f"a multiple of {self._alignment} in the text"
+            )
+
+    def _check_blocks(self, blocks: Sequence[int]) -> None:
+        num_blocks = self.config.kv_cache.num_blocks
+        for block in blocks:
+            if not is_int(block) or not 0 <= block < num_blocks:
+                raise InvalidArgumentError("blocks", block, f"ids in 0 … {num_blocks - 1}")

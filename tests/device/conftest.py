@@ -1,0 +1,29 @@
+"""Tests of the device plane need torch; kernels are run by Triton's interpreter, or on a GPU."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+if TYPE_CHECKING:
+    from kvfast.device._backend import Backend
+
+collect_ignore_glob = [] if find_spec("torch") else ["test_*.py"]
+
+
+@pytest.fixture(params=["torch", "triton"])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """Each form of an operation."""
+    if request.param == "triton":
+        pytest.importorskip("triton", reason="Triton is not installed")
+    return cast("Backend", request.param)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is not a number is computed with on purpose; NumPy under the interpreter warns of it."""
+    quiet = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
+    for item in items:
+        if "tests/device/" in item.nodeid:
+            item.add_marker(quiet)

@@ -1,0 +1,270 @@
+"""Writing, reading, copying, zeroing: the kernels equal the reference, the reference the rule."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvfast.device import _formats
+from kvfast.device._backend import BACKENDS, Backend
+from kvfast.device.layout import Layout
+from kvfast.device.operations import PADDING_SLOT, PageOperations
+from kvspec.errors import InvalidArgumentError
+from kvspec.specs import LayerSpec
+from tests.device.models import (
+    BLOCK_SIZE,
+    DEVICE,
+    cache,
+    contents,
+    filled,
+    full,
+    mamba,
+    mla,
+    window,
+)
+
+SLOTS = st.lists(st.integers(BLOCK_SIZE, 7 * BLOCK_SIZE - 1), unique=True, max_size=9)
+PADDED = st.builds(
+    lambda slots, at: [*slots[:at], PADDING_SLOT, *slots[at:]], SLOTS, st.integers(0, 9)
+)
+STORED = ["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
+
+
+def numbers(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """Values of all sizes, with zeros, infinities and subnormal numbers among them."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = 10.0 ** torch.randint(-9, 6, shape, generator=generator)
+    values = torch.randn(shape, generator=generator) * sizes
+    odd = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), 2.0**-10, 464.0])
+    chosen = torch.randint(0, 40, shape, generator=generator)
+    for index, one in enumerate(odd):
+        values = torch.where(chosen == index, one, values)
+    return values.to(dtype).to(DEVICE)
+
+
+@pytest.mark.rule("KV-DEV-3")
+def test_a_token_is_written_to_its_slot_and_read_from_it(backend: Backend) -> None:
+    pools = filled(cache(full()))
+    operations = PageOperations(pools, backend=backend)
+    keys, values = numbers((2, 2, 6), torch.float16, 1), numbers((2, 2, 3), torch.float16, 2)
+    before = {name: part.clone() for name, part in pools.layers["0.1"].parts.items()}
+    operations.write("0.1", keys, values, [6, 25])
+    parts = pools.layers["0.1"].parts
+    assert torch.equal(parts["key"][1, 2], keys[0])
+    assert torch.equal(parts["value"][6, 1], values[1])
+    for name, part in parts.items():
+        kept = torch.ones(part.shape[:2], dtype=torch.bool, device=DEVICE)
+        kept[1, 2] = kept[6, 1] = False
+        same = _formats.bits(part)[kept] == _formats.bits(before[name])[kept]
+        assert bool(same.all())
+    read = operations.gather("0.1", torch.tensor([25, PADDING_SLOT, 6]))
+    assert torch.equal(read[0], torch.stack([keys[1], torch.zeros_like(keys[0]), keys[0]]))
+    assert torch.equal(read[1][::2], values.flip(0))
+
+
+@pytest.mark.rule("KV-DEV-3", "KV-DEV-4")
+@settings(max_examples=15)
+@given(
+    stored=st.sampled_from(STORED),
+    given_dtype=st.sampled_from(["float32", "float16", "bfloat16"]),
+    layout=st.sampled_from(["NHD", "HND"]),
+    mode=st.sampled_from(["NONE", "INT8_PER_TOKEN_HEAD", "FP8_PER_TOKEN_HEAD"]),
+    slots=PADDED,
+    seed=st.integers(0, 99),
+)
+def test_the_kernels_write_and_read_what_the_reference_does(
+    stored: str, given_dtype: str, layout: Layout, mode: str, slots: list[int], seed: int
+) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    if mode != "NONE":
+        stored = "int8" if mode.startswith("INT8") else "float8_e4m3fn"
+    config = cache(full(stored, kv_quant_mode=mode))
+    dtype = getattr(torch, given_dtype)
+    keys = numbers((len(slots), 2, 6), dtype, seed)
+    values = numbers((len(slots), 2, 3), dtype, seed + 1)
+    scales = {"key_scale": 0.37, "value_scale": 3.0}
+    if mode != "NONE" or stored == given_dtype:
+        scales = {}
+    after, read = [], []
+    for backend in BACKENDS:
+        pools = filled(config, layout=layout)
+        operations = PageOperations(pools, backend=backend)
+        operations.write("0.0", keys, values, slots, **scales)
+        after.append(contents(pools))
+        wanted = operations.gather("0.0", slots[::-1], dtype=dtype, **scales)
+        read.append([_formats.bits(without_nan(one)).tolist() for one in wanted])
+    assert after[0] == after[1]
+    assert read[0] == read[1]
+
+
+@pytest.mark.rule("KV-DEV-4")
+@pytest.mark.parametrize("stored", STORED[1:])  # float32 is what is given
+def test_what_is_stored_is_the_nearest_number_of_the_format(stored: str) -> None:
+    dtype = getattr(torch, stored)
+    width = 8 * torch.empty(0, dtype=dtype).element_size()
+    # All finite numbers of the format, and for some values the nearest of them by search.
+    every = torch.arange(-(2 ** (width - 1)), 2 ** (width - 1)).to(
+        _formats.BITS_OF_BYTES[width // 8]
+    )
+    known = every.view(dtype).double()  # on the host: this is about numbers
+    known = known[known.isfinite()].unique()
+    values = numbers((300,), torch.float32, 5).cpu()
+    values = values[values.isfinite()].clamp(float(known[0]), float(known[-1]))
+    nearest = (values.double()[:, None] - known[None, :]).abs().min(dim=1).values
+    got = _formats.encoded(values, dtype).double()
+    assert torch.equal((values.double() - got).abs(), nearest)
+
+
+@pytest.mark.rule("KV-DEV-5")
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=3, unique=True), st.data())
+@settings(max_examples=15)
+def test_pages_are_copied_and_nothing_else_changes(sources: list[int], data: st.DataObject) -> None:
+    left = sorted(set(range(1, 7)) - set(sources))
+    destinations = data.draw(st.permutations(left))[: len(sources)]
+    sources = sources[: len(destinations)]
+    group = data.draw(st.sampled_from([None, 0, 1]))
+    config = cache(full(), mamba())
+    before = filled(config)
+    results = []
+    for backend in backends():
+        pools = filled(config)
+        PageOperations(pools, backend=backend).copy_blocks(sources, destinations, group=group)
+        results.append(contents(pools))
+    layers = [one for one in before.layers.values() if group in (None, one.group)]
+    rows = before.pages if group is None else [one.pages for one in layers]
+    for row in rows:
+        for source, destination in zip(sources, destinations, strict=True):
+            row[destination] = row[source].clone()
+    assert results == [contents(before)] * len(results)
+
+
+def without_nan(values: torch.Tensor) -> torch.Tensor:
+    """Which of the many NaN one gets is not said."""
+    return torch.where(values.isnan(), torch.full_like(values, 12345.0), values)
+
+
+def backends() -> list[Backend]:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    return ["torch", "triton"]
+
+
+@pytest.mark.rule("KV-DEV-6")
+@pytest.mark.parametrize("ids", [[], [3], [1, 6, 1]])
+@pytest.mark.parametrize(
+    "spec", [full(), mla("float8_e4m3fn"), mamba(), window()], ids=lambda spec: type(spec).__name__
+)
+def test_zeroed_blocks_are_zero_and_no_others(
+    backend: Backend, spec: LayerSpec, ids: list[int]
+) -> None:
+    pools = filled(cache(spec))
+    expected = filled(cache(spec))
+    PageOperations(pools, backend=backend).zero_blocks(ids)
+    for pages in expected.pages:
+        pages[ids] = 0
+    assert contents(pools) == contents(expected)
+
+
+@pytest.mark.rule("KV-DEV-5")
+@pytest.mark.parametrize("mode", ["NONE", "FP8_PER_TOKEN_HEAD"])
+def test_slots_are_copied_with_their_scales(backend: Backend, mode: str) -> None:
+    pools = filled(cache(full("float8_e4m3fn", kv_quant_mode=mode)))
+    before = {name: part.clone() for name, part in pools.layers["0.0"].parts.items()}
+    operations = PageOperations(pools, backend=backend)
+    operations.copy_slots(0, [8, 9], [20, 21])  # two slots of block 2 to block 5
+    for name, part in pools.layers["0.0"].parts.items():
+        words, old = _formats.bits(part), _formats.bits(before[name])
+        assert torch.equal(words[5, :2], old[2, :2]), name
+        assert torch.equal(words[5, 2:], old[5, 2:]), name
+        assert torch.equal(words[:5], old[:5]), name
+
+
+@pytest.mark.rule("KV-DEV-3", "KV-DEV-4")
+def test_latents_go_through_the_same_operations(backend: Backend) -> None:
+    pools = filled(cache(mla("float8_e5m2")))
+    operations = PageOperations(pools, backend=backend)
+    latents = torch.tensor([[1.0, -2.5, 0, 3, 4, 5, 6, 7, 57344]], device=DEVICE)[:, None, :]
+    operations.write_latent("0.0", latents, [9], scale=0.5)
+    read = operations.gather_latent("0.0", [9], dtype=torch.float32, scale=0.5)
+    assert read.flatten().tolist() == [1.0, -2.5, 0, 3, 4, 5, 6, 7, 28672]  # 114,688 is cut
+
+
+@pytest.mark.rule("KV-DEV-7")
+def test_slots_on_the_device_that_are_out_of_range_are_skipped() -> None:
+    """What the host cannot see without waiting: here by the functions below the checks."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from kvfast.device import _pages_torch, _pages_triton
+
+    slots = torch.tensor([-5, 0, 3, 28, 2**40, 9], device=DEVICE)
+    tokens = numbers((6, 2, 6), torch.float32, 3)
+    after = []
+    for module in (_pages_torch, _pages_triton):
+        pools = filled(cache(full()))
+        part = pools.layers["0.0"].parts["key"]
+        module.store_tokens(part, None, tokens, slots, 1.0)
+        after.append(contents(pools))
+        assert not pools.pages[0][0].any()
+        read = module.load_tokens(part, None, slots, torch.float32, 1.0)
+        assert not read[:5].any()
+        assert torch.equal(read[5], tokens[5].half().float())
+    assert after[0] == after[1]
+
+
+BAD: dict[str, dict[str, object]] = {
+    "slots[1]": {"slots": [4, 28]},
+    "slots[0]": {"slots": [3, 4]},
+    "len": {"keys": torch.zeros(3, 2, 6, device=DEVICE)},
+    "keys.shape": {"keys": torch.zeros(2, 6, 2, device=DEVICE)},
+    "values.dtype": {"values": torch.zeros(2, 2, 3, dtype=torch.int32, device=DEVICE)},
+    "keys.stride()": {"keys": torch.zeros(2, 6, 2, device=DEVICE).transpose(1, 2)},
+    "key_scale": {"key_scale": 0.0},
+    "value_scale": {"value_scale": float("nan")},
+    "layer": {"layer": "nope"},
+    "slots": {"slots": torch.zeros(2)},
+    "named twice": {"slots": [5, 5]},
+}
+
+
+@pytest.mark.rule("KV-DEV-7")
+@pytest.mark.parametrize("case", BAD)
+def test_an_illegal_write_raises_and_changes_nothing(case: str, backend: Backend) -> None:
+    pools = filled(cache(full()))
+    before = contents(pools)
+    arguments: dict[str, object] = {
+        "layer": "0.0",
+        "keys": torch.zeros(2, 2, 6, device=DEVICE),
+        "values": torch.zeros(2, 2, 3, device=DEVICE),
+        "slots": [4, 5],
+        **BAD[case],
+    }
+    operations = PageOperations(pools, backend=backend)
+    with pytest.raises(InvalidArgumentError) as caught:
+        operations.write(**arguments)  # type: ignore[arg-type] # wrong on purpose
+    expected = {"len": "keys.shape", "named twice": "slots[1]"}.get(case, case)
+    assert caught.value.field == expected
+    assert contents(pools) == before
+
+
+@pytest.mark.rule("KV-DEV-7")
+@pytest.mark.parametrize(
+    ("sources", "destinations", "field"),
+    [
+        ([1], [0], "destinations[0]"),
+        ([7], [1], "sources[0]"),
+        ([1, 2], [3], "len(destinations)"),
+        ([1, 2], [3, 3], "destinations[1]"),
+        ([1, 2], [3, 1], "destinations[1]"),
+        ([1], [True], "destinations[0]"),
+    ],
+)
+def test_an_illegal_copy_raises_and_changes_nothing(
+    sources: list[int], destinations: list[int], field: str, backend: Backend
+) -> None:
+    pools = filled(cache(full()))
+    before = contents(pools)
+    operations = PageOperations(pools, backend=backend)
+    with pytest.raises(InvalidArgumentError) as caught:
+        operations.copy_blocks(sources, destinations)
+    assert caught.value.field == field
+    assert contents(pools) == before

@@ -1,0 +1,245 @@
+"""Tables on the device: what a step is told and what it knows, and what is refused."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kvfast
+from kvfast.device.tables import DeviceTables, TableDifference
+from kvspec.batched import BatchedManager, StepOutput, StepPlan
+from kvspec.request import RequestInput
+from kvspec.specs import (
+    CrossAttentionSpec,
+    EncoderOnlyAttentionSpec,
+    FullAttentionSpec,
+)
+from tests.device.tables import FULL, MAMBA, config_of, kernel_device, rows_of, tables_of
+
+
+@pytest.mark.rule("KV-DEV-10", "KV-DEV-11", "KV-DEV-12")
+def test_the_device_knows_positions_slots_and_lengths_of_a_step(backend: Any) -> None:
+    """The example of KV-BATCH-9: a computes positions 9 and 10, b its first two."""
+    tables = tables_of(FULL, backend=backend)
+    tables.set_lengths([0], [9])
+    deltas = rows_of((0, 0, 0, 1), (0, 0, 1, 2), (0, 0, 2, 3), (1, 0, 0, 5))
+    step = tables.update([0, 1], [2, 2], deltas)
+    assert step.slots[0] is not None
+    assert step.slots[0].tolist() == [13, 14, 20, 21]
+    assert step.positions.tolist() == [9, 10, 0, 1]
+    assert step.seq_lens.tolist() == [11, 2]
+    assert step.query_start.tolist() == [0, 2, 4]
+    assert step.rows.tolist() == [0, 1]
+    assert step.places.tolist() == [0, 0, 1, 1]
+    assert (step.max_query_tokens, step.max_seq_tokens) == (2, 11)
+    assert tables.block_tables(0)[:, :3].tolist() == [[1, 2, 3], [5, 0, 0]]
+
+
+@pytest.mark.rule("KV-DEV-11")
+def test_behind_the_step_nobody_is_there(backend: Any) -> None:
+    tables = tables_of(FULL, backend=backend, max_requests=4)
+    tables.update([3, 1, 2], [2, 1, 5])
+    tables.update([2, 0, 1], [1, 0, 2], rows_of((2, 0, 1, 3), (1, 0, 0, 7)))
+    padded = tables.padded
+    assert padded.rows.tolist() == [2, 1, -1, -1]
+    assert padded.query_start.tolist() == [0, 1, 3, 3, 3]
+    assert padded.seq_lens.tolist() == [6, 3, 0, 0]
+    assert padded.places.tolist() == [0, 1, 1] + 13 * [-1]
+    assert padded.positions.tolist() == [5, 1, 2] + 13 * [0]
+    assert padded.slots[0] is not None
+    assert padded.slots[0].tolist() == [13, 29, 30] + 13 * [-1]
+
+
+@pytest.mark.rule("KV-DEV-11")
+def test_a_token_in_the_null_block_has_no_slot(backend: Any) -> None:
+    step = tables_of(FULL, backend=backend).update([1], [6], rows_of((1, 0, 1, 3)))
+    assert step.slots[0] is not None
+    assert step.slots[0].tolist() == [-1, -1, -1, -1, 12, 13]
+
+
+@pytest.mark.rule("KV-DEV-11")
+def test_a_token_behind_the_row_has_no_slot(backend: Any) -> None:
+    """Not that of the next row: this one was made narrower than its sequences."""
+    tables = tables_of(FULL, backend=backend, widths=[1])
+    step = tables.update([0], [6], rows_of((0, 0, 0, 3), (1, 0, 0, 4)))
+    assert step.slots[0] is not None
+    assert step.slots[0].tolist() == [12, 13, 14, 15, -1, -1]
+
+
+@pytest.mark.rule("KV-DEV-9")
+def test_every_group_has_a_table_and_attention_over_the_sequence_has_slots() -> None:
+    tables = tables_of(
+        FULL,
+        MAMBA,
+        CrossAttentionSpec(8, 1, 8, "float16"),
+        EncoderOnlyAttentionSpec(4, 1, 8, "float16"),
+        widths=[None, None, 9, None],
+    )
+    assert [list(tables.table(g).shape) for g in range(4)] == [[2, 8], [2, 6], [2, 9], [2, 0]]
+    step = tables.update([1], [1], rows_of((1, 0, 0, 3), (1, 1, 0, 4), (1, 2, 8, 5)))
+    assert [slots is None for slots in step.slots] == [False, True, True, True]
+    assert tables.block_tables(2).tolist() == [8 * [0] + [5]]
+    assert tables.table(1)[1].tolist() == [4, 0, 0, 0, 0, 0]
+
+
+# What travels.
+
+
+def decode_tables(num: int) -> tuple[DeviceTables, BatchedManager]:
+    """So many requests with a prompt of one block and a token, all computed."""
+    config = config_of(FullAttentionSpec(16, 1, 8, "float16"), num_blocks=8 * num, longest=64)
+    implementation = kvfast.implementation()
+    manager = implementation.create(config, check_invariants=False)
+    batched = implementation.batched(manager)
+    for n in range(num):
+        prompt = RequestInput(f"r{n}", range(1 + n % 16, 18))
+        batched.register(implementation.make_request(manager, prompt))
+    tables = DeviceTables(config, max_requests=num, max_tokens=17 * num)
+    rows = np.empty((2 * num, 4), np.int32)
+    plan = StepPlan(new=range(num))
+    tables.step(plan, batched.step(plan, StepOutput(rows)), rows)
+    return tables, batched
+
+
+@pytest.mark.rule("KV-DEV-12")
+def test_a_decode_step_stages_its_new_blocks_and_nothing_of_its_batch() -> None:
+    """1,024 requests, 64 of which take a block in each step: 8 bytes for each, and a header."""
+    num = 1024
+    tables, batched = decode_tables(num)
+    rows = np.empty((num, 4), np.int32)
+    plan = StepPlan(decoding=range(num))
+    told, taken = list[int](), list[int]()
+    for _ in range(18):
+        batched.append(range(num), [5] * num)
+        result = batched.step(plan, StepOutput(rows))
+        tables.step(plan, result, rows)
+        told.append(tables.staged_bytes)
+        taken.append(result.num_deltas)
+    assert sum(taken) > num
+    assert told[0] == 32 + 8 * taken[0] + 8 * num  # another batch than the prompts were
+    assert told[1:] == [32 + 8 * number for number in taken[1:]]
+    assert all(bytes_ <= 16 * number for bytes_, number in zip(told[1:], taken[1:], strict=True))
+    assert tables.difference(batched) is None
+
+
+@pytest.mark.rule("KV-DEV-12")
+def test_a_batch_of_drafts_stays_the_same_and_a_rewind_is_8_bytes(backend: Any) -> None:
+    tables = tables_of(FULL, backend=backend)
+    tables.update([0, 1], [3, 3])
+    tables.rewind([1], [2])
+    step = tables.update([0, 1], [3, 3])
+    assert tables.staged_bytes == 32 + 8
+    assert step.positions.tolist() == [3, 4, 5, 1, 2, 3]
+    tables.update([0, 1], [3, 2])
+    assert tables.staged_bytes == 32 + 16
+    tables.update([], [])
+    assert tables.staged_bytes == 32
+    assert tables.padded.rows.tolist() == [-1, -1]
+    assert tables.num_computed.tolist() == [9, 6]
+
+
+def test_the_longest_sequence_is_known_after_lengths_were_set_in_between() -> None:
+    tables, batched = decode_tables(2)
+    assert tables.update([0, 1], [1, 1]).max_seq_tokens == 18
+    tables.rewind([0, 1], 9)
+    tables.difference(batched)
+    assert tables.update([0, 1], [1, 1]).max_seq_tokens == 10
+    assert tables.update([0, 1], [1, 1]).max_seq_tokens == 11
+
+
+@pytest.mark.rule("KV-DEV-10")
+def test_of_rows_for_one_entry_the_last_counts_also_among_several_messages(backend: Any) -> None:
+    tables = tables_of(FULL, backend=backend, max_entries=2)
+    tables.write(rows_of((0, 0, 0, 1), (0, 0, 1, 2), (1, 0, 0, 3)))
+    tables.update([0], [1], rows_of((0, 0, 0, 4), (0, 0, 2, 5), (0, 0, 3, 6), (0, 0, 0, 7)))
+    assert tables.table(0)[:, :5].tolist() == [[7, 2, 5, 6, 0], [3, 0, 0, 0, 0]]
+    assert tables.staged_bytes == 2 * (32 + 16) + 32 + 8 + 8
+
+
+@pytest.mark.rule("KV-DEV-10")
+def test_of_a_list_whose_blocks_move_only_what_changed_is_told(backend: Any) -> None:
+    """The example of KV-MAMBA-9."""
+    tables = tables_of(MAMBA, FULL, backend=backend)
+    tables.set_row(1, 0, [0, 1, 2, 3])
+    tables.update([1], [1])
+    tables.set_row(1, 0, array("i", [0, 1, 0, 3, 2, 4]))
+    tables.update([1], [1], rows_of((1, 0, 4, 2), (1, 0, 5, 4)))
+    assert tables.table(0).tolist() == [[0] * 6, [0, 1, 0, 3, 2, 4]]
+    assert tables.staged_bytes == 32 + 3 * 8
+    tables.set_row(0, 1, [5, 0, 6])
+    tables.update([1], [1])
+    assert tables.table(1)[0, :4].tolist() == [5, 0, 6, 0]
+
+
+# Rows: used again, more of them.
+
+
+@pytest.mark.rule("KV-DEV-9")
+def test_a_row_that_is_used_again_shows_nothing_of_its_last_request(backend: Any) -> None:
+    config = config_of(FULL)
+    implementation = kvfast.implementation()
+    manager = implementation.create(config)
+    batched = implementation.batched(manager)
+    device = kernel_device(backend)
+    tables = DeviceTables(config, max_requests=1, max_tokens=32, backend=backend, device=device)
+    rows = np.empty((16, 4), np.int32)
+    first = batched.register(implementation.make_request(manager, RequestInput("a", range(20))))
+    plan = StepPlan(new=[first])
+    tables.step(plan, batched.step(plan, StepOutput(rows)), rows)
+    plan = StepPlan(finished=[first])
+    tables.step(plan, batched.step(plan, StepOutput(rows)), rows)
+    assert tables.num_computed.tolist() == [0]
+    batched.unregister([first])
+    second = batched.register(implementation.make_request(manager, RequestInput("b", range(5))))
+    assert second == first
+    plan = StepPlan(new=[second])
+    step = tables.step(plan, batched.step(plan, StepOutput(rows)), rows)
+    assert step.seq_lens.tolist() == [5]
+    assert tables.difference(batched) is None
+    blocks = list(manager.get_blocks(batched.request_of(second)).groups[0])
+    assert tables.block_tables(0)[0, :2].tolist() == blocks
+
+
+@pytest.mark.rule("KV-DEV-9")
+def test_a_handle_beyond_the_rows_doubles_them_and_all_else_stays(backend: Any) -> None:
+    tables = tables_of(FULL, MAMBA, backend=backend)
+    tables.set_row(1, 1, [0, 3])
+    tables.update([0, 1], [2, 3], rows_of((0, 0, 0, 1), (1, 0, 0, 2)))
+    tables.set_lengths([6], [4])
+    assert tables.max_requests == 8
+    step = tables.update([0, 1], [2, 3])
+    assert tables.staged_bytes == 32 + 8
+    assert step.slots[0] is not None
+    assert step.slots[0].tolist() == [6, 7, 11, -1, -1]
+    assert tables.num_computed.tolist() == [4, 6, 0, 0, 0, 0, 4, 0]
+    assert tables.table(1)[1, :2].tolist() == [0, 3]
+    assert tables.padded.rows.tolist() == [0, 1] + 6 * [-1]
+    tables.set_row(1, 1, [0, 0, 3])
+    tables.update([0, 1], [2, 3])
+    assert tables.table(1)[1, :3].tolist() == [0, 0, 3]
+    assert tables.staged_bytes == 32 + 2 * 8
+
+
+def test_steps_of_the_same_size_write_to_the_same_memory(backend: Any) -> None:
+    tables = tables_of(FULL, backend=backend)
+    first = tables.update([0], [2], rows_of((0, 0, 0, 1)))
+    second = tables.update([1], [2], rows_of((1, 0, 0, 2)))
+    assert first.positions.data_ptr() == second.positions.data_ptr()
+    assert first.slots[0] is not None
+    assert first.slots[0].tolist() == [8, 9]
+
+
+def test_a_difference_says_where_and_what() -> None:
+    tables, batched = decode_tables(2)
+    assert tables.difference(batched) is None
+    tables.set_lengths([1], [17])
+    found = tables.difference(batched)
+    assert found == TableDifference(1, None, None, 17, 16)
+    assert str(found) == "request 1: 17 computed tokens on the device, not 16"
+    tables.set_lengths([1], [16])
+    tables.write(rows_of((0, 0, 1, 9)))
+    found = tables.difference(batched)
+    assert str(found) == "request 0, group 0, index 1: block 9 on the device, not 2"
