@@ -14,8 +14,8 @@ from types import ModuleType
 import pytest
 
 import kvref
+from kvspec.conformance.options import BUDGETS, Options
 from kvspec.conformance.report import violation_lines
-from kvspec.conformance.suite import BUDGETS, Options
 from kvspec.conformance.verdicts import Level
 from kvspec.interface import Implementation
 from kvspec.pytest_plugin.examination import Examination

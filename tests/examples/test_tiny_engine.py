@@ -1,0 +1,184 @@
+"""examples/tiny_engine: tokens and logits are those of recomputing, whatever the schedule."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+import kvref
+from examples.tiny_engine.engine import Engine
+from kvfast.device._arguments import Ids
+from kvfast.device.host_tier import HostTier
+from kvfast.device.swap import Transfer
+from kvfast.device.tables import DeviceStep
+from kvref.block_pool import BlockPool
+from kvref.implementation import ReferenceImplementation
+from kvspec.batched import Array, StepPlan, StepResult
+from kvspec.errors import KVSpecError
+from kvspec.request import Request
+from tests.examples.generating import Schedule, WrongError
+from tests.machines.broken_pools import (
+    FreesWhatOthersStillHold,
+    GivesABlockTwice,
+    KeepsKeysOfTakenBlocks,
+    LeaksUnhashedBlocks,
+    TouchLeavesTheBlockFree,
+)
+from tests.mutants.pool import SharedHitsAreNotCounted
+from tests.source import ROOT
+
+NUM_SCHEDULES = 24
+NUM_DEEP_SCHEDULES = 4000
+
+
+def test_every_token_and_logit_is_that_of_recomputing() -> None:
+    total: Counter[str] = Counter()
+    for seed in range(NUM_SCHEDULES):
+        schedule = Schedule(seed)
+        schedule.run()
+        total += schedule.counts
+    for what in (
+        "hit tokens",
+        "preemptions",
+        "drafts accepted",
+        "drafts rejected",
+        "prompts in chunks",
+        "tokens loaded",
+        "blocks copied out",
+    ):
+        assert total[what] > 10, what
+
+
+@pytest.mark.deep
+def test_every_token_and_logit_is_that_of_recomputing_in_thousands_of_schedules() -> None:
+    for seed in range(NUM_SCHEDULES, NUM_DEEP_SCHEDULES):
+        Schedule(seed).run()
+
+
+def test_the_reference_serves_the_same_engine() -> None:
+    for seed in range(2):
+        Schedule(seed).run(kvref.implementation())
+
+
+def test_the_kernels_serve_the_same_engine() -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    schedule = Schedule(1, backend="triton")
+    schedule.requests = [(name, prompt[:6], 2) for name, prompt, _ in schedule.requests[:3]]
+    schedule.run()
+
+
+def found(seeds: Iterable[int], **options: object) -> bool:
+    """Whether some schedule shows the mistake: a wrong answer, or an error on the way."""
+    for seed in seeds:
+        schedule = Schedule(seed)
+        # An audit of the manager would tell before the tokens do.
+        schedule.config = replace(schedule.config, check_invariants=False)
+        try:
+            schedule.run(**options)  # type: ignore[arg-type] # of Schedule.run
+        except (WrongError, KVSpecError):
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        GivesABlockTwice,
+        TouchLeavesTheBlockFree,
+        KeepsKeysOfTakenBlocks,
+        FreesWhatOthersStillHold,
+        LeaksUnhashedBlocks,
+        SharedHitsAreNotCounted,
+    ],
+)
+def test_with_a_broken_manager_it_fails(pool: type[BlockPool]) -> None:
+    assert found(range(NUM_SCHEDULES), implementation=ReferenceImplementation(pool))
+
+
+def forgets_to_rewind(engine: Engine) -> None:
+    engine.paged.tables.rewind = lambda handles, num_tokens: None  # type: ignore[method-assign] # broken on purpose
+
+
+def loses_the_last_row(engine: Engine) -> None:
+    tables, step = engine.paged.tables, engine.paged.tables.step
+
+    def broken(plan: StepPlan, result: StepResult, deltas: Array | None = None) -> DeviceStep:
+        fewer = replace(result, num_deltas=max(0, result.num_deltas - 1))
+        return step(plan, fewer, deltas)
+
+    tables.step = broken  # type: ignore[method-assign] # broken on purpose
+
+
+def host_of(engine: Engine) -> HostTier:
+    if engine.host is None:
+        engine.host = HostTier(
+            kvref.implementation(), engine.batched, engine.paged.pools, num_host_blocks=20
+        )
+    return engine.host
+
+
+def copies_nothing_out(engine: Engine) -> None:
+    host_of(engine).swapper.swap_out = lambda blocks, host_blocks: Transfer(None)  # type: ignore[method-assign] # broken on purpose
+
+
+def loads_in_reverse(engine: Engine) -> None:
+    swapper, swap_in = host_of(engine).swapper, host_of(engine).swapper.swap_in
+    swapper.swap_in = lambda host_blocks, blocks: swap_in(list(host_blocks)[::-1], blocks)  # type: ignore[method-assign] # broken on purpose
+
+
+def copies_out_a_step_late(engine: Engine) -> None:
+    host = host_of(engine)
+    swapper, swap_out, late = host.swapper, host.swapper.swap_out, list[tuple[Ids, Ids]]()
+
+    def broken(blocks: Ids, host_blocks: Ids) -> Transfer:
+        late.append((blocks, host_blocks))
+        if len(late) > 1:
+            swap_out(*late.pop(0))
+        return Transfer(None)
+
+    swapper.swap_out = broken  # type: ignore[method-assign] # broken on purpose
+
+
+def keeps_what_is_half_full(engine: Engine) -> None:
+    tier = host_of(engine).tier
+    computed = tier.computed
+
+    def broken(request: Request, group: int, first: int, blocks: Sequence[int]) -> None:
+        # One entry early: the block before is taken for this one.
+        computed(request, group, max(0, first - 1), blocks)
+
+    tier.computed = broken  # type: ignore[method-assign] # broken on purpose
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        forgets_to_rewind,
+        loses_the_last_row,
+        copies_nothing_out,
+        loads_in_reverse,
+        copies_out_a_step_late,
+        keeps_what_is_half_full,
+    ],
+)
+def test_an_engine_with_one_mistake_fails(mistake: Callable[[Engine], None]) -> None:
+    assert found(range(NUM_SCHEDULES), prepare=mistake)
+
+
+def test_the_demo_serves_all_chats(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-m", "examples.tiny_engine.demo"]
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("3/3") == 6
+    assert "hit rate" in done.stdout
+    picture = tmp_path / "demo.svg"
+    subprocess.run([*arguments, "--svg", str(picture)], cwd=ROOT, check=True)
+    assert "answers" in picture.read_text(encoding="utf-8")
