@@ -5,9 +5,11 @@
     python spec/table.py KV-POOL-4    where one rule is written, implemented and checked
 
 It is made from citations. A rule is a heading in spec/rules. Code cites it in a docstring or a
-comment, a test as `@pytest.mark.rule("KV-POOL-4")`, an invariant, a machine, a record or a proof by
-naming it anywhere. What does not fit: a rule without a test, and a citation without its rule.
-A withdrawn rule keeps its heading, `### KV-POOL-9 Withdrawn: …`; only text may still cite it.
+comment, a test as `@pytest.mark.rule("KV-POOL-4")`, a mutant by its row in docs/MUTANTS.md, an
+exploration by the rule that it calls broken, and every other check by naming it anywhere. What does
+not fit: a rule without a test, one that a single kind of check is about or no mutant breaks, unless
+exceptions.toml gives the reason; a reason without need; a citation without its rule. A withdrawn
+rule keeps its heading, `### KV-POOL-9 Withdrawn: …`; only text may still cite it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import ast
 import json
 import re
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -26,9 +29,17 @@ ROOT = Path(__file__).resolve().parents[1]
 README = "spec/README.md"
 # The sentences of the rules as package data: what `kvspec check` shows of a broken rule.
 SENTENCES = "spec/kvspec/data/rules.json"
+# Rules that are checked in fewer ways, with the reasons: [one_kind] and [no_mutant].
+EXCEPTIONS = "spec/exceptions.toml"
+# Chapters that are not about managers: `kvspec check` knows nothing of their rules.
+BESIDE = ("spec/rules/device.md", "spec/rules/tier.md")
+MUTANTS = "docs/MUTANTS.md"
+INSTALLED = "node_modules"
 BEGIN, END = "<!-- table:begin -->", "<!-- table:end -->"
 
 HEADING = re.compile(r"^### (KV-[A-Z]+-[0-9]+) (\S.*)$", re.MULTILINE)
+# Of a rule the mutants that something killed, and those that survived.
+KILLED = re.compile(r"^\| (KV-[A-Z]+-[0-9]+) \| ([1-9][0-9]*) \| [0-9]+ \|$")
 # A single rule, or a range of one chapter: KV-MGR-3 … KV-MGR-10.
 CITATION = re.compile(r"KV-([A-Z]+)-([0-9]+)(?:\s*…\s*KV-\1-([0-9]+))?")
 
@@ -39,30 +50,41 @@ class Kind(Enum):
     TEXT = "text"  # other rules and documents: counts for nothing, but must name a rule
     CODE = "code"
     TEST = "tests"
-    INVARIANT = "invariant"
-    MACHINE = "machine"
-    RECORD = "record"
-    PROOF = "proof"
+    INVARIANT = "invariants"
+    SUITE = "check"  # programs and examples of `kvspec check`
+    EXPLORATION = "explore"  # `kvspec explore`
+    RECORD = "records"
+    VECTOR = "vectors"
+    PROOF = "proofs"
+    CONTRACT = "contracts"
+    MODEL = "model"
+    MUTANT = "mutants"
 
 
-OTHER_CHECKS = (Kind.INVARIANT, Kind.MACHINE, Kind.RECORD, Kind.PROOF)
+# The kinds of check, as the table lists them after the tests.
+OTHER_CHECKS = tuple(kind for kind in Kind if kind not in (Kind.TEXT, Kind.CODE, Kind.TEST))
 
 # What a file's citations count as: the first matching beginning of its path.
 PLACES = (
     ("spec/kvspec/invariants.py", Kind.INVARIANT),
     ("spec/kvspec/transitions.py", Kind.INVARIANT),
-    ("spec/kvspec/conformance/", Kind.MACHINE),
+    ("spec/kvspec/conformance/unobservable.py", Kind.TEXT),
+    ("spec/kvspec/conformance/", Kind.SUITE),
     ("spec/kvspec/data/records/", Kind.RECORD),
-    ("spec/kvspec/", Kind.CODE),
+    ("spec/kvspec/data/vectors/", Kind.VECTOR),
+    ("spec/kvspec/", Kind.CODE),  # but for the rules that explorations call broken
+    ("spec/tla/", Kind.MODEL),
     ("spec/", Kind.TEXT),
     ("kvref/", Kind.CODE),
     ("kvfast/", Kind.CODE),
+    ("proofs/contracts/", Kind.CONTRACT),
+    ("proofs/README.md", Kind.TEXT),
     ("proofs/", Kind.PROOF),
     ("tests/", Kind.TEXT),  # but for the marks of tests
-    ("docs/", Kind.TEXT),
+    ("docs/", Kind.TEXT),  # but for the mutants that were killed
     ("README.md", Kind.TEXT),
 )
-SUFFIXES = frozenset({".py", ".pxd", ".md", ".jsonl", ".json", ".tla", ".smt2"})
+SUFFIXES = frozenset({".py", ".pxd", ".md", ".jsonl", ".json", ".tla", ".cfg", ".smt2"})
 
 
 @dataclass(frozen=True)
@@ -136,6 +158,7 @@ def find_citations(root: Path = ROOT) -> list[Citation]:
             or path == Path(__file__)
             or name == SENTENCES
             or path.suffix not in SUFFIXES
+            or INSTALLED in path.parts
             or not path.is_file()
         ):
             continue
@@ -152,8 +175,15 @@ def _citations_of(name: str, text: str, kind: Kind) -> Iterator[Citation]:
     if name.startswith("tests/") and tree is not None:
         for rule, number in _marks(tree):
             yield Citation(rule, Kind.TEST, name, number)
+    if name.startswith("spec/kvspec/explore/") and tree is not None:
+        for rule, number in _constants(tree):
+            yield Citation(rule, Kind.EXPLORATION, name, number)
     for number, line in enumerate(text.splitlines(), 1):
         if name.startswith("spec/rules/") and HEADING.match(line):
+            continue
+        killed = KILLED.match(line) if name == MUTANTS else None
+        if killed is not None:
+            yield Citation(killed[1], Kind.MUTANT, name, number)
             continue
         around = [scope for first, last, scope in scopes if first <= number <= last]
         for rule in cited_in(line):
@@ -180,7 +210,55 @@ def _marks(tree: ast.Module) -> Iterator[tuple[str, int]]:
                     yield str(argument.value), node.lineno
 
 
-def problems(rules: list[Rule], citations: list[Citation]) -> list[str]:
+def _constants(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Texts that are the id of a rule and nothing else."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and CITATION.fullmatch(str(node.value)):
+            yield str(node.value), node.lineno
+
+
+def find_exceptions(root: Path = ROOT) -> Mapping[str, Mapping[str, str]]:
+    """Rule -> reason, for the rules with `one_kind` of check and for those with `no_mutant`."""
+    path = root / EXCEPTIONS
+    found = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return {name: found.get(name, {}) for name in ("one_kind", "no_mutant")}
+
+
+def thin(
+    rules: list[Rule], citations: list[Citation], exceptions: Mapping[str, Mapping[str, str]]
+) -> Iterator[str]:
+    """Rules that are checked in one way only, or that no mutant breaks, without a reason for it."""
+    known = {rule.id: rule for rule in rules if not rule.withdrawn}
+    kinds: dict[str, set[Kind]] = {rule: set() for rule in known}
+    for citation in citations:
+        if citation.rule in kinds and citation.kind in (Kind.TEST, *OTHER_CHECKS):
+            kinds[citation.rule].add(citation.kind)
+    lacking = {
+        "one_kind": {r: "has fewer than two kinds of check" for r in kinds if len(kinds[r]) < 2},
+        "no_mutant": {r: "is broken by no mutant" for r in kinds if Kind.MUTANT not in kinds[r]},
+    }
+    for table, problems_of in lacking.items():
+        reasons = exceptions[table]
+        for rule, problem in problems_of.items():
+            reason = reasons.get(rule) or reasons.get(_subject(rule), "")
+            if not reason.strip():
+                yield f"{known[rule].chapter}: {rule} {problem}, and {EXCEPTIONS} says not why"
+        needed = {*problems_of, *map(_subject, problems_of)}
+        for rule in reasons:
+            if rule not in needed:
+                yield f"{EXCEPTIONS}: {rule} needs no reason in [{table}]"
+
+
+def _subject(rule_id: str) -> str:
+    """`KV-TIER` of KV-TIER-3: a reason may be that of all rules of a subject."""
+    return rule_id.rpartition("-")[0]
+
+
+def problems(
+    rules: list[Rule],
+    citations: list[Citation],
+    exceptions: Mapping[str, Mapping[str, str]],
+) -> list[str]:
     """What does not fit, one line each."""
     found = [] if rules else ["spec/rules: there is no rule"]
     known = {rule.id: rule for rule in rules}
@@ -195,6 +273,7 @@ def problems(rules: list[Rule], citations: list[Citation]) -> list[str]:
             found.append(f"{citation.path}:{citation.line}: {citation.rule} is no rule")
         elif known[citation.rule].withdrawn and citation.kind is not Kind.TEXT:
             found.append(f"{citation.path}:{citation.line}: {citation.rule} is withdrawn")
+    found += thin(rules, citations, exceptions)
     return list(dict.fromkeys(found))
 
 
@@ -205,15 +284,19 @@ def make_table(rules: list[Rule], citations: list[Citation]) -> str:
         of_rule = [citation for citation in citations if citation.rule == rule.id]
         code = _list(c.place for c in of_rule if c.kind is Kind.CODE)
         tests = _list(c.place for c in of_rule if c.kind is Kind.TEST)
-        others = _list(f"{kind.value}s" for kind in OTHER_CHECKS for c in of_rule if c.kind is kind)
+        others = _list(kind.value for kind in OTHER_CHECKS for c in of_rule if c.kind is kind)
         sentence = rule.sentence.replace("|", "\\|")
         rows.append(f"| {rule.link} | {sentence} | {code} | {tests} | {others} |")
     return "\n".join(rows)
 
 
 def sentences(rules: list[Rule]) -> str:
-    """Rule id -> sentence, as JSON; a withdrawn rule can neither be kept nor broken."""
-    kept = {rule.id: rule.sentence for rule in rules if not rule.withdrawn}
+    """Rule id -> sentence, as JSON; a withdrawn rule can neither be kept nor broken.
+
+    Nor can a manager keep or break the rules of what stands beside it.
+    """
+    mine = [rule for rule in rules if rule.chapter not in BESIDE and not rule.withdrawn]
+    kept = {rule.id: rule.sentence for rule in mine}
     return json.dumps(kept, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -234,10 +317,10 @@ def show(rule_id: str, rules: list[Rule], citations: list[Citation]) -> int:
     """Print where one rule stands and who cites it; 1 when there is no such rule."""
     for rule in rules:
         if rule.id == rule_id:
-            print(f"{rule.id} {rule.sentence}\n  rule       {rule.chapter}")
+            print(f"{rule.id} {rule.sentence}\n  rule        {rule.chapter}")
             for citation in citations:
                 if citation.rule == rule_id:
-                    print(f"  {citation.kind.value:<9}  {citation.path}:{citation.line}")
+                    print(f"  {citation.kind.value:<10}  {citation.path}:{citation.line}")
             return 0
     print(f"{rule_id} is no rule", file=sys.stderr)
     return 1
@@ -260,12 +343,12 @@ def main(args: list[str]) -> int:
         for name, text in current.items():
             (ROOT / name).write_text(text, encoding="utf-8")
         return 0
-    found = problems(rules, citations)
+    found = problems(rules, citations, find_exceptions())
     for name, text in current.items():
         path = ROOT / name
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             found.append(f"{name} is not current; run: python spec/table.py")
-    print("\n".join(found) or f"{len(rules)} rules, each with a test; the table is current")
+    print("\n".join(found) or f"{len(rules)} rules, each checked in two ways; the table is current")
     return 1 if found else 0
 
 

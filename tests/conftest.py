@@ -19,6 +19,10 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 ROOT = Path(__file__).parents[1]
 
+# Triton reads this once, when it is imported. KVSPEC_TEST_DEVICE=cuda runs its kernels on a GPU.
+if os.environ.get("KVSPEC_TEST_DEVICE", "cpu") == "cpu":
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # No deadlines: on a busy machine they fail tests that are right.
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=100)
 settings.register_profile("random", deadline=None, max_examples=100, print_blob=True)

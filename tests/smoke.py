@@ -50,8 +50,9 @@ CALLS = (
     Call(("plan", "gemma-3-27b", "--json"), '"capacity_tokens"'),
     Call(("plan", "gemma-3-27b", "--memory-gib", "1"), "the longest request", exit_code=1),
     Call(
-        ("replay", "demo", "--impl", "kvref", "--limit", "5", "--quiet"),
+        ("replay", "demo", "--impl", "kvref", "--limit", "2", "--quiet", "--record", "out.jsonl"),
         "unexplained",
+        writes=("out.jsonl",),
     ),
     Call(
         (

@@ -29,7 +29,8 @@ def text_files() -> tuple[Path, ...]:
         sorted(
             path
             for path in found
-            if path.suffix in _TEXT and not {"__pycache__", ".hypothesis"} & set(path.parts)
+            if path.suffix in _TEXT
+            and not {"__pycache__", ".hypothesis", "node_modules"} & set(path.parts)
         )
     )
 

@@ -32,7 +32,8 @@ def test_there_are_rules() -> None:
 
 
 def test_rules_code_and_tests_fit_together() -> None:
-    assert table.problems(table.find_rules(), table.find_citations()) == []
+    found = table.problems(table.find_rules(), table.find_citations(), table.find_exceptions())
+    assert found == []
 
 
 def test_the_table_is_current() -> None:
@@ -53,11 +54,16 @@ class Pool:
         """Take blocks (KV-POOL-1 … KV-POOL-2)."""
 ''',
     "spec/kvspec/invariants.py": "# KV-POOL-2\n",
+    "docs/MUTANTS.md": "| KV-POOL-1 | 2 | 0 |\n| KV-POOL-2 | 1 | 1 |\n",
     "tests/test_pool.py": """
 import pytest
 
 @pytest.mark.rule("KV-POOL-1")
 def test_null():
+    pass
+
+@pytest.mark.rule("KV-POOL-2")
+def test_order():
     pass
 """,
 }
@@ -72,12 +78,83 @@ def small_repository(folder: Path, **changes: str) -> Path:
 
 
 def found_in(folder: Path) -> list[str]:
-    found: list[str] = table.problems(table.find_rules(folder), table.find_citations(folder))
+    rules, citations = table.find_rules(folder), table.find_citations(folder)
+    found: list[str] = table.problems(rules, citations, table.find_exceptions(folder))
     return found
 
 
+def test_what_fits_is_no_problem(tmp_path: Path) -> None:
+    assert found_in(small_repository(tmp_path)) == []
+
+
 def test_a_rule_without_a_test_is_found(tmp_path: Path) -> None:
-    assert found_in(small_repository(tmp_path)) == ["spec/rules/pool.md: KV-POOL-2 has no test"]
+    text = FILES["tests/test_pool.py"].replace("KV-POOL-2", "KV-POOL-1")
+    folder = small_repository(tmp_path, **{"tests/test_pool.py": text})
+    assert found_in(folder) == ["spec/rules/pool.md: KV-POOL-2 has no test"]
+
+
+ONE_KIND = "spec/rules/pool.md: KV-POOL-1 has fewer than two kinds of check"
+NO_MUTANT = "spec/rules/pool.md: KV-POOL-1 is broken by no mutant"
+NOT_WHY = ", and spec/exceptions.toml says not why"
+SURVIVED = "| KV-POOL-1 | 0 | 2 |\n| KV-POOL-2 | 1 | 1 |\n"
+
+
+def test_a_rule_with_one_kind_of_check_is_found(tmp_path: Path) -> None:
+    folder = small_repository(tmp_path, **{"docs/MUTANTS.md": SURVIVED})
+    assert found_in(folder) == [ONE_KIND + NOT_WHY, NO_MUTANT + NOT_WHY]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("spec/kvspec/transitions.py", "# KV-POOL-1\n"),
+        ("spec/kvspec/conformance/x.py", "# KV-POOL-1\n"),
+        ("spec/kvspec/explore/x.py", 'broken = "KV-POOL-1"\n'),
+        ("spec/kvspec/data/records/x.jsonl", '"KV-POOL-1"\n'),
+        ("spec/kvspec/data/vectors/x.jsonl", '"KV-POOL-1"\n'),
+        ("spec/tla/Pool.tla", "\\* KV-POOL-1\n"),
+        ("proofs/x.py", "# KV-POOL-1\n"),
+        ("proofs/contracts/x.py", "# KV-POOL-1\n"),
+    ],
+)
+def test_a_second_kind_of_check_counts(tmp_path: Path, name: str, text: str) -> None:
+    folder = small_repository(tmp_path, **{"docs/MUTANTS.md": SURVIVED, name: text})
+    assert found_in(folder) == [NO_MUTANT + NOT_WHY]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("kvref/x.py", "# KV-POOL-1\n"),
+        ("spec/kvspec/explore/x.py", "# KV-POOL-1\n"),
+        ("spec/kvspec/conformance/unobservable.py", "# KV-POOL-1\n"),
+        ("proofs/README.md", "KV-POOL-1\n"),
+        ("tests/test_x.py", "# KV-POOL-1\n"),
+    ],
+)
+def test_what_is_no_check_does_not_count(tmp_path: Path, name: str, text: str) -> None:
+    folder = small_repository(tmp_path, **{"docs/MUTANTS.md": SURVIVED, name: text})
+    assert ONE_KIND + NOT_WHY in found_in(folder)
+
+
+def test_a_reason_is_enough_and_none_may_be_left_over(tmp_path: Path) -> None:
+    reasons = '[one_kind]\nKV-POOL-1 = "why"\n[no_mutant]\nKV-POOL-1 = "why"\nKV-POOL-2 = "why"\n'
+    changes = {"docs/MUTANTS.md": SURVIVED, "spec/exceptions.toml": reasons}
+    folder = small_repository(tmp_path, **changes)
+    assert found_in(folder) == ["spec/exceptions.toml: KV-POOL-2 needs no reason in [no_mutant]"]
+
+
+def test_a_reason_may_be_that_of_a_subject(tmp_path: Path) -> None:
+    reasons = '[one_kind]\nKV-POOL = "why"\n[no_mutant]\nKV-POOL = "why"\nKV-GRP = "why"\n'
+    changes = {"docs/MUTANTS.md": SURVIVED, "spec/exceptions.toml": reasons}
+    folder = small_repository(tmp_path, **changes)
+    assert found_in(folder) == ["spec/exceptions.toml: KV-GRP needs no reason in [no_mutant]"]
+
+
+def test_an_empty_reason_is_none(tmp_path: Path) -> None:
+    reasons = '[one_kind]\nKV-POOL-1 = "why"\n[no_mutant]\nKV-POOL-1 = " "\n'
+    changes = {"docs/MUTANTS.md": SURVIVED, "spec/exceptions.toml": reasons}
+    assert found_in(small_repository(tmp_path, **changes)) == [NO_MUTANT + NOT_WHY]
 
 
 @pytest.mark.parametrize("name", ["kvref/x.py", "tests/test_x.py", "docs/x.md", "proofs/x.smt2"])
@@ -100,7 +177,13 @@ def test_a_rule_that_stands_twice_is_found(tmp_path: Path) -> None:
 
 def test_a_withdrawn_rule_needs_no_test_and_may_only_be_cited_in_text(tmp_path: Path) -> None:
     text = FILES["spec/rules/pool.md"].replace("The queue is in order.", "Withdrawn: no queue.")
-    cited = {"spec/rules/pool.md": text, "docs/x.md": "KV-POOL-2\n", "kvref/pool.py": ""}
+    cited = {
+        "spec/rules/pool.md": text,
+        "docs/x.md": "KV-POOL-2\n",
+        "kvref/pool.py": "",
+        "docs/MUTANTS.md": "| KV-POOL-1 | 2 | 0 |\n",
+        "tests/test_pool.py": FILES["tests/test_pool.py"].replace("KV-POOL-2", "KV-POOL-1"),
+    }
     folder = small_repository(tmp_path, **cited)
     assert found_in(folder) == ["spec/kvspec/invariants.py:1: KV-POOL-2 is withdrawn"]
     assert json.loads(table.sentences(table.find_rules(folder))) == {
@@ -117,9 +200,9 @@ def test_the_table_names_code_tests_and_other_checks(tmp_path: Path) -> None:
     made = table.make_table(table.find_rules(folder), table.find_citations(folder))
     assert made.splitlines()[2:] == [
         "| [KV-POOL-1](rules/pool.md#kv-pool-1-block-0-is-null) | Block 0 is null. "
-        "| kvref.pool.Pool.take | tests/test_pool.py | – |",
+        "| kvref.pool.Pool.take | tests/test_pool.py | mutants |",
         "| [KV-POOL-2](rules/pool.md#kv-pool-2-the-queue-is-in-order) | The queue is in order. "
-        "| kvref.pool.Pool.take | – | invariants |",
+        "| kvref.pool.Pool.take | tests/test_pool.py | invariants, mutants |",
     ]
 
 

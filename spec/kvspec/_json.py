@@ -7,7 +7,7 @@ shape it stands for. JSON's `true` is no number here, and `1.0` is no int.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from kvspec.errors import FormatError
@@ -25,11 +25,11 @@ class Where:
 
     def member(self, name: str) -> Where:
         """The place of one member of the object here."""
-        return replace(self, field=f"{self.field}.{name}" if self.field else name)
+        return Where(self.file, self.line, f"{self.field}.{name}" if self.field else name)
 
     def item(self, index: int) -> Where:
         """The place of one element of the list here."""
-        return replace(self, field=f"{self.field}[{index}]")
+        return Where(self.file, self.line, f"{self.field}[{index}]")
 
     def error(self, problem: str) -> FormatError:
         """What is wrong here, ready to raise."""

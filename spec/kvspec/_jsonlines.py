@@ -6,7 +6,8 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -70,22 +71,25 @@ def parse_line(data: bytes, where: Where) -> Any:
         raise where.error("nested too deeply") from None
 
 
-def write_objects(path: Path, values: Iterable[Any]) -> int:
-    """Write one value per line, gzip when the name ends in `.gz`; return the number of lines.
+@contextmanager
+def object_writer(path: Path) -> Iterator[Callable[[Any], None]]:
+    """Writes one value per line, gzip when the name ends in `.gz`.
 
-    The file appears under its name only when all of it is written. Equal values give equal bytes
-    (gzip's time stamp is left out). A device such as /dev/null is written to, not replaced.
+    The file appears under its name when the `with` block ends, and never if it ends with an error.
+    Equal values give equal bytes (gzip's time stamp is left out). A device such as /dev/null is
+    written to, not replaced.
     """
-    lines = 0
     is_device = path.exists() and not path.is_file()
     temporary = path if is_device else path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with temporary.open("wb") as raw:
             packed = path.name.endswith(".gz")
             target = gzip.GzipFile("", "wb", 9, raw, mtime=0) if packed else raw
-            for value in values:
+
+            def write(value: Any) -> None:
                 target.write(json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n")
-                lines += 1
+
+            yield write
             if packed:
                 target.close()
         if not is_device:
@@ -94,4 +98,3 @@ def write_objects(path: Path, values: Iterable[Any]) -> int:
         if not is_device:
             temporary.unlink(missing_ok=True)
         raise
-    return lines

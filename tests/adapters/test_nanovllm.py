@@ -14,8 +14,9 @@ from kvspec.adapters.nanovllm import NanoImplementation, NanoUnavailableError, i
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.conformance.fit import directed_program, random_program
+from kvspec.conformance.options import Budget, Options
 from kvspec.conformance.scenarios import SCENARIOS
-from kvspec.conformance.suite import Budget, Options, Report, Suite
+from kvspec.conformance.suite import Report, Suite
 from kvspec.conformance.verdicts import Level
 from kvspec.errors import InvalidArgumentError, StaleHitError, UnsupportedError
 from kvspec.policy import Policy

@@ -18,7 +18,8 @@ from kvspec.adapters.sglang import (
 )
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.conformance.suite import Budget, Options, Report, Suite
+from kvspec.conformance.options import Budget, Options
+from kvspec.conformance.suite import Report, Suite
 from kvspec.conformance.verdicts import Level
 from kvspec.discovery import find_implementation
 from kvspec.errors import StaleHitError, UnknownImplementationError, UnsupportedError
