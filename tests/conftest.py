@@ -55,6 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--deep"):
+        for item in items:
+            item.add_marker(pytest.mark.timeout(0))
         return
     skip = pytest.mark.skip(reason="long; runs with --deep")
     for item in items:

@@ -180,13 +180,21 @@ def test_ctrl_c_ends_a_deep_run_with_its_report(
     pool = "Leaks" if broken else ""
     (tmp_path / "leaky.py").write_text(BROKEN.replace("Leaks)", f"{pool})"))
     arguments = ("--budget", "deep", "--rules", "KV-POOL-15", "--resume", "state.json")
-    command = [sys.executable, "-m", "kvspec.cli", "check", "leaky:implementation", *arguments]
+    # What was started in the background by a script ignores Ctrl-C, and so do its children.
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from kvspec.cli import main; sys.exit(main())"
+    )
+    command = [sys.executable, "-c", code, "check", "leaky:implementation", *arguments]
     with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        wait_for(tmp_path / "state.json")
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
+        try:
+            wait_for(tmp_path / "state.json")
+            process.send_signal(signal.SIGINT)
+            output, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == exit_code, errors
     assert "interrupted" in output
     assert "at level identity" in output
