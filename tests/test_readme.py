@@ -66,7 +66,7 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 def test_readme_has_the_two_commands_and_ci_executes_them_word_for_word() -> None:
     main, tests = (console.parts for console in consoles() if "pip install" in console.command)
-    assert tests == ["pip install -e '.[dev]'", "pytest"]
+    assert tests == ["pip install -e '.[dev]'", "pytest -n auto"]
     assert main[0].startswith("pip install -e ")
     assert main[1].startswith("kvspec replay ")
     executed = [line.strip().removesuffix(' | tee "$work/pytest.log"') for line in CI.splitlines()]
