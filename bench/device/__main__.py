@@ -18,7 +18,7 @@ import torch
 
 from bench.device.cases import COPY, Bench, Case, page_cases, swap_cases, table_cases
 from bench.device.timing import ratio, rounds, spread
-from kvfast.device._backend import Backend
+from kvfast.device import Backend
 
 
 def main() -> int:

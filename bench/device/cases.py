@@ -12,12 +12,7 @@ from functools import partial
 import torch
 
 from bench.device.timing import Call, captured
-from kvfast.device._arguments import Ids
-from kvfast.device._backend import Backend
-from kvfast.device.operations import PageOperations
-from kvfast.device.pools import KVPools
-from kvfast.device.swap import Swapper, Transfer
-from kvfast.device.tables import DeviceTables
+from kvfast.device import Backend, DeviceTables, Ids, KVPools, PageOperations, Swapper, Transfer
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.specs import FullAttentionSpec
 

@@ -14,8 +14,7 @@ import torch
 
 from examples.tiny_engine.model import Model
 from examples.tiny_engine.paged import PagedModel, Span, cache_config
-from kvfast.device._backend import Backend
-from kvfast.device.host_tier import HostTier
+from kvfast.device import Backend, HostTier
 from kvspec.batched import StepOutput, StepPlan, StepResult
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError

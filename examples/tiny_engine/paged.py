@@ -9,10 +9,7 @@ import torch
 from torch import Tensor
 
 from examples.tiny_engine.model import DTYPE, Model, ModelConfig, attention
-from kvfast.device import DeviceTables, KVPools
-from kvfast.device._backend import Backend
-from kvfast.device.operations import PageOperations
-from kvfast.device.tables import DeviceStep
+from kvfast.device import Backend, DeviceStep, DeviceTables, KVPools, PageOperations
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.specs import AttentionSpec, FullAttentionSpec, SlidingWindowSpec
 

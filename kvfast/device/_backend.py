@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
-from typing import Literal, TypeAlias
-
-import torch
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from kvfast.device.errors import MissingDependencyError
 from kvspec.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import torch
 
 Backend: TypeAlias = Literal["torch", "triton"]
 BACKENDS: tuple[Backend, ...] = ("torch", "triton")

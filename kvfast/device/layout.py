@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 from kvspec.config import KVCacheConfig, KVCacheGroup, KVCacheTensor
 from kvspec.errors import ConfigError, InvalidArgumentError
 from kvspec.specs import (
+    DTYPE_BYTES,
     AttentionSpec,
     FullAttentionSpec,
     LayerSpec,
@@ -26,20 +27,6 @@ from kvspec.specs import (
     TQFullAttentionSpec,
     UniformTypeKVCacheSpecs,
 )
-
-ITEM_BYTES: Mapping[str, int] = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "int8": 1,
-    "uint8": 1,
-    "int16": 2,
-    "int32": 4,
-    "int64": 8,
-}
 
 Content: TypeAlias = tuple[str, str, tuple[int, ...]]
 Layout: TypeAlias = Literal["NHD", "HND"]
@@ -71,7 +58,7 @@ class Part:
     @property
     def size_bytes(self) -> int:
         """Bytes of the part in one page."""
-        return prod(self.shape) * ITEM_BYTES[self.dtype]
+        return prod(self.shape) * DTYPE_BYTES[self.dtype]
 
 
 def page_parts(spec: LayerSpec, layout: Layout = "NHD") -> tuple[Part, ...]:

@@ -15,7 +15,6 @@ import torch
 
 from kvfast.device.errors import DeviceMemoryError
 from kvfast.device.layout import (
-    ITEM_BYTES,
     Layout,
     Part,
     layer_spec,
@@ -25,7 +24,7 @@ from kvfast.device.layout import (
 )
 from kvspec.config import KVCacheConfig, KVCacheTensor
 from kvspec.errors import ConfigError, InvalidArgumentError
-from kvspec.specs import LayerSpec
+from kvspec.specs import DTYPE_BYTES, LayerSpec
 
 
 @dataclass(frozen=True)
@@ -203,7 +202,7 @@ def _parts_of_layers(
             )
         result[name] = page_parts(place.spec, layout)
         for part in result[name]:
-            item = ITEM_BYTES[part.dtype]
+            item = DTYPE_BYTES[part.dtype]
             for value in (place.stride_bytes, place.offset_bytes + part.offset_bytes):
                 if value % item:
                     raise ConfigError(
@@ -213,7 +212,7 @@ def _parts_of_layers(
 
 
 def _view(raw: torch.Tensor, place: _Place, part: Part) -> torch.Tensor:
-    item = ITEM_BYTES[part.dtype]
+    item = DTYPE_BYTES[part.dtype]
     typed = raw.view(-1).view(getattr(torch, part.dtype))
     return typed.as_strided(
         (raw.shape[0], *part.shape),

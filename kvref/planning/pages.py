@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar, cast
 
 from kvspec.errors import ConfigError
 from kvspec.planning import PlanningConfig, SpecProperties
 from kvspec.specs import (
+    DTYPE_BYTES,
     AttentionSpec,
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
@@ -22,20 +22,6 @@ from kvspec.specs import (
     TQFullAttentionSpec,
     UniformTypeKVCacheSpecs,
 )
-
-DTYPE_BYTES: Mapping[str, int] = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "int8": 1,
-    "uint8": 1,
-    "int16": 2,
-    "int32": 4,
-    "int64": 8,
-}
 
 PLAIN_MODES = ("NONE", "FP8_PER_TENSOR")
 SCALED_MODES = ("INT8_PER_TOKEN_HEAD", "FP8_PER_TOKEN_HEAD")  # one float32 per token and head

@@ -9,25 +9,29 @@ answers of an implementation's planner (`kvspec.interface.Planner`), not of the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from kvspec._check import boolean, int_at_least, one_of
 from kvspec.errors import ConfigError
 
-DTYPES: tuple[str, ...] = (
-    "float64",
-    "float32",
-    "float16",
-    "bfloat16",
-    "float8_e4m3fn",
-    "float8_e5m2",
-    "int8",
-    "uint8",
-    "int16",
-    "int32",
-    "int64",
-)
+DTYPE_BYTES: Mapping[str, int] = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "int8": 1,
+    "uint8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+}
+"""Bytes of one element of each type."""
+
+DTYPES: tuple[str, ...] = tuple(DTYPE_BYTES)
 """Element types a spec may name."""
 
 MAMBA_CACHE_MODES: tuple[str, ...] = ("none", "all", "align")

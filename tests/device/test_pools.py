@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from kvfast.device.errors import DeviceMemoryError
-from kvfast.device.layout import ITEM_BYTES, LAYOUTS, Layout, page_parts, page_size_bytes
+from kvfast.device.layout import LAYOUTS, Layout, page_parts, page_size_bytes
 from kvfast.device.pools import KVPools, free_memory_bytes
 from kvref.planning.planner import ReferencePlanner
 from kvspec.config import KVCacheConfig, KVCacheGroup, KVCacheTensor
 from kvspec.errors import ConfigError, InvalidArgumentError
 from kvspec.planning import PlanningConfig
 from kvspec.specs import (
+    DTYPE_BYTES,
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
     HiddenStateCacheSpec,
@@ -67,7 +68,7 @@ def test_a_page_has_the_bytes_that_planning_counts_and_no_two_elements_share_one
     assert page_size_bytes(spec) == planned.page_size_bytes
     taken = set[int]()
     for part in page_parts(spec, layout):
-        item = ITEM_BYTES[part.dtype]
+        item = DTYPE_BYTES[part.dtype]
         places = torch.zeros(part.shape, dtype=torch.int64)
         for axis, stride in enumerate(part.strides):
             shape = [1] * len(part.shape)

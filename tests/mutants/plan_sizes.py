@@ -10,6 +10,7 @@ from kvref.planning import unify as unifying
 from kvref.planning.pages import cdiv
 from kvspec.planning import PlanningConfig
 from kvspec.specs import (
+    DTYPE_BYTES,
     AttentionSpec,
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
@@ -114,7 +115,7 @@ def one_packed_latent(spec: MLAAttentionSpec | SlidingWindowMLASpec) -> int:
 
 def packed_latents_by_head(spec: MLAAttentionSpec | SlidingWindowMLASpec) -> int:
     """KV-PLAN-1: packed latents have the bytes of their head size."""
-    return spec.num_kv_heads * spec.head_size * pages.DTYPE_BYTES[spec.dtype]
+    return spec.num_kv_heads * spec.head_size * DTYPE_BYTES[spec.dtype]
 
 
 def nothing_is_compressed(spec: LayerSpec) -> int:
