@@ -5,31 +5,38 @@
     load          of each waiting request, before the plan: its hit on the device, then the host's
     before_step   after the plan was carried out: content of blocks that it took goes to the host
     after_step    after sampling: blocks that are full now may be kept later
+
+Copies to the host go on beside the step, over spare blocks on the device (`_offload.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import chain
 
 import torch
 
 from kvfast.device._backend import Backend
-from kvfast.device.layout import with_tensors
+from kvfast.device._offload import Offload
+from kvfast.device._streams import Streams
 from kvfast.device.operations import PageOperations
 from kvfast.device.pools import KVPools
-from kvfast.device.swap import Swapper
+from kvfast.device.swap import Swapper, Transfer, resized
+from kvspec._check import int_at_least
 from kvspec.batched import Array, BatchedManager, Ints, StepPlan, StepResult
-from kvspec.config import KVCacheConfig
+from kvspec.errors import InvalidArgumentError
 from kvspec.request import Request, RequestStatus
 from kvspec.tier import Copies, Tier, TieredImplementation
+
+NUM_SPARE_BLOCKS = 16
+"""What a step of decoding requests takes, most of the time."""
 
 
 class HostTier:
     """A second tier for the requests of one batched manager, over pools that hold its cache.
 
-    Every step of `batched` must go through `before_step` and `after_step`, with all its rows.
+    Every step of `batched` must go through `before_step` and `after_step`, with all its rows. The
+    pools' device is current, and what overwrites blocks runs on its current stream.
     """
 
     def __init__(
@@ -39,9 +46,20 @@ class HostTier:
         pools: KVPools,
         *,
         num_host_blocks: int,
+        num_spare_blocks: int | None = None,
         backend: Backend | None = None,
+        streams: Streams | None = None,
     ) -> None:
-        """`num_host_blocks`: in host memory, its null block counted. May be a DeviceMemoryError."""
+        """`num_host_blocks`: in host memory, its null block counted. May be a DeviceMemoryError.
+
+        `num_spare_blocks`: on the device, beside the pools: so many blocks of a step, and of those
+        before it that are still under way, go to the host without the step waiting for them. With
+        0 it waits for all. None: NUM_SPARE_BLOCKS on a CUDA device, else 0. `streams`: in place of
+        the device's own.
+        """
+        int_at_least(
+            "num_spare_blocks", num_spare_blocks, 0, optional=True, error=InvalidArgumentError
+        )
         self.batched, self.manager = batched, batched.manager
         self.tier: Tier = implementation.make_tier(self.manager, num_host_blocks)
         self.host_pools = KVPools(
@@ -49,10 +67,14 @@ class HostTier:
             layout=pools.layout,
             pin_memory=pools.device.type == "cuda",
         )
-        self.swapper = Swapper(pools, self.host_pools, backend=backend)
+        self.swapper = Swapper(pools, self.host_pools, backend=backend, streams=streams)
+        if num_spare_blocks is None:
+            num_spare_blocks = NUM_SPARE_BLOCKS if pools.device.type == "cuda" else 0
+        self.offload = Offload(self.swapper, num_spare_blocks) if num_spare_blocks else None
         self.pages = PageOperations(pools, backend=backend)
         self.num_loaded_tokens = 0
         self.num_copies_out = 0
+        self._last = Transfer(None)
         self._sizes = [spec.block_size for spec in self.manager.config.managed_specs]
         self._blocks: dict[int, list[list[int]]] = {}  # of each handle, by rows
         self._told: dict[int, list[int]] = {}  # full blocks of each, as told to the tier
@@ -85,7 +107,8 @@ class HostTier:
         self._copy_out(self.tier.taken([block for block in chain(*fresh) if block]))
         self.pages.zero_blocks(self.manager.take_new_block_ids())  # before data comes, not after
         copies = self.tier.load(request, lists)
-        self.swapper.swap_in(*_columns(copies)).wait()
+        self._last = self.swapper.swap_in(*_columns(copies))
+        self._last.wait()
         self.num_loaded_tokens += external
         request.num_computed_tokens = hit.hit_length_tokens + external
         request.status = RequestStatus.RUNNING
@@ -127,20 +150,22 @@ class HostTier:
         """Forget all content: the weights are others now."""
         self.tier.reset()
 
+    def synchronize(self) -> None:
+        """Block until all copies have ended: before the host reads `host_pools`, or drops them."""
+        self._last.synchronize()
+        if self.offload is not None:
+            self.offload.synchronize()
+
     def _copy_out(self, copies: Copies) -> None:
-        if copies:
-            self.num_copies_out += len(copies)
-            self.swapper.swap_out(*_columns(copies)).wait()
-
-
-def resized(cache: KVCacheConfig, num_blocks: int) -> KVCacheConfig:
-    """The same layers with another number of blocks."""
-    cache = with_tensors(cache)
-    tensors = tuple(
-        replace(one, size_bytes=one.size_bytes // cache.num_blocks * num_blocks)
-        for one in cache.tensors
-    )
-    return replace(cache, num_blocks=num_blocks, tensors=tensors)
+        """Copy blocks that whatever is queued next may overwrite."""
+        if not copies:
+            return
+        self.num_copies_out += len(copies)
+        if self.offload is not None:
+            self.offload.copy(*_columns(copies))
+        else:
+            self._last = self.swapper.swap_out(*_columns(copies))
+            self._last.wait()
 
 
 def _columns(copies: Copies) -> tuple[list[int], list[int]]:

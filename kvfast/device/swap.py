@@ -2,35 +2,46 @@
 
 swap_out:   wait for what was computed  →  copy on a stream of its own  →  event
 wait:       what is computed from here on comes after that event; the host goes on
+
+The computing stream is the one that is current on the pools' device at the time of the call.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 
 from kvfast.device import _pages_torch
 from kvfast.device._arguments import Ids, check_disjoint, check_same_length, ids_on
 from kvfast.device._backend import Backend, chosen
+from kvfast.device._streams import Event, Streams, streams_of
+from kvfast.device.layout import with_tensors
 from kvfast.device.pools import KVPools
 from kvfast.device.segments import Segments, segments
+from kvspec.config import KVCacheConfig
 from kvspec.errors import InvalidArgumentError
 
 
 class Transfer:
     """A swap under way. Without a GPU it is done when it is handed out."""
 
-    def __init__(self, event: torch.cuda.Event | None) -> None:
+    def __init__(self, event: Event | None, streams: Streams | None = None) -> None:
         self._event = event
+        self._streams = streams
 
     def wait(self) -> None:
-        """Let all that the current stream is given from here on come after it. Does not block."""
-        if self._event is not None:
-            torch.cuda.current_stream().wait_event(self._event)
+        """Let all that the pools' device is given from here on come after it. Does not block.
+
+        Given on the stream that is current there, whichever device is current.
+        """
+        if self._event is not None and self._streams is not None:
+            self._streams.wait(self._event)
 
     @property
     def is_done(self) -> bool:
         """Whether it has ended; does not block."""
-        return self._event is None or bool(self._event.query())
+        return self._event is None or self._event.query()
 
     def synchronize(self) -> None:
         """Block until it has ended."""
@@ -43,12 +54,19 @@ class Swapper:
 
     Both have the same layers and layout; their numbers of blocks differ. For a CUDA device the
     host's pools are pinned (`pin_memory=True`). Between a swap and its `wait`, the blocks that it
-    reads must not be written, nor those that it writes be used.
+    reads must not be written, nor those that it writes be used. Swaps of one swapper are made one
+    after another, and both pools stay until the last one has ended.
     """
 
     def __init__(
-        self, device_pools: KVPools, host_pools: KVPools, *, backend: Backend | None = None
+        self,
+        device_pools: KVPools,
+        host_pools: KVPools,
+        *,
+        backend: Backend | None = None,
+        streams: Streams | None = None,
     ) -> None:
+        """`streams`: those of another swapper, to be ordered with it; None for a new one."""
         self.device_pools, self.host_pools = device_pools, host_pools
         device = device_pools.device
         self.backend: Backend = chosen(backend, device)
@@ -63,7 +81,7 @@ class Swapper:
         self._device_pages = segments(device_pools, None)
         # Pinned memory has one address on the host and on the device.
         self._host_pages = segments(host_pools, None, device=device)
-        self._stream = torch.cuda.Stream(device) if is_cuda else None
+        self.streams = streams_of(device) if streams is None else streams
 
     def swap_out(self, blocks: Ids, host_blocks: Ids) -> Transfer:
         """Copy block `blocks[i]` of the device to block `host_blocks[i]` of the host."""
@@ -86,27 +104,40 @@ class Swapper:
             checked.append(ids_on(field, ids, device, lowest=1, limit=pages.num_blocks))
         check_same_length(destination[0], checked[1], checked[0])
         check_disjoint(destination[0], destination[1], None)
-        if self._stream is None:
-            self._copy(source[2], destination[2], *checked)
-            return Transfer(None)
-        self._stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(self._stream):
-            self._copy(source[2], destination[2], *checked)
-            event = self._stream.record_event()
-        for ids in checked:
-            ids.record_stream(self._stream)  # not to be given to others before that
-        return Transfer(event)
+        event = self.streams.start(lambda: self._copy(source[2], destination[2], *checked), checked)
+        return Transfer(event, self.streams)
 
     def _copy(
         self, source: Segments, destination: Segments, read: torch.Tensor, written: torch.Tensor
     ) -> None:
-        if self.backend == "torch":
-            _pages_torch.copy_pages(source.pages, destination.pages, read, written)
-            return
-        from kvfast.device import _pages_triton
+        copy_pages(self.backend, source, destination, read, written)
 
-        _pages_triton.copy_pages(
-            source.table, destination.table, read, written,
-            source.num_blocks, destination.num_blocks, source.page_bytes,
-            min(source.word_bytes, destination.word_bytes),
-        )  # fmt: skip
+
+def copy_pages(
+    backend: Backend,
+    source: Segments,
+    destination: Segments,
+    read: torch.Tensor,
+    written: torch.Tensor,
+) -> None:
+    """Copy pages `read` of one to pages `written` of another, on the current stream."""
+    if backend == "torch":
+        _pages_torch.copy_pages(source.pages, destination.pages, read, written)
+        return
+    from kvfast.device import _pages_triton
+
+    _pages_triton.copy_pages(
+        source.table, destination.table, read, written,
+        source.num_blocks, destination.num_blocks, source.page_bytes,
+        min(source.word_bytes, destination.word_bytes),
+    )  # fmt: skip
+
+
+def resized(cache: KVCacheConfig, num_blocks: int) -> KVCacheConfig:
+    """The same layers with another number of blocks: for the host's pools."""
+    cache = with_tensors(cache)
+    tensors = tuple(
+        replace(one, size_bytes=one.size_bytes // cache.num_blocks * num_blocks)
+        for one in cache.tensors
+    )
+    return replace(cache, num_blocks=num_blocks, tensors=tensors)
