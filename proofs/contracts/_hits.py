@@ -91,8 +91,9 @@ def fast_lookup(shape: Shape, flags: Sequence[bool], num_blocks: int) -> Lookup:
     """For kvfast."""
     lookup = Lookup(shape, cast(FastPool, FastCache(flags, num_blocks)))
     lookup.make_room(num_blocks + 1)
-    for place in range(num_blocks):
-        lookup.hits[place] = ANY  # of an earlier look-up
+    for group in range(shape.num_groups):
+        for block in range(num_blocks):
+            lookup.hits[group * lookup.stride + block] = ANY  # of an earlier look-up
     return lookup
 
 

@@ -157,6 +157,37 @@ NO_NULLS = Mistake("no nulls", Lookup, "put_null", nothing)
 ANY_STATE = Mistake("not aligned", Lookup, "look_up_mamba", any_state)
 
 
+# What several groups agree on.
+
+ask = Lookup.ask
+spread = Lookup.spread
+
+
+def look_no_further(self: Lookup, a: int, request: FastRequest, length: int, _limit: int) -> int:
+    """The block to drop is sought within the length."""
+    return ask(self, a, request, length, length)
+
+
+def keep_marks(self: Lookup, a: int, request: FastRequest, length: int, limit: int) -> int:
+    """No mark is ever cleared."""
+    marks = list(self.is_verified)
+    answer = ask(self, a, request, length, limit)
+    for b, mark in enumerate(marks):
+        self.is_verified[b] = max(self.is_verified[b], mark)
+    return answer
+
+
+def spread_whole(self: Lookup, a: int, num_blocks: int) -> None:
+    """A list as long as it was found."""
+    spread(self, a, self.found_blocks[a])
+
+
+LOOKS_NO_FURTHER = Mistake("looks no further", Lookup, "ask", look_no_further)
+KEEPS_MARKS = Mistake("marks stay", Lookup, "ask", keep_marks)
+LISTS_STAY = Mistake("lists are not cut", Lookup, "spread", spread_whole)
+STATES_LOOK_FURTHER = Mistake("states look further", Lookup, "is_mamba", never)
+
+
 # Hashing, arguments and counters.
 
 

@@ -67,11 +67,11 @@ def spec_of(numbers: Numbers) -> LayerSpec:
     )
 
 
-def reference_group(numbers: Numbers, pool: BlockPool | None = None) -> Group:
+def reference_group(numbers: Numbers, pool: BlockPool | None = None, *, index: int = 0) -> Group:
     """kvref's group, in this pool or in one of one block."""
     events = EventLog(enabled=False, int_hashes=False)
     context = GroupContext(
-        index=0,
+        index=index,
         spec=spec_of(numbers),
         block_size_tokens=numbers.block_size,
         hash_block_size_tokens=numbers.block_size,
@@ -85,24 +85,27 @@ def reference_group(numbers: Numbers, pool: BlockPool | None = None) -> Group:
     return GROUPS[numbers.kind](context, pool or BlockPool(1, events=events), events)
 
 
-def fast_shape(numbers: Numbers) -> Shape:
-    """kvfast's arithmetic of one group."""
-    plan = GroupPlan(
-        spec=cast(LayerSpec, None),
-        kind=numbers.kind,
-        block_size=numbers.block_size,
-        hashes_per_block=1,
-        reach_tokens=numbers.reach,
-        num_drafted=numbers.drafted,
-        drops_block=numbers.drops,
-        is_zeroed=False,
-        cap_blocks=numbers.cap,
-        num_sink_blocks=0,
-    )
+def fast_shape(*groups: Numbers) -> Shape:
+    """kvfast's arithmetic of groups of different specs; the alignment is that of the first."""
+    plans = [
+        GroupPlan(
+            spec=cast(LayerSpec, None),
+            kind=numbers.kind,
+            block_size=numbers.block_size,
+            hashes_per_block=1,
+            reach_tokens=numbers.reach,
+            num_drafted=numbers.drafted,
+            drops_block=numbers.drops,
+            is_zeroed=False,
+            cap_blocks=numbers.cap,
+            num_sink_blocks=0,
+        )
+        for numbers in groups
+    ]
     return Shape(
-        [plan],
-        [[0]],
-        alignment=numbers.alignment,
-        retention=numbers.retention,
-        null_prefix_is_hit=numbers.null_prefix_is_hit,
+        plans,
+        [[number] for number in range(len(groups))],
+        alignment=groups[0].alignment,
+        retention=groups[0].retention,
+        null_prefix_is_hit=groups[0].null_prefix_is_hit,
     )
