@@ -19,7 +19,8 @@ from proofs.contracts import _runner, canaries, hits, pool, windows
 from proofs.contracts._runner import Answer, Case, Contract, Outcome
 from tests.source import ROOT
 
-SUBJECTS = ("pool", "needs", "lists", "hits", "windows", "hashing", "arguments", "counters")
+FOLDER = ROOT / "proofs/contracts"
+SUBJECTS = sorted({path.stem for path in FOLDER.glob("[!_]*.py")} - {"canaries"})
 
 
 def contracts_of(subject: str) -> tuple[Contract, ...]:
