@@ -8,10 +8,42 @@ from typing import TypeAlias
 import torch
 
 from kvfast.device import _formats
+from kvspec._check import is_int
 from kvspec.errors import InvalidArgumentError
 
 Ids: TypeAlias = Sequence[int] | torch.Tensor
 """Block ids or slots: ints, or a one-dimensional int32 or int64 tensor."""
+
+IDS = "a sequence of ints, or a one-dimensional int32 or int64 tensor"
+SMALLEST_SCALE, LARGEST_SCALE = 2.0**-126, (2.0 - 2.0**-23) * 2.0**127
+"""Normal numbers of float32: scales are divided by in that format (KV-DEV-4)."""
+
+
+def check_type(field: str, value: object, wanted: type) -> None:
+    """The value must be one of this type."""
+    if not isinstance(value, wanted):
+        raise InvalidArgumentError(field, value, f"a {wanted.__name__}")
+
+
+def check_device(field: str, device: object) -> torch.device:
+    """The device, which is there and has memory; `cuda` becomes `cuda:0`."""
+    if isinstance(device, (str, torch.device)):
+        try:
+            found = torch.empty(0, device=device).device
+        except (RuntimeError, AssertionError) as error:  # torch raises both for what is not there
+            reason = str(error).partition("\n")[0]
+            raise InvalidArgumentError(field, str(device), f"a device here: {reason}") from error
+        if found.type != "meta":
+            return found
+        device = str(device)
+    raise InvalidArgumentError(field, device, "a torch.device with memory, or its name")
+
+
+def check_group(field: str, group: object, num_groups: int) -> int:
+    """The number of a group."""
+    if not isinstance(group, int) or isinstance(group, bool) or not 0 <= group < num_groups:
+        raise InvalidArgumentError(field, group, f"an int in 0 … {num_groups - 1}")
+    return group
 
 
 def ids_on(
@@ -23,22 +55,25 @@ def ids_on(
     limit: int,
     skipped: int | None = None,
 ) -> torch.Tensor:
-    """The ids as a tensor on `device`.
+    """The ids as a contiguous tensor on `device`.
 
     Those in host memory must lie in `lowest` … `limit` - 1, or be `skipped`. Those on a device are
     not read here: that would wait for it. Operations skip what is out of range.
     """
     if isinstance(ids, torch.Tensor):
-        if ids.dim() != 1 or ids.dtype not in (torch.int32, torch.int64):
-            shown = f"{ids.dtype} of shape {list(ids.shape)}"
-            raise InvalidArgumentError(field, shown, "a one-dimensional int32 or int64 tensor")
+        is_plain = ids.layout == torch.strided and ids.dim() == 1
+        if not is_plain or ids.dtype not in (torch.int32, torch.int64):
+            shown = f"{ids.dtype} of shape {list(ids.shape)}, {ids.layout}"
+            raise InvalidArgumentError(field, shown, IDS)
         if ids.device.type != "cpu" and ids.device != device:
             raise InvalidArgumentError(field, str(ids.device), f"on {device} or in host memory")
-        tensor = ids
+        tensor = ids.contiguous()  # kernels step over ids one by one
     else:
+        if not isinstance(ids, Sequence):
+            raise InvalidArgumentError(field, ids, IDS)
         for index, one in enumerate(ids):
-            if isinstance(one, bool) or not isinstance(one, int) or abs(one) >= 2**63:
-                raise InvalidArgumentError(f"{field}[{index}]", one, "an int")
+            if not is_int(one) or abs(one) >= 2**63:
+                raise InvalidArgumentError(f"{field}[{index}]", one, "an int of 64 bits")
         tensor = torch.tensor(ids, dtype=torch.int64)
     if tensor.device.type == "cpu":
         _check_range(field, tensor, lowest, limit, skipped)
@@ -83,24 +118,13 @@ def _known(ids: Ids) -> list[int]:
     return list(ids)
 
 
-def check_tokens(
-    field: str, tokens: torch.Tensor, part: torch.Tensor, num_tokens: int | None = None
-) -> None:
+def check_tokens(field: str, tokens: object, part: torch.Tensor, num_tokens: int) -> None:
     """`tokens` must be [n, heads, elements] as the part has them, in a format that fits it."""
-    shape = list(part.shape[2:])
-    if (
-        tokens.dim() != 3
-        or list(tokens.shape[1:]) != shape
-        or num_tokens
-        not in (
-            None,
-            tokens.shape[0],
-        )
-    ):
-        many = "n" if num_tokens is None else num_tokens
-        raise InvalidArgumentError(
-            f"{field}.shape", list(tokens.shape), f"[{many}, {shape[0]}, {shape[1]}]"
-        )
+    if not isinstance(tokens, torch.Tensor) or tokens.layout != torch.strided:
+        raise InvalidArgumentError(field, tokens, "a dense tensor")
+    shape = [num_tokens, *part.shape[2:]]
+    if list(tokens.shape) != shape:
+        raise InvalidArgumentError(f"{field}.shape", list(tokens.shape), f"{shape}")
     if tokens.device != part.device:
         raise InvalidArgumentError(f"{field}.device", str(tokens.device), str(part.device))
     if tokens.stride(2) != 1:
@@ -108,7 +132,7 @@ def check_tokens(
     check_format(f"{field}.dtype", tokens.dtype, part.dtype)
 
 
-def check_format(field: str, dtype: torch.dtype, stored: torch.dtype) -> None:
+def check_format(field: str, dtype: object, stored: torch.dtype) -> None:
     """`dtype` must be the stored one, or one of FLOATS beside a format that can be converted."""
     convertible = stored in (*_formats.STORED, torch.int8)
     if dtype != stored and not (convertible and dtype in _formats.FLOATS):
@@ -118,8 +142,10 @@ def check_format(field: str, dtype: torch.dtype, stored: torch.dtype) -> None:
 
 
 def check_scale(field: str, scale: float, *, used: bool) -> None:
-    """A finite scale above 0; 1 where it would not be used."""
-    if not used and scale != 1.0:
+    """A scale that is a normal number above 0 as a float32 too; 1 where it would not be used."""
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+        raise InvalidArgumentError(field, scale, "a float")
+    if not used and scale != 1:
         raise InvalidArgumentError(field, scale, "1.0: this format has no scale of the caller's")
-    if not 0.0 < scale < float("inf"):
-        raise InvalidArgumentError(field, scale, "a finite number above 0")
+    if not SMALLEST_SCALE <= scale <= LARGEST_SCALE:
+        raise InvalidArgumentError(field, scale, "a normal float32 above 0 (2^-126 … 3.4e38)")

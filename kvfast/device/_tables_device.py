@@ -7,6 +7,7 @@ from typing import Protocol, TypeAlias
 
 import torch
 
+from kvfast.device._arguments import check_group
 from kvfast.device._backend import Backend
 from kvfast.device._tables_batch import Batch
 from kvfast.device._tables_geometry import Geometry, GroupTable
@@ -74,7 +75,7 @@ def operations_of(backend: Backend) -> Operations:
 
 
 class DeviceSide:
-    """Arrays for one geometry, and messages to them. The methods trust their arguments.
+    """Arrays for one geometry, and messages to them. The methods trust all that is no group.
 
     `max_entries`: entries that one message holds. `header`: of the last one.
     """
@@ -145,13 +146,15 @@ class DeviceSide:
         self.operations.outputs(self.state, self.geometry)
 
     def table(self, group: int) -> torch.Tensor:
-        """int32 [max_requests, width]."""
+        """int32 [max_requests, width]. InvalidArgumentError (`group`) if there is no such group."""
+        check_group("group", group, len(self.geometry.groups))
         base, width = self.geometry.bases[group], self.geometry.groups[group].width
         num = self.geometry.max_requests
         return self.state.entries[base : base + num * width].view(num, width)
 
     def gather(self, group: int) -> torch.Tensor:
-        """The batch's rows of a group, [max_requests, width]."""
+        """The batch's rows of a group, [max_requests, width]. Errors as of `table`."""
+        check_group("group", group, len(self.geometry.groups))
         if group not in self.gathered:
             self.gathered[group] = torch.zeros_like(self.table(group))
         out, geometry = self.gathered[group], self.geometry

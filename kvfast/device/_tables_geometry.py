@@ -80,7 +80,7 @@ def group_tables(
     specs = config.managed_specs
     if widths is None:
         widths = (None,) * len(specs)
-    if len(widths) != len(specs):
+    if not isinstance(widths, Sequence) or len(widths) != len(specs):
         raise InvalidArgumentError("widths", widths, f"a width or None per group ({len(specs)})")
     return tuple(
         _group_table(config, spec, width, f"widths[{g}]")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 
 import torch
 
-from kvfast.device._tables_geometry import Geometry
+from kvfast.device._arguments import check_group, check_type
+from kvfast.device._tables_geometry import INT32_MAX, Geometry
 from kvspec._arrays import ints_of, view_of
 from kvspec._check import is_int
-from kvspec.batched import Array, Ints
+from kvspec.batched import Array, Ints, StepPlan
 from kvspec.errors import InvalidArgumentError
 
 ROWS = "a C-contiguous int32 array of shape [n, 4] in host memory"
@@ -35,12 +36,26 @@ def host_ints(field: str, values: Ints) -> torch.Tensor:
     return torch.tensor(ints_of(field, values), dtype=torch.int64)
 
 
-def joined(field: str, *values: Ints) -> torch.Tensor:
-    """The numbers of all, one after another."""
-    parts = [host_ints(field, one) for one in values if len(one)]
+def entries_of(plan: StepPlan) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Handles of a plan: released ones, new ones, and all that may be granted tokens, in order."""
+    check_type("plan", plan, StepPlan)
+    released = joined(("plan.finished", plan.finished), ("plan.preempted", plan.preempted))
+    new = joined(("plan.new", plan.new))
+    under_way = (("plan.decoding", plan.decoding), ("plan.prefilling", plan.prefilling))
+    return released, new, joined(*under_way, ("plan.new", plan.new))
+
+
+def joined(*given: tuple[str, Ints]) -> torch.Tensor:
+    """The numbers of all, one after another. Each has the field that errors name."""
+    parts = [host_ints(field, values) for field, values in given if _is_some(values)]
     if len(parts) == 1:
         return parts[0]
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+
+
+def _is_some(values: Ints) -> bool:
+    """Whether there is anything in it; what has no length is for others to refuse."""
+    return len(values) > 0 if isinstance(values, Sized) else True
 
 
 def host_rows(field: str, deltas: Array | torch.Tensor) -> torch.Tensor:
@@ -74,6 +89,17 @@ def host_rows(field: str, deltas: Array | torch.Tensor) -> torch.Tensor:
 def no_rows() -> torch.Tensor:
     """Rows of a step that takes no block."""
     return torch.empty((0, 4), dtype=torch.int32)
+
+
+def num_requests_of(rows: torch.Tensor) -> int:
+    """How many requests there must be for these deltas."""
+    return int(rows[:, 0].max()) + 1 if len(rows) else 0
+
+
+def check_size(field: str, size: int) -> None:
+    """A length of arrays that are numbered by 31 bits."""
+    if not is_int(size) or not 1 <= size <= INT32_MAX:
+        raise InvalidArgumentError(field, size, "an int in 1 … 2^31 - 1")
 
 
 def check_rows(field: str, rows: torch.Tensor, geometry: Geometry, num_blocks: int) -> None:
@@ -144,8 +170,9 @@ def _one_of(field: str, value: int, most: int) -> int:
 
 def check_blocks(group: int, blocks: Sequence[int], geometry: Geometry, num_blocks: int) -> None:
     """A block list that fits into a row of the group."""
-    if not is_int(group) or not 0 <= group < len(geometry.groups):
-        raise InvalidArgumentError("group", group, f"an int in 0 … {len(geometry.groups) - 1}")
+    check_group("group", group, len(geometry.groups))
+    if not isinstance(blocks, Sequence):
+        raise InvalidArgumentError("blocks", blocks, "a sequence of ints")
     width = geometry.groups[group].width
     if len(blocks) > width:
         raise InvalidArgumentError("blocks", len(blocks), f"at most {width} blocks, the width")

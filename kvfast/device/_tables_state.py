@@ -7,11 +7,13 @@ tokens place -1 and slot -1, so kernels that were captured for a larger batch le
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from math import prod
 
 import torch
 
 from kvfast.device._tables_geometry import Geometry
 from kvfast.device.errors import DeviceMemoryError
+from kvfast.device.pools import free_memory_bytes
 
 HEADER_WORDS = 8
 """How many entries, lengths and places follow; whether the batch is new; its tokens; 3 are free."""
@@ -78,7 +80,10 @@ class DeviceState:
 def new_state(
     geometry: Geometry, max_tokens: int, staged_words: int, device: torch.device
 ) -> DeviceState:
-    """Nothing is known yet: entries are null, lengths 0, and there is no batch."""
+    """Nothing is known yet: entries are null, lengths 0, and there is no batch.
+
+    DeviceMemoryError if there is no room for it, two host buffers of a message included.
+    """
     sizes: dict[str, tuple[int, ...]] = {
         "entries": (geometry.num_entries + SPARE_ENTRY,),
         "num_computed": (geometry.max_requests,),
@@ -95,6 +100,11 @@ def new_state(
         for g in geometry.slot_groups
     ]
     wide = ("positions", "slots")
+    needed = sum(prod(size) * (8 if name in wide else 4) for name, size in sizes.items())
+    if device.type == "cpu":  # which would rather end the process than refuse
+        free = free_memory_bytes(device)
+        if free is not None and needed + 2 * 4 * staged_words > free:
+            raise DeviceMemoryError(str(device), needed + 2 * 4 * staged_words, free)
     try:
         made = {
             name: torch.full(
@@ -107,9 +117,7 @@ def new_state(
         }
         groups = torch.tensor(facts, dtype=torch.int64, device=device).reshape(-1, 3)
     except torch.OutOfMemoryError:
-        needed = 4 * (geometry.num_entries + staged_words) + 8 * max_tokens
-        free = torch.cuda.mem_get_info(device)[0]
-        raise DeviceMemoryError(str(device), needed, free) from None
+        raise DeviceMemoryError(str(device), needed, free_memory_bytes(device) or 0) from None
     return DeviceState(**made, groups=groups)
 
 

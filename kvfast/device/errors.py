@@ -18,11 +18,11 @@ class MissingDependencyError(KVSpecError, ImportError):
 
 
 class DeviceMemoryError(KVSpecError, MemoryError):
-    """A device without room for the pools (KV-DEV-2). Nothing was allocated."""
+    """A device without room for pools or tables (KV-DEV-2). Nothing was allocated."""
 
     def __init__(self, device: str, needed_bytes: int, free_bytes: int) -> None:
         super().__init__(
-            f"{device} has {free_bytes} bytes free ({free_bytes / 2**30:.2f} GiB), the pools need"
+            f"{device} has {free_bytes} bytes free ({free_bytes / 2**30:.2f} GiB), but needed are"
             f" {needed_bytes} ({needed_bytes / 2**30:.2f} GiB): plan with what is free"
         )
         self.device = device

@@ -99,7 +99,11 @@ def page_size_bytes(spec: LayerSpec) -> int:
 
 
 def layer_spec(group: KVCacheGroup, layer: str) -> LayerSpec:
-    """The spec of one layer of a group."""
+    """The spec of one layer of a group. InvalidArgumentError if it is none of its layers."""
+    if not isinstance(group, KVCacheGroup):
+        raise InvalidArgumentError("group", group, "a KVCacheGroup")
+    if layer not in group.layer_names:
+        raise InvalidArgumentError("layer", layer, f"one of {', '.join(group.layer_names)}")
     if isinstance(group.spec, UniformTypeKVCacheSpecs):
         return dict(group.spec.kv_cache_specs)[layer]
     return group.spec
@@ -110,6 +114,8 @@ def with_tensors(cache: KVCacheConfig) -> KVCacheConfig:
 
     One that has tensors is answered as it is. All pages must be of one size (ConfigError).
     """
+    if not isinstance(cache, KVCacheConfig):
+        raise ConfigError("cache", cache, "a KVCacheConfig")
     if cache.tensors:
         return cache
     pages = {

@@ -13,9 +13,11 @@ from kvfast.device._arguments import (
     Ids,
     check_disjoint,
     check_format,
+    check_group,
     check_same_length,
     check_scale,
     check_tokens,
+    check_type,
     ids_on,
 )
 from kvfast.device._backend import Backend, chosen
@@ -36,6 +38,7 @@ class PageOperations:
     """
 
     def __init__(self, pools: KVPools, *, backend: Backend | None = None) -> None:
+        check_type("pools", pools, KVPools)
         self.pools = pools
         self.backend: Backend = chosen(backend, pools.device)
         self._segments: dict[int | None, Segments] = {}
@@ -91,7 +94,7 @@ class PageOperations:
 
         For blocks that are taken over in part: the first n slots of one block to another one.
         """
-        self._group(group)
+        check_group("group", group, len(self.pools.cache.groups))
         layers = [one for one in self.pools.layers.values() if one.group == group]
         parts = [part for layer in layers for part in layer.parts.values()]
         if any(name.startswith("state.") for layer in layers for name in layer.parts):
@@ -173,21 +176,20 @@ class PageOperations:
             "slots", slots, self.pools.device, lowest=first.shape[1],
             limit=first.shape[0] * first.shape[1], skipped=PADDING_SLOT,
         )  # fmt: skip
+        wanted = {name: parts[name].dtype if dtype is None else dtype for name in scales}
         for name, scale in scales.items():
             stored = parts[name].dtype
-            check_format("dtype", dtype or stored, stored)
-            used = (dtype or stored) != stored and f"{name}_scale" not in parts
+            check_format("dtype", wanted[name], stored)
+            used = wanted[name] != stored and f"{name}_scale" not in parts
             check_scale("scale" if name == "latent" else f"{name}_scale", scale, used=used)
         return [
-            self._loaded(
-                parts[name], parts.get(f"{name}_scale"), places, dtype or parts[name].dtype, scale
-            )
+            self._loaded(parts[name], parts.get(f"{name}_scale"), places, wanted[name], scale)
             for name, scale in scales.items()
         ]
 
     def _parts(self, layer: str, names: tuple[str, ...]) -> dict[str, torch.Tensor]:
         """The parts of a layer that must have these."""
-        found = self.pools.layers.get(layer)
+        found = self.pools.layers.get(layer) if isinstance(layer, str) else None
         if found is None or not set(names) <= found.parts.keys():
             able = [
                 one.name for one in self.pools.layers.values() if set(names) <= one.parts.keys()
@@ -195,15 +197,9 @@ class PageOperations:
             raise InvalidArgumentError("layer", layer, f"a layer with {names[0]}s: one of {able}")
         return dict(found.parts)
 
-    def _group(self, group: int) -> int:
-        num_groups = len(self.pools.cache.groups)
-        if isinstance(group, bool) or not isinstance(group, int) or not 0 <= group < num_groups:
-            raise InvalidArgumentError("group", group, f"an int in 0 … {num_groups - 1}")
-        return group
-
     def _segment(self, group: int | None) -> Segments:
         if group is not None:
-            self._group(group)
+            check_group("group", group, len(self.pools.cache.groups))
         if group not in self._segments:
             self._segments[group] = segments(self.pools, group)
         return self._segments[group]

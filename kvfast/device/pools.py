@@ -13,8 +13,10 @@ from types import MappingProxyType
 
 import torch
 
+from kvfast.device._arguments import check_device
 from kvfast.device.errors import DeviceMemoryError
 from kvfast.device.layout import (
+    LAYOUTS,
     Layout,
     Part,
     layer_spec,
@@ -22,6 +24,7 @@ from kvfast.device.layout import (
     page_size_bytes,
     with_tensors,
 )
+from kvspec._check import boolean, int_at_least
 from kvspec.config import KVCacheConfig, KVCacheTensor
 from kvspec.errors import ConfigError, InvalidArgumentError
 from kvspec.specs import DTYPE_BYTES, LayerSpec
@@ -66,14 +69,19 @@ class KVPools:
 
         `pin_memory`: host memory that devices copy from and to asynchronously. `free_bytes`: what
         may be taken, where it is known better than the device tells (None: asked of the device).
-        ConfigError for tensors that don't fit the groups, DeviceMemoryError if there is no room;
-        then nothing was allocated.
+        ConfigError for tensors that don't fit the groups, DeviceMemoryError if there is no room,
+        InvalidArgumentError for other arguments; then nothing was allocated.
         """
         self.cache = with_tensors(cache)
+        if layout not in LAYOUTS:
+            raise InvalidArgumentError("layout", layout, "'NHD' or 'HND'")
         self.layout = layout
-        self.device = torch.device(device)
-        if pin_memory and self.device.type != "cpu":
-            raise InvalidArgumentError("pin_memory", pin_memory, f"False on {self.device}")
+        self.device = check_device("device", device)
+        boolean("pin_memory", pin_memory, error=InvalidArgumentError)
+        int_at_least("free_bytes", free_bytes, 0, optional=True, error=InvalidArgumentError)
+        if pin_memory and (self.device.type != "cpu" or not torch.cuda.is_available()):
+            where = self.device if self.device.type != "cpu" else "a machine without a GPU"
+            raise InvalidArgumentError("pin_memory", pin_memory, f"False on {where}")
         if self.cache.num_blocks < 1:
             raise ConfigError("num_blocks", self.cache.num_blocks, "at least 1, the null block")
         places = _places(self.cache)
@@ -90,7 +98,6 @@ class KVPools:
                 free = free_memory_bytes(self.device) or 0
                 raise DeviceMemoryError(str(self.device), sum(sizes), free) from error
             raise
-        self.device = raw[0].device if raw else self.device  # "cuda" becomes "cuda:0"
         self.pages = tuple(tensor.view(self.cache.num_blocks, -1) for tensor in raw)
         for pages in self.pages:
             pages[0].zero_()
@@ -133,7 +140,11 @@ class _Place:
 
 
 def free_memory_bytes(device: torch.device) -> int | None:
-    """Bytes that can be allocated on a device now; None where that can't be asked."""
+    """Bytes that can be allocated on a device now; None where that can't be asked.
+
+    InvalidArgumentError for a device that is not there.
+    """
+    device = check_device("device", device)
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:

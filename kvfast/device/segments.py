@@ -7,6 +7,7 @@ from math import gcd
 
 import torch
 
+from kvfast.device._arguments import check_device, check_group, check_type
 from kvfast.device.pools import KVPools
 
 
@@ -31,13 +32,18 @@ def segments(pools: KVPools, group: int | None, *, device: torch.device | None =
     """The pages of one group's layers, or of all allocations for None.
 
     `device`: where kernels run; another one than the pools' if these are pinned host memory.
+    InvalidArgumentError for no pools, no group of them, or no device that is there.
     """
+    check_type("pools", pools, KVPools)
+    if group is not None:
+        check_group("group", group, len(pools.cache.groups))
+    where = pools.device if device is None else check_device("device", device)
     pages = pools.pages if group is None else _pages_of_group(pools, group)
     rows = [(one.data_ptr(), one.stride(0), one.shape[1]) for one in pages]
     word = gcd(8, *(number for row in rows for number in row))
     return Segments(
         pages,
-        torch.tensor(rows, dtype=torch.int64).reshape(-1, 3).to(device or pools.device),
+        torch.tensor(rows, dtype=torch.int64).reshape(-1, 3).to(where),
         pools.num_blocks,
         max((one.shape[1] for one in pages), default=0),
         word,

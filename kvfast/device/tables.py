@@ -17,6 +17,7 @@ from dataclasses import replace
 
 import torch
 
+from kvfast.device._arguments import check_device, check_type
 from kvfast.device._backend import Backend, chosen
 from kvfast.device._tables_batch import next_batch, no_batch
 from kvfast.device._tables_check import TableDifference, first_difference
@@ -27,14 +28,15 @@ from kvfast.device._tables_input import (
     check_blocks,
     check_handles,
     check_rows,
+    check_size,
     counts_of,
+    entries_of,
     host_ints,
     host_rows,
-    joined,
     no_rows,
+    num_requests_of,
 )
 from kvfast.device._tables_lengths import Lengths
-from kvspec._check import int_at_least
 from kvspec.batched import Array, BatchedManager, Ints, StepPlan, StepResult
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError
@@ -66,12 +68,13 @@ class DeviceTables:
         widths: Sequence[int | None] | None = None,
         max_entries: int | None = None,
     ) -> None:
-        int_at_least("max_requests", max_requests, 1, error=InvalidArgumentError)
-        int_at_least("max_tokens", max_tokens, 1, error=InvalidArgumentError)
-        int_at_least("max_entries", max_entries, 1, optional=True, error=InvalidArgumentError)
+        check_type("config", config, ManagerConfig)
+        check_size("max_requests", max_requests)
+        check_size("max_tokens", max_tokens)
+        check_size("max_entries", 1 if max_entries is None else max_entries)
         self.config = config
         self.max_tokens = max_tokens
-        self.device = torch.device(device)
+        self.device = check_device("device", device)
         self.backend = chosen(backend, self.device)
         geometry = Geometry(group_tables(config, widths), max_requests)
         if max_requests > (most := geometry.max_handles):
@@ -145,7 +148,7 @@ class DeviceTables:
         """More rows (handle, group, index, block): what `take_deltas` hands out."""
         rows = host_rows("deltas", deltas)
         self._check_rows(rows)
-        self._reach(_num_rows(rows))
+        self._reach(num_requests_of(rows))
         self._entries.rows.append(rows.clone())
 
     def set_row(self, handle: int, group: int, blocks: Sequence[int]) -> None:
@@ -160,9 +163,12 @@ class DeviceTables:
 
     def read_rows(self, batched: BatchedManager, handles: Ints) -> None:
         """`set_row` with what the manager says, for every group whose blocks move."""
+        check_type("batched", batched, BatchedManager)
+        chosen = self._checked_handles("handles", handles).tolist()
         moving = [g for g, group in enumerate(self._geometry.groups) if group.moves]
-        for handle in host_ints("handles", handles).tolist() if moving else ():
-            lists = batched.manager.get_blocks(batched.request_of(handle)).groups
+        rows = [(handle, batched.request_of(handle)) for handle in chosen]
+        for handle, request in rows if moving else ():
+            lists = batched.manager.get_blocks(request).groups
             for g in moving:
                 self.set_row(handle, g, lists[g])
 
@@ -174,13 +180,12 @@ class DeviceTables:
         Released requests get length 0 and new ones that of their hit. Rows that did not fit go to
         `write` before.
         """
-        released = joined("plan", plan.finished, plan.preempted)
-        new = joined("plan.new", plan.new)
-        handles = joined("plan", plan.decoding, plan.prefilling, new)
+        check_type("result", result, StepResult)
+        released, new, handles = entries_of(plan)
         longest = self.config.max_model_len_tokens
         hits = counts_of("result.hit_tokens", result.hit_tokens, len(new), longest)
         rows = no_rows() if deltas is None else host_rows("deltas", deltas)
-        if len(rows) < result.num_deltas:
+        if not 0 <= result.num_deltas <= len(rows):
             raise InvalidArgumentError("deltas", len(rows), f"the {result.num_deltas} rows written")
         rows, changed = rows[: result.num_deltas], None
         if len(released) + len(new):
@@ -226,6 +231,7 @@ class DeviceTables:
         Compared are lengths, and blocks that are not null, of all registered requests. What was not
         told yet is told first; rows that the manager still has are a difference.
         """
+        check_type("batched", batched, BatchedManager)
         entries, lengths = self._entries.take(), self._lengths.take_changes()
         self._device.send(entries, lengths, None, is_new=False)
         self._device.apply()
@@ -264,7 +270,7 @@ class DeviceTables:
         if longest > (most := self.config.max_model_len_tokens):
             allowed = f"such that no sequence is longer than max_model_len_tokens = {most}"
             raise InvalidArgumentError("num_scheduled", longest, allowed)
-        self._reach(max(batch.top + 1, _num_rows(rows)))
+        self._reach(max(batch.top + 1, num_requests_of(rows)))
         if lengths is not None:
             self._set_lengths(lengths)
         # Nothing is refused from here on.
@@ -290,8 +296,3 @@ class DeviceTables:
         self._entries.grow(grown)
         self._lengths.grow(grown.max_requests)
         self._geometry, self._device = grown, device
-
-
-def _num_rows(rows: torch.Tensor) -> int:
-    """How many requests there must be for these deltas."""
-    return int(rows[:, 0].max()) + 1 if len(rows) else 0

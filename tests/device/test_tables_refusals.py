@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from kvfast.device import _tables_state
 from kvfast.device._tables_state import DeviceState
 from kvfast.device.errors import DeviceMemoryError
 from kvfast.device.tables import DeviceTables
@@ -104,7 +105,11 @@ def test_tables_that_cannot_be_made_are_refused(options: dict[str, Any], field: 
 
 
 @pytest.mark.rule("KV-DEV-14")
-def test_without_room_to_grow_everything_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("answers", [[100], [None, 100]], ids=["asked", "tried"])
+def test_without_room_to_grow_everything_stays(
+    answers: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The free memory is asked before; where it isn't known, torch refuses."""
     tables = tables_of(FULL, MAMBA)
     tables.update([1], [3], rows_of((1, 0, 0, 3)))
     full = torch.full
@@ -115,11 +120,11 @@ def test_without_room_to_grow_everything_stays(monkeypatch: pytest.MonkeyPatch) 
         return full(size, *args, **options)
 
     monkeypatch.setattr(torch, "full", no_room)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
+    monkeypatch.setattr(_tables_state, "free_memory_bytes", lambda device: answers.pop(0))
     with pytest.raises(DeviceMemoryError) as caught:
         tables.update([1, 7], [1, 1], rows_of((7, 0, 0, 4)))
     assert (caught.value.free_bytes, caught.value.device) == (100, "cpu")
     assert caught.value.needed_bytes > 4 * 8 * 14
-    assert tables.max_requests == 2
+    assert (tables.max_requests, answers) == (2, [])
     assert tables.update([1], [1]).positions.tolist() == [3]
     assert tables.staged_bytes == 32 + 8
