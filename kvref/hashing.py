@@ -25,8 +25,7 @@ class Hasher:
 
     def __init__(self, function: str, seed: str | None) -> None:
         self.function = function
-        if function == "xxhash_cbor":
-            _xxhash_module()  # say now, not at the first request, that it is missing
+        # Either way something is hashed: a package that is missing is told now, not at a request.
         if seed is None:
             self.none_hash = os.urandom(len(self._digest(b"")))
         else:

@@ -95,7 +95,6 @@ def restore_snapshot(
                 group.block_lists[name] = list(blocks)
             if count is not None:
                 group.num_cached[name] = count
-                group.block_lists.setdefault(name, [])
         for group, mamba in zip(groups, state.mamba, strict=False):
             if isinstance(group, AlignedMambaGroup) and mamba is not None:
                 restore_mamba_state(group, name, mamba)

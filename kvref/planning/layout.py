@@ -51,12 +51,10 @@ def tensor_slots(groups: Sequence[KVCacheGroup]) -> tuple[tuple[int, tuple[str, 
         return tuple((layer_page(group, name), (name,)) for name in group.layer_names)
     sharing: dict[tuple[int, int], list[str]] = {}
     for group in groups:
-        used: dict[int, int] = {}
-        for name in group.layer_names:
-            page = layer_page(group, name)
-            index = used.get(page, 0)
-            used[page] = index + 1
-            sharing.setdefault((page, index), []).append(name)
+        mine = [layer_page(group, name) for name in group.layer_names]
+        for i, name in enumerate(group.layer_names):
+            index = mine[:i].count(mine[i])  # the layers before it with this page size
+            sharing.setdefault((mine[i], index), []).append(name)
     pages = dict.fromkeys(page for page, _ in sharing)  # in order of first appearance
     return tuple(
         (page, tuple(names))

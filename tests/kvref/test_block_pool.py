@@ -23,3 +23,15 @@ def test_a_full_block_is_not_registered_twice() -> None:
         assert caught.value.rule == "KV-POOL-18"
     assert pool.keys[block] == [b"full"]
     assert pool.cached == {b"full": [block]}
+
+
+@pytest.mark.rule("KV-PART-2", "KV-PART-3")
+def test_only_a_longer_prefix_takes_the_place_of_the_primary_key() -> None:
+    """A key for as many tokens as the primary one has would be an additional one."""
+    pool = BlockPool(3, events=EventLog(enabled=False, int_hashes=False))
+    (block,) = pool.allocate(1)
+    for key, num_tokens in ((b"primary", 8), (b"as long", 8), (b"shorter", 4)):
+        assert pool.register_partial(block, key, num_tokens)
+    assert pool.keys[block] == [b"primary", b"as long", b"shorter"]
+    assert pool.register_partial(block, b"longer", 12)
+    assert pool.keys[block] == [b"longer"]
