@@ -1,0 +1,64 @@
+"""What only the reference promises: which of two errors it raises, and what it is made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import kvref
+from kvref.configuration import Parts
+from kvref.groups.full_attention import FullAttentionGroup
+from kvref.hybrid import HybridCoordinator
+from kvref.manager import ReferenceManager
+from kvspec.blocks import KVCacheBlocks
+from kvspec.errors import InvalidArgumentError
+from kvspec.policy import Policy
+from tests.rules.builders import full, make_config, new_manager, new_request
+from tests.rules.specs import sliding
+
+
+@pytest.mark.parametrize(
+    "offer",
+    [
+        {"num_new_computed_tokens": 4},
+        {"new_computed_blocks": KVCacheBlocks(((1,),))},
+        {"num_new_computed_tokens": 4, "new_computed_blocks": KVCacheBlocks(((1,),))},
+    ],
+    ids=["tokens", "blocks", "both"],
+)
+def test_hits_of_a_running_request_are_refused_as_a_whole(offer: dict[str, Any]) -> None:
+    """Its blocks come before the question whether blocks and tokens fit each other."""
+    implementation = kvref.implementation()
+    manager = new_manager(implementation)
+    request = new_request(implementation, manager, "r", range(9))
+    manager.allocate_slots(request, 4)
+    with pytest.raises(InvalidArgumentError, match="already holds blocks") as caught:
+        manager.allocate_slots(request, 1, **offer)
+    assert caught.value.field == "new_computed_blocks"
+
+
+class OwnGroup(FullAttentionGroup):
+    """Full attention under another name."""
+
+
+class OwnHybrid(HybridCoordinator):
+    """A hybrid under another name."""
+
+
+def test_a_manager_is_made_of_the_parts_it_is_given() -> None:
+    """Broken parts can be caught only where they are used."""
+    parts = Parts(groups=((FullAttentionGroup, OwnGroup),), hybrid=OwnHybrid)
+    manager = ReferenceManager(make_config(specs=[full(4), sliding(4, 6)]), parts=parts)
+    assert type(manager.groups[0]) is OwnGroup
+    assert type(manager.coordinator) is OwnHybrid
+
+
+def test_what_is_configured_reaches_the_pool_and_the_events() -> None:
+    """Looks inside: what each of these does, the rules say."""
+    policy = Policy(unhashed_freed_to="back", removed_event_per="last_copy")
+    config = make_config(enable_events=True, int_event_hashes=True, policy=policy)
+    manager = ReferenceManager(config)
+    pool = manager.pool
+    assert (pool.unhashed_freed_to, pool.removed_event_per) == ("back", "last_copy")
+    assert manager.event_log.int_hashes is True
