@@ -25,7 +25,6 @@ cdef class KeyMap:
     cdef readonly long long width
     cdef readonly int num_blocks
     cdef readonly int num_entries
-    cdef readonly int num_keys
     cdef readonly bint has_strays
     cdef long long ahead
     cdef long long slot_mask

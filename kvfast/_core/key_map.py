@@ -62,7 +62,6 @@ class KeyMap:
         self.width = width
         self.num_blocks = num_blocks
         self.num_entries = num_blocks
-        self.num_keys = 0
         self.has_strays = False
         self.ahead = 0
         self.lay_out(zeroed("i", record.INTS * num_blocks))
@@ -83,7 +82,6 @@ class KeyMap:
 
     def clear(self) -> None:
         """Forget every key."""
-        self.num_keys = 0
         self.has_strays = False
         self.slots = zeroed("q", self.slot_mask + 1)
         for entry in range(self.num_entries):
@@ -296,7 +294,6 @@ class KeyMap:
         facts = record.INTS * entry
         self.facts[facts + record.DUP_NEXT] = entry
         self.facts[facts + record.DUP_PREV] = entry
-        self.num_keys += 1
 
     def join(self, entry: int, head: int) -> None:
         """Put an entry at the end of the ring of `head`."""
@@ -338,7 +335,6 @@ class KeyMap:
             i = (i + STEP) & self.slot_mask
         if after == entry:
             self.empty_slot(i)
-            self.num_keys -= 1
             return True
         self.facts[record.INTS * before + record.DUP_NEXT] = after
         self.facts[record.INTS * after + record.DUP_PREV] = before

@@ -23,7 +23,6 @@ class SymbolicMap(KeyMap):
 
     def __init__(self, facts: Facts) -> None:
         self.facts = cast("memoryview[int]", facts)
-        self.num_keys = 0
 
 
 @dataclass(frozen=True)
