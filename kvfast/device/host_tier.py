@@ -104,7 +104,7 @@ class HostTier:
         lists = self.manager.get_blocks(request)
         sizes = zip(lists.groups, self._sizes, strict=True)
         fresh = [ids[hit.hit_length_tokens // size :] for ids, size in sizes]
-        self._copy_out(self.tier.taken([block for block in chain(*fresh) if block]))
+        self.take(chain(*fresh))
         self.pages.zero_blocks(self.manager.take_new_block_ids())  # before data comes, not after
         copies = self.tier.load(request, lists)
         self._last = self.swapper.swap_in(*_columns(copies))
@@ -113,6 +113,13 @@ class HostTier:
         request.num_computed_tokens = hit.hit_length_tokens + external
         request.status = RequestStatus.RUNNING
         return request.num_computed_tokens
+
+    def take(self, blocks: Iterable[int]) -> None:
+        """Blocks were taken outside of steps and `load`: call it before anything overwrites them.
+
+        For forks and for tokens from other stores. What they held goes to the host, as in a step.
+        """
+        self._copy_out(self.tier.taken([block for block in blocks if block]))
 
     def before_step(self, plan: StepPlan, result: StepResult, rows: Array) -> None:
         """Copy out what is about to be overwritten. `rows`: all that the step reported."""

@@ -1,0 +1,271 @@
+"""Random operations on a manager with pools under it: whatever may still be read is compared.
+
+A round: requests arrive; some are forked, swapped in, loaded, taken over in part; everything that
+running requests may still read is checked; a step is planned, computed and checked through the
+tables on the device; drafts are sampled. Part of it is in `contents_moves`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import torch
+
+from kvfast.device._backend import Backend
+from kvfast.device.tables import DeviceStep
+from kvspec.batched import StepOutput, StepPlan
+from kvspec.interface import Implementation
+from kvspec.request import RequestInput
+from kvspec.specs import MambaSpec
+from tests.device.contents import WrongContentError, fingerprints
+from tests.device.contents_cases import Case, first_read
+from tests.device.contents_moves import LONGEST, Moves, One
+
+
+class Player(Moves):
+    """One run. `counts` says what happened in it.
+
+    `max_alive`: requests at once, but for forks. `longest`: tokens of a prompt.
+    """
+
+    max_alive = 4
+    longest = LONGEST - 6
+
+    def __init__(
+        self, case: Case, implementation: Implementation, seed: int, backend: Backend
+    ) -> None:
+        super().__init__(case, implementation, Random(seed), backend)
+        num_texts = 2 if case.hash_block_size else 9  # many meet in a block that is known in part
+        first = [self.random.randrange(100) for _ in range(num_texts)]
+        self.texts = [self.continued([token], self.longest) for token in first]
+
+    def play(self, num_rounds: int) -> None:
+        """So many rounds."""
+        for _ in range(num_rounds):
+            self.round()
+
+    def round(self) -> None:
+        """Requests, moves, checks, a step."""
+        while len(self.alive) < self.max_alive and self.random.random() < 0.6:
+            self.arrive()
+        self.move()
+        self.check_all("before a step")
+        self.step(self.plan())
+
+    # Requests.
+
+    def continued(self, tokens: Sequence[int], length: int) -> list[int]:
+        """As many tokens as that: mostly the same ones after the same beginning."""
+        result = list(tokens)[:length]
+        while len(result) < length:
+            usual = fingerprints(None, result)[-1] % 2
+            result.append(usual if self.random.random() < 0.98 else 2)
+        return result
+
+    def arrive(self) -> None:
+        """A request that begins as others do."""
+        text = self.random.choice(self.texts)
+        length = self.random.choice([1, 4, 5, 8, 9, 12, 13, 17, self.random.randint(1, len(text))])
+        self.add(self.random.choice([None, None, None, "salt"]), text[:length])
+
+    def add(self, salt: str | None, tokens: Sequence[int]) -> One:
+        """Register a request."""
+        self.num_requests += 1
+        given = RequestInput(f"r{self.num_requests}", tokens, cache_salt=salt)
+        request = self.implementation.make_request(self.manager, given)
+        one = One(self.batched.register(request), request, salt)
+        self.alive.append(one)
+        return one
+
+    # What may be read.
+
+    def check_all(self, when: str) -> None:
+        """Every running request still has all that its next tokens read."""
+        for group, spec in enumerate(self.case.specs):
+            prints, places = list[int](), list[int]()
+            for one in self.running:
+                blocks = self.manager.get_blocks(one.request).groups[group]
+                known = self.prints_of(one)[: one.request.num_computed_tokens]
+                if isinstance(spec, MambaSpec):
+                    places.append(blocks[self.entry(spec, len(known))])
+                    prints.append(known[-1])
+                    continue
+                first = first_read(spec, len(known))
+                for position in range(first, len(known)):
+                    block = blocks[position // spec.block_size]
+                    if not block:
+                        raise WrongContentError(f"{when}: no block for token {position}")
+                    places.append(block * spec.block_size + position % spec.block_size)
+                prints += known[first:]
+            self.counts["tokens read"] += len(prints)
+            if isinstance(spec, MambaSpec):
+                self.contents.check_states(when, group, "state.0", prints, places)
+            else:
+                self.contents.check(when, group, prints, places)
+
+    @staticmethod
+    def entry(spec: MambaSpec, num_computed: int) -> int:
+        """Which entry of its list a request's running state is in."""
+        return -(-num_computed // spec.block_size) - 1
+
+    # A step.
+
+    def plan(self) -> StepPlan:
+        """Who goes, who is computed, who is tried."""
+        random, finished, preempted = self.random, list[One](), list[One]()
+        for one in self.running:
+            if not self.num_next(one) or random.random() < 0.15:
+                finished.append(one)
+                if random.random() < 0.3:
+                    self.pop(one)
+            elif random.random() < 0.15:
+                preempted.append(one)
+                if random.random() < 0.6:
+                    self.swap_out(one)
+        going = [one for one in self.running if one not in (*finished, *preempted)]
+        going = [one for one in going if random.random() < 0.9]
+        random.shuffle(going)
+        num = [self.num_next(one) for one in going]
+        cut = random.randint(0, len(going))
+        fresh = [one for one in self.alive if not one.request.num_computed_tokens]
+        new = [one for one in fresh if one not in finished and not one.swapped]
+        self.gone = finished
+        share = 0.7 if self.host is None else 0.35  # the others may find something on the host
+        return StepPlan(
+            finished=[one.handle for one in finished],
+            preempted=[one.handle for one in preempted],
+            decoding=[one.handle for one in going[:cut]],
+            decode_tokens=num[:cut],
+            prefilling=[one.handle for one in going[cut:]],
+            prefill_tokens=num[cut:],
+            new=[one.handle for one in new if random.random() < share],
+            max_new_tokens=random.choice([LONGEST, 3, 8]),
+            token_budget=random.choice([100, 30, 12]),
+            num_lookahead_tokens=random.choice([0, 0, 2]) if self.case.can_draft else 0,
+            full_sequence_must_fit=random.random() < 0.3,
+        )
+
+    def num_next(self, one: One) -> int:
+        """New tokens of a running request; chosen once per round."""
+        request = one.request
+        left = request.num_tokens - request.num_computed_tokens
+        room = LONGEST - request.num_computed_tokens
+        wanted = self.random.randint(1, max(1, left))
+        for spec in self.case.specs:
+            # A step ends where a state is kept (align mode), unless it began there.
+            if isinstance(spec, MambaSpec) and request.num_computed_tokens % spec.block_size:
+                inside = request.num_computed_tokens % spec.block_size
+                wanted = min(wanted, spec.block_size - inside)
+        if left == 1 and self.case.can_draft:
+            wanted += self.random.choice([0, 0, 1, 3])
+        wanted = max(0, min(wanted, room))
+        num_drafts = max(0, wanted - left)
+        known = list(request.token_ids)
+        one.drafts = self.continued(known, len(known) + num_drafts)[len(known) :]
+        return wanted
+
+    def step(self, plan: StepPlan) -> None:
+        """Decide, tell the device, write, check, sample."""
+        result = self.batched.step(plan, StepOutput(self.rows))
+        by_handle = {one.handle: one for one in self.alive}
+        entries = [*plan.decoding, *plan.prefilling, *plan.new]  # type: ignore[misc] # lists, all of them
+        for handle in plan.new:  # type: ignore[union-attr] # a list
+            by_handle[handle].drafts = []
+        pairs = zip(entries, result.num_scheduled_tokens, strict=True)
+        granted = [(by_handle[handle], num) for handle, num in pairs if num]
+        self.tables.read_rows(self.batched, [one.handle for one, _ in granted])
+        told = self.tables.step(plan, result, self.rows)
+        if self.host is not None:
+            self.host.before_step(plan, result, self.rows)
+        for transfer in self.transfers:
+            transfer.wait()
+        self.transfers.clear()
+        self.pages.zero_blocks(self.manager.take_new_block_ids())
+        self.counts["hit tokens"] += sum(result.hit_tokens)
+        self.counts["refused"] += len(entries) - len(granted)
+        self.counts["preempted"] += len(plan.preempted)
+        self.compute(granted, told)
+        self.sample([one for one, _ in granted])
+        if self.host is not None:
+            self.host.after_step([one.handle for one, _ in granted])
+        self.batched.unregister(plan.finished)
+        for one in self.gone:
+            self.alive.remove(one)
+            self.release_swapped(one)
+        self.gone = []
+
+    def compute(self, granted: list[tuple[One, int]], told: DeviceStep) -> None:
+        """Write what the step computes, then read what its attention reads, by the tables."""
+        for group, spec in enumerate(self.case.specs):
+            if isinstance(spec, MambaSpec):
+                self.compute_states(group, spec, granted)
+                continue
+            written, read, slots = list[int](), list[int](), [torch.zeros(0, dtype=torch.int64)]
+            table = self.tables.table(group).cpu()
+            for one, num in granted:
+                known = self.prints_of(one)[: one.request.num_computed_tokens]
+                first = first_read(spec, len(known) - num)
+                written += known[len(known) - num :]
+                read += known[first:]
+                at = torch.arange(first, len(known))
+                size = spec.block_size
+                slots.append(table[one.handle][at // size].long() * size + at % size)
+            mapping = told.slots[group]
+            assert mapping is not None
+            self.contents.write(group, written, mapping)
+            self.contents.check("in a step", group, read, torch.cat(slots).to(mapping.device))
+
+    def compute_states(self, group: int, spec: MambaSpec, granted: list[tuple[One, int]]) -> None:
+        """Go on from the state of each request in the block of the new one.
+
+        `state.0` is another one after every token; `state.1` stays as it was after the first, so
+        it is right only if it was carried from block to block.
+        """
+        begun, carried, before, after = list[int](), list[tuple[int, int]](), [], []
+        for one, num in granted:
+            known, end = self.prints_of(one), one.request.num_computed_tokens
+            blocks = self.manager.get_blocks(one.request).groups[group]
+            new = blocks[self.entry(spec, end)]
+            if end == num:
+                begun.append(new)
+                self.contents.write_states(group, "state.1", known[:1], [new])
+            else:
+                old = blocks[self.entry(spec, end - num)]
+                before.append((known[end - num - 1], known[0], old))
+                if old != new:
+                    carried.append((old, new))
+            after.append((known[end - 1], known[0], one.handle, self.entry(spec, end), new))
+        for number in (0, 1):
+            prints, last = [entry[number] for entry in before], [entry[2] for entry in before]
+            self.contents.check_states("the last state", group, f"state.{number}", prints, last)
+        self.pages.copy_blocks(
+            [old for old, _ in carried], [new for _, new in carried], group=group
+        )
+        self.counts["states carried"] += len(carried)
+        self.contents.write_states(
+            group, "state.0", [entry[0] for entry in after], [entry[4] for entry in after]
+        )
+        table = self.tables.table(group).tolist()
+        places = [table[handle][index] for _, _, handle, index, _ in after]
+        for number in (0, 1):
+            prints = [entry[number] for entry in after]
+            self.contents.check_states("a state", group, f"state.{number}", prints, places)
+
+    def sample(self, granted: list[One]) -> None:
+        """Some drafts were right; one token more is known."""
+        for one in granted:
+            request = one.request
+            num_drafts = request.num_computed_tokens - request.num_tokens
+            if num_drafts < 0:
+                continue
+            right = self.random.randint(0, num_drafts)
+            known = [*request.token_ids, *one.drafts[:right]]
+            known = self.continued(known, min(len(known) + 1, LONGEST))
+            new = known[request.num_tokens :]
+            back = num_drafts - right
+            self.batched.rewind([one.handle], back)
+            self.tables.rewind([one.handle], back)
+            self.batched.append([one.handle], new, len(new))
+            self.counts["drafts rejected"] += back
+            one.drafts = []

@@ -1,0 +1,127 @@
+"""Keys, values and states through all that happens to blocks: what is read is what was computed.
+
+Each token's numbers are a function of all tokens up to it, so a hit on anything else shows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+import kvfast
+import kvref
+from kvfast.device._backend import Backend
+from tests.device.contents import fingerprints
+from tests.device.contents_cases import CASES, Case
+from tests.device.contents_player import Player
+
+NUM_RUNS = 2 * len(CASES)
+NUM_DEEP_RUNS = {"torch": 4000, "triton": 40}
+INTERPRETED = (1, 5)
+"""Runs of kernels: full attention beside a window, and scales per token."""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The tensors are small: several threads only wait for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def player_of(seed: int, backend: Backend) -> Player:
+    """Every case with kvfast, then every case with kvref, and so on."""
+    turn, number = divmod(seed, len(CASES))
+    made = (kvfast if turn % 2 == 0 else kvref).implementation()
+    return Player(CASES[number], made, seed, backend)
+
+
+def played(seeds: Iterable[int], backend: Backend, num_rounds: int = 22) -> Counter[str]:
+    """What happened in these runs. Kernels are interpreted slowly, so there is less of all."""
+    total: Counter[str] = Counter()
+    for seed in seeds:
+        player = player_of(seed, backend)
+        if backend == "triton" and player.pools.device.type == "cpu":
+            player.max_alive = 2
+        player.play(num_rounds)
+        total += player.counts
+        if player.host is not None:
+            total["blocks to the host tier"] += player.host.num_copies_out
+    return total
+
+
+@pytest.mark.rule("KV-DEV-3", "KV-DEV-5", "KV-DEV-6", "KV-DEV-8", "KV-DEV-9", "KV-DEV-11")
+@pytest.mark.rule("KV-TIER-1", "KV-TIER-2", "KV-TIER-5", "KV-TIER-6")
+def test_all_that_is_read_is_what_was_computed() -> None:
+    counts = played(range(NUM_RUNS), "torch")
+    for what in (
+        "hit tokens",
+        "preempted",
+        "refused",
+        "popped",
+        "drafts rejected",
+        "forks",
+        "blocks copied",
+        "blocks swapped in",
+        "states carried",
+        "parts named",
+        "parts taken over",
+        "loads",
+        "blocks to the host tier",
+    ):
+        assert counts[what] > 3, what
+
+    assert counts["tokens read"] > 10_000
+
+
+@pytest.mark.rule("KV-DEV-3", "KV-DEV-5", "KV-DEV-6", "KV-DEV-8", "KV-DEV-9", "KV-DEV-11")
+def test_all_that_kernels_read_is_what_was_computed() -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    counts = played(INTERPRETED, "triton", 3)
+    assert counts["tokens read"] > 20
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_all_that_is_read_is_right_in_many_runs(backend: Backend) -> None:
+    if backend == "triton":
+        pytest.importorskip("triton", reason="Triton is not installed")
+    first = 1000
+    played(range(first, first + NUM_DEEP_RUNS[backend]), backend, 30 if backend == "torch" else 8)
+
+
+def test_other_tokens_salts_layers_and_parts_have_other_numbers() -> None:
+    assert fingerprints(None, [1, 2])[0] != fingerprints("s", [1, 2])[0]
+    assert fingerprints(None, [1, 2, 3])[2] != fingerprints(None, [2, 1, 3])[2]
+    player = player_of(0, "torch")
+    player.contents.write(0, [5, 6], torch.tensor([4, 5]).to(player.pools.device))
+    assert seen(player) == [5, 6]
+    first, second = player.pools.layers["0.0"].parts["key"], player.pools.layers["0.1"].parts["key"]
+    assert not torch.equal(first[1], second[1])
+    assert not torch.equal(first[1, 0], first[1, 1])
+
+
+def seen(player: Player) -> list[int]:
+    """Which of two fingerprints slots 4 and 5 hold."""
+    result = []
+    for slot in (4, 5):
+        for known in (5, 6):
+            try:
+                player.contents.check("it", 0, [known], [slot])
+            except AssertionError:
+                continue
+            result.append(known)
+    return result
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.name))
+def test_every_case_is_read_in_both_layouts(case: Case) -> None:
+    other = replace(case, layout="HND" if case.layout == "NHD" else "NHD")
+    player = Player(other, kvfast.implementation(), 7, "torch")
+    player.play(10)
+    assert player.counts["tokens read"] > 20
