@@ -1,0 +1,199 @@
+"""What the device plane refuses, as a table: each callable with legal arguments and bad ones.
+
+A bad argument must raise an error that names it and its value, before anything was written: no
+operation on pages or tables ran, no tensor changed, and the next step is as if there was no call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+import kvfast
+from kvfast.device import _pages_torch, _tables_torch
+from kvfast.device._backend import Backend
+from kvfast.device._tables_state import DeviceState
+from kvfast.device.host_tier import HostTier
+from kvfast.device.operations import PageOperations
+from kvfast.device.pools import KVPools
+from kvfast.device.swap import Swapper
+from kvfast.device.tables import DeviceTables
+from kvspec.errors import InvalidArgumentError, KVSpecError
+from kvspec.request import RequestInput
+from tests.device.models import DEVICE, cache, filled, full, mamba, mla
+from tests.device.tables import FULL, MAMBA, config_of, kernel_device, rows_of
+
+PAGE_FUNCTIONS = ("store_tokens", "load_tokens", "copy_pages", "zero_pages")
+TABLE_FUNCTIONS = ("apply", "outputs", "gather")
+HOST_BLOCKS = 4
+
+
+@dataclass(frozen=True)
+class Bad:
+    """One bad argument, and the field that the error must name. `others`: given beside it."""
+
+    argument: str
+    value: Any
+    field: str
+    error: type[KVSpecError] = InvalidArgumentError
+    others: Mapping[str, Any] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.argument} = {self.value!r:.60}"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A public callable, where it is found in a world, and what is legal for it."""
+
+    name: str
+    of: Callable[[World], Callable[..., object]]
+    legal: Callable[[World], dict[str, Any]]
+    bad: tuple[Bad, ...]
+
+
+class World:
+    """Pools of several kinds, all full of numbers, and tables in the middle of their work."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.pools = filled(cache(full(), mamba()))
+        self.latents = filled(cache(mla("float8_e5m2")))
+        self.small = filled(cache(full("float8_e4m3fn")))
+        self.scaled = filled(cache(full("int8", "INT8_PER_TOKEN_HEAD")))
+        self.host = KVPools(
+            cache(full(), mamba(), num_blocks=HOST_BLOCKS), pin_memory=DEVICE.startswith("cuda")
+        )
+        for pages in self.host.pages:
+            pages[1:] = 7
+        self.pages, self.latent_pages, self.small_pages, self.scaled_pages = (
+            PageOperations(pools, backend=backend)
+            for pools in (self.pools, self.latents, self.small, self.scaled)
+        )
+        self.swapper = Swapper(self.pools, self.host, backend=backend)
+        self.implementation = kvfast.implementation()
+        manager = self.implementation.create(config_of(FULL, MAMBA))
+        self.batched = self.implementation.batched(manager)
+        request = self.implementation.make_request(manager, RequestInput("a", range(9)))
+        self.handle = self.batched.register(request)
+        device = kernel_device(backend)
+        self.tables = DeviceTables(
+            config_of(FULL, MAMBA), max_requests=2, max_tokens=16, device=device, backend=backend
+        )
+        self.tables.update([1], [12], rows_of((1, 0, 0, 3)))
+        self.tables.update([1], [6], rows_of((0, 0, 1, 3)))
+        self.tables.rewind([1], [1])
+
+    def tier(self) -> HostTier:
+        """A new one, of a manager without states and its pools, and one request."""
+        config = replace(config_of(FULL), enable_caching=True)
+        batched = self.implementation.batched(self.implementation.create(config))
+        request = RequestInput("a", range(9))
+        batched.register(self.implementation.make_request(batched.manager, request))
+        pools = KVPools(config.kv_cache, device=DEVICE)
+        return HostTier(self.implementation, batched, pools, num_host_blocks=HOST_BLOCKS)
+
+    def tensors(self) -> list[torch.Tensor]:
+        """All memory that calls may write to."""
+        pools = (self.pools, self.latents, self.small, self.scaled, self.host)
+        state = self.tables._device.state
+        return [
+            *(pages for one in pools for pages in one.pages),
+            *(getattr(state, field.name) for field in fields(DeviceState)),
+        ]
+
+    def bits(self) -> list[bytes]:
+        """All of it as bytes."""
+        return [one.contiguous().cpu().numpy().tobytes() for one in self.tensors()]
+
+    def after_a_step(self) -> list[bytes]:
+        """What a legal step leaves: what was told before and is still to be told shows there."""
+        self.tables.update([1], [5])
+        return [*self.bits(), self.tables.staged_bytes.to_bytes(8, "little")]
+
+
+@contextmanager
+def counted(world: World) -> Iterator[list[str]]:
+    """Which operations ran, and how often torch wrote to a tensor of the world in place."""
+    ran: list[str] = []
+
+    def counting(module: ModuleType, name: str) -> Any:
+        real = getattr(module, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            ran.append(name)
+            return real(*args, **options)
+
+        return patch.object(module, name, call)
+
+    modules = [(_pages_torch, PAGE_FUNCTIONS), (_tables_torch, TABLE_FUNCTIONS)]
+    if world.backend == "triton":
+        from kvfast.device import _pages_triton, _tables_triton
+
+        modules += [(_pages_triton, PAGE_FUNCTIONS), (_tables_triton, TABLE_FUNCTIONS)]
+    patches = [counting(module, name) for module, names in modules for name in names]
+    for one in patches:
+        one.start()
+    watched = world.tensors()
+    versions = [one._version for one in watched]  # torch counts writes, also those through views
+    try:
+        yield ran
+    finally:
+        for one in patches:
+            one.stop()
+        written = [one._version - old for one, old in zip(watched, versions, strict=True)]
+        ran += ["a write of torch"] * sum(written)
+
+
+def verdict(call: Call, bad: Bad, world: World) -> str | None:
+    """What is wrong with how a bad argument is met; None if it is refused as it must be."""
+    before = world.bits()
+    arguments = {**call.legal(world), **(bad.others or {}), bad.argument: bad.value}
+    function = call.of(world)
+    caught: Exception | None = None
+    with counted(world) as ran:
+        try:
+            function(**arguments)
+        except Exception as error:
+            caught = error
+    if caught is None:
+        return "nothing was raised"
+    problem = _wrong(caught, bad)
+    if problem is None and ran:
+        problem = f"it ran {ran}"
+    if problem is None and world.bits() != before:
+        problem = "a tensor has changed"
+    return problem
+
+
+def _wrong(caught: Exception, bad: Bad) -> str | None:
+    if not isinstance(caught, bad.error):
+        return f"{type(caught).__name__}: {caught}"
+    if isinstance(caught, InvalidArgumentError):
+        if caught.field != bad.field:
+            return f"it names {caught.field}"
+        if bad.field not in str(caught) or not caught.allowed:
+            return f"it says nothing: {caught}"
+        wanted = _value(bad)
+        if wanted and repr(caught.value) not in wanted:
+            return f"it shows {caught.value!r}, not {wanted[0]}"
+    return None
+
+
+def _value(bad: Bad) -> list[str]:
+    """The value that the error must carry, or its name or type; none where it is a description."""
+    at = re.fullmatch(rf"{bad.argument}\[(\d+)\]", bad.field)
+    value = bad.value
+    if at is not None and isinstance(value, list | str | torch.Tensor):
+        value = value.tolist() if isinstance(value, torch.Tensor) else value
+        return [repr(value[int(at[1])]), repr(value)]
+    if bad.field.startswith(bad.argument) and isinstance(value, str | int | float | None):
+        return [repr(one) for one in (value, str(value), type(value).__name__)]
+    return []

@@ -1,0 +1,213 @@
+"""The calls on pools and pages, and what each refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kvfast.device import layout, pools, segments
+from kvfast.device.errors import DeviceMemoryError
+from kvfast.device.operations import PageOperations
+from kvspec.config import KVCacheConfig, KVCacheGroup, KVCacheTensor
+from kvspec.errors import ConfigError
+from kvspec.specs import FullAttentionSpec, UniformTypeKVCacheSpecs
+from tests.device import refusals_kinds as kinds
+from tests.device.models import DEVICE, cache, full, mla
+from tests.device.refusals import Bad, Call
+
+NUM_BLOCKS = 7
+NUM_SLOTS = 4 * NUM_BLOCKS
+GROUP = cache(full()).groups[0]
+NO_LAYERS = KVCacheConfig(3, ())
+UNEVEN = KVCacheConfig(3, (KVCacheGroup(("a",), full()), KVCacheGroup(("b",), mla())))
+TWICE = KVCacheConfig(3, (GROUP,), (KVCacheTensor(432, ("0.0", "0.0", "0.1")),))
+ODD_RATIO = mla().__class__(4, 1, 9, "bfloat16", compress_ratio=3)
+NARROW = FullAttentionSpec(4, 2, 6, "float16", page_size_padded=8)
+LAYERS = tuple(Bad("layer", value, "layer") for value in (None, 3, "9.9", ["0.0"], "", True))
+GROUPS = (*kinds.numbers("group", 0, 1, optional=True), Bad("group", [], "group"))
+
+
+def zeros(heads: int, size: int, num: int = 2) -> torch.Tensor:
+    return torch.zeros((num, heads, size), device=DEVICE)
+
+
+KEYS_AND_VALUES = {"layer": "0.0", "keys": zeros(2, 6), "values": zeros(2, 3), "slots": [5, 9]}
+LATENTS = {"layer": "0.0", "latents": zeros(1, 9), "slots": [5, 9]}
+SAME = {"keys": zeros(2, 6).half(), "values": zeros(2, 3).half()}  # as the pool stores them
+
+
+def formats(kept: str) -> tuple[Bad, ...]:
+    """Of what is read from pools of float16, or of the format `kept`."""
+    values: list[Any] = [torch.float64, torch.int32, torch.bool, kept, "float32", 0, False, "", []]
+    return tuple(Bad("dtype", value, "dtype") for value in values)
+
+
+POOLS = Call(
+    "pools.KVPools", lambda w: pools.KVPools, lambda w: {"cache": cache(full())},
+    (
+        *kinds.objects("cache", error=ConfigError),
+        Bad("cache", KVCacheConfig(0, cache(full()).groups), "num_blocks", ConfigError),
+        Bad("cache", UNEVEN, "tensors", ConfigError),
+        Bad("cache", TWICE, "shared_by", ConfigError),
+        *kinds.devices(),
+        *(Bad("layout", value, "layout") for value in ("DNH", None, 3, ["NHD"])),
+        Bad("layout", "DNH", "layout", others={"cache": NO_LAYERS}),
+        *(Bad("pin_memory", value, "pin_memory") for value in (None, 1, "yes")),
+        *(() if torch.cuda.is_available() else (Bad("pin_memory", True, "pin_memory"),)),
+        *kinds.numbers("free_bytes", 0, optional=True),
+        Bad("free_bytes", 2015, "", DeviceMemoryError),
+    ),
+)  # fmt: skip
+
+MEMORY = Call(
+    "pools.free_memory_bytes", lambda w: pools.free_memory_bytes, lambda w: {},
+    kinds.devices(),
+)  # fmt: skip
+
+LAYOUTS = (
+    Call(
+        "layout.page_parts", lambda w: layout.page_parts, lambda w: {"spec": full()},
+        (
+            *(Bad("spec", value, "spec", ConfigError) for value in (None, 3, "full", GROUP)),
+            Bad("spec", UniformTypeKVCacheSpecs(4, (("a", full()),)), "spec", ConfigError),
+            Bad("spec", ODD_RATIO, "compress_ratio", ConfigError),
+            *(Bad("layout", value, "layout") for value in ("DNH", None, 3, ["NHD"])),
+        ),
+    ),
+    Call(
+        "layout.page_size_bytes", lambda w: layout.page_size_bytes, lambda w: {},
+        (
+            *(Bad("spec", value, "spec", ConfigError) for value in (None, 3, "full", GROUP)),
+            Bad("spec", NARROW, "page_size_padded", ConfigError),
+        ),
+    ),
+    Call(
+        "layout.layer_spec", lambda w: layout.layer_spec,
+        lambda w: {"group": GROUP, "layer": "0.0"},
+        (*kinds.objects("group"), *LAYERS),
+    ),
+    Call(
+        "layout.with_tensors", lambda w: layout.with_tensors, lambda w: {},
+        (
+            *kinds.objects("cache", error=ConfigError),
+            Bad("cache", UNEVEN, "tensors", ConfigError),
+        ),
+    ),
+)  # fmt: skip
+
+OPERATIONS = Call(
+    "operations.PageOperations", lambda w: PageOperations, lambda w: {"pools": w.pools},
+    (*kinds.objects("pools"), *kinds.backends()),
+)  # fmt: skip
+
+_WRITTEN = kinds.ids("slots", 4, NUM_SLOTS, skips=True, writes=True)
+_READ = kinds.ids("slots", 4, NUM_SLOTS, skips=True)
+WRITES = (
+    Call(
+        "operations.PageOperations.write", lambda w: w.small_pages.write,
+        lambda w: KEYS_AND_VALUES,
+        (
+            *LAYERS, *kinds.tokens("keys", 2, 6), *kinds.tokens("values", 2, 3), *_WRITTEN,
+            *kinds.scales("key_scale"), *kinds.scales("value_scale"),
+            Bad("slots", [5], "keys.shape"), Bad("slots", [], "keys.shape"),
+        ),
+    ),
+    Call(
+        "operations.PageOperations.write", lambda w: w.pages.write,
+        lambda w: {**KEYS_AND_VALUES, **SAME},
+        (
+            Bad("key_scale", 2.0, "key_scale"), Bad("value_scale", 0.5, "value_scale"),
+            Bad("layer", "1.0", "layer"),  # Mamba
+        ),
+    ),
+    Call(
+        "operations.PageOperations.write", lambda w: w.scaled_pages.write,
+        lambda w: KEYS_AND_VALUES,
+        (Bad("key_scale", 2.0, "key_scale"), Bad("value_scale", 0.5, "value_scale")),
+    ),
+    Call(
+        "operations.PageOperations.write", lambda w: w.latent_pages.write,
+        lambda w: KEYS_AND_VALUES, (Bad("layer", "0.0", "layer"),),
+    ),
+    Call(
+        "operations.PageOperations.write_latent", lambda w: w.latent_pages.write_latent,
+        lambda w: LATENTS,
+        (
+            *LAYERS, *kinds.tokens("latents", 1, 9), *_WRITTEN, *kinds.scales("scale"),
+            Bad("slots", [5], "latents.shape"),
+        ),
+    ),
+    Call(
+        "operations.PageOperations.write_latent", lambda w: w.pages.write_latent,
+        lambda w: LATENTS, (Bad("layer", "0.0", "layer"), Bad("layer", "1.0", "layer")),
+    ),
+)  # fmt: skip
+
+READS = (
+    Call(
+        "operations.PageOperations.gather", lambda w: w.small_pages.gather,
+        lambda w: {"layer": "0.0", "slots": [5, 9], "dtype": torch.float32},
+        (
+            *LAYERS, *_READ, *formats("float8_e4m3fn"),
+            *kinds.scales("key_scale"), *kinds.scales("value_scale"),
+            Bad("key_scale", 2.0, "key_scale", others={"dtype": None}),
+        ),
+    ),
+    Call(
+        "operations.PageOperations.gather", lambda w: w.scaled_pages.gather,
+        lambda w: {"layer": "0.0", "slots": [5, 9], "dtype": torch.float32},
+        (Bad("value_scale", 2.0, "value_scale"), Bad("dtype", torch.int16, "dtype")),
+    ),
+    Call(
+        "operations.PageOperations.gather_latent", lambda w: w.latent_pages.gather_latent,
+        lambda w: {"layer": "0.0", "slots": [5, 9], "dtype": torch.float32},
+        (*LAYERS, *_READ, *formats("float8_e5m2"), *kinds.scales("scale")),
+    ),
+)  # fmt: skip
+
+
+def copies(lowest_source: int, lowest: int, limit: int) -> tuple[Bad, ...]:
+    """Lists of two that must be as long as each other, and share nothing."""
+    a = limit - 1
+    return (
+        *kinds.ids("sources", lowest_source, limit),
+        *kinds.ids("destinations", lowest, limit, writes=True),
+        Bad("destinations", [a], "len(destinations)"),
+        Bad("destinations", [], "len(destinations)"),
+        Bad("sources", [a, a - 1, a - 2], "len(destinations)"),
+        Bad("destinations", [a, lowest], "destinations[1]", others={"sources": [lowest, a - 1]}),
+        Bad(
+            "destinations", torch.tensor([a, lowest]), "destinations[1]",
+            others={"sources": [lowest, a - 1]},
+        ),
+    )  # fmt: skip
+
+
+COPIES = (
+    Call(
+        "operations.PageOperations.copy_slots", lambda w: w.pages.copy_slots,
+        lambda w: {"group": 0, "sources": [5, 6], "destinations": [9, 10]},
+        (
+            *kinds.numbers("group", 0, 1), *copies(4, 4, NUM_SLOTS),
+            Bad("group", 1, "group"),  # Mamba: blocks have no slots
+        ),
+    ),
+    Call(
+        "operations.PageOperations.copy_blocks", lambda w: w.pages.copy_blocks,
+        lambda w: {"sources": [1, 2], "destinations": [3, 4]},
+        (*copies(0, 1, NUM_BLOCKS), *GROUPS),
+    ),
+    Call(
+        "operations.PageOperations.zero_blocks", lambda w: w.pages.zero_blocks,
+        lambda w: {"blocks": [1, 2]}, (*kinds.ids("blocks", 1, NUM_BLOCKS), *GROUPS),
+    ),
+    Call(
+        "segments.segments", lambda w: segments.segments,
+        lambda w: {"pools": w.pools, "group": None},
+        (*kinds.objects("pools"), *GROUPS, *kinds.devices(optional=True)),
+    ),
+)  # fmt: skip
+
+
+CALLS = (POOLS, MEMORY, *LAYOUTS, OPERATIONS, *WRITES, *READS, *COPIES)

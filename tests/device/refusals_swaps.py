@@ -1,0 +1,86 @@
+"""The calls on swaps and the host tier, and what each refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from kvfast.device import swap
+from kvfast.device.host_tier import HostTier
+from kvspec.batched import StepPlan
+from kvspec.errors import ConfigError
+from tests.device import refusals_kinds as kinds
+from tests.device.models import cache, full
+from tests.device.refusals import HOST_BLOCKS, Bad, Call, World
+from tests.device.refusals_pages import NUM_BLOCKS, UNEVEN
+from tests.device.refusals_tables import result
+from tests.device.tables import rows_of
+
+
+def swaps(method: str, source: str, destination: str) -> Call:
+    limits = {"blocks": NUM_BLOCKS, "host_blocks": HOST_BLOCKS}
+    return Call(
+        f"swap.Swapper.{method}", lambda w: getattr(w.swapper, method),
+        lambda w: {"blocks": [5, 6], "host_blocks": [2, 3]},
+        (
+            *kinds.ids(source, 1, limits[source]),
+            *kinds.ids(destination, 1, limits[destination], writes=True),
+            Bad(destination, [1], f"len({destination})"),
+            Bad(source, [1, 2, 3], f"len({destination})"),
+        ),
+    )  # fmt: skip
+
+
+SWAPS = (
+    Call(
+        "swap.Swapper", lambda w: swap.Swapper,
+        lambda w: {"device_pools": w.pools, "host_pools": w.host}, kinds.backends(),
+    ),
+    Call(
+        "swap.resized", lambda w: swap.resized,
+        lambda w: {"cache": cache(full()), "num_blocks": 3},
+        (*kinds.objects("cache", error=ConfigError), Bad("cache", UNEVEN, "tensors", ConfigError)),
+    ),
+    swaps("swap_out", "blocks", "host_blocks"),
+    swaps("swap_in", "host_blocks", "blocks"),
+)  # fmt: skip
+
+
+def made(world: World) -> dict[str, Any]:
+    tier = world.tier()
+    return {
+        "implementation": world.implementation,
+        "batched": tier.batched,
+        "pools": tier.pages.pools,
+        "num_host_blocks": HOST_BLOCKS,
+    }
+
+
+TIERS = (
+    Call(
+        "host_tier.HostTier", lambda w: HostTier, made,
+        (
+            *(replace(bad, field="num_blocks") for bad in kinds.numbers("num_host_blocks", 1)),
+            *kinds.numbers("num_spare_blocks", 0, optional=True),
+            *kinds.backends(),
+        ),
+    ),
+    Call(
+        "host_tier.HostTier.load", lambda w: w.tier().load, lambda w: {}, kinds.objects("request"),
+    ),
+    Call(
+        "host_tier.HostTier.take", lambda w: w.tier().take, lambda w: {},
+        tuple(Bad("blocks", [19, value], "blocks") for value in (1.5, True, "7", 20, 2**70)),
+    ),
+    Call(
+        "host_tier.HostTier.before_step", lambda w: w.tier().before_step,
+        lambda w: {"result": result(1), "rows": rows_of()},
+        (Bad("plan", StepPlan(decoding=[5]), "handle"),),
+    ),
+    Call(
+        "host_tier.HostTier.after_step", lambda w: w.tier().after_step, lambda w: {},
+        (Bad("handles", [5], "handle"), Bad("handles", [True], "handle")),
+    ),
+)  # fmt: skip
+
+CALLS = (*SWAPS, *TIERS)
