@@ -8,9 +8,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
-
-import pytest
 
 from kvfast import device
 from tests.source import ROOT
@@ -128,12 +125,10 @@ def printed(code: str, *hidden: str) -> str:
     return done.stdout
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 def test_without_triton_all_operations_run_in_torch() -> None:
     assert printed(WITHOUT_TRITON, "triton") == PRINTED_WITHOUT_TRITON
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 def test_the_page_prints_the_same_without_triton() -> None:
     page = (ROOT / "docs/device.md").read_text(encoding="utf-8")
     code = "".join(re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
