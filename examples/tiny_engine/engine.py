@@ -162,6 +162,9 @@ class Engine:
             if not num_tokens:  # nothing there, or no space: the plan tries again
                 return
             self.paged.tables.set_lengths([one.handle], num_tokens)
+            # A step tells rows of what it grants only, and it may have no room for this one yet.
+            for group, blocks in enumerate(self.manager.get_blocks(one.request).groups):
+                self.paged.tables.set_row(one.handle, group, blocks)
             one.drafts = []
             self.running.append(self.waiting.popleft())
 

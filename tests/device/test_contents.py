@@ -75,7 +75,6 @@ def test_all_that_is_read_is_what_was_computed() -> None:
         "blocks to the host tier",
     ):
         assert counts[what] > 3, what
-
     assert counts["tokens read"] > 10_000
 
 
