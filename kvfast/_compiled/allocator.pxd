@@ -68,8 +68,8 @@ cdef class Allocator:
     cdef int cache_range(self, int g, long long at, FastRequest request, long long first, long long end) except -1
     @cython.locals(per="long long", stored=list, i="long long", block=int)
     cdef int cache_each(self, int g, long long start, FastRequest request, long long first, long long end) except -1
-    @cython.locals(place="long long", block=int)
-    cdef int note_step(self, int g, long long start, long long end) except -1
+    @cython.locals(per="long long", i="long long", block=int)
+    cdef int note_step(self, int g, long long start, long long first, long long end) except -1
     @cython.locals(at="long long", index="long long", block=int, is_new=bint)
     cdef bint cache_partial(self, int row, FastRequest request, int g, long long number) except -1
     @cython.locals(g=int, verified="long long", end="long long")

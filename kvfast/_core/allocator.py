@@ -296,7 +296,7 @@ class Allocator:
         else:
             self.cache_each(g, start, request, first, end)
         if self.shape.is_mamba(g):
-            self.note_step(g, start + first, start + end)
+            self.note_step(g, start, first, end)
 
     def cache_each(self, g: int, start: int, request: FastRequest, first: int, end: int) -> None:
         """`cache_range` where some blocks are masked, or events want to know which were stored."""
@@ -315,13 +315,20 @@ class Allocator:
         if self.events is not None:
             self.events.stored(request, g, per, first, end, stored)
 
-    def note_step(self, g: int, start: int, end: int) -> None:
-        """Remember what the blocks at these places of the arena carry as new in this step."""
-        for place in range(start, end):
-            block = self.tables.arena[place]
-            if block:
-                for entry in self.pool.entries_of(block):
-                    self.step_hashes[g].add(self.pool.keys.hash_of(entry))
+    def note_step(self, g: int, start: int, first: int, end: int) -> None:
+        """Remember the keys of the states just registered (KV-MAMBA-2).
+
+        A block that was passed over may have keys too, but none that covers it whole.
+        """
+        per = self.shape.hashes_per_block[g]
+        for i in range(first, end):
+            block = self.tables.arena[start + i]
+            if (
+                block
+                and self.pool.keys.is_added(block)
+                and self.pool.covered(block) == (i + 1) * per
+            ):
+                self.step_hashes[g].add(self.pool.keys.hash_of(block))
 
     def cache_partial(self, row: int, request: FastRequest, g: int, number: int) -> bool:
         """A key that ends inside a block: hash `number` of the request (KV-PART-1)."""

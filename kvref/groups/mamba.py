@@ -9,6 +9,7 @@ from kvref.block_pool import BlockPool
 from kvref.events import EventLog
 from kvref.groups.base import Demand, Group, GroupContext
 from kvref.groups.sliding_window import replay_boundary
+from kvref.hashing import hash_of_block, make_key
 from kvref.request import ReferenceRequest
 from kvspec.blocks import NULL_BLOCK
 from kvspec.errors import ConfigError
@@ -61,8 +62,12 @@ class MambaGroup(Group):
         first = self.num_cached.get(request.request_id, 0)
         super().cache_blocks(request, num_tokens)
         end = self.num_cached.get(request.request_id, 0)
-        for block in self.blocks_of(request.request_id)[first:end]:
-            self.step_keys.update(self.pool.keys[block])
+        blocks = self.blocks_of(request.request_id)
+        for index in range(first, end):
+            block_hash = hash_of_block(request.block_hashes, index, self.hashes_per_block)
+            key = make_key(block_hash, self.index)
+            if key in self.pool.keys[blocks[index]]:  # not if it was passed over
+                self.step_keys.add(key)
 
     def new_step_starts(self) -> None:
         """States registered before may be used now (KV-MAMBA-2)."""

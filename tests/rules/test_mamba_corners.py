@@ -31,6 +31,31 @@ def test_a_call_that_registers_no_state_has_nobody_wait(
     assert manager.snapshot().requests["r"].num_cached_blocks == (None, None)
 
 
+@pytest.mark.rule("KV-MAMBA-2", "KV-PART-5")
+def test_a_partial_entry_has_nobody_wait_for_an_older_state(
+    make_manager: MakeManager, make_request: MakeRequest
+) -> None:
+    """Retention 0 keeps the states after 8 of q's 12 tokens and after 24 of r's 30.
+
+    q's block and block 0 of r, which retention passes over, both have the partial entry of their
+    first 4 tokens. s takes q's state, though r was cached in this step.
+    """
+    manager = make_manager(20, specs=[full(4), mamba(8)], retention_interval_tokens=0)
+    q = make_request(manager, "q", range(12))
+    r = make_request(manager, "r", [*range(4), *range(100, 126)])
+    for request, num_tokens in ((q, 12), (r, 6)):
+        admit(manager, request, num_tokens)
+        assert manager.cache_partial_block(request, 1, 4)
+    manager.new_step_starts()
+    assert manager.allocate_slots(r, 4) is not None
+    assert not any(manager.snapshot().step_keys)
+    s = make_request(manager, "s", range(12))
+    hit = manager.get_computed_blocks(s)
+    assert hit.hit_length_tokens == 8
+    answer = manager.allocate_slots(s, 4, num_new_computed_tokens=8, new_computed_blocks=hit.blocks)
+    assert answer is not None
+
+
 @pytest.mark.rule("KV-MAMBA-7", "KV-GRP-9")
 @pytest.mark.parametrize(("left", "fits"), [(1, True), (0, False)])
 def test_a_load_of_a_running_request_takes_one_state(
