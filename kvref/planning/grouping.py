@@ -43,7 +43,8 @@ def _grouped(layers: Layers, *, use_eagle: bool) -> tuple[KVCacheGroup, ...]:
         return (KVCacheGroup(names, uniform),)
     if lie_side_by_side(layers):
         return group_side_by_side(layers, use_eagle=use_eagle)
-    if any(isinstance(spec, HiddenStateCacheSpec) for _, spec in layers):
+    hidden = [isinstance(spec, HiddenStateCacheSpec) for _, spec in layers]
+    if any(hidden) and not all(hidden):
         return with_hidden_states(layers)
     return split_by_spec(unify_page_size(layers))
 

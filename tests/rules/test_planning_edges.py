@@ -93,6 +93,15 @@ def test_hidden_states_stand_beside_a_single_group_too(planner: Planner) -> None
     assert groups[1].spec == replace(hidden, block_size=10, page_size_padded=5_120)
 
 
+@pytest.mark.rule("KV-PLAN-5", "KV-PLAN-23")
+def test_hidden_states_alone_are_layers_like_any_other(planner: Planner) -> None:
+    """Blocks of 16 and 32 tokens, 512 bytes each: the first grow to 32, and all are of one spec."""
+    short, long = (HiddenStateCacheSpec(size, 1, 256, "bfloat16") for size in (16, 32))
+    groups = planner.groups(named(short, long, short), settings())
+    assert names_of(groups) == [("0", "1", "2")]
+    assert groups[0].spec == long
+
+
 @pytest.mark.rule("KV-PLAN-9")
 def test_a_single_byte_is_too_little_memory_but_not_none(planner: Planner) -> None:
     """A request of 64 tokens needs four blocks, and there is the null block."""
