@@ -117,15 +117,15 @@ class DeviceSide:
         """
         copied = self.staging.copied_bytes
         addresses, blocks = entries
-        while len(addresses) > self.max_entries:
+        while addresses.shape[0] > self.max_entries:
             most = self.max_entries
             self._copy(Header(num_entries=most), [addresses[:most], blocks[:most]])
             self.apply()
             addresses, blocks = addresses[most:], blocks[most:]
         header = Header(
-            len(addresses),
-            len(lengths[0]),
-            0 if batch is None else len(batch.rows),
+            addresses.shape[0],
+            lengths[0].shape[0],
+            0 if batch is None else batch.rows.shape[0],
             is_new,
             0 if batch is None else batch.num_tokens,
         )

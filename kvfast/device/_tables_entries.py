@@ -31,8 +31,9 @@ class Entries:
         self._set_offsets()
 
     def _set_offsets(self) -> None:
-        self._bases = torch.tensor(self.geometry.bases, dtype=torch.int64)
-        self._widths = torch.tensor([g.width for g in self.geometry.groups], dtype=torch.int64)
+        # Of 32 bits, as all entries are numbered by them.
+        self._bases = torch.tensor(self.geometry.bases, dtype=torch.int32)
+        self._widths = torch.tensor([g.width for g in self.geometry.groups], dtype=torch.int32)
 
     def grow(self, geometry: Geometry) -> None:
         """There are more rows now, and other addresses."""
@@ -56,11 +57,14 @@ class Entries:
     def _distinct(self, told: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Addresses and their rows: of several for one address the last."""
         rows = told[0] if len(told) == 1 else torch.cat([no_rows(), *told])
-        handles, groups, indices, _ = rows.long().unbind(1)
+        handles, indices = rows[:, 0], rows[:, 2]
         if len(self.geometry.groups) == 1:
-            addresses = handles * self.geometry.groups[0].width + indices
+            addresses = indices.add(handles, alpha=self.geometry.groups[0].width)
         else:
-            addresses = self._bases[groups] + handles * self._widths[groups] + indices
+            of_row = rows[:, 1].long()
+            addresses = self._bases[of_row] + handles * self._widths[of_row] + indices
+        if rows.shape[0] < 2 or int(addresses.diff().min()) > 0:  # as steps tell them
+            return addresses, rows
         in_order, order = addresses.sort(stable=True)
         is_last = in_order[1:] != in_order[:-1]
         if bool(is_last.all()):

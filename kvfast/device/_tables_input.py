@@ -28,10 +28,12 @@ def host_ints(field: str, values: Ints) -> torch.Tensor:
             raise InvalidArgumentError(field, found, "int32 or int64 [n] in host memory")
         return values.long()
     view = None if isinstance(values, (list, tuple, range)) else view_of(values)
-    if view is not None and not view.readonly and view.ndim == 1 and len(view):
+    if view is not None and not view.readonly and view.ndim == 1:
         kinds = {"i": torch.int32, "q": torch.int64, "l": torch.int64}
         kind = kinds.get(view.format)
         if kind is not None and view.c_contiguous and view.itemsize == kind.itemsize:
+            if not len(view):  # which torch refuses
+                return torch.empty(0, dtype=torch.int64)
             return torch.frombuffer(view, dtype=kind).long()
     return torch.tensor(ints_of(field, values), dtype=torch.int64)
 
@@ -55,7 +57,7 @@ def joined(*given: tuple[str, Ints]) -> torch.Tensor:
 
 def _is_some(values: Ints) -> bool:
     """Whether there is anything in it; what has no length is for others to refuse."""
-    return len(values) > 0 if isinstance(values, Sized) else True
+    return not isinstance(values, Sized) or len(values) > 0
 
 
 def host_rows(field: str, deltas: Array | torch.Tensor) -> torch.Tensor:
@@ -91,31 +93,30 @@ def no_rows() -> torch.Tensor:
     return torch.empty((0, 4), dtype=torch.int32)
 
 
-def num_requests_of(rows: torch.Tensor) -> int:
-    """How many requests there must be for these deltas."""
-    return int(rows[:, 0].max()) + 1 if len(rows) else 0
-
-
 def check_size(field: str, size: int) -> None:
     """A length of arrays that are numbered by 31 bits."""
     if not is_int(size) or not 1 <= size <= INT32_MAX:
         raise InvalidArgumentError(field, size, "an int in 1 … 2^31 - 1")
 
 
-def check_rows(field: str, rows: torch.Tensor, geometry: Geometry, num_blocks: int) -> None:
-    """Every row names an entry that there is, or will be with more requests, and a block."""
-    if not len(rows):
-        return
-    low = rows.amin(0).tolist()
-    high = rows.amax(0).tolist()
+def check_rows(field: str, rows: torch.Tensor, geometry: Geometry, num_blocks: int) -> int:
+    """Every row names an entry that there is, or will be with more requests, and a block.
+
+    Answers how many requests there must be for these rows.
+    """
+    if not rows.shape[0]:
+        return 0
+    lowest, highest = rows.aminmax(dim=0)
+    low: list[int] = lowest.tolist()
+    high: list[int] = highest.tolist()
     groups = geometry.groups
     most_handles = geometry.max_handles
     if min(low) >= 0 and high[0] < most_handles and high[1] < len(groups) and high[3] < num_blocks:
         if high[2] < geometry.min_width:
-            return
+            return high[0] + 1
         widths = torch.tensor([group.width for group in groups], dtype=torch.int32)
         if bool((rows[:, 2] < widths[rows[:, 1]]).all()):
-            return
+            return high[0] + 1
     for number, (handle, group, index, block) in enumerate(rows.tolist()):
         limits = [("handle", handle, most_handles), ("group", group, len(groups))]
         if 0 <= group < len(groups):
@@ -126,6 +127,7 @@ def check_rows(field: str, rows: torch.Tensor, geometry: Geometry, num_blocks: i
                 raise InvalidArgumentError(
                     f"{field}[{number}].{name}", value, f"an int in 0 … {end - 1}"
                 )
+    return high[0] + 1
 
 
 def check_handles(field: str, handles: torch.Tensor, geometry: Geometry) -> None:

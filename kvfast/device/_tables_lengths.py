@@ -19,6 +19,7 @@ class Lengths:
         self._told: torch.Tensor | None = None  # None: the device has `_now`
         self._batch = no_batch()
         self._times = 0
+        self._none = self._now[:0]
         self._longest: int | None = 0  # of the last step; None once lengths were set
 
     def _settled(self) -> torch.Tensor:
@@ -66,7 +67,7 @@ class Lengths:
     def take_changes(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Handles whose length is another one than the device has, and what is to be added."""
         if self._told is None:
-            return self._batch.rows[:0], self._batch.rows[:0]
+            return self._none, self._none
         added = self._settled() - self._told
         self._told = None
         handles = added.nonzero()[:, 0]

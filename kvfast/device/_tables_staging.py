@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kvfast.device._tables_state import HEADER_WORDS, Header
+from kvfast.device._tables_state import Header
 
 WORD_BYTES = 4
 
@@ -36,12 +36,10 @@ class Staging:
         if self._events:
             self._events[turn].synchronize()  # the copy of two messages ago; returns at once
         buffer = self._buffers[turn]
-        buffer[:HEADER_WORDS] = torch.tensor(header.to_list(), dtype=torch.int32)
-        end = HEADER_WORDS
-        for part in parts:
-            if len(part):
-                buffer[end : end + len(part)] = part
-                end += len(part)
+        words = torch.tensor(header.to_list(), dtype=torch.int32)
+        some = [words, *(part for part in parts if part.shape[0])]
+        end = sum(part.shape[0] for part in some)
+        torch.cat(some, out=buffer[:end])
         staged[:end].copy_(buffer[:end], non_blocking=True)
         if self._events:
             self._events[turn].record()

@@ -34,7 +34,6 @@ from kvfast.device._tables_input import (
     host_ints,
     host_rows,
     no_rows,
-    num_requests_of,
 )
 from kvfast.device._tables_lengths import Lengths
 from kvspec.batched import Array, BatchedManager, Ints, StepPlan, StepResult
@@ -147,8 +146,7 @@ class DeviceTables:
     def write(self, deltas: Array) -> None:
         """More rows (handle, group, index, block): what `take_deltas` hands out."""
         rows = host_rows("deltas", deltas)
-        self._check_rows(rows)
-        self._reach(num_requests_of(rows))
+        self._reach(self._check_rows(rows))
         self._entries.rows.append(rows.clone())
 
     def set_row(self, handle: int, group: int, blocks: Sequence[int]) -> None:
@@ -185,10 +183,10 @@ class DeviceTables:
         longest = self.config.max_model_len_tokens
         hits = counts_of("result.hit_tokens", result.hit_tokens, len(new), longest)
         rows = no_rows() if deltas is None else host_rows("deltas", deltas)
-        if not 0 <= result.num_deltas <= len(rows):
+        if not 0 <= result.num_deltas <= rows.shape[0]:
             raise InvalidArgumentError("deltas", len(rows), f"the {result.num_deltas} rows written")
         rows, changed = rows[: result.num_deltas], None
-        if len(released) + len(new):
+        if released.shape[0] or new.shape[0]:
             changed = torch.cat([released, new]), torch.cat([torch.zeros_like(released), hits])
         step = self._stage(handles, result.num_scheduled_tokens, rows, changed)
         self.apply()
@@ -244,8 +242,8 @@ class DeviceTables:
         check_handles(field, chosen, self._geometry)
         return chosen
 
-    def _check_rows(self, rows: torch.Tensor) -> None:
-        check_rows("deltas", rows, self._geometry, self.config.kv_cache.num_blocks)
+    def _check_rows(self, rows: torch.Tensor) -> int:
+        return check_rows("deltas", rows, self._geometry, self.config.kv_cache.num_blocks)
 
     def _set_lengths(self, lengths: torch.Tensor) -> None:
         self._reach(len(lengths))
@@ -260,7 +258,7 @@ class DeviceTables:
     ) -> DeviceStep:
         """Check all, then copy. `changed`: handles, and their lengths before the step."""
         batch = next_batch(self._batch, handles, num_scheduled, self._geometry, self.max_tokens)
-        self._check_rows(rows)
+        num_requests = self._check_rows(rows)
         lengths = None
         if changed is not None:
             check_handles("plan", changed[0], self._geometry)
@@ -270,7 +268,7 @@ class DeviceTables:
         if longest > (most := self.config.max_model_len_tokens):
             allowed = f"such that no sequence is longer than max_model_len_tokens = {most}"
             raise InvalidArgumentError("num_scheduled", longest, allowed)
-        self._reach(max(batch.top + 1, num_requests_of(rows)))
+        self._reach(max(batch.top + 1, num_requests))
         if lengths is not None:
             self._set_lengths(lengths)
         # Nothing is refused from here on.
@@ -280,7 +278,7 @@ class DeviceTables:
         self._staged_bytes = self._device.send(entries, added, batch, is_new=is_new)
         self._lengths.advance(batch, longest)
         self._batch = batch
-        n = len(batch.rows)
+        n = batch.rows.shape[0]
         return self._device.step(n, batch.num_tokens, batch.max_query_tokens, longest)
 
     def _reach(self, num_rows: int) -> None:
