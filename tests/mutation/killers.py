@@ -48,3 +48,12 @@ def read() -> dict[str, dict[str, list[str]]]:
     """What `write` wrote: by target, then by function."""
     found: dict[str, dict[str, list[str]]] = json.loads(FILE.read_text(encoding="utf-8"))
     return found
+
+
+def to_try_first(target: str, results: Iterable[Result]) -> dict[str, list[str]]:
+    """Of each function: what killed its mutants in these results, then what the file names."""
+    found = by_function(results)
+    for function, tests in read().get(target, {}).items():
+        known = found.setdefault(function, [])
+        known.extend(test for test in tests if test not in known)
+    return found

@@ -66,7 +66,7 @@ def run(target: Target, folder: Path, *, jobs: int, budget_s: float, again: bool
             reach=reach,
             jobs=jobs,
             budget_s=budget_s,
-            killers=killers.by_function(known.values()),
+            killers=killers.to_try_first(target.name, known.values()),
         )
         pytest.main(pytest_arguments(target.tests, target.keyword), plugins=[judging])
 
