@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from kvfast.device._offload import Offload
 from kvfast.device.operations import PageOperations
 from kvfast.device.pools import KVPools
 from kvfast.device.swap import Swapper
@@ -69,3 +70,16 @@ def test_writes_and_reads_can_be_captured_in_a_graph() -> None:
     other.write("0.0", keys, values, slots)
     assert contents(pools) == contents(expected)
     assert read[0][:, 0, 0].tolist() == [3.0, 0.0, 3.0]
+
+
+def test_blocks_that_go_out_over_spare_blocks_come_back() -> None:
+    pools, host = filled(CONFIG), KVPools(CONFIG, pin_memory=True)
+    before, blocks = contents(pools), [3, 1, 6, 2, 5]
+    swapper = Swapper(pools, host)
+    offload = Offload(swapper, 2)
+    offload.copy(blocks, blocks)
+    for pages in pools.pages:
+        pages[blocks] = 7  # at once: nothing was awaited
+    swapper.swap_in(blocks, blocks).wait()
+    assert contents(pools) == before
+    offload.synchronize()
