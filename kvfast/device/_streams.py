@@ -7,7 +7,7 @@ late as the order allows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -22,6 +22,7 @@ class Event(Protocol):
         """Block until it has."""
 
 
+@runtime_checkable
 class Streams(Protocol):
     """The computing stream of a device, whichever is current there, and a stream for copies."""
 

@@ -11,19 +11,19 @@ Copies to the host go on beside the step, over spare blocks on the device (`_off
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from itertools import chain
 
-import torch
-
+from kvfast.device._arguments import check_group, check_type
 from kvfast.device._backend import Backend
 from kvfast.device._offload import Offload
 from kvfast.device._streams import Streams
+from kvfast.device._tables_input import entries_of, host_rows
 from kvfast.device.operations import PageOperations
 from kvfast.device.pools import KVPools
 from kvfast.device.swap import Swapper, Transfer, resized
 from kvspec._check import int_at_least
-from kvspec.batched import Array, BatchedManager, Ints, StepPlan, StepResult
+from kvspec.batched import Array, BatchedManager, StepPlan, StepResult
 from kvspec.errors import InvalidArgumentError
 from kvspec.request import Request, RequestStatus
 from kvspec.tier import Copies, Tier, TieredImplementation
@@ -60,6 +60,14 @@ class HostTier:
         int_at_least(
             "num_spare_blocks", num_spare_blocks, 0, optional=True, error=InvalidArgumentError
         )
+        check_type("implementation", implementation, TieredImplementation)
+        check_type("batched", batched, BatchedManager)
+        check_type("pools", pools, KVPools)
+        cache = batched.manager.config.kv_cache
+        if (pools.cache.num_blocks, pools.cache.groups) != (cache.num_blocks, cache.groups):
+            raise InvalidArgumentError("pools", pools.cache, "pools of the manager's cache")
+        if streams is not None:
+            check_type("streams", streams, Streams)
         self.batched, self.manager = batched, batched.manager
         self.tier: Tier = implementation.make_tier(self.manager, num_host_blocks)
         self.host_pools = KVPools(
@@ -123,15 +131,14 @@ class HostTier:
 
     def before_step(self, plan: StepPlan, result: StepResult, rows: Array) -> None:
         """Copy out what is about to be overwritten. `rows`: all that the step reported."""
-        for handle in chain(_ints(plan.finished), _ints(plan.preempted)):
+        released, _, entries = entries_of(plan)
+        before = self._computed_before(entries.tolist(), result)
+        changes = self._changes(rows, result.num_deltas, before)
+        for handle in released.tolist():
             self._blocks.pop(handle, None)
             self._told.pop(handle, None)
-        entries = [*_ints(plan.decoding), *_ints(plan.prefilling), *_ints(plan.new)]
-        before = {}
-        for handle, num in zip(entries, result.num_scheduled_tokens, strict=True):
-            before[handle] = self.batched.request_of(handle).num_computed_tokens - num
         fresh = []
-        for handle, group, index, block in _rows(rows, result.num_deltas):
+        for handle, group, index, block in changes:
             lists = self._blocks.setdefault(handle, [[] for _ in self._sizes])
             del lists[group][index:]
             lists[group].append(block)
@@ -139,6 +146,38 @@ class HostTier:
             if block and index * self._sizes[group] >= before[handle]:
                 fresh.append(block)
         self._copy_out(self.tier.taken(fresh))
+
+    def _computed_before(self, entries: list[int], result: StepResult) -> dict[int, int]:
+        """Computed tokens of each entry before the step."""
+        check_type("result", result, StepResult)
+        granted = result.num_scheduled_tokens
+        if len(granted) != len(entries):
+            field = "result.num_scheduled_tokens"
+            raise InvalidArgumentError(field, len(granted), f"{len(entries)} counts, as planned")
+        requests = map(self.batched.request_of, entries)
+        return {
+            handle: request.num_computed_tokens - num
+            for handle, request, num in zip(entries, requests, granted, strict=True)
+        }
+
+    def _changes(self, rows: Array, num_rows: int, before: Container[int]) -> list[list[int]]:
+        """The rows (handle, group, index, block), each of an entry of the step."""
+        table = host_rows("rows", rows)
+        if len(table) < num_rows:
+            raise InvalidArgumentError("rows", len(table), f"{num_rows} rows, as the result says")
+        changes: list[list[int]] = table[:num_rows].tolist()
+        num_blocks = self.manager.config.kv_cache.num_blocks
+        for number, (handle, group, index, block) in enumerate(changes):
+            field = f"rows[{number}]"
+            if handle not in before:
+                raise InvalidArgumentError(f"{field}.handle", handle, "an entry of the step")
+            check_group(f"{field}.group", group, len(self._sizes))
+            if index < 0:
+                raise InvalidArgumentError(f"{field}.index", index, "an int of at least 0")
+            if not 0 <= block < num_blocks:
+                allowed = f"an int in 0 … {num_blocks - 1}"
+                raise InvalidArgumentError(f"{field}.block", block, allowed)
+        return changes
 
     def after_step(self, handles: Iterable[int]) -> None:
         """Requests whose tokens of the step are computed, and whose drafts are taken back."""
@@ -177,16 +216,3 @@ class HostTier:
 
 def _columns(copies: Copies) -> tuple[list[int], list[int]]:
     return [source for source, _ in copies], [destination for _, destination in copies]
-
-
-def _ints(handles: Ints) -> list[int]:
-    tolist = getattr(handles, "tolist", None)
-    return [*handles] if tolist is None else list(tolist())  # type: ignore[misc] # an Array has it
-
-
-def _rows(rows: Array, num: int) -> list[list[int]]:
-    """The first `num` rows, as lists."""
-    if isinstance(rows, torch.Tensor):
-        rows = rows[:num]
-    listed: list[list[int]] = rows.tolist()
-    return listed[:num]

@@ -13,12 +13,13 @@ from dataclasses import replace
 import torch
 
 from kvfast.device import _pages_torch
-from kvfast.device._arguments import Ids, check_disjoint, check_same_length, ids_on
+from kvfast.device._arguments import Ids, check_disjoint, check_same_length, check_type, ids_on
 from kvfast.device._backend import Backend, chosen
 from kvfast.device._streams import Event, Streams, streams_of
 from kvfast.device.layout import with_tensors
 from kvfast.device.pools import KVPools
 from kvfast.device.segments import Segments, segments
+from kvspec._check import int_at_least
 from kvspec.config import KVCacheConfig
 from kvspec.errors import InvalidArgumentError
 
@@ -67,6 +68,10 @@ class Swapper:
         streams: Streams | None = None,
     ) -> None:
         """`streams`: those of another swapper, to be ordered with it; None for a new one."""
+        check_type("device_pools", device_pools, KVPools)
+        check_type("host_pools", host_pools, KVPools)
+        if streams is not None:
+            check_type("streams", streams, Streams)
         self.device_pools, self.host_pools = device_pools, host_pools
         device = device_pools.device
         self.backend: Backend = chosen(backend, device)
@@ -135,6 +140,7 @@ def copy_pages(
 
 def resized(cache: KVCacheConfig, num_blocks: int) -> KVCacheConfig:
     """The same layers with another number of blocks: for the host's pools."""
+    int_at_least("num_blocks", num_blocks, 1, error=InvalidArgumentError)
     cache = with_tensors(cache)
     tensors = tuple(
         replace(one, size_bytes=one.size_bytes // cache.num_blocks * num_blocks)

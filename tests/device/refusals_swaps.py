@@ -7,6 +7,7 @@ from typing import Any
 
 from kvfast.device import swap
 from kvfast.device.host_tier import HostTier
+from kvfast.device.pools import KVPools
 from kvspec.batched import StepPlan
 from kvspec.errors import ConfigError
 from tests.device import refusals_kinds as kinds
@@ -31,15 +32,27 @@ def swaps(method: str, source: str, destination: str) -> Call:
     )  # fmt: skip
 
 
+STREAMS = (Bad("streams", 3, "streams"), Bad("streams", "cuda", "streams"))
+
 SWAPS = (
     Call(
         "swap.Swapper", lambda w: swap.Swapper,
-        lambda w: {"device_pools": w.pools, "host_pools": w.host}, kinds.backends(),
+        lambda w: {"device_pools": w.pools, "host_pools": w.host},
+        (
+            *kinds.objects("device_pools"),
+            *kinds.objects("host_pools"),
+            *kinds.backends(),
+            *STREAMS,
+        ),
     ),
     Call(
         "swap.resized", lambda w: swap.resized,
         lambda w: {"cache": cache(full()), "num_blocks": 3},
-        (*kinds.objects("cache", error=ConfigError), Bad("cache", UNEVEN, "tensors", ConfigError)),
+        (
+            *kinds.objects("cache", error=ConfigError),
+            Bad("cache", UNEVEN, "tensors", ConfigError),
+            *kinds.numbers("num_blocks", 1),
+        ),
     ),
     swaps("swap_out", "blocks", "host_blocks"),
     swaps("swap_in", "host_blocks", "blocks"),
@@ -56,13 +69,32 @@ def made(world: World) -> dict[str, Any]:
     }
 
 
+ROWS = tuple(
+    Bad("rows", value, field, others={"result": result(1, num_deltas=1)})
+    for value, field in (
+        (4, "rows"),
+        ([[0, 0, 0, 1]], "rows"),
+        (rows_of((0, 0, 0, 1)).long(), "rows"),
+        (rows_of(), "rows"),
+        (rows_of((1, 0, 0, 1)), "rows[0].handle"),
+        (rows_of((0, 1, 0, 1)), "rows[0].group"),
+        (rows_of((0, 0, -1, 1)), "rows[0].index"),
+        (rows_of((0, 0, 0, 20)), "rows[0].block"),
+        (rows_of((0, 0, 0, -1)), "rows[0].block"),
+    )
+)
 TIERS = (
     Call(
         "host_tier.HostTier", lambda w: HostTier, made,
         (
             *(replace(bad, field="num_blocks") for bad in kinds.numbers("num_host_blocks", 1)),
+            *kinds.objects("implementation"),
+            *kinds.objects("batched"),
+            *kinds.objects("pools"),
+            Bad("pools", KVPools(cache(full())), "pools"),
             *kinds.numbers("num_spare_blocks", 0, optional=True),
             *kinds.backends(),
+            *STREAMS,
         ),
     ),
     Call(
@@ -74,8 +106,15 @@ TIERS = (
     ),
     Call(
         "host_tier.HostTier.before_step", lambda w: w.tier().before_step,
-        lambda w: {"result": result(1), "rows": rows_of()},
-        (Bad("plan", StepPlan(decoding=[5]), "handle"),),
+        lambda w: {"plan": StepPlan(decoding=[0]), "result": result(1), "rows": rows_of()},
+        (
+            *kinds.objects("plan"),
+            Bad("plan", StepPlan(decoding=[5]), "handle"),
+            *kinds.objects("result"),
+            Bad("result", result(1, 1), "result.num_scheduled_tokens"),
+            Bad("result", result(1, num_deltas=1), "rows"),
+            *ROWS,
+        ),
     ),
     Call(
         "host_tier.HostTier.after_step", lambda w: w.tier().after_step, lambda w: {},
