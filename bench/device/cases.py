@@ -11,6 +11,7 @@ from functools import partial
 
 import torch
 
+from bench.device.peers import Tokens, writers
 from bench.device.timing import Call, captured
 from kvfast.device import Backend, DeviceTables, Ids, KVPools, PageOperations, Swapper, Transfer
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
@@ -122,6 +123,10 @@ def _token_cases(
         return parts["key"][blocks, offsets], parts["value"][blocks, offsets]
 
     write.contestants["torch's index_put_"] = captured(index_put, bench.device)
+    if bench.device.type == "cuda":
+        tokens = Tokens(keys, values, slots, parts["key"], parts["value"])
+        for name, peer in writers(tokens):
+            write.contestants[name] = captured(peer, bench.device)
     gather.contestants["torch's indexing"] = captured(index, bench.device)
     for case in (write, gather):
         case.contestants[COPY] = bench.copy(case.moved_bytes)
