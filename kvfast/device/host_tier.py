@@ -64,7 +64,8 @@ class HostTier:
         check_type("batched", batched, BatchedManager)
         check_type("pools", pools, KVPools)
         cache = batched.manager.config.kv_cache
-        if (pools.cache.num_blocks, pools.cache.groups) != (cache.num_blocks, cache.groups):
+        # A worker's pools have only its layers, but every group and every block.
+        if (pools.num_blocks, len(pools.cache.groups)) != (cache.num_blocks, len(cache.groups)):
             raise InvalidArgumentError("pools", pools.cache, "pools of the manager's cache")
         if streams is not None:
             check_type("streams", streams, Streams)

@@ -54,11 +54,12 @@ def test_without_room_for_the_host_there_is_no_tier(monkeypatch: pytest.MonkeyPa
     config = replace(config_of(FULL), enable_caching=True)
     implementation = kvfast.implementation()
     batched = implementation.batched(implementation.create(config))
+    memory = pools.KVPools(config.kv_cache, device=DEVICE)
     monkeypatch.setattr(pools, "free_memory_bytes", lambda device: 10_000)
     with pytest.raises(DeviceMemoryError) as caught:
-        HostTier(implementation, batched, world.pools, num_host_blocks=1000)
+        HostTier(implementation, batched, memory, num_host_blocks=1000)
     assert (caught.value.free_bytes, caught.value.device) == (10_000, "cpu")
-    assert caught.value.needed_bytes == 1000 * world.pools.size_bytes // world.pools.num_blocks
+    assert caught.value.needed_bytes == 1000 * memory.size_bytes // memory.num_blocks
     assert world.bits() == before
 
 
