@@ -2,6 +2,7 @@
 cimport cython
 from kvfast._compiled.request cimport FastRequest
 from kvfast._compiled.steps cimport Steps
+from kvfast._compiled.tables cimport Tables
 
 cdef long long MANY
 
@@ -26,6 +27,8 @@ cdef class FastBatch(Steps):
     cpdef rewind(self, handles, num_tokens)
     @cython.locals(i=Py_ssize_t, view="long long[::1]")
     cpdef lookup(self, handles)
+    @cython.locals(view="int[::1]", tables=Tables, i=Py_ssize_t, row=int, g=int)
+    cpdef list_lengths(self, handles)
 
 cdef object open_rows(given)
 cdef object view_of_slots(given, long long length)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from kvspec import _batch_checks as contract
 from kvspec._arrays import delta_rows, view_of
-from kvspec._check import COUNT_MAX
+from kvspec._check import COUNT_MAX, int_at_least
 from kvspec.batched import Array, Ints, StepOutput, StepPlan, StepResult
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Capabilities, KVCacheManager
@@ -322,6 +322,23 @@ class FastBatch(Steps):
             for handle, request in enumerate(self.requests)
             if request is not None
         )
+
+    def next_free_blocks(self, num_blocks: int) -> array[int]:
+        """The front of the free queue (KV-BATCH-13)."""
+        int_at_least("num_blocks", num_blocks, 0, error=InvalidArgumentError)
+        return array("i", self.core.pool.first_free(num_blocks))
+
+    def list_lengths(self, handles: Ints) -> array[int]:
+        """Lengths of block lists, handle after handle, group after group (KV-BATCH-13)."""
+        self.chosen(handles)
+        found = array("i", bytes(4 * self.size * self.num_groups))
+        view = found
+        tables = self.core.tables
+        for i in range(self.size):
+            row = self.core.row_of(self.request_at(i))
+            for g in range(self.num_groups if row >= 0 else 0):
+                view[i * self.num_groups + g] = tables.length[row * self.num_groups + g]
+        return found
 
 
 def open_rows(given: object) -> memoryview:

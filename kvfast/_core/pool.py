@@ -82,14 +82,18 @@ class BlockPool:
         self.link(self.before(block), self.after(block))
         self.num_free -= 1
 
-    def queue(self) -> list[int]:
-        """The free blocks, the one to be taken next first. O(n)."""
+    def first_free(self, count: int) -> list[int]:
+        """The first `count` free blocks, or all if there are fewer. O(count)."""
         blocks = []
         block = self.after(0)
-        while block:
+        while block and len(blocks) < count:
             blocks.append(block)
             block = self.after(block)
         return blocks
+
+    def queue(self) -> list[int]:
+        """The free blocks, the one to be taken next first. O(n)."""
+        return self.first_free(self.num_blocks)
 
     def set_queue(self, blocks: Sequence[int]) -> None:
         """Make these the free blocks, in this order."""

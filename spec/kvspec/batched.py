@@ -202,6 +202,15 @@ class BatchedManager(Protocol):
     def num_pending_deltas(self) -> int:
         """How many rows `take_deltas` would write with room for all."""
 
+    def next_free_blocks(self, num_blocks: int) -> array[int]:
+        """The blocks that are taken next, in order, at most so many; nothing changes (KV-BATCH-13).
+
+        UnsupportedError if the manager can't tell them.
+        """
+
+    def list_lengths(self, handles: Ints) -> array[int]:
+        """Entries of each request's block list in each group: [requests, groups] (KV-BATCH-13)."""
+
 
 @runtime_checkable
 class BatchedImplementation(Protocol):

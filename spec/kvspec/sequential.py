@@ -11,7 +11,7 @@ from typing import cast
 
 from kvspec import _batch_checks as checks
 from kvspec._arrays import delta_rows
-from kvspec._check import COUNT_MAX
+from kvspec._check import COUNT_MAX, int_at_least
 from kvspec.batched import (
     Array,
     BatchedImplementation,
@@ -21,7 +21,7 @@ from kvspec.batched import (
     StepPlan,
     StepResult,
 )
-from kvspec.errors import InvalidArgumentError
+from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.request import Request, RequestStatus
 from kvspec.specs import MambaSpec
@@ -247,6 +247,19 @@ class SequentialManager:
     def num_pending_deltas(self) -> int:
         """Entries of all requests that were not reported yet."""
         return sum(self.num_unreported(handle) for handle in self.requests)
+
+    def next_free_blocks(self, num_blocks: int) -> array[int]:
+        """The front of the free queue (KV-BATCH-13)."""
+        int_at_least("num_blocks", num_blocks, 0, error=InvalidArgumentError)
+        if Feature.SNAPSHOT not in self.implementation.capabilities.features:
+            raise UnsupportedError("next_free_blocks", self.implementation.capabilities.name)
+        return array("i", self.manager.snapshot().free_queue[:num_blocks])
+
+    def list_lengths(self, handles: Ints) -> array[int]:
+        """Lengths of block lists, handle after handle, group after group (KV-BATCH-13)."""
+        chosen = checks.handles_of("handles", handles, self.requests)
+        lists = [self.manager.get_blocks(self.requests[handle]).groups for handle in chosen]
+        return array("i", [len(blocks) for groups in lists for blocks in groups])
 
     def num_unreported(self, handle: int) -> int:
         """Entries of one request's lists that were not reported yet (KV-BATCH-10)."""

@@ -206,13 +206,24 @@ class LooksUpInvisibly(SequentialManager):
         return answer
 
 
+class ForeseesTheBack(SequentialManager):
+    def next_free_blocks(self, num_blocks: int) -> array[int]:
+        return super().next_free_blocks(COUNT_MAX)[-num_blocks:]
+
+
+class LeavesOutNulls(SequentialManager):
+    def list_lengths(self, handles: Any) -> array[int]:
+        lists = [self.manager.get_blocks(self.request_of(handle)).groups for handle in handles]
+        return array("i", [sum(map(bool, blocks)) for groups in lists for blocks in groups])
+
+
 MISTAKES: tuple[type[SequentialManager], ...] = (
     ForgetsTheBudget, GoesOnAfterARefusal, ForgetsLookahead, NeverStartsAStep, ReservesForEverybody,
     TakesBoolsForInts, NamesThePlan, ChecksTooLate, DecodesBeforeItPreempts, CountsNoPreemption,
     LeavesFinishedRunning, SaysNothingNew, ComputesLater, TellsNoHit, StaysWaiting, LooksUpTwice,
     IsAlwaysBesideOthers, LastReleasedFirst, WritesOneSlotTooMany, SlotsBehindTheirPlace,
     TellsEverythingAgain, LeavesOutTheRest, CountsNothingPending, RewindsTooFar, AppendsOneEach,
-    LooksUpInvisibly,
+    LooksUpInvisibly, ForeseesTheBack, LeavesOutNulls,
 )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ ONLY_RANDOM_STEPS_SEE = {
     "LooksUpTwice",
     "IsAlwaysBesideOthers",
     "LooksUpInvisibly",
+    "LeavesOutNulls",
 }
 
 

@@ -174,6 +174,15 @@ class SingleCalls:
         """How many entries were not told."""
         return sum(self._num_untold(h) for h, r in enumerate(self.slots) if r is not None)
 
+    def next_free_blocks(self, num_blocks: int) -> array[int]:
+        """The front of the queue."""
+        return array("i", self.manager.snapshot().free_queue[:num_blocks])
+
+    def list_lengths(self, handles: Any) -> array[int]:
+        """How long each list is."""
+        lists = [now for handle in handles for now in self._lists(handle)[0]]
+        return array("i", map(len, lists))
+
     def _lists(self, handle: int) -> tuple[list[list[int]], list[list[int]]]:
         """Block lists, and the part of them that was told."""
         request = self.request_of(handle)

@@ -38,6 +38,8 @@ WHAT_IS_WRONG: Mapping[str, tuple[str, str]] = MappingProxyType(
         "RewindsTooFar": ("KV-BATCH-12", "A rewind takes one token more."),
         "AppendsOneEach": ("KV-BATCH-12", "Each request gets one token, whatever the counts."),
         "LooksUpInvisibly": ("KV-BATCH-12", "A look-up clears the statistics."),
+        "ForeseesTheBack": ("KV-BATCH-13", "The blocks that are taken last are told."),
+        "LeavesOutNulls": ("KV-BATCH-13", "Null entries of lists are not counted."),
     }
 )
 """Of each mistake: the rule that it breaks, and what is wrong."""

@@ -1,4 +1,4 @@
-"""Whole engine steps: slots, rows, tokens (KV-BATCH-9 … KV-BATCH-12)."""
+"""Whole engine steps: slots, rows, tokens (KV-BATCH-9 … KV-BATCH-13)."""
 
 from __future__ import annotations
 
@@ -195,3 +195,43 @@ def test_no_more_is_taken_back_than_was_computed(make_steps: MakeSteps) -> None:
         steps.batched.rewind([a, b], 1)
     assert error.value.field == "num_tokens[1]"
     assert [steps.of(h).num_computed_tokens for h in (a, b)] == [4, 0]
+
+
+@pytest.mark.rule("KV-BATCH-13")
+def test_the_blocks_taken_next_can_be_asked_for(make_steps: MakeSteps) -> None:
+    steps = make_steps()
+    a, _ = steps.admitted(range(9), range(20, 25))
+    steps.batched.free([a])
+    steps.state()  # empties the queues
+    before = steps.state()
+    queue = list(steps.manager.snapshot().free_queue)
+    for number in (0, 1, 3, len(queue), 1000):
+        assert steps.batched.next_free_blocks(number).tolist() == queue[:number]
+    assert steps.state() == before
+    (c,) = steps.register(range(40, 49))
+    foreseen = steps.batched.next_free_blocks(3).tolist()
+    steps.batched.admit([c])
+    assert steps.lists(c) == [foreseen]
+
+
+@pytest.mark.rule("KV-BATCH-13")
+@pytest.mark.parametrize("number", [-1, True, 1.0, None, 2**53])
+def test_a_number_of_blocks_is_an_int_from_0_on(make_steps: MakeSteps, number: Any) -> None:
+    with pytest.raises(InvalidArgumentError) as error:
+        make_steps().batched.next_free_blocks(number)
+    assert error.value.field == "num_blocks"
+
+
+@pytest.mark.rule("KV-BATCH-13")
+def test_lengths_of_lists_come_handle_after_handle(make_steps: MakeSteps) -> None:
+    steps = make_steps(20, specs=[full(4), sliding(4, 5)])
+    a, b, c = steps.register(range(17), [1], [2])
+    steps.batched.admit([a, b])
+    steps.batched.append([a], range(17, 30), 13)
+    steps.batched.decode([a], 13)
+    assert 0 in steps.lists(a)[1]
+    assert steps.batched.list_lengths([b, c, a]).tolist() == [1, 1, 0, 0, 8, 8]
+    assert steps.batched.list_lengths([]).tolist() == []
+    with pytest.raises(InvalidArgumentError) as error:
+        steps.batched.list_lengths([a, 7])
+    assert error.value.field == "handles[1]"

@@ -51,12 +51,16 @@ class Side:
     batched: BatchedManager
     outputs: Outputs
 
-    def state(self) -> dict[str, object]:
-        """Everything that a caller may see of the manager; queues are emptied."""
+    def state(self, handles: Sequence[int] = ()) -> dict[str, object]:
+        """Everything that a caller may see of the manager; queues are emptied.
+
+        `handles`: of the registered requests.
+        """
         manager, features = self.manager, self.implementation.capabilities.features
         shown: dict[str, object] = {
             "num_free_blocks": manager.num_free_blocks,
             "num_pending_deltas": self.batched.num_pending_deltas(),
+            "list_lengths": self.batched.list_lengths(handles),
             "events": manager.take_events(),
             "statistics": manager.make_prefix_cache_stats(),
             "samples": manager.take_residency_samples(),
@@ -65,6 +69,8 @@ class Side:
             shown["new_block_ids"] = manager.take_new_block_ids()
         if Feature.SNAPSHOT in features:
             shown["snapshot"] = manager.snapshot()
+            shown["next_free_blocks"] = self.batched.next_free_blocks(3)
+            shown["all free blocks"] = self.batched.next_free_blocks(manager.num_free_blocks + 1)
         return shown
 
     def members(self, handle: int) -> tuple[object, ...]:

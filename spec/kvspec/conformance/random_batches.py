@@ -279,7 +279,7 @@ class Engine:
 
     def compare(self, rule: str, what: str) -> None:
         """All that can be seen is the same."""
-        self.both(rule, f"the state {what}", Side.state)
+        self.both(rule, f"the state {what}", methodcaller("state", self.handles))
         for handle in self.handles:
             self.both(rule, f"request {handle} {what}", methodcaller("members", handle))
 

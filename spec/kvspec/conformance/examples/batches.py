@@ -222,7 +222,28 @@ def tokens_of_several(bench: Bench) -> None:
         bench.equal("hits", [8], batched.lookup(handles[1:]).tolist())
 
 
-@example(*(f"KV-BATCH-{number}" for number in range(1, 13)))
+@example("KV-BATCH-13")
+def blocks_that_come_next(bench: Bench) -> None:
+    """What will be taken next, and how long lists are, can be asked for."""
+    batched = steps(bench)
+    handles = registered(bench, batched, range(9), range(20, 25), [50])
+    batched.admit(handles[:2])
+    bench.equal("lengths of lists", [0, 2, 3], batched.list_lengths(handles[::-1]).tolist())
+    bench.raises("less than none", InvalidArgumentError, batched.next_free_blocks, -1)
+    if not bench.has(Feature.SNAPSHOT):
+        return
+    foreseen = batched.next_free_blocks(2).tolist()
+    bench.equal("of two", 2, len(foreseen))
+    everything = batched.next_free_blocks(1000).tolist()
+    bench.equal("all that are free", batched.manager.num_free_blocks, len(everything))
+    batched.append(handles[:1], range(9, 17), 8)
+    batched.decode(handles[:1], 8)
+    taken = batched.manager.get_blocks(batched.request_of(handles[0])).to_lists()[0][3:]
+    bench.equal("the blocks taken next", foreseen, taken)
+    bench.equal("what is left", everything[2:], batched.next_free_blocks(1000).tolist())
+
+
+@example(*(f"KV-BATCH-{number}" for number in range(1, 14)))
 def random_steps(bench: Bench) -> None:
     """Random steps are their single calls, in every configuration that the subject serves."""
     bench.need(Feature.BATCHED)
@@ -249,5 +270,6 @@ BATCHES = (
     slots_of_granted_tokens,
     rows_of_what_is_new,
     tokens_of_several,
+    blocks_that_come_next,
     random_steps,
 )
