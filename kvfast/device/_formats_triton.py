@@ -1,7 +1,8 @@
 """The rule of `_formats.py` in integer arithmetic, bit for bit the same on every chip (KV-DEV-4).
 
 Not by casts: what a cast does at the edges (subnormal numbers, what is too large) differs from one
-chip to the next, and the interpreter cuts where it should round.
+chip to the next, and the interpreter cuts where it should round. One return in each function: the
+compiler goes on behind a return in a branch, and would compile what belongs to another format.
 """
 
 from __future__ import annotations
@@ -15,54 +16,57 @@ def encode(values, FORMAT: tl.constexpr):
     """Bits of float32 `values` in a format, as an integer of its width."""
     word = values.to(tl.int32, bitcast=True)
     if FORMAT == "float32":
-        return word
-    if FORMAT == "float16":
-        return values.to(tl.float16).to(tl.int16, bitcast=True)
-    if FORMAT == "bfloat16":
+        result = word
+    elif FORMAT == "float16":
+        result = values.to(tl.float16).to(tl.int16, bitcast=True)
+    elif FORMAT == "bfloat16":
         rounded = (word + 0x7FFF + ((word >> 16) & 1)) >> 16
-        return tl.where(values != values, (word >> 16) | 0x40, rounded).to(tl.int16)
-    if FORMAT == "int8":
+        result = tl.where(values != values, (word >> 16) | 0x40, rounded).to(tl.int16)
+    elif FORMAT == "int8":
         cut = tl.where(values == values, tl.minimum(tl.maximum(values, -127.0), 127.0), 0.0)
-        return (cut + 12582912.0).to(tl.int32, bitcast=True).to(tl.int8)  # 1.5 * 2^23
-    sign = (word >> 24) & 0x80
-    size = word & 0x7FFFFFFF
-    if FORMAT == "float8_e4m3fn":
-        # Added to 2^14, whose last bit is worth 2^-9, a subnormal number is rounded to that.
-        small = (size.to(tl.float32, bitcast=True) + 16384.0).to(tl.int32, bitcast=True)
-        small = small - (141 << 23)
-        cut = tl.minimum(size, 0x43E00000)  # 448
-        normal = (cut - (120 << 23) + 0x7FFFF + ((cut >> 20) & 1)) >> 20
-        result = tl.where(size < (121 << 23), small, normal)
+        result = (cut + 12582912.0).to(tl.int32, bitcast=True).to(tl.int8)  # 1.5 * 2^23
     else:
-        tl.static_assert(FORMAT == "float8_e5m2")
-        small = (size.to(tl.float32, bitcast=True) + 128.0).to(tl.int32, bitcast=True)
-        small = small - (134 << 23)
-        cut = tl.minimum(size, 0x47600000)  # 57344
-        normal = (cut - (112 << 23) + 0xFFFFF + ((cut >> 21) & 1)) >> 21
-        result = tl.where(size < (113 << 23), small, normal)
-    return (tl.where(values != values, 0x7F, result) | sign).to(tl.int8)
+        size = word & 0x7FFFFFFF
+        if FORMAT == "float8_e4m3fn":
+            # Added to 2^14, whose last bit is worth 2^-9, a subnormal number is rounded to that.
+            small = (size.to(tl.float32, bitcast=True) + 16384.0).to(tl.int32, bitcast=True)
+            small = small - (141 << 23)
+            cut = tl.minimum(size, 0x43E00000)  # 448
+            normal = (cut - (120 << 23) + 0x7FFFF + ((cut >> 20) & 1)) >> 20
+            bits = tl.where(size < (121 << 23), small, normal)
+        else:
+            tl.static_assert(FORMAT == "float8_e5m2")
+            small = (size.to(tl.float32, bitcast=True) + 128.0).to(tl.int32, bitcast=True)
+            small = small - (134 << 23)
+            cut = tl.minimum(size, 0x47600000)  # 57344
+            normal = (cut - (112 << 23) + 0xFFFFF + ((cut >> 21) & 1)) >> 21
+            bits = tl.where(size < (113 << 23), small, normal)
+        sign = (word >> 24) & 0x80
+        result = (tl.where(values != values, 0x7F, bits) | sign).to(tl.int8)
+    return result
 
 
 @triton.jit
 def decode(stored, FORMAT: tl.constexpr):
     """float32 values of stored bits."""
     if FORMAT == "float32":
-        return stored.to(tl.float32, bitcast=True)
-    if FORMAT == "float16":
-        return stored.to(tl.float16, bitcast=True).to(tl.float32)
-    if FORMAT == "bfloat16":
-        return (stored.to(tl.int32) << 16).to(tl.float32, bitcast=True)
-    word = stored.to(tl.int32)
-    if FORMAT == "int8":
-        return word.to(tl.float32)
-    sign = (word & 0x80) << 24
-    size = word & 0x7F
-    if FORMAT == "float8_e4m3fn":
-        # Its exponent has a bias of 7, that of float16 15: 2^8 makes up for it, exactly.
-        wide = (size << 7).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32) * 256.0
-        result = tl.where(size == 0x7F, 0x7FC00000, wide.to(tl.int32, bitcast=True))
+        values = stored.to(tl.float32, bitcast=True)
+    elif FORMAT == "float16":
+        values = stored.to(tl.float16, bitcast=True).to(tl.float32)
+    elif FORMAT == "bfloat16":
+        values = (stored.to(tl.int32) << 16).to(tl.float32, bitcast=True)
+    elif FORMAT == "int8":
+        values = stored.to(tl.float32)
     else:
-        tl.static_assert(FORMAT == "float8_e5m2")
-        wide = (size << 8).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-        result = wide.to(tl.int32, bitcast=True)
-    return (result | sign).to(tl.float32, bitcast=True)
+        word = stored.to(tl.int32)
+        size = word & 0x7F
+        if FORMAT == "float8_e4m3fn":
+            # Its exponent has a bias of 7, that of float16 15: 2^8 makes up for it, exactly.
+            wide = (size << 7).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32) * 256.0
+            bits = tl.where(size == 0x7F, 0x7FC00000, wide.to(tl.int32, bitcast=True))
+        else:
+            tl.static_assert(FORMAT == "float8_e5m2")
+            wide = (size << 8).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+            bits = wide.to(tl.int32, bitcast=True)
+        values = (bits | ((word & 0x80) << 24)).to(tl.float32, bitcast=True)
+    return values

@@ -34,7 +34,8 @@ def store_tokens(
     else:
         values = _formats.decoded(tokens)
         limit = torch.full((), _formats.LARGEST[part.dtype], device=part.device)
-        own = values.abs().amax(dim=2) / limit
+        # What is not a number has no size (KV-DEV-4).
+        own = values.abs().nan_to_num(0.0, posinf=torch.inf).amax(dim=2) / limit
         own = torch.where(own == 0, torch.ones_like(own), own)
         stored = _formats.encoded(values / own[:, :, None], part.dtype)
         scales[blocks, offsets] = torch.where(valid[:, None], own, torch.zeros_like(own))
@@ -92,7 +93,8 @@ def copy_pages(
 def zero_pages(pages: Sequence[torch.Tensor], ids: torch.Tensor) -> None:
     """Zero the pages of blocks (KV-DEV-6)."""
     for one in pages:
-        one[torch.where(_in_range(ids, 1, one), ids, torch.zeros_like(ids))] = 0
+        # Not `one[…] = 0`: on a GPU that copies the 0 there, and waits.
+        one.index_fill_(0, torch.where(_in_range(ids, 1, one), ids, torch.zeros_like(ids)).long(), 0)
 
 
 def _in_range(ids: torch.Tensor, lowest: int, pages: torch.Tensor) -> torch.Tensor:

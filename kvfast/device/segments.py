@@ -18,7 +18,7 @@ class Segments:
     - `pages`: uint8 views [num_blocks, bytes].
     - `table`: int64 [len(pages), 3] on the device that runs kernels, rows (address, stride, size)
       in bytes.
-    - `page_bytes`: of the largest page. `word_bytes`: 8, 4, 2 or 1, divides all in the table.
+    - `page_bytes`: of the largest page. `word_bytes`: 16, 8, 4, 2 or 1, divides all in the table.
     """
 
     pages: tuple[torch.Tensor, ...]
@@ -29,7 +29,7 @@ class Segments:
 
 
 def segments(pools: KVPools, group: int | None, *, device: torch.device | None = None) -> Segments:
-    """The pages of one group's layers, or of all allocations for None.
+    """The pages of one group's layers, or of all allocations for None. Waits for the device.
 
     `device`: where kernels run; another one than the pools' if these are pinned host memory.
     InvalidArgumentError for no pools, no group of them, or no device that is there.
@@ -40,7 +40,7 @@ def segments(pools: KVPools, group: int | None, *, device: torch.device | None =
     where = pools.device if device is None else check_device("device", device)
     pages = pools.pages if group is None else _pages_of_group(pools, group)
     rows = [(one.data_ptr(), one.stride(0), one.shape[1]) for one in pages]
-    word = gcd(8, *(number for row in rows for number in row))
+    word = gcd(16, *(number for row in rows for number in row))
     return Segments(
         pages,
         torch.tensor(rows, dtype=torch.int64).reshape(-1, 3).to(where),

@@ -1,0 +1,175 @@
+"""python -m tests.device.compiled [--all]: kernels on pages, compiled for sm_90 without a GPU.
+
+The functions of `_pages_triton` run as they are, with tensors in host memory; what they would
+launch is compiled instead, for the very arguments. Each line printed is what came out of one;
+the first two are of kernels with mistakes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, CompilationError
+
+from kvfast.device import _formats
+from kvfast.device.pools import KVPools
+from kvspec.config import KVCacheConfig, KVCacheGroup
+from kvspec.specs import FullAttentionSpec
+
+POINTERS = {1: "*i8", 2: "*i16", 4: "*i32", 8: "*i64"}
+GIVEN = (torch.float16, torch.bfloat16, torch.float32)
+SCALED = {torch.int8: "INT8_PER_TOKEN_HEAD", torch.float8_e4m3fn: "FP8_PER_TOKEN_HEAD"}
+
+
+@dataclass
+class Compiling:
+    """Stands for a kernel: a launch compiles it and says what it is made of."""
+
+    kernel: Any
+    found: list[dict[str, object]]
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*given: Any, **options: Any) -> None:
+            self.found.append({"kernel": self.kernel.__name__, **facts(self.kernel, given, options)})
+
+        return launch
+
+
+def facts(kernel: Any, given: tuple[Any, ...], options: dict[str, Any]) -> dict[str, object]:
+    """What the code of one launch is made of."""
+    if len(given) != len(kernel.params):
+        raise TypeError(f"{kernel.__name__} takes {len(kernel.params)} arguments, not {len(given)}")
+    types, constants, attributes = dict[str, str](), dict[Any, Any](), dict[Any, Any]()
+    for number, (parameter, value) in enumerate(zip(kernel.params, given, strict=True)):
+        types[parameter.name] = type_of(parameter, value)
+        if types[parameter.name] == "constexpr":
+            constants[(number,)] = value
+        elif is_aligned(parameter, value):
+            attributes[(number,)] = [["tt.divisibility", 16]]
+    source = ASTSource(kernel, signature=types, constexprs=constants, attrs=attributes)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    text = made.asm["ptx"]
+    return {
+        "wide": len(re.findall(r"\b(?:ld|st)\.global\S*\.v4\.\w32|\.v2\.\w64", text)),
+        "accesses": len(re.findall(r"\b(?:ld|st)\.global", text)),
+        "fused": "fma." in text,
+        "flushed": ".ftz" in text,
+        "divides": "div.s" in text or "rem.s" in text,
+        "local": ".local" in text or bool(stack_of(made.asm["cubin"])),
+    }
+
+
+def type_of(parameter: Any, value: Any) -> str:
+    """As Triton sees an argument."""
+    if parameter.is_constexpr or (type(value) is int and value == 1 and not unspecial(parameter)):
+        return "constexpr"
+    if isinstance(value, torch.Tensor):
+        return "*fp32" if value.dtype == torch.float32 else POINTERS[value.element_size()]
+    if isinstance(value, float):
+        return "fp32"
+    return "i32" if -(2**31) <= value < 2**31 else "i64"
+
+
+def unspecial(parameter: Any) -> bool:
+    return bool(parameter.do_not_specialize)
+
+
+def is_aligned(parameter: Any, value: Any) -> bool:
+    """Whether Triton compiles for a multiple of 16."""
+    if unspecial(parameter) or isinstance(value, float):
+        return False
+    if isinstance(value, torch.Tensor):
+        aligned = value.data_ptr() % 16 == 0
+        return aligned and not parameter.do_not_specialize_on_alignment
+    return bool(value % 16 == 0)
+
+
+def stack_of(cubin: bytes) -> int:
+    """Bytes of local memory of a thread; 0 where no tool says so."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    if not tool.exists():
+        return 0
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "kernel.cubin"
+        file.write_bytes(cubin)
+        said = subprocess.run(
+            [tool, "-res-usage", file], capture_output=True, text=True, check=True
+        ).stdout
+    return sum(map(int, re.findall(r"(?:STACK|LOCAL):(\d+)", said)))
+
+
+def pools_of(stored: torch.dtype, heads: int, size: int, *, scaled: bool) -> KVPools:
+    mode = SCALED[stored] if scaled else "NONE"
+    spec = FullAttentionSpec(16, heads, size, str(stored).removeprefix("torch."), mode)
+    return KVPools(KVCacheConfig(3, (KVCacheGroup(("a",), spec),)))
+
+
+def launches(*, all_of_them: bool) -> Iterator[dict[str, object]]:
+    """Each format, or each conversion, of vectors of 6 elements; then vectors of large models."""
+    from kvfast.device import _pages_triton as pages
+
+    found: list[dict[str, object]] = []
+    for name in ("_store_kernel", "_load_kernel", "_copy_kernel", "_zero_kernel"):
+        setattr(pages, name, Compiling(getattr(pages, name), found))
+    pairs = product(_formats.STORED, GIVEN) if all_of_them else zip(_formats.STORED, GIVEN * 2)
+    cases = [(stored, given, False, 1, 6) for stored, given in pairs]
+    cases += [(stored, torch.bfloat16, True, 3, 6) for stored in SCALED]
+    cases += [(torch.bfloat16, torch.bfloat16, False, 8, 128)]
+    slots, tile = torch.arange(16, 21), pages.TILE
+    for stored, given, scaled, heads, size in cases:
+        pages.TILE = tile if size > 6 or all_of_them else 256  # which takes less time
+        parts = pools_of(stored, heads, size, scaled=scaled).layers["a"].parts
+        tokens = torch.zeros((5, heads, size), dtype=given)
+        pages.store_tokens(parts["key"], parts.get("key_scale"), tokens, slots, 0.5)
+        pages.load_tokens(parts["key"], parts.get("key_scale"), slots, given, 0.5)
+        for one in found:
+            yield {"stored": str(stored), "given": str(given), "size": size, **one}
+        found.clear()
+    table, ids = torch.zeros((2, 3), dtype=torch.int64), torch.arange(1, 3, dtype=torch.int32)
+    for word_bytes in (16, 8, 4, 2, 1) if all_of_them else (16,):
+        pages.copy_pages(table, table, ids, ids, 1 << 20, 7, 4096, word_bytes)
+        pages.zero_pages(table, ids.long(), 1, 4096, word_bytes)
+        for one in found:
+            yield {"word_bytes": word_bytes, **one}
+        found.clear()
+
+
+@triton.jit
+def _fuses_and_divides(numbers, divisor):
+    place = tl.program_id(0) // divisor
+    tl.store(numbers + place, tl.load(numbers + place) * 3.5 + 1.5)
+
+
+@triton.jit
+def _returns_early(numbers, FORMAT: tl.constexpr):
+    if FORMAT == "float32":
+        return
+    tl.static_assert(FORMAT == "int8")
+
+
+def twins() -> Iterator[dict[str, object]]:
+    """Kernels that are not as they should be."""
+    numbers = torch.zeros(4)
+    for kernel, value in ((_fuses_and_divides, 3), (_returns_early, "float32")):
+        try:
+            yield facts(kernel, (numbers, value), {"enable_fp_fusion": True})
+        except CompilationError as error:
+            yield {"error": type(error).__name__}
+
+
+if __name__ == "__main__":
+    for line in (*twins(), *launches(all_of_them="--all" in sys.argv)):
+        print(json.dumps(line), flush=True)
