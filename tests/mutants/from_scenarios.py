@@ -115,6 +115,18 @@ class StatesBeyondTheInterval(MambaGroup):
         return end == replay_boundary(request, self.context.alignment_tokens)
 
 
+class PartialEntriesAreNew(MambaGroup):
+    """KV-MAMBA-2: every key of a block that is passed or registered counts, partial ones too."""
+
+    def cache_blocks(self, request: ReferenceRequest, num_tokens: int) -> None:
+        """Not only the keys of states."""
+        first = self.num_cached.get(request.request_id, 0)
+        super().cache_blocks(request, num_tokens)
+        end = self.num_cached.get(request.request_id, 0)
+        for block in self.blocks_of(request.request_id)[first:end]:
+            self.step_keys.update(self.pool.keys[block])
+
+
 class TellsAlways(EventLog):
     """KV-EVT-1: events are queued although they are off."""
 

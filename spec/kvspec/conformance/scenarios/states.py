@@ -5,7 +5,18 @@ from __future__ import annotations
 from kvspec.conformance.scenarios.building import flagged, only, prompt, roomy
 from kvspec.conformance.scenarios.groups import mamba
 from kvspec.conformance.scenarios.single import configure, full, story
-from kvspec.conformance.steps import Admit, Arrive, Ask, Evict, NewStep, Program, Release, Run, Skip
+from kvspec.conformance.steps import (
+    Admit,
+    Arrive,
+    Ask,
+    CachePartial,
+    Evict,
+    NewStep,
+    Program,
+    Release,
+    Run,
+    Skip,
+)
 
 AGAIN = (NewStep(), Release(again=True), Admit(), Ask(), Run())
 """The request comes again in a later step."""
@@ -33,6 +44,11 @@ ALL_MODES: tuple[Program, ...] = (
     story("a copy of this step holds back the old one", ("KV-MAMBA-2", "KV-POOL-14"),
           configure(20, mamba("all", 4)), Arrive(prompt(4)), Admit(), NewStep(), Arrive(prompt(4)),
           Admit(look_up=False), Arrive(prompt(6)), Admit(), NewStep(), Admit()),
+    story("a partial entry has nobody wait for an older state", ("KV-MAMBA-2", "KV-PART-5"),
+          roomy(full(4), mamba("all", 8), retention_interval_tokens=0), Arrive(prompt(12)), Admit(),
+          CachePartial(group=1), Arrive((*prompt(4), *range(50, 76))), Admit(chunk_tokens=6),
+          CachePartial(who=1, group=1), NewStep(), Run(who=1, chunk_tokens=4), Arrive(prompt(12)),
+          Admit()),
     story("the rightmost state on the alignment", ("KV-MAMBA-3",), roomy(full(8), mamba("all", 4)),
           Arrive(prompt(30)), Admit(), NewStep(), Release(again=True), *only(1, (1, 4), 7),
           Admit(), Ask()),
