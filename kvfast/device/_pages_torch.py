@@ -94,7 +94,9 @@ def zero_pages(pages: Sequence[torch.Tensor], ids: torch.Tensor) -> None:
     """Zero the pages of blocks (KV-DEV-6)."""
     for one in pages:
         # Not `one[…] = 0`: on a GPU that copies the 0 there, and waits.
-        one.index_fill_(0, torch.where(_in_range(ids, 1, one), ids, torch.zeros_like(ids)).long(), 0)
+        one.index_fill_(
+            0, torch.where(_in_range(ids, 1, one), ids, torch.zeros_like(ids)).long(), 0
+        )
 
 
 def _in_range(ids: torch.Tensor, lowest: int, pages: torch.Tensor) -> torch.Tensor:

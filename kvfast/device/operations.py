@@ -1,7 +1,7 @@
 """What an engine does with the pages of its pools: write, read, copy, zero (KV-DEV-3 … KV-DEV-7).
 
 Slot s of a layer is slot s % n of block s // n, n being the slots of its page (its block size, or
-less for compressed latents). Nothing here waits for the device, and nothing writes to block 0.
+less for compressed latents). No operation waits for the device, and none writes to block 0.
 """
 
 from __future__ import annotations
@@ -34,14 +34,17 @@ class PageOperations:
 
     `backend`: None for Triton on CUDA devices that have it, else torch; or one of both by name.
     Slots and ids come in host memory or on the device. In host memory they are checked; on the
-    device they can't be without waiting for it, and what is out of range there is skipped.
+    device they can't be without waiting for it, and what is out of range there is skipped. With
+    those on the device, an operation that ran once can be captured in a CUDA graph.
     """
 
     def __init__(self, pools: KVPools, *, backend: Backend | None = None) -> None:
         check_type("pools", pools, KVPools)
         self.pools = pools
         self.backend: Backend = chosen(backend, pools.device)
-        self._segments: dict[int | None, Segments] = {}
+        # Made here, since that waits for the device: what is captured in a graph must not.
+        groups = (None, *range(len(pools.cache.groups)))
+        self._segments = {group: segments(pools, group) for group in groups}
 
     def write(
         self,
@@ -200,8 +203,6 @@ class PageOperations:
     def _segment(self, group: int | None) -> Segments:
         if group is not None:
             check_group("group", group, len(self.pools.cache.groups))
-        if group not in self._segments:
-            self._segments[group] = segments(self.pools, group)
         return self._segments[group]
 
     def _stored(

@@ -67,7 +67,8 @@ class KVPools:
     ) -> None:
         """Allocate; zero the pages of the null block, leave the others as they come (KV-DEV-2).
 
-        `pin_memory`: host memory that devices copy from and to asynchronously. `free_bytes`: what
+        `pin_memory`: host memory that devices copy from and to asynchronously; torch takes a power
+        of two of it for each tensor, and so much must be free. `free_bytes`: what
         may be taken, where it is known better than the device tells (None: asked of the device).
         ConfigError for tensors that don't fit the groups, DeviceMemoryError if there is no room,
         InvalidArgumentError for other arguments; then nothing was allocated.
@@ -87,16 +88,19 @@ class KVPools:
         places = _places(self.cache)
         views = _parts_of_layers(self.cache, places, layout)
         sizes = _allocations(self.cache)
-        self._check_room(sum(sizes), free_bytes)
+        needed = sum(_pinned_bytes(size) if pin_memory else size for size in sizes)
+        self._check_room(needed, free_bytes)
         try:
             raw = [
                 torch.empty(size, dtype=torch.uint8, device=self.device, pin_memory=pin_memory)
                 for size in sizes
             ]
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+            # Of host memory, and of pinned host memory, torch says it in words only.
+            words = ("allocate memory", "out of memory")
+            if isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words):
                 free = free_memory_bytes(self.device) or 0
-                raise DeviceMemoryError(str(self.device), sum(sizes), free) from error
+                raise DeviceMemoryError(str(self.device), needed, free) from error
             raise
         self.pages = tuple(tensor.view(self.cache.num_blocks, -1) for tensor in raw)
         for pages in self.pages:
@@ -146,13 +150,21 @@ def free_memory_bytes(device: torch.device) -> int | None:
     """
     device = check_device("device", device)
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        free: int = torch.cuda.mem_get_info(device)[0]
+        # What torch keeps for later is as good as free: it is given back when there is no other.
+        kept: int = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return free + kept
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
     available = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
     return int(available[0]) * 1024 if device.type == "cpu" and available else None
+
+
+def _pinned_bytes(size: int) -> int:
+    """What torch takes for a pinned tensor: the next power of two."""
+    return 1 << max(0, size - 1).bit_length()
 
 
 def _is_packed(cache: KVCacheConfig) -> bool:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -43,7 +43,9 @@ class Compiling:
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def launch(*given: Any, **options: Any) -> None:
-            self.found.append({"kernel": self.kernel.__name__, **facts(self.kernel, given, options)})
+            self.found.append(
+                {"kernel": self.kernel.__name__, **facts(self.kernel, given, options)}
+            )
 
         return launch
 
@@ -124,7 +126,8 @@ def launches(*, all_of_them: bool) -> Iterator[dict[str, object]]:
     found: list[dict[str, object]] = []
     for name in ("_store_kernel", "_load_kernel", "_copy_kernel", "_zero_kernel"):
         setattr(pages, name, Compiling(getattr(pages, name), found))
-    pairs = product(_formats.STORED, GIVEN) if all_of_them else zip(_formats.STORED, GIVEN * 2)
+    some = zip(_formats.STORED, cycle(GIVEN), strict=False)
+    pairs = product(_formats.STORED, GIVEN) if all_of_them else some
     cases = [(stored, given, False, 1, 6) for stored, given in pairs]
     cases += [(stored, torch.bfloat16, True, 3, 6) for stored in SCALED]
     cases += [(torch.bfloat16, torch.bfloat16, False, 8, 128)]
@@ -148,16 +151,16 @@ def launches(*, all_of_them: bool) -> Iterator[dict[str, object]]:
 
 
 @triton.jit
-def _fuses_and_divides(numbers, divisor):
+def _fuses_and_divides(numbers, divisor):  # type: ignore[no-untyped-def] # as Triton wants it
     place = tl.program_id(0) // divisor
     tl.store(numbers + place, tl.load(numbers + place) * 3.5 + 1.5)
 
 
-@triton.jit
-def _returns_early(numbers, FORMAT: tl.constexpr):
-    if FORMAT == "float32":
+@triton.jit  # type: ignore[untyped-decorator] # as Triton has it
+def _returns_early(numbers, kind: tl.constexpr):  # type: ignore[no-untyped-def] # and wants it
+    if kind == "float32":
         return
-    tl.static_assert(FORMAT == "int8")
+    tl.static_assert(kind == "int8")
 
 
 def twins() -> Iterator[dict[str, object]]:

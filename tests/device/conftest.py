@@ -22,8 +22,17 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is not a number is computed with on purpose; NumPy under the interpreter warns of it."""
-    quiet = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
+    """Warnings that say nothing of these tests.
+
+    What is not a number is computed with on purpose; NumPy under the interpreter warns of it. On a
+    GPU torch and Triton say once what they are yet to change.
+    """
+    quiet = (
+        "ignore::RuntimeWarning:triton.runtime.interpreter",
+        "ignore:TRITON_DEFAULT_FP_FUSION is unset",
+        "ignore:Synchronization debug mode is a prototype",
+    )
     for item in items:
         if "tests/device/" in item.nodeid:
-            item.add_marker(quiet)
+            for one in quiet:
+                item.add_marker(pytest.mark.filterwarnings(one))

@@ -21,12 +21,17 @@ from kvspec.tier import Copies
 from tests.device.contents import WrongContentError
 from tests.device.contents_cases import CASES
 from tests.device.contents_player import Player
+from tests.device.models import DEVICE
 from tests.device.test_contents import player_of
 from tests.machines.broken_pools import (
     FreesWhatOthersStillHold,
     GivesABlockTwice,
     KeepsKeysOfTakenBlocks,
     TouchLeavesTheBlockFree,
+)
+
+pytestmark = pytest.mark.skipif(
+    DEVICE != "cpu", reason="these tests are of the tests: only in host memory are copies late"
 )
 
 NUM_RUNS = 8 * len(CASES)

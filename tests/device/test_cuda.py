@@ -1,85 +1,217 @@
-"""What only a GPU shows: nothing waits for it, and steps can be captured in a graph."""
+"""What only a GPU shows: nothing waits for it, graphs can be captured, streams are in order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
 
+from kvfast.device._backend import BACKENDS, Backend
 from kvfast.device._offload import Offload
 from kvfast.device.operations import PageOperations
 from kvfast.device.pools import KVPools
 from kvfast.device.swap import Swapper
+from kvfast.device.tables import DeviceTables
 from tests.device.models import DEVICE, cache, contents, filled, full
+from tests.device.tables import FULL, MAMBA, config_of, rows_of
 
 pytestmark = pytest.mark.skipif(
     not DEVICE.startswith("cuda"), reason="needs a GPU: KVSPEC_TEST_DEVICE=cuda"
 )
 
 CONFIG = cache(full())
+LONG = 200_000_000
+"""Cycles of a GPU, some tenth of a second: longer than the host takes for anything here."""
 
 
-@pytest.fixture
+@contextmanager
 def no_waiting() -> Iterator[None]:
     """Whatever makes the host wait for the device raises."""
+    torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
-    yield
-    torch.cuda.set_sync_debug_mode("default")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_waiting_is_found() -> None:
+    number = torch.ones(1, device=DEVICE)
+    with pytest.raises(RuntimeError), no_waiting():
+        number.item()
+    with pytest.raises(RuntimeError), no_waiting():
+        torch.ones(1).to(DEVICE)
 
 
 def tokens(num: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.ones(num, 2, 6, device=DEVICE), torch.ones(num, 2, 3, device=DEVICE)
 
 
-@pytest.mark.usefixtures("no_waiting")
-def test_no_operation_waits_for_the_device() -> None:
-    pools = KVPools(CONFIG, device=DEVICE)
-    host = KVPools(CONFIG, pin_memory=True)
-    operations = PageOperations(pools)
+@pytest.mark.rule("KV-DEV-7")
+@pytest.mark.parametrize("mode", ["NONE", "INT8_PER_TOKEN_HEAD"])
+def test_no_operation_waits_for_the_device(mode: str, backend: Backend) -> None:
+    dtype = "float16" if mode == "NONE" else "int8"
+    operations = PageOperations(filled(cache(full(dtype, mode))), backend=backend)
     keys, values = tokens(2)
-    for _ in range(2):  # the first time compiles and builds tables of addresses
-        slots = torch.arange(5, 7, device=DEVICE)
-        operations.write("0.0", keys, values, slots)
-        operations.write("0.0", keys, values, [9, -1])
-        operations.gather("0.0", slots)
-        operations.copy_blocks([1], [2])
-        operations.copy_slots(0, [5], [9])
-        operations.zero_blocks([3])
-        swapper = Swapper(pools, host)
-        swapper.swap_out([1, 2], [4, 5]).wait()
-        swapper.swap_in([4, 5], [2, 1]).wait()
+    slots = torch.arange(5, 7, device=DEVICE)
+    ids = torch.arange(1, 5, device=DEVICE, dtype=torch.int32)
+    with no_waiting():
+        for _ in range(2):  # the first time compiles
+            operations.write("0.0", keys, values, slots)
+            operations.write("0.0", keys, values, [9, -1])
+            operations.gather("0.0", slots, dtype=torch.float32)
+            operations.gather("0.0", [9, -1])
+            operations.copy_blocks([1], [2])
+            operations.copy_blocks(ids[:2], ids[2:], group=0)
+            operations.copy_slots(0, [5], [9])
+            operations.zero_blocks([3])
+            operations.zero_blocks(ids)
 
 
-def test_writes_and_reads_can_be_captured_in_a_graph() -> None:
-    pools = filled(CONFIG)
-    operations = PageOperations(pools)
-    keys, values = tokens(3)
-    slots = torch.tensor([5, 9, -1], device=DEVICE)
-    operations.write("0.0", keys, values, slots)
+@pytest.mark.rule("KV-DEV-13")
+def test_no_step_of_tables_waits_for_the_device(backend: Backend) -> None:
+    tables = DeviceTables(
+        config_of(FULL, MAMBA), max_requests=2, max_tokens=16, max_entries=2, device=DEVICE,
+        backend=backend,
+    )  # fmt: skip
+    with no_waiting():
+        tables.update([0], [3], rows_of((0, 0, 0, 1)))
+        tables.rewind([0], [1])
+        tables.set_row(1, 1, [0, 3, 4])
+        tables.update([1, 0], [2, 0], rows_of((1, 0, 0, 2), (0, 0, 1, 2), (1, 0, 2, 2)))
+        tables.block_tables(0)
+        step = tables.update([1, 0], [2, 0])
+    assert step.positions.tolist() == [2, 3]
+
+
+def captured(call: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    """A graph of a call that ran before, as all do that are captured."""
+    call()
+    torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
+        call()
+    return graph
+
+
+@pytest.mark.rule("KV-DEV-3", "KV-DEV-5", "KV-DEV-6")
+def test_operations_can_be_captured_in_a_graph(backend: Backend) -> None:
+    pools, expected = filled(CONFIG), filled(CONFIG)
+    operations, other = PageOperations(pools, backend=backend), PageOperations(expected)
+    keys, values = tokens(3)
+    slots = torch.tensor([5, 9, -1], device=DEVICE)
+    sources, destinations = (torch.tensor([block], device=DEVICE) for block in (1, 3))
+    read: list[torch.Tensor] = []
+
+    def step() -> None:
+        operations.zero_blocks(destinations)
         operations.write("0.0", keys, values, slots)
-        read = operations.gather("0.0", slots)
+        operations.copy_blocks(sources, destinations)
+        read[:] = operations.gather("0.0", slots)
+
+    graph = captured(step)
     keys.fill_(3.0)
     slots.copy_(torch.tensor([13, -1, 17], device=DEVICE))
+    sources.fill_(4)
+    destinations.fill_(5)
     graph.replay()
-    expected = filled(CONFIG)
-    other = PageOperations(expected, backend="torch")
-    other.write("0.0", *tokens(3), torch.tensor([5, 9, -1], device=DEVICE))
+    other.write("0.0", *tokens(2), [5, 9])
+    other.copy_blocks([1], [3])
+    other.zero_blocks([5])
     other.write("0.0", keys, values, slots)
+    other.copy_blocks([4], [5])
     assert contents(pools) == contents(expected)
     assert read[0][:, 0, 0].tolist() == [3.0, 0.0, 3.0]
 
 
-def test_blocks_that_go_out_over_spare_blocks_come_back() -> None:
+@pytest.mark.rule("KV-DEV-13")
+def test_a_step_of_tables_is_captured_once_and_replayed_with_others() -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    tables, plain = (
+        DeviceTables(config_of(FULL), max_requests=8, max_tokens=32, device=DEVICE, backend=backend)
+        for backend in BACKENDS[::-1]
+    )
+    first = ([0, 1], [3, 4], rows_of((0, 0, 0, 1), (1, 0, 0, 2)))
+    for one in (tables, plain):
+        one.update(*first)
+    tables.update([], [])
+    plain.update([], [])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        tables.apply()
+    batches: list[Any] = [([1], [1], rows_of((1, 0, 1, 5))), ([0, 1, 7], [2, 1, 9])]
+    for batch in (*batches, ([0, 1, 7], [2, 1, 1])):
+        tables.stage(*batch)
+        graph.replay()
+        plain.update(*batch)
+        for name in ("rows", "query_start", "seq_lens", "places", "positions"):
+            mine, theirs = getattr(tables.padded, name), getattr(plain.padded, name)
+            assert torch.equal(mine, theirs), name
+        assert tables.padded.slots[0] is not None
+        assert plain.padded.slots[0] is not None
+        assert torch.equal(tables.padded.slots[0], plain.padded.slots[0])
+
+
+# Streams.
+
+
+def swapping() -> tuple[KVPools, KVPools, Swapper]:
+    pytest.importorskip("triton", reason="Triton is not installed")
     pools, host = filled(CONFIG), KVPools(CONFIG, pin_memory=True)
-    before, blocks = contents(pools), [3, 1, 6, 2, 5]
     swapper = Swapper(pools, host)
+    swapper.swap_out([6], [6]).synchronize()  # compiled from here on
+    return pools, host, swapper
+
+
+@pytest.mark.rule("KV-DEV-8")
+def test_a_swap_comes_after_what_was_queued_and_the_host_goes_on() -> None:
+    pools, host, swapper = swapping()
+    with no_waiting():
+        torch.cuda._sleep(LONG)
+        pools.pages[0][1:3].fill_(9)
+        out = swapper.swap_out([1, 2], [4, 5])
+        out.wait()
+        pools.pages[0][1:3].fill_(8)  # after the copy: it waited
+        assert not out.is_done
+    torch.cuda.synchronize()
+    assert out.is_done
+    assert bool((host.pages[0][4:6] == 9).all())
+    assert bool((pools.pages[0][1:3] == 8).all())
+
+
+@pytest.mark.rule("KV-DEV-8")
+def test_what_is_queued_after_the_wait_comes_after_the_swap() -> None:
+    pools, host, swapper = swapping()
+    host.pages[0][4] = 9
+    with no_waiting():
+        with torch.cuda.stream(swapper.streams._copying):  # type: ignore[attr-defined] # a GPU's
+            torch.cuda._sleep(LONG)
+        back = swapper.swap_in([4], [1])
+        back.wait()
+        read = pools.pages[0][1].clone()
+        assert not back.is_done
+    back.synchronize()
+    assert bool((read == 9).all())
+
+
+@pytest.mark.rule("KV-DEV-8")
+def test_blocks_that_go_out_over_spare_blocks_come_back() -> None:
+    pools, _, swapper = swapping()
+    before, blocks = contents(pools), [3, 1, 6, 2, 5]
     offload = Offload(swapper, 2)
-    offload.copy(blocks, blocks)
-    for pages in pools.pages:
-        pages[blocks] = 7  # at once: nothing was awaited
-    swapper.swap_in(blocks, blocks).wait()
-    assert contents(pools) == before
+    with torch.cuda.stream(swapper.streams._copying):  # type: ignore[attr-defined] # a GPU's
+        torch.cuda._sleep(LONG)
+    with no_waiting():
+        offload.copy(blocks, blocks)
+        for pages in pools.pages:
+            pages[1:].fill_(7)  # at once: nothing was awaited
+        swapper.swap_in([*blocks], [*blocks]).wait()
+    kept = contents(pools)
     offload.synchronize()
+    size = len(before[0]) // CONFIG.num_blocks
+    for block in blocks:
+        at = slice(block * size, (block + 1) * size)
+        assert [one[at] for one in kept] == [one[at] for one in before]

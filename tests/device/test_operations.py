@@ -117,6 +117,24 @@ def test_what_is_stored_is_the_nearest_number_of_the_format(stored: str) -> None
     assert torch.equal((values.double() - got).abs(), nearest)
 
 
+@pytest.mark.rule("KV-DEV-4")
+@pytest.mark.parametrize("mode", ["INT8_PER_TOKEN_HEAD", "FP8_PER_TOKEN_HEAD"])
+def test_what_is_not_a_number_does_not_touch_the_scale_of_others(
+    mode: str, backend: Backend
+) -> None:
+    stored, largest = ("int8", 127.0) if mode.startswith("INT8") else ("float8_e4m3fn", 448.0)
+    pools = filled(cache(full(stored, kv_quant_mode=mode)))
+    nan = float("nan")
+    keys = torch.tensor([[[nan, -largest, 1, 2, 4, 8], [nan] * 6]], device=DEVICE)
+    operations = PageOperations(pools, backend=backend)
+    operations.write("0.0", keys, torch.zeros(1, 2, 3, device=DEVICE), [5])
+    assert pools.layers["0.0"].parts["key_scale"][1, 1].tolist() == [1.0, 1.0]
+    read = operations.gather("0.0", [5], dtype=torch.float32)[0][0]
+    assert read[0, 1:].tolist() == [-largest, 1, 2, 4, 8]
+    lost = torch.stack([read[0, 0], *read[1]])
+    assert bool((lost == 0).all() if stored == "int8" else lost.isnan().all())
+
+
 @pytest.mark.rule("KV-DEV-5")
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=3, unique=True), st.data())
 @settings(max_examples=15)

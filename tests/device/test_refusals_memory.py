@@ -59,7 +59,8 @@ def test_without_room_for_the_host_there_is_no_tier(monkeypatch: pytest.MonkeyPa
     with pytest.raises(DeviceMemoryError) as caught:
         HostTier(implementation, batched, memory, num_host_blocks=1000)
     assert (caught.value.free_bytes, caught.value.device) == (10_000, "cpu")
-    assert caught.value.needed_bytes == 1000 * memory.size_bytes // memory.num_blocks
+    # If it is pinned, in powers of two.
+    assert caught.value.needed_bytes >= 1000 * memory.size_bytes // memory.num_blocks
     assert world.bits() == before
 
 
