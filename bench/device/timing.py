@@ -22,14 +22,27 @@ class Spread:
     high: float
 
 
+@dataclass(frozen=True)
+class Repeated:
+    """A call that does what is measured `num_calls` times."""
+
+    call: Call
+    num_calls: int
+
+    def __call__(self) -> object:
+        """All of them."""
+        return self.call()
+
+
 def rounds(
     contestants: Mapping[str, Call], device: torch.device, *, num_rounds: int, num_calls: int
 ) -> dict[str, list[float]]:
     """Seconds per call in each round, by contestant; the first round is not counted.
 
     On a CUDA device between two events on its stream, `num_calls` calls at a time, after something
-    else went through its caches. Calls that the host makes more slowly than the device runs them
-    show the host's time: capture them in a graph to see the device's.
+    else went through its caches: the first of these calls finds nothing there, the others what the
+    one before has left. Calls that the host makes more slowly than the device runs them show the
+    host's time, also when each of them is a graph: `captured` with `num_calls` shows the device's.
     """
     random = Random(0)
     times: dict[str, list[float]] = {name: [] for name in contestants}
@@ -48,23 +61,30 @@ def rounds(
 
 
 def _timed(call: Call, device: torch.device, num_calls: int) -> float:
+    if isinstance(call, Repeated):
+        loops, num_calls = 1, call.num_calls
+    else:
+        loops = num_calls
     if device.type != "cuda":
         start = time.perf_counter()
-        for _ in range(num_calls):
+        for _ in range(loops):
             call()
         return (time.perf_counter() - start) / num_calls
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize(device)
     first.record()
-    for _ in range(num_calls):
+    for _ in range(loops):
         call()
     last.record()
     torch.cuda.synchronize(device)
     return float(first.elapsed_time(last)) / 1000 / num_calls
 
 
-def captured(call: Call, device: torch.device) -> Call:
-    """The call as a replay of a CUDA graph; itself on a CPU. It must not wait for the device."""
+def captured(call: Call, device: torch.device, num_calls: int = 1) -> Call:
+    """`num_calls` calls as a CUDA graph, one after another; itself on a CPU.
+
+    It must not wait for the device, and does the same each time.
+    """
     if device.type != "cuda":
         return call
     for _ in range(3):
@@ -72,9 +92,9 @@ def captured(call: Call, device: torch.device) -> Call:
     torch.cuda.synchronize(device)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        call()
-    replay: Call = graph.replay
-    return replay
+        for _ in range(num_calls):
+            call()
+    return Repeated(graph.replay, num_calls)
 
 
 def spread(values: list[float]) -> Spread:
