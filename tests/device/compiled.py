@@ -138,6 +138,10 @@ def launches(*, all_of_them: bool) -> Iterator[dict[str, object]]:
         tokens = torch.zeros((5, heads, size), dtype=given)
         pages.store_tokens(parts["key"], parts.get("key_scale"), tokens, slots, 0.5)
         pages.load_tokens(parts["key"], parts.get("key_scale"), slots, given, 0.5)
+        if stored == torch.int8:  # a scale for each vector is copied as a vector of one element
+            scale = parts["key_scale"][..., None]
+            numbers = pages.load_tokens(scale, None, slots, torch.float32, 1.0)
+            pages.store_tokens(scale, None, numbers, slots, 1.0)
         for one in found:
             yield {"stored": str(stored), "given": str(given), "size": size, **one}
         found.clear()

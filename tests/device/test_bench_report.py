@@ -44,7 +44,8 @@ def test_a_row_has_bytes_in_a_second_and_what_failed() -> None:
 def test_a_call_that_does_it_several_times_is_divided_by_them() -> None:
     done = []
     device = torch.device("cpu")
-    calls: dict[str, Call] = {"one": lambda: done.append(1), "many": Repeated(lambda: done.append(5), 5)}
+    many = Repeated(lambda: done.append(5), 5)
+    calls: dict[str, Call] = {"one": lambda: done.append(1), "many": many}
     times = rounds(calls, device, num_rounds=2, num_calls=5)
     assert {name: len(one) for name, one in times.items()} == {"one": 2, "many": 2}
     assert (done.count(1), done.count(5)) == (15, 3)
