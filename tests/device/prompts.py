@@ -1,0 +1,74 @@
+"""Prompts at random, in the forms that hashing and its tests take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from os import environ
+from random import Random
+
+import torch
+
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.interface import Implementation, KVCacheManager
+from kvspec.request import RequestInput
+from kvspec.specs import FullAttentionSpec
+
+EDGES = (0, 23, 24, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**63 - 1)
+"""The first and last tokens of each width in CBOR."""
+
+NONE_HASH = bytes(range(100, 132))
+
+
+def random_prompts(random: Random, num: int, longest: int, *, top: int = 2**63) -> list[list[int]]:
+    """Tokens of every width, below `top`."""
+    edges = [edge for edge in EDGES if edge < top]
+    tops = [one for one in (24, 256, 65_536, 2**32, 2**63) if one < top]
+
+    def token() -> int:
+        return random.choice(edges) if random.random() < 0.4 else random.randrange(pick())
+
+    def pick() -> int:
+        return random.choice([*tops, top])
+
+    return [[token() for _ in range(random.randint(1, longest))] for _ in range(num)]
+
+
+def flat(prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, list[int]]:
+    """All tokens, and where each prompt starts."""
+    starts = [0]
+    for prompt in prompts:
+        starts.append(starts[-1] + len(prompt))
+    return torch.tensor([token for prompt in prompts for token in prompt]).long(), starts
+
+
+def config_of(block_size: int, *, num_blocks: int = 12, **options: object) -> ManagerConfig:
+    """One group of full attention."""
+    spec = FullAttentionSpec(block_size, 1, 8, "float16")
+    cache = KVCacheConfig(num_blocks, (KVCacheGroup(("layer",), spec),))
+    return replace(ManagerConfig(cache, 4096), **options)  # type: ignore[arg-type] # any of its own
+
+
+def host_hashes(
+    implementation: Implementation, manager: KVCacheManager, prompts: Sequence[Sequence[int]]
+) -> list[list[bytes]]:
+    """Hashes of requests with these prompts."""
+    made = [implementation.make_request(manager, RequestInput("a", one)) for one in prompts]
+    return [list(request.block_hashes) for request in made]
+
+
+@contextmanager
+def quick_interpreter() -> Iterator[None]:
+    """Without a check of each sum of Triton's interpreter, which takes half of its time."""
+    if environ.get("TRITON_INTERPRET") != "1":
+        yield
+        return
+    from triton.runtime.interpreter import interpreter_builder
+
+    before = interpreter_builder.options
+    interpreter_builder.options = replace(before, sanitize_overflow=False)
+    try:
+        yield
+    finally:
+        interpreter_builder.options = before

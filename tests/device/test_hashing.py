@@ -1,0 +1,252 @@
+"""Hashes made on a device are those of requests: of kvfast, of kvref, and of the rule's example."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from itertools import pairwise
+from random import Random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kvfast
+import kvref
+from kvfast.device import _hashing_torch, _sha256
+from kvfast.device._backend import BACKENDS, Backend
+from kvfast.device._hashing import hash_words
+from kvfast.device._hashing_prompts import Prompts, prompts_on
+from kvfast.device.hashing import BlockHashes, hash_blocks
+from tests.device.prompts import (
+    EDGES,
+    NONE_HASH,
+    config_of,
+    flat,
+    host_hashes,
+    quick_interpreter,
+    random_prompts,
+)
+from tests.device.tables import kernel_device
+
+
+def listed(found: BlockHashes) -> list[list[bytes]]:
+    """The hashes of each prompt."""
+    rows = [bytes(row) for row in found.hashes.tolist()]
+    starts = found.starts.tolist()
+    return [rows[a:b] for a, b in pairwise(starts)]
+
+
+def check_hashes(prompts: list[list[int]], block_size: int, backend: Backend = "torch") -> None:
+    """The hashes are those of kvfast and of kvref."""
+    tokens, starts = flat(prompts)
+    for implementation in (kvfast.implementation(), kvref.implementation()):
+        manager = implementation.create(config_of(block_size))
+        found = hash_blocks(
+            tokens,
+            starts,
+            block_size_tokens=block_size,
+            none_hash=manager.none_hash,
+            device=kernel_device(backend),
+            backend=backend,
+        )
+        assert listed(found) == host_hashes(implementation, manager, prompts)
+
+
+@pytest.mark.rule("KV-DEV-18")
+@settings(max_examples=25)
+@given(
+    block_size=st.sampled_from([1, 2, 3, 5, 16, 23, 24, 25, 64]),
+    num=st.integers(0, 6),
+    seed=st.integers(0, 9999),
+)
+def test_hashes_are_those_of_requests(block_size: int, num: int, seed: int) -> None:
+    check_hashes(random_prompts(Random(seed), num, 3 * block_size + 2), block_size)
+
+
+@pytest.mark.rule("KV-DEV-18")
+@pytest.mark.parametrize("token", EDGES)
+def test_a_token_has_the_fewest_bytes(token: int) -> None:
+    check_hashes([[token] * 8, [1, token, token, 2]], 2)
+
+
+@pytest.mark.rule("KV-DEV-18")
+@pytest.mark.parametrize("block_size", [255, 256, 300])
+def test_the_number_of_tokens_of_a_block_may_be_wide_as_well(block_size: int) -> None:
+    check_hashes([[7] * (block_size + 1), [2**40] * block_size], block_size)
+
+
+@pytest.mark.rule("KV-DEV-18")
+@pytest.mark.parametrize("length", range(9, 20))
+def test_lengths_around_the_end_of_a_chunk(length: int) -> None:
+    """36 bytes and one for each token: the padding goes to a second chunk from 20 tokens on."""
+    check_hashes([[1] * (length + 5)], length + 5)
+
+
+@pytest.mark.rule("KV-DEV-18")
+def test_the_example_of_the_rule(backend: Backend) -> None:
+    manager = kvfast.implementation().create(config_of(4, hash_seed="0"))
+    tokens = torch.tensor([1, 2, 3, 4, 5, 6, 7, 8, 5, 6, 7, 8, 9], dtype=torch.int32)
+    with quick_interpreter():
+        found = hash_blocks(
+            tokens.to(kernel_device(backend)),
+            [0, 8, 13],
+            block_size_tokens=4,
+            none_hash=manager.none_hash,
+            backend=backend,
+        )
+    first, second = listed(found)
+    assert [one.hex() for one in first] == [
+        "c9d58ba695280d69b243e1e0df813136ca9196b286fb1a021e0b2e028ef071cb",
+        "24125b23e68883b5c2141db2959d48433fe6bde2f26bd914efad121d154ab2d6",
+    ]
+    assert second[0].hex() == "8adbee3f8484f7c03bc63994cf7b2d88778fc224cf94c373596081d0e60fd607"
+    assert found.starts.tolist() == [0, 2, 3]
+    assert found.starts.device.type == "cpu"
+
+
+def both_forms(prompts: list[list[int]], block_size: int, *, width: torch.dtype) -> None:
+    """The kernels' words are those of plain torch."""
+    tokens, starts = flat(prompts)
+    left, right = (
+        hash_words(prompts_of(tokens.to(width), starts, block_size, backend), block_size, backend)
+        for backend in BACKENDS
+    )
+    assert left.dtype == right.dtype == torch.int32
+    assert torch.equal(left, right.cpu())
+
+
+def prompts_of(
+    tokens: torch.Tensor, starts: list[int], block_size: int, backend: Backend
+) -> Prompts:
+    bounds = torch.tensor(starts)
+    device = torch.device(kernel_device(backend))
+    return prompts_on(device, tokens, bounds, bounds.diff() // block_size, NONE_HASH)
+
+
+@pytest.mark.rule("KV-DEV-18")
+@settings(max_examples=4)
+@given(
+    block_size=st.sampled_from([1, 4, 16, 25]),
+    num=st.integers(1, 40),
+    seed=st.integers(0, 9999),
+    slices=st.sampled_from([1, 2, 100]),
+    width=st.sampled_from([torch.int32, torch.int64]),
+)
+def test_random_prompts_are_the_same_in_both_forms(
+    block_size: int, num: int, seed: int, slices: int, width: torch.dtype
+) -> None:
+    """By slices of one block, of two, and all blocks at once."""
+    kernels = pytest.importorskip("kvfast.device._hashing_triton", exc_type=ImportError)
+    random = Random(seed)
+    top = 2**31 if width == torch.int32 else 2**63
+    prompts = random_prompts(random, num, 2 * block_size, top=top)
+    prompts[0] = random_prompts(random, 1, block_size, top=top)[0] * 3
+    message_bytes = 64 * _hashing_torch.max_chunks(block_size)
+    with quick_interpreter(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "SCRATCH_BYTES", slices * num * message_bytes)
+        both_forms(prompts, block_size, width=width)
+
+
+@pytest.mark.rule("KV-DEV-18")
+def test_more_prompts_than_there_is_memory_for_go_one_after_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernels = pytest.importorskip("kvfast.device._hashing_triton", exc_type=ImportError)
+    monkeypatch.setattr(kernels, "SCRATCH_BYTES", 3 * 64 * _hashing_torch.max_chunks(2))
+    with quick_interpreter():
+        both_forms([[n] * (n % 5 + 1) for n in range(7)], 2, width=torch.int64)
+
+
+@pytest.mark.rule("KV-DEV-7", "KV-DEV-18")
+def test_a_negative_token_on_the_device_gives_hashes_that_no_request_has() -> None:
+    """It is hashed as 2^64 more, in both forms; what stands before it and beside it is right."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    tokens, starts = torch.tensor([1, 2, 3, -1, 5, 6, 1, 2]), [0, 6, 8]
+    right = tokens.where(tokens > 0, 4)
+    for width in (torch.int64, torch.int32):
+        found = []
+        for backend in BACKENDS:
+            with quick_interpreter():
+                prompts = prompts_of(tokens.to(width), starts, 2, backend)
+                found.append(hash_words(prompts, 2, backend).cpu())
+        assert torch.equal(*found)
+        legal = hash_words(prompts_of(right, starts, 2, "torch"), 2, "torch")
+        assert (found[0] == legal).all(1).tolist() == [True, False, False, True]
+        message = b"\x83\x58\x20" + found[0][0].numpy().tobytes() + b"\x82\x03\x1b" + b"\xff" * 8
+        digest = hashlib.sha256(message + b"\xf6").digest()
+        assert found[0][1].numpy().tobytes() == digest
+
+
+def test_the_numbers_of_sha_256_are_bits_of_roots() -> None:
+    primes = [n for n in range(2, 312) if all(n % k for k in range(2, n))]
+    assert len(primes) == len(_sha256.ROUND_CONSTANTS) == 64
+    for power, numbers in ((2, _sha256.INITIAL_STATE), (3, _sha256.ROUND_CONSTANTS)):
+        for prime, number in zip(primes, numbers, strict=False):
+            # The whole part of the root, and these 32 bits behind the point.
+            root = (int(prime ** (1 / power)) << 32) + number
+            assert root**power <= prime << (32 * power) < (root + 1) ** power
+
+
+# Each mistake makes hashes of something else.
+
+messages, sha256, bytes_of = (
+    _hashing_torch.messages,
+    _hashing_torch.sha256,
+    _hashing_torch.bytes_of,
+)
+
+
+def without_chain(tokens: torch.Tensor, parent: torch.Tensor) -> object:
+    return messages(tokens, parent[:1].expand_as(parent))
+
+
+def tokens_of_32_bits(tokens: torch.Tensor, parent: torch.Tensor) -> object:
+    return messages(tokens & 0xFFFFFFFF, parent)
+
+
+def one_chunk(message: torch.Tensor, num_chunks: torch.Tensor) -> torch.Tensor:
+    return sha256(message, torch.ones_like(num_chunks))
+
+
+def all_chunks(message: torch.Tensor, num_chunks: torch.Tensor) -> torch.Tensor:
+    return sha256(message, torch.full_like(num_chunks, 99))
+
+
+def least_byte_first(words: torch.Tensor) -> torch.Tensor:
+    return bytes_of(words).unflatten(1, (-1, 4)).flip(2).flatten(1)
+
+
+def unsorted_rounds(state: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+    return rounds(state, words.flip(1))
+
+
+rounds = _hashing_torch._rounds
+
+
+def check() -> None:
+    """Blocks of one chunk and of several, some with tokens of more than 32 bits."""
+    check_hashes([[1, 2, 2**33, 4], [3], [5, 6, 7, 8]], 2)
+    check_hashes([[2**40] * 24], 24)
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake"),
+    [
+        ("messages", without_chain),
+        ("messages", tokens_of_32_bits),
+        ("sha256", one_chunk),
+        ("sha256", all_chunks),
+        ("bytes_of", least_byte_first),
+        ("_rounds", unsorted_rounds),
+        ("LARGEST_HEAD_BYTES", 5),
+    ],
+)
+def test_a_mistake_is_found(
+    name: str, mistake: Callable[..., object] | int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check()
+    monkeypatch.setattr(_hashing_torch, name, mistake)
+    with pytest.raises((AssertionError, RuntimeError)):
+        check()

@@ -1,0 +1,187 @@
+"""Tables of hashes: whole hashes are compared, and kernels fill every slot as plain torch does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvfast.device import _index_torch
+from kvfast.device._backend import BACKENDS, Backend
+from kvfast.device._hashing_prompts import Prompts, prompts_on
+from kvfast.device._index_keys import Changes
+from kvfast.device._index_table import EMPTY, IndexTable, operations
+from tests.device.prompts import NONE_HASH
+from tests.device.tables import kernel_device
+
+Hashes = list[bytes]
+
+
+def random_hashes(random: Random, num: int, homes: int) -> Hashes:
+    """Different ones with few homes; half of them differ in their last byte alone."""
+    made: dict[bytes, None] = {}
+    while len(made) < num:
+        home = random.randrange(homes).to_bytes(4, "little")
+        rest = bytes(27) if random.random() < 0.5 else random.randbytes(27)
+        made[home + rest + random.randbytes(1)] = None
+    return list(made)
+
+
+def device_of(backend: Backend) -> torch.device:
+    return torch.device(kernel_device(backend))
+
+
+def table_of(backend: Backend, room: int, *lots: Hashes) -> IndexTable:
+    """A table to which lots of hashes came one after another."""
+    table = IndexTable.empty(room, device_of(backend))
+    first = 0
+    for lot in lots:
+        table.apply(Changes(False, first, lot, {}), backend)
+        first += len(lot)
+    return table
+
+
+def hits(table: IndexTable, prompts: list[Hashes], backend: Backend) -> torch.Tensor:
+    """What a look-up of prompts with these hashes answers, a token for each hash."""
+    counts = torch.tensor([len(one) for one in prompts], dtype=torch.int64)
+    starts = torch.zeros(len(prompts) + 1, dtype=torch.int64)
+    given: Prompts = prompts_on(
+        table.slots.device, torch.zeros(0).long(), starts, counts, NONE_HASH
+    )
+    joined = bytearray(b"".join(one for prompt in prompts for one in prompt))
+    words = torch.empty((0, 8), dtype=torch.int32)
+    if joined:
+        words = torch.frombuffer(joined, dtype=torch.int32).view(-1, 8)
+    words = words.to(table.slots.device)
+    found: torch.Tensor = operations(backend).lookup(table, given, words, 0, 1)
+    return found.cpu()
+
+
+def run(prompt: Hashes, there: Hashes) -> int:
+    return next((n for n, one in enumerate(prompt) if one not in there), len(prompt))
+
+
+def one_after_another(hashes: Hashes, num_slots: int) -> list[int]:
+    """The slots if entries come in order, each to the first empty slot from its home on."""
+    slots = [EMPTY] * num_slots
+    for entry, one in enumerate(hashes):
+        slot = int.from_bytes(one[:4], "little") % num_slots
+        while slots[slot] != EMPTY:
+            slot = (slot + 1) % num_slots
+        slots[slot] = entry
+    return slots
+
+
+def check_table(backend: Backend, random: Random, num: int, homes: int) -> None:
+    """Slots and hits are what a list of hashes gives."""
+    hashes = random_hashes(random, num + 4, homes)
+    there, absent = hashes[:num], hashes[num:]
+    cut = random.randint(0, num)
+    room = max(1, num)
+    table = table_of(backend, room, there[:cut], there[cut:])
+    assert table.slots.tolist() == one_after_another(there, len(table.slots))
+    assert len(table.slots) >= 2 * room
+    prompts = [
+        random.choices([*there, *absent[: random.randint(0, 4)]] or absent, k=n)
+        for n in (0, 1, 5, 9)
+    ]
+    assert hits(table, prompts, backend).tolist() == [run(one, there) for one in prompts]
+    dead = random.sample(range(num), num // 2)
+    table.apply(Changes(False, num, [], dict.fromkeys(dead, 0)), backend)
+    left = [one for entry, one in enumerate(there) if entry not in dead]
+    assert hits(table, prompts, backend).tolist() == [run(one, left) for one in prompts]
+    table.apply(Changes(False, num, [], dict.fromkeys(dead, 1)), backend)
+    assert hits(table, prompts, backend).tolist() == [run(one, there) for one in prompts]
+
+
+@pytest.mark.rule("KV-DEV-19")
+@settings(max_examples=40)
+@given(seed=st.integers(0, 9999), num=st.integers(0, 40), homes=st.sampled_from([1, 3, 70, 2**32]))
+def test_a_table_finds_what_is_there_and_nothing_else(seed: int, num: int, homes: int) -> None:
+    check_table("torch", Random(seed), num, homes)
+
+
+@pytest.mark.rule("KV-DEV-19")
+@settings(max_examples=6)
+@given(seed=st.integers(0, 9999), num=st.integers(0, 20), homes=st.sampled_from([1, 3, 2**32]))
+def test_a_table_of_the_kernels_does_as_well(seed: int, num: int, homes: int) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    check_table("triton", Random(seed), num, homes)
+
+
+@pytest.mark.rule("KV-DEV-19")
+def test_a_table_larger_than_a_program_is_the_same_in_both_forms() -> None:
+    """And runs longer than one; homes so few that entries displace others."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    random = Random(1)
+    hashes = random_hashes(random, 300, 1000)
+    tables = [table_of(backend, 300, hashes[:3], hashes[3:]) for backend in BACKENDS]
+    assert torch.equal(tables[0].slots, tables[1].slots.cpu())
+    prompts = [hashes[:290], hashes[7:], [hashes[5]] * 128, random.choices(hashes, k=140)]
+    prompts[1][200] = bytes(32)
+    found = [hits(*both) for both in zip(tables, [prompts] * 2, BACKENDS, strict=True)]
+    assert found[0].tolist() == found[1].tolist() == [290, 200, 128, 140]
+
+
+@pytest.mark.rule("KV-DEV-19")
+def test_it_does_not_matter_in_which_order_programs_insert(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter runs one after another; here the last comes first."""
+    interpreter = pytest.importorskip("triton.runtime.interpreter").interpreter_builder
+    in_order: Callable[[int, int, int], None] = interpreter.set_grid_idx
+
+    def backwards(x: int, y: int, z: int) -> None:
+        in_order(interpreter.grid_dim[0] - 1 - x, y, z)
+
+    hashes = random_hashes(Random(2), 300, 400)
+    plain = table_of("torch", 300, hashes)
+    monkeypatch.setattr(interpreter, "set_grid_idx", backwards)
+    assert torch.equal(plain.slots, table_of("triton", 300, hashes).slots.cpu())
+
+
+def by_the_first_words(table: IndexTable, hashes: torch.Tensor) -> torch.Tensor:
+    """A fingerprint for the hash."""
+    live = table.hashes[table.is_live != 0]
+    return (hashes[:, None, :7] == live[None, :, :7]).all(2).any(1)
+
+
+def last_comes_first(table: IndexTable, first: int, end: int) -> None:
+    for entry in reversed(range(first, end)):
+        insert(table, entry, entry + 1)
+    table.slots.copy_(table.slots.flip(0))
+
+
+def only_at_home(table: IndexTable, hashes: torch.Tensor) -> torch.Tensor:
+    entry = table.slots[hashes[:, 0].long() & table.slot_mask].long()
+    there = torch.where(entry < EMPTY, entry, 0)
+    return (entry < EMPTY) & (table.hashes[there] == hashes).all(1) & (table.is_live[there] != 0)
+
+
+insert = _index_torch.insert
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake"),
+    [
+        ("is_found", by_the_first_words),
+        ("is_found", only_at_home),
+        ("insert", last_comes_first),
+    ],
+)
+def test_a_mistake_is_found(name: str, mistake: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_index_torch, name, mistake)
+    with pytest.raises(AssertionError):
+        check_tables()
+
+
+def check_tables() -> None:
+    """Tables with three homes."""
+    for seed in range(6):
+        check_table("torch", Random(seed), 30, 3)
+
+
+def test_without_a_mistake_nothing_is_found() -> None:
+    check_tables()
