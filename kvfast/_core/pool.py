@@ -84,7 +84,7 @@ class BlockPool:
 
     def first_free(self, count: int) -> list[int]:
         """The first `count` free blocks, or all if there are fewer. O(count)."""
-        blocks = []
+        blocks: list[int] = []
         block = self.after(0)
         while block and len(blocks) < count:
             blocks.append(block)

@@ -14,20 +14,30 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from kvfast.device._backend import Backend
-from kvfast.device.errors import DeviceMemoryError, MissingDependencyError
+from kvfast.device.errors import (
+    DeviceMemoryError,
+    MissingDependencyError,
+    ResidentOrderError,
+    RunDifferenceError,
+)
 from kvfast.device.layout import Layout
 
 if TYPE_CHECKING:
     from kvfast.device._arguments import Ids
+    from kvfast.device.hashing import BlockHashes, hash_blocks
     from kvfast.device.host_tier import HostTier
     from kvfast.device.operations import PADDING_SLOT, PageOperations
     from kvfast.device.pools import KVPools, Layer
+    from kvfast.device.prefix_index import Crossover, PrefixIndex
+    from kvfast.device.resident import ResidentDecode, ResidentRun
     from kvfast.device.swap import Swapper, Transfer
     from kvfast.device.tables import DeviceStep, DeviceTables, TableDifference
 
 __all__ = [
     "PADDING_SLOT",
     "Backend",
+    "BlockHashes",
+    "Crossover",
     "DeviceMemoryError",
     "DeviceStep",
     "DeviceTables",
@@ -38,13 +48,21 @@ __all__ = [
     "Layout",
     "MissingDependencyError",
     "PageOperations",
+    "PrefixIndex",
+    "ResidentDecode",
+    "ResidentOrderError",
+    "ResidentRun",
+    "RunDifferenceError",
     "Swapper",
     "TableDifference",
     "Transfer",
+    "hash_blocks",
 ]
 
 _MODULES: Mapping[str, str] = {
     "PADDING_SLOT": "operations",
+    "BlockHashes": "hashing",
+    "Crossover": "prefix_index",
     "DeviceStep": "tables",
     "DeviceTables": "tables",
     "HostTier": "host_tier",
@@ -52,9 +70,13 @@ _MODULES: Mapping[str, str] = {
     "KVPools": "pools",
     "Layer": "pools",
     "PageOperations": "operations",
+    "PrefixIndex": "prefix_index",
+    "ResidentDecode": "resident",
+    "ResidentRun": "resident",
     "Swapper": "swap",
     "TableDifference": "tables",
     "Transfer": "swap",
+    "hash_blocks": "hashing",
 }
 """Where the names are that need torch."""
 

@@ -57,6 +57,12 @@ def no_batch() -> Batch:
     return Batch(empty, empty, empty, empty)
 
 
+def unknown_batch() -> Batch:
+    """What the device has is another one than any that is told next: its arrays equal none."""
+    none = torch.empty((1, 0), dtype=torch.int64)
+    return Batch(none, none, none[0], none[0])
+
+
 def next_batch(
     last: Batch, handles: Ints, num_scheduled: Ints, geometry: Geometry, max_tokens: int
 ) -> Batch:

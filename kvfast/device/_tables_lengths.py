@@ -73,6 +73,14 @@ class Lengths:
         handles = added.nonzero()[:, 0]
         return handles, added[handles]
 
+    def add_computed(self, rows: torch.Tensor, numbers: torch.Tensor) -> None:
+        """These rows have so many tokens more, which the device knows already."""
+        now = self._settled()
+        for lengths in (now, self._told):
+            if lengths is not None:
+                lengths[rows] += numbers
+        self._longest = None
+
     def advance(self, batch: Batch, longest: int) -> None:
         """The step's tokens are computed, here and there; `longest` of them is the longest."""
         if batch is not self._batch:

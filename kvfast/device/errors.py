@@ -17,6 +17,39 @@ class MissingDependencyError(KVSpecError, ImportError):
         self.install = install
 
 
+class ResidentOrderError(KVSpecError, RuntimeError):
+    """A call of a run of resident steps, or of its tables, that is not its turn. Nothing was done.
+
+    `call`: which; `phase`: where the run is, and `expected`: where it must be for this call.
+    """
+
+    def __init__(self, call: str, phase: str, expected: str) -> None:
+        super().__init__(f"{call}: the run is {phase}, and must be {expected}")
+        self.call = call
+        self.phase = phase
+        self.expected = expected
+
+
+class RunDifferenceError(KVSpecError):
+    """The manager decided otherwise than the device in a run of resident steps (KV-DEV-17).
+
+    `step`: the first such step; `what`: "took" for blocks or "refused". `host`: rows (handle,
+    group, index, block) of the manager, or handles that it refused; `device`: the device's rows.
+    """
+
+    def __init__(
+        self, step: int, what: str, host: tuple[object, ...], device: tuple[object, ...]
+    ) -> None:
+        super().__init__(
+            f"step {step} of the run: the manager {what} {list(host)},"
+            f" the device took {list(device)}"
+        )
+        self.step = step
+        self.what = what
+        self.host = host
+        self.device = device
+
+
 class DeviceMemoryError(KVSpecError, MemoryError):
     """A device without room for pools or tables (KV-DEV-2). Nothing was allocated."""
 

@@ -36,6 +36,7 @@ from kvfast.device._tables_input import (
     no_rows,
 )
 from kvfast.device._tables_lengths import Lengths
+from kvfast.device.errors import ResidentOrderError
 from kvspec.batched import Array, BatchedManager, Ints, StepPlan, StepResult
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError
@@ -87,6 +88,7 @@ class DeviceTables:
             max_entries = max(1, sum(blocks))
         self._device = self._new_side(geometry, max_entries)
         self._staged_bytes = 0
+        self._is_lent = False  # to a run of resident steps
 
     def _new_side(self, geometry: Geometry, max_entries: int) -> DeviceSide:
         return DeviceSide(geometry, self.max_tokens, max_entries, self.device, self.backend)
@@ -230,12 +232,21 @@ class DeviceTables:
         told yet is told first; rows that the manager still has are a difference.
         """
         check_type("batched", batched, BatchedManager)
-        entries, lengths = self._entries.take(), self._lengths.take_changes()
-        self._device.send(entries, lengths, None, is_new=False)
-        self._device.apply()
+        self._tell()
         return first_difference(self._device.state, self._geometry, batched)
 
     # Inside.
+
+    def _tell(self) -> None:
+        """Bring the device up to date; there is no step."""
+        self._check_own()
+        entries, lengths = self._entries.take(), self._lengths.take_changes()
+        self._device.send(entries, lengths, None, is_new=False)
+        self._device.apply()
+
+    def _check_own(self) -> None:
+        if self._is_lent:
+            raise ResidentOrderError("tables", "running", "ended")
 
     def _checked_handles(self, field: str, handles: Ints) -> torch.Tensor:
         chosen = host_ints(field, handles)
@@ -257,6 +268,7 @@ class DeviceTables:
         changed: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> DeviceStep:
         """Check all, then copy. `changed`: handles, and their lengths before the step."""
+        self._check_own()
         batch = next_batch(self._batch, handles, num_scheduled, self._geometry, self.max_tokens)
         num_requests = self._check_rows(rows)
         lengths = None
@@ -286,6 +298,7 @@ class DeviceTables:
         num = self._geometry.max_requests
         if num_rows <= num:
             return
+        self._check_own()
         while num < num_rows:
             num *= 2
         grown = replace(self._geometry, max_requests=min(num, self._geometry.max_handles))

@@ -19,6 +19,7 @@ import torch
 import kvfast
 from kvfast.device import _pages_torch, _tables_torch
 from kvfast.device._backend import Backend
+from kvfast.device._resident_state import RunState
 from kvfast.device._tables_state import DeviceState
 from kvfast.device.host_tier import HostTier
 from kvfast.device.operations import PageOperations
@@ -90,6 +91,10 @@ class World:
         self.tables.update([1], [12], rows_of((1, 0, 0, 3)))
         self.tables.update([1], [6], rows_of((0, 0, 1, 3)))
         self.tables.rewind([1], [1])
+        from tests.device.refusals_resident import decoding, ended
+
+        self.decoding: Any = decoding(backend)
+        self.ended: Any = ended(backend)
 
     def tier(self) -> HostTier:
         """A new one, of a manager without states and its pools, and one request."""
@@ -103,10 +108,12 @@ class World:
     def tensors(self) -> list[torch.Tensor]:
         """All memory that calls may write to."""
         pools = (self.pools, self.latents, self.small, self.scaled, self.host)
-        state = self.tables._device.state
+        runs = (self.decoding[0], self.ended[0])
+        states = (self.tables._device.state, *(one.tables._device.state for one in runs))
         return [
             *(pages for one in pools for pages in one.pages),
-            *(getattr(state, field.name) for field in fields(DeviceState)),
+            *(getattr(state, field.name) for state in states for field in fields(DeviceState)),
+            *(getattr(one._run, field.name) for one in runs for field in fields(RunState)),
         ]
 
     def bits(self) -> list[bytes]:

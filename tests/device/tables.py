@@ -20,7 +20,7 @@ from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.conformance.batch_sides import Outputs
 from kvspec.conformance.random_batches import WITHOUT_SLOTS, Engine, listed
 from kvspec.conformance.random_configs import random_config
-from kvspec.interface import Feature
+from kvspec.interface import Feature, Implementation
 from kvspec.sequential import batched_of
 from kvspec.specs import FullAttentionSpec, LayerSpec, MambaSpec
 
@@ -56,15 +56,20 @@ def rows_of(*rows: tuple[int, int, int, int]) -> torch.Tensor:
 
 
 class TableEngine(Engine):
-    """An engine on kvfast that tells tables its steps, and checks them.
+    """An engine, on kvfast unless told otherwise, that tells tables its steps, and checks them.
 
     Two requests have rows to begin with, so the tables grow; a message holds 5 entries.
     """
 
     def __init__(
-        self, config: ManagerConfig, random: Random, tables: type[DeviceTables], backend: Backend
+        self,
+        config: ManagerConfig,
+        random: Random,
+        tables: type[DeviceTables],
+        backend: Backend,
+        implementation: Implementation | None = None,
     ) -> None:
-        side = (kvfast.implementation(), batched_of)
+        side = (implementation or kvfast.implementation(), batched_of)
         super().__init__(config, [side, side], random)
         self.batched: BatchedManager = self.sides[0].batched
         self.tables = tables(
@@ -79,7 +84,7 @@ class TableEngine(Engine):
 
     @cached_property
     def features(self) -> frozenset[Feature]:
-        """What kvfast has; asked once, since that is slow."""
+        """What the manager has; asked once, since that is slow."""
         return self.sides[0].implementation.capabilities.features
 
     def both(self, rule: str, what: str, call):  # type: ignore[no-untyped-def] # as in the base

@@ -13,10 +13,15 @@ from kvfast import device
 from kvfast.device import _arguments, _tables_input
 from kvfast.device._backend import Backend
 from kvfast.device.pools import KVPools
-from tests.device import refusals_pages, refusals_swaps, refusals_tables
+from tests.device import refusals_pages, refusals_resident, refusals_swaps, refusals_tables
 from tests.device.refusals import Call, World, verdict
 
-CALLS = (*refusals_pages.CALLS, *refusals_swaps.CALLS, *refusals_tables.CALLS)
+CALLS = (
+    *refusals_pages.CALLS,
+    *refusals_swaps.CALLS,
+    *refusals_tables.CALLS,
+    *refusals_resident.CALLS,
+)
 IDS = [call.name for call in CALLS]
 
 
@@ -57,12 +62,24 @@ def parameters(function: Callable[..., object]) -> set[str]:
 
 NOT_CALLED: Mapping[str, str] = {
     **dict.fromkeys(
-        ("layout.Part", "pools.Layer", "segments.Segments", "swap.Transfer"),
+        (
+            "layout.Part",
+            "pools.Layer",
+            "resident.ResidentRun",
+            "segments.Segments",
+            "swap.Transfer",
+        ),
         "made by the library and handed out",
     ),
     "swap.copy_pages": "what swaps have in common; trusts its arguments",
     **dict.fromkeys(
-        ("errors.DeviceMemoryError", "errors.MissingDependencyError"), "raised by the library"
+        (
+            "errors.DeviceMemoryError",
+            "errors.MissingDependencyError",
+            "errors.ResidentOrderError",
+            "errors.RunDifferenceError",
+        ),
+        "raised by the library",
     ),
 }
 """What takes arguments that no user gives."""

@@ -16,12 +16,13 @@ import sys
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from kvfast.device import _tables_triton as kernels
+from kvfast.device import _resident_triton, _tables_triton as kernels
 
 NARROW = {"staged", "entries", "num_computed", "rows", "query_start", "places", "seq_lens", "out"}
+NARROW |= {"control", "handles", "left", "granted", "lengths", "reserve", "new_blocks", "log"}
 WIDE = {"positions", "slots", "groups"}
 CONSTANTS = {"SEARCH_STEPS": 11, "BLOCK": 256, "HAS_SLOTS": True}
-for kernel in (kernels._apply, kernels._outputs, kernels._gather):
+for kernel in (kernels._apply, kernels._outputs, kernels._gather, _resident_triton._decide):
     for ones in (set(), {"max_requests", "max_tokens", "num_groups", "width", "span"}):
         types, constants = {}, {}
         for name in kernel.arg_names:  # an argument of 1 is a constant to Triton
@@ -34,7 +35,7 @@ for kernel in (kernels._apply, kernels._outputs, kernels._gather):
 """
 
 
-@pytest.mark.rule("KV-DEV-13")
+@pytest.mark.rule("KV-DEV-13", "KV-DEV-15")
 def test_kernels_compile_for_hopper(tmp_path: Path) -> None:
     """With arguments of 1 as well: Triton compiles those apart, and has other types for them."""
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
@@ -42,5 +43,5 @@ def test_kernels_compile_for_hopper(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:-1] == [
-        f"{name} True" for name in ("_apply", "_outputs", "_gather") for _ in range(2)
+        f"{name} True" for name in ("_apply", "_outputs", "_gather", "_decide") for _ in range(2)
     ]
