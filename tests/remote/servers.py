@@ -6,7 +6,12 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+
+from kvspec.remote.child import Child
 
 SERVE = (sys.executable, "-m", "kvspec.cli", "serve")
 
@@ -53,6 +58,19 @@ def script(folder: Path, code: str, *, timeout_s: float = 30.0) -> str:
     path = folder / "server.py"
     path.write_text(PREAMBLE + code)
     return f"cmd+json+timeout={timeout_s:g}:{shlex.join((sys.executable, str(path)))}"
+
+
+def count_waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """For each time that a client waits from now on, how many answers it waits for."""
+    waits: list[int] = []
+    exchange = Child.exchange
+
+    def counted(child: Child, framed: bytes, timeout_s: float, num_answers: int) -> Iterator[bytes]:
+        waits.append(num_answers)
+        return exchange(child, framed, timeout_s, num_answers)
+
+    monkeypatch.setattr(Child, "exchange", counted)
+    return waits
 
 
 def is_running(process_id: int) -> bool:

@@ -11,10 +11,12 @@ import pytest
 
 from kvspec.discovery import find_implementation
 from kvspec.errors import KVSpecError, RemoteError
+from kvspec.interface import KVCacheManager
 from kvspec.remote.client import RemoteImplementation
+from kvspec.remote.manager import foresee
 from kvspec.request import Request
 from tests.remote.configs import config, request_input
-from tests.remote.servers import ends, is_running, script
+from tests.remote.servers import count_waits, ends, is_running, script
 
 TIMEOUT_S = 0.5
 """For servers that hang; the others get more, a busy machine must not look like a hang."""
@@ -207,6 +209,61 @@ def test_a_handshake_may_say_more_than_we_know(tmp_path: Path) -> None:
     )
     remote = connect(tmp_path, code)
     assert remote.capabilities.features == {"eagle"}
+
+
+def test_a_server_that_does_not_offer_pipelining_is_sent_one_message_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+answer(until("new_step_starts"), None)
+answer(read(), {"num_free_blocks": 3, "usage": 0.25})
+"""
+    waits = count_waits(monkeypatch)
+    manager = connect(tmp_path, code).create(config())
+    waits.clear()
+    foresee(manager, "get_usage")
+    manager.new_step_starts()
+    assert manager.num_free_blocks == 3
+    assert waits == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "last"),
+    [
+        ("answer(first, None); sys.exit(0)", "exit status 0", "get_usage, number 3"),
+        ("answer(first, None); time.sleep(60)", "no answer within", "get_usage, number 3"),
+        ("answer(second, usage); answer(first, None)", "3, not 2", "new_step_starts, number 2"),
+        (
+            "answer(first, None); answer(second, usage); answer(second, usage)",
+            "more than one answer",
+            "get_usage, number 3",
+        ),
+        ("answer(first, None); answer(second, 7)", "7 is not an object", "get_usage, number 3"),
+    ],
+)
+def test_foreseen_questions_are_answered_in_order_and_in_time(
+    tmp_path: Path, code: str, words: str, last: str
+) -> None:
+    head = """
+HELLO["pipelining"] = True
+usage = {"num_free_blocks": 3, "usage": 0.25}
+first = until("new_step_starts")
+second = read()
+"""
+    remote = connect(tmp_path, head + code + "\ntime.sleep(60)")
+    manager = remote.create(config())
+    if "no answer" in words:
+        hurry(remote)
+    foresee(manager, "get_usage")
+    with pytest.raises(RemoteError, match=words) as caught:
+        step_and_usage(manager)
+    assert caught.value.last == last
+
+
+def step_and_usage(manager: KVCacheManager) -> int:
+    """A call and a question that may be foreseen."""
+    manager.new_step_starts()
+    return manager.num_free_blocks
 
 
 def test_a_refused_version_says_why(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from kvspec.errors import (
     InvalidArgumentError,
     InvariantViolation,
     RemoteError,
+    UnknownBlockError,
     UnsupportedError,
 )
 from kvspec.golden.planning import replay_planning
@@ -26,6 +27,7 @@ from kvspec.interface import Feature, HitRateWindow, Implementation, KVCacheMana
 from kvspec.planning import Planner, PlanningConfig
 from kvspec.remote.client import RemoteImplementation
 from kvspec.remote.connection import DROP_AT_ONCE
+from kvspec.remote.manager import foresee
 from kvspec.remote.request import RemoteRequest
 from kvspec.remote.values import decode_capabilities, encode_capabilities
 from kvspec.request import MultimodalItem, PromptEmbeddings, Request, RequestInput
@@ -33,7 +35,7 @@ from kvspec.sequential import batched_of
 from kvspec.specs import FullAttentionSpec
 from kvspec.stats import PrefixCacheStats
 from tests.remote.configs import FULL, MAMBA, WINDOW, config, request_input
-from tests.remote.servers import serve
+from tests.remote.servers import count_waits, serve
 
 KVREF = implementation()
 
@@ -89,6 +91,37 @@ def test_the_smallest_block_size_is_told_and_is_1_if_it_is_not() -> None:
     assert decode_capabilities(told).min_block_size_tokens == 2
     del told["min_block_size"]
     assert decode_capabilities(told).min_block_size_tokens == 1
+
+
+def test_foreseen_questions_go_out_with_the_next_message(
+    remote: RemoteImplementation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One wait for a call and what is asked after it; the next call has the answers forgotten."""
+    manager = remote.create(config())
+    request = remote.make_request(manager, request_input("r", 5))
+    free = manager.num_free_blocks
+    waits = count_waits(monkeypatch)
+    foresee(manager, "snapshot", "get_usage")
+    assert manager.allocate_slots(request, 5) is not None
+    assert len(manager.snapshot().free_queue) == manager.num_free_blocks == free - 2
+    assert manager.usage > 0
+    assert waits == [3]
+    foresee(manager, "get_usage")
+    with pytest.raises(UnknownBlockError):
+        manager.evict_blocks([99])
+    assert manager.num_free_blocks == free - 2
+    assert waits == [3, 2]
+    manager.free(request)
+    assert manager.num_free_blocks == free
+    assert waits == [3, 2, 1, 1]
+
+
+def test_foreseen_questions_are_about_one_manager(remote: RemoteImplementation) -> None:
+    first, second = remote.create(config()), remote.create(config())
+    assert first.allocate_slots(remote.make_request(first, request_input("r", 5)), 5) is not None
+    foresee(first, "get_usage")
+    assert second.num_free_blocks == first.num_free_blocks + 2
+    foresee(KVREF.create(config()), "get_usage")  # nothing to be sent
 
 
 def test_a_request_shows_what_the_reference_shows(remote: RemoteImplementation) -> None:

@@ -21,6 +21,7 @@ from kvspec.golden.player import Outcome, Player
 from kvspec.golden.state import abstract_state, duplicate_order
 from kvspec.interface import Feature, Implementation
 from kvspec.record import STATE_FIELDS, Header, Operation
+from kvspec.remote.manager import foresee
 from kvspec.snapshot import Snapshot
 from kvspec.vectors.features import can_be_left_out, needs
 
@@ -83,13 +84,15 @@ class Follower:
             differ("KV-HASH-3", "the parent of the first hash", self.none_hash, none_hash)
         self._compare_state("KV-POOL-2", "at the start")
         is_seen, rule, name = True, "", ""
-        for operation in operations:
-            observed = operation.observed
-            changes = every_state or bool(observed.state) or observed.dup_order is not None
+        listed = tuple(operations)
+        changing = [every_state or changes_state(operation) for operation in listed]
+        for operation, changes, next_changes in zip(
+            listed, changing, (*changing[1:], True), strict=True
+        ):
             if changes and not is_seen:
                 self._compare_state(rule, f"after {name}")
             self.num_operations += 1
-            is_seen = not self._follow(operation)
+            is_seen = not self._follow(operation, looks_after=changes or next_changes)
             rule, name = RULE_OF_OPERATION.get(operation.name, "KV-ERR-2"), operation.name
             self.expected.after(operation)
             if changes and not is_seen:
@@ -98,8 +101,8 @@ class Follower:
         if not is_seen:
             self._compare_state(rule, f"after {name}")
 
-    def _follow(self, operation: Operation) -> bool:
-        """One operation; whether it was made."""
+    def _follow(self, operation: Operation, *, looks_after: bool) -> bool:
+        """One operation; whether it was made. `looks_after`: the state is compared next."""
         if can_be_left_out(operation) and not needs(operation) <= self.features:
             return False
         self.own.keys, self.own.copies = self.expected.state["block_hash"], self.expected.copies
@@ -109,11 +112,23 @@ class Follower:
         if given is None:
             return False
         self.asked.append((operation.name, operation.request_id, dict(given)))
+        if looks_after:
+            self._foresee(operation)
         outcome = self.player.perform(operation.name, operation.request_id, given)
         compare_answer(operation, outcome, exact_ids=self.exact_ids)
         if not self.exact_ids:
             self.own.note(operation, outcome.result)
         return True
+
+    def _foresee(self, operation: Operation) -> None:
+        """The state is asked along with the operation, where that saves a wait."""
+        manager = self.player.manager
+        if not self.exact_ids:
+            foresee(manager, "get_usage")
+        elif operation.observed.num_free_blocks == self.last_num_free:
+            foresee(manager, "snapshot")
+        else:
+            foresee(manager, "snapshot", "get_usage")
 
     def _compare_state(self, rule: str, when: str) -> None:
         """The whole state, or below level identity the number of free blocks."""
@@ -149,6 +164,11 @@ class Follower:
         if Feature.SNAPSHOT not in self.features:
             return None
         return self.player.manager.snapshot()
+
+
+def changes_state(operation: Operation) -> bool:
+    """Whether the record shows another state after it than before."""
+    return bool(operation.observed.state) or operation.observed.dup_order is not None
 
 
 def fitting(header: Header, features: frozenset[Feature]) -> Any:

@@ -20,6 +20,7 @@ from kvspec.errors import InvariantViolation, KVSpecError
 from kvspec.golden.player import Outcome
 from kvspec.golden.state import View, look
 from kvspec.interface import Feature, Implementation
+from kvspec.remote.manager import foresee
 
 
 @dataclass(eq=False)
@@ -71,6 +72,11 @@ class Side:
     def blocks(self, request: Tracked) -> list[list[int]]:
         """The request's block lists."""
         return self.player.manager.get_blocks(self.player.requests[request.name]).to_lists()
+
+    def will_look(self) -> None:
+        """The state is looked at after the next operation: it may be asked along with that."""
+        if Feature.SNAPSHOT in self.features:
+            foresee(self.player.manager, "snapshot", "get_usage")
 
     def look(self) -> View:
         """The state now; without Feature.SNAPSHOT what is seen of it from outside."""
@@ -149,6 +155,7 @@ class Runner:
         request_id = request.name if request is not None else None
         asked = {**(arguments or {}), **own(self.subject)}
         self.operations.append((name, request_id, asked))  # first: it may never come back
+        self.subject.will_look()
         outcome = self.subject.player.perform(name, request_id, asked)
         before, self.view = self.view, self.subject.look()
         expected = expected_after = None

@@ -28,6 +28,7 @@ from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.policy import Policy
 from kvspec.record import Footer, Header, Operation
 from kvspec.record_file import read_trace
+from kvspec.remote.manager import foresee
 
 Watch: TypeAlias = Callable[[Operation | None, View], None]
 """Told the state after each operation as the implementation shows it; None: freshly built."""
@@ -80,6 +81,7 @@ class _Replay:
 
     def step(self, operation: Operation) -> Mismatch | None:
         """Play one operation and compare its answer and the state after it."""
+        foresee(self.player.manager, "snapshot", "get_usage")
         outcome = self.player.perform(operation.name, operation.request_id, operation.arguments)
         found: list[Difference] = []
         if "result" not in operation.uncompared or outcome.error is not None:

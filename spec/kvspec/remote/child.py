@@ -1,4 +1,4 @@
-"""A child process that is asked and answers, one message at a time, and always ends.
+"""A child process that is asked and answers, and always ends.
 
 One thread, no blocking call: writing, reading and draining standard error go on side by side until
 the answer is there or the time is up. Needs a POSIX system.
@@ -11,6 +11,7 @@ import os
 import selectors
 import signal
 import subprocess
+from collections.abc import Iterator
 from time import monotonic, sleep
 from typing import IO
 
@@ -48,6 +49,9 @@ class Child:
         self._stdin, self._stdout, self._stderr = self._pipes()
         for pipe in (self._stdin, self._stdout, self._stderr):
             os.set_blocking(pipe.fileno(), False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._stdout, selectors.EVENT_READ)
+        self._selector.register(self._stderr, selectors.EVENT_READ)
         self._buffer = MessageBuffer(framing)
         self._said = b""
         self._ended = False
@@ -63,56 +67,58 @@ class Child:
         """The child's process id, also after its end."""
         return self._process.pid
 
-    def exchange(self, framed: bytes, timeout_s: float) -> bytes:
-        """Send a message and return the body of the answer.
+    def exchange(self, framed: bytes, timeout_s: float, num_answers: int = 1) -> Iterator[bytes]:
+        """Send messages and yield the bodies of their answers, for each of which there is the time.
 
         Raises ChildFailure when the child ends, answers too late or unasked, or too long.
         """
-        deadline = monotonic() + timeout_s
-        unsent = memoryview(framed)
         self._refuse_unasked()
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._stdin, selectors.EVENT_WRITE)
-            selector.register(self._stdout, selectors.EVENT_READ)
-            selector.register(self._stderr, selectors.EVENT_READ)
-            while True:
-                body = self._take()
-                if body is not None and not unsent:
-                    return body
-                if body is not None:
-                    raise ChildFailure("answered before the message was sent")
+        unsent = self._write(memoryview(framed))
+        if unsent:
+            self._selector.register(self._stdin, selectors.EVENT_WRITE)
+        for answer in range(1, num_answers + 1):
+            deadline = monotonic() + timeout_s
+            body = self._take(is_last=answer == num_answers)
+            while body is None:
                 # Asked each time, not only when nothing came: a child may chatter without end.
                 left = deadline - monotonic()
                 if left <= 0:
                     raise ChildFailure(f"no answer within {timeout_s:g} s")
-                for key, _ in selector.select(left):
+                for key, _ in self._selector.select(left):
                     if key.fileobj is self._stdin:
                         unsent = self._write(unsent)
                         if not unsent:
-                            selector.unregister(self._stdin)
+                            self._selector.unregister(self._stdin)
                     elif key.fileobj is self._stdout:
                         self._read()
                     elif not self._drain():
-                        selector.unregister(self._stderr)
+                        self._selector.unregister(self._stderr)
+                body = self._take(is_last=answer == num_answers)
+            if unsent and answer == num_answers:
+                raise ChildFailure("answered before the message was sent")
+            yield body
 
-    def _take(self) -> bytes | None:
-        """The answer, if it is all there; nothing may stand behind it."""
+    def _take(self, *, is_last: bool) -> bytes | None:
+        """The next answer, if it is all there; nothing may stand behind the last one."""
         try:
             body = self._buffer.take()
         except FormatError as error:
             came = self._buffer.start()
             raise ChildFailure(f"wrote {error.problem} to stdout, beginning {came!r}") from None
-        if body is not None and len(self._buffer):
+        if body is not None and is_last and len(self._buffer):
             raise ChildFailure(f"wrote more than one answer: {self._buffer.start()!r} …")
         return body
 
     def _refuse_unasked(self) -> None:
         """What is there before the message was sent is no answer to it."""
-        with contextlib.suppress(BlockingIOError):
-            data = os.read(self._stdout.fileno(), _READ_BYTES)
-            if not data:
-                raise ChildFailure(self._why_it_stopped("stdout"))
-            raise ChildFailure(f"wrote to stdout without being asked: {data[:40]!r}")
+        for key, _ in self._selector.select(0):
+            if key.fileobj is self._stdout:
+                data = os.read(self._stdout.fileno(), _READ_BYTES)
+                if not data:
+                    raise ChildFailure(self._why_it_stopped("stdout"))
+                raise ChildFailure(f"wrote to stdout without being asked: {data[:40]!r}")
+            if not self._drain():
+                self._selector.unregister(self._stderr)
 
     def _write(self, unsent: memoryview) -> memoryview:
         try:
@@ -195,5 +201,6 @@ class Child:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._drain()
+        self._selector.close()
         self._stdout.close()
         self._stderr.close()

@@ -6,7 +6,7 @@ import os
 import shlex
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,11 +38,29 @@ class Options:
         return shlex.join(self.command)
 
 
+@dataclass(frozen=True)
+class Sent:
+    """A message on its way. `named`: its handles, `set` and `args`, as far as it has them."""
+
+    number: int
+    op: str
+    named: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """As errors call it."""
+        return f"{self.op}, number {self.number}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is sent."""
+        return {"id": self.number, "op": self.op, **self.named}
+
+
 class Connection:
     """A child that speaks the protocol.
 
-    Every answer is checked. The first failure ends the child and the conversation: what a child
-    that broke the protocol once says afterwards means nothing.
+    Every answer is checked before it is used. The first failure ends the child and the
+    conversation: what a child that broke the protocol once says afterwards means nothing.
     """
 
     def __init__(self, options: Options) -> None:
@@ -51,6 +69,9 @@ class Connection:
         self._last_handle = 0
         self._last = "none"
         self._failure: RemoteError | None = None
+        self._pipelining = False
+        self._foreseen: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+        self._ahead: dict[str, tuple[Sent, dict[str, Any]]] = {}
         # Handles of values that were collected; the collector may run anywhere, so no message here.
         self._dropped: deque[tuple[str, int]] = deque()
         if os.name != "posix":
@@ -87,6 +108,7 @@ class Connection:
                 raise where.member("protocol").error(f"{found['protocol']} was not offered")
         except (FormatError, TypeError) as error:
             raise self._fail(f"answered nonsense: {error}") from None
+        self._pipelining = found.get("pipelining", False)
         return decode_capabilities(found)
 
     def new_handle(self) -> int:
@@ -111,11 +133,25 @@ class Connection:
 
         Raises the error of the tree that the answer carries, or RemoteError.
         """
-        if len(self._dropped) >= DROP_AT_ONCE:
-            self._drop()
         named = {"manager": manager, "request": request, "set": owned, "args": args}
         message = {name: value for name, value in named.items() if value not in (None, {})}
-        return self._ask(op, message)
+        if op in self._ahead:
+            sent, answer = self._ahead[op]
+            if sent.named == message:
+                return self._result(sent, answer)
+        foreseen, self._foreseen = self._foreseen, ()
+        if len(self._dropped) >= DROP_AT_ONCE:
+            self._drop()
+        return self._ask((op, message), *foreseen)
+
+    def foresee(self, manager: int, questions: Iterable[str]) -> None:
+        """Send these questions about a manager along with the next message.
+
+        Each of `QUESTIONS` that is asked before another message goes out then has its answer
+        already. Nothing happens where the server answers one message at a time.
+        """
+        if self._pipelining:
+            self._foreseen = tuple((question, {"manager": manager}) for question in questions)
 
     def _drop(self) -> None:
         """Let the server forget what nobody here uses any more."""
@@ -123,18 +159,33 @@ class Connection:
         while self._dropped:
             table, handle = self._dropped.popleft()
             handles[table].append(handle)
-        self._ask("drop", {"args": handles})
+        self._ask(("drop", {"args": handles}))
 
-    def _ask(self, op: str, named: Mapping[str, Any]) -> Any:
+    def _ask(self, *messages: tuple[str, Mapping[str, Any]]) -> Any:
+        """Send messages at once. The result of the first; answers of others are kept for `call`."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
-        number, self._number = self._number, self._number + 1
+        self._ahead.clear()
+        sent = [Sent(self._number + place, *message) for place, message in enumerate(messages)]
+        self._number += len(sent)
         # May raise for a message that is too long; then nothing was sent.
-        framed = encode({"id": number, "op": op, **named}, self.options.framing)
-        self._last = f"{op}, number {number}"
+        framed = b"".join(encode(message.to_json(), self.options.framing) for message in sent)
+        answers = self._answers(sent, framed)
+        self._ahead.update(
+            (message.op, (message, answer))
+            for message, answer in zip(sent[1:], answers[1:], strict=True)
+        )
+        return self._result(sent[0], answers[0])
+
+    def _answers(self, sent: Sequence[Sent], framed: bytes) -> list[dict[str, Any]]:
+        """What the child answers to these messages, not yet checked."""
+        answers = []
+        self._last = sent[0].name
         try:
-            body = self._child.exchange(framed, self.options.timeout_s)
-            answer = decode(body, self.options.framing)
+            bodies = self._child.exchange(framed, self.options.timeout_s, len(sent))
+            for message in sent:
+                self._last = message.name
+                answers.append(decode(next(bodies), self.options.framing))
         except ChildFailure as failure:
             raise self._fail(str(failure)) from None
         except FormatError as error:
@@ -142,10 +193,11 @@ class Connection:
         except BaseException:
             self._fail("interrupted")  # the answer would be taken for the next one
             raise
-        return self._result(op, number, answer)
+        return answers
 
-    def _result(self, op: str, number: int, answer: dict[str, Any]) -> Any:
+    def _result(self, sent: Sent, answer: dict[str, Any]) -> Any:
         """The result in an answer, or its error raised."""
+        self._last = sent.name
         where = Where("answer")
         try:
             outcome = "error" if "error" in answer else "result"
@@ -154,11 +206,11 @@ class Connection:
             error = decode_error(answer[outcome], at) if outcome == "error" else None
             if isinstance(error, tuple):  # also with id null: the message was not readable
                 raise self._refused(*error)
-            if type(answer["id"]) is not int or answer["id"] != number:
-                raise where.member("id").error(f"{shown(answer['id'])}, not {number}")
+            if type(answer["id"]) is not int or answer["id"] != sent.number:
+                raise where.member("id").error(f"{shown(answer['id'])}, not {sent.number}")
             if error is not None:
                 raise error
-            return MESSAGES[op].result(answer[outcome], at)
+            return MESSAGES[sent.op].result(answer[outcome], at)
         except FormatError as error:
             raise self._fail(f"answered nonsense: {error}") from None
 

@@ -253,6 +253,15 @@ def sent_ids(field: str, ids: Sequence[int]) -> list[Any]:
     return listed
 
 
+def foresee(manager: KVCacheManager, *questions: str) -> None:
+    """Say which of `QUESTIONS` come right after the next call, so that they go out along with it.
+
+    Nothing happens if the manager lives in this process.
+    """
+    if isinstance(manager, RemoteManager):
+        manager.connection.foresee(manager.handle, questions)
+
+
 def manager_handle(manager: KVCacheManager) -> RemoteManager:
     """The manager, if it lives in a child process; without a monitor around it."""
     inner = unwrapped(manager)

@@ -63,7 +63,7 @@ HELLO_RESULT: Mapping[str, Check[Any]] = {
 }
 """What a hello's answer must have; more is ignored, so that later versions may add to it."""
 
-HELLO_MORE: Mapping[str, Check[Any]] = {"min_block_size": count}
+HELLO_MORE: Mapping[str, Check[Any]] = {"min_block_size": count, "pipelining": boolean}
 """What it may have."""
 
 _CREATED = structure(
@@ -88,6 +88,9 @@ def _of_record(name: str) -> MessageShape:
         frozenset(recorded.optional) - owned,
     )
 
+
+QUESTIONS = frozenset({"get_usage", "snapshot"})
+"""Messages about a manager alone that change nothing."""
 
 MESSAGES: Mapping[str, MessageShape] = MappingProxyType(
     {

@@ -140,7 +140,7 @@ def hello(session: Session, args: Mapping[str, Any], where: Where) -> dict[str, 
         )
     session.greeted = True
     offered = encode_capabilities(session.implementation.capabilities)
-    return {"protocol": PROTOCOL_VERSION, **offered}
+    return {"protocol": PROTOCOL_VERSION, **offered, "pipelining": True}
 
 
 def _resolved(
