@@ -1,4 +1,5 @@
-"""The tests as pytest sees them: `kvspec::KV-POOL-4` for a rule, `kvspec::random[3]`.
+"""The tests as pytest sees them: `kvspec::KV-POOL-4` for a rule, `kvspec::static[hybrid]` for a set
+of static vectors, `kvspec::random[3]`.
 
 Every process makes the same tests in the same order and finds everything out for itself, so that
 pytest-xdist may deal them out as it likes.
@@ -6,7 +7,7 @@ pytest-xdist may deal them out as it likes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
 from os import PathLike
 from typing import Any, NoReturn
@@ -113,10 +114,12 @@ class Tests(pytest.Collector):
         self.examination = examination
 
     def collect(self) -> Iterator[pytest.Item]:
-        """The rules in their order, then the random tests."""
+        """The rules in their order, then the static vectors, then the random tests."""
         for rule in rule_sentences():
             if self.examination.is_wanted(rule):
                 yield RuleTest.from_parent(self, name=rule)
+        for vectors in self.examination.static_sets:
+            yield StaticTest.from_parent(self, name=f"static[{vectors}]", vectors=vectors)
         for number in range(self.examination.num_random_tests):
             yield RandomTest.from_parent(self, name=f"random[{number}]", number=number)
 
@@ -172,17 +175,17 @@ class RuleTest(ContractTest):
         pytest.skip(f"its program ended early, at a violation of {undecided.violation.rule}")
 
 
-class RandomTest(ContractTest):
-    """Whether some of the random programs with this number break a rule."""
+class SearchingTest(ContractTest):
+    """What finds violations of any rule: it fails with what no test of a rule shows."""
 
-    def __init__(self, *, number: int, **rest: Any) -> None:
-        super().__init__(**rest)
-        self.number = number
+    def search(self, known: Collection[str]) -> tuple[Violation | None, set[str]]:
+        """The first violation of a rule that is not known, and the known ones found before."""
+        raise NotImplementedError
 
     def runtest(self) -> None:
         """Fail with the first violation of a rule that no other test shows to be broken."""
         known = self.examination.broken_rules & self.rules_of_the_run
-        violation, again = self.examination.random_violation(self.number, known)
+        violation, again = self.search(known)
         if violation is not None:
             self.fail_with(violation)
         if self.examination.is_exhausted:
@@ -191,3 +194,34 @@ class RandomTest(ContractTest):
             pytest.skip(
                 f"nothing but what other tests show to be broken: {', '.join(sorted(again))}"
             )
+
+
+class StaticTest(SearchingTest):
+    """Whether the subject follows the walks of a set of static vectors."""
+
+    def __init__(self, *, vectors: str, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.vectors = vectors
+
+    def runtest(self) -> None:
+        """Skip if the subject lacks what the set needs."""
+        lacks = self.examination.static_lacks(self.vectors)
+        if lacks:
+            pytest.skip(f"needs {', '.join(lacks)}: not among the capabilities")
+        super().runtest()
+
+    def search(self, known: Collection[str]) -> tuple[Violation | None, set[str]]:
+        """Walk by walk."""
+        return self.examination.static_violation(self.vectors, known)
+
+
+class RandomTest(SearchingTest):
+    """Whether some of the random programs with this number break a rule."""
+
+    def __init__(self, *, number: int, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.number = number
+
+    def search(self, known: Collection[str]) -> tuple[Violation | None, set[str]]:
+        """Program by program."""
+        return self.examination.random_violation(self.number, known)

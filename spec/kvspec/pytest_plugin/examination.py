@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
+from pathlib import Path
 
 from kvspec.conformance.coverage import always_checked, exercised
 from kvspec.conformance.examples import EXAMPLES, Example, example_violation
@@ -16,12 +18,15 @@ from kvspec.conformance.options import Options
 from kvspec.conformance.random_programs import random_programs
 from kvspec.conformance.scenarios import SCENARIOS
 from kvspec.conformance.shrink import shrink
+from kvspec.conformance.smaller_walk import made_smaller
+from kvspec.conformance.static import FAILURES_OF_A_SET, lacking, parting_from, read_walk
 from kvspec.conformance.steps import Program
 from kvspec.conformance.suite import SHRINK_SECONDS
 from kvspec.conformance.unobservable import UNOBSERVABLE
 from kvspec.conformance.verdicts import Level, Violation, first_violation
 from kvspec.conformance.watchdog import PATIENCE_SECONDS
 from kvspec.interface import Implementation
+from kvspec.vectors.manifest import Manifest, shipped_sets
 
 SHRINKABLE_SECONDS = 1.0
 """A program that takes longer is not made smaller."""
@@ -30,6 +35,12 @@ RANDOM_TESTS = (("directed", 0), ("fast", 20), ("ci", 150), ("deep", 2000))
 """How many tests of random programs a budget has, each of one batch: fixed numbers, unlike the
 seconds of `kvspec check`, so that a test is the same on every machine. The reference takes a second
 or two for each."""
+
+
+ALL_WALKS = sys.maxsize
+WALKS_OF_A_SET = (("directed", 0), ("fast", 1), ("ci", ALL_WALKS), ("deep", ALL_WALKS))
+"""How many walks of each set of static vectors a budget has, one test for each set. All take 12
+seconds of one core, of a subject in another process a minute; the first of each take a fifth."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +74,7 @@ class Examination:
         self.can = subject.capabilities
         self.hashes_matter = options.level is not Level.SAFETY
         self.num_random_tests = dict(RANDOM_TESTS)[budget]
+        self.num_walks = dict(WALKS_OF_A_SET)[budget] if self.hashes_matter else 0
         self.failing_seconds = 0.0
 
     def is_wanted(self, rule: str) -> bool:
@@ -139,6 +151,44 @@ class Examination:
             if violation.rule not in known:
                 return self._made_small(violation), again
             again.add(violation.rule)
+        return None, again
+
+    @cached_property
+    def static_sets(self) -> Mapping[str, tuple[Path, Manifest]]:
+        """By name the static vectors about a wanted rule; none at level safety, which has none."""
+        if self.num_walks == 0:
+            return {}
+        return {
+            manifest.name: (folder, manifest)
+            for folder, manifest in shipped_sets()
+            if any(map(self.is_wanted, manifest.rules))
+        }
+
+    def static_lacks(self, name: str) -> list[str]:
+        """What a set of static vectors needs that the subject does not have."""
+        _, manifest = self.static_sets[name]
+        return lacking(manifest, self.can, self.options.policy, self.options.level)
+
+    def static_violation(
+        self, name: str, known: Collection[str]
+    ) -> tuple[Violation | None, set[str]]:
+        """As `random_violation`, in the walks of a set of static vectors."""
+        again: set[str] = set()
+        folder, manifest = self.static_sets[name]
+        level = self.options.level
+        for number in range(1, 1 + min(self.num_walks, len(manifest.walks))):
+            if self.is_exhausted or len(again) == FAILURES_OF_A_SET:
+                break
+            walk = read_walk(folder, manifest, number)
+            start = time.monotonic()
+            parting = parting_from(walk, self.subject, level)
+            if parting is None or not self.is_wanted(parting.violation.rule):
+                continue
+            self.failing_seconds += time.monotonic() - start
+            if parting.violation.rule not in known:
+                sides = (self.subject, self.oracle)
+                return made_smaller(parting, walk, *sides, level, SHRINK_SECONDS), again
+            again.add(parting.violation.rule)
         return None, again
 
     def _is_about_wanted(self, story: Program | Example) -> bool:
