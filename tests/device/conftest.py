@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, cast
 
@@ -19,6 +20,17 @@ def backend(request: pytest.FixtureRequest) -> Backend:
     if request.param == "triton":
         pytest.importorskip("triton", reason="Triton is not installed")
     return cast("Backend", request.param)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Where tensors are small, several threads only wait for one another."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

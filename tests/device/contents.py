@@ -76,18 +76,33 @@ def same(read: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 
 
 class Contents:
-    """Writes and checks the layers of some pools, by the operations that an engine has."""
+    """Writes and checks the layers of some pools, by the operations that an engine has.
 
-    def __init__(self, pools: KVPools, pages: PageOperations) -> None:
+    `rank` of `world_size`: under context parallelism token p lies on rank p % world_size, and the
+    pools are those of one rank. Slots are always those of KV-BATCH-9, which all ranks share.
+    """
+
+    def __init__(
+        self, pools: KVPools, pages: PageOperations, *, rank: int = 0, world_size: int = 1
+    ) -> None:
         self.pools, self.pages = pools, pages
+        self.rank, self.world_size = rank, world_size
         names = sorted(pools.layers)
         self.layers = [[] for _ in pools.cache.groups]  # type: list[list[tuple[Layer, int]]]
         for number, name in enumerate(names):
             layer = pools.layers[name]
             self.layers[layer.group].append((layer, 2 * number))
 
+    def local(self, group: int, slots: torch.Tensor) -> torch.Tensor:
+        """Where the tokens of these slots lie on this rank; -1 for those on others."""
+        size = self.pools.cache.groups[group].spec.block_size
+        block, offset = slots // (size * self.world_size), slots % (size * self.world_size)
+        is_mine = (slots >= 0) & (offset % self.world_size == self.rank)
+        return torch.where(is_mine, block * size + offset // self.world_size, -1)
+
     def write(self, group: int, prints: Sequence[int], slots: torch.Tensor) -> None:
         """Write tokens with these prefixes to these slots, in every layer of a group."""
+        slots = self.local(group, slots)
         for layer, place in self.layers[group]:
             if "latent" in layer.parts:
                 given = numbers(layer, "latent", place, prints).to(DEVICE)
@@ -102,6 +117,10 @@ class Contents:
         self, what: str, group: int, prints: Sequence[int], slots: torch.Tensor | list[int]
     ) -> None:
         """WrongContentError unless these slots hold tokens with these prefixes."""
+        if self.world_size > 1:
+            slots = self.local(group, torch.as_tensor(slots, dtype=torch.int64))
+            prints = [one for one, slot in zip(prints, slots.tolist(), strict=True) if slot >= 0]
+            slots = slots[slots >= 0]
         for layer, place in self.layers[group]:
             for name, read in self._read(layer, slots).items():
                 number = place + (name == "value")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kvfast.device.layout import Layout
+from kvfast.device.layout import Layout, page_size_bytes
+from kvspec.config import KVCacheConfig, KVCacheTensor, ManagerConfig
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
@@ -12,25 +13,57 @@ from kvspec.specs import (
     MambaSpec,
     SlidingWindowSpec,
 )
-from tests.device.models import BLOCK_SIZE, full, mamba, mla, window
+from tests.device.models import BLOCK_SIZE, cache, full, mamba, mla, window
 
 ALIGNED = replace(mamba(), mamba_cache_mode="align")
 """States of 12 and 20 bytes in a page of 144."""
 MOVED = replace(ALIGNED, num_speculative_blocks=1)
 """The same with a block for a draft, so that blocks move within lists (KV-MAMBA-9)."""
+ALL = replace(mamba(), mamba_cache_mode="all")
+"""With the state after every block, also those that a step passes."""
+DRAFTED = replace(ALL, num_speculative_blocks=2)
+"""The same with blocks for the states after two drafts."""
+PACKED_GAP_BYTES = 8
+"""Behind the pages of a packed block, so that no page begins where the one before it ends."""
 
 
 @dataclass(frozen=True)
 class Case:
     """Groups of two layers each.
 
-    `hash_block_size`: less than the blocks', so that these can be taken over in part.
+    - `hash_block_size`: less than the blocks', so that these can be taken over in part.
+    - `packed`: pages of a block side by side in one allocation (KV-PLAN-14).
+    - `dcp`, `pcp`: world sizes of context parallelism; the pools are those of one rank.
     """
 
     name: str
     specs: tuple[LayerSpec, ...]
     layout: Layout = "NHD"
     hash_block_size: int | None = None
+    packed: bool = False
+    dcp: int = 1
+    pcp: int = 1
+
+    def config(self, num_blocks: int, longest: int) -> ManagerConfig:
+        """What the manager and the pools are made from."""
+        made = cache(*self.specs, num_blocks=num_blocks)
+        return ManagerConfig(
+            packed(made) if self.packed else made,
+            longest,
+            hash_block_size_tokens=self.hash_block_size,
+            hash_seed="0",
+            dcp_world_size=self.dcp,
+            pcp_world_size=self.pcp,
+        )
+
+    @property
+    def world_size(self) -> int:
+        """Ranks that share the tokens of a block."""
+        return self.dcp * self.pcp
+
+    def span(self, group: int) -> int:
+        """Tokens that a block of a group covers (KV-FULL-5)."""
+        return self.specs[group].block_size * self.world_size
 
     def has(self, kind: type[LayerSpec]) -> bool:
         """Whether there is a group of this kind."""
@@ -38,13 +71,39 @@ class Case:
 
     @property
     def can_draft(self) -> bool:
-        """Chunks rule drafts out; states after drafts would need blocks of their own."""
-        return not self.has(MambaSpec) and not self.has(ChunkedLocalAttentionSpec)
+        """Chunks rule drafts out; in mode all they have blocks for their states (KV-MAMBA-4)."""
+        return self.max_drafts > 0
+
+    @property
+    def max_drafts(self) -> int:
+        """Most tokens that a step may draft."""
+        if self.has(ChunkedLocalAttentionSpec):
+            return 0
+        return min(
+            (
+                spec.num_speculative_blocks if spec.mamba_cache_mode == "all" else 0
+                for spec in self.specs
+                if isinstance(spec, MambaSpec)
+            ),
+            default=3,
+        )
 
     @property
     def can_have_tier(self) -> bool:
         """The host tier has full attention and windows only (KV-TIER-8)."""
-        return self.can_draft
+        return self.can_draft and self.world_size == 1 and not self.has(MambaSpec)
+
+
+def packed(config: KVCacheConfig) -> KVCacheConfig:
+    """The tensors of a configuration as views of one allocation, with a gap behind each block."""
+    rows = list(zip(*(group.layer_names for group in config.groups), strict=True))
+    page = page_size_bytes(config.groups[0].spec)
+    stride = page * len(rows) + PACKED_GAP_BYTES
+    tensors = (
+        KVCacheTensor(stride * config.num_blocks, names, number * page, stride)
+        for number, names in enumerate(rows)
+    )
+    return replace(config, tensors=tuple(tensors))
 
 
 def first_read(spec: LayerSpec, num_computed: int) -> int:
@@ -80,3 +139,13 @@ CASES: tuple[Case, ...] = (
     ),
     Case("full, float32", (full("float32"),)),
 )
+"""Kinds of layers, formats and sizes."""
+
+ARRANGED: tuple[Case, ...] = (
+    Case("full and window, packed", (full(), window()), packed=True),
+    Case("full and Mamba in mode all, packed", (full(), ALL), "HND", packed=True),
+    Case("full and Mamba in mode all, drafts", (full(), DRAFTED)),
+    Case("full, three ranks", (replace(full(), block_size=2),), "HND", dcp=3),
+    Case("MLA, four ranks", (replace(mla("float16"), block_size=2),), dcp=2, pcp=2),
+)
+"""Where pages lie, where states are kept, and which tokens a rank has."""

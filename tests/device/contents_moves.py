@@ -16,7 +16,6 @@ from kvfast.device.operations import PageOperations
 from kvfast.device.pools import KVPools
 from kvfast.device.swap import Swapper, Transfer, resized
 from kvfast.device.tables import DeviceTables
-from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation
 from kvspec.request import Request, RequestStatus
 from kvspec.sequential import batched_of
@@ -24,7 +23,7 @@ from kvspec.tier import TieredImplementation
 from tests.device.contents import Contents, fingerprints
 from tests.device.contents_cases import Case
 from tests.device.late import LateStreams
-from tests.device.models import DEVICE, cache, filled
+from tests.device.models import DEVICE, filled
 
 LONGEST = 30
 NUM_SWAP_BLOCKS = 40
@@ -52,17 +51,14 @@ class Moves:
     ) -> None:
         self.case, self.implementation, self.random = case, implementation, random
         groups = len(case.specs)
-        config = ManagerConfig(
-            cache(*case.specs, num_blocks=1 + groups * random.choice([8, 10, 12, 16])),
-            LONGEST,
-            hash_block_size_tokens=case.hash_block_size,
-            hash_seed="0",
-        )
+        config = case.config(1 + groups * random.choice([8, 10, 12, 16]), LONGEST)
         self.manager = implementation.create(config, check_invariants=False)
         self.batched = batched_of(implementation, self.manager)
         self.pools = filled(config.kv_cache, random.randrange(1000), case.layout)
         self.pages = PageOperations(self.pools, backend=backend)
-        self.contents = Contents(self.pools, self.pages)
+        size = case.world_size
+        rank = random.randrange(size) if size > 1 else 0
+        self.contents = Contents(self.pools, self.pages, rank=rank, world_size=size)
         self.tables = DeviceTables(
             config, max_requests=2, max_tokens=300, device=DEVICE, backend=backend
         )
@@ -181,7 +177,7 @@ class Moves:
             (group, index, block)
             for group, ids in enumerate(lists)
             for index, block in enumerate(ids)
-            if block and first <= index * self.case.specs[group].block_size < end
+            if block and first <= index * self.case.span(group) < end
         ]
 
     def fresh(self, lists: Lists, local: int) -> list[int]:
@@ -191,8 +187,10 @@ class Moves:
     def fork(self, parent: One) -> None:
         """A request that goes on otherwise: what is full is shared, the rest copied (KV-DEV-5)."""
         total = parent.request.num_computed_tokens
-        tokens = list(parent.request.token_ids)[:total]
-        child = self.add(parent.salt, [*tokens, self.random.choice([0, 1, 2])])
+        tokens = [*list(parent.request.token_ids)[:total], self.random.choice([0, 1, 2])]
+        if total == LONGEST:
+            return  # no token fits behind it
+        child = self.add(parent.salt, tokens)
 
         def fill(lists: Lists, local: int) -> bool:
             theirs = self.manager.get_blocks(parent.request).groups

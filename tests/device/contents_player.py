@@ -2,7 +2,7 @@
 
 A round: requests arrive; some are forked, swapped in, loaded, taken over in part; everything that
 running requests may still read is checked; a step is planned, computed and checked through the
-tables on the device; drafts are sampled. Part of it is in `contents_moves`.
+tables on the device; drafts are sampled. Parts of it are in `contents_moves` and `contents_states`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from kvspec.request import RequestInput
 from kvspec.specs import MambaSpec
 from tests.device.contents import WrongContentError, fingerprints
 from tests.device.contents_cases import Case, first_read
-from tests.device.contents_moves import LONGEST, Moves, One
+from tests.device.contents_moves import LONGEST, One
+from tests.device.contents_states import States, entry, is_aligned
 
 
-class Player(Moves):
+class Player(States):
     """One run. `counts` says what happened in it.
 
     `max_alive`: requests at once, but for forks. `longest`: tokens of a prompt.
@@ -83,31 +84,26 @@ class Player(Moves):
     def check_all(self, when: str) -> None:
         """Every running request still has all that its next tokens read."""
         for group, spec in enumerate(self.case.specs):
-            prints, places = list[int](), list[int]()
+            prints, places, span = list[int](), list[int](), self.case.span(group)
             for one in self.running:
                 blocks = self.manager.get_blocks(one.request).groups[group]
                 known = self.prints_of(one)[: one.request.num_computed_tokens]
                 if isinstance(spec, MambaSpec):
-                    places.append(blocks[self.entry(spec, len(known))])
+                    places.append(blocks[entry(spec, len(known))])
                     prints.append(known[-1])
                     continue
                 first = first_read(spec, len(known))
                 for position in range(first, len(known)):
-                    block = blocks[position // spec.block_size]
+                    block = blocks[position // span]
                     if not block:
                         raise WrongContentError(f"{when}: no block for token {position}")
-                    places.append(block * spec.block_size + position % spec.block_size)
+                    places.append(block * span + position % span)
                 prints += known[first:]
             self.counts["tokens read"] += len(prints)
             if isinstance(spec, MambaSpec):
                 self.contents.check_states(when, group, "state.0", prints, places)
             else:
                 self.contents.check(when, group, prints, places)
-
-    @staticmethod
-    def entry(spec: MambaSpec, num_computed: int) -> int:
-        """Which entry of its list a request's running state is in."""
-        return -(-num_computed // spec.block_size) - 1
 
     # A step.
 
@@ -154,11 +150,11 @@ class Player(Moves):
         wanted = self.random.randint(1, max(1, left))
         for spec in self.case.specs:
             # A step ends where a state is kept (align mode), unless it began there.
-            if isinstance(spec, MambaSpec) and request.num_computed_tokens % spec.block_size:
+            if is_aligned(spec) and request.num_computed_tokens % spec.block_size:
                 inside = request.num_computed_tokens % spec.block_size
                 wanted = min(wanted, spec.block_size - inside)
         if left == 1 and self.case.can_draft:
-            wanted += self.random.choice([0, 0, 1, 3])
+            wanted += min(self.random.choice([0, 0, 1, 3]), self.case.max_drafts)
         wanted = max(0, min(wanted, room))
         num_drafts = max(0, wanted - left)
         known = list(request.token_ids)
@@ -209,48 +205,12 @@ class Player(Moves):
                 written += known[len(known) - num :]
                 read += known[first:]
                 at = torch.arange(first, len(known))
-                size = spec.block_size
+                size = self.case.span(group)
                 slots.append(table[one.handle][at // size].long() * size + at % size)
             mapping = told.slots[group]
             assert mapping is not None
             self.contents.write(group, written, mapping)
             self.contents.check("in a step", group, read, torch.cat(slots).to(mapping.device))
-
-    def compute_states(self, group: int, spec: MambaSpec, granted: list[tuple[One, int]]) -> None:
-        """Go on from the state of each request in the block of the new one.
-
-        `state.0` is another one after every token; `state.1` stays as it was after the first, so
-        it is right only if it was carried from block to block.
-        """
-        begun, carried, before, after = list[int](), list[tuple[int, int]](), [], []
-        for one, num in granted:
-            known, end = self.prints_of(one), one.request.num_computed_tokens
-            blocks = self.manager.get_blocks(one.request).groups[group]
-            new = blocks[self.entry(spec, end)]
-            if end == num:
-                begun.append(new)
-                self.contents.write_states(group, "state.1", known[:1], [new])
-            else:
-                old = blocks[self.entry(spec, end - num)]
-                before.append((known[end - num - 1], known[0], old))
-                if old != new:
-                    carried.append((old, new))
-            after.append((known[end - 1], known[0], one.handle, self.entry(spec, end), new))
-        for number in (0, 1):
-            prints, last = [entry[number] for entry in before], [entry[2] for entry in before]
-            self.contents.check_states("the last state", group, f"state.{number}", prints, last)
-        self.pages.copy_blocks(
-            [old for old, _ in carried], [new for _, new in carried], group=group
-        )
-        self.counts["states carried"] += len(carried)
-        self.contents.write_states(
-            group, "state.0", [entry[0] for entry in after], [entry[4] for entry in after]
-        )
-        table = self.tables.table(group).tolist()
-        places = [table[handle][index] for _, _, handle, index, _ in after]
-        for number in (0, 1):
-            prints = [entry[number] for entry in after]
-            self.contents.check_states("a state", group, f"state.{number}", prints, places)
 
     def sample(self, granted: list[One]) -> None:
         """Some drafts were right; one token more is known."""
@@ -259,7 +219,11 @@ class Player(Moves):
             num_drafts = request.num_computed_tokens - request.num_tokens
             if num_drafts < 0:
                 continue
+            if num_drafts and self.case.has(MambaSpec) and self.random.random() < 0.5:
+                # As an engine that runs ahead does, before it knows (KV-MAMBA-5).
+                self.manager.remove_skipped_blocks(request, request.num_computed_tokens)
             right = self.random.randint(0, num_drafts)
+            self.settle(one, right)
             known = [*request.token_ids, *one.drafts[:right]]
             known = self.continued(known, min(len(known) + 1, LONGEST))
             new = known[request.num_tokens :]

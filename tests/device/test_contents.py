@@ -6,7 +6,7 @@ Each token's numbers are a function of all tokens up to it, so a hit on anything
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,8 +16,11 @@ import kvfast
 import kvref
 from kvfast.device._backend import Backend
 from tests.device.contents import fingerprints
-from tests.device.contents_cases import CASES, Case
+from tests.device.contents_cases import ARRANGED, CASES, Case
 from tests.device.contents_player import Player
+from tests.device.models import DEVICE
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 NUM_RUNS = 2 * len(CASES)
 NUM_DEEP_RUNS = {"torch": 4000, "triton": 40}
@@ -25,27 +28,20 @@ INTERPRETED = (1, 5)
 """Runs of kernels: full attention beside a window, and scales per token."""
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The tensors are small: several threads only wait for one another."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def player_of(seed: int, backend: Backend) -> Player:
+def player_of(seed: int, backend: Backend, cases: Sequence[Case] = CASES) -> Player:
     """Every case with kvfast, then every case with kvref, and so on."""
-    turn, number = divmod(seed, len(CASES))
+    turn, number = divmod(seed, len(cases))
     made = (kvfast if turn % 2 == 0 else kvref).implementation()
-    return Player(CASES[number], made, seed, backend)
+    return Player(cases[number], made, seed, backend)
 
 
-def played(seeds: Iterable[int], backend: Backend, num_rounds: int = 22) -> Counter[str]:
+def played(
+    seeds: Iterable[int], backend: Backend, num_rounds: int = 22, cases: Sequence[Case] = CASES
+) -> Counter[str]:
     """What happened in these runs. Kernels are interpreted slowly, so there is less of all."""
     total: Counter[str] = Counter()
     for seed in seeds:
-        player = player_of(seed, backend)
+        player = player_of(seed, backend, cases)
         if backend == "triton" and player.pools.device.type == "cpu":
             player.max_alive = 2
         player.play(num_rounds)
@@ -79,10 +75,22 @@ def test_all_that_is_read_is_what_was_computed() -> None:
 
 
 @pytest.mark.rule("KV-DEV-3", "KV-DEV-5", "KV-DEV-6", "KV-DEV-8", "KV-DEV-9", "KV-DEV-11")
+@pytest.mark.rule("KV-PLAN-14", "KV-FULL-5", "KV-MAMBA-2", "KV-MAMBA-3", "KV-MAMBA-4", "KV-MAMBA-5")
+def test_packed_pages_states_after_every_block_and_ranks_are_read_as_they_were_computed() -> None:
+    counts = played(range(2 * len(ARRANGED)), "torch", cases=ARRANGED)
+    for what in ("hit tokens", "forks", "blocks swapped in", "states carried", "states of drafts"):
+        assert counts[what] > 3, what
+    assert counts["tokens read"] > 3_000
+
+
+@pytest.mark.rule("KV-DEV-3", "KV-DEV-5", "KV-DEV-6", "KV-DEV-8", "KV-DEV-9", "KV-DEV-11")
 def test_all_that_kernels_read_is_what_was_computed() -> None:
     pytest.importorskip("triton", reason="Triton is not installed")
-    counts = played(INTERPRETED, "triton", 3)
-    assert counts["tokens read"] > 20
+    on_gpu = DEVICE.startswith("cuda")
+    counts = played(range(NUM_RUNS), "triton") if on_gpu else played(INTERPRETED, "triton", 3)
+    if on_gpu:
+        counts += played(range(len(ARRANGED)), "triton", cases=ARRANGED)
+    assert counts["tokens read"] > (10_000 if on_gpu else 20)
 
 
 @pytest.mark.deep
@@ -91,7 +99,9 @@ def test_all_that_is_read_is_right_in_many_runs(backend: Backend) -> None:
     if backend == "triton":
         pytest.importorskip("triton", reason="Triton is not installed")
     first = 1000
-    played(range(first, first + NUM_DEEP_RUNS[backend]), backend, 30 if backend == "torch" else 8)
+    num_rounds = 30 if backend == "torch" else 8
+    played(range(first, first + NUM_DEEP_RUNS[backend]), backend, num_rounds)
+    played(range(first, first + NUM_DEEP_RUNS[backend] // 4), backend, num_rounds, ARRANGED)
 
 
 def test_other_tokens_salts_layers_and_parts_have_other_numbers() -> None:
@@ -118,7 +128,7 @@ def seen(player: Player) -> list[int]:
     return result
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.name))
+@pytest.mark.parametrize("case", [*CASES, *ARRANGED], ids=lambda case: str(case.name))
 def test_every_case_is_read_in_both_layouts(case: Case) -> None:
     other = replace(case, layout="HND" if case.layout == "NHD" else "NHD")
     player = Player(other, kvfast.implementation(), 7, "torch")

@@ -30,23 +30,17 @@ from tests.machines.broken_pools import (
     TouchLeavesTheBlockFree,
 )
 
-pytestmark = pytest.mark.skipif(
-    DEVICE != "cpu", reason="these tests are of the tests: only in host memory are copies late"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        DEVICE != "cpu", reason="these tests are of the tests: only in host memory are copies late"
+    ),
+    pytest.mark.usefixtures("one_thread"),
+]
 
 NUM_RUNS = 8 * len(CASES)
 NUM_ROUNDS = 22
 Mistake: TypeAlias = Callable[[Player], bool | None]
 """Breaks something in a run; False if the run has nothing of that kind."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The tensors are small: several threads only wait for one another."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def put(owner: object, **methods: Callable[..., Any]) -> None:
