@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kvfast.device._sha256 import DIGEST_BYTES, DIGEST_WORDS
+from kvfast.device._sha256 import DIGEST_BYTES, DIGEST_WORDS, ROUND_CONSTANTS
 from kvfast.device._tables_input import host_ints
 from kvspec._check import is_int
 from kvspec.batched import Ints
@@ -24,7 +24,7 @@ class Prompts:
     - `counts`, `first_hash`: int64 [P] and [P + 1] in host memory: blocks of each, and the sum of
       those before it.
     - `table`: int64 on the device: where each prompt's tokens begin, its first hash, its blocks
-      [3, P], then the first parent as 8 big-endian words.
+      [3, P], then the first parent as 8 big-endian words, and the round constants of SHA-256.
     """
 
     tokens: torch.Tensor
@@ -42,13 +42,18 @@ class Prompts:
 
     @property
     def columns(self) -> torch.Tensor:
-        """The table without the first parent."""
-        return self.table[:-DIGEST_WORDS].view(3, len(self))
+        """What the table says of each prompt."""
+        return self.table[: 3 * len(self)].view(3, len(self))
 
     @property
     def root(self) -> torch.Tensor:
         """The first parent."""
-        return self.table[-DIGEST_WORDS:]
+        return self.table[3 * len(self) :][:DIGEST_WORDS]
+
+    @property
+    def round_constants(self) -> torch.Tensor:
+        """All 64."""
+        return self.table[3 * len(self) + DIGEST_WORDS :]
 
 
 def check_tokens(
@@ -122,5 +127,6 @@ def prompts_on(
     first_hash = torch.zeros(len(starts), dtype=torch.int64)
     torch.cumsum(counts, 0, out=first_hash[1:])
     words = [int.from_bytes(none_hash[i : i + 4], "big") for i in range(0, DIGEST_BYTES, 4)]
-    table = torch.cat((starts[:-1], first_hash[:-1], counts, torch.tensor(words)))
+    numbers = torch.tensor([*words, *ROUND_CONSTANTS])
+    table = torch.cat((starts[:-1], first_hash[:-1], counts, numbers))
     return Prompts(on_device(tokens, device), counts, first_hash, on_device(table, device))

@@ -22,7 +22,6 @@ from kvfast.device._sha256 import (
     CHUNK_WORDS,
     DIGEST_WORDS,
     INITIAL_STATE,
-    ROUND_CONSTANTS,
 )
 
 SCRATCH_BYTES = 64 << 20
@@ -32,7 +31,6 @@ _CHUNK_BYTES = tl.constexpr(CHUNK_BYTES)
 _CHUNK_WORDS = tl.constexpr(CHUNK_WORDS)
 _DIGEST_WORDS = tl.constexpr(DIGEST_WORDS)
 _INITIAL_STATE = tl.constexpr(INITIAL_STATE)
-_ROUND_CONSTANTS = tl.constexpr(ROUND_CONSTANTS)
 
 
 @triton.jit
@@ -107,26 +105,34 @@ def _mixed(word, A: tl.constexpr, B: tl.constexpr, SHIFT: tl.constexpr):
 
 
 @triton.jit
-def _compressed(state, words):
-    """The state behind one chunk: 64 rounds, over a window of the 16 last words."""
-    a, b, c, d, e, f, g, h = state
-    for number in tl.static_range(64):
-        if number >= _CHUNK_WORDS:
-            word = words[0] + words[9] + _mixed(words[1], 7, 18, 3) + _mixed(words[14], 17, 19, 10)
-            words = words[1:] + (word,)
-        else:
-            word = words[number]
-        new = h + _sum(e, 6, 11, 25) + (g ^ (e & (f ^ g))) + word + _ROUND_CONSTANTS[number]
-        second = _sum(a, 2, 13, 22) + ((a & b) | (c & (a | b)))
-        h = g
-        g = f
-        f = e
-        e = d + new
-        d = c
-        c = b
-        b = a
-        a = new + second
-    after = (a, b, c, d, e, f, g, h)
+def _next_words(words):
+    """The 16 words of the schedule behind these."""
+    for _ in tl.static_range(_CHUNK_WORDS):
+        word = words[0] + words[9] + _mixed(words[1], 7, 18, 3) + _mixed(words[14], 17, 19, 10)
+        words = words[1:] + (word,)
+    return words
+
+
+@triton.jit
+def _compressed(state, words, round_constants):
+    """The state behind one chunk: four times 16 rounds, since 64 would take long to compile."""
+    after = state
+    for sixteen in range(0, 4):
+        a, b, c, d, e, f, g, h = after
+        for i in tl.static_range(_CHUNK_WORDS):
+            constant = tl.load(round_constants + sixteen * _CHUNK_WORDS + i).to(tl.uint32)
+            new = h + _sum(e, 6, 11, 25) + (g ^ (e & (f ^ g))) + words[i] + constant
+            second = _sum(a, 2, 13, 22) + ((a & b) | (c & (a | b)))
+            h = g
+            g = f
+            f = e
+            e = d + new
+            d = c
+            c = b
+            b = a
+            a = new + second
+        after = (a, b, c, d, e, f, g, h)
+        words = _next_words(words)  # the last time for nothing
     added = ()
     for i in tl.static_range(_DIGEST_WORDS):
         added = added + (state[i] + after[i],)
@@ -193,6 +199,7 @@ def _chain(
     first_hash,
     num_blocks,
     root,
+    round_constants,
     hashes,
     first_block,
     num_slice_blocks,
@@ -215,7 +222,7 @@ def _chain(
             is_chunk = chunk < chunks
             row = base + chunk * _CHUNK_WORDS * row_words
             words = _load_words(message, row, row_words, parent, chunk == 0, is_chunk)
-            after = _compressed(state, words)
+            after = _compressed(state, words, round_constants)
             state = _chosen(is_chunk, after, state)
         for i in tl.static_range(_DIGEST_WORDS):
             at = hashes + (own + block) * _DIGEST_WORDS + i
@@ -266,7 +273,7 @@ def _hash_some(
             block_size_tokens,
             num,
             num_words,
-            BLOCK=_LANES,
+            _LANES,
             num_warps=1,
         )
         _chain[(lanes,)](
@@ -275,12 +282,13 @@ def _hash_some(
             first_hash,
             num_blocks,
             prompts.root,
+            prompts.round_constants,
             hashes,
             first_block,
             num_slice,
             num,
             num_words,
-            BLOCK=_LANES,
+            _LANES,
             num_warps=1,
             sanitize_overflow=False,  # words of SHA-256 wrap around
         )

@@ -85,7 +85,7 @@ def insert(table: IndexTable, first: int, end: int) -> None:
     """`_index_torch.insert`, a lane per entry; no order of theirs changes what comes out."""
     if first < end:
         _insert[(triton.cdiv(end - first, _LANES),)](
-            table.hashes, table.slots, first, end, table.slot_mask, BLOCK=_LANES
+            table.hashes, table.slots, first, end, table.slot_mask, _LANES
         )
 
 
@@ -107,6 +107,6 @@ def lookup(
             table.slot_mask,
             num_dropped,
             span_tokens,
-            BLOCK=_LANES,
+            _LANES,
         )
     return hits

@@ -28,7 +28,7 @@ from kvspec.batched import Ints
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.events import Event
-from kvspec.interface import KVCacheManager
+from kvspec.interface import Implementation, KVCacheManager
 from kvspec.request import RequestInput
 from kvspec.specs import FullAttentionSpec
 
@@ -75,14 +75,15 @@ class PrefixIndex:
 
     def __init__(
         self,
-        implementation: FastImplementation,
+        implementation: Implementation,
         manager: KVCacheManager,
         *,
         device: torch.device | str = "cpu",
         backend: Backend | None = None,
         crossover: Crossover | None = None,
     ) -> None:
-        check_type("implementation", implementation, FastImplementation)
+        if not isinstance(implementation, FastImplementation):
+            raise InvalidArgumentError("implementation", implementation, "that of kvfast")
         implementation.make_requests(manager, ())  # InvalidArgumentError for a foreign manager
         crossover = Crossover() if crossover is None else crossover
         check_type("crossover", crossover, Crossover)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import torch
 
@@ -116,7 +117,7 @@ class Play:
             assert found.tolist() == expected
 
 
-def play(seed: int, backends: Sequence[Backend], num_steps: int, **options: object) -> int:
+def play(seed: int, backends: Sequence[Backend], num_steps: int, **options: Any) -> int:
     """Tokens that were hit, in all."""
     random = Random(seed)
     config = config_of(random.choice((1, 2, 4)), enable_events=True, **options)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from os import environ
 from random import Random
+from typing import Any
 
 import torch
 
@@ -43,11 +44,11 @@ def flat(prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, list[int]]:
     return torch.tensor([token for prompt in prompts for token in prompt]).long(), starts
 
 
-def config_of(block_size: int, *, num_blocks: int = 12, **options: object) -> ManagerConfig:
+def config_of(block_size: int, *, num_blocks: int = 12, **options: Any) -> ManagerConfig:
     """One group of full attention."""
     spec = FullAttentionSpec(block_size, 1, 8, "float16")
     cache = KVCacheConfig(num_blocks, (KVCacheGroup(("layer",), spec),))
-    return replace(ManagerConfig(cache, 4096), **options)  # type: ignore[arg-type] # any of its own
+    return replace(ManagerConfig(cache, 4096), **options)
 
 
 def host_hashes(

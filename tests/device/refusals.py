@@ -17,13 +17,15 @@ from unittest.mock import patch
 import torch
 
 import kvfast
-from kvfast.device import _pages_torch, _tables_torch
+from kvfast.device import _hashing_torch, _index_torch, _pages_torch, _tables_torch
 from kvfast.device._backend import Backend
+from kvfast.device._index_table import IndexTable
 from kvfast.device._resident_state import RunState
 from kvfast.device._tables_state import DeviceState
 from kvfast.device.host_tier import HostTier
 from kvfast.device.operations import PageOperations
 from kvfast.device.pools import KVPools
+from kvfast.device.prefix_index import Crossover, PrefixIndex
 from kvfast.device.swap import Swapper
 from kvfast.device.tables import DeviceTables
 from kvspec.errors import InvalidArgumentError, KVSpecError
@@ -33,6 +35,7 @@ from tests.device.tables import FULL, MAMBA, config_of, kernel_device, rows_of
 
 PAGE_FUNCTIONS = ("store_tokens", "load_tokens", "copy_pages", "zero_pages")
 TABLE_FUNCTIONS = ("apply", "outputs", "gather")
+INDEX_FUNCTIONS = ("insert", "lookup")
 HOST_BLOCKS = 4
 
 
@@ -91,6 +94,7 @@ class World:
         self.tables.update([1], [12], rows_of((1, 0, 0, 3)))
         self.tables.update([1], [6], rows_of((0, 0, 1, 3)))
         self.tables.rewind([1], [1])
+        self.prefixes = self.index()
         from tests.device.refusals_resident import decoding, ended
 
         self.decoding: Any = decoding(backend)
@@ -105,6 +109,20 @@ class World:
         pools = KVPools(config.kv_cache, device=DEVICE)
         return HostTier(self.implementation, batched, pools, num_host_blocks=HOST_BLOCKS)
 
+    def index(self) -> PrefixIndex:
+        """One that looks up on the device, and has a table there."""
+        manager = self.implementation.create(replace(config_of(FULL), enable_caching=True))
+        device = kernel_device(self.backend)
+        made = PrefixIndex(
+            self.implementation,
+            manager,
+            device=device,
+            backend=self.backend,
+            crossover=Crossover(1),
+        )
+        made.lookup(torch.zeros(1, dtype=torch.int64), [0, 1])  # no block to hash
+        return made
+
     def tensors(self) -> list[torch.Tensor]:
         """All memory that calls may write to."""
         pools = (self.pools, self.latents, self.small, self.scaled, self.host)
@@ -112,6 +130,7 @@ class World:
         states = (self.tables._device.state, *(one.tables._device.state for one in runs))
         return [
             *(pages for one in pools for pages in one.pages),
+            *(getattr(self.prefixes._table, field.name) for field in fields(IndexTable)),
             *(getattr(state, field.name) for state in states for field in fields(DeviceState)),
             *(getattr(one._run, field.name) for one in runs for field in fields(RunState)),
         ]
@@ -141,10 +160,12 @@ def counted(world: World) -> Iterator[list[str]]:
         return patch.object(module, name, call)
 
     modules = [(_pages_torch, PAGE_FUNCTIONS), (_tables_torch, TABLE_FUNCTIONS)]
+    modules += [(_hashing_torch, ("block_hashes",)), (_index_torch, INDEX_FUNCTIONS)]
     if world.backend == "triton":
-        from kvfast.device import _pages_triton, _tables_triton
+        from kvfast.device import _hashing_triton, _index_triton, _pages_triton, _tables_triton
 
         modules += [(_pages_triton, PAGE_FUNCTIONS), (_tables_triton, TABLE_FUNCTIONS)]
+        modules += [(_hashing_triton, ("block_hashes",)), (_index_triton, INDEX_FUNCTIONS)]
     patches = [counting(module, name) for module, names in modules for name in names]
     for one in patches:
         one.start()

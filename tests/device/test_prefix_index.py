@@ -51,7 +51,7 @@ def test_under_context_parallelism_a_hash_covers_the_span() -> None:
     assert sum(play(seed, ["torch"], 7, dcp_world_size=2) for seed in range(2))
 
 
-def one_index(**options: object) -> tuple[Side, PrefixIndex]:
+def one_index(**options: Any) -> tuple[Side, PrefixIndex]:
     side = Side(kvfast.implementation(), config_of(4, enable_events=True, **options))
     return side, PrefixIndex(kvfast.implementation(), side.manager, crossover=Crossover(1))
 
@@ -136,7 +136,8 @@ def test_it_needs_the_events_of_its_manager() -> None:
     stored = side.manager.take_events()
     side.manager.evict_blocks([1])
     removed = side.manager.take_events()
-    for events in (removed, [*stored, *removed, *removed], [*stored, None], stored[0], 3):
+    wrong: list[Any] = [removed, [*stored, *removed, *removed], [*stored, None], stored[0], 3]
+    for events in wrong:
         with pytest.raises(InvalidArgumentError, match="events"):
             index.update(events)
         assert index.num_keys == 0
@@ -181,7 +182,7 @@ def groups(*specs: LayerSpec) -> KVCacheConfig:
         ({"kv_cache": groups(), "enable_caching": False}, "without prefix caching"),
     ],
 )
-def test_other_managers_are_refused(options: dict[str, object], said: str) -> None:
+def test_other_managers_are_refused(options: dict[str, Any], said: str) -> None:
     implementation = kvfast.implementation()
     manager = implementation.create(config_of(4, **options))
     with pytest.raises(UnsupportedError, match=said):

@@ -10,10 +10,16 @@ from pkgutil import iter_modules
 import pytest
 
 from kvfast import device
-from kvfast.device import _arguments, _tables_input
+from kvfast.device import _arguments, _hashing_prompts, _tables_input
 from kvfast.device._backend import Backend
 from kvfast.device.pools import KVPools
-from tests.device import refusals_pages, refusals_resident, refusals_swaps, refusals_tables
+from tests.device import (
+    refusals_pages,
+    refusals_prompts,
+    refusals_resident,
+    refusals_swaps,
+    refusals_tables,
+)
 from tests.device.refusals import Call, World, verdict
 
 CALLS = (
@@ -21,6 +27,7 @@ CALLS = (
     *refusals_swaps.CALLS,
     *refusals_tables.CALLS,
     *refusals_resident.CALLS,
+    *refusals_prompts.CALLS,
 )
 IDS = [call.name for call in CALLS]
 
@@ -63,6 +70,7 @@ def parameters(function: Callable[..., object]) -> set[str]:
 NOT_CALLED: Mapping[str, str] = {
     **dict.fromkeys(
         (
+            "hashing.BlockHashes",
             "layout.Part",
             "pools.Layer",
             "resident.ResidentRun",
@@ -107,7 +115,7 @@ def test_every_argument_of_every_public_callable_is_in_the_table() -> None:
 
 CHECKS = tuple(
     name
-    for module in (_arguments, _tables_input)
+    for module in (_arguments, _hashing_prompts, _tables_input)
     for name, thing in vars(module).items()
     if isfunction(thing) and thing.__module__ == module.__name__ and "check_" in name
 )
