@@ -14,7 +14,7 @@ import torch
 
 from examples.tiny_engine.model import Model
 from examples.tiny_engine.paged import PagedModel, Span, cache_config
-from kvfast.device import Backend, HostTier
+from kvfast.device import Backend, HostTier, ResidentDecode
 from kvspec.batched import StepOutput, StepPlan, StepResult
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
@@ -52,6 +52,8 @@ class EngineConfig:
 
     `max_tokens`: of a step, at least `max_running * (1 + num_drafts)`. `num_drafts`: guesses that a
     step checks per decoding request. `num_host_blocks`: of a second tier in host memory; 0: none.
+    `num_resident_steps`: the most steps that the device decodes alone while there is nothing else
+    to do (without drafts and a second tier); 0: none.
     """
 
     num_blocks: int
@@ -61,6 +63,7 @@ class EngineConfig:
     max_model_len_tokens: int = 256
     num_drafts: int = 0
     num_host_blocks: int = 0
+    num_resident_steps: int = 0
     check_invariants: bool = False
     backend: Backend | None = None
     device: str = "cpu"
@@ -101,9 +104,14 @@ class Engine:
                 num_host_blocks=config.num_host_blocks,
                 backend=config.backend,
             )
+        self.resident: ResidentDecode | None = None
+        if config.num_resident_steps and not config.num_drafts and self.host is None:
+            most = config.max_running * config.num_resident_steps * self._num_groups
+            self.resident = ResidentDecode(self.paged.tables, max_blocks=most)
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
         self.num_preemptions = self.num_chunks = self.num_accepted = self.num_rejected = 0
+        self.num_resident_steps = 0
         self._was_refused = False
         self._rows = torch.zeros((config.num_blocks * 4, 4), dtype=torch.int32)
 
@@ -139,6 +147,8 @@ class Engine:
         """Plan, take blocks, compute, sample; answers the requests that ended before it."""
         finished = [one for one in self.running if one.request.num_tokens >= one.length_tokens]
         self.running = [one for one in self.running if one not in finished]
+        if self.resident is not None and not finished and self._decode_alone(self.resident):
+            return finished
         if self.host is not None and not self._was_refused:
             self._load(self.host)
         plan, entries = self._planned([one.handle for one in finished])
@@ -151,6 +161,40 @@ class Engine:
             self.running.append(self.waiting.popleft())
         self._compute(plan, result, entries)
         return finished
+
+    def _decode_alone(self, resident: ResidentDecode) -> bool:
+        """Let the device decode while nobody can come and nobody is in the middle of a prompt."""
+        is_full = len(self.running) == self.config.max_running
+        if not self.running or (self.waiting and not is_full) or self._was_refused:
+            return False
+        if any(one.num_left != 1 for one in self.running):
+            return False
+        handles = [one.handle for one in self.running]
+        left = [one.length_tokens - one.request.num_tokens for one in self.running]
+        num_steps = resident.begin(
+            self.batched, handles, self.config.num_resident_steps, max_tokens=left
+        )
+        if num_steps == 0:
+            return False
+        device = self.paged.pools.device
+        last = torch.tensor([one.request.token_ids[-1] for one in self.running], device=device)
+        sampled, logits = [], []
+        for _ in range(num_steps):  # nothing in here waits for the device
+            step = resident.step()
+            for group in range(self._num_groups):
+                new = resident.new_blocks(group)
+                if new is not None:
+                    self.paged.pages.zero_blocks(new[: len(handles)], group=group)
+            logits.append(self.paged.next_logits(last, step))
+            last = logits[-1].argmax(dim=1)
+            sampled.append(last)
+        run = resident.end()
+        resident.replay(run, self.batched, torch.stack(sampled).cpu())
+        for number in range(run.num_steps):
+            for place in run.places(number):
+                self.running[place].rows.append(logits[number][place])
+        self.num_resident_steps += run.num_steps
+        return True
 
     def _load(self, host: HostTier) -> None:
         """Admit those at the head of the queue of which the host has something."""

@@ -111,6 +111,20 @@ def attention(
     return torch.einsum("hnm,mhd->nhd", weights, values.repeat_interleave(repeats, 1))
 
 
+def one_token_attention(queries: Tensor, keys: Tensor, values: Tensor, hidden: Tensor) -> Tensor:
+    """Attention of the last token of each request, over padded keys and values.
+
+    `queries` [n, heads, size], `keys` and `values` [n, m, kv heads, size]; `hidden` [n, m]: what
+    the request does not attend to.
+    """
+    repeats = queries.shape[1] // keys.shape[2]
+    scores = torch.einsum("nhd,nmhd->nhm", queries, keys.repeat_interleave(repeats, 2))
+    scores = (scores * queries.shape[2] ** -0.5).masked_fill(hidden[:, None], -torch.inf)
+    return torch.einsum(
+        "nhm,nmhd->nhd", scores.softmax(dim=2), values.repeat_interleave(repeats, 2)
+    )
+
+
 def recomputed(model: Model, tokens: Sequence[int]) -> Tensor:
     """Logits of every token of one request, without any cache."""
 

@@ -8,8 +8,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from examples.tiny_engine.model import DTYPE, Model, ModelConfig, attention
-from kvfast.device import Backend, DeviceStep, DeviceTables, KVPools, PageOperations
+from examples.tiny_engine.model import (
+    DTYPE,
+    Model,
+    ModelConfig,
+    attention,
+    one_token_attention,
+)
+from kvfast.device import (
+    PADDING_SLOT,
+    Backend,
+    DeviceStep,
+    DeviceTables,
+    KVPools,
+    PageOperations,
+)
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.specs import AttentionSpec, FullAttentionSpec, SlidingWindowSpec
 
@@ -91,6 +104,43 @@ class PagedModel:
 
         ids = torch.tensor(list(tokens), dtype=torch.int64).to(self.pools.device)
         return self.model.logits(ids, step.positions, attend)
+
+    def next_logits(self, tokens: Tensor, step: DeviceStep) -> Tensor:
+        """Compute a step of one token for each place: [places, vocabulary].
+
+        All that is asked lies on the device, and every shape is the same in each step of a run.
+        """
+
+        def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            group = self._groups[layer]
+            slots = step.slots[group]
+            if slots is None:
+                raise TypeError(f"layer {layer} has no slots")
+            self.pages.write(layer_name(layer), keys, values, slots)
+            return self._attended_by_one(layer, queries, step)
+
+        return self.model.logits(tokens, step.positions, attend)
+
+    def _attended_by_one(self, layer: int, queries: Tensor, step: DeviceStep) -> Tensor:
+        """Attention of one token per place over its whole row; what is not its own is hidden."""
+        group = self._groups[layer]
+        size = self.pools.cache.groups[group].spec.block_size
+        table = self.tables.table(group)[step.rows.clamp(min=0).long()]
+        num, width = table.shape
+        at = torch.arange(width * size, device=self.pools.device)
+        blocks = table[:, at // size].long()
+        has_ended = step.rows[:, None] < 0  # nobody asks what comes out of it: it attends to a 0
+        length = step.seq_lens[:, None].clamp(min=1)
+        hidden = at >= length
+        window = self.model.config.windows[layer]
+        if window is not None:
+            hidden |= at < length - window
+        slots = torch.where(hidden | has_ended, PADDING_SLOT, blocks * size + at % size)
+        keys, values = self.pages.gather(layer_name(layer), slots.flatten())
+        if values is None:
+            raise TypeError(f"layer {layer} has no values")
+        shape = (num, width * size, *keys.shape[1:])
+        return one_token_attention(queries, keys.view(shape), values.view(shape), hidden)
 
     def _attended(self, layer: int, queries: Tensor, span: Span) -> Tensor:
         """Attention of one request, over what its window reaches and nothing before."""

@@ -141,11 +141,12 @@ class PageOperations:
     def zero_blocks(self, blocks: Ids, *, group: int | None = None) -> None:
         """Zero all that blocks have, or only in the layers of one group (KV-DEV-6).
 
-        For `take_new_block_ids`, before the step writes; a block may be named twice.
+        For `take_new_block_ids`, before the step writes; a block may be named twice, and -1 names
+        none.
         """
         part = self._segment(group)
         limit = self.pools.num_blocks
-        ids = ids_on("blocks", blocks, self.pools.device, lowest=1, limit=limit)
+        ids = ids_on("blocks", blocks, self.pools.device, lowest=1, limit=limit, skipped=-1)
         if self.backend == "torch":
             _pages_torch.zero_pages(part.pages, ids)
         else:

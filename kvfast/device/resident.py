@@ -214,10 +214,8 @@ class ResidentDecode:
     ) -> None:
         """One copy to the device. The last run has ended, so its buffer is free."""
         num = len(handles)
-        num_groups, num_rows = self._run.lengths.shape
-        sizes = sizes_of(num_rows, num_groups, self.max_blocks)
         self._told.zero_()
-        control, told, left, _, lengths, blocks = self._told.split_with_sizes(sizes)
+        control, told, left, _, lengths, blocks = self._split(self._told)
         control[:3] = torch.tensor([num, len(reserve), max_steps])
         told[:num] = handles
         left[:num] = demand.most
@@ -241,25 +239,27 @@ class ResidentDecode:
     def end(self) -> ResidentRun:
         """What was done. Waits for the device; then the tables may be told of steps again."""
         self._expect("end", "running")
-        run = self._run
-        control = run.control.tolist()
-        num = len(self._handles)
-        granted: list[int] = run.granted[:num].tolist()
-        rows = self._rows(run, control[NUM_TAKEN])
-        self._loan.end(self._handles, granted)
+        control, _, _, granted, _, reserve = self._split(self._run.told.cpu())
+        num_taken, num_steps = int(control[NUM_TAKEN]), int(control[NUM_STEPS])
+        numbers: list[int] = granted[: len(self._handles)].tolist()
+        addresses = self._run.log[:num_taken].cpu()
+        self._loan.end(self._handles, numbers)
         self._phase = "ended"
-        return ResidentRun(self._handles, tuple(granted), control[NUM_STEPS], rows)
+        rows = self._rows(addresses.long(), reserve[:num_taken].long())
+        return ResidentRun(self._handles, tuple(numbers), num_steps, rows)
 
-    def _rows(self, run: RunState, num_taken: int) -> torch.Tensor:
+    def _split(self, told: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The arrays in what is told, on the host."""
+        num_groups, num_rows = self._run.lengths.shape
+        return told.split_with_sizes(sizes_of(num_rows, num_groups, self.max_blocks))
+
+    def _rows(self, addresses: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
         """Which entry each block was written to, from its address."""
         geometry = self._loan.geometry
-        addresses = run.log[:num_taken].cpu().long()
         bases = torch.tensor(geometry.bases)
         groups = torch.bucketize(addresses, bases, right=True) - 1
-        widths = torch.tensor([group.width for group in geometry.groups])
         within = addresses - bases[groups]
-        width = widths[groups]
-        blocks = run.reserve[:num_taken].cpu().long()
+        width = torch.tensor([group.width for group in geometry.groups])[groups]
         rows = [within // width, groups, within % width, blocks]
         return torch.stack(rows, dim=1).int()
 

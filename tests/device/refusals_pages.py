@@ -200,7 +200,7 @@ COPIES = (
     ),
     Call(
         "operations.PageOperations.zero_blocks", lambda w: w.pages.zero_blocks,
-        lambda w: {"blocks": [1, 2]}, (*kinds.ids("blocks", 1, NUM_BLOCKS), *GROUPS),
+        lambda w: {"blocks": [1, 2]}, (*kinds.ids("blocks", 1, NUM_BLOCKS, skips=True), *GROUPS),
     ),
     Call(
         "segments.segments", lambda w: segments.segments,

@@ -46,6 +46,7 @@ class Schedule:
 
     seed: int
     backend: Backend | None = None
+    num_resident_steps: int = 0
     counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -55,8 +56,9 @@ class Schedule:
             num_blocks=random.choice([15, 15, 18, 40]),
             max_running=random.randint(1, 4),
             max_tokens=random.choice([12, 16, 40]),
-            num_drafts=random.choice([0, 0, 1, 2]),
-            num_host_blocks=random.choice([0, 3, 20, 60]),
+            num_drafts=random.choice([0, 0, 1, 2]) if not self.num_resident_steps else 0,
+            num_host_blocks=random.choice([0, 3, 20, 60]) if not self.num_resident_steps else 0,
+            num_resident_steps=self.num_resident_steps,
             backend=self.backend,
             check_invariants=True,
         )
@@ -109,6 +111,7 @@ class Schedule:
         self.counts["drafts accepted"] = engine.num_accepted
         self.counts["drafts rejected"] = engine.num_rejected
         self.counts["prompts in chunks"] = engine.num_chunks
+        self.counts["resident steps"] = engine.num_resident_steps
         if engine.host is not None:
             self.counts["tokens loaded"] = engine.host.num_loaded_tokens
             self.counts["blocks copied out"] = engine.host.num_copies_out

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import kvref
 from examples.tiny_engine.engine import Engine
+from kvfast.device import RunDifferenceError
 from kvfast.device._arguments import Ids
 from kvfast.device.host_tier import HostTier
 from kvfast.device.swap import Transfer
@@ -61,6 +64,67 @@ def test_every_token_and_logit_is_that_of_recomputing() -> None:
 def test_every_token_and_logit_is_that_of_recomputing_in_thousands_of_schedules() -> None:
     for seed in range(NUM_SCHEDULES, NUM_DEEP_SCHEDULES):
         Schedule(seed).run()
+
+
+def decoded_alone(seed: int, **options: Any) -> Schedule:
+    """A schedule in which the device decodes up to six steps at a time."""
+    return Schedule(seed, num_resident_steps=1 + seed % 6, **options)
+
+
+def test_the_device_decodes_the_same_alone() -> None:
+    total: Counter[str] = Counter()
+    for seed in range(12):
+        schedule = decoded_alone(seed)
+        schedule.run(kvref.implementation() if seed % 3 == 0 else None)
+        total += schedule.counts
+    for what in ("hit tokens", "prompts in chunks", "resident steps"):
+        assert total[what] > 10, what
+    assert total["resident steps"] > 200
+
+
+@pytest.mark.deep
+def test_the_device_decodes_the_same_alone_in_many_schedules() -> None:
+    for seed in range(12, 1000):
+        decoded_alone(seed).run()
+
+
+def test_kernels_decode_the_same_alone() -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    schedule = decoded_alone(5, backend="triton")
+    schedule.requests = [(name, prompt[:6], 3) for name, prompt, _ in schedule.requests[:3]]
+    schedule.run()
+    assert schedule.counts["resident steps"] > 0
+
+
+def hands_over_backwards(engine: Engine) -> None:
+    """The blocks that are taken last are promised to the device."""
+    ahead = engine.batched.next_free_blocks
+    engine.batched.next_free_blocks = lambda num_blocks: array("i", ahead(num_blocks)[::-1])  # type: ignore[method-assign] # broken on purpose
+
+
+def forgets_the_slots(engine: Engine) -> None:
+    """Keys and values are written where those of the step before were, if it was as large."""
+    assert engine.resident is not None
+    loan = engine.resident._loan
+    outputs, before = loan.outputs, list[Any]([()])
+
+    def broken(num_requests: int, longest: int) -> DeviceStep:
+        step = outputs(num_requests, longest)
+        before.append(tuple(one.clone() for one in step.slots if one is not None))
+        sizes = [[len(one) for one in slots] for slots in before[-2:]]
+        return replace(step, slots=before[-2] if sizes[0] == sizes[1] else before[-1])
+
+    loan.outputs = broken  # type: ignore[method-assign] # broken on purpose
+
+
+@pytest.mark.parametrize("mistake", [hands_over_backwards, forgets_the_slots])
+def test_a_run_with_one_mistake_fails(mistake: Callable[[Engine], None]) -> None:
+    def run_all() -> None:
+        for seed in range(12):
+            decoded_alone(seed).run(kvref.implementation(), mistake)
+
+    with pytest.raises((WrongError, RunDifferenceError)):
+        run_all()
 
 
 def test_the_reference_serves_the_same_engine() -> None:
