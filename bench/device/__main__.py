@@ -19,10 +19,11 @@ import torch
 
 from bench.device.cases import PAGE_BYTES, Bench, Case, page_cases, swap_cases, table_cases
 from bench.device.report import OURS, claims, head, lines, machine, row_of
+from bench.device.runs import run_cases
 from bench.device.timing import rounds
 from kvfast.device import Backend
 
-KINDS = ("pages", "swaps", "tables")
+KINDS = ("pages", "runs", "swaps", "tables")
 
 
 def main() -> int:
@@ -84,6 +85,8 @@ def _cases(bench: Bench, only: tuple[str, ...] | list[str], *, quick: bool) -> I
     blocks = [1, 64] if quick else [1, 64, 1024, 16384]
     if "tables" in only:
         yield from table_cases(bench, [1, 64] if quick else [1, 16, 256, 1024, 4096])
+    if "runs" in only:
+        yield from run_cases(bench, [1, 64] if quick else [1, 16, 256, 1024, 4096])
     if "pages" in only:
         yield from page_cases(bench, tokens, blocks)
     if "swaps" in only:

@@ -26,7 +26,6 @@ from kvfast.device._arguments import check_group, check_type
 from kvfast.device._resident_state import (
     NUM_STEPS,
     NUM_TAKEN,
-    RunState,
     new_run,
     operations_of,
     sizes_of,
@@ -251,7 +250,7 @@ class ResidentDecode:
     def _split(self, told: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The arrays in what is told, on the host."""
         num_groups, num_rows = self._run.lengths.shape
-        return told.split_with_sizes(sizes_of(num_rows, num_groups, self.max_blocks))
+        return tuple(told.split_with_sizes(sizes_of(num_rows, num_groups, self.max_blocks)))
 
     def _rows(self, addresses: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
         """Which entry each block was written to, from its address."""

@@ -12,6 +12,7 @@ import torch
 from bench.device import __main__ as command
 from bench.device.cases import COPY, Bench, Case
 from bench.device.report import OURS, claims, lines, row_of
+from bench.device.runs import MAX_STEPS, run_cases
 from bench.device.timing import Call, Repeated, rounds
 
 
@@ -75,3 +76,18 @@ def test_it_runs_on_a_host_and_says_that_these_are_no_figures(
     assert printed[0].startswith("none: host memory, no figures, torch ")
     assert [line.count("|") for line in printed if line.startswith("| ")] == [8] * 5
     assert [one["staged_bytes"] for one in json.loads(file.read_text())["rows"]] == [40, 64]
+
+
+def test_steps_of_runs_are_measured_while_they_do_something() -> None:
+    bench = Bench(torch.device("cpu"), 16, {"torch": "torch"})
+    cases = run_cases(bench, [3])
+    case = next(cases)
+    for _ in range(5):
+        case.contestants["torch"]()
+    assert next(cases, None) is None
+    cases = run_cases(bench, [1])
+    case = next(cases)
+    for _ in range(MAX_STEPS):
+        case.contestants["torch"]()
+    with pytest.raises(RuntimeError, match="some did nothing"):
+        next(cases, None)

@@ -1,0 +1,71 @@
+"""Decode steps that the device decides alone: what one step costs it, beside nothing to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+import kvfast
+from bench.device.cases import BLOCK_SIZE, SPEC, Bench, Case
+from kvfast.device import Backend, DeviceTables, ResidentDecode
+from kvspec.batched import StepOutput, StepPlan
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.request import RequestInput
+
+MAX_STEPS = 1000
+PROMPT_TOKENS = 64
+
+
+def run_cases(bench: Bench, request_counts: list[int]) -> Iterator[Case]:
+    """Steps in which every sixteenth request takes a block: decisions, tables, lengths and slots.
+
+    Each contestant goes on in a run of its own, which is long enough: a step beyond it would do
+    nothing, and be measured so. That is a RuntimeError.
+    """
+    for num in request_counts:
+        case = Case("resident step", f"{num:,} requests", 0)
+        runs = {
+            name: _begun(replace(bench, backends={name: backend}), num, backend)
+            for name, backend in bench.backends.items()
+        }
+        for name, (resident, _) in runs.items():
+            bench.add(case, name, resident.step)
+        bench.add_copy(case, num * 32)
+        yield case
+        for name, (resident, planned) in runs.items():
+            done = resident.end().num_steps
+            if name in case.contestants and not 0 < done < planned:
+                raise RuntimeError(f"{name}: {done} steps of {planned}: some did nothing")
+
+
+def _begun(bench: Bench, num: int, backend: Backend) -> tuple[ResidentDecode, int]:
+    """A run of so many requests, and its steps."""
+    longest = PROMPT_TOKENS + BLOCK_SIZE + MAX_STEPS
+    num_blocks = 1 + num * -(-longest // BLOCK_SIZE)
+    cache = KVCacheConfig(num_blocks, (KVCacheGroup(("layer",), SPEC),))
+    config = ManagerConfig(cache, longest + 1, enable_caching=False)
+    implementation = kvfast.implementation()
+    manager = implementation.create(config)
+    batched = implementation.batched(manager)
+    handles = []
+    for number in range(num):
+        prompt = [1] * (PROMPT_TOKENS + number % BLOCK_SIZE)
+        request = implementation.make_request(manager, RequestInput(f"r{number}", prompt))
+        handles.append(batched.register(request))
+    tables = DeviceTables(
+        config,
+        max_requests=num,
+        max_tokens=num,
+        device=bench.device,
+        backend=backend,
+    )
+    plan = StepPlan(new=handles)
+    rows = torch.zeros((num_blocks, 4), dtype=torch.int32)
+    result = batched.step(plan, StepOutput(rows))
+    tables.write(rows[: result.num_deltas])
+    tables.set_lengths(handles, list(result.num_scheduled_tokens))
+    batched.append(handles, [1] * num)
+    resident = ResidentDecode(tables, max_blocks=num_blocks)
+    return resident, resident.begin(batched, handles, MAX_STEPS)
