@@ -23,6 +23,7 @@ from tests.rules.planning import (
     PROFILE,
     V4,
     chunk,
+    cross,
     full,
     latent,
     named,
@@ -50,14 +51,20 @@ def test_a_slot_of_one_byte_is_a_slot_size(planner: Planner) -> None:
 
 
 @pytest.mark.rule("KV-PLAN-1")
-def test_latents_have_no_scales_of_keys_and_values(planner: Planner) -> None:
-    """They store one vector a token, neither key nor value, and its bytes are all of the page."""
-    windowed = SlidingWindowMLASpec(
-        16, 1, 96, "bfloat16", sliding_window=77, kv_quant_mode="INT8_PER_TOKEN_HEAD"
-    )
-    scaled = latent(kv_quant_mode="INT8_PER_TOKEN_HEAD")
-    for spec, page in ((scaled, 16 * 576 * 2), (windowed, 16 * 96 * 2)):
-        assert planner.spec_properties(spec, settings()).page_size_bytes == page
+@pytest.mark.parametrize("mode", ["INT8_PER_TOKEN_HEAD", "FP8_PER_TOKEN_HEAD", "NVFP4", "HALF"])
+def test_the_mode_changes_nothing_about_latents(planner: Planner, mode: str) -> None:
+    """One vector a token, neither key nor value: no scales, no packing, no mode that is unknown."""
+    windowed = SlidingWindowMLASpec(16, 1, 96, "bfloat16", sliding_window=77, kv_quant_mode=mode)
+    hidden = HiddenStateCacheSpec(16, 1, 256, "bfloat16", kv_quant_mode=mode)
+    packed = latent(cache_dtype_str="fp8_ds_mla", kv_quant_mode=mode)
+    for spec, page in (
+        (latent(kv_quant_mode=mode), 16 * 576 * 2),
+        (windowed, 16 * 96 * 2),
+        (hidden, 16 * 256 * 2),
+        (packed, 16 * 656),
+    ):
+        found = planner.spec_properties(spec, settings())
+        assert found.page_size_bytes == found.real_page_size_bytes == page
 
 
 @pytest.mark.rule("KV-PLAN-2")
@@ -66,6 +73,19 @@ def test_a_merged_spec_remembers_the_chunk_of_any_layer(planner: Planner) -> Non
     chunked, windowed = full(attention_chunk_size=64), full(sliding_window=512)
     assert planner.merge((full(), chunked)) == chunked
     assert planner.merge((full(), windowed)) == windowed
+
+
+@pytest.mark.rule("KV-PLAN-3")
+def test_encoder_only_layers_are_one_type_whatever_their_sizes(planner: Planner) -> None:
+    """Not with another type or longer blocks; windows are one type with windows over latents."""
+    wide, narrow = (EncoderOnlyAttentionSpec(16, 8, size, "bfloat16") for size in (128, 64))
+    alone = named(wide, narrow)
+    assert planner.uniform_type(alone) == UniformTypeKVCacheSpecs(16, alone)
+    for other in (full(), cross(), state(64), replace(wide, block_size=32)):
+        assert planner.uniform_type(named(wide, other)) is None
+    latents = SlidingWindowMLASpec(16, 1, 96, "bfloat16", sliding_window=8)
+    windows = named(window(8), latents)
+    assert planner.uniform_type(windows) == UniformTypeKVCacheSpecs(16, windows)
 
 
 @pytest.mark.rule("KV-PLAN-3")
