@@ -120,7 +120,7 @@ class World:
             backend=self.backend,
             crossover=Crossover(1),
         )
-        made.lookup(torch.zeros(1, dtype=torch.int64), [0, 1])  # no block to hash
+        made._send_changes()
         return made
 
     def tensors(self) -> list[torch.Tensor]:

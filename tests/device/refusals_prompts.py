@@ -15,24 +15,21 @@ from tests.device.refusals import Bad, Call, World
 
 TOKENS = torch.arange(9)
 
+NO_TOKENS: tuple[Any, ...] = (
+    None, 3, TOKENS.tolist(), TOKENS.numpy(), TOKENS.float(), TOKENS.short(), TOKENS > 3,
+    TOKENS.view(3, 3), TOKENS[0], TOKENS.to("meta"), TOKENS.to_sparse(), "012345678",
+)  # fmt: skip
+NO_STARTS: tuple[Any, ...] = (
+    None, 3, [], {0, 9}, "09", np.zeros(2), np.zeros((1, 2), int), torch.zeros(2),
+    torch.tensor([[0, 9]]), torch.zeros(2).long().to("meta"), array("d", [0, 9]), iter([0]),
+)  # fmt: skip
+
 PROMPTS = (
-    *(
-        Bad("tokens", value, "tokens")
-        for value in (
-            None, 3, TOKENS.tolist(), TOKENS.numpy(), TOKENS.float(), TOKENS.short(), TOKENS > 3,
-            TOKENS.view(3, 3), TOKENS[0], TOKENS.to("meta"), TOKENS.to_sparse(), "012345678",
-        )
-    ),
+    *(Bad("tokens", value, "tokens") for value in NO_TOKENS),
     *(Bad("tokens", TOKENS - number, "tokens[0]") for number in (1, 2**40)),
     Bad("tokens", TOKENS.int() * torch.tensor([1] * 8 + [-1]).int(), "tokens[8]"),
     Bad("tokens", TOKENS[:8], "starts[2]"),
-    *(
-        Bad("starts", value, "starts")
-        for value in (
-            None, 3, [], {0, 9}, "09", np.zeros(2), np.zeros((1, 2), int), torch.zeros(2),
-            torch.tensor([[0, 9]]), torch.zeros(2).long().to("meta"), array("d", [0, 9]), iter([0]),
-        )
-    ),
+    *(Bad("starts", value, "starts") for value in NO_STARTS),
     *(
         Bad("starts", [0, value, 9], "starts[1]")
         for value in (0, -1, True, 1.0, None, "1", 2**70, torch.tensor(1))
@@ -43,7 +40,7 @@ PROMPTS = (
     Bad("starts", [0, 8], "starts[1]"),
     Bad("starts", [0, 10], "starts[1]"),
     Bad("starts", torch.tensor([0, -(2**63), 2**63 - 1]), "starts[1]"),
-)  # fmt: skip
+)
 
 
 def stored(*hashes: Any, group: int = 0) -> BlockStored:

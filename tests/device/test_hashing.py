@@ -19,6 +19,9 @@ from kvfast.device._backend import BACKENDS, Backend
 from kvfast.device._hashing import hash_words
 from kvfast.device._hashing_prompts import Prompts, prompts_on
 from kvfast.device.hashing import BlockHashes, hash_blocks
+from kvfast.device.prefix_index import Crossover, PrefixIndex
+from kvspec.request import RequestInput
+from tests.device.models import DEVICE
 from tests.device.prompts import (
     EDGES,
     NONE_HASH,
@@ -250,3 +253,26 @@ def test_a_mistake_is_found(
     monkeypatch.setattr(_hashing_torch, name, mistake)
     with pytest.raises((AssertionError, RuntimeError)):
         check()
+
+
+@pytest.mark.skipif(not DEVICE.startswith("cuda"), reason="needs a GPU: KVSPEC_TEST_DEVICE=cuda")
+@pytest.mark.rule("KV-DEV-18", "KV-DEV-19")
+def test_neither_hashing_nor_look_up_waits_for_the_device() -> None:
+    implementation = kvfast.implementation()
+    manager = implementation.create(config_of(4, enable_events=True))
+    index = PrefixIndex(implementation, manager, device=DEVICE, crossover=Crossover(1))
+    request = implementation.make_request(manager, RequestInput("a", range(9)))
+    tokens, starts = torch.arange(18) % 9, [0, 9, 18]
+    index.lookup(tokens, starts)  # the first time compiles
+    manager.allocate_slots(request, 9)
+    there = tokens.to(DEVICE)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        index.update(manager.take_events())
+        found = index.lookup(there, starts)
+        manager.evict_blocks([1])
+        index.update(manager.take_events())
+        after = index.lookup(tokens, starts)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert (found.tolist(), after.tolist()) == ([8, 8], [0, 0])
