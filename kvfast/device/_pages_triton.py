@@ -8,6 +8,7 @@ size) in bytes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +27,7 @@ TILE = 2048
 @triton.jit
 def _vectors(slots, num_tokens, num_slots, BLOCK_SIZE: tl.constexpr, HEADS: tl.constexpr,
              TILE_TOKENS: tl.constexpr, TILE_HEADS: tl.constexpr):  # fmt: skip
-    """The vectors of a program: token, head, whether there is one; whether its slot is one, where."""
+    """Of the vectors of a program token, head, if there is one; if its slot is one, block, offset."""
     row = tl.arange(0, TILE_TOKENS * TILE_HEADS)
     token = tl.program_id(0).to(tl.int64) * TILE_TOKENS + row // TILE_HEADS
     head = (tl.program_id(1) * TILE_HEADS + row % TILE_HEADS).to(tl.int64)
@@ -45,7 +46,7 @@ def _store_kernel(
     slots, num_tokens, num_slots, scale,
     BLOCK_SIZE: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr, LIMIT: tl.constexpr,
     TILE_TOKENS: tl.constexpr, TILE_HEADS: tl.constexpr, COLUMNS: tl.constexpr,
-    GIVEN: tl.constexpr, STORED: tl.constexpr, SCALED: tl.constexpr,
+    GIVEN: tl.constexpr, STORED: tl.constexpr, SCALED: tl.constexpr, INVERSE: tl.constexpr,
 ):  # fmt: skip
     token, head, is_there, is_slot, block, offset = _vectors(
         slots, num_tokens, num_slots, BLOCK_SIZE, HEADS, TILE_TOKENS, TILE_HEADS
@@ -67,7 +68,8 @@ def _store_kernel(
             place = block * scale_block_pitch + offset * scale_slot_pitch + head * scale_head_pitch
             tl.store(scales + place, divisor, mask=is_slot)
         wide = tl.broadcast_to(divisor[:, None], (TILE_TOKENS * TILE_HEADS, COLUMNS))
-        words = encode(tl.math.div_rn(values, wide), STORED)
+        divided = values * wide if INVERSE else tl.math.div_rn(values, wide)
+        words = encode(divided, STORED)
     place = (block * block_pitch + offset * slot_pitch + head * head_pitch)[:, None]
     tl.store(part + place + element[None, :], words, mask=is_slot[:, None] & inside)
 
@@ -154,6 +156,14 @@ def tile_of(heads: int, size: int) -> tuple[int, int, int]:
     return rows // num_heads, num_heads, columns
 
 
+def inverse_of(scale: float) -> float | None:
+    """What to multiply by instead of dividing, where that is the same: for powers of two.
+
+    A division takes as long as some ten products, and 1 is what most caches are scaled by.
+    """
+    return 1 / scale if math.frexp(scale)[0] == 0.5 and scale <= 2.0**126 else None
+
+
 def store_tokens(
     part: torch.Tensor,
     scales: torch.Tensor | None,
@@ -168,13 +178,14 @@ def store_tokens(
     heads, size = tokens.shape[1:]
     tile = tile_of(heads, size)
     table = scales if scales is not None else part
+    inverse = inverse_of(scale) if scales is None else None
     _store_kernel[triton.cdiv(num, tile[0]), triton.cdiv(heads, tile[1])](
         _formats.bits(tokens), *tokens.stride()[:2],
         _formats.bits(part), *part.stride()[:3],
         table if scales is not None else _formats.bits(part), *table.stride()[:3],
-        slots, num, part.shape[0] * part.shape[1], float(scale),
+        slots, num, part.shape[0] * part.shape[1], float(scale if inverse is None else inverse),
         part.shape[1], heads, size, _formats.LARGEST.get(part.dtype, 1.0), *tile,
-        name_of(tokens.dtype), name_of(part.dtype), scales is not None,
+        name_of(tokens.dtype), name_of(part.dtype), scales is not None, inverse is not None,
         enable_fp_fusion=False,
     )  # fmt: skip
 

@@ -136,12 +136,13 @@ def launches(*, all_of_them: bool) -> Iterator[dict[str, object]]:
         pages.TILE = tile if size > 6 or all_of_them else 256  # which takes less time
         parts = pools_of(stored, heads, size, scaled=scaled).layers["a"].parts
         tokens = torch.zeros((5, heads, size), dtype=given)
-        pages.store_tokens(parts["key"], parts.get("key_scale"), tokens, slots, 0.5)
-        pages.load_tokens(parts["key"], parts.get("key_scale"), slots, given, 0.5)
+        scale = 1.0 if given == torch.float16 else 0.37
+        pages.store_tokens(parts["key"], parts.get("key_scale"), tokens, slots, scale)
+        pages.load_tokens(parts["key"], parts.get("key_scale"), slots, given, scale)
         if stored == torch.int8:  # a scale for each vector is copied as a vector of one element
-            scale = parts["key_scale"][..., None]
-            numbers = pages.load_tokens(scale, None, slots, torch.float32, 1.0)
-            pages.store_tokens(scale, None, numbers, slots, 1.0)
+            column = parts["key_scale"][..., None]
+            numbers = pages.load_tokens(column, None, slots, torch.float32, 1.0)
+            pages.store_tokens(column, None, numbers, slots, 1.0)
         for one in found:
             yield {"stored": str(stored), "given": str(given), "size": size, **one}
         found.clear()

@@ -57,7 +57,8 @@ def both(
         parts = pools.layers["a"].parts
         has_own = dtype == parts["key"].dtype or "key_scale" in parts
         scale = 1.0 if has_own else 0.37
-        operations.write("a", tokens, tokens, slots, key_scale=scale)
+        half = 1.0 if has_own else 0.5  # a power of two
+        operations.write("a", tokens, tokens, slots, key_scale=scale, value_scale=half)
         read = operations.gather("a", slots.flip(0), dtype=dtype, key_scale=scale)
         results.append([*parts.values(), *read])
     return results
@@ -91,6 +92,19 @@ def test_whatever_the_bits_are_kernels_do_what_torch_does(
             pools[1].pages[0].copy_(pools[0].pages[0])
             kinds = slots[some].to(torch.int32 if seed else torch.int64)
             assert_same(both(iter(pools).__next__, tokens[some], kinds, dtype))
+
+
+@pytest.mark.rule("KV-DEV-4")
+def test_a_product_stands_for_a_division_only_where_it_is_the_same() -> None:
+    from kvfast.device._pages_triton import inverse_of
+
+    assert [inverse_of(one) for one in (0.37, 3.0, 1.5, 2.0**127)] == [None] * 4
+    assert [inverse_of(one) for one in (1, 0.5, 2.0**126)] == [1.0, 2.0, 2.0**-126]
+    values = patterns(5000, torch.float32, 1)
+    for power in range(-126, 127):
+        divisor = torch.full((), 2.0**power, device=values.device)
+        inverse = torch.full((), inverse_of(2.0**power), device=values.device)
+        assert torch.equal(without_nan(values / divisor), without_nan(values * inverse)), power
 
 
 @pytest.mark.rule("KV-DEV-4")
