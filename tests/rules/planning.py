@@ -10,7 +10,9 @@ from kvspec.policy import Policy
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
+    EncoderOnlyAttentionSpec,
     FullAttentionSpec,
+    HiddenStateCacheSpec,
     LayerSpec,
     MambaSpec,
     MLAAttentionSpec,
@@ -20,6 +22,7 @@ from kvspec.specs import (
 )
 
 GIB = 2**30
+PAGE = 65_536  # of `full()`; of `sink`, `window`, `chunk`, `cross` and `encoder_only` as well
 PROFILE = Policy.vllm_0_24()
 
 # Version 4 latents: what the examples of KV-PLAN-22 are made of.
@@ -60,6 +63,16 @@ def cross(block_size: int = 16) -> CrossAttentionSpec:
     return CrossAttentionSpec(block_size, 8, 128, "bfloat16")
 
 
+def encoder_only(block_size: int = 16, head_size: int = 128) -> EncoderOnlyAttentionSpec:
+    """As `full`, in an encoder."""
+    return EncoderOnlyAttentionSpec(block_size, 8, head_size, "bfloat16")
+
+
+def hidden(block_size: int = 16, **members: Any) -> HiddenStateCacheSpec:
+    """Hidden states of 256 elements: 8,192 bytes a page of 16 tokens."""
+    return HiddenStateCacheSpec(block_size, 1, 256, "bfloat16", **members)
+
+
 def state(page: int, block_size: int = 16, **members: Any) -> MambaSpec:
     """One state of `page` bytes."""
     return MambaSpec(block_size, ((page // 4,),), ("float32",), **members)
@@ -80,6 +93,11 @@ def settings(
 ) -> PlanningConfig:
     """Settings; the lengths are given most often."""
     return PlanningConfig(max_model_len_tokens, max_num_batched_tokens, **members)
+
+
+def groups_of(*block_sizes: int) -> tuple[KVCacheGroup, ...]:
+    """A group of one layer of full attention for each block size."""
+    return tuple(KVCacheGroup((str(index),), full(size)) for index, size in enumerate(block_sizes))
 
 
 def names_of(groups: tuple[KVCacheGroup, ...]) -> list[tuple[str, ...]]:

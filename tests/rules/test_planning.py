@@ -10,9 +10,7 @@ import pytest
 from kvspec.errors import ConfigError, PageSizeError
 from kvspec.planning import Layers, Planner
 from kvspec.specs import (
-    EncoderOnlyAttentionSpec,
     FullAttentionSpec,
-    HiddenStateCacheSpec,
     LayerSpec,
     MambaSpec,
     MLAAttentionSpec,
@@ -24,7 +22,9 @@ from tests.rules.planning import (
     V4,
     chunk,
     cross,
+    encoder_only,
     full,
+    hidden,
     latent,
     named,
     names_of,
@@ -43,9 +43,9 @@ PAGES: tuple[tuple[LayerSpec, int, int | None], ...] = (
     (window(100, head_size_v=64), 49_152, 49_152),
     (chunk(64), 65_536, 65_536),
     (cross(), 65_536, 65_536),
-    (EncoderOnlyAttentionSpec(16, 8, 128, "bfloat16"), 65_536, 65_536),
+    (encoder_only(), 65_536, 65_536),
     (latent(), 18_432, 18_432),
-    (HiddenStateCacheSpec(16, 1, 256, "bfloat16"), 8_192, 8_192),
+    (hidden(), 8_192, 8_192),
     (latent(cache_dtype_str="fp8_ds_mla"), 16 * 656, 10_496),
     (SlidingWindowMLASpec(16, 1, 96, "bfloat16", sliding_window=77), 3_072, 3_072),
     (latent(512, 64, dtype="uint8", compress_ratio=4, **V4), 9_792, 9_344),
@@ -161,7 +161,7 @@ ONE_TYPE: tuple[tuple[Layers, bool], ...] = (
     (named(state(64), state(64, num_speculative_blocks=1)), False),
     (named(full(16), full(32)), False),
     (named(full(), window(8)), False),
-    (named(EncoderOnlyAttentionSpec(16, 8, 128, "bfloat16")), True),
+    (named(encoder_only()), True),
     ((), False),
 )
 
@@ -311,7 +311,7 @@ BOUNDS: tuple[tuple[LayerSpec, dict[str, Any], int], ...] = (
     (state(64, num_speculative_blocks=3), {"mamba_cache_mode": "align"}, 5),
     (state(64, num_speculative_blocks=3), {"mamba_cache_mode": "all"}, 10),
     (cross(), {"max_encoder_tokens": 33}, 3),
-    (EncoderOnlyAttentionSpec(16, 8, 128, "bfloat16"), {}, 0),
+    (encoder_only(), {}, 0),
     (UniformTypeKVCacheSpecs(16, named(full(), latent())), {}, 7),
 )
 

@@ -10,8 +10,6 @@ from kvspec.config import KVCacheGroup
 from kvspec.errors import CacheMemoryError, ConfigError
 from kvspec.planning import Layers, Planner
 from kvspec.specs import (
-    EncoderOnlyAttentionSpec,
-    HiddenStateCacheSpec,
     LayerSpec,
     SlidingWindowMLASpec,
     SlidingWindowSpec,
@@ -20,11 +18,14 @@ from kvspec.specs import (
 )
 from tests.rules.planning import (
     GIB,
+    PAGE,
     PROFILE,
     V4,
     chunk,
     cross,
+    encoder_only,
     full,
+    hidden,
     latent,
     named,
     names_of,
@@ -33,8 +34,6 @@ from tests.rules.planning import (
     window,
     window_over_latents,
 )
-
-PAGE = 65_536  # of `full()`, as of `window`
 
 
 @dataclass(frozen=True)
@@ -55,12 +54,11 @@ def test_a_slot_of_one_byte_is_a_slot_size(planner: Planner) -> None:
 def test_the_mode_changes_nothing_about_latents(planner: Planner, mode: str) -> None:
     """One vector a token, neither key nor value: no scales, no packing, no mode that is unknown."""
     windowed = SlidingWindowMLASpec(16, 1, 96, "bfloat16", sliding_window=77, kv_quant_mode=mode)
-    hidden = HiddenStateCacheSpec(16, 1, 256, "bfloat16", kv_quant_mode=mode)
     packed = latent(cache_dtype_str="fp8_ds_mla", kv_quant_mode=mode)
     for spec, page in (
         (latent(kv_quant_mode=mode), 16 * 576 * 2),
         (windowed, 16 * 96 * 2),
-        (hidden, 16 * 256 * 2),
+        (hidden(kv_quant_mode=mode), 16 * 256 * 2),
         (packed, 16 * 656),
     ):
         found = planner.spec_properties(spec, settings())
@@ -78,7 +76,7 @@ def test_a_merged_spec_remembers_the_chunk_of_any_layer(planner: Planner) -> Non
 @pytest.mark.rule("KV-PLAN-3")
 def test_encoder_only_layers_are_one_type_whatever_their_sizes(planner: Planner) -> None:
     """Not with another type or longer blocks; windows are one type with windows over latents."""
-    wide, narrow = (EncoderOnlyAttentionSpec(16, 8, size, "bfloat16") for size in (128, 64))
+    wide, narrow = (encoder_only(head_size=size) for size in (128, 64))
     alone = named(wide, narrow)
     assert planner.uniform_type(alone) == UniformTypeKVCacheSpecs(16, alone)
     for other in (full(), cross(), state(64), replace(wide, block_size=32)):
@@ -91,7 +89,7 @@ def test_encoder_only_layers_are_one_type_whatever_their_sizes(planner: Planner)
 @pytest.mark.rule("KV-PLAN-3")
 def test_two_types_that_nobody_knows_are_not_one(planner: Planner) -> None:
     """Neither of them is full attention, a window, a chunk, a state or cross attention."""
-    unlike = named(EncoderOnlyAttentionSpec(16, 8, 128, "bfloat16"), RingSpec(16))
+    unlike = named(encoder_only(), RingSpec(16))
     assert planner.uniform_type(unlike) is None
 
 
@@ -107,16 +105,15 @@ def test_the_error_names_the_types_that_no_single_group_holds(planner: Planner) 
 def test_hidden_states_stand_beside_a_single_group_too(planner: Planner) -> None:
     """Windows are no full attention, so one type cannot hold both: 5,120 bytes hold ten tokens."""
     windowed = SlidingWindowSpec(16, 1, 80, "bfloat16", sliding_window=8)
-    hidden = HiddenStateCacheSpec(16, 1, 256, "bfloat16")
-    groups = planner.groups(named(windowed, windowed, hidden), settings())
+    groups = planner.groups(named(windowed, windowed, hidden()), settings())
     assert names_of(groups) == [("0", "1"), ("2",)]
-    assert groups[1].spec == replace(hidden, block_size=10, page_size_padded=5_120)
+    assert groups[1].spec == hidden(10, page_size_padded=5_120)
 
 
 @pytest.mark.rule("KV-PLAN-5", "KV-PLAN-23")
 def test_hidden_states_alone_are_layers_like_any_other(planner: Planner) -> None:
     """Blocks of 16 and 32 tokens, 512 bytes each: the first grow to 32, and all are of one spec."""
-    short, long = (HiddenStateCacheSpec(size, 1, 256, "bfloat16") for size in (16, 32))
+    short, long = hidden(16), hidden(32)
     groups = planner.groups(named(short, long, short), settings())
     assert names_of(groups) == [("0", "1", "2")]
     assert groups[0].spec == long

@@ -12,9 +12,7 @@ from kvspec.config import KVCacheConfig, KVCacheGroup
 from kvspec.errors import CacheMemoryError, ConfigError, PageSizeError
 from kvspec.planning import Planner
 from kvspec.specs import (
-    EncoderOnlyAttentionSpec,
     FullAttentionSpec,
-    HiddenStateCacheSpec,
     LayerSpec,
     MambaSpec,
     SlidingWindowMLASpec,
@@ -27,7 +25,10 @@ from tests.rules.planning import (
     V4,
     chunk,
     cross,
+    encoder_only,
     full,
+    groups_of,
+    hidden,
     latent,
     named,
     names_of,
@@ -41,12 +42,7 @@ from tests.rules.planning import (
 Call = Callable[[Planner], object]
 
 
-def groups_of(*block_sizes: int) -> tuple[KVCacheGroup, ...]:
-    """A group of full attention for each block size."""
-    return tuple(KVCacheGroup((f"layer{size}",), full(size)) for size in block_sizes)
-
-
-ENCODER = (KVCacheGroup(("a",), EncoderOnlyAttentionSpec(16, 8, 128, "bfloat16")),)
+ENCODER = (KVCacheGroup(("a",), encoder_only()),)
 LAYOUTS = (KVCacheConfig(9, groups_of(16)), KVCacheConfig(8, groups_of(16)))
 BAD: dict[str, tuple[Call, str, object]] = {
     "padding": (
@@ -174,7 +170,7 @@ def test_a_spec_of_nobody_is_named_where_blocks_are_counted(planner: Planner) ->
     assert (caught.value.field, caught.value.value) == ("spec", "LayerSpec")
 
 
-HIDDEN = HiddenStateCacheSpec(2, 1, 256, "bfloat16")
+HIDDEN = hidden(2)
 
 
 def beside_hidden_states(head_size: int) -> tuple[FullAttentionSpec, SlidingWindowSpec]:

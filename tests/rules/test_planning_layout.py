@@ -12,6 +12,7 @@ from kvspec.planning import AUTO_FIT, Planner
 from kvspec.specs import UniformTypeKVCacheSpecs
 from tests.rules.planning import (
     GIB,
+    PAGE,
     cross,
     full,
     latent,
@@ -21,8 +22,6 @@ from tests.rules.planning import (
     shared_by,
     window,
 )
-
-PAGE = 65_536  # of `full()`, as of `window`
 
 
 @pytest.mark.rule("KV-PLAN-11")

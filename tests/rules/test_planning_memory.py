@@ -13,12 +13,14 @@ from kvspec.errors import CacheMemoryError, ConfigError
 from kvspec.interface import Implementation
 from kvspec.planning import AUTO_FIT, BlockSizes, Capacity, Planner, PlanningConfig
 from kvspec.request import RequestInput
-from kvspec.specs import EncoderOnlyAttentionSpec
 from tests.rules.planning import (
     GIB,
+    PAGE,
     PROFILE,
     chunk,
+    encoder_only,
     full,
+    groups_of,
     latent,
     named,
     settings,
@@ -26,8 +28,6 @@ from tests.rules.planning import (
     state,
     window,
 )
-
-PAGE = 65_536  # of `full()`, as of `window`, `chunk`, `cross` and `sink`
 
 
 @pytest.mark.rule("KV-PLAN-9")
@@ -136,11 +136,6 @@ def layout(num_blocks: int, *groups: KVCacheGroup) -> KVCacheConfig:
     return KVCacheConfig(num_blocks, groups)
 
 
-def groups_of(*block_sizes: int) -> tuple[KVCacheGroup, ...]:
-    """Full attention with these block sizes."""
-    return tuple(KVCacheGroup((str(index),), full(size)) for index, size in enumerate(block_sizes))
-
-
 @pytest.mark.rule("KV-PLAN-17")
 def test_concurrency_and_capacity(planner: Planner) -> None:
     """36 blocks for requests of 40: 0.9 of one, 7,371 of 8,191 tokens."""
@@ -155,7 +150,7 @@ def test_concurrency_and_capacity(planner: Planner) -> None:
 @pytest.mark.rule("KV-PLAN-17")
 @pytest.mark.parametrize(
     "groups",
-    [(), (KVCacheGroup(("a",), EncoderOnlyAttentionSpec(16, 8, 128, "bfloat16")),)],
+    [(), (KVCacheGroup(("a",), encoder_only()),)],
 )
 def test_without_a_need_there_is_no_concurrency(
     planner: Planner, groups: tuple[KVCacheGroup, ...]
