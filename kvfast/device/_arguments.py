@@ -8,6 +8,7 @@ from typing import TypeAlias
 import torch
 
 from kvfast.device import _formats
+from kvfast.device._streams import sent
 from kvspec._check import is_int
 from kvspec.errors import InvalidArgumentError
 
@@ -78,7 +79,7 @@ def ids_on(
     if tensor.device.type == "cpu":
         _check_range(field, tensor, lowest, limit, skipped)
         if device.type == "cuda":
-            return tensor.pin_memory().to(device, non_blocking=True)
+            return sent(tensor, device)
     return tensor
 
 

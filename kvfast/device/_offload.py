@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import torch
 
+from kvfast.device._streams import sent
 from kvfast.device.pools import KVPools
 from kvfast.device.segments import segments
 from kvfast.device.swap import Swapper, Transfer, copy_pages, resized
@@ -78,4 +79,4 @@ class Offload:
 
 def _on(device: torch.device, blocks: Sequence[int]) -> torch.Tensor:
     ids = torch.tensor(blocks, dtype=torch.int64)
-    return ids.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else ids
+    return sent(ids, device) if device.type == "cuda" else ids

@@ -27,7 +27,7 @@ TILE = 2048
 @triton.jit
 def _vectors(slots, num_tokens, num_slots, BLOCK_SIZE: tl.constexpr, HEADS: tl.constexpr,
              TILE_TOKENS: tl.constexpr, TILE_HEADS: tl.constexpr):  # fmt: skip
-    """Of the vectors of a program token, head, if there is one; if its slot is one, block, offset."""
+    """Of each vector of a program: token, head, is it there; is its slot one, block, offset."""
     row = tl.arange(0, TILE_TOKENS * TILE_HEADS)
     token = tl.program_id(0).to(tl.int64) * TILE_TOKENS + row // TILE_HEADS
     head = (tl.program_id(1) * TILE_HEADS + row % TILE_HEADS).to(tl.int64)

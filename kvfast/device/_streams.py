@@ -73,3 +73,13 @@ class NoStreams:
 def streams_of(device: torch.device) -> Streams:
     """Streams for swaps from and to a device."""
     return CudaStreams(device) if device.type == "cuda" else NoStreams()
+
+
+def sent(host: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A copy on a CUDA device, which the host does not wait for.
+
+    It goes out from pinned memory of its own: `host` may be written to at once, pinned or not.
+    """
+    own = torch.empty(host.shape, dtype=host.dtype, pin_memory=True)
+    own.copy_(host)
+    return own.to(device, non_blocking=True)

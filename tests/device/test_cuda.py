@@ -71,6 +71,20 @@ def test_no_operation_waits_for_the_device(mode: str, backend: Backend) -> None:
             operations.zero_blocks(ids)
 
 
+@pytest.mark.rule("KV-DEV-7")
+def test_ids_in_pinned_memory_may_be_overwritten_at_once(backend: Backend) -> None:
+    pools = filled(CONFIG)
+    operations = PageOperations(pools, backend=backend)
+    operations.zero_blocks([1])  # compiles
+    ids = torch.tensor([4, 5]).pin_memory()
+    with no_waiting():
+        torch.cuda._sleep(LONG)
+        operations.zero_blocks(ids)
+        ids.fill_(6)
+    assert not pools.pages[0][4:6].any()
+    assert pools.pages[0][6].any()
+
+
 @pytest.mark.rule("KV-DEV-13")
 def test_no_step_of_tables_waits_for_the_device(backend: Backend) -> None:
     tables = DeviceTables(

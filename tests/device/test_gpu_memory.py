@@ -7,6 +7,7 @@ import torch
 
 from kvfast.device import pools
 from kvfast.device._backend import Backend
+from kvfast.device._streams import sent
 from kvfast.device.errors import DeviceMemoryError
 from kvfast.device.layout import Layout
 from kvfast.device.operations import PageOperations
@@ -62,3 +63,14 @@ def test_blocks_beyond_4_gib_are_reached(layout: Layout, backend: Backend) -> No
     operations.zero_blocks([last])
     assert not made.pages[0][last].any()
     assert made.pages[0][last - 1].any()
+
+
+def test_ids_that_are_sent_may_be_overwritten_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those in pinned memory, of which torch would send the very bytes, later."""
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, dtype, pin_memory: empty(*size, dtype=dtype))
+    pinned = torch.tensor([4, 5])
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    found = sent(pinned, torch.device("cpu"))
+    pinned.fill_(7)
+    assert found.tolist() == [4, 5]
