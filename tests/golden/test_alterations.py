@@ -13,27 +13,13 @@ import pytest
 from kvref import ReferenceImplementation
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation
-from kvspec.golden.compare import Mismatch
-from kvspec.golden.select import shipped_records
 from kvspec.golden.trace import replay_trace
 from kvspec.interface import KVCacheManager
 from kvspec.record import Header, Operation
 from kvspec.record_file import write_trace
 from kvspec.request import Request, RequestInput
+from tests.golden.changed import LARGE, SMALL, fields, result
 from tests.golden.tape import Tape, TapeImplementation
-
-SMALL = shipped_records() / "life_of_blocks.jsonl"
-LARGE = shipped_records() / "identities.jsonl"
-
-
-def fields(mismatch: Mismatch | None) -> list[str]:
-    assert mismatch is not None
-    return [difference.field for difference in mismatch.differences]
-
-
-def result(change: Callable[[Any], Any]) -> Callable[[Operation], Operation]:
-    """Change the result."""
-    return lambda op: replace(op, result=change(op.result))
 
 
 def observed(**changes: Any) -> Callable[[Operation], Operation]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import kvref
-from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
 from kvspec.cli._run import run
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
@@ -22,6 +21,7 @@ from kvspec.golden.trace import replay_trace
 from kvspec.record import START_VERSION, Finding, Header, Operation
 from kvspec.record_file import read_trace, write_trace
 from kvspec.specs import FullAttentionSpec
+from tests.golden.changed import WrongWayRound
 
 REFERENCE = kvref.implementation()
 SECRET_TOKENS = tuple(range(7_000_001, 7_000_012))
@@ -148,13 +148,6 @@ def test_shipped_records_pass_as_before(path: Path, tmp_path: Path) -> None:
     redact(path, target, REFERENCE)
     before, after = replay_trace(path, REFERENCE), replay_trace(target, REFERENCE)
     assert (after.passed, after.compared) == (before.passed, before.compared)
-
-
-class WrongWayRound(BlockPool):
-    """Releases blocks in the order of the list."""
-
-    def release(self, blocks: Iterable[int]) -> None:
-        super().release(list(reversed(list(blocks))))
 
 
 @pytest.mark.parametrize("num_blocks", [12, 80])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,16 +24,10 @@ from kvspec.golden.smaller import smaller
 from kvspec.golden.trace import replay_trace
 from kvspec.record import Header, Operation
 from kvspec.record_file import read_trace
+from tests.golden.changed import WrongWayRound
 
 REFERENCE = kvref.implementation()
 LIFE = shipped_records() / "life_of_blocks.jsonl"
-
-
-class WrongWayRound(BlockPool):
-    """Releases blocks in the order of the list."""
-
-    def release(self, blocks: Iterable[int]) -> None:
-        super().release(list(reversed(list(blocks))))
 
 
 def wrong_way_round() -> ReferenceImplementation:

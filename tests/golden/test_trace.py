@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,27 +10,14 @@ from typing import Any
 import pytest
 
 from kvref import ReferenceImplementation
-from kvspec.golden.compare import Mismatch, compare_values
+from kvspec.golden.compare import compare_values
 from kvspec.golden.select import choose, find, shipped_records
 from kvspec.golden.trace import replay_trace
-from kvspec.record import Operation
 from kvspec.record_file import write_trace
 from kvspec.specs import FullAttentionSpec
+from tests.golden.changed import LARGE, SMALL, fields, result
 from tests.golden.shipped import RECORDS
 from tests.golden.tape import CAPABILITIES, Tape, TapeImplementation
-
-SMALL = shipped_records() / "life_of_blocks.jsonl"
-LARGE = shipped_records() / "identities.jsonl"
-
-
-def fields(mismatch: Mismatch | None) -> list[str]:
-    assert mismatch is not None
-    return [difference.field for difference in mismatch.differences]
-
-
-def result(change: Callable[[Any], Any]) -> Callable[[Operation], Operation]:
-    """Change the result."""
-    return lambda op: replace(op, result=change(op.result))
 
 
 @pytest.mark.parametrize("name", RECORDS)
