@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from kvfast.device._sha256 import DIGEST_BYTES, DIGEST_WORDS, ROUND_CONSTANTS
+from kvfast.device._streams import sent
 from kvfast.device._tables_input import host_ints
 from kvspec._check import is_int
 from kvspec.batched import Ints
@@ -112,7 +113,7 @@ def check_none_hash(field: str, none_hash: bytes) -> None:
 def on_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """The tensor there; of one in host memory a copy that nobody waits for."""
     if tensor.device.type == "cpu" and device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
+        return sent(tensor, device)
     return tensor
 
 

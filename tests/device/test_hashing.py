@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from itertools import pairwise
+from os import environ
 from random import Random
 
 import pytest
@@ -253,6 +254,16 @@ def test_a_mistake_is_found(
     monkeypatch.setattr(_hashing_torch, name, mistake)
     with pytest.raises((AssertionError, RuntimeError)):
         check()
+
+
+def test_a_mistake_in_a_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hashes that are read as parents with their bytes in the other order."""
+    kernels = pytest.importorskip("kvfast.device._hashing_triton", exc_type=ImportError)
+    if environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("kernels that are compiled are not changed afterwards")
+    monkeypatch.setattr(kernels, "_swapped", lambda word: word)
+    with quick_interpreter(), pytest.raises(AssertionError):
+        both_forms([[1, 2]], 1, width=torch.int64)
 
 
 @pytest.mark.skipif(not DEVICE.startswith("cuda"), reason="needs a GPU: KVSPEC_TEST_DEVICE=cuda")
