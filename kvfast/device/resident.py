@@ -34,7 +34,7 @@ from kvfast.device._tables_input import check_size, counts_of, host_ints
 from kvfast.device._tables_loan import Loan
 from kvfast.device.errors import ResidentOrderError, RunDifferenceError
 from kvfast.device.tables import DeviceStep, DeviceTables
-from kvspec._check import COUNT_MAX, INT64_MAX
+from kvspec._check import COUNT_MAX, INT64_MAX, is_int
 from kvspec.batched import BatchedManager, Ints, StepOutput, StepPlan
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 
@@ -57,7 +57,10 @@ class ResidentRun:
     rows: torch.Tensor
 
     def places(self, step: int) -> list[int]:
-        """The places of the requests that had a token in this step (from 0)."""
+        """The places of the requests that had a token in this step, an int in 0 … num_steps - 1."""
+        if not is_int(step) or not 0 <= step < self.num_steps:
+            allowed = f"an int from 0 on, less than num_steps = {self.num_steps}"
+            raise InvalidArgumentError("step", step, allowed)
         return [place for place, number in enumerate(self.granted) if number > step]
 
 

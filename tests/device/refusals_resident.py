@@ -81,6 +81,10 @@ CALLS = (
         ),
     ),
     Call(
+        "resident.ResidentRun.places", lambda w: w.ended[2].places, lambda w: {},
+        (*kinds.numbers("step", 0, 0), Bad("step", [], "step")),
+    ),
+    Call(
         "resident.ResidentDecode.replay", lambda w: w.ended[0].replay,
         lambda w: {"run": w.ended[2], "batched": w.ended[1], "token_ids": [[1, 2]]},
         (

@@ -109,6 +109,8 @@ TORCH_FREE = {
     "DeviceMemoryError",
     "Layout",
     "MissingDependencyError",
+    "ResidentOrderError",
+    "RunDifferenceError",
 }
 
 
