@@ -26,6 +26,8 @@ from kvfast.device._sha256 import (
 
 SCRATCH_BYTES = 64 << 20
 _LANES = 32
+_MAX_SLICE = 65_535
+"""Blocks of a slice: the second axis of a grid ends there on CUDA devices."""
 _ARRAY = tl.constexpr(ARRAY)
 _CHUNK_BYTES = tl.constexpr(CHUNK_BYTES)
 _CHUNK_WORDS = tl.constexpr(CHUNK_WORDS)
@@ -255,7 +257,7 @@ def _hash_some(
     num, longest = end - begin, int(prompts.counts[begin:end].max())
     if not longest:
         return
-    slice_blocks = min(longest, max(1, SCRATCH_BYTES // (4 * num_words * num)))
+    slice_blocks = min(longest, _MAX_SLICE, max(1, SCRATCH_BYTES // (4 * num_words * num)))
     device = hashes.device
     message = torch.empty((slice_blocks, num_words, num), dtype=torch.int32, device=device)
     num_chunks = torch.empty((slice_blocks, num), dtype=torch.int32, device=device)
@@ -275,6 +277,7 @@ def _hash_some(
             num_words,
             _LANES,
             num_warps=1,
+            enable_fp_fusion=False,
         )
         _chain[(lanes,)](
             message,
@@ -290,5 +293,6 @@ def _hash_some(
             num_words,
             _LANES,
             num_warps=1,
+            enable_fp_fusion=False,
             sanitize_overflow=False,  # words of SHA-256 wrap around
         )

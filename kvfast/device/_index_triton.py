@@ -85,7 +85,7 @@ def insert(table: IndexTable, first: int, end: int) -> None:
     """`_index_torch.insert`, a lane per entry; no order of theirs changes what comes out."""
     if first < end:
         _insert[(triton.cdiv(end - first, _LANES),)](
-            table.hashes, table.slots, first, end, table.slot_mask, _LANES
+            table.hashes, table.slots, first, end, table.slot_mask, _LANES, enable_fp_fusion=False
         )
 
 
@@ -108,5 +108,6 @@ def lookup(
             num_dropped,
             span_tokens,
             _LANES,
+            enable_fp_fusion=False,
         )
     return hits

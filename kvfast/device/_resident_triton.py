@@ -157,4 +157,5 @@ def decide(state: DeviceState, run: RunState, geometry: Geometry) -> None:
         len(state.places),
         len(geometry.slot_groups),
         BLOCK=_BLOCK,
+        enable_fp_fusion=False,
     )

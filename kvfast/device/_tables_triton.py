@@ -223,6 +223,7 @@ def apply(state: DeviceState, header: Header) -> None:
         max_tokens,
         SEARCH_STEPS=max_requests.bit_length(),
         BLOCK=_BLOCK,
+        enable_fp_fusion=False,
     )
 
 
@@ -244,6 +245,7 @@ def outputs(state: DeviceState, geometry: Geometry) -> None:
         max_tokens,
         num_groups,
         BLOCK=_BLOCK,
+        enable_fp_fusion=False,
     )
 
 
@@ -259,4 +261,5 @@ def gather(state: DeviceState, base: int, group: GroupTable, out: torch.Tensor) 
         group.span_tokens,
         HAS_SLOTS=group.has_slots,
         BLOCK=1024,
+        enable_fp_fusion=False,
     )
