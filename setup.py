@@ -64,4 +64,8 @@ def compiled_twins() -> list[Extension]:
     return extensions
 
 
-setup(ext_modules=compiled_twins())
+setup(
+    ext_modules=compiled_twins(),
+    # One C compiler for each processor: some thirty modules, each of which takes seconds.
+    options={"build_ext": {"parallel": os.cpu_count() or 1}},
+)
