@@ -1,9 +1,8 @@
-"""Decode steps that the device decides alone: what one step costs it, beside nothing to compare."""
+"""Decode steps that the device decides alone: what one step costs it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 
@@ -27,8 +26,7 @@ def run_cases(bench: Bench, request_counts: list[int]) -> Iterator[Case]:
     for num in request_counts:
         case = Case("resident step", f"{num:,} requests", 0)
         runs = {
-            name: _begun(replace(bench, backends={name: backend}), num, backend)
-            for name, backend in bench.backends.items()
+            name: _begun(bench.device, num, backend) for name, backend in bench.backends.items()
         }
         for name, (resident, _) in runs.items():
             bench.add(case, name, resident.step)
@@ -40,7 +38,7 @@ def run_cases(bench: Bench, request_counts: list[int]) -> Iterator[Case]:
                 raise RuntimeError(f"{name}: {done} steps of {planned}: some did nothing")
 
 
-def _begun(bench: Bench, num: int, backend: Backend) -> tuple[ResidentDecode, int]:
+def _begun(device: torch.device, num: int, backend: Backend) -> tuple[ResidentDecode, int]:
     """A run of so many requests, and its steps."""
     longest = PROMPT_TOKENS + BLOCK_SIZE + MAX_STEPS
     num_blocks = 1 + num * -(-longest // BLOCK_SIZE)
@@ -54,13 +52,7 @@ def _begun(bench: Bench, num: int, backend: Backend) -> tuple[ResidentDecode, in
         prompt = [1] * (PROMPT_TOKENS + number % BLOCK_SIZE)
         request = implementation.make_request(manager, RequestInput(f"r{number}", prompt))
         handles.append(batched.register(request))
-    tables = DeviceTables(
-        config,
-        max_requests=num,
-        max_tokens=num,
-        device=bench.device,
-        backend=backend,
-    )
+    tables = DeviceTables(config, max_requests=num, max_tokens=num, device=device, backend=backend)
     plan = StepPlan(new=handles)
     rows = torch.zeros((num_blocks, 4), dtype=torch.int32)
     result = batched.step(plan, StepOutput(rows))

@@ -179,7 +179,7 @@ class Engine:
         device = self.paged.pools.device
         last = torch.tensor([one.request.token_ids[-1] for one in self.running], device=device)
         sampled, logits = [], []
-        for _ in range(num_steps):  # nothing in here waits for the device
+        for _ in range(num_steps):  # nothing in here is read by the host
             step = resident.step()
             for group in range(self._num_groups):
                 new = resident.new_blocks(group)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,13 +24,7 @@ from tests.device.tables import FULL, MAMBA, config_of, kernel_device, rows_of
 WINDOW = SlidingWindowSpec(4, 1, 8, "float16", sliding_window=5)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The arrays are small: several threads only wait for one another."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Decoding:

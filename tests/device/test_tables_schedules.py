@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,14 +15,7 @@ from kvfast.device.tables import DeviceTables
 from kvspec.batched import Ints
 from tests.device.tables import engines
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The arrays are small: several threads only wait for one another."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.rule("KV-DEV-9", "KV-DEV-10", "KV-DEV-11", "KV-DEV-12")
