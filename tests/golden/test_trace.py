@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from kvref import ReferenceImplementation
+from kvspec.discovery import find_implementation
 from kvspec.golden.compare import compare_values
-from kvspec.golden.select import choose, find, shipped_records
+from kvspec.golden.select import find, shipped_records
 from kvspec.golden.trace import replay_trace
 from kvspec.record_file import write_trace
 from kvspec.specs import FullAttentionSpec
@@ -169,14 +170,18 @@ def test_tapes_pass_the_shared_traces(shared: Path) -> None:
 
 
 @pytest.mark.shared
-def test_the_reference_passes_the_shared_single_group_traces(shared: Path) -> None:
-    """All traces of one full-attention group, none skipped, none left out."""
+@pytest.mark.parametrize("name", ["kvref", "kvfast", "kvfast-uncompiled"])
+def test_an_implementation_passes_all_shared_traces(name: str, shared: Path) -> None:
+    """All 120, whatever their groups; what follows a record marked with a quirk is left out."""
     folder = shared / "golden" / "manager"
     if not folder.is_dir():
         pytest.skip(f"{folder} is not here")
-    chosen = choose(find([folder]), single_group="full")
-    assert len(chosen) == 28
-    for candidate in chosen:
-        found = replay_trace(candidate.path, ReferenceImplementation())
+    implementation = find_implementation(name)
+    paths = find([folder])
+    assert len(paths) == 120
+    compared = 0
+    for candidate in paths:
+        found = replay_trace(candidate.path, implementation)
         assert found.passed, found.mismatch and found.mismatch.render()
-        assert found.left_out == 0
+        compared += found.compared
+    assert compared == 12_824
