@@ -11,12 +11,12 @@ from kvfast import _build
 from kvfast.configuration import KIND_OF_TYPE, plan_of
 from kvfast.hit_rate import HitRateWindow
 from kvfast.tier import FastTier
+from kvspec._restorable import check_restorable
 from kvspec.audit import AuditedManager, audited, audited_batch, unwrapped
 from kvspec.batched import BatchedManager
 from kvspec.config import HASH_FUNCTIONS, ManagerConfig
-from kvspec.errors import InvalidArgumentError, InvariantViolation
+from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Capabilities, Feature, KVCacheManager
-from kvspec.invariants import check_snapshot
 from kvspec.planning import Planner
 from kvspec.request import Request, RequestInput
 from kvspec.sequential import SequentialManager
@@ -118,14 +118,7 @@ class FastImplementation:
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
         """A manager in the state of `snapshot`, audited (KV-MGR-20)."""
         manager = self._managers.FastManager(plan_of(config), None)
-        if not isinstance(snapshot, Snapshot):
-            raise InvalidArgumentError("snapshot", snapshot, "a Snapshot")
-        try:
-            check_snapshot(manager.config, snapshot)
-        except InvariantViolation as violation:
-            raise InvalidArgumentError(
-                "snapshot", violation.detail, "a state in which every invariant holds"
-            ) from violation
+        check_restorable(manager.config, snapshot)
         manager.take_over(snapshot)
         return audited(manager)
 

@@ -15,9 +15,10 @@ from kvref.hybrid import HybridCoordinator
 from kvref.manager import ReferenceManager
 from kvref.planning.planner import ReferencePlanner
 from kvref.request import make_request
-from kvref.state import check_restorable, restore_snapshot
+from kvref.state import restore_snapshot
 from kvref.stats import ReferenceHitRateWindow
 from kvref.tier import ReferenceTier
+from kvspec._restorable import check_restorable
 from kvspec.audit import audited, unwrapped
 from kvspec.batched import BatchedManager
 from kvspec.config import HASH_FUNCTIONS, ManagerConfig

@@ -8,9 +8,6 @@ from kvref.block_pool import BlockPool
 from kvref.groups.base import Group
 from kvref.groups.mamba import MambaGroup
 from kvref.groups.mamba_align import AlignedMambaGroup
-from kvspec.config import ManagerConfig
-from kvspec.errors import InvalidArgumentError, InvariantViolation
-from kvspec.invariants import check_snapshot
 from kvspec.snapshot import MambaState, RequestState, Snapshot
 
 
@@ -60,18 +57,6 @@ def restore_mamba_state(group: AlignedMambaGroup, name: str, state: MambaState) 
     """The other way."""
     if state.has_allocated:
         group.allocated.add(name)
-
-
-def check_restorable(config: ManagerConfig, snapshot: Snapshot) -> None:
-    """Refuse what is no state of a manager with this configuration."""
-    if not isinstance(snapshot, Snapshot):
-        raise InvalidArgumentError("snapshot", snapshot, "a Snapshot")
-    try:
-        check_snapshot(config, snapshot)
-    except InvariantViolation as violation:
-        raise InvalidArgumentError(
-            "snapshot", violation.detail, "a state in which every invariant holds"
-        ) from violation
 
 
 def restore_snapshot(

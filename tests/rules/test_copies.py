@@ -148,6 +148,28 @@ BAD_SNAPSHOTS: tuple[dict[str, Any], ...] = (
     {"step_keys": (frozenset(), frozenset())},
     {"requests": {"r": RequestState(((1,), (2,)), (None, None))}},
     {"requests": {"r": RequestState(((),), (1,))}},
+    {"num_blocks": True},
+    {"free_queue": [5]},
+    {"free_queue": None},
+    {"ref_counts": (0, 1, "2", 1, 1, 0)},
+    {"ref_counts": (0, 1, True, 1, 1, 0)},
+    {"popped_blocks": (-1,)},
+    {"reserved_blocks": (2**70,)},
+    {"covered_tokens": (2**70,) * 6},
+    {"block_keys": (("x",),) * 6},
+    {"block_keys": (7,) * 6},
+    {"lookup_order": {"x": (1,)}},
+    {"lookup_order": {b"x": None}},
+    {"lookup_order": ()},
+    {"none_hash": b"short"},
+    {"none_hash": None},
+    {"new_block_ids": ("12",)},
+    {"step_keys": ((b"x",),)},
+    {"step_keys": (frozenset({1}),)},
+    {"requests": {"r": True}},
+    {"requests": {7: RequestState(((),), (None,))}},
+    {"requests": {"r": RequestState(((),), ("1",))}},  # type: ignore[arg-type]  # the point
+    {"requests": {"r": RequestState(((),), (None,), (7,))}},  # type: ignore[arg-type]  # the point
 )
 
 

@@ -1,0 +1,1 @@
+"""A fuzzer of every public entry of kvfast's core; `python -m tests.fuzz.core --help`."""

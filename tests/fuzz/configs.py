@@ -1,0 +1,114 @@
+"""Random configurations as text: all block types, all options, sizes that nobody would choose."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from random import Random
+from typing import Any
+
+from kvfast.configuration import plan_of
+from kvspec.config import HASH_FUNCTIONS, KVCacheGroup, ManagerConfig
+from kvspec.conformance.random_configs import random_config
+from kvspec.errors import KVSpecError
+from kvspec.policy import Policy
+from kvspec.specs import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    LayerSpec,
+    MambaSpec,
+    SinkFullAttentionSpec,
+    SlidingWindowSpec,
+)
+
+LARGE = (2**20, 2**31 - 1, 2**31, 2**40, 2**53 - 1)
+ODD_RATES = (1e-9, 0.5, 1.0, 1)
+
+
+def draw_config(random: Random) -> ManagerConfig:
+    """A configuration that kvfast accepts."""
+    plain = random_config(random)
+    for _ in range(5):
+        changed = _changed(random, plain)
+        try:
+            plan_of(changed)
+        except KVSpecError:
+            continue
+        return changed
+    return plain
+
+
+def _changed(random: Random, config: ManagerConfig) -> ManagerConfig:
+    """The configuration with some options drawn anew."""
+    new: dict[str, Any] = {}
+    chosen = {
+        "max_model_len_tokens": lambda: random.choice((1, 7, 64, 256, *LARGE)),
+        "max_num_batched_tokens": lambda: random.choice((None, 1, 2**53 - 1)),
+        "enable_caching": lambda: False,
+        "use_eagle": lambda: True,
+        "log_stats": lambda: False,
+        "enable_events": lambda: False,
+        "int_event_hashes": lambda: True,
+        "watermark": lambda: random.choice((0.0, 0.9, 1.0, 1e-300)),
+        "retention_interval_tokens": lambda: random.choice((None, 0, 8, 16, 2**40)),
+        "hash_function": lambda: random.choice(HASH_FUNCTIONS),
+        "hash_seed": lambda: random.choice((None, "", "0", "ü" * 100)),
+        "residency_sample_rate": lambda: random.choice(ODD_RATES),
+        "policy": lambda: Policy(
+            unhashed_freed_to=random.choice(("front", "back")),
+            removed_event_per=random.choice(("copy", "last_copy")),
+            chunked_null_prefix_is_hit=random.random() < 0.5,
+            chunk_must_align=random.random() < 0.5,
+        ),
+    }
+    for name, draw in chosen.items():
+        if random.random() < 0.25:
+            new[name] = draw()
+    if "trusted_tenants" in {field.name for field in fields(config)}:
+        new["trusted_tenants"] = True
+    groups = config.kv_cache.groups
+    if random.random() < 0.3:
+        groups = tuple(_other_spec(random, group) for group in groups)
+    num_blocks = config.kv_cache.num_blocks
+    if random.random() < 0.2:
+        num_blocks = random.choice((1, 2, 3, 100, 300))
+    return replace(
+        config, kv_cache=replace(config.kv_cache, groups=groups, num_blocks=num_blocks), **new
+    )
+
+
+def _other_spec(random: Random, group: KVCacheGroup) -> KVCacheGroup:
+    """The group with a spec of other sizes."""
+    spec: LayerSpec = group.spec
+    factor = random.choice((1, 1, 3, 16, 100))
+    new: dict[str, Any] = {"block_size": spec.block_size * factor}
+    if isinstance(spec, SlidingWindowSpec):
+        new["sliding_window"] = random.choice((1, 2, 7, 1000, *LARGE))
+    elif isinstance(spec, ChunkedLocalAttentionSpec):
+        new["attention_chunk_size"] = spec.block_size * factor * random.choice((1, 2, 5, 2**20))
+    elif isinstance(spec, MambaSpec):
+        new["num_speculative_blocks"] = random.choice((0, 1, 2, 5, 1000, *LARGE))
+        new["mamba_cache_mode"] = random.choice(("none", "all", "align", "align"))
+    elif isinstance(spec, SinkFullAttentionSpec):
+        new["sink_len"] = spec.block_size * factor * random.choice((0, 1, 2))
+    elif type(spec) is FullAttentionSpec and random.random() < 0.1:
+        new["block_size"] = random.choice(LARGE)
+    return replace(group, spec=replace(spec, **new), is_eagle_group=random.random() < 0.3)
+
+
+def text_of(config: ManagerConfig) -> str:
+    """An expression that makes the configuration again; defaults are left out."""
+    return _text(config)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "(" + "".join(f"{_text(item)}, " for item in value) + ")"
+    if not hasattr(value, "__dataclass_fields__"):
+        return repr(value)
+    parts = []
+    for field in fields(value):
+        member = getattr(value, field.name)
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        if member != default or type(member) is not type(default):
+            parts.append(f"{field.name}={_text(member)}")
+    return f"{type(value).__name__}({', '.join(parts)})"

@@ -1,0 +1,405 @@
+"""A story played: lines of Python on managers, requests and batches of one build, each judged.
+
+A line may raise a typed error of the contract, or `Foreign`, which an object of the caller raised.
+Anything else is a finding, and so are a broken invariant, a state that an error changed, and tokens
+and hashes of a request that part. What no document names is only asked not to harm the process: its
+lines stand in `inside(…)`, and no invariant is asked for after the first of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import re
+import sys
+import threading
+import traceback
+from array import array
+from dataclasses import dataclass, replace
+from random import Random
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+import kvref
+import kvspec.config
+import kvspec.specs
+from kvfast._implementation import FastImplementation
+from kvspec.audit import unwrapped
+from kvspec.batched import StepOutput, StepPlan
+from kvspec.blocks import KVCacheBlocks
+from kvspec.errors import InvariantViolation, KVSpecError
+from kvspec.invariants import check_snapshot
+from kvspec.policy import Policy
+from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestInput, RequestStatus
+from kvspec.snapshot import Snapshot
+from tests.fuzz import values
+from tests.fuzz.values import Act, Foreign
+
+SIGNATURE = re.compile(r"argument|positional|keyword")
+DIRECT = re.compile(r"(?:\w+ = )?[mb]\d+\.\w+\(")
+NAMES = re.compile(r"\b[mb]\d+\b")
+LIKE_A_LIST = re.compile(r"kvfast/_core/views\.py$|_collections_abc\.?\w*>?$")
+CORE = re.compile(r"(?:^|/)(?:kvfast|kvspec)/|/fuzz/planted\.py$")
+STORY = "<story>"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong, at which line (from 0) of the story; `key` is the same for the same cause."""
+
+    line: int
+    key: str
+    text: str
+
+
+class World:
+    """What the lines of one story see and leave."""
+
+    def __init__(self, build: str, *, strict: bool) -> None:
+        self.implementation = FastImplementation(build)
+        self.build = build
+        self.strict = strict
+        self.is_inside = False
+        self.is_acting = False
+        self.inputs: list[tuple[Any, Any, RequestInput]] = []
+        self.wrong: list[BaseException] = []
+        self.names: dict[str, Any] = {
+            **{name: value for name, value in vars(values).items() if not name.startswith("_")},
+            **{spec.__name__: spec for spec in kvspec.specs.SPEC_TYPES},
+            **{made.__name__: made for made in (StepPlan, StepOutput, KVCacheBlocks, Policy)},
+            **{made.__name__: made for made in (LoRA, MultimodalItem, PromptEmbeddings)},
+            **{name: getattr(kvspec.config, name) for name in ("ManagerConfig", "KVCacheConfig")},
+            **{name: getattr(kvspec.config, name) for name in ("KVCacheGroup", "SpecRegistry")},
+            **{module.__name__: module for module in (copy, gc, pickle)},
+            **{"np": np, "array": array, "replace": replace, "inf": float("inf")},
+            **{"nan": float("nan"), "RequestStatus": RequestStatus, "RequestInput": RequestInput},
+        }
+        for tool in (
+            self.create, self.request, self.requests, self.foreign, self.admit, self.go_on,
+            self.hit, self.plan, self.clone, self.restore, self.tamper, self.batched, self.tier,
+            self.inside, self.raw, self.do, self.threads, self.forget,
+        ):  # fmt: skip
+            self.names[tool.__name__] = tool
+
+    # What the lines call.
+
+    def create(self, config: Any, clock: Any = None) -> Any:
+        """A manager without an audit: `play` does that."""
+        return self.implementation.create(config, check_invariants=False, clock=clock)
+
+    def request(self, manager: Any, name: Any, prompt: Any, **members: Any) -> Any:
+        """A request of this manager."""
+        given = RequestInput(name, prompt, **members)
+        made = self.implementation.make_request(manager, given)
+        self.inputs.append((manager, made, given))
+        return made
+
+    def requests(self, manager: Any, prompts: Any, num_threads: Any = 2) -> Any:
+        """The last of some requests that were made by threads."""
+        given = [RequestInput(f"many{i}", prompt) for i, prompt in enumerate(prompts)]
+        made = self.implementation.make_requests(manager, given, num_threads=num_threads)
+        self.inputs += [(manager, *both) for both in zip(made, given, strict=True)]
+        return made[-1]
+
+    def foreign(self, kind: str, manager: Any) -> Any:
+        """A request of the other build or of kvref."""
+        other = "uncompiled" if self.build == "compiled" else "compiled"
+        maker: Any = kvref.implementation() if kind == "kvref" else FastImplementation(other)
+        theirs = maker.create(manager.config, check_invariants=False)
+        return maker.make_request(theirs, RequestInput("foreign", [1] * 20))
+
+    def hit(self, manager: Any, request: Any) -> dict[str, Any]:
+        """The arguments of `allocate_slots` after a look-up."""
+        found = manager.get_computed_blocks(request)
+        return {
+            "num_new_computed_tokens": found.hit_length_tokens,
+            "new_computed_blocks": found.blocks,
+        }
+
+    def admit(self, manager: Any, request: Any, most: int = 10**6) -> Any:
+        """Look up and allocate, as a scheduler does it."""
+        hit = self.hit(manager, request)
+        length = hit["num_new_computed_tokens"]
+        num_tokens = min(most, request.num_tokens - length)
+        answer = manager.allocate_slots(request, num_tokens, **hit)
+        if answer is not None:
+            request.num_computed_tokens = length + num_tokens
+            request.status = RequestStatus.RUNNING
+        return answer
+
+    def go_on(self, manager: Any, request: Any, num_tokens: int, lookahead: int = 0) -> Any:
+        """Append tokens and allocate slots for what is not computed yet."""
+        manager.append_tokens(request, [request.num_tokens % 7] * num_tokens)
+        left = max(1, request.num_tokens - request.num_computed_tokens)
+        answer = manager.allocate_slots(request, left, num_lookahead_tokens=lookahead)
+        if answer is not None:
+            request.num_computed_tokens += left
+        return answer
+
+    def plan(self, batch: Any, seed: int, **members: Any) -> StepPlan:
+        """A plan that is legal for most states of the requests, with other members if given."""
+        random = Random(seed)
+        found: dict[str, list[int]] = {"finished": [], "preempted": [], "decoding": [], "new": []}
+        for handle in range(16):
+            try:
+                request = batch.request_of(handle)
+            except KVSpecError:
+                continue
+            held = any(len(ids) for ids in batch.manager.get_blocks(request).groups)
+            kinds = ("finished", "preempted", "decoding", "decoding", "decoding", "")
+            kind = random.choice(
+                kinds if held or request.num_computed_tokens else ("new", "new", "")
+            )
+            if kind:
+                found[kind].append(handle)
+        return StepPlan(**{"decode_tokens": random.choice((1, 2)), **found, **members})
+
+    def clone(self, manager: Any) -> Any:
+        """A copy."""
+        return self.implementation.clone(manager)
+
+    def restore(self, config: Any, snapshot: Any) -> Any:
+        """A manager in this state; the audit around it would hide the compiled class."""
+        return unwrapped(self.implementation.restore(config, snapshot))
+
+    def tamper(self, snapshot: Snapshot, member: str, seed: int) -> Snapshot:
+        """The snapshot with one member changed somewhere."""
+        return replace(snapshot, **{member: _changed(getattr(snapshot, member), Random(seed))})
+
+    def batched(self, manager: Any) -> Any:
+        """Whole steps on the manager."""
+        return self.implementation.batched(manager)
+
+    def tier(self, manager: Any, num_blocks: Any) -> Any:
+        """A host tier."""
+        return self.implementation.make_tier(manager, num_blocks)
+
+    def inside(self, act: Act) -> object:
+        """Call what no document names. It may refuse in any way."""
+        self.is_inside = True
+        try:
+            return act()
+        except (SystemError, MemoryError, RecursionError):
+            raise
+        except Exception:
+            return None
+
+    def raw(self, act: Act) -> object:
+        """An object that was made in a way that no document names; None if it can't be."""
+        try:
+            return act()
+        except Exception:
+            return None
+
+    def do(self, act: Act) -> None:
+        """Call the core from within an object that it was given."""
+        if self.is_acting:
+            return
+        self.is_acting = True
+        try:
+            act()
+        except Exception as error:
+            if not is_allowed(error):
+                self.wrong.append(error)
+        finally:
+            self.is_acting = False
+
+    def threads(self, *acts: Act) -> None:
+        """Call the core from several threads at a time."""
+
+        def run(act: Act) -> None:
+            for _ in range(3):
+                try:
+                    act()
+                except Exception as error:
+                    if not is_allowed(error):
+                        self.wrong.append(error)
+
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        started = [threading.Thread(target=run, args=(act,)) for act in acts]
+        for thread in started:
+            thread.start()
+        for thread in started:
+            thread.join()
+        sys.setswitchinterval(before)
+
+    def forget(self, name: str) -> None:
+        """Let an object die, as far as nobody else holds it."""
+        gone = self.names.pop(name, None)
+        self.inputs = [entry for entry in self.inputs if entry[0] is not gone]
+        gc.collect()
+
+    # Playing and judging.
+
+    def play(self, line: str) -> str | None:
+        """Run a line; what is wrong then, as a text that begins with its key and a line feed."""
+        before = self._states(line) if self.strict and DIRECT.match(line) else {}
+        failed = False
+        try:
+            exec(_compiled(line), self.names)
+        except Exception as error:
+            failed = True
+            if not is_allowed(error):
+                return described(error)
+        if self.wrong:
+            return described(self.wrong.pop())
+        try:
+            for name, state in self._states(line).items():
+                check_snapshot(self.names[name].manager.config if name[0] == "b" else
+                               self.names[name].config, state)  # fmt: skip
+                if failed and name in before and before[name] != state:
+                    call = line.partition("(")[0].rpartition(".")[2]
+                    return f"changed by a refused {call}\n{differing(before[name], state)}"
+        except InvariantViolation as violation:
+            return f"invariant {violation.invariant}\n{violation}"
+        except Exception as error:
+            return described(error)
+        return None
+
+    def _states(self, line: str) -> dict[str, Snapshot]:
+        """Snapshots of the managers that a line names."""
+        if self.is_inside or "lambda" in line:
+            return {}
+        named = {name: self.names[name] for name in NAMES.findall(line) if name in self.names}
+        return {
+            name: (it.manager if name[0] == "b" else it).snapshot() for name, it in named.items()
+        }
+
+    def end(self) -> str | None:
+        """What is wrong at the end: all managers, and what requests are made of."""
+        if self.is_inside:
+            return None
+        named = " ".join(name for name in self.names if re.fullmatch(r"m\d+", name))
+        found = self.play(f"({', '.join(named.split())},)") if named else None
+        for manager, request, given in self.inputs if found is None else ():
+            found = found or self._parted(manager, request, given)
+        return found
+
+    def _parted(self, manager: Any, request: Any, given: RequestInput) -> str | None:
+        """Whether the hashes of a request are those of its tokens."""
+        try:
+            tokens = list(request.token_ids)
+            again = self.implementation.make_request(
+                manager, replace(given, prompt_token_ids=tokens)
+            )
+            if len(tokens) != request.num_tokens or list(again.block_hashes) != list(
+                request.block_hashes
+            ):
+                return f"tokens and hashes part\nof request {request.request_id!r}"
+        except Exception as error:
+            return described(error)
+        return None
+
+
+def play(build: str, lines: list[str], *, strict: bool = True, at: Any = None) -> Finding | None:
+    """Play a story up to its first finding; `at(i)` is told before line i."""
+    world = World(build, strict=strict)
+    for number, line in enumerate(lines):
+        if at is not None:
+            at(number)
+        found = world.play(line)
+        if found:
+            return Finding(number, *_parts(found))
+    if at is not None:
+        at(len(lines))
+    found = world.end()
+    return Finding(len(lines), *_parts(found)) if found else None
+
+
+def _parts(found: str) -> tuple[str, str]:
+    key, _, text = found.partition("\n")
+    return key, text
+
+
+def _compiled(line: str) -> CodeType:
+    return compile(line, STORY, "exec")
+
+
+def is_allowed(error: BaseException) -> bool:
+    """Whether a line may raise it."""
+    if isinstance(error, Foreign):
+        return True
+    if isinstance(error, KVSpecError):  # nothing here leaves a manager spoilt
+        return type(error).__name__ not in ("InvariantViolation", "SpoiltError")
+    if isinstance(error, MemoryError | SystemError | RecursionError):
+        return False
+    if isinstance(error, TypeError) and SIGNATURE.search(str(error)):
+        return True
+    if LIKE_A_LIST.search("".join(_files(error)[-1:])):
+        return isinstance(error, TypeError | ValueError | IndexError)
+    # What an object of the caller raised, or Python without the core's help, is none of its doing.
+    if "'Posing' object" in str(error):
+        return True
+    files = _files(error)
+    return files[-1] == values.__file__ or not any(map(CORE.search, files))
+
+
+def _files(error: BaseException) -> list[str]:
+    return [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+
+
+def described(error: BaseException) -> str:
+    """The key of an exception, and its traceback."""
+    last = [f for f in traceback.extract_tb(error.__traceback__) if CORE.search(f.filename)]
+    where = f" in {last[-1].filename.rpartition('/')[2]} {last[-1].name}" if last else ""
+    return f"{type(error).__name__}{where}\n" + "".join(traceback.format_exception(error)[-12:])
+
+
+def differing(one: Snapshot, other: Snapshot) -> str:
+    """The members of two snapshots that are not the same."""
+    return "\n".join(
+        f"{name}: {value} → {getattr(other, name)}"
+        for name, value in vars(one).items()
+        if getattr(other, name) != value
+    )
+
+
+def _changed(value: Any, random: Random) -> Any:
+    """A value of the same kind with something else in it."""
+    odd: tuple[Any, ...] = (
+        -1,
+        0,
+        1,
+        2,
+        7,
+        2**31,
+        2**40,
+        2**70,
+        None,
+        True,
+        "x",
+        b"x",
+        values.Lie(1),
+    )
+    if isinstance(value, dict) or hasattr(value, "items"):
+        items = list(value.items())
+        if not items or random.random() < 0.3:
+            return {**dict(items), random.choice(("r", b"k" * 36, b"", 3)): random.choice(odd)}
+        at = random.randrange(len(items))
+        if random.random() < 0.3:
+            return dict(items[:at] + items[at + 1 :])
+        items[at] = (items[at][0], _changed(items[at][1], random))
+        return dict(items)
+    if isinstance(value, tuple | frozenset):
+        listed = sorted(value) if isinstance(value, frozenset) else list(value)
+        way = random.randrange(5)
+        if way == 0 or not listed:
+            listed.insert(random.randint(0, len(listed)), random.choice(odd))
+        elif way == 1:
+            del listed[random.randrange(len(listed))]
+        elif way == 2:
+            listed.append(random.choice(listed))
+        else:
+            at = random.randrange(len(listed))
+            listed[at] = _changed(listed[at], random)
+        return type(value)(listed)
+    if isinstance(value, bytes):
+        return random.choice((value[:-1], value + b"x", b"", bytes(len(value)), value[::-1]))
+    if hasattr(value, "__dataclass_fields__"):
+        member = random.choice(sorted(value.__dataclass_fields__))
+        return replace(value, **{member: _changed(getattr(value, member), random)})
+    return random.choice(odd)
