@@ -180,7 +180,10 @@ def token_list(token_ids: Sequence[int], *, field: str = "token_ids") -> list[in
     InvalidArgumentError for what is no sequence: in a set, say, tokens would have no order.
     """
     tolist = getattr(token_ids, "tolist", None)
-    listed = tolist() if callable(tolist) else token_ids
+    try:
+        listed = tolist() if callable(tolist) else token_ids
+    except NotImplementedError:  # a memoryview of another byte order
+        listed = None
     if not isinstance(listed, Sequence):
         raise InvalidArgumentError(field, token_ids, "a sequence of token ids")
     return list(listed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from random import Random
 from typing import Any
@@ -40,7 +41,7 @@ def draw_config(random: Random) -> ManagerConfig:
 def _changed(random: Random, config: ManagerConfig) -> ManagerConfig:
     """The configuration with some options drawn anew."""
     new: dict[str, Any] = {}
-    chosen = {
+    chosen: dict[str, Callable[[], object]] = {
         "max_model_len_tokens": lambda: random.choice((1, 7, 64, 256, *LARGE)),
         "max_num_batched_tokens": lambda: random.choice((None, 1, 2**53 - 1)),
         "enable_caching": lambda: False,

@@ -65,7 +65,9 @@ class Story(Arguments):
 
     def new_request(self) -> None:
         manager = self.one("m")
-        name = self.random.choice(("'a'", "'b'", "'c'", "'d'", "'e'", "Named('f')", "'ü' * 99"))
+        name = self.random.choice(("'a'", "'b'", "'c'", "'d'", "'e'", "'f'", "'ü' * 99"))
+        if self.random.random() < 0.03:
+            name = "Named('f')"
         prompt = self.prompt()
         more = self.random.choices(
             (
@@ -236,7 +238,10 @@ class Story(Arguments):
 
     def tier_call(self) -> None:
         if not self.has("t"):
-            size = self.count() if self.random.random() < 0.3 else "6"
+            # Not a large count: a snapshot lists every free block.
+            size = self.random.choice(
+                ("6", "6", "100", "0", "-1", "2**53", "True", "Lie(8, 2**40)")
+            )
             self.say(f"{self.new('t')} = tier({self.one('m')}, {size})")
             return
         r, count, ids = self.a_request(), self.count(), self.ids()

@@ -44,7 +44,7 @@ class Lie(int):
     def __rrshift__(self, _: int) -> int:
         return 0
 
-    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = _yes  # type: ignore[assignment]  # it lies
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = _yes
     __hash__ = int.__hash__
 
 

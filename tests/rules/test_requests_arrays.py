@@ -73,6 +73,22 @@ def test_anything_with_tolist_is_read_as_the_list_it_gives(
     assert list(request.token_ids) == [1, 2, 3, 4]
 
 
+@pytest.mark.rule("KV-REQ-5", "KV-ERR-2")
+@pytest.mark.parametrize("kind", [">i8", "object"])
+def test_a_memoryview_that_cannot_be_listed_is_refused(
+    make_manager: MakeManager, implementation: Implementation, kind: str
+) -> None:
+    """Python has no list of another byte order or of objects; a typed error says so."""
+    manager = make_manager()
+    tokens: Any = memoryview(numpy.array([1, 2]).astype(kind))
+    with pytest.raises(InvalidArgumentError):
+        made(implementation, manager, tokens)
+    request = made(implementation, manager, [1, 2])
+    with pytest.raises(InvalidArgumentError):
+        implementation.append_tokens(manager, request, tokens)
+    assert list(request.token_ids) == [1, 2]
+
+
 @pytest.mark.rule("KV-REQ-5")
 def test_the_request_keeps_its_own_tokens(
     make_manager: MakeManager, implementation: Implementation
