@@ -80,7 +80,8 @@ def test_a_memoryview_that_cannot_be_listed_is_refused(
 ) -> None:
     """Python has no list of another byte order or of objects; a typed error says so."""
     manager = make_manager()
-    tokens: Any = memoryview(numpy.array([1, 2]).astype(kind))
+    listed: Any = numpy.array([1, 2]).astype(kind)
+    tokens: Any = memoryview(listed)
     with pytest.raises(InvalidArgumentError):
         made(implementation, manager, tokens)
     request = made(implementation, manager, [1, 2])
