@@ -16,6 +16,7 @@ FULL_ATTENTION_MAY_DIFFER = frozenset(
 )
 # What latent layers must agree in; everything else comes from the first.
 LATENT_MUST_AGREE = (
+    "num_kv_heads",
     "cache_dtype_str",
     "compress_ratio",
     "model_version",

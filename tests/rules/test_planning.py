@@ -108,6 +108,9 @@ def test_pages_that_cannot_be(planner: Planner, spec: LayerSpec, field: str) -> 
     assert caught.value.field == field
 
 
+PACKED: dict[str, Any] = {"cache_dtype_str": "fp8_ds_mla"}
+"""A page of these has the same bytes whatever the number of heads."""
+
 MERGED: tuple[tuple[tuple[LayerSpec, ...], LayerSpec | None], ...] = (
     ((full(), full()), full()),
     ((full(), full(sliding_window=512), full()), full(sliding_window=512)),
@@ -128,6 +131,10 @@ MERGED: tuple[tuple[tuple[LayerSpec, ...], LayerSpec | None], ...] = (
     ((latent(128), latent(576)), None),
     ((latent(576), latent(128, block_size=32)), None),
     ((latent(), latent(cache_dtype_str="fp8_ds_mla")), None),
+    ((replace(latent(), num_kv_heads=2), latent()), None),
+    ((latent(**PACKED), replace(latent(**PACKED), num_kv_heads=2)), None),
+    ((window_over_latents(), window_over_latents()), window_over_latents()),
+    ((window_over_latents(), replace(window_over_latents(), num_kv_heads=2)), None),
     ((window(8), window(8)), window(8)),
     ((window(8), window(9)), None),
     ((window(8), chunk(16)), None),

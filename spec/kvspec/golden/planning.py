@@ -3,25 +3,29 @@
 Every record stands for itself. Of an error only the class counts, not the message: ValueError and
 NotImplementedError must be what `except` would catch; where the record has an AssertionError, any
 typed error of the contract is right. A record marked with a quirk is left out: it is neither
-passed nor failed.
+passed nor failed. What a call is given it builds anew, so that a latent's padding is what its
+alignment asks for (KV-PLAN-1), whatever padding the record writes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from kvspec._json import Where, checked_members
 from kvspec.codec import under_policy
+from kvspec.config import KVCacheConfig, KVCacheGroup
 from kvspec.errors import KVSpecError
 from kvspec.golden.compare import Difference, Mismatch, compare_values, describe_error
 from kvspec.golden.planning_functions import FUNCTIONS, Input, PlanningFunction
 from kvspec.interface import Implementation
-from kvspec.planning import Planner
+from kvspec.planning import Planner, PlanningConfig
 from kvspec.policy import Policy
 from kvspec.record import PlanningHeader, PlanningRecord
 from kvspec.record_file import read_planning
+from kvspec.specs import MLAAttentionSpec, SlidingWindowMLASpec, UniformTypeKVCacheSpecs
 
 _ERRORS: Mapping[str, type[Exception]] = {
     "ValueError": ValueError,
@@ -89,6 +93,21 @@ def _prepare(
     return function, checked_members(given, where.member("input"), function.inputs, {})
 
 
+def _built_anew(value: Any, planner: Planner) -> Any:
+    """The value, its latents padded as the planner pads them for their alignment alone."""
+    if isinstance(value, tuple | list):
+        return type(value)(_built_anew(item, planner) for item in value)
+    if isinstance(value, MLAAttentionSpec | SlidingWindowMLASpec):
+        if value.alignment is None or value.page_size_padded is None:
+            return value
+        given = replace(value, page_size_padded=None)
+        return planner.spec_properties(given, PlanningConfig(1, 1)).normalized_spec
+    if isinstance(value, KVCacheConfig | KVCacheGroup | UniformTypeKVCacheSpecs):
+        parts = {part.name: getattr(value, part.name) for part in fields(value)}
+        return replace(value, **{name: _built_anew(part, planner) for name, part in parts.items()})
+    return value
+
+
 def _compare(
     record: PlanningRecord,
     where: Where,
@@ -101,6 +120,7 @@ def _compare(
     if record.raises is None:
         expected = function.expected(record.output, where.member("output"))
     try:
+        values = {name: _built_anew(value, planner) for name, value in values.items()}
         got = function.answer(function.call(planner, values), values)
     except Exception as error:  # whatever an implementation raises is its answer
         if record.raises is not None and isinstance(error, _ERRORS[record.raises]):

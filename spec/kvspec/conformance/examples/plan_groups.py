@@ -104,6 +104,7 @@ MERGED: tuple[tuple[tuple[LayerSpec, ...], LayerSpec | None], ...] = (
     ((latent(128), latent(576)), None),
     ((latent(576), latent(128, block_size=32)), None),
     ((latent(), latent(cache_dtype_str="fp8_ds_mla")), None),
+    ((replace(latent(), num_kv_heads=2), latent()), None),
     ((sliding(8), sliding(8)), sliding(8)),
     ((sliding(8), sliding(9)), None),
     ((sliding(8), local(16)), None),
