@@ -33,12 +33,13 @@ def by_function(results: Iterable[Result]) -> dict[str, list[str]]:
 
 
 def write(results: Mapping[str, Mapping[str, Result]]) -> None:
-    """Target by target, one line for each function."""
-    lines = []
+    """Target by target, one line for each function; what is known of others stays."""
+    lines, before = [], read()
     for target, found in results.items():
+        known = {**before.get(target, {}), **by_function(found.values())}
         body = [
             f"    {json.dumps(function)}: {json.dumps(tests)}"
-            for function, tests in by_function(found.values()).items()
+            for function, tests in sorted(known.items())
         ]
         lines.append(f"  {json.dumps(target)}: {{\n" + ",\n".join(body) + "\n  }")
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

@@ -1,15 +1,14 @@
-"""docs/MUTATION.md: scores, and what lives."""
+"""docs/MUTATION.md: what was tried of what there is, scores, and what lives."""
 
 from __future__ import annotations
 
-import datetime
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 
+from tests.mutation.counts import Counts, Row, row, total
 from tests.mutation.explained import Explained
 from tests.mutation.runner import Outcome, Result
+from tests.mutation.sampling import LONG_S, SHORT_S
 from tests.mutation.targets import ROOT, TARGETS
 
 PAGE = ROOT / "docs" / "MUTATION.md"
@@ -21,120 +20,93 @@ larger – and whether a test fails. The changes are those of
 [mutmut](https://github.com/boxed/mutmut) {version}; the tests are the ones named below, run on
 plain Python: the compiled build of kvfast is another file, and is never what is tried here.
 
-Made with `python -m tests.mutation`, {date}, in several runs: what was killed once is not tried
-again, unless its function changes, and later tests are counted in. CI tries 30 of them again
-(`python -m tests.mutation --sample 30`), besides the mistakes made by hand in
+`python -m tests.mutation` tries mutants and writes this page; last {date}, in several runs. What
+was killed once is not tried again, unless its function changes, and later tests are counted in. The
+code has changed since: *there* are the mutants that it has today, *tried* those of which the runs
+know anything, some of them in functions that have another form today. With `--page` it counts what
+is there again. CI tries 30 of them (`--sample 30`), besides the mistakes made by hand in
 [MUTANTS.md](MUTANTS.md).
 
-score = killed / (mutants − equivalent). A mutant that does not end counts as killed. A mutant is
+score = killed / (tried − equivalent). A mutant that does not end counts as killed. A mutant is
 equivalent if no caller can observe the change; each is listed, with its reason, in
-[explained.toml](../tests/mutation/explained.toml), and so is what lives though it is not. A mutant
-lives when the tests pass that reach it and fit into the time it is given (`--budget`); more of them
-could only kill more, so a score is a lower bound.
+[explained.toml](../tests/mutation/explained.toml), and so is what lives though it is not. The
+reasons are arguments, not proofs. A mutant lives when the tests pass that reach it and fit into the
+time it is given (`--budget`); more of them could only kill more.
+
+What lived was then looked into, and tests were written or reasons given until nothing was left. A
+score of 100 % says that this was done. Of mutants that were not tried it says nothing: see the
+[fresh draws](#fresh-draws).
 
 Not mutated: texts (what errors and offences say in words: f-strings, literals with a space, and
 what a ConfigError says is allowed), annotations, `len(…)` and `isinstance(…)`, and what stands
-outside of functions, as mutmut has it.
+outside of functions, as mutmut has it. Files that are in no table below are not mutated: the other
+modules of kvspec and kvfast, `kvfast.device`, and the `.pyx` and `.pxd` files.
 """
 
 
-@dataclass(frozen=True)
-class Row:
-    """Counts of one file, of one target, or of all."""
-
-    name: str
-    mutants: int
-    killed: int
-    timeouts: int
-    equivalent: int
-    survived: int
-
-    @property
-    def score(self) -> float:
-        """Of those that differ, the share that dies; 1.0 if there are none."""
-        differ = self.mutants - self.equivalent
-        return (self.killed + self.timeouts) / differ if differ else 1.0
-
-    def __str__(self) -> str:
-        counts = (self.mutants, self.killed, self.timeouts, self.equivalent, self.survived)
-        cells = " | ".join(f"{count:,}" for count in counts)
-        return f"| {self.name} | {cells} | {100 * self.score:.1f} % |"
-
-
-def row(name: str, results: Iterable[Result], lists: Explained) -> Row:
-    """The counts. A change that compiles to the same code is equivalent."""
-    counts: Counter[str] = Counter()
-    for result in results:
-        if result.outcome is Outcome.SAME or (
-            result.outcome is Outcome.SURVIVED and lists.is_equivalent(result.name)
-        ):
-            counts["equivalent"] += 1
-        else:
-            counts[result.outcome] += 1
-    return Row(
-        name,
-        sum(counts.values()),
-        counts[Outcome.KILLED],
-        counts[Outcome.TIMEOUT],
-        counts["equivalent"],
-        counts[Outcome.SURVIVED],
-    )
-
-
-def write(results: Mapping[str, Mapping[str, Result]], lists: Explained) -> None:
+def write(counts: Counts) -> None:
     """The page."""
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    parts = [HEAD.format(version=version("mutmut"), date=today), *_summary(results, lists)]
+    PAGE.write_text("\n".join(lines(counts)), encoding="utf-8")
+
+
+def lines(counts: Counts) -> Iterator[str]:
+    """The page, line by line."""
+    yield HEAD.format(version=version("mutmut"), date=counts.made)
+    yield from _summary(counts)
+    yield from _draws(counts)
     for target in TARGETS:
-        parts.extend(_files(target.name, results[target.name], lists))
-    parts.extend(_alive(lists))
-    PAGE.write_text("\n".join(parts), encoding="utf-8")
+        yield from _files(target.name, counts.files[target.name])
 
 
-def _summary(results: Mapping[str, Mapping[str, Result]], lists: Explained) -> Iterator[str]:
+def _summary(counts: Counts) -> Iterator[str]:
     yield _columns("target")
     for target in TARGETS:
-        yield str(row(target.name, results[target.name].values(), lists))
+        yield f"| {target.name} | {total(counts.files[target.name].values())} |"
     yield ""
     for target in TARGETS:
         tests = ", ".join(f"`{path}`" for path in target.tests)
         chosen = f" (`-k '{target.keyword}'`)" if target.keyword else ""
-        drawn = f"; {target.sample} mutants drawn" if target.sample is not None else ""
+        drawn = ""
+        if target.sample is not None:
+            drawn = f"; {target.sample} mutants were drawn once, by seed 1, and no others tried"
         yield f"- **{target.name}**: {target.about}{drawn}. Tests: {tests}{chosen}."
+    yield ""
+
+
+def _draws(counts: Counts) -> Iterator[str]:
+    """What became of mutants that nobody had looked at, survivors by name."""
+    yield "## Fresh draws\n"
+    yield "Drawn after the tests were written (`python -m tests.mutation NAME --fresh N --seed S`),"
+    yield "and published as they came out: what lives is neither explained nor mended."
+    yield f"The tests of one mutant: {SHORT_S:.0f} s of those that killed others of its function,"
+    yield f"then {LONG_S:.0f} s of all. *Same* are changes that compile to the same code.\n"
+    yield "| target | seed | there | drawn | killed | timeouts | same | survived |"
+    yield "|---|--:|--:|--:|--:|--:|--:|--:|"
+    for each in counts.draws:
+        cells = (each.seed, each.there, each.number, each.killed, each.timeouts, each.same)
+        numbers = " | ".join(f"{cell:,}" for cell in (*cells, len(each.survived)))
+        yield f"| {each.target} | {numbers} |"
+    yield ""
+    for each in counts.draws:
+        yield from (f"- seed {each.seed}: `{name}`" for name in each.survived)
     yield ""
 
 
 def _columns(first: str) -> str:
     return (
-        f"| {first} | mutants | killed | timeouts | equivalent | survived | score |\n"
-        "|---|--:|--:|--:|--:|--:|--:|"
+        f"| {first} | there | tried | killed | timeouts | equivalent | survived | of the tried |\n"
+        "|---|--:|--:|--:|--:|--:|--:|--:|"
     )
 
 
-def _files(title: str, results: Mapping[str, Result], lists: Explained) -> Iterator[str]:
+def _files(title: str, rows: Mapping[str, Row]) -> Iterator[str]:
     """A row for each file of a target."""
-    by_file: dict[str, list[Result]] = {}
-    for name, result in results.items():
-        by_file.setdefault(name.partition(":")[0], []).append(result)
     yield f"## {title}\n"
     yield _columns("file")
-    for path, found in sorted(by_file.items()):
-        yield str(row(path, found, lists))
+    for path, each in sorted(rows.items()):
+        if each.there or each.tried:
+            yield f"| {path} | {each} |"
     yield ""
-
-
-def _alive(lists: Explained) -> Iterator[str]:
-    """What lives and is not equivalent, by reason."""
-    yield "## Alive\n"
-    by_reason: dict[str, list[str]] = {}
-    for name, reason in lists.alive.items():
-        by_reason.setdefault(reason, []).append(name)
-    if not by_reason:
-        yield "None.\n"
-    for reason, names in by_reason.items():
-        yield f"{reason}\n"
-        yield from (f"- `{name}`" for name in names)
-        yield ""
 
 
 def complaints(results: Mapping[str, Mapping[str, Result]], lists: Explained) -> list[str]:
@@ -143,9 +115,9 @@ def complaints(results: Mapping[str, Mapping[str, Result]], lists: Explained) ->
     alive: set[str] = set()
     tried: set[str] = set()
     for target in TARGETS:
-        total = row(target.name, results[target.name].values(), lists)
-        if total.score < target.enough:
-            found.append(f"{target.name}: {100 * total.score:.1f} %")
+        found_here = row(0, results[target.name].values(), lists)
+        if found_here.score < target.enough:
+            found.append(f"{target.name}: {100 * found_here.score:.1f} %")
         tried |= results[target.name].keys()
         alive |= {r.name for r in results[target.name].values() if r.outcome is Outcome.SURVIVED}
     explained = lists.equivalent.keys() | lists.alive.keys()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation import explained, killers, sampling, table
+from tests.mutation import counts, explained, killers, sampling, table
 from tests.mutation.explained import Explained
 from tests.mutation.generate import SourceFile, drawn
 from tests.mutation.runner import Outcome, Result
@@ -152,16 +152,35 @@ def test_what_is_equivalent_is_out_of_the_score_and_what_does_not_end_is_dead() 
         "e": Outcome.SAME,
     }
     lists = Explained({"x:f: d": "A reason."}, {})
-    row = table.row("x", [Result(f"x:f: {name}", kind) for name, kind in kinds.items()], lists)
-    assert (row.mutants, row.killed, row.timeouts, row.equivalent, row.survived) == (5, 1, 1, 2, 1)
+    row = counts.row(7, [Result(f"x:f: {name}", kind) for name, kind in kinds.items()], lists)
+    assert row == counts.Row(there=7, killed=1, timeouts=1, equivalent=2, survived=1)
+    assert row.tried == 5
     assert row.score == pytest.approx(2 / 3)
 
 
 def test_the_page_shows_scores_that_are_high_enough() -> None:
     text = table.PAGE.read_text(encoding="utf-8")
     for target in TARGETS:
-        (line,) = (line for line in text.splitlines() if line.startswith(f"| {target.name} |"))
+        line = next(line for line in text.splitlines() if line.startswith(f"| {target.name} |"))
         assert float(line.split("|")[-2].strip(" %")) >= 100 * target.enough
+
+
+def test_the_page_is_that_of_the_counts(tmp_path: Path) -> None:
+    known = counts.read()
+    counts.write(known, tmp_path / "counts.json")
+    assert counts.read(tmp_path / "counts.json") == known
+    assert "\n".join(table.lines(known)) == table.PAGE.read_text(encoding="utf-8")
+
+
+def test_a_file_without_a_result_is_tried_in_no_part() -> None:
+    assert str(counts.Row(4)) == "4 | 0 | 0 | 0 | 0 | 0 | –"
+    assert counts.total([counts.Row(4), counts.Row(5, killed=2)]) == counts.Row(9, killed=2)
+
+
+def test_a_draw_keeps_what_lives_by_name() -> None:
+    found = [Result("x:f: a", Outcome.SURVIVED), Result("x:f: b", Outcome.KILLED, "t")]
+    drawn_now = counts.Draw.of("x", 3, 9, found)
+    assert drawn_now == counts.Draw("x", 3, 9, 2, 1, 0, 0, ("x:f: a",))
 
 
 def test_what_is_known_to_kill_is_there() -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import datetime
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import click
 import pytest
 
-from tests.mutation import explained, killers, table
+from tests.mutation import counts, explained, killers, table
 from tests.mutation.coverage_map import Measuring, Reach
-from tests.mutation.generate import Mutant, drawn, mutants_of
+from tests.mutation.explained import Explained
+from tests.mutation.generate import Mutant, SourceFile, drawn, mutants_of
 from tests.mutation.runner import (
     Judging,
     Outcome,
@@ -97,9 +100,35 @@ def report(folder: Path) -> int:
         known = known_results(target, folder)
         names = [mutant.name for mutant in chosen_of(target)]
         results[target.name] = {name: known[name] for name in names if name in known}
-    table.write(results, lists)
+    write_page(results, lists)
     killers.write(results)
     bad = table.complaints(results, lists)
     for line in bad:
         click.echo(line, file=sys.stderr)
     return int(bool(bad))
+
+
+def write_page(
+    results: Mapping[str, Mapping[str, Result]], lists: Explained, *draws: counts.Draw
+) -> None:
+    """Count what is there, take in results and draws, and write the page.
+
+    What was counted before stays for a file without results.
+    """
+    before = counts.read()
+    files: dict[str, dict[str, counts.Row]] = {}
+    for target in TARGETS:
+        found = results.get(target.name, {})
+        rows = {}
+        for path in target.paths():
+            source = SourceFile(path)
+            mine = [each for name, each in found.items() if name.startswith(f"{source.path}:")]
+            there = sum(1 for _ in source.mutants())
+            old = before.files.get(target.name, {}).get(source.path, counts.Row(0))
+            new = counts.row(there, mine, lists) if mine else replace(old, there=there)
+            rows[source.path] = new
+        files[target.name] = rows
+    made = datetime.datetime.now(datetime.UTC).date().isoformat() if results else before.made
+    now = counts.Counts(made, files, (*before.draws, *draws))
+    counts.write(now)
+    table.write(now)
