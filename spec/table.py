@@ -6,7 +6,9 @@
 
 It is made from citations. A rule is a heading in spec/rules. Code cites it in a docstring or a
 comment, a test as `@pytest.mark.rule("KV-POOL-4")`, a mutant by its row in docs/MUTANTS.md, an
-exploration by the rule that it calls broken, and every other check by naming it anywhere. What does
+exploration by the rule that it calls broken, a proof in the docstring that says what it proves, and
+every other check by naming it anywhere. A proof that runs nothing of kvref or kvfast is about
+formulas; it is shown in the table, and counts as no check. What does
 not fit: a rule without a test, one that a single kind of check is about or no mutant breaks, unless
 exceptions.toml gives the reason; a reason without need; a citation without its rule. A withdrawn
 rule keeps its heading, `### KV-POOL-9 Withdrawn: …`; only text may still cite it.
@@ -55,14 +57,16 @@ class Kind(Enum):
     EXPLORATION = "explore"  # `kvspec explore`
     RECORD = "records"
     VECTOR = "vectors"
-    PROOF = "proofs"
+    PROOF = "proofs"  # that run code of kvref or kvfast
+    FORMULA = "formulas"
     CONTRACT = "contracts"
     MODEL = "model"
     MUTANT = "mutants"
 
 
-# The kinds of check, as the table lists them after the tests.
-OTHER_CHECKS = tuple(kind for kind in Kind if kind not in (Kind.TEXT, Kind.CODE, Kind.TEST))
+# What the table lists after the tests, and which of it checks an implementation.
+OTHERS = tuple(kind for kind in Kind if kind not in (Kind.TEXT, Kind.CODE, Kind.TEST))
+OTHER_CHECKS = tuple(kind for kind in OTHERS if kind is not Kind.FORMULA)
 
 # What a file's citations count as: the first matching beginning of its path.
 PLACES = (
@@ -77,13 +81,15 @@ PLACES = (
     ("spec/", Kind.TEXT),
     ("kvref/", Kind.CODE),
     ("kvfast/", Kind.CODE),
-    ("proofs/contracts/", Kind.CONTRACT),
+    ("proofs/contracts/canaries.py", Kind.TEXT),  # about the checker
+    ("proofs/contracts/", Kind.CONTRACT),  # in the docstring of a file that is run, as below
     ("proofs/README.md", Kind.TEXT),
-    ("proofs/", Kind.PROOF),
+    ("proofs/", Kind.PROOF),  # or FORMULA
     ("tests/", Kind.TEXT),  # but for the marks of tests
     ("docs/", Kind.TEXT),  # but for the mutants that were killed
     ("README.md", Kind.TEXT),
 )
+PROVING = (Kind.PROOF, Kind.FORMULA, Kind.CONTRACT)
 SUFFIXES = frozenset({".py", ".pxd", ".md", ".jsonl", ".json", ".tla", ".cfg", ".smt2"})
 
 
@@ -165,8 +171,36 @@ def find_citations(root: Path = ROOT) -> list[Citation]:
         text = path.read_text(encoding="utf-8")
         if name == README:
             text = text.partition(BEGIN)[0] + text.partition(END)[2]
+        if kind is Kind.PROOF and path.suffix == ".py" and not _runs_code(path, root):
+            kind = Kind.FORMULA
         found += _citations_of(name, text, kind)
     return found
+
+
+def _runs_code(path: Path, root: Path) -> bool:
+    """Whether a file of proofs/ imports kvref or kvfast, itself or by others of proofs/."""
+    seen, waiting = set(), [path]
+    while waiting:
+        each = waiting.pop()
+        if each in seen or not each.is_file():
+            continue
+        seen.add(each)
+        for module in _imported(ast.parse(each.read_text(encoding="utf-8"))):
+            if module.partition(".")[0] in ("kvref", "kvfast"):
+                return True
+            if module.startswith("proofs."):
+                waiting.append(root / f"{module.replace('.', '/')}.py")
+    return False
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    """Modules, and what may be one: `a.b` and `a.b.c` for `from a.b import c`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def _citations_of(name: str, text: str, kind: Kind) -> Iterator[Citation]:
@@ -178,6 +212,7 @@ def _citations_of(name: str, text: str, kind: Kind) -> Iterator[Citation]:
     if name.startswith("spec/kvspec/explore/") and tree is not None:
         for rule, number in _constants(tree):
             yield Citation(rule, Kind.EXPLORATION, name, number)
+    stated = _statement(text, tree) if kind in PROVING and tree is not None else None
     for number, line in enumerate(text.splitlines(), 1):
         if name.startswith("spec/rules/") and HEADING.match(line):
             continue
@@ -186,9 +221,17 @@ def _citations_of(name: str, text: str, kind: Kind) -> Iterator[Citation]:
             yield Citation(killed[1], Kind.MUTANT, name, number)
             continue
         around = [scope for first, last, scope in scopes if first <= number <= last]
+        shows = kind if stated is None or number in stated else Kind.TEXT
         for rule in cited_in(line):
             # Scopes come from the outside in.
-            yield Citation(rule, kind, name, number, around[-1] if around else "")
+            yield Citation(rule, shows, name, number, around[-1] if around else "")
+
+
+def _statement(text: str, tree: ast.Module) -> range:
+    """The lines in which a proof says what it proves: its docstring, if the file can be run."""
+    if '__name__ == "__main__"' not in text or ast.get_docstring(tree) is None:
+        return range(0)
+    return range(tree.body[0].lineno, (tree.body[0].end_lineno or 0) + 1)
 
 
 def _scopes(node: ast.AST, outer: str = "") -> Iterator[tuple[int, int, str]]:
@@ -284,7 +327,7 @@ def make_table(rules: list[Rule], citations: list[Citation]) -> str:
         of_rule = [citation for citation in citations if citation.rule == rule.id]
         code = _list(c.place for c in of_rule if c.kind is Kind.CODE)
         tests = _list(c.place for c in of_rule if c.kind is Kind.TEST)
-        others = _list(kind.value for kind in OTHER_CHECKS for c in of_rule if c.kind is kind)
+        others = _list(kind.value for kind in OTHERS for c in of_rule if c.kind is kind)
         sentence = rule.sentence.replace("|", "\\|")
         rows.append(f"| {rule.link} | {sentence} | {code} | {tests} | {others} |")
     return "\n".join(rows)

@@ -93,6 +93,7 @@ def test_a_rule_without_a_test_is_found(tmp_path: Path) -> None:
     assert found_in(folder) == ["spec/rules/pool.md: KV-POOL-2 has no test"]
 
 
+STATED = '"""That (KV-POOL-1)."""\nif __name__ == "__main__":\n    pass\n'
 ONE_KIND = "spec/rules/pool.md: KV-POOL-1 has fewer than two kinds of check"
 NO_MUTANT = "spec/rules/pool.md: KV-POOL-1 is broken by no mutant"
 NOT_WHY = ", and spec/exceptions.toml says not why"
@@ -113,12 +114,14 @@ def test_a_rule_with_one_kind_of_check_is_found(tmp_path: Path) -> None:
         ("spec/kvspec/data/records/x.jsonl", '"KV-POOL-1"\n'),
         ("spec/kvspec/data/vectors/x.jsonl", '"KV-POOL-1"\n'),
         ("spec/tla/Pool.tla", "\\* KV-POOL-1\n"),
-        ("proofs/x.py", "# KV-POOL-1\n"),
-        ("proofs/contracts/x.py", "# KV-POOL-1\n"),
+        ("proofs/x.py", STATED + "import kvref.pool\n"),
+        ("proofs/x.py", STATED + "from proofs.contracts import x\n"),
+        ("proofs/contracts/x.py", STATED + "from kvfast import y\n"),
     ],
 )
 def test_a_second_kind_of_check_counts(tmp_path: Path, name: str, text: str) -> None:
-    folder = small_repository(tmp_path, **{"docs/MUTANTS.md": SURVIVED, name: text})
+    changes = {"docs/MUTANTS.md": SURVIVED, "proofs/contracts/x.py": "import kvfast\n", name: text}
+    folder = small_repository(tmp_path, **changes)
     assert found_in(folder) == [NO_MUTANT + NOT_WHY]
 
 
@@ -129,6 +132,10 @@ def test_a_second_kind_of_check_counts(tmp_path: Path, name: str, text: str) -> 
         ("spec/kvspec/explore/x.py", "# KV-POOL-1\n"),
         ("spec/kvspec/conformance/unobservable.py", "# KV-POOL-1\n"),
         ("proofs/README.md", "KV-POOL-1\n"),
+        ("proofs/x.py", STATED + "import z3\n"),
+        ("proofs/x.py", "import kvref\n" + STATED.replace("KV-POOL-1", "x") + "# KV-POOL-1\n"),
+        ("proofs/_x.py", '"""KV-POOL-1"""\nimport kvref\n'),
+        ("proofs/contracts/canaries.py", STATED + "import kvref\n"),
         ("tests/test_x.py", "# KV-POOL-1\n"),
     ],
 )
@@ -204,6 +211,12 @@ def test_the_table_names_code_tests_and_other_checks(tmp_path: Path) -> None:
         "| [KV-POOL-2](rules/pool.md#kv-pool-2-the-queue-is-in-order) | The queue is in order. "
         "| kvref.pool.Pool.take | tests/test_pool.py | invariants, mutants |",
     ]
+
+
+def test_a_proof_about_formulas_is_shown_as_one(tmp_path: Path) -> None:
+    folder = small_repository(tmp_path, **{"proofs/x.py": STATED})
+    made = table.make_table(table.find_rules(folder), table.find_citations(folder))
+    assert made.splitlines()[2].endswith("| formulas, mutants |")
 
 
 def test_the_table_replaces_the_one_before() -> None:

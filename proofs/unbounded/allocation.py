@@ -3,15 +3,20 @@
 Statement (KV-GRP-3 … KV-GRP-7, KV-MGR-7, KV-MAMBA-4, KV-MAMBA-7 … KV-MAMBA-9, KV-CROSS-1,
 KV-CROSS-2, KV-CROSS-5): for a group of each kind `need_of` of `kvfast._core.allocator` is the
 number of blocks that `take_hits` and `take_new` take out of the free queue, new ones and revived
-hits; no step takes less than none; and the list then has slots for all that was asked for. The need
-of all groups is the sum. All of it is run as it stands, along each way it may take, for a request
-that is under way, one that has blocks but no entry, and a first allocation with hits, with and
-without external tokens.
+hits; no step takes less than none; and the list then has slots for all that was asked for. Each hit
+is written to its own place. The need of all groups is the sum. These methods, and what they call in
+the allocator and the shape, are run along each way they may take, for a request that is under way,
+one that has blocks but no entry, and a first allocation with hits, with and without external
+tokens.
+
+What is around them is stubs (`_allocation/run.py`), and so left out: which blocks the pool gives
+and references; which hits are free, and which state must wait; places of rows, and of the hits of
+any group but the first. Not run at all is who compares the need with the free blocks: the reserve,
+the watermark.
 
 Assumed is what the rules say of arguments: computed tokens have slots, hits cover whole blocks, a
-load has slots (KV-MGR-7), a step computes something (KV-MGR-3), of a state's hits only the last is
-not null. The cap (KV-SW-7, KV-CHUNK-5) belongs to the gate: see `windows.py`. In mode align a
-request that holds blocks but has taken none may take less than its need, never more.
+load has slots, a step computes something, of a state's hits only the last is not null. In mode
+align a request that holds blocks but has taken none may take less than its need, never more.
 
 Each case is shown to be possible, and mistakes in the need are found.
 """
@@ -26,6 +31,14 @@ from typing import cast
 import z3
 
 from kvfast._core.shape import KINDS
+from proofs.unbounded._allocation.mistakes import (
+    CountsSkippedHits,
+    ForgetsDrafts,
+    ForgetsFreeHits,
+    ForgetsTheList,
+    LeavesTheLastHit,
+    ReadsTheNextHit,
+)
 from proofs.unbounded._allocation.run import Numbers, SymbolicAllocator, revived
 from proofs.unbounded._checks import Ledger, Term, ask
 from proofs.unbounded._paths import Way, term_of, ways
@@ -65,6 +78,7 @@ class Allocation:
     taken: Term
     counts: tuple[Term, ...]
     length: Term
+    hits: tuple[tuple[Term, Term], ...]
 
 
 def number(name: str) -> Term:
@@ -135,7 +149,8 @@ def allocations(
 
     for way, (need, made) in ways(run):
         pool, length = made.counting, term_of(made.tables.length[0])
-        yield Allocation(tuple(way.conditions), need, pool.taken, tuple(pool.asked), length)
+        hits = tuple(made.tables.arena.hits)
+        yield Allocation(tuple(way.conditions), need, pool.taken, tuple(pool.asked), length, hits)
 
 
 def may_take_less(kind: str, case: Case) -> bool:
@@ -154,7 +169,8 @@ def check_kind(ledger: Ledger, kind: str, case: Case) -> None:
         exact = each.taken == each.need
         claim = each.taken <= each.need if may_take_less(kind, case) else exact
         none_given = z3.And(*(count >= 0 for count in each.counts))
-        ledger.prove(name, here, z3.And(claim, none_given, has_slots(kind, each.length)))
+        own = z3.And(*(place == hit for place, hit in each.hits))
+        ledger.prove(name, here, z3.And(claim, none_given, own, has_slots(kind, each.length)))
         something = something or ask([*here, each.need > 0, exact]) == "sat"
     ledger.agree(f"{kind}, {case.name}: something is taken", something)
 
@@ -169,37 +185,6 @@ def has_slots(kind: str, length: Term) -> Term:
     return tokens >= number("main" if kind == "aligned" else "slots")
 
 
-class ForgetsFreeHits(SymbolicAllocator):
-    """A hit that waits in the free queue is not counted."""
-
-    def num_revived(self, g: int, first: int) -> int:
-        return 0
-
-
-class CountsSkippedHits(SymbolicAllocator):
-    """So are those that turn null."""
-
-    def num_revived(self, g: int, first: int) -> int:
-        return super().num_revived(g, 0)
-
-
-class ForgetsDrafts(SymbolicAllocator):
-    """The need lacks the blocks for drafted states."""
-
-    def need_of(self, g: int, row: int, capped: bool) -> int:
-        drafted, self.shape.drafted[g] = self.shape.drafted[g], 0
-        need = super().need_of(g, row, capped)
-        self.shape.drafted[g] = drafted
-        return need
-
-
-class ForgetsTheList(SymbolicAllocator):
-    """The need is that of a request that holds nothing."""
-
-    def need_of(self, g: int, row: int, capped: bool) -> int:
-        return super().need_of(g, -1, capped)
-
-
 MISTAKES: tuple[tuple[str, Case, type[SymbolicAllocator]], ...] = (
     ("full", CASES[4], ForgetsFreeHits),
     ("sliding", CASES[4], CountsSkippedHits),
@@ -207,6 +192,10 @@ MISTAKES: tuple[tuple[str, Case, type[SymbolicAllocator]], ...] = (
     ("aligned", CASES[4], ForgetsDrafts),
     ("full", CASES[0], ForgetsTheList),
     ("cross", CASES[0], ForgetsTheList),
+    ("full", CASES[4], LeavesTheLastHit),
+    ("sliding", CASES[4], LeavesTheLastHit),
+    ("full", CASES[4], ReadsTheNextHit),
+    ("aligned", CASES[5], ReadsTheNextHit),
 )
 
 NEEDED: tuple[tuple[str, Case, str], ...] = (
@@ -221,12 +210,17 @@ NEEDED: tuple[tuple[str, Case, str], ...] = (
 def is_wrong(
     kind: str, case: Case, known: dict[str, Term], allocator: type[SymbolicAllocator]
 ) -> bool:
-    """Whether some way takes another number than the need."""
+    """Whether some way takes another number than the need, or has a hit at another place."""
     before = [*known.values(), free_hits()]
     return any(
-        ask([*before, *each.conditions, each.taken != each.need]) == "sat"
+        ask([*before, *each.conditions, z3.Or(each.taken != each.need, *misplaced(each))]) == "sat"
         for each in allocations(kind, case, allocator)
     )
+
+
+def misplaced(each: Allocation) -> Iterator[Term]:
+    """Hits that were written to another place than their own."""
+    return (place != hit for place, hit in each.hits)
 
 
 def check_mistakes(ledger: Ledger) -> None:

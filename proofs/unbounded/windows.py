@@ -1,6 +1,8 @@
 """Windows, chunks and states: what is skipped, what is needed and what is held, for all integers.
 
-Block size, window, chunk, steps and lengths are ints without bound. Statements:
+About the formulas of the rules, written down here once more: no code of kvref or kvfast is run, and
+a mistake there is not seen here. Block size, window, chunk, steps and lengths are ints without
+bound. Statements:
 
 - What a group skips is what no token to come reads, and no less (KV-SW-1, KV-CHUNK-1, KV-MAMBA-1,
   KV-MAMBA-5); entries before s // B are those wholly before s (KV-GRP-2).

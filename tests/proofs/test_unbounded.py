@@ -27,15 +27,13 @@ from proofs.unbounded._symbolic import Number, UndecidedError
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.rule("KV-POOL-15", "KV-POOL-16", "KV-POOL-17")
 def test_every_action_keeps_every_invariant_of_the_pool() -> None:
-    """For any number of blocks; each invariant is broken by some mistake in an action."""
+    """Of a model, for any number of blocks; each is broken by some mistake in an action."""
     assert pool.main() == 0
 
 
-@pytest.mark.rule("KV-GRP-1", "KV-GRP-2", "KV-GRP-5", "KV-GRP-11", "KV-POOL-17", "KV-POOL-18")
 def test_every_action_of_a_group_keeps_every_invariant_of_the_lists() -> None:
-    """For any number of lists; each invariant is broken by some mistake in an action."""
+    """Of a model, for any number of lists; each is broken by some mistake in an action."""
     assert lists.main() == 0
 
 
@@ -51,10 +49,8 @@ def test_the_slots_of_kvfast_are_the_map_from_keys_to_blocks() -> None:
     assert key_map.main() == 0
 
 
-@pytest.mark.rule("KV-SW-1", "KV-SW-7", "KV-CHUNK-1", "KV-CHUNK-5", "KV-MAMBA-1", "KV-GRP-4")
-@pytest.mark.rule("KV-LIVE-2")
 def test_the_arithmetic_of_windows_chunks_and_states_holds_for_all_integers() -> None:
-    """What is skipped, needed and held; each statement has a close one that is refuted."""
+    """Of formulas: what is skipped, needed, held; each has a close one that is refuted."""
     assert windows.main() == 0
 
 

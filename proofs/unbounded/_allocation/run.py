@@ -1,8 +1,10 @@
-"""kvfast's need and allocation of one group, run as they stand on unknown numbers.
+"""kvfast's need and allocation of one group, run on unknown numbers.
 
-A loop over unknown bounds is run as one round that counts for all: each of these either appends one
-entry, which adds as many, or writes entries that nobody here asks for. What code asks of `Shape` is
-run along all ways at once, and so are `max` and `min`, so that few ways are left.
+Stubs stand for the tables, the entries of a list, the pool, the hits of the look-up, and for what
+`num_revived` and `is_too_new` answer. A loop over unknown bounds is run as one round that counts
+for all: each of these either appends one entry, which adds as many, or writes an entry. What code
+asks of `Shape` is run along all ways at once, and so are `max` and `min`, so that few ways are
+left.
 """
 
 from __future__ import annotations
@@ -61,14 +63,32 @@ class SymbolicTables:
         self.length[at] = self.length[at] + self.way.number(self.times)
 
 
+@dataclass(frozen=True)
+class Hit:
+    """The block that the look-up answers at a place."""
+
+    place: Term
+
+
+class Hits:
+    """What the look-up left, of a group whose hits begin at 0."""
+
+    def __getitem__(self, place: object) -> Hit:
+        return Hit(z3.IntVal(0) + term_of(place))
+
+
 class Entries:
-    """Which blocks a list has plays no part."""
+    """Of the entries of a list those are noted that a hit was written to: at which place, which."""
+
+    def __init__(self) -> None:
+        self.hits: list[tuple[Term, Term]] = []
 
     def __getitem__(self, place: object) -> int:
         return 0
 
     def __setitem__(self, place: object, block: object) -> None:
-        """Not noted."""
+        if isinstance(block, Hit):
+            self.hits.append((z3.IntVal(0) + term_of(place), block.place))
 
 
 class CountingPool:
@@ -79,8 +99,9 @@ class CountingPool:
         self.asked: list[Term] = []
 
     def touch(self, tables: SymbolicTables, first: object, end: object) -> None:
-        """The hits that a list has from `first` on: those of them that are free."""
-        self.taken = self.taken + revived(z3.IntVal(0) + term_of(first))
+        """The hits that a list has from `first` to before `end`: those of them that are free."""
+        before, behind = (revived(z3.IntVal(0) + term_of(place)) for place in (first, end))
+        self.taken = self.taken + before - behind
 
     def allocate(self, tables: SymbolicTables, at: int, count: object) -> None:
         self.asked.append(term_of(count))
@@ -89,7 +110,7 @@ class CountingPool:
 
 
 class SymbolicAllocator(Allocator):
-    """Group 0, of a kind, and row 0; `need_of`, `take_hits` and `take_new` are the code."""
+    """Group 0, of a kind, and row 0; what is not overridden here is the code."""
 
     def __init__(
         self, way: Way, kind: str, numbers: Numbers, *, has_entry: bool, was_allocated: bool
@@ -115,7 +136,7 @@ class SymbolicAllocator(Allocator):
         self.counting = CountingPool()
         self.pool = cast(Any, self.counting)
         self.lookup = cast(
-            Any, SimpleNamespace(hit_blocks=[way.number(numbers.hits)], hits=Entries(), stride=0)
+            Any, SimpleNamespace(hit_blocks=[way.number(numbers.hits)], hits=Hits(), stride=0)
         )
         self.new_from = cast(Any, [0])
         for name in ("need_of", "need_of_aligned", "take_hits_of", "grow_aligned"):
