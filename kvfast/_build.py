@@ -29,7 +29,7 @@ def why_not_compiled() -> str | None:
 
 
 def load(name: str) -> ModuleType:
-    """A module of the core by name, such as `free_queue`; compiled where it can be.
+    """A module of the core by name, such as `pool`; compiled where it can be.
 
     Warns (RuntimeWarning, once per process) when it falls back to plain Python.
     """

@@ -73,7 +73,7 @@ cdef class BlockPool:
     cpdef reset(self)
     cdef long long more(self, long long entry) noexcept nogil
     cdef void set_more(self, long long entry, long long after) noexcept nogil
-    @cython.locals(entry="long long", last="long long", room="long long")
+    @cython.locals(entry="long long", last="long long")
     cdef Py_ssize_t take_more(self, long long block) except -1
     @cython.locals(entry="long long")
     cpdef list entries_of(self, long long block)

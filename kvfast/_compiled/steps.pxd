@@ -21,7 +21,6 @@ cdef class Steps(UnderWay):
     cdef object scheduled
     cdef object hits
 
-    @cython.locals(i=Py_ssize_t)
     cdef bint all_legal(self) except -1
     @cython.locals(i=Py_ssize_t)
     cdef bint are_others_legal(self) except -1
