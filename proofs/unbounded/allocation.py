@@ -149,7 +149,7 @@ def allocations(
 
     for way, (need, made) in ways(run):
         pool, length = made.counting, term_of(made.tables.length[0])
-        hits = tuple(made.tables.arena.hits)
+        hits = tuple(made.entries.hits)
         yield Allocation(tuple(way.conditions), need, pool.taken, tuple(pool.asked), length, hits)
 
 

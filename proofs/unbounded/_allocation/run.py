@@ -133,6 +133,7 @@ class SymbolicAllocator(Allocator):
         self.shape = shape
         made = SymbolicTables(way, numbers.held, has_entry=has_entry, was_allocated=was_allocated)
         self.tables = cast(Any, made)
+        self.entries = made.arena
         self.counting = CountingPool()
         self.pool = cast(Any, self.counting)
         self.lookup = cast(
