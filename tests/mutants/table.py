@@ -15,8 +15,8 @@ HEAD = """\
 
 Implementations with one mistake each, most of them neighbours of bugs that engines had, and what
 `kvspec check` says of them. It finds what is wrong with **{dead}** of those that
-differ from the reference at all. The directed checks were written by people who knew these mistakes:
-of others the share says little, the last row of the table more.
+differ from the reference at all. The directed checks were written by people who knew these
+mistakes: of others the share says little, the last row of the table more.
 
 Made by `python -m tests.mutants`. One mutant by hand:
 `kvspec check tests.mutants:HandsOutBackwards`. They are written in
