@@ -6,11 +6,12 @@ shape it stands for. JSON's `true` is no number here, and `1.0` is no int.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from kvspec.errors import FormatError
+from kvspec.errors import FormatError, cut
 
 T = TypeVar("T")
 
@@ -41,8 +42,55 @@ Check: TypeAlias = Callable[[Any, Where], T]
 
 def shown(value: object, limit: int = 60) -> str:
     """The value's repr, cut so that an error stays one line."""
-    text = repr(value)
-    return text if len(text) <= limit else text[:limit] + "…"
+    return cut(value, limit)
+
+
+MOST_NESTED = 64
+"""Lists and objects in one another; no format here needs a dozen."""
+
+INT_MIN, INT_MAX = -(2**63), 2**64 - 1
+_PLAIN_TYPES = frozenset({type(None), bool, int, float, str, list, dict})
+
+
+def check_plain(value: object, where: Where, *, most_values: int) -> None:
+    """Refuse what no file and no message here holds, so that nothing behind it has to.
+
+    That is: types that JSON does not have, ints beyond 64 bits, numbers that are not finite,
+    nesting without end, and, with more than `most_values` values, one that holds itself.
+    """
+    seen, level = 0, [[value]]
+    for _ in range(MOST_NESTED):
+        inner = []
+        for container in level:
+            items: Collection[Any] = container
+            if isinstance(container, dict):
+                items = container.values()
+                if not set(map(type, container)) <= {str}:
+                    raise where.error("an object with a name that is no text")
+            seen += len(items)
+            if seen > most_values + 1:
+                raise where.error("values that hold one another")
+            types = set(map(type, items))
+            if not types <= _PLAIN_TYPES:
+                raise where.error("a value of a type that JSON does not have")
+            if int in types or float in types:
+                _check_numbers(items, where, types)
+            if list in types or dict in types:
+                inner += [item for item in items if type(item) is list or type(item) is dict]
+        if not inner:
+            return
+        level = inner
+    raise where.error("nested too deeply")
+
+
+def _check_numbers(items: Collection[Any], where: Where, types: set[type]) -> None:
+    if types == {int} and min(items) >= INT_MIN and max(items) <= INT_MAX:
+        return  # nearly all lists
+    for item in items:
+        if type(item) is int and not INT_MIN <= item <= INT_MAX:
+            raise where.error(f"{shown(item)}: an int beyond 64 bits")
+        if type(item) is float and not math.isfinite(item):
+            raise where.error(f"{item} is no finite number")
 
 
 def members(
@@ -84,7 +132,7 @@ def count(value: object, where: Where) -> int:
     """An int that is not negative."""
     number = integer(value, where)
     if number < 0:
-        raise where.error(f"{number} is negative")
+        raise where.error(f"{shown(number)} is negative")
     return number
 
 
@@ -92,7 +140,13 @@ def real(value: object, where: Where) -> float:
     """A number, as a double."""
     if type(value) is not float and type(value) is not int:
         raise where.error(f"{shown(value)} is not a number")
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise where.error(f"{shown(value)} is not a finite number, as a double has them")
+    return number
 
 
 def boolean(value: object, where: Where) -> bool:

@@ -1,54 +1,101 @@
-"""Files with one JSON object per line, plain or gzip: streaming in, all or nothing out."""
+"""JSON files of bounded size, whole or line by line: streaming in, all or nothing out."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import os
-import zlib
+import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kvspec._json import Where
+from kvspec._json import Where, check_plain
+from kvspec._stream import (
+    MAX_LINE_BYTES,
+    DamagedStreamError,
+    MissingLibraryError,
+    split_lines,
+    uncompressed,
+)
 from kvspec.errors import FormatError
 
-GZIP_MAGIC = b"\x1f\x8b"
 
-
-def read_objects(path: Path) -> Generator[tuple[Where, Any], None, None]:
+def read_objects(path: Path, *, most_bytes: int | None = None) -> Generator[tuple[Where, Any]]:
     """Each line's value with its place, in order; one line in memory at a time.
 
-    gzip is recognised by its first bytes, not by the name. Raises FormatError for a file that
-    can't be opened, is cut off, isn't UTF-8 or holds a line that isn't JSON. Blank lines are
-    errors too: a file that was cut and glued must not pass.
+    Plain, gzip or zstd, recognised by the first bytes. Raises FormatError for a file that can't be
+    opened, is cut off, isn't UTF-8 or holds a line that is too long or isn't JSON. Blank lines are
+    errors too: a file that was cut and glued must not pass. `most_bytes`: of all lines together,
+    for a caller that keeps them; what is compressed counts as long as its content is.
     """
     file = str(path)
-    line = 0
+    line = read_bytes = 0
     try:
         with path.open("rb") as raw:
-            packed = raw.peek(2)[:2] == GZIP_MAGIC
-            stream = gzip.GzipFile(fileobj=raw) if packed else raw
-            for line, data in enumerate(stream, start=1):
+            for line, data in enumerate(split_lines(uncompressed(raw)), start=1):
                 where = Where(file, line)
+                read_bytes += len(data) + 1
+                if len(data) > MAX_LINE_BYTES:
+                    raise where.error(f"longer than {MAX_LINE_BYTES} bytes")
+                if most_bytes is not None and read_bytes > most_bytes:
+                    problem = f"more than {most_bytes} bytes up to here, which is all that is kept"
+                    raise where.error(f"{problem} in memory at once; make the file shorter")
                 yield where, parse_line(data, where)
     except FileNotFoundError:
         raise FormatError(file, None, None, "no such file") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise FormatError(file, line + 1, None, f"damaged gzip data: {error}") from None
+    except DamagedStreamError as error:
+        raise FormatError(file, line + 1, None, str(error)) from None
+    except MissingLibraryError as error:
+        raise FormatError(file, None, None, str(error)) from None
     except OSError as error:
         raise FormatError(file, None, None, error.strerror or str(error)) from None
 
 
+def read_document(path: Path, *, most_bytes: int) -> Any:
+    """The one JSON value of a file, which may stand on several lines. Raises FormatError."""
+    where = Where(str(path))
+    data = read_bounded(path, most_bytes=most_bytes)
+    if not data.strip():
+        raise where.error("empty")
+    return parse_json(data, where, is_whole=True)
+
+
+def read_bounded(path: Path, *, most_bytes: int) -> bytes:
+    """A file's content; FormatError where it can't be read or is longer than `most_bytes`."""
+    where = Where(str(path))
+    try:
+        with path.open("rb") as raw:
+            data = raw.read(most_bytes + 1)
+    except FileNotFoundError:
+        raise where.error("no such file") from None
+    except OSError as error:
+        raise where.error(f"cannot be read: {error.strerror or error}") from None
+    if len(data) > most_bytes:
+        raise where.error(f"longer than {most_bytes} bytes, so not what is meant to be here")
+    return data
+
+
 def parse_line(data: bytes, where: Where) -> Any:
     """One line's JSON value. Raises FormatError, whatever the bytes are."""
+    if not data.strip():
+        raise where.error("empty line; every line holds one JSON object")
+    return parse_json(data, where)
+
+
+def parse_json(data: bytes, where: Where, *, is_whole: bool = False) -> Any:
+    """The JSON value that these bytes are. Raises FormatError, whatever they are.
+
+    No member may come twice, no value lie outside of `check_plain`'s bounds. `is_whole`: it is all
+    of a file, so that an error names the line.
+    """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         value = dict(pairs)
         if len(value) != len(pairs):
-            names = [name for name, _ in pairs]
-            double = next(name for name in names if names.count(name) > 1)
+            once = set[str]()
+            double = next(name for name, _ in pairs if name in once or once.add(name))
             raise where.member(double).error("given twice in one object")
         return value
 
@@ -59,16 +106,32 @@ def parse_line(data: bytes, where: Where) -> Any:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise where.error(f"not UTF-8 at byte {error.start}") from None
-    if not text.strip():
-        raise where.error("empty line; every line holds one JSON object")
     try:
-        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+        value = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
     except json.JSONDecodeError as error:
-        raise where.error(f"not JSON at column {error.colno}: {error.msg}") from None
-    except ValueError as error:  # an int of thousands of digits
-        raise where.error(str(error)) from None
+        at = Where(where.file, error.lineno) if is_whole else where
+        raise at.error(f"not JSON at column {error.colno}: {error.msg}") from None
+    except ValueError as error:
+        if isinstance(error, FormatError):
+            raise
+        raise where.error("an int of thousands of digits") from None
     except RecursionError:
         raise where.error("nested too deeply") from None
+    check_plain(value, where, most_values=len(text))
+    if _HALF_PAIR.search(text) is not None:
+        _check_texts(value, where)
+    return value
+
+
+_HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
+"""How JSON writes one half of a character, which alone has no UTF-8 form."""
+
+
+def _check_texts(value: Any, where: Where) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise where.error("a text with half a character (a lone surrogate)") from None
 
 
 @contextmanager

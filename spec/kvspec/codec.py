@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from functools import cache
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, get_type_hints
 
 from kvspec._json import (
@@ -22,6 +23,7 @@ from kvspec._json import (
     list_of,
     optional,
     real,
+    shown,
     text,
 )
 from kvspec.config import KVCacheConfig, KVCacheGroup, KVCacheTensor, ManagerConfig
@@ -57,7 +59,7 @@ def decode_spec(value: object, where: Where) -> LayerSpec:
     by_name = {cls.__name__: cls for cls in SPEC_TYPES}
     name = text(value["type"], where.member("type"))
     if name not in by_name:
-        raise where.member("type").error(f"unknown type {name!r}; known: {', '.join(by_name)}")
+        raise where.member("type").error(f"unknown type {shown(name)}; known: {', '.join(by_name)}")
     rest = {key: item for key, item in value.items() if key != "type"}
     return _decode_dataclass(by_name[name], rest, where)
 
@@ -73,10 +75,11 @@ def decode_layers(value: object, where: Where) -> Layers:
     for index, item in enumerate(list_of(_pair)(value, where)):
         at = where.item(index)
         pairs.append((text(item[0], at.item(0)), decode_spec(item[1], at.item(1))))
-    names = [name for name, _ in pairs]
-    for name in names:
-        if names.count(name) > 1:
-            raise where.error(f"layer {name!r} is given twice")
+    names = set[str]()
+    for name, _ in pairs:
+        if name in names:
+            raise where.error(f"layer {shown(name)} is given twice")
+        names.add(name)
     return tuple(pairs)
 
 
@@ -349,14 +352,20 @@ _BY_TYPE: Mapping[Any, Check[Any]] = {
 
 def _decode_dataclass(cls: type[D], value: object, where: Where) -> D:
     """An instance of `cls` from an object with its fields by name."""
+    found = checked_members(value, where, *_members_of(cls))
+    return _build(cls, where, {}, **{name: _frozen(item) for name, item in found.items()})
+
+
+@cache
+def _members_of(cls: type[_Dataclass]) -> tuple[Mapping[str, Check[Any]], Mapping[str, Check[Any]]]:
+    """The checks of members that must be there, and of those that have a default."""
     hints = get_type_hints(cls)
     required: dict[str, Check[Any]] = {}
     optional_members: dict[str, Check[Any]] = {}
     for field in fields(cls):
         target = required if field.default is MISSING else optional_members
         target[field.name] = _BY_TYPE[hints[field.name]]
-    found = checked_members(value, where, required, optional_members)
-    return _build(cls, where, {}, **{name: _frozen(item) for name, item in found.items()})
+    return required, optional_members
 
 
 def _build(cls: type[D], where: Where, names: Mapping[str, str], **values: Any) -> D:
@@ -367,7 +376,7 @@ def _build(cls: type[D], where: Where, names: Mapping[str, str], **values: Any) 
         at = where.member(names.get(error.field, error.field))
         if error.field in {field.name for field in fields(cls)} - set(values):
             raise at.error(f"missing; must be {error.allowed}") from None
-        raise at.error(f"{error.value!r}: must be {error.allowed}") from None
+        raise at.error(f"{shown(error.value)}: must be {error.allowed}") from None
 
 
 def _plain(value: Any) -> Any:

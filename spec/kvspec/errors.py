@@ -25,6 +25,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+SHOWN_CHARACTERS = 1_000
+"""As much of a value stands in the message of an error; the error itself carries all of it."""
+
+
+def cut(value: object, limit: int = SHOWN_CHARACTERS) -> str:
+    """The value's repr, cut so that an error stays readable.
+
+    What has no repr, such as an int of thousands of digits, is shown by its type.
+    """
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        size = f" of {value.bit_length()} bits" if isinstance(value, int) else ""
+        return f"<{type(value).__name__}{size}>"
+    return text if len(text) <= limit else text[:limit] + "…"
+
 
 class KVSpecError(Exception):
     """Base of all errors of the contract."""
@@ -37,7 +53,7 @@ class InvalidArgumentError(KVSpecError, ValueError):
     """
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(f"{field} = {value!r}: must be {allowed}")
+        super().__init__(f"{field} = {cut(value)}: must be {allowed}")
         self.field = field
         self.value = value
         self.allowed = allowed
@@ -72,7 +88,9 @@ class CacheMemoryError(ConfigError):
     def __init__(
         self, max_model_len_tokens: int, needed_bytes: int, available_bytes: int, longest: int
     ) -> None:
-        allowed = f"at least {needed_bytes} bytes ({needed_bytes / 2**30:.2f} GiB;"
+        # Whole hundredths: the quotient of large ints may be no double.
+        needed_gib = needed_bytes * 100 // 2**30
+        allowed = f"at least {needed_bytes} bytes ({needed_gib // 100}.{needed_gib % 100:02} GiB;"
         allowed += f" there are {available_bytes / 2**30:.2f} GiB)"
         allowed += f" for one request of {max_model_len_tokens} tokens"
         if longest:
@@ -120,7 +138,7 @@ class UnknownBlockError(KVSpecError, KeyError):
     """A block id outside 0 … num_blocks - 1."""
 
     def __init__(self, block_id: object, num_blocks: int) -> None:
-        super().__init__(f"block id {block_id!r}: must be an int in 0 … {num_blocks - 1}")
+        super().__init__(f"block id {cut(block_id)}: must be an int in 0 … {num_blocks - 1}")
         self.block_id = block_id
         self.num_blocks = num_blocks
 
@@ -205,8 +223,9 @@ class FormatError(KVSpecError, ValueError):
 
     def __init__(self, file: str, line: int | None, field: str | None, problem: str) -> None:
         where = file + (f", line {line}" if line is not None else "")
-        where += f", field {field!r}" if field is not None else ""
-        super().__init__(f"{where}: {problem}")
+        where += f", field {cut(field)}" if field is not None else ""
+        said = problem if len(problem) <= SHOWN_CHARACTERS else problem[:SHOWN_CHARACTERS] + "…"
+        super().__init__(f"{where}: {said}")
         self.file = file
         self.line = line
         self.field = field

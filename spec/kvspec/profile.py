@@ -18,9 +18,13 @@ from importlib.resources import files
 from pathlib import Path
 
 from kvspec._json import Where, checked_members, text
+from kvspec._jsonlines import read_bounded
 from kvspec.codec import decode_policy
 from kvspec.errors import FormatError
 from kvspec.policy import Policy
+
+MOST_BYTES = 2**14
+"""No profile is longer; what a TOML reader takes for thousands of dots grows with their square."""
 
 RECORDS_PROFILE = "vllm-0.24"
 """The profile of records that do not name their policy."""
@@ -43,14 +47,15 @@ def read_profile(path: Path) -> Profile:
     an unknown or missing key and for a wrong value. A choice that is left out is that of the rules.
     """
     where = Where(str(path))
+    data = read_bounded(path, most_bytes=MOST_BYTES)
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise where.error(f"cannot be read: {error.strerror or error}") from None
+        document = tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError:
         raise where.error("is not UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # also an int of thousands of digits
         raise where.error(f"is not TOML: {error}") from None
+    except RecursionError:
+        raise where.error("is not TOML: nested too deeply") from None
     found = checked_members(
         document,
         where,

@@ -35,6 +35,9 @@ from kvspec.record_lines import (
     encode_operation,
 )
 
+MOST_BYTES = 2**26
+"""A record that is kept in memory as a whole is not longer than this, uncompressed."""
+
 
 def read_header(path: Path) -> Header | PlanningHeader:
     """The first line only: enough to tell what a file is."""
@@ -47,14 +50,25 @@ def read_header(path: Path) -> Header | PlanningHeader:
     raise Where(str(path)).error("empty; the first line must be a header")
 
 
-def read_trace(
+def read_whole_trace(
     path: Path, *, policy: Policy | None = None
+) -> tuple[Header, tuple[Operation, ...]]:
+    """The header and every operation of a trace that is not longer than memory allows."""
+    header, *rest = read_trace(path, policy=policy, most_bytes=MOST_BYTES)
+    if not isinstance(header, Header):
+        raise TypeError("read_trace yields the header first")
+    return header, tuple(line for line in rest if isinstance(line, Operation))
+
+
+def read_trace(
+    path: Path, *, policy: Policy | None = None, most_bytes: int | None = None
 ) -> Iterator[Header | Operation | Footer]:
     """The header, every operation, and the footer, each checked when its turn comes.
 
-    `policy` is that of a trace which names none; None: the profile `vllm-0.24`.
+    `policy` is that of a trace which names none; None: the profile `vllm-0.24`. `most_bytes`: of
+    all lines, for a caller that keeps them.
     """
-    lines = read_objects(path)
+    lines = read_objects(path, most_bytes=most_bytes)
     header: Header | None = None
     operations = 0
     for where, value in lines:

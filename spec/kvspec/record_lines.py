@@ -48,6 +48,9 @@ from kvspec.record import (
 from kvspec.snapshot_codec import decode_snapshot, encode_snapshot
 
 TRACE_ERRORS = ("ValueError", "KeyError", "LookupError", "NotImplementedError")
+MOST_BLOCKS = 2**20
+"""Of a record's pool. A manager takes memory for each; a line as small as any other can ask so."""
+
 PLANNING_ERRORS = ("ValueError", "NotImplementedError", "AssertionError")
 
 _STATE_CHECKS: Mapping[str, Check[Any]] = {
@@ -124,6 +127,9 @@ def _decode_trace_header(
             raise where.member("start").error("a state, although building the manager must fail")
         null(found["initial"], at)
         return header
+    blocks = found["config"].kv_cache.num_blocks
+    if blocks > MOST_BLOCKS:
+        raise where.member("config.num_blocks").error(f"{blocks}: must be at most {MOST_BLOCKS}")
     if not isinstance(found["initial"], dict):
         raise at.error(f"{shown(found['initial'])} is not an object")
     initial = _decode_observed(found["initial"], at, is_small=header.is_small)

@@ -216,8 +216,8 @@ def test_no_operation_after_a_failed_build(tmp_path: Path) -> None:
         (b'{"a": NaN}\n', 1, "NaN is not JSON"),
         (b'{"a": 1, "a": 2}\n', 1, "given twice"),
         (b"[" * 100_000, 1, "nested too deeply"),
-        (gzip.compress(SMALL.read_bytes())[:-900], 1, "damaged gzip data"),
-        (b"\x1f\x8bnonsense", 1, "damaged gzip data"),
+        (gzip.compress(SMALL.read_bytes())[:-900], 1, "compressed data is cut off"),
+        (b"\x1f\x8bnonsense", 1, "compressed data is damaged"),
     ],
 )
 def test_what_is_no_json_is_refused(

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from kvspec import _stream as stream
 from kvspec.errors import InvalidArgumentError
-from kvspec.workload import stream
 from kvspec.workload.trace import TraceError, TraceFile, TraceRecord, select
 from tests.workload.records import line, record
 
@@ -153,12 +153,13 @@ def test_a_missing_field_is_named(tmp_path: Path, field: str) -> None:
     ("content", "problem"),
     [
         (b'{"timestamp": 1', "not JSON"),
-        (b"\xff\xfe", "not JSON"),
+        (b"\xff\xfe", "not UTF-8 at byte 0"),
         (b"[1, 2]", "not a JSON object"),
-        (b"1" * 5_000, "not JSON"),
+        (b"1" * 5_000, "an int of thousands of digits"),
+        (b"1" * 400, "an int beyond 64 bits"),
         (b"[" * 100_000, "nested too deeply"),
     ],
-    ids=["cut", "no UTF-8", "a list", "a huge number", "deeply nested"],
+    ids=["cut", "no UTF-8", "a list", "a huge number", "a large number", "deeply nested"],
 )
 def test_a_line_that_is_no_object_is_an_error(tmp_path: Path, content: bytes, problem: str) -> None:
     error = error_of(tmp_path / "t.jsonl", content)
@@ -169,7 +170,7 @@ def test_a_line_that_is_no_object_is_an_error(tmp_path: Path, content: bytes, pr
 def test_a_line_without_an_end_is_not_read_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvspec.workload.stream.MAX_LINE_BYTES", 1_000)
+    monkeypatch.setattr("kvspec._stream.MAX_LINE_BYTES", 1_000)
     monkeypatch.setattr("kvspec.workload.trace.MAX_LINE_BYTES", 1_000)
     path = tmp_path / "t.jsonl"
     assert "longer than 1000 bytes" in error_of(path, b" " * 100_000).problem

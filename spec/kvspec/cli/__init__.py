@@ -18,6 +18,11 @@ def main(args: Sequence[str] | None = None) -> int:
     """
     try:
         from kvspec.cli._run import run
+
+        return run(sys.argv[1:] if args is None else list(args))
+    except KeyboardInterrupt:  # while the imports above were under way
+        print("kvspec: error: interrupted", file=sys.stderr)
+        return 130
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise
@@ -27,4 +32,3 @@ def main(args: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    return run(sys.argv[1:] if args is None else list(args))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 import traceback
+from typing import Literal, TextIO
 
 import click
 
@@ -29,6 +31,7 @@ def group() -> None:
 def run(args: list[str]) -> int:
     """Run `kvspec` with these arguments; returns the exit code and never raises."""
     try:
+        _prepare_streams()
         code = _invoke(args)
         sys.stdout.flush()  # a reader that went away shows here, not at interpreter exit
         return code
@@ -46,11 +49,38 @@ def run(args: list[str]) -> int:
     except OSError as error:
         # `str` would lead with the number: [Errno 2] No such file …
         where = f"{error.filename}: " if error.filename is not None else ""
+        _flush_or_discard()
         return _say(f"{where}{error.strerror or error}")
+    except MemoryError:
+        return _say("out of memory; ask for fewer blocks, or less at once")
     except Exception:
         # A defect of kvspec. Python's own exit code, 1, would say that a check failed.
         traceback.print_exc()
         return _say("internal error, please report the lines above")
+
+
+def _prepare_streams() -> None:
+    """Standard streams that are there and can say everything.
+
+    One that the caller closed is None here, and the next file opened would get its number.
+    """
+    is_closed = sys.stdout is None
+    if sys.stdin is None:
+        sys.stdin = _nowhere("r")
+    if sys.stdout is None:
+        sys.stdout = _nowhere("w")
+    if sys.stderr is None:
+        sys.stderr = _nowhere("w")
+    for stream in (sys.stdout, sys.stderr):
+        # A locale without this character, a file name that is no text: shown, not refused.
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="backslashreplace")
+    if is_closed:
+        raise CommandError("standard output is closed; send it to a file, or to /dev/null", 2)
+
+
+def _nowhere(mode: Literal["r", "w"]) -> TextIO:
+    return open(os.devnull, mode, encoding="utf-8")
 
 
 def _invoke(args: list[str]) -> int:
@@ -83,7 +113,15 @@ def _say(message: str, *, exit_code: int = 2) -> int:
     return exit_code
 
 
+def _flush_or_discard() -> None:
+    """What was printed before the error, unless it was the printing that failed (a full disk)."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _discard_stdout()
+
+
 def _discard_stdout() -> None:
     """Let what is still buffered go nowhere; else Python complains when it flushes at exit."""
-    with open(os.devnull, "wb") as nowhere, contextlib.suppress(OSError):
+    with open(os.devnull, "wb") as nowhere, contextlib.suppress(OSError, ValueError):
         os.dup2(nowhere.fileno(), sys.stdout.fileno())

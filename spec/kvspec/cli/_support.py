@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import json
 import os
@@ -16,6 +17,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kvspec._json import Where
+from kvspec._jsonlines import parse_json, read_bounded
+
+MOST_STATE_BYTES = 2**30
+STATE_HEAD = b"kvspec-state sha256 "
 
 
 class CommandError(Exception):
@@ -60,17 +65,33 @@ def progress_bars() -> Progress:
 
 
 def read_state(path: Path, command: str) -> tuple[Any, Where] | None:
-    """The JSON that an earlier run of a command wrote to go on from, and where it stands.
+    """The JSON that `write_state` left for a command to go on from, and where it stands.
 
-    None without the file; FormatError if it holds no JSON.
+    None without the file; FormatError for one that is damaged or that something else wrote.
     """
     if not path.exists():
         return None
     where = Where(str(path))
-    try:
-        return json.loads(path.read_text("utf-8")), where
-    except ValueError as error:
-        raise where.error(f"no state of kvspec {command}: {error}") from error
+    head, _, body = read_bounded(path, most_bytes=MOST_STATE_BYTES).partition(b"\n")
+    anew = "remove it, or name another file, to begin anew"
+    if head.startswith(b"{"):
+        problem = "has no checksum, as an older kvspec wrote it, so that damage can't be told"
+        raise where.error(f"{problem}; {anew}")
+    if not head.startswith(STATE_HEAD):
+        raise where.error(f"no state of kvspec {command}; name another file")
+    if head != _state_head(body):
+        raise where.error(f"damaged: its checksum is another; {anew}")
+    return parse_json(body, where), where
+
+
+def write_state(document: Any, path: Path) -> None:
+    """Write what a command needs to go on from: the checksum of the JSON, and the JSON."""
+    body = _json_text(document).encode()
+    write_whole(path, _state_head(body) + b"\n" + body)
+
+
+def _state_head(body: bytes) -> bytes:
+    return STATE_HEAD + hashlib.sha256(body).hexdigest().encode()
 
 
 def write_json(document: Any, path: Path | None = None) -> None:
@@ -78,11 +99,15 @@ def write_json(document: Any, path: Path | None = None) -> None:
 
     Every `--json` of the command goes through here: keys keep their order, floats their digits.
     """
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = _json_text(document)
     if path is None or str(path) == "-":
         sys.stdout.write(text)
     else:
         write_whole(path, text.encode())
+
+
+def _json_text(document: Any) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write_whole(path: Path, content: bytes) -> None:

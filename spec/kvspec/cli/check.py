@@ -15,6 +15,7 @@ from kvspec.cli._support import (
     read_state,
     require_extra,
     write_json,
+    write_state,
     write_whole,
 )
 from kvspec.discovery import find_implementation
@@ -141,7 +142,7 @@ def command(
 
     def save(reached: State) -> None:
         if resume_path is not None:
-            write_json(reached.to_json(), resume_path)
+            write_state(reached.to_json(), resume_path)
 
     suite = Suite(subject, reference, options, save=save)
     result = run(suite, earlier_run(resume_path))

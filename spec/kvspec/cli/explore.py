@@ -17,6 +17,7 @@ from kvspec.cli._support import (
     progress_console,
     read_state,
     write_json,
+    write_state,
 )
 from kvspec.cli._vectors import write_vectors
 from kvspec.discovery import find_implementation
@@ -140,7 +141,7 @@ def command(
     session = Session(pair_of(name, oracle), chosen, jobs, max_edges)
     if resume_path is not None:
         target = resume_path
-        session.save = lambda saved: write_json(saved.to_json(), target)
+        session.save = lambda saved: write_state(saved.to_json(), target)
     report = run(session, earlier_run(resume_path))
     if not report.results and not report.interrupted:
         lacking = sorted({lack for lacks in report.left_out.values() for lack in lacks})

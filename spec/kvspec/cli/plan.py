@@ -92,8 +92,8 @@ def _changes(
 def _length(given: str | None) -> int | str | None:
     if given is None or given == AUTO:
         return given
-    if not given.isdecimal() or int(given) < 1:
-        fail(f"--max-model-len {given}: must be a number of tokens, or {AUTO}")
+    if not (given.isascii() and given.isdecimal() and len(given) <= 16 and int(given)):
+        fail(f"--max-model-len {given[:40]}: must be a number of tokens, or {AUTO}")
     return int(given)
 
 

@@ -22,7 +22,7 @@ from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Capabilities, Feature, Implementation
 from kvspec.policy import Policy
 from kvspec.record import Header, Operation
-from kvspec.record_file import read_trace
+from kvspec.record_file import read_whole_trace
 from kvspec.vectors.manifest import Manifest, shipped_sets
 
 FAILURES_OF_A_SET = 2
@@ -77,10 +77,7 @@ def read_walk(folder: Path, manifest: Manifest, number: int) -> Recorded:
     """Walk `number`, from 1 on. Raises FormatError."""
     walk = manifest.walks[number - 1]
     # Recorded under the rules themselves, not under the profile of records that name no policy.
-    header, *rest = read_trace(folder / walk.file, policy=Policy())
-    if not isinstance(header, Header):
-        raise TypeError("read_trace yields the header first")
-    operations = tuple(line for line in rest if isinstance(line, Operation))
+    header, operations = read_whole_trace(folder / walk.file, policy=Policy())
     return Recorded(manifest, number, header, operations)
 
 

@@ -81,7 +81,7 @@ class Saved:
                 for name, entry in found["done"].items()
             }
             now = None if found["under_way"] is None else _decoded(found["under_way"], where)
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, FormatError):
                 raise
             raise where.error(f"not as kvspec explore writes it: {error!r}") from None

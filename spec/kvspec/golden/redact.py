@@ -21,7 +21,7 @@ from kvspec.golden.trace import replay_trace
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
 from kvspec.record import Finding, Footer, Header, Observed, Operation
-from kvspec.record_file import read_trace, write_trace
+from kvspec.record_file import read_whole_trace, write_trace
 from kvspec.snapshot import Snapshot
 
 REDACTED = "redacted"
@@ -273,10 +273,7 @@ def redact(
     Raises FormatError for a malformed file, InvalidArgumentError for a planning file, which holds
     nothing to redact, and for a record whose hash function the oracle does not have.
     """
-    header, *lines = read_trace(path, policy=policy)
-    if not isinstance(header, Header):
-        raise TypeError("read_trace yields the header first")
-    operations = [line for line in lines if isinstance(line, Operation)]
+    header, operations = read_whole_trace(path, policy=policy)
     try:
         redactor = Redactor(header, oracle)
     except KVSpecError as error:

@@ -21,7 +21,7 @@ from kvspec.golden.trace import replay_trace
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
 from kvspec.record import START_VERSION, Finding, Header, Operation
-from kvspec.record_file import read_trace, write_trace
+from kvspec.record_file import read_whole_trace, write_trace
 
 
 class NotFailingError(KVSpecError):
@@ -107,7 +107,7 @@ class Shrinker:
                 )
             after = self._smallest(before, kind, scratch, time.monotonic() + seconds)
             self._fails(after, kind, scratch)
-            shrunk_header, shrunk_operations = _read(scratch)
+            shrunk_header, shrunk_operations = read_whole_trace(scratch)
         if shrunk_operations and finding is not None:
             marked = replace(shrunk_operations[-1], finding=self._finding(finding.rule))
             shrunk_operations = (*shrunk_operations[:-1], marked)
@@ -116,7 +116,7 @@ class Shrinker:
         return Shrunk(before, after, kind, result, shrunk_operations, self.tried)
 
     def _read(self) -> tuple[Header, tuple[Operation, ...]]:
-        header, operations = _read(self.path, self.policy)
+        header, operations = read_whole_trace(self.path, policy=self.policy)
         if header.start is not None or header.raises is not None:
             raise InvalidArgumentError("record", str(self.path), "one that begins with a manager")
         return header, operations
@@ -157,10 +157,3 @@ class Shrinker:
             return Finding(rule, "", "")
         said = f"{difference.field}: {shown(difference.expected)}"
         return Finding(rule, said, shown(difference.got))
-
-
-def _read(path: Path, policy: Policy | None = None) -> tuple[Header, tuple[Operation, ...]]:
-    header, *rest = read_trace(path, policy=policy)
-    if not isinstance(header, Header):
-        raise TypeError("read_trace yields the header first")
-    return header, tuple(line for line in rest if isinstance(line, Operation))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, BinaryIO
 
-from kvspec._json import Where, shown
+from kvspec._json import Where, check_plain, shown
 from kvspec._jsonlines import parse_line
 
 FRAMINGS = ("cbor", "json")
@@ -60,6 +60,7 @@ def _decode_cbor(body: bytes) -> Any:
     rest = len(body) - stream.tell()
     if rest:
         raise _MESSAGE.error(f"{rest} bytes behind the CBOR value")
+    check_plain(value, _MESSAGE, most_values=len(body))
     return value
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from kvspec._check import INT64_MAX
 from kvspec._json import (
@@ -20,15 +19,25 @@ from kvspec._json import (
     object_of,
     optional,
     real,
+    shown,
     text,
 )
+from kvspec._jsonlines import read_document
 from kvspec.codec import decode_layers, decode_policy
 from kvspec.errors import ConfigError, FormatError
 from kvspec.planning import AUTO_FIT, Layers, Planner, PlanningConfig
-from kvspec.sizing.model import Model, Split, decode_model, decode_split, split_over_workers
+from kvspec.sizing.model import (
+    MOST_WORKER_LAYERS,
+    Model,
+    Split,
+    decode_model,
+    decode_split,
+    split_over_workers,
+)
 
 FORMAT, VERSION = "kvspec-plan", 1
 GIB = 2**30
+MOST_BYTES = 2**24
 AUTO = "auto"
 MAX_NUM_BATCHED_TOKENS = 8_192
 
@@ -86,7 +95,7 @@ class PlanFile:
 
     def explain(self, error: ConfigError) -> FormatError:
         """The planner's error under the member of the file that it is about."""
-        said = f"{error.value!r}: must be {error.allowed}"
+        said = f"{shown(error.value)}: must be {error.allowed}"
         if error.field == "available_memory_bytes":
             return self.where.member(self.memory_member).error(said)
         for member, (field, _) in ENGINE.items():
@@ -103,7 +112,7 @@ def read_plan_file(path: Path, changes: Mapping[str, Any] | None = None) -> Plan
     (`engine.max_model_len`).
     """
     where = Where(str(path))
-    document = _json(path, where)
+    document = read_document(path, most_bytes=MOST_BYTES)
     if not isinstance(document, dict):
         raise where.error("is no JSON object")
     for place, value in (changes or {}).items():
@@ -126,9 +135,8 @@ def decode_plan_file(document: object, where: Where) -> PlanFile:
         },
     )
     if (found["format"], found["version"]) != (FORMAT, VERSION):
-        raise where.member("format").error(
-            f"{found['format']!r} version {found['version']}: must be {FORMAT!r} version {VERSION}"
-        )
+        said = f"{shown(found['format'])} version {found['version']}"
+        raise where.member("format").error(f"{said}: must be {FORMAT!r} version {VERSION}")
     if ("model" in found) == ("workers" in found):
         raise where.error("must have either model or workers")
     model: Model | None = None
@@ -138,12 +146,17 @@ def decode_plan_file(document: object, where: Where) -> PlanFile:
         model = decode_model(found["model"], where.member("model"))
         at = where.member("parallel")
         split = decode_split(found.get("parallel", {}), len(model.layers), at)
+        number = split.tensor * sum(map(len, model.layers))
     else:
         if "parallel" in found:
             raise where.member("parallel").error("only with a model; workers are split already")
         explicit = tuple(list_of(decode_layers)(found["workers"], where.member("workers")))
         if not explicit:
             raise where.member("workers").error("empty; give the layers of at least one worker")
+        number = sum(map(len, explicit))
+    if number > MOST_WORKER_LAYERS:
+        at = where.member("parallel" if model is not None else "workers")
+        raise at.error(f"{number} layers on all workers: must be at most {MOST_WORKER_LAYERS}")
     config, speculative = _engine(found.get("engine", {}), model, where.member("engine"))
     number = split.num_workers if model is not None else len(explicit)
     memory = _memory(found, number, config, where)
@@ -177,7 +190,8 @@ def _engine(value: object, model: Model | None, where: Where) -> tuple[PlanningC
     if speculative < 0:
         raise where.member("num_speculative_blocks").error(f"{speculative}: must be at least 0")
     if model is None and not isinstance(asked, int):
-        raise where.member("max_model_len").error(f"{asked!r}: must be an int, without a model")
+        asked = shown(asked)
+        raise where.member("max_model_len").error(f"{asked}: must be an int, without a model")
     if asked not in (None, AUTO):
         asked = integer(asked, where.member("max_model_len"))
     limit = model.max_model_len_tokens if model is not None else asked
@@ -195,7 +209,7 @@ def _engine(value: object, model: Model | None, where: Where) -> tuple[PlanningC
     except ConfigError as error:
         by_field = {field: member for member, (field, _) in ENGINE.items()}
         member = by_field.get(error.field, error.field.removesuffix("_tokens"))
-        raise where.member(member).error(f"{error.value!r}: must be {error.allowed}") from None
+        raise where.member(member).error(f"{shown(error.value)}: must be {error.allowed}") from None
 
 
 def _memory(
@@ -230,36 +244,8 @@ def _change(document: dict[str, Any], place: str, value: Any, where: Where) -> N
     if not inner:
         document[outer] = value
         return
-    if outer == "parallel" and "stages" in document.get(outer, {}):
+    if not isinstance(document.setdefault(outer, {}), dict):
+        raise where.member(outer).error(f"{shown(document[outer])} is not an object")
+    if outer == "parallel" and "stages" in document[outer]:
         raise where.member("parallel.stages").error("the file fixes the stages; change it there")
-    document.setdefault(outer, {})[inner] = value
-
-
-def _json(path: Path, where: Where) -> Any:
-    """The document of a file; every name of an object only once."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        value = dict(pairs)
-        if len(value) != len(pairs):
-            names = [name for name, _ in pairs]
-            double = next(name for name in names if names.count(name) > 1)
-            raise where.member(double).error("given twice in one object")
-        return value
-
-    def refuse(constant: str) -> NoReturn:
-        raise where.error(f"{constant} is not JSON")
-
-    try:
-        data = path.read_bytes()
-        return json.loads(data.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse)
-    except FileNotFoundError:
-        raise where.error("no such file") from None
-    except OSError as error:
-        raise where.error(error.strerror or str(error)) from None
-    except UnicodeDecodeError as error:
-        raise where.error(f"not UTF-8 at byte {error.start}") from None
-    except json.JSONDecodeError as error:
-        at = Where(where.file, error.lineno)
-        raise at.error(f"not JSON at column {error.colno}: {error.msg}") from None
-    except RecursionError:
-        raise where.error("nested too deeply") from None
+    document[outer][inner] = value

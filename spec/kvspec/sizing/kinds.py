@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvspec._json import Check, Where, checked_members, integer, optional, text
+from kvspec._json import Check, Where, checked_members, integer, optional, shown, text
 from kvspec.errors import ConfigError
 from kvspec.specs import (
     DTYPES,
@@ -58,7 +58,7 @@ class LayerKind:
             return _TYPES[self.type].build(self, rank)
         except ConfigError as error:
             at = self.where.member(error.field)
-            raise at.error(f"{error.value!r}: must be {error.allowed}") from None
+            raise at.error(f"{shown(error.value)}: must be {error.allowed}") from None
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def decode_kind(name: str, dtype: str, value: object, where: Where) -> LayerKind
     type_name = text(value["type"], where.member("type"))
     if type_name not in _TYPES:
         known = ", ".join(_TYPES)
-        raise where.member("type").error(f"{type_name!r}: must be one of {known}")
+        raise where.member("type").error(f"{shown(type_name)}: must be one of {known}")
     described = _TYPES[type_name]
     rest = {member: item for member, item in value.items() if member != "type"}
     found = checked_members(
@@ -95,7 +95,7 @@ def element_type(value: object, where: Where) -> str:
     """The name of an element type."""
     found = text(value, where)
     if found not in DTYPES:
-        raise where.error(f"{found!r}: must be one of {', '.join(DTYPES)}")
+        raise where.error(f"{shown(found)}: must be one of {', '.join(DTYPES)}")
     return found
 
 

@@ -6,10 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvspec._json import Where, checked_members, integer, list_of, object_of, text
+from kvspec._json import Where, checked_members, integer, list_of, object_of, shown, text
 from kvspec.planning import Layers, Planner, PlanningConfig
 from kvspec.sizing.kinds import LayerKind, Rank, decode_kind, element_type
 from kvspec.specs import LayerSpec, MambaSpec
+
+MOST_LAYERS = 10_000
+"""Layers of a model."""
+
+MOST_WORKER_LAYERS = 200_000
+"""Layers of all workers together; each is planned."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,8 @@ def decode_model(value: object, where: Where) -> Model:
     }
     pattern = _pattern(found["pattern"], kinds, where.member("pattern"))
     number = found["num_layers"]
+    if number > MOST_LAYERS:
+        raise where.member("num_layers").error(f"{number}: must be at most {MOST_LAYERS}")
     if len(pattern) > number:
         raise where.member("pattern").error(f"{len(pattern)} entries for {number} layers")
     layers = tuple(pattern[index % len(pattern)] for index in range(number))
@@ -78,9 +86,9 @@ def _pattern(
         names = list_of(text)(item, at) if isinstance(item, list) else [text(item, at)]
         for name in names:
             if name not in kinds:
-                raise at.error(f"{name!r}: must be one of the kinds {', '.join(kinds)}")
+                raise at.error(f"{shown(name)}: must be one of the kinds {', '.join(kinds)}")
         if not names or len(set(names)) < len(names):
-            raise at.error(f"{names!r}: must be kinds, each once")
+            raise at.error(f"{shown(names)}: must be kinds, each once")
         pattern.append(tuple(kinds[name] for name in names))
     return pattern
 

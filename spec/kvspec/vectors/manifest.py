@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.resources import files
@@ -20,14 +19,16 @@ from kvspec._json import (
     structure,
     text,
 )
+from kvspec._jsonlines import read_document
 from kvspec.codec import decode_manager_config, encode_manager_config
 from kvspec.config import ManagerConfig
-from kvspec.errors import FormatError
 
 FORMAT = "kvspec-static-vectors"
 VERSION = 1
 FILE = "manifest.json"
 INDEX = "index.json"
+MOST_BYTES = 2**20
+"""No manifest and no index is longer."""
 
 
 @dataclass(frozen=True)
@@ -98,12 +99,7 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of the set in a folder. Raises FormatError."""
     path = folder / FILE
     where = Where(str(path))
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise where.error(error.strerror or str(error)) from None
-    except ValueError as error:
-        raise where.error(f"not JSON: {error}") from None
+    value = read_document(path, most_bytes=MOST_BYTES)
     found = checked_members(value, where, _MEMBERS, {})
     if (found.pop("format"), found.pop("version")) != (FORMAT, VERSION):
         raise where.member("format").error(f"not a {FORMAT!r} of version {VERSION}")
@@ -151,9 +147,7 @@ def shipped_vectors() -> Path:
 def shipped_sets() -> tuple[tuple[Path, Manifest], ...]:
     """Each shipped set: its folder and its manifest, in the order in which they are played."""
     index = shipped_vectors() / INDEX
-    try:
-        names = json.loads(index.read_text("utf-8"))["sets"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FormatError(str(index), None, None, f"no index of sets: {error}") from None
+    value = read_document(index, most_bytes=MOST_BYTES)
+    names = checked_members(value, Where(str(index)), {"sets": list_of(text)}, {})["sets"]
     folders = [shipped_vectors() / name for name in names]
     return tuple((folder, read_manifest(folder)) for folder in folders)

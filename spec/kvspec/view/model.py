@@ -18,7 +18,7 @@ from kvspec.golden.trace import TraceResult, replay_trace
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
 from kvspec.record import STATE_FIELDS, Header, Observed, Operation
-from kvspec.record_file import read_header, read_trace
+from kvspec.record_file import read_header, read_whole_trace
 from kvspec.view.marks import Lives, Marks, life_of_requests, marks_of
 
 MAX_CELLS = 4_000_000
@@ -144,7 +144,7 @@ def load(
 
 def _operations(path: Path, first: int) -> list[Operation]:
     """All operations of a record, `first` among them."""
-    operations = [line for line in read_trace(path) if isinstance(line, Operation)]
+    operations = list(read_whole_trace(path)[1])
     if first and first >= len(operations):
         raise NotShownError(
             f"{path}: no operation {first}; there are {len(operations)}, counted from 0"

@@ -17,14 +17,16 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import BinaryIO, Protocol
 
-from kvspec.errors import FormatError, InvalidArgumentError
-from kvspec.workload.stream import (
+from kvspec._json import Where
+from kvspec._jsonlines import parse_json
+from kvspec._stream import (
     MAX_LINE_BYTES,
     DamagedStreamError,
     MissingLibraryError,
     split_lines,
     uncompressed,
 )
+from kvspec.errors import FormatError, InvalidArgumentError
 
 RUN_LENGTH_TOKENS = 512
 """Input tokens that one id of a trace stands for."""
@@ -141,11 +143,9 @@ class TraceFile:
 def parse_record(text: bytes, *, file: str, line: int) -> TraceRecord:
     """The request on one line; unknown fields are ignored. Raises TraceError."""
     try:
-        fields = json.loads(text.decode("utf-8"))
-    except RecursionError as error:
-        raise TraceError(file, line, None, "is nested too deeply for a request") from error
-    except ValueError as error:  # bad UTF-8, bad JSON, or an integer of thousands of digits
-        raise TraceError(file, line, None, f"is not JSON: {error}") from error
+        fields = parse_json(text, Where(file, line))
+    except FormatError as error:
+        raise TraceError(file, line, error.field, error.problem) from error
     if not isinstance(fields, dict):
         raise TraceError(file, line, None, "is not a JSON object with the fields of a request")
     timestamp = _count(fields, "timestamp", 0, file, line)

@@ -11,8 +11,11 @@ from typing import BinaryIO, Protocol
 
 from kvspec.errors import KVSpecError
 
-MAX_LINE_BYTES = 64 * 2**20
-"""Longest line that is put together; a longer one comes out as far as it was read."""
+MAX_LINE_BYTES = 2**24
+"""Longest line that is put together; a longer one comes out as far as it was read.
+
+As long as the longest message of the protocol: what is made of its values is bounded with it.
+"""
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"

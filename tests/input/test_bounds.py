@@ -1,0 +1,269 @@
+"""Small files that ask for much, and numbers that no double holds: one error, bounded work."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import cbor2
+import pytest
+import zstandard
+
+from kvspec import _jsonlines, _stream
+from kvspec._json import MOST_NESTED, Where, real
+from kvspec._jsonlines import parse_json, read_document, read_objects
+from kvspec.cli import main
+from kvspec.errors import (
+    CacheMemoryError,
+    FormatError,
+    InvalidArgumentError,
+    UnknownBlockError,
+)
+from kvspec.golden.select import shipped_records
+from kvspec.profile import read_profile
+from kvspec.record_file import MOST_BYTES, read_header, read_trace, read_whole_trace
+from kvspec.record_lines import MOST_BLOCKS
+from kvspec.remote import codec
+from kvspec.sizing.document import decode_plan_file, read_plan_file
+from kvspec.sizing.model import MOST_LAYERS, MOST_WORKER_LAYERS
+from tests.sizing.files import SMALL
+
+HERE = Where("here")
+DIGITS = b"9" * 5_000
+PROFILE = b'name = "n"\nversion = "1"\ndescription = '
+HUGE: int = 10**5_000
+RECORD = shipped_records() / "life_of_blocks.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"[%s]" % DIGITS, "thousands of digits"),
+        (b"[%s]" % DIGITS[:400], "beyond 64 bits"),
+        (b"[18446744073709551616]", "beyond 64 bits"),
+        (b"[-9223372036854775809, null]", "beyond 64 bits"),
+        (b'{"a": 1e400}', "inf is no finite number"),
+        (b'{"a": "\\ud800"}', "half a character"),
+        (b"[" * (MOST_NESTED + 1) + b"]" * (MOST_NESTED + 1), "nested too deeply"),
+        (b'{"a":' * 500 + b"1" + b"}" * 500, "nested too deeply"),
+    ],
+    ids=lambda value: value[:20] if isinstance(value, bytes) else value,
+)
+def test_no_value_is_larger_than_what_all_readers_can_take(text: bytes, problem: str) -> None:
+    with pytest.raises(FormatError, match=problem):
+        parse_json(text, HERE)
+
+
+@pytest.mark.parametrize("text", [b"[18446744073709551615]", b"[-9223372036854775808, 1.5]"])
+def test_all_that_fits_64_bits_is_read(text: bytes) -> None:
+    assert json.dumps(parse_json(text, HERE)).encode() == text
+
+
+def test_an_int_that_is_no_double_is_no_number() -> None:
+    with pytest.raises(FormatError, match="not a finite number"):
+        real(10**400, HERE)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        lambda: InvalidArgumentError("n", HUGE, "small"),
+        lambda: InvalidArgumentError("n", [HUGE], "small"),
+        lambda: UnknownBlockError(HUGE, 4),
+        lambda: CacheMemoryError(4, 2**1100, 5, 0),
+        lambda: HERE.error("x" * 10**6),
+        lambda: HERE.member("x" * 10**6).error("unknown"),
+    ],
+)
+def test_an_error_about_a_huge_value_can_be_read(error: Callable[[], Exception]) -> None:
+    assert 5 < len(str(error())) < 3_000
+
+
+def test_a_thousand_names_are_compared_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted, not timed: with 60,000 names the square of them takes minutes."""
+    compared = 0
+
+    class Name(str):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    loads = json.loads
+
+    def named(text: str, **hooks: Any) -> Any:
+        unique = hooks["object_pairs_hook"]
+        return loads(text, object_pairs_hook=lambda pairs: unique([(Name(n), v) for n, v in pairs]))
+
+    monkeypatch.setattr(_jsonlines.json, "loads", named)
+    names = [*(f'"n{number}": 0' for number in range(1_000)), '"n999": 0']
+    with pytest.raises(FormatError, match="field 'n999': given twice"):
+        parse_json(("{" + ", ".join(names) + "}").encode(), HERE)
+    assert compared < 10_000
+
+
+@pytest.mark.parametrize("number", [30_000])
+def test_many_layers_are_compared_once_each(number: int) -> None:
+    """The square of these would be minutes: the time limit of a test stands for them."""
+    layer = {"type": "FullAttentionSpec", "block_size": 16, "num_kv_heads": 1}
+    layer |= {"head_size": 8, "dtype": "float16"}
+    layers = [[f"layer.{index}", layer] for index in range(number)]
+    document = {"format": "kvspec-plan", "version": 1, "memory_gib": 1}
+    document |= {"engine": {"max_model_len": 64}, "workers": [[*layers, layers[-1]]]}
+    with pytest.raises(FormatError, match="is given twice"):
+        decode_plan_file(document, HERE)
+
+
+Pack: TypeAlias = Callable[[bytes], bytes]
+
+
+def zstd(content: bytes) -> bytes:
+    return zstandard.ZstdCompressor().compress(content)
+
+
+@pytest.mark.parametrize("packed", [gzip.compress, zstd], ids=["gzip", "zstd"])
+@pytest.mark.parametrize("filling", [b" ", b"[", b"9", b"\xff"], ids=["blank", "[", "9", "ff"])
+def test_a_line_without_end_is_given_up_at_its_limit(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    packed: Pack,
+    filling: bytes,
+) -> None:
+    """What was unpacked until then is counted: not all of it, and little more than the limit."""
+    path = tmp_path / "bomb"
+    path.write_bytes(packed(filling * 2**26))
+    unpacked = 0
+    original = _stream.uncompressed
+
+    def counted(raw: io.BufferedReader) -> Any:
+        nonlocal unpacked
+        for piece in original(raw):
+            unpacked += len(piece)
+            yield piece
+
+    monkeypatch.setattr("kvspec._jsonlines.uncompressed", counted)
+    with pytest.raises(FormatError, match="line 1: longer than 16777216 bytes"):
+        list(read_objects(path))
+    assert unpacked < 3 * _stream.MAX_LINE_BYTES
+
+
+def test_a_record_that_is_kept_in_memory_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read line by line it is not."""
+    path = tmp_path / "record.jsonl.gz"
+    path.write_bytes(gzip.compress(RECORD.read_bytes()))
+    assert len(read_whole_trace(path)[1]) > 10
+    monkeypatch.setattr("kvspec.record_file.MOST_BYTES", 2_000)
+    with pytest.raises(FormatError, match="more than 2000 bytes up to here"):
+        read_whole_trace(path)
+    assert len(list(read_trace(path))) > 10
+    assert MOST_BYTES == 2**26
+
+
+def test_a_record_asks_for_no_more_blocks_than_memory_has(tmp_path: Path) -> None:
+    header, *rest = RECORD.read_text().splitlines()
+    value = json.loads(header)
+    path = tmp_path / "record.jsonl"
+    for number, fits in ((MOST_BLOCKS, True), (MOST_BLOCKS + 1, False), (2**53 - 1, False)):
+        value["config"]["num_blocks"] = number
+        path.write_text("\n".join([json.dumps(value), *rest]))
+        with pytest.raises(FormatError) as caught:
+            read_header(path)
+        is_too_many = "config.num_blocks': " + f"{number}: must be at most 1048576"
+        assert (is_too_many in str(caught.value)) is not fits, "the state is written otherwise, too"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"x = " + b"." * 200_000, "longer than 16384 bytes"),
+        (b"x = " + b"." * 10_000, "is not TOML"),
+        (b"a" + b".a" * 8_000 + b" = 1", "field 'name': missing"),
+        (b"x = " + b"[" * 10_000, "is not TOML: nested too deeply"),
+        (b"name = " + DIGITS, "is not TOML"),
+        (PROFILE + b"0x" + b"f" * 10_000, "<int of 40000 bits> is not a string"),
+        (b"name = 2020-99-99", "is not TOML"),
+        (b"\xff", "is not UTF-8"),
+    ],
+    ids=lambda value: value[:12] if isinstance(value, bytes) else value,
+)
+def test_a_profile_is_read_or_refused(tmp_path: Path, content: bytes, problem: str) -> None:
+    path = tmp_path / "p.toml"
+    path.write_bytes(content)
+    with pytest.raises(FormatError) as caught:
+        read_profile(path)
+    assert problem in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"num_layers": 10**8}, f"num_layers': 100000000: must be at most {MOST_LAYERS}"),
+        ({"tensor": 10**6}, f"layers on all workers: must be at most {MOST_WORKER_LAYERS}"),
+    ],
+)
+def test_a_plan_has_as_many_layers_as_can_be_planned(changes: dict[str, int], problem: str) -> None:
+    document = copy.deepcopy(dict(SMALL))
+    document["model"]["num_layers"] = changes.get("num_layers", 4)
+    document["parallel"] = {"tensor": changes.get("tensor", 1)}
+    with pytest.raises(FormatError) as caught:
+        decode_plan_file(document, HERE)
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize("member", ["engine", "parallel"])
+def test_an_option_needs_an_object_to_change(tmp_path: Path, member: str) -> None:
+    path = tmp_path / "m.json"
+    path.write_text(json.dumps({**copy.deepcopy(dict(SMALL)), member: 7}))
+    option = {"engine": "engine.max_model_len", "parallel": "parallel.tensor"}[member]
+    with pytest.raises(FormatError, match=f"field '{member}': 7 is not an object"):
+        read_plan_file(path, {option: 1})
+
+
+@pytest.mark.parametrize("length", ["9" * 5_000, "²", "0", "-1", "1e3", ""])
+def test_a_length_is_a_number_of_tokens(length: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "llama-3.1-8b", "--max-model-len", length]) == 2
+    assert "must be a number of tokens, or auto" in capsys.readouterr().err
+
+
+def test_a_file_without_end_is_not_read_to_its_end(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="longer than 1000 bytes"):
+        read_document(Path("/dev/zero"), most_bytes=1_000)
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b"\xd8\x1c\x81\xd8\x1d\x00", "hold one another"),  # a list that holds itself
+        (b"\xa1\x01\x02", "a name that is no text"),
+        (b"\xa1\x61a\x41\x00", "a type that JSON does not have"),
+        (b"\xa1\x61a\xc2\x59\x03\xe8" + b"\xff" * 1000, "an int beyond 64 bits"),
+        (b"\xa1\x61a\xf9\x7e\x00", "nan is no finite number"),
+        (b"\xa1\x61a" + b"\x81" * 200 + b"\x00", "nested too deeply"),
+    ],
+)
+def test_a_cbor_message_holds_only_what_json_can_say(body: bytes, problem: str) -> None:
+    with pytest.raises(FormatError, match=problem):
+        codec.decode(body, "cbor")
+
+
+def test_a_cbor_message_that_doubles_what_it_shares_is_given_up() -> None:
+    """Two hundred bytes that stand for 2^30 values."""
+    value: Any = {"a": 0}
+    for _ in range(30):
+        value = {"a": [value, value]}
+    body = cbor2.dumps(value, value_sharing=True)
+    assert len(body) < 400
+    with pytest.raises(FormatError, match="hold one another"):
+        codec.decode(body, "cbor")

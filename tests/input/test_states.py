@@ -1,0 +1,82 @@
+"""What `--resume` goes on from: as it was written, or refused. Nothing damaged is believed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kvspec.cli import main
+from kvspec.cli._support import STATE_HEAD, read_state, write_state
+from kvspec.conformance.state import State
+from kvspec.errors import FormatError
+from kvspec.explore.saved import Saved
+
+SMALL = State(
+    {"name": "kvref", "level": "safety"},
+    batch=3,
+    seconds=1.5,
+    about=("KV-CFG-1",),
+    static={"sets": 0, "walks": 0, "operations": 0, "left_out": {}},
+)
+
+
+@pytest.fixture(name="path")
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / "state.json"
+    write_state(SMALL.to_json(), path)
+    return path
+
+
+def test_a_state_comes_back(path: Path) -> None:
+    found = read_state(path, "check")
+    assert found is not None
+    assert State.from_json(*found) == SMALL
+    assert read_state(path.with_name("nothing"), "check") is None
+
+
+def test_no_byte_of_a_state_can_change(path: Path) -> None:
+    """Each position: another byte there, the byte taken out, one put in, the file cut there."""
+    whole = path.read_bytes()
+    damaged = 0
+    for at in range(len(whole)):
+        for other in (bytes([whole[at] ^ 1]), bytes([whole[at] ^ 0x80]), b"", whole[at:][:1] * 2):
+            path.write_bytes(whole[:at] + other + whole[at + 1 :])
+            with pytest.raises(FormatError):
+                read_state(path, "check")
+            damaged += 1
+        path.write_bytes(whole[:at])
+        with pytest.raises(FormatError):
+            read_state(path, "check")
+    assert damaged > 1_000
+
+
+@pytest.mark.parametrize(
+    "command", [["check", "kvref", "--budget", "static"], ["explore", "--config", "retention"]]
+)
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (json.dumps(Saved({}).to_json()).encode(), "no checksum, as an older kvspec wrote it"),
+        (STATE_HEAD + b"0" * 64 + b"\n{}\n", "damaged: its checksum is another; remove it"),
+        (b"something else", "no state of kvspec"),
+        (b"", "no state of kvspec"),
+    ],
+    ids=["old", "damaged", "another file", "empty"],
+)
+def test_a_command_says_what_to_do_about_a_bad_state(
+    tmp_path: Path,
+    command: list[str],
+    content: bytes,
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And leaves the file as it is."""
+    path = tmp_path / "state.json"
+    path.write_bytes(content)
+    assert main([*command, "--resume", str(path)]) == 2
+    shown = capsys.readouterr().err
+    assert says in shown
+    assert len(shown.splitlines()) == 1
+    assert path.read_bytes() == content
