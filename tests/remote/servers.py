@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from kvspec.discovery import find_implementation
 from kvspec.remote.child import Child
+from kvspec.remote.client import RemoteImplementation
 
 SERVE = (sys.executable, "-m", "kvspec.cli", "serve")
 
@@ -58,6 +60,13 @@ def script(folder: Path, code: str, *, timeout_s: float = 30.0) -> str:
     path = folder / "server.py"
     path.write_text(PREAMBLE + code)
     return f"cmd+json+timeout={timeout_s:g}:{shlex.join((sys.executable, str(path)))}"
+
+
+def connect(folder: Path, code: str) -> RemoteImplementation:
+    """A client of such a server."""
+    found = find_implementation(script(folder, code))
+    assert isinstance(found, RemoteImplementation)
+    return found
 
 
 def count_waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from kvspec.discovery import find_implementation
 from kvspec.errors import KVSpecError, RemoteError
 from kvspec.interface import KVCacheManager
 from kvspec.remote.client import RemoteImplementation
 from kvspec.remote.manager import foresee
 from kvspec.request import Request
 from tests.remote.configs import config, request_input
-from tests.remote.servers import count_waits, ends, is_running, script
+from tests.remote.servers import connect, count_waits, ends, is_running
 
 TIMEOUT_S = 0.5
 """For servers that hang; the others get more, a busy machine must not look like a hang."""
@@ -97,12 +96,6 @@ FAULTS = {
 }
 
 
-def connect(folder: Path, code: str) -> RemoteImplementation:
-    found = find_implementation(script(folder, code))
-    assert isinstance(found, RemoteImplementation)
-    return found
-
-
 def hurry(remote: RemoteImplementation) -> None:
     """From here on answers have little time; the start of the program had enough."""
     options = remote.connection.options
@@ -129,16 +122,6 @@ def test_a_fault_is_one_clear_error_in_time(tmp_path: Path, fault: str, words: s
     with pytest.raises(RemoteError) as again:
         manager.snapshot()
     assert str(again.value) == str(error), "later calls say the same"
-
-
-def test_a_server_that_writes_unasked_is_found_at_the_next_message(tmp_path: Path) -> None:
-    code = "m = until('get_usage')\nanswer(m, {'num_free_blocks': 1, 'usage': 0.5})\n"
-    remote = connect(tmp_path, code + "time.sleep(0.1); print('by the way', flush=True); read()\n")
-    manager = remote.create(config())
-    assert manager.usage == 0.5
-    time.sleep(0.5)
-    with pytest.raises(RemoteError, match="without being asked: b'by the way"):
-        _ = manager.usage
 
 
 def test_a_server_that_stops_reading_is_a_time_out_and_no_hang(tmp_path: Path) -> None:
@@ -234,7 +217,8 @@ answer(read(), {"num_free_blocks": 3, "usage": 0.25})
         ("answer(first, None); time.sleep(60)", "no answer within", "get_usage, number 3"),
         ("answer(second, usage); answer(first, None)", "3, not 2", "new_step_starts, number 2"),
         (
-            "answer(first, None); answer(second, usage); answer(second, usage)",
+            "text = ''.join(json.dumps({'id': m['id'], 'result': r}) + '\\n' for m, r in"
+            " ((first, None), (second, usage), (second, usage)))\nos.write(1, text.encode())",
             "more than one answer",
             "get_usage, number 3",
         ),

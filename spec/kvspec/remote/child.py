@@ -22,8 +22,13 @@ _READ_BYTES = 2**16
 _STDERR_BYTES = 2**12
 """As much of the end of standard error is kept."""
 
+_SHOWN_BYTES = 40
+
 _GRACE_S = 1.0
-"""Time for a child to end by itself, after its standard input was closed or its output ended."""
+"""Time for a child to end by itself, after its standard input was closed."""
+
+ENDING_S = 5.0
+"""Time for a child whose output ended to end as well: then its exit status says more."""
 
 
 class ChildFailure(Exception):  # noqa: N818 (what happened to the child)
@@ -116,7 +121,7 @@ class Child:
                 data = os.read(self._stdout.fileno(), _READ_BYTES)
                 if not data:
                     raise ChildFailure(self._why_it_stopped("stdout"))
-                raise ChildFailure(f"wrote to stdout without being asked: {data[:40]!r}")
+                raise ChildFailure(f"wrote to stdout without being asked: {data[:_SHOWN_BYTES]!r}")
             if not self._drain():
                 self._selector.unregister(self._stderr)
 
@@ -146,7 +151,7 @@ class Child:
 
     def _why_it_stopped(self, pipe: str) -> str:
         """A pipe was closed: most often because the child ended, then how it did says more."""
-        status = self._wait(_GRACE_S)
+        status = self._wait(ENDING_S)
         if status is None:
             return f"closed its {pipe}"
         if status < 0:
@@ -189,10 +194,13 @@ class Child:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return " | ".join(lines[-3:])[-400:]
 
-    def end(self, grace_s: float = _GRACE_S) -> None:
-        """End the child and all it started, and reap it; `grace_s` to end by itself."""
+    def end(self, grace_s: float = _GRACE_S) -> bytes:
+        """End the child and all it started, and reap it; `grace_s` to end by itself.
+
+        Returns the beginning of what it wrote to standard output and nobody asked for.
+        """
         if self._ended or os.getpid() != self._owner:  # a forked copy of us ends nothing
-            return
+            return b""
         self._ended = True
         with contextlib.suppress(OSError):
             self._stdin.close()
@@ -201,6 +209,10 @@ class Child:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._drain()
+        unasked = self._buffer.start()
+        with contextlib.suppress(BlockingIOError):
+            unasked += os.read(self._stdout.fileno(), _READ_BYTES)
         self._selector.close()
         self._stdout.close()
         self._stderr.close()
+        return unasked[:_SHOWN_BYTES]

@@ -100,8 +100,11 @@ class RemoteImplementation:
         return self._connection
 
     def close(self) -> None:
-        """End the child now; else it ends when nobody uses it any more, or at interpreter exit."""
-        self._connection.end()
+        """End the child now; else it ends when nobody uses it any more, or at interpreter exit.
+
+        Raises RemoteError if it wrote more than it was asked for.
+        """
+        self._connection.close()
 
     @property
     def capabilities(self) -> Capabilities:

@@ -13,7 +13,7 @@ from typing import Any
 from kvspec._json import Where, anything, checked_members, members, shown
 from kvspec.errors import FormatError, RemoteError
 from kvspec.interface import Capabilities
-from kvspec.remote.child import Child, ChildFailure
+from kvspec.remote.child import ENDING_S, Child, ChildFailure
 from kvspec.remote.codec import decode, encode
 from kvspec.remote.operations import HELLO_MORE, HELLO_RESULT, MESSAGES, PROTOCOL_VERSION
 from kvspec.remote.values import decode_capabilities, decode_error
@@ -111,6 +111,12 @@ class Connection:
         self._pipelining = found.get("pipelining", False)
         return decode_capabilities(found)
 
+    def close(self) -> None:
+        """End the child. Raises RemoteError if it wrote more than it was asked for."""
+        unasked = self._child.end(ENDING_S)
+        if unasked and self._failure is None:
+            raise self._fail(f"wrote more than its answers: {unasked!r}")
+
     def new_handle(self) -> int:
         """A handle that was never used in this conversation."""
         self._last_handle += 1
@@ -186,6 +192,10 @@ class Connection:
             for message in sent:
                 self._last = message.name
                 answers.append(decode(next(bodies), self.options.framing))
+                number = answers[-1].get("id")
+                if type(number) is int and 0 <= number < sent[0].number:
+                    # It came too late to be seen behind the first one, and in place of this answer.
+                    raise ChildFailure(f"wrote more than one answer to number {number}")
         except ChildFailure as failure:
             raise self._fail(str(failure)) from None
         except FormatError as error:
