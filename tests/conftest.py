@@ -13,10 +13,12 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
+LEFT_FOR_DEEP = pytest.StashKey[int]()
 ROOT = Path(__file__).parents[1]
 
 # Triton reads this once, when it is imported. KVSPEC_TEST_DEVICE=cuda runs its kernels on a GPU.
@@ -58,10 +60,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             item.add_marker(pytest.mark.timeout(0))
         return
-    skip = pytest.mark.skip(reason="long; runs with --deep")
-    for item in items:
-        if item.get_closest_marker("deep"):
-            item.add_marker(skip)
+    left = [item for item in items if item.get_closest_marker("deep")]
+    items[:] = [item for item in items if not item.get_closest_marker("deep")]
+    config.hook.pytest_deselected(items=left)
+    config.stash[LEFT_FOR_DEEP] = len(left)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of pytest-xdist tells how many it left out; all of them collect the same."""
+    told: dict[str, object] | None = getattr(session.config, "workeroutput", None)
+    if told is not None:
+        told["left_for_deep"] = session.config.stash.get(LEFT_FOR_DEEP, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """What a worker told."""
+    left = getattr(node, "workeroutput", {}).get("left_for_deep", 0)
+    node.config.stash[LEFT_FOR_DEEP] = max(left, node.config.stash.get(LEFT_FOR_DEEP, 0))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """One line in place of a skip for each."""
+    if left := config.stash.get(LEFT_FOR_DEEP, 0):
+        terminalreporter.write_line(f"{left} long tests left out; --deep runs them, too")
 
 
 @pytest.hookimpl(wrapper=True)

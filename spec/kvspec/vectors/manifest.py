@@ -148,6 +148,8 @@ def shipped_sets() -> tuple[tuple[Path, Manifest], ...]:
     """Each shipped set: its folder and its manifest, in the order in which they are played."""
     index = shipped_vectors() / INDEX
     value = read_document(index, most_bytes=MOST_BYTES)
-    names = checked_members(value, Where(str(index)), {"sets": list_of(text)}, {})["sets"]
+    counts = dict.fromkeys(("states", "edges", "walks", "operations"), count)
+    found = checked_members(value, Where(str(index)), {"sets": list_of(text)}, counts)
+    names = found["sets"]
     folders = [shipped_vectors() / name for name in names]
     return tuple((folder, read_manifest(folder)) for folder in folders)
