@@ -58,7 +58,8 @@ def check_plain(value: object, where: Where, *, most_values: int) -> None:
     That is: types that JSON does not have, ints beyond 64 bits, numbers that are not finite,
     nesting without end, and, with more than `most_values` values, one that holds itself.
     """
-    seen, level = 0, [[value]]
+    seen = 0
+    level: list[Any] = [[value]]
     for _ in range(MOST_NESTED):
         inner = []
         for container in level:

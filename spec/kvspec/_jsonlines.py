@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,8 +95,8 @@ def parse_json(data: bytes, where: Where, *, is_whole: bool = False) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         value = dict(pairs)
         if len(value) != len(pairs):
-            once = set[str]()
-            double = next(name for name, _ in pairs if name in once or once.add(name))
+            times = Counter(name for name, _ in pairs)
+            double = next(name for name, number in times.items() if number > 1)
             raise where.member(double).error("given twice in one object")
         return value
 

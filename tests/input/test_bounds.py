@@ -14,7 +14,7 @@ import cbor2
 import pytest
 import zstandard
 
-from kvspec import _jsonlines, _stream
+from kvspec import _stream
 from kvspec._json import MOST_NESTED, Where, real
 from kvspec._jsonlines import parse_json, read_document, read_objects
 from kvspec.cli import main
@@ -104,7 +104,7 @@ def test_a_thousand_names_are_compared_once_each(monkeypatch: pytest.MonkeyPatch
         unique = hooks["object_pairs_hook"]
         return loads(text, object_pairs_hook=lambda pairs: unique([(Name(n), v) for n, v in pairs]))
 
-    monkeypatch.setattr(_jsonlines.json, "loads", named)
+    monkeypatch.setattr("kvspec._jsonlines.json.loads", named)
     names = [*(f'"n{number}": 0' for number in range(1_000)), '"n999": 0']
     with pytest.raises(FormatError, match="field 'n999': given twice"):
         parse_json(("{" + ", ".join(names) + "}").encode(), HERE)
