@@ -24,8 +24,8 @@ plain Python: the compiled build of kvfast is another file, and is never what is
 was killed once is not tried again, unless its function changes, and later tests are counted in. The
 code has changed since: *there* are the mutants that it has today, *tried* those of which the runs
 know anything, some of them in functions that have another form today. With `--page` it counts what
-is there again. CI tries 30 of them (`--sample 30`), besides the mistakes made by hand in
-[MUTANTS.md](MUTANTS.md).
+is there again. `.ci/nightly` tries 30 of them (`--sample 30`), besides the mistakes made by hand
+in [MUTANTS.md](MUTANTS.md).
 
 score = killed / (tried − equivalent). A mutant that does not end counts as killed. A mutant is
 equivalent if no caller can observe the change; each is listed, with its reason, in
