@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import kvref
 from kvspec.codec import (
     decode_groups,
     decode_kv_cache,
@@ -245,6 +246,25 @@ def test_malformed_inputs_and_outputs_are_refused(
     with pytest.raises(FormatError) as caught:
         replay_planning(path, with_planner(Recording()))
     assert (caught.value.line, caught.value.field) == (2, field)
+
+
+@pytest.mark.parametrize(("alignment", "padded"), [(576, 4608), (None, 8640)])
+def test_a_latent_in_an_input_is_padded_as_its_alignment_asks(
+    alignment: int | None, padded: int, tmp_path: Path
+) -> None:
+    """Whatever the record writes, and wherever it stands: the recorded calls built it anew."""
+    spec = {"type": "SlidingWindowMLASpec", "block_size": 4, "num_kv_heads": 1, "head_size": 256}
+    spec |= {"dtype": "float32", "sliding_window": 8, "page_size_padded": 8640}
+    spec |= {"alignment": alignment}
+    uniform = {"type": "UniformTypeKVCacheSpecs", "block_size": 4, "kv_cache_specs": [["a", spec]]}
+    groups = [{"layer_names": ["a"], "spec": uniform, "is_eagle_group": False}]
+    given = {"kv_cache_configs": [{**CACHE, "kv_cache_groups": groups}]}
+    built = [{**groups[0], "spec": {**spec, "head_size_v": 256, "page_size_padded": padded}}]
+    answer = {**CACHE, "kv_cache_groups": built}
+    record = {"fn": "generate_scheduler_kv_cache_config", "input": given, "output": answer}
+    found = replay_planning(written(tmp_path / "p.jsonl", record), kvref.implementation())
+    assert found.mismatches == ()
+    assert found.passed == 1
 
 
 def test_a_layout_may_have_no_blocks() -> None:
