@@ -68,7 +68,6 @@ TARGETS: tuple[Target, ...] = (
         "the host tier of the reference",
         ("kvref/tier.py",),
         ("tests/tier",),
-        enough=0.85,  # tried once, and what lives not yet looked into
     ),
     Target(
         "kvfast",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 import kvfast
@@ -205,3 +209,56 @@ def test_what_it_cannot_serve_is_refused_when_it_is_made(implementation: Impleme
     for blocks in ([12], [-1], [True]):
         with pytest.raises(InvalidArgumentError, match="blocks"):
             tier.taken(blocks)
+
+
+@pytest.mark.rule("KV-TIER-8")
+@pytest.mark.parametrize("changed", [{"dcp_world_size": 2}, {"enable_caching": False}])
+def test_configurations_without_a_tier_name_who_lacks_it(
+    implementation: Implementation, changed: dict[str, object]
+) -> None:
+    config = dataclasses.replace(config_of([FULL]), **changed)  # type: ignore[arg-type] # by name
+    name = implementation.capabilities.name
+    with pytest.raises(UnsupportedError, match="a host tier") as caught:
+        tier_of(implementation, config, 4)
+    assert caught.value.implementation == name
+
+
+def calls(tier: Tier, request: Request) -> list[tuple[Callable[[], object], str, object]]:
+    """Illegal calls of a tier that holds the first two keys of a request: field and value."""
+    tier.hold(request, 0, 8)
+    tier.computed(request, 0, 0, [5])
+    wrong: Any = "0"
+    return [
+        (lambda: tier.computed(request, 1, 0, [1]), "group", 1),
+        (lambda: tier.computed(request, -1, 0, [1]), "group", -1),
+        (lambda: tier.computed(request, wrong, 0, [1]), "group", wrong),
+        (lambda: tier.computed(request, 0, -1, [1]), "first", -1),
+        (lambda: tier.computed(request, 0, 0, [12]), "blocks", 12),
+        (lambda: tier.computed(request, 0, 2, [1, 2]), "blocks", 2),
+        (lambda: tier.lookup(request, 2), "num_local_tokens", 2),
+        (lambda: tier.hold(request, 0, 4), "request", request.request_id),
+        (lambda: tier.forget([5]), "blocks", [5]),
+        (lambda: tier.reset(), "held", [request.request_id]),
+        (lambda: tier.load(request, KVCacheBlocks(())), "blocks", "groups[0]"),
+    ]
+
+
+@pytest.mark.rule("KV-TIER-8")
+@pytest.mark.parametrize("number", range(11))
+def test_an_illegal_call_names_the_value_and_changes_nothing(
+    implementation: Implementation, number: int
+) -> None:
+    tier, request = stocked(implementation)
+    call, field, value = calls(tier, request)[number]
+    before = tier.snapshot()
+    with pytest.raises(InvalidArgumentError) as caught:
+        call()
+    assert (caught.value.field, caught.value.value) == (field, value)
+    assert tier.snapshot() == before
+    tier.drop(request)
+    with pytest.raises(InvalidArgumentError) as caught:
+        tier.load(request, KVCacheBlocks(([1, 2],)))
+    assert (caught.value.field, caught.value.value) == ("request", request.request_id)
+    with pytest.raises(InvalidArgumentError) as caught:
+        tier.hold(request, 0, 16)
+    assert (caught.value.field, caught.value.value) == ("num_external_tokens", 16)
