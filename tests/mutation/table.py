@@ -76,6 +76,9 @@ def _summary(counts: Counts) -> Iterator[str]:
 def _draws(counts: Counts) -> Iterator[str]:
     """What became of mutants that nobody had looked at, survivors by name."""
     yield "## Fresh draws\n"
+    if not counts.draws:
+        yield "None so far, so nothing is known of the mutants that were not tried.\n"
+        return
     yield "Drawn after the tests were written (`python -m tests.mutation NAME --fresh N --seed S`),"
     yield "and published as they came out: what lives is neither explained nor mended."
     yield f"The tests of one mutant: {SHORT_S:.0f} s of those that killed others of its function,"
