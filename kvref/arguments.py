@@ -128,7 +128,10 @@ def check_allocation(
     computed = request.num_computed_tokens + num_new_computed_tokens + num_external_computed_tokens
     if num_external_computed_tokens > 0:
         computed = min(computed, request.num_tokens - 1)
-    _check_hits(manager, request, hits, num_new_computed_tokens, skip_at_tokens=computed)
+    has_load = num_external_computed_tokens > 0
+    _check_hits(
+        manager, request, hits, num_new_computed_tokens, has_load=has_load, skip_at_tokens=computed
+    )
 
 
 def _check_computed(manager: ReferenceManager, request: ReferenceRequest) -> None:
@@ -151,11 +154,18 @@ def _check_hits(
     hits: KVCacheBlocks,
     num_new_computed_tokens: int,
     *,
+    has_load: bool,
     skip_at_tokens: int,
 ) -> None:
-    """Hits are those of a look-up made just before (KV-MGR-8)."""
+    """Hits are those of a look-up made just before (KV-MGR-8).
+
+    A list may be short where a load brings what it lacks; the longest one is as long as they say.
+    """
+    longest = 0
     for group, blocks in zip(manager.groups, hits.groups, strict=True):
-        if len(blocks) * group.block_size != num_new_computed_tokens:
+        covered = len(blocks) * group.block_size
+        is_short = covered < num_new_computed_tokens
+        if covered > num_new_computed_tokens or (is_short and not has_load):
             raise InvalidArgumentError(
                 f"new_computed_blocks[{group.index}]",
                 list(blocks),
@@ -164,6 +174,13 @@ def _check_hits(
             )
         num_skipped = group.num_skipped_tokens(skip_at_tokens) // group.block_size
         _check_hit_content(group, request, blocks, num_skipped)
+        longest = max(longest, covered)
+    if longest < num_new_computed_tokens:
+        raise InvalidArgumentError(
+            "num_new_computed_tokens",
+            num_new_computed_tokens,
+            f"the {longest} tokens of the longest list of hits",
+        )
 
 
 def _check_hit_content(

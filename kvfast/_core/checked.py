@@ -151,12 +151,19 @@ class Checked(Core):
         ids = list(self.checked_sequence("block_ids", block_ids))
         return [self.checked_block(block) for block in ids]
 
-    def check_hits(self, request: FastRequest, new_computed: int, skip_at: int) -> None:
-        """Every hit carries the key of its place; null stands only for skipped ones (KV-MGR-8)."""
+    def check_hits(
+        self, request: FastRequest, new_computed: int, external: int, skip_at: int
+    ) -> None:
+        """Every hit carries the key of its place; null stands only for skipped ones (KV-MGR-8).
+
+        Beside a load a list may be short, but not all of them.
+        """
+        longest = 0
         for g in range(self.num_groups):
             num_hits = self.lookup.hit_blocks[g]
             size = self.shape.block_size[g]
-            if num_hits * size != new_computed:
+            covered = num_hits * size
+            if covered > new_computed or (covered < new_computed and external == 0):
                 raise InvalidArgumentError(
                     f"new_computed_blocks[{g}]",
                     num_hits,
@@ -174,6 +181,11 @@ class Checked(Core):
                     or not self.pool.has_key(block, request, (i + 1) * per - 1, g)
                 ):
                     raise StaleHitError(g, i, block)
+            longest = max(longest, covered)
+        if longest < new_computed:
+            raise InvalidArgumentError(
+                "num_new_computed_tokens", new_computed, f"{longest}, as long as the longest list"
+            )
 
     def check_continues(self, row: int, num_hits: int, new_computed: int, external: int) -> None:
         """Who holds blocks takes no hits, and starts no load (KV-GRP-9)."""

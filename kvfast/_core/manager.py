@@ -125,7 +125,7 @@ class FastManager(Checked):
         if row >= 0:
             self.check_continues(row, num_hits, new_computed, external)
         if num_hits or new_computed:
-            self.check_hits(request, new_computed, skip_at)
+            self.check_hits(request, new_computed, external, skip_at)
         watermark = self.watermark_for(request) if is_beside_others else 0
         row = self.place(
             row, request, new, lookahead, local, external, skip_at, encoder, num_hits > 0,

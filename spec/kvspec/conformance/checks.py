@@ -29,13 +29,13 @@ from kvspec.transitions import Transition, check_transition
 class SafetyCheck:
     """Content: what attention reads is there, and is what was written.
 
-    `awaited`: loads that did not arrive yet, the first token and their number.
+    `awaited`: loads that did not arrive yet, as the arguments of their allocations.
     """
 
     def __init__(self, runner: Runner) -> None:
         self.check = ContentCheck(runner.config)
         self.contents: dict[str, Content] = {}
-        self.awaited: dict[str, tuple[int, int]] = {}
+        self.awaited: dict[str, Mapping[str, Any]] = {}
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
         """Read hits back, write what was granted, expect errors to change nothing."""
@@ -46,6 +46,8 @@ class SafetyCheck:
             content = self._content(done.request)
             name, length = done.request.name, hit["num_computed_tokens"]
             self.check.read_hit(name, content, hit["blocks"], length)
+        elif done.name == "find_longest_cache_hit_per_group" and done.request is not None:
+            self._read_hits(done.request, done.outcome.result)
         elif done.name == "allocate_slots" and done.request is not None:
             if done.outcome.result is not None:
                 self._write_granted(runner, done.request, done.arguments)
@@ -97,20 +99,37 @@ class SafetyCheck:
     def _write_granted(
         self, runner: Runner, request: Tracked, arguments: Mapping[str, Any]
     ) -> None:
-        """External and new tokens are in the cache now."""
-        start = arguments["num_computed_tokens"] + arguments.get("num_new_computed_tokens", 0)
+        """External and new tokens are in the cache now; a load that comes later is not yet."""
         external = arguments.get("num_external_computed_tokens", 0)
-        lists, new = runner.subject.blocks(request), arguments["num_new_tokens"]
-        content = self._content(request)
-        self.check.write_granted(
-            request.name, content, lists, start=start, num_external=external, num_new=new
-        )
+        self._write(runner, request, arguments, arguments["num_new_tokens"])
         is_first = not request.holds_blocks  # a load under way is there when its step is over
-        if is_first and external and not new and arguments.get("delay_cache_blocks"):
-            self.awaited[request.name] = (start, external)
-            sizes = runner.block_sizes
-            for blocks, size in zip(lists, sizes, strict=True):
-                self.check.shadow.lose(blocks[start // size :])
+        loads = external and not arguments["num_new_tokens"]
+        if is_first and loads and arguments.get("delay_cache_blocks"):
+            self.awaited[request.name] = arguments
+            hits = arguments.get("new_computed_blocks") or [()] * len(runner.block_sizes)
+            for blocks, found in zip(runner.subject.blocks(request), hits, strict=True):
+                self.check.shadow.lose(blocks[len(found) :])
+
+    def _write(
+        self, runner: Runner, request: Tracked, arguments: Mapping[str, Any], num_new: int
+    ) -> None:
+        """What an allocation with these arguments brings and computes."""
+        num_hit = arguments.get("num_new_computed_tokens", 0)
+        self.check.write_granted(
+            request.name,
+            self._content(request),
+            runner.subject.blocks(request),
+            start=arguments["num_computed_tokens"] + num_hit,
+            num_external=arguments.get("num_external_computed_tokens", 0),
+            num_new=num_new,
+            hits=arguments["new_computed_blocks"] if num_hit else None,
+        )
+
+    def _read_hits(self, request: Tracked, hits: Mapping[str, Any]) -> None:
+        """Each group's own hit holds what it claims."""
+        content, what = self._content(request), f"own hit of {request.name}"
+        for group, length in enumerate(hits["hit_lengths"]):
+            self.check.read_group(what, content, group, hits["blocks"][group], length, "KV-HASH-1")
 
     def _lose(self, runner: Runner, lost: Sequence[int]) -> None:
         """A load failed: what is before these blocks came, they hold nothing."""
@@ -124,11 +143,7 @@ class SafetyCheck:
     def _arrive(self, runner: Runner, request: Tracked) -> None:
         """A load that was awaited is there now."""
         if request.name in self.awaited:
-            start, external = self.awaited.pop(request.name)
-            content, lists = self._content(request), runner.subject.blocks(request)
-            self.check.write_granted(
-                request.name, content, lists, start=start, num_external=external, num_new=0
-            )
+            self._write(runner, request, self.awaited.pop(request.name), 0)
 
     def _accept_drafts(self, runner: Runner, request: Tracked, tokens: Sequence[int]) -> None:
         """Accepted drafts were computed as what they are; only a scheduled request has any."""

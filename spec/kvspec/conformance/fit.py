@@ -147,6 +147,9 @@ def _needs_of_run(step: st.Run) -> Needs:
 def _needs_of_admission(step: st.Admit) -> Needs:
     if step.external_tokens:
         yield Feature.EXTERNAL_TOKENS, replace(step, external_tokens=0, load_later=False)
+    if step.own_hits:
+        for feature in (Feature.HITS_PER_GROUP, Feature.DELAYED_CACHING):
+            yield feature, replace(step, own_hits=False)
     if step.external_tokens and step.load_later:
         yield Feature.DELAYED_CACHING, replace(step, load_later=False)
     if step.lookahead_tokens:

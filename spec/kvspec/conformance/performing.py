@@ -67,15 +67,7 @@ def admit(runner: Runner, step: st.Admit) -> None:
     request = runner.pick(step.who, "waiting")
     if request is None:
         return
-    hits: dict[int, list[list[int]]] = {}
-    hit_tokens = 0
-    if step.look_up:
-        arguments = {"num_preemptions": request.num_preemptions}
-        ours, theirs = runner.do("get_computed_blocks", request, arguments)
-        hit_tokens = ours["num_computed_tokens"]
-        hits[id(runner.subject)] = ours["blocks"]
-        if runner.oracle is not None:
-            hits[id(runner.oracle)] = theirs["blocks"]
+    hit_tokens, hits = look_up(runner, step, request)
     rest = len(request.tokens) - hit_tokens
     external = min(step.external_tokens, rest)
     if Feature.DELAYED_CACHING not in runner.subject.features:
@@ -112,6 +104,27 @@ def admit(runner: Runner, step: st.Admit) -> None:
     request.fresh_load = (hit_tokens, hit_tokens + external) if external else None
     # After a load of everything the last token is still computed again.
     request.num_computed = min(computed, len(request.tokens) - 1 + (new > 0))
+
+
+def look_up(
+    runner: Runner, step: st.Admit, request: Tracked
+) -> tuple[int, Mapping[int, list[list[int]]]]:
+    """The tokens that the request hits, and its hit blocks on each side."""
+    if not step.look_up:
+        return 0, {}
+    can_differ = runner.config.enable_caching and len(runner.specs) > 1
+    if step.own_hits and step.external_tokens and can_differ and not request.skip_reading:
+        length = {"max_cache_hit_length": len(request.tokens) - 1}
+        ours, theirs = runner.do("find_longest_cache_hit_per_group", request, length)
+        hit_tokens = max(ours["hit_lengths"])
+    else:
+        arguments = {"num_preemptions": request.num_preemptions}
+        ours, theirs = runner.do("get_computed_blocks", request, arguments)
+        hit_tokens = ours["num_computed_tokens"]
+    hits = {id(runner.subject): ours["blocks"]}
+    if runner.oracle is not None:
+        hits[id(runner.oracle)] = theirs["blocks"]
+    return hit_tokens, hits
 
 
 def run_on(runner: Runner, step: st.Run) -> None:

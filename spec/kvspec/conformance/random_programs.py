@@ -93,6 +93,7 @@ class Draw:
             must_fit=self.chance(0.25),
             others_scheduled=self.chance(0.5),
             encoder_tokens=self.random.choice((0, 1, 3, 5)),
+            own_hits=self.chance(0.4),
         )
 
     def run(self) -> Step:
@@ -161,7 +162,11 @@ def _holes(draw: Draw) -> list[Step]:
         last = len(text) // draw.random.choice((1, 2, 2)) - 1
         holes = range(last - draw.random.randrange(distance), -1, -distance)
         steps += [st.Evict(LAST, group, place) for place in holes[:5]]
-    return [*steps, st.Admit(LAST), st.Ask(LAST)]
+    if draw.chance(0.7):
+        return [*steps, st.Admit(LAST), st.Ask(LAST)]
+    external, later = draw.random.choice((1, 3, 99)), draw.chance(0.6)
+    own = st.Admit(LAST, external_tokens=external, load_later=later, own_hits=True)
+    return [*steps, own, st.FinishLoad(LAST), st.Ask(LAST)]
 
 
 def _load(draw: Draw) -> list[Step]:
@@ -170,6 +175,7 @@ def _load(draw: Draw) -> list[Step]:
         LAST,
         external_tokens=draw.random.choice((1, 2, 4)),
         load_later=draw.chance(0.4),
+        own_hits=draw.chance(0.4),
     )
     end: Step = st.FinishLoad(LAST)
     if draw.chance(0.4):

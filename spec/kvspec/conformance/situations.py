@@ -42,6 +42,7 @@ SITUATIONS: Mapping[str, str] = MappingProxyType(
         "eagle look further": "… after it had looked one block further and lost nothing",
         "external tokens": "tokens came from another store",
         "load behind a hit": "… after a hit, and before new tokens",
+        "hits of unequal length": "… and filled up what the hit of some group lacked",
         "late registration": "a load was registered after it arrived",
         "failed load": "a load turned out void, and its blocks were evicted",
         "accepted drafts": "drafts became tokens",
@@ -157,6 +158,11 @@ class SituationCounter:
             self._count("external tokens")
             if hit and done.arguments["num_new_tokens"]:
                 self._count("load behind a hit")
+            found = zip(
+                done.arguments.get("new_computed_blocks") or (), runner.block_sizes, strict=False
+            )
+            if any(len(blocks) * size < hit for blocks, size in found):
+                self._count("hits of unequal length")
         self.ends[request.name] = start + hit + external + done.arguments["num_new_tokens"]
         self._lists(runner, done, request.name)
 

@@ -33,9 +33,10 @@ class Arrive:
 class Admit:
     """A waiting request asks for its first slots.
 
-    `look_up`: with a look-up before, and its hit. `external_tokens`: brought by another store, at
-    most what is left; `load_later`: they are registered by a later FinishLoad. `chunk_tokens`: at
-    most so many are computed now (None: all that is left). `encoder_tokens`: of cross attention.
+    `look_up`: with a look-up before, and its hit. `own_hits`: with each group's own hit, if another
+    store brings what the shorter ones lack. `external_tokens`: brought by another store, at most
+    what is left; `load_later`: they are registered by a later FinishLoad. `chunk_tokens`: at most
+    so many are computed now (None: all that is left). `encoder_tokens`: of cross attention.
     """
 
     who: int = 0
@@ -48,6 +49,7 @@ class Admit:
     must_fit: bool = False
     others_scheduled: bool = False
     encoder_tokens: int = 3
+    own_hits: bool = False
 
 
 @dataclass(frozen=True)

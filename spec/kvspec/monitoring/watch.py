@@ -167,8 +167,15 @@ class Watch:
         self.ownership.replace(name, lists)
         self.ownership.check_new(name, chain.from_iterable(new))
         num_new = given["num_new_tokens"]
+        hits = given["new_computed_blocks"].groups if given["num_new_computed_tokens"] else None
         self.content.write_granted(
-            name, followed.content, lists, start=start, num_external=external, num_new=num_new
+            name,
+            followed.content,
+            lists,
+            start=start,
+            num_external=external,
+            num_new=num_new,
+            hits=hits,
         )
         followed.num_computed = read_from
         if start + external + num_new > call.num_tokens and followed.draft_from is None:

@@ -122,10 +122,13 @@ class ContentCheck:
         start: int,
         num_external: int,
         num_new: int,
+        hits: Lists | None = None,
     ) -> None:
         """External and new tokens from `start` on are in the cache now.
 
-        What is beyond the tokens that are known is a draft; slots end at the longest sequence.
+        `hits`: what the request begins with, if anything; where a list is short, the load brings
+        what it lacks, too (KV-MGR-8). What is beyond the tokens that are known is a draft; slots
+        end at the longest sequence.
         """
         skip_at = start + num_external
         end = min(skip_at + num_new, self.max_model_len)
@@ -141,7 +144,8 @@ class ContentCheck:
                     f" in group {group}",
                 )
             kept = first_token_read(spec, skip_at)
-            for index, span in _by_block(start, end, size):
+            first = start if hits is None else len(hits[group]) * size
+            for index, span in _by_block(first, end, size):
                 if blocks[index] == NULL_BLOCK:
                     span = range(max(span.start, kept), span.stop)
                 if span:

@@ -12,9 +12,10 @@ from kvspec.conformance.examples.plan_specs import GIB, latent, named, settings,
 from kvspec.conformance.examples.statistics import Clock
 from kvspec.conformance.scenarios.groups import CROSS, window
 from kvspec.conformance.verdicts import Level
-from kvspec.errors import StaleHitError
+from kvspec.errors import InvalidArgumentError, StaleHitError
 from kvspec.events import AllBlocksCleared, BlockStored
 from kvspec.interface import Feature
+from kvspec.specs import MLAAttentionSpec
 from kvspec.stats import ResidencySample
 
 
@@ -81,6 +82,44 @@ def hits_of_their_group(bench: Bench) -> None:
     bench.equal("the state afterwards", before, bench.visible(manager))
 
 
+@example("KV-MGR-8", "KV-COORD-9")
+def short_lists_of_hits(bench: Bench) -> None:
+    """A list of hits may be short where a load brings what it lacks, and not otherwise."""
+    bench.need(Feature.HITS_PER_GROUP, Feature.EXTERNAL_TOKENS, Feature.DELAYED_CACHING)
+    bench.need(Feature.EVICTION_BY_ID)
+    manager = bench.manager(20, full(4), MLAAttentionSpec(4, 1, 8, "float16"))
+    first = bench.started(manager, "first", range(12))
+    manager.evict_blocks(manager.get_blocks(first).to_lists()[1][1:])
+    manager.free(first)
+    request = bench.request(manager, "r", range(17))
+    own = manager.find_longest_cache_hit_per_group(request, 16)
+    bench.equal("own hits", (12, 4), tuple(own.hit_lengths_tokens))
+    before = bench.visible(manager)
+
+    def allocate(local: int, external: int) -> KVCacheBlocks | None:
+        return manager.allocate_slots(
+            request,
+            0 if external else 1,
+            num_new_computed_tokens=local,
+            new_computed_blocks=own.blocks,
+            num_external_computed_tokens=external,
+            delay_cache_blocks=True,
+        )
+
+    for local, external in ((12, 0), (4, 4), (16, 4), (0, 4)):
+        what = f"{local} tokens of these hits, and {external} of a load"
+        bench.raises(what, InvalidArgumentError, allocate, local, external)
+        bench.equal("the state after it", before, bench.visible(manager))
+    granted = allocate(12, 4)
+    shown = None if granted is None else granted.to_lists()
+    bench.equal("new blocks of the load", [[], []], shown)
+    held = [len(blocks) for blocks in manager.get_blocks(request).to_lists()]
+    bench.equal("blocks held for 16 tokens", [4, 4], held)
+    manager.cache_blocks(request, 16)
+    again = manager.get_computed_blocks(bench.request(manager, "again", range(17)))
+    bench.equal("the hit when the load is there", 16, again.hit_length_tokens)
+
+
 @example("KV-EVT-1", "KV-EVT-5")
 def queue_of_events(bench: Bench) -> None:
     """A reset is told after what was told before; with events off nothing is."""
@@ -140,5 +179,5 @@ def first_layout(bench: Bench) -> None:
 
 EDGES = (
     counts_never_go_back, running_in_one_group, nothing_is_released_first, hits_of_their_group,
-    queue_of_events, lives_with_few_touches, exact_sizes, first_layout,
+    short_lists_of_hits, queue_of_events, lives_with_few_touches, exact_sizes, first_layout,
 )  # fmt: skip

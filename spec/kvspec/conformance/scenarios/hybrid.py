@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from kvspec.conformance.scenarios.building import flagged, only, prompt, roomy
 from kvspec.conformance.scenarios.groups import chunked, mamba, window
-from kvspec.conformance.scenarios.single import full, story
-from kvspec.conformance.steps import Admit, Arrive, Ask, Evict, NewStep, Program, Release, Run
+from kvspec.conformance.scenarios.single import configure, full, story
+from kvspec.conformance.steps import (
+    Admit,
+    Arrive,
+    Ask,
+    Evict,
+    FailLoad,
+    FinishLoad,
+    NewStep,
+    Program,
+    Release,
+    Run,
+)
 from kvspec.specs import MLAAttentionSpec
 
 BEGIN = (Arrive(prompt(60)), Admit(), NewStep(), Release(again=True))
@@ -19,7 +30,14 @@ HOLES = (*only(0, range(14), 15), *only(1, (*range(2, 8), 10, 11), 15),
          *only(2, (*range(5), 6), 7))  # fmt: skip
 LATENT = MLAAttentionSpec(4, 1, 8, "float16")
 
-HYBRID_SCENARIOS: tuple[Program, ...] = (
+NOW = (Admit(external_tokens=6, chunk_tokens=5, own_hits=True), Ask(), Run(), Release(again=True),
+       Admit(), Ask())  # fmt: skip
+"""Each group brings its own hit; a load fills up what some lack, and tokens follow it."""
+LATER = (Admit(external_tokens=6, load_later=True, own_hits=True), Ask(), FinishLoad(), Ask(),
+         Run(), NewStep(), Release(again=True), Admit(), Ask())  # fmt: skip
+"""The same by a load that arrives later, alone."""
+
+AGREED: tuple[Program, ...] = (
     story("a length that every group confirms", ("KV-COORD-5", "KV-COORD-12", "KV-COORD-9"),
           roomy(*THREE), *BEGIN, *HOLES, *LOOK),
     story("own hits drop without looking further", ("KV-COORD-9",),
@@ -113,3 +131,58 @@ HYBRID_SCENARIOS: tuple[Program, ...] = (
           roomy(full(4), chunked(16, 4)), *BEGIN, *only(0, range(9), 15), *only(1, (5, 8), 15),
           *LOOK, Arrive(prompt(24)), Evict(group=1, index=4), Admit(), Ask()),
 )  # fmt: skip
+
+OWN: tuple[Program, ...] = (
+    *(
+        story(f"a load fills up what {which} lacks, {when}",
+              ("KV-MGR-8", "KV-GRP-5", "KV-GRP-6", "KV-GRP-4"), roomy(*specs), *BEGIN,
+              *only(0, range(first), 15), *only(1, second, 15), *steps)
+        for when, steps in (("now", NOW), ("later", LATER))
+        for which, specs, first, second in (
+            ("full attention", (full(4), LATENT), 9, range(3)),
+            ("the first group", (full(4), LATENT), 2, range(8)),
+            ("a short window", (full(4), window(6, 4)), 10, (3, 4)),
+            ("a long window", (full(4), window(30, 4)), 10, range(8)),
+            ("full attention beside a window", (full(4), window(30, 4)), 3, range(9)),
+            ("a chunk", (full(4), chunked(64, 4)), 10, range(7)),
+            ("a group of states", (full(4), mamba("all", 4)), 10, (2, 6)),
+            ("full attention beside states", (full(4), mamba("all", 4)), 5, (6,)),
+            ("a group of running states", (full(4), mamba("align", 4)), 10, (4,)),
+            ("a group of drafted states", (full(4), mamba("align", 4, 2)), 10, (4,)),
+            ("a group without a hit", (full(4), window(6, 4)), 10, ()),
+        )
+    ),
+    *(
+        story(f"what a short list of a {kind} needs, with {reserved} blocks reserved",
+              ("KV-MGR-8", "KV-GRP-4", "KV-MGR-7"), configure(9, full(2), spec),
+              Arrive(prompt(9)), Admit(chunk_tokens=6), NewStep(), Release(again=True),
+              *only(1, (0,), 3), Admit(external_tokens=2, load_later=True, own_hits=True,
+              reserved_blocks=reserved), Ask(), FinishLoad(), Run(), Ask())
+        for kind, spec, most in (("window", window(20), 0), ("state", mamba("all"), 3))
+        for reserved in (most, most + 1)
+    ),
+    story("a load for one list of four", ("KV-MGR-8", "KV-MAMBA-8"),
+          configure(12, full(2), *(mamba("align"),) * 3), Arrive(prompt(7)),
+          Admit(chunk_tokens=2), Run(chunk_tokens=2), NewStep(), Release(again=True),
+          *(Evict(group=group, index=1) for group in (1, 2, 3)),
+          Admit(external_tokens=2, load_later=True, own_hits=True), Ask(), FinishLoad(), Run(),
+          Ask()),
+    story("states too new in a short list", ("KV-MAMBA-2", "KV-MGR-8"),
+          roomy(full(4), mamba("all", 4)), Arrive(prompt(20)), Arrive(prompt(20)),
+          Admit(chunk_tokens=9), Evict(group=1, index=1),
+          Admit(external_tokens=3, load_later=True, own_hits=True), NewStep(),
+          Admit(external_tokens=3, load_later=True, own_hits=True), Ask(who=1)),
+    story("short lists of blocks of several sizes, and drops", ("KV-MGR-8", "KV-COORD-9"),
+          flagged(roomy(full(4), LATENT, window(14, 8)), 0, 2), *BEGIN, *only(0, range(9), 15),
+          *only(1, range(5), 15), *only(2, (0, 1, 2, 3), 7), *LATER),
+    story("a load that fills up short lists fails", ("KV-MGR-8", "KV-POOL-10"),
+          roomy(full(4), LATENT), *BEGIN, *only(0, range(9), 15), *only(1, range(3), 15),
+          Admit(external_tokens=9, load_later=True, own_hits=True), FailLoad(index=1), Ask(),
+          Run(), Ask()),
+    story("the whole sequence behind short lists", ("KV-MGR-5", "KV-MGR-8"),
+          configure(14, full(4), LATENT), Arrive(prompt(24)), Admit(), Release(again=True),
+          *only(1, (0,), 6), Admit(external_tokens=3, must_fit=True, own_hits=True), Ask(),
+          Arrive((9,) * 3), Admit(), Admit(external_tokens=3, must_fit=True, own_hits=True)),
+)  # fmt: skip
+
+HYBRID_SCENARIOS: tuple[Program, ...] = AGREED + OWN
