@@ -100,6 +100,62 @@ class NullIsAHitAnywhere(WithoutACheck):
             return ReferenceManager.allocate_slots(self, request, num_new_tokens, **how)
 
 
+class ChecksHitsInAnotherWay(ReferenceManager):
+    """Not broken by itself: what `check` makes of the check of hits."""
+
+    def allocate_slots(
+        self, request: Request, num_new_tokens: int, **how: Any
+    ) -> KVCacheBlocks | None:
+        right = arguments._check_hits
+
+        def checked(manager: Any, request: Any, hits: Any, num_tokens: int, **more: Any) -> None:
+            self.check(right, manager, request, hits, num_tokens, **more)
+
+        with mock.patch.object(arguments, "_check_hits", checked):
+            return super().allocate_slots(request, num_new_tokens, **how)
+
+    def check(self, right: Any, *given: Any, **how: Any) -> None:
+        """As the reference does."""
+        right(*given, **how)
+
+
+class ShortListsNeedNoLoad(ChecksHitsInAnotherWay):
+    """KV-MGR-8: a list of hits may be short where no load brings what it lacks."""
+
+    def check(self, right: Any, *given: Any, **how: Any) -> None:
+        right(*given, **{**how, "has_load": True})
+
+
+class ShortListsAreRefused(ChecksHitsInAnotherWay):
+    """KV-MGR-8: every list of hits must be as long as the others, beside a load as well."""
+
+    def check(self, right: Any, *given: Any, **how: Any) -> None:
+        right(*given, **{**how, "has_load": False})
+
+
+class AllListsMayBeShort(ChecksHitsInAnotherWay):
+    """KV-MGR-8: beside a load no list of hits need be as long as num_new_computed_tokens."""
+
+    def check(self, right: Any, *given: Any, **how: Any) -> None:
+        try:
+            right(*given, **how)
+        except InvalidArgumentError as error:
+            if error.field != "num_new_computed_tokens":
+                raise
+
+
+class ShortListsAreBelieved(ChecksHitsInAnotherWay):
+    """KV-MGR-8: nobody looks at what the blocks of a short list hold."""
+
+    def check(self, right: Any, *given: Any, **how: Any) -> None:
+        manager, request, hits, num_tokens = given
+        seen = (
+            () if len(blocks) * group.block_size < num_tokens and how["has_load"] else blocks
+            for group, blocks in zip(manager.groups, hits.groups, strict=True)
+        )
+        right(manager, request, KVCacheBlocks(tuple(seen)), num_tokens, **how)
+
+
 class RunningRequestsTakeHits(ReferenceManager):
     """KV-GRP-9, KV-MGR-8: hits offered for a request that holds blocks are dropped silently."""
 

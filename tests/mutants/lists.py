@@ -158,6 +158,30 @@ class ExternalTokensGetFullBlocksOnly(Group):
         super().allocate_external(request_id, demand)
 
 
+class ShortListsGetTheLoadAlone(Group):
+    """KV-GRP-6: a group with a short list gets blocks for the load behind the longest alone."""
+
+    def allocate_external(self, request_id: str, demand: Demand) -> None:
+        held, local = (
+            len(self.blocks_of(request_id)),
+            cdiv(demand.num_local_tokens, self.block_size),
+        )
+        if held < local < cdiv(demand.num_computed_tokens, self.block_size):
+            behind = cdiv(demand.num_computed_tokens, self.block_size) - local
+            self.extend(request_id, held + behind)
+        else:
+            super().allocate_external(request_id, demand)
+
+
+class CountsTheLongestHit(Group):
+    """KV-GRP-5: the cached count of a group with a short list begins with the longest hit."""
+
+    def take_hits(self, request_id: str, hits: Sequence[int], demand: Demand) -> None:
+        super().take_hits(request_id, hits, demand)
+        longest = demand.num_local_tokens // self.block_size
+        self.num_cached[request_id] = max(self.num_cached[request_id], longest)
+
+
 class OneBlockTooMany(Group):
     """KV-GRP-7: a block is taken for the token after a block that is exactly full."""
 

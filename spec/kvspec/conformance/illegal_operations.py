@@ -68,6 +68,21 @@ def _hit_tokens_alone(runner: Runner, request: Tracked) -> dict[str, Any]:
     return allocation(request, 1, num_new_computed_tokens=size)
 
 
+def _short_list(runner: Runner, request: Tracked) -> dict[str, Any] | None:
+    """Own hits of unequal length, and no load that brings what the shorter ones lack."""
+    config, player = runner.config, runner.subject.player
+    if request.holds_blocks or not config.enable_caching or len(config.kv_cache.groups) < 2:
+        return None
+    own = player.manager.find_longest_cache_hit_per_group(
+        player.requests[request.name], len(request.tokens) - 1
+    )
+    longest = max(own.hit_lengths_tokens)
+    if longest == min(own.hit_lengths_tokens):
+        return None
+    hits = own.blocks.to_lists()
+    return allocation(request, 1, num_new_computed_tokens=longest, new_computed_blocks=hits)
+
+
 def _not_popped(runner: Runner, request: Tracked) -> dict[str, Any] | None:
     snapshot = runner.view.snapshot
     blocks = [b for b in range(1, snapshot.num_blocks) if b not in snapshot.popped_blocks]
@@ -135,6 +150,13 @@ ILLEGAL_OPERATIONS: tuple[IllegalOperation, ...] = (
         "KV-ERR-2",
         "remove_skipped_blocks",
         lambda u, r: {"total_computed_tokens": -1},
+    ),
+    IllegalOperation(
+        "a short list without a load",
+        "KV-MGR-8",
+        "allocate_slots",
+        _short_list,
+        feature=Feature.HITS_PER_GROUP,
     ),
 )
 """The illegal calls of programs, by number."""

@@ -82,7 +82,7 @@ def hits_of_their_group(bench: Bench) -> None:
     bench.equal("the state afterwards", before, bench.visible(manager))
 
 
-@example("KV-MGR-8", "KV-COORD-9")
+@example("KV-MGR-8", "KV-COORD-9", level=Level.SAFETY)
 def short_lists_of_hits(bench: Bench) -> None:
     """A list of hits may be short where a load brings what it lacks, and not otherwise."""
     bench.need(Feature.HITS_PER_GROUP, Feature.EXTERNAL_TOKENS, Feature.DELAYED_CACHING)
@@ -96,12 +96,14 @@ def short_lists_of_hits(bench: Bench) -> None:
     bench.equal("own hits", (12, 4), tuple(own.hit_lengths_tokens))
     before = bench.visible(manager)
 
-    def allocate(local: int, external: int) -> KVCacheBlocks | None:
+    def allocate(
+        local: int, external: int, blocks: KVCacheBlocks = own.blocks
+    ) -> KVCacheBlocks | None:
         return manager.allocate_slots(
             request,
             0 if external else 1,
             num_new_computed_tokens=local,
-            new_computed_blocks=own.blocks,
+            new_computed_blocks=blocks,
             num_external_computed_tokens=external,
             delay_cache_blocks=True,
         )
@@ -110,6 +112,9 @@ def short_lists_of_hits(bench: Bench) -> None:
         what = f"{local} tokens of these hits, and {external} of a load"
         bench.raises(what, InvalidArgumentError, allocate, local, external)
         bench.equal("the state after it", before, bench.visible(manager))
+    exchanged = KVCacheBlocks((own.blocks.groups[0], own.blocks.groups[0][:1]))
+    bench.raises("a short list of other blocks", StaleHitError, allocate, 12, 4, exchanged)
+    bench.equal("the state after that", before, bench.visible(manager))
     granted = allocate(12, 4)
     shown = None if granted is None else granted.to_lists()
     bench.equal("new blocks of the load", [[], []], shown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvspec.conformance.illegal_operations import ILLEGAL_OPERATIONS
 from kvspec.conformance.scenarios.building import flagged, only, prompt, roomy
 from kvspec.conformance.scenarios.groups import chunked, mamba, window
 from kvspec.conformance.scenarios.single import configure, full, story
@@ -9,6 +10,7 @@ from kvspec.conformance.steps import (
     Admit,
     Arrive,
     Ask,
+    Break,
     Evict,
     FailLoad,
     FinishLoad,
@@ -30,6 +32,7 @@ HOLES = (*only(0, range(14), 15), *only(1, (*range(2, 8), 10, 11), 15),
          *only(2, (*range(5), 6), 7))  # fmt: skip
 LATENT = MLAAttentionSpec(4, 1, 8, "float16")
 
+SHORT_LIST = [each.name for each in ILLEGAL_OPERATIONS].index("a short list without a load")
 NOW = (Admit(external_tokens=6, chunk_tokens=5, own_hits=True), Ask(), Run(), Release(again=True),
        Admit(), Ask())  # fmt: skip
 """Each group brings its own hit; a load fills up what some lack, and tokens follow it."""
@@ -161,6 +164,8 @@ OWN: tuple[Program, ...] = (
         for kind, spec, most in (("window", window(20), 0), ("state", mamba("all"), 3))
         for reserved in (most, most + 1)
     ),
+    story("short lists without a load", ("KV-MGR-8", "KV-ERR-2"), roomy(full(4), LATENT), *BEGIN,
+          *only(1, range(3), 15), Break(call=SHORT_LIST), Admit(), Ask()),
     story("a load for one list of four", ("KV-MGR-8", "KV-MAMBA-8"),
           configure(12, full(2), *(mamba("align"),) * 3), Arrive(prompt(7)),
           Admit(chunk_tokens=2), Run(chunk_tokens=2), NewStep(), Release(again=True),
