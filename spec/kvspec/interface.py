@@ -134,6 +134,8 @@ class KVCacheManager(Protocol):
     ) -> GroupHits:
         """Every group's own longest hit up to a length, not reconciled (KV-COORD-9). Pure.
 
+        `allocate_slots` takes these lists where external tokens come, too (KV-MGR-8).
+
         Raises UnsupportedError with fewer than two groups or with caching off.
         """
 
@@ -156,9 +158,11 @@ class KVCacheManager(Protocol):
 
         - `num_new_tokens`: tokens to compute now, drafts included.
         - `num_new_computed_tokens`, `new_computed_blocks`: the hit of a look-up made just before;
-          only for a request that holds nothing yet.
+          only for a request that holds nothing yet. Beside external tokens the lists may be each
+          group's own hit, with the greatest of their lengths (KV-MGR-8).
         - `num_lookahead_tokens`: further slots for a drafter; never cached.
-        - `num_external_computed_tokens`: tokens after the hit whose KV another store brings.
+        - `num_external_computed_tokens`: tokens after the hit whose KV another store brings; in a
+          group whose list of hits is shorter than others it brings what the list lacks, too.
         - `delay_cache_blocks`: register no hashes now; a later `cache_blocks` does.
         - `num_encoder_tokens`: tokens of cross attention.
         - `full_sequence_must_fit`: refuse unless the whole current sequence would fit.

@@ -19,6 +19,7 @@ from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import KVCacheManager
 from kvspec.request import Request
+from tests.mutants.errors import ShortListsNeedNoLoad
 
 
 class WithManager(ReferenceImplementation):
@@ -188,14 +189,15 @@ class TrustsTheCaller(ReferenceManager):
 
 
 class Asserts(ReferenceManager):
-    """Illegal hits fail an assertion."""
+    """Hits for a request under way fail an assertion."""
 
     def allocate_slots(self, request: Request, num_new_tokens: int, **arguments: Any) -> Any:
         """An AssertionError is no error that a caller could name."""
         try:
             return super().allocate_slots(request, num_new_tokens, **arguments)
         except InvalidArgumentError:
-            if arguments.get("num_new_computed_tokens"):
+            holds_blocks = self.coordinator.holds_blocks(own_request(self, request).request_id)
+            if holds_blocks and arguments.get("num_new_computed_tokens"):
                 raise AssertionError from None
             raise
 
@@ -216,4 +218,5 @@ def twins() -> dict[str, tuple[ReferenceImplementation, int | None]]:
         "external_behind_lookahead": (WithManager(AllocatesLessThanNothing), 2),
         "released_twice": (WithManager(TrustsTheCaller), 8),
         "illegal_arguments": (WithManager(Asserts), 3),
+        "short_lists": (WithManager(ShortListsNeedNoLoad), 17),
     }

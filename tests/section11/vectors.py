@@ -223,6 +223,39 @@ def illegal_arguments() -> Recorder:
     return recorder
 
 
+def short_lists() -> Recorder:
+    """Own hits of 12 and of 4 tokens: a load fills up the states; then without a load."""
+    recorder = record("short_lists", FULL, MAMBA)
+    prompt = list(range(17))
+
+    def offer(name: str, num_new: int, **arguments: Any) -> Any:
+        own = recorder.play("find_longest_cache_hit_per_group", name, max_cache_hit_length=16)
+        given = {
+            "num_new_computed_tokens": max(own["hit_lengths"]),
+            "new_computed_blocks": own["blocks"],
+        }
+        return allocate(recorder, name, 0, num_new, **given, **arguments)
+
+    recorder.play("new_request", "a", prompt_token_ids=prompt)
+    allocate(recorder, "a", 0, 12)
+    recorder.play("new_step_starts")
+    states = recorder.play("get_block_ids", "a")["blocks"][1]
+    recorder.play("evict_blocks", block_ids=states[1:])
+    recorder.play("free", "a")
+    recorder.play("new_request", "b", prompt_token_ids=prompt)
+    load = {"num_external_computed_tokens": 4, "delay_cache_blocks": True}
+    offer("b", 0, **load, reserved_blocks=19)
+    offer("b", 0, **load)
+    states = recorder.play("get_block_ids", "b")["blocks"][1]
+    recorder.play("cache_blocks", "b", num_computed_tokens=16)
+    recorder.play("new_step_starts")
+    recorder.play("evict_blocks", block_ids=states)
+    recorder.play("new_request", "c", prompt_token_ids=prompt)
+    offer("c", 1)
+    recorder.play("get_block_ids", "c")
+    return recorder
+
+
 RECORDS: Mapping[str, Callable[[], Recorder]] = {
     "eagle_mamba.jsonl": eagle_mamba,
     "two_full_specs.jsonl": two_full_specs,
@@ -235,6 +268,7 @@ RECORDS: Mapping[str, Callable[[], Recorder]] = {
     "external_behind_lookahead.jsonl": external_behind_lookahead,
     "released_twice.jsonl": released_twice,
     "illegal_arguments.jsonl": illegal_arguments,
+    "short_lists.jsonl": short_lists,
 }
 
 REFUSED = "chunk_inside_block.jsonl"
