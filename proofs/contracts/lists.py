@@ -98,7 +98,9 @@ def start_full(case: int) -> bool:
     return takes(Numbers("full", SIZE), held, demand)
 
 
-SLIDING_STARTS = tuple(product(STARTS, WINDOWS, (1, 3), (0, 1, 4)))
+LOADS = ((0, 0), (0, 1), (0, 4), (2, 1))
+"""Tokens that a short list of hits lacks, and external ones (KV-MGR-8)."""
+SLIDING_STARTS = tuple(product(STARTS, WINDOWS, (1, 3), LOADS))
 
 
 def start_sliding(case: int) -> bool:
@@ -107,8 +109,8 @@ def start_sliding(case: int) -> bool:
     pre: 0 <= case < len(SLIDING_STARTS)
     post: _
     """
-    held, window, slots, external = chosen(SLIDING_STARTS, case)
-    local = SIZE * len(held.hits)
+    held, window, slots, (lacking, external) = chosen(SLIDING_STARTS, case)
+    local = SIZE * len(held.hits) + lacking
     computed = local + external
     demand = Demand(computed + slots, computed + slots, local, external, computed)
     return takes(Numbers("sliding", SIZE, window), held, demand)

@@ -14,9 +14,17 @@ and references; which hits are free, and which state must wait; places of rows, 
 any group but the first. Not run at all is who compares the need with the free blocks: the reserve,
 the watermark.
 
+<<<<<<< HEAD
 Assumed is what the rules say of arguments: computed tokens have slots, hits cover whole blocks, a
 load has slots, a step computes something, of a state's hits only the last is not null. In mode
 align a request that holds blocks but has taken none may take less than its need, never more.
+=======
+Assumed is what the rules say of arguments: computed tokens have slots, hits cover whole blocks (all
+local tokens or, beside a load, no more than these), a load has slots (KV-MGR-7), a step computes
+something (KV-MGR-3), of a state's hits only the last is not null. The cap (KV-SW-7, KV-CHUNK-5)
+belongs to the gate: see `windows.py`. In mode align a request that holds blocks but has taken none
+may take less than its need, never more.
+>>>>>>> 6b46210 (Hits of different length per group: explored, and as static vectors)
 
 Each case is shown to be possible, and mistakes in the need are found.
 """
@@ -104,7 +112,8 @@ def assumed(kind: str, case: Case) -> dict[str, Term]:
             known["who has taken holds states"] = held >= 1 + numbers.drafted
         return known
     known["hits cover whole blocks"] = z3.And(held == 0, local == hits * size)
-    if case.has_external:
+    if case.has_external:  # of a short list they are fewer than the local tokens (KV-MGR-8)
+        known["hits cover whole blocks"] = z3.And(held == 0, local >= hits * size)
         known["a load has slots"] = z3.And(external >= 1, slots >= local + external)
         known["what is skipped is computed"] = at <= local + external
     else:
@@ -200,6 +209,7 @@ MISTAKES: tuple[tuple[str, Case, type[SymbolicAllocator]], ...] = (
 
 NEEDED: tuple[tuple[str, Case, str], ...] = (
     ("full", CASES[5], "a load has slots"),
+    ("full", CASES[5], "hits cover whole blocks"),
     ("sliding", CASES[2], "computed tokens have slots"),
     ("aligned", CASES[4], "a step computes something"),
     ("aligned", CASES[4], "only the last state of a hit is not null"),

@@ -33,9 +33,9 @@ class Call(StrEnum):
 class Admission:
     """How a request asks for its first slots.
 
-    `external_tokens` are brought by another store, by a later load if `load_later`. `delayed`:
-    nothing is registered now. `must_fit`, `reserved_blocks` and `others_scheduled` as in
-    `allocate_slots`.
+    `external_tokens` are brought by another store, by a later load if `load_later`; with `own_hits`
+    each group brings its own hit. `delayed`: nothing is registered now. `must_fit`,
+    `reserved_blocks` and `others_scheduled` as in `allocate_slots`.
     """
 
     look_up: bool = True
@@ -46,6 +46,7 @@ class Admission:
     must_fit: bool = False
     others_scheduled: bool = False
     delayed: bool = False
+    own_hits: bool = False
 
 
 @dataclass(frozen=True)

@@ -150,6 +150,21 @@ EXTERNAL = Configuration(
     computations=(Computation(), Computation(delayed=True)),
     calls=frozenset({Call.PREEMPT, Call.EVICT, Call.CACHE, Call.ASK, Call.ILLEGAL}),
 )
+OWN_HITS = Configuration(
+    "own-hits",
+    "full attention and a window of 2 tokens over 5 blocks of 1 token; each brings its own hit, and"
+    " a load what the shorter one lacks",
+    cache(6, full(1), window(1, 2), max_tokens=3),
+    ((0, 0, 0),),
+    num_requests=1,
+    in_chunks=False,
+    admissions=(
+        Admission(),
+        Admission(external_tokens=1, own_hits=True),
+        Admission(external_tokens=1, load_later=True, own_hits=True),
+    ),
+    calls=frozenset({Call.PREEMPT, Call.EVICT}),
+)
 PARTIAL = Configuration(
     "partial",
     "2 groups of full attention over 4 blocks, of 1 and 2 tokens; entries inside a block",
@@ -318,10 +333,11 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
     MAMBA,
     CHUNKED,
     EXTERNAL,
+    OWN_HITS,
     PARTIAL,
     RETENTION,
     ADMISSION,
     BATCHED,
     *DEEP,
 )
-"""Those of the default run first, with some 1,050,000 edges; the larger ones take hours."""
+"""Those of the default run first, with some 1,060,000 edges; the larger ones take hours."""

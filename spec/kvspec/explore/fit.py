@@ -46,7 +46,7 @@ def _features_of_options(configuration: Configuration) -> set[Feature]:
         Feature.EXTERNAL_TOKENS: any(each.external_tokens for each in admissions),
         Feature.DELAYED_CACHING: delayed,
         Feature.ADMISSION: any(each.must_fit or each.reserved_blocks for each in admissions),
-        Feature.HITS_PER_GROUP: Call.ASK in configuration.calls
-        and len(configuration.config.kv_cache.groups) > 1,
+        Feature.HITS_PER_GROUP: any(each.own_hits for each in admissions)
+        or (Call.ASK in configuration.calls and len(configuration.config.kv_cache.groups) > 1),
     }
     return {feature for feature, wanted in options.items() if wanted}

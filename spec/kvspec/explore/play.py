@@ -40,7 +40,11 @@ def _admit(configuration: Configuration, state: State, move: Move, do: Do) -> Wo
         seat = Seat(EMPTY, prompt, len(prompt))
         do("new_request", name, {"prompt_token_ids": list(prompt)})
     hit_tokens, hit = 0, None
-    if admission.look_up:
+    if admission.own_hits:
+        longest = {"max_cache_hit_length": len(seat.tokens) - 1}
+        found = do("find_longest_cache_hit_per_group", name, longest)
+        hit_tokens, hit = max(found["hit_lengths"]), found["blocks"]
+    elif admission.look_up:
         found = do("get_computed_blocks", name, {"num_preemptions": int(prompt is None)})
         hit_tokens, hit = found["num_computed_tokens"], found["blocks"]
     external = admission.external_tokens

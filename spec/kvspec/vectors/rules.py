@@ -50,6 +50,7 @@ RULES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "window": (*WINDOWED, *_of("SW", 8), *_of("MGR", 18)),
         "hybrid": (*WINDOWED, *SEVERAL, *_of("POOL", 10)),
         "two-requests": (*WINDOWED, *SEVERAL),
+        "own-hits": (*WINDOWED, *SEVERAL, *_of("GRP", 6), *_of("MGR", 11), *_of("POOL", 10)),
         "eagle": (*ONE_FULL_GROUP, *_of("FULL", 3), *_of("CFG", 8)),
         "hybrid-eagle": (*WINDOWED, *SEVERAL, *_of("FULL", 3), *_of("SW", 5), *_of("COORD", 7)),
         "mamba": (

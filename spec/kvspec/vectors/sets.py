@@ -152,6 +152,21 @@ _SEVERAL = (
         calls=PLAIN | {Call.SKIP},
     ),
     _set(
+        "own-hits",
+        "full attention and a window of 2 tokens over 4 blocks; each brings its own hit, and a load"
+        " what the shorter one lacks; one request",
+        cache(5, full(1), window(1, 2), max_tokens=3),
+        (0, 0, 0),
+        num_requests=1,
+        in_chunks=False,
+        admissions=(
+            Admission(),
+            Admission(external_tokens=1, own_hits=True),
+            Admission(external_tokens=1, load_later=True, own_hits=True),
+        ),
+        calls=frozenset({Call.PREEMPT, Call.EVICT}),
+    ),
+    _set(
         "hybrid-eagle",
         "full attention and a window of 2 tokens over 5 blocks, both drop their last hit block",
         cache(6, full(1), window(1, 2), max_tokens=3, use_eagle=True),
