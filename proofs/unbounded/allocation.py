@@ -14,17 +14,10 @@ and references; which hits are free, and which state must wait; places of rows, 
 any group but the first. Not run at all is who compares the need with the free blocks: the reserve,
 the watermark.
 
-<<<<<<< HEAD
-Assumed is what the rules say of arguments: computed tokens have slots, hits cover whole blocks, a
-load has slots, a step computes something, of a state's hits only the last is not null. In mode
-align a request that holds blocks but has taken none may take less than its need, never more.
-=======
 Assumed is what the rules say of arguments: computed tokens have slots, hits cover whole blocks (all
-local tokens or, beside a load, no more than these), a load has slots (KV-MGR-7), a step computes
-something (KV-MGR-3), of a state's hits only the last is not null. The cap (KV-SW-7, KV-CHUNK-5)
-belongs to the gate: see `windows.py`. In mode align a request that holds blocks but has taken none
-may take less than its need, never more.
->>>>>>> 6b46210 (Hits of different length per group: explored, and as static vectors)
+local tokens or, beside a load, no more than these), a load has slots, a step computes something, of
+a state's hits only the last is not null. In mode align a request that holds blocks but has taken
+none may take less than its need, never more.
 
 Each case is shown to be possible, and mistakes in the need are found.
 """
