@@ -22,6 +22,7 @@ from kvspec.conformance.steps import (
     Step,
     Take,
 )
+from kvspec.interface import Feature
 from kvspec.specs import FullAttentionSpec, LayerSpec
 
 
@@ -154,5 +155,6 @@ SINGLE_SCENARIOS: tuple[Program, ...] = (
               Break(who=1, call=number), Release(later=illegal.operation == "free_blocks"),
               Break(call=number))
         for number, illegal in enumerate(ILLEGAL_OPERATIONS)
+        if illegal.feature is not Feature.HITS_PER_GROUP  # which takes several groups
     ),
 )  # fmt: skip
