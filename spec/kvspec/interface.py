@@ -262,6 +262,22 @@ class KVCacheManager(Protocol):
         """The whole abstract state. Pure; O(pool)."""
 
 
+BASE_CALLS = (
+    *("config", "none_hash", "num_free_blocks", "usage"),
+    *("get_computed_blocks", "allocate_slots", "free", "get_blocks"),
+)
+"""What every manager has, whatever features it lacks."""
+
+
+def is_manager(value: object) -> bool:
+    """Whether this has the base of a `KVCacheManager`.
+
+    `isinstance` asks for all calls, and before Python 3.12 it does so by making a manager answer
+    for those that it lacks, later it does not see those that a wrapper forwards.
+    """
+    return all(hasattr(value, name) for name in BASE_CALLS)
+
+
 @runtime_checkable
 class HitRateWindow(Protocol):
     """Hit rate over the most recent requests (KV-STAT-4)."""

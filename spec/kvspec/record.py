@@ -54,7 +54,8 @@ class Header:
     """The first line: how the manager was made, and what it looked like.
 
     With `raises` building the manager must fail with this error, and `initial` is None. With
-    `start` the manager is restored from that state, without queued events and statistics.
+    `start` the manager is restored from that state, without queued events and statistics. If
+    `initial` is None otherwise, the manager showed no state, and no operation compares any.
     """
 
     config: ManagerConfig
@@ -68,6 +69,11 @@ class Header:
     message: str | None = None
     start: Snapshot | None = None
     version: int = VERSION
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether the manager that was recorded showed no state."""
+        return self.initial is None and self.raises is None
 
     @property
     def is_small(self) -> bool:

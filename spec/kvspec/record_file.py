@@ -152,7 +152,11 @@ def trace_writer(
 
 def _needed_version(header: Header, operation: Operation | None = None) -> int:
     """The first version in which this can be written."""
-    if header.start is not None or (operation is not None and operation.uncompared):
+    if (
+        header.is_stateless
+        or header.start is not None
+        or (operation is not None and operation.uncompared)
+    ):
         return START_VERSION
     return VERSION if operation is None else OPERATIONS[operation.name].since
 

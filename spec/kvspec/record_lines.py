@@ -130,6 +130,8 @@ def _decode_trace_header(
     blocks = found["config"].kv_cache.num_blocks
     if blocks > MOST_BLOCKS:
         raise where.member("config.num_blocks").error(f"{blocks}: must be at most {MOST_BLOCKS}")
+    if found["initial"] is None and header.start is None and header.version >= START_VERSION:
+        return header
     if not isinstance(found["initial"], dict):
         raise at.error(f"{shown(found['initial'])} is not an object")
     initial = _decode_observed(found["initial"], at, is_small=header.is_small)
@@ -152,6 +154,8 @@ def decode_operation(value: object, where: Where, header: Header, index: int) ->
     uncompared: list[str] = []
     if header.version >= START_VERSION and "uncompared" in value:
         uncompared = list_of(_one_of(UNCOMPARED))(value["uncompared"], where.member("uncompared"))
+    if header.is_stateless and "state" not in uncompared:
+        raise where.member("uncompared").error("no 'state', although the header shows none")
     finding = None
     if header.version >= START_VERSION and "finding" in value:
         finding = Finding(**_FINDING(value["finding"], where.member("finding")))

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 import kvref
+from kvspec.config import ManagerConfig
 from kvspec.conformance.fit import directed_program, needs, random_program
 from kvspec.conformance.options import Budget, Options
 from kvspec.conformance.scenarios import SCENARIOS
@@ -142,7 +143,7 @@ STEPS = (
 def test_a_random_program_keeps_what_is_left_of_its_steps() -> None:
     """Members of steps are dropped one by one; what is left needs nothing any more."""
     program = replace(SCENARIOS[0], steps=STEPS)
-    cut = random_program(program, BASE, Policy(), hashes_matter=True)
+    cut = random_program(program, BASE, Policy(), hashes_matter=True, oracle=None)
     assert cut is not None
     assert cut.steps == (
         Arrive((1, 2)),
@@ -157,7 +158,7 @@ def test_each_feature_is_needed_on_its_own(feature: Feature) -> None:
     """Who lacks one gets programs without that one."""
     can: Capabilities = replace(ALL, features=ALL.features - {feature})
     program = replace(SCENARIOS[0], steps=STEPS)
-    cut = random_program(program, can, Policy(), hashes_matter=True)
+    cut = random_program(program, can, Policy(), hashes_matter=True, oracle=None)
     assert cut is not None
     needed = {need for step in cut.steps for need, _ in needs(step)}
     assert needed == {need for step in STEPS for need, _ in needs(step)} - {feature} - lost(feature)
@@ -176,6 +177,14 @@ def test_a_subject_without_windows_gets_other_groups() -> None:
     """A random configuration loses the groups that the subject cannot have."""
     wanted: Callable[[Program], bool] = lambda p: p.name == "three groups, several rounds"  # noqa: E731
     program = next(filter(wanted, SCENARIOS))
-    cut = random_program(program, BASE, Policy(), hashes_matter=True)
+    cut = random_program(program, BASE, Policy(), hashes_matter=True, oracle=None)
     assert cut is not None
     assert [type(group.spec) for group in cut.config.kv_cache.groups] == [FullAttentionSpec]
+
+
+@pytest.mark.parametrize("program", SCENARIOS, ids=lambda program: str(program.name))
+def test_who_has_no_hash_function_is_asked_for_the_default_one(program: Program) -> None:
+    """It tells prefixes apart in its own way, and need not know what it was never told of."""
+    can = replace(ALL, hash_functions=frozenset())
+    fitting, _ = directed_program(program, can, Policy(), hashes_matter=False)
+    assert fitting.config.hash_function == ManagerConfig.hash_function

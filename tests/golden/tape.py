@@ -18,7 +18,7 @@ from kvspec.config import HASH_FUNCTIONS, ManagerConfig
 from kvspec.errors import ConfigError, InvalidArgumentError, UnsupportedError
 from kvspec.event_codec import decode_event, decode_stats
 from kvspec.events import Event
-from kvspec.interface import Capabilities, HitRateWindow, KVCacheManager
+from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
 from kvspec.planning import Planner
 from kvspec.record import Header, Operation
 from kvspec.record_file import read_trace
@@ -259,7 +259,7 @@ class TapeManager:
 
 
 CAPABILITIES = Capabilities(
-    "tape", "0", frozenset(SPEC_TYPES), frozenset(HASH_FUNCTIONS), frozenset()
+    "tape", "0", frozenset(SPEC_TYPES), frozenset(HASH_FUNCTIONS), frozenset(Feature)
 )
 
 

@@ -14,6 +14,7 @@ from kvref import ReferenceImplementation
 from kvspec.cli import main
 from kvspec.golden.select import shipped_records
 from kvspec.record_file import write_trace
+from kvspec.specs import FullAttentionSpec
 from tests.golden.tape import Tape
 
 SMALL = shipped_records() / "life_of_blocks.jsonl"
@@ -150,7 +151,9 @@ def test_the_report_for_programs(
         "profile": "vllm-0.24",
         "passed": 3,
         "failed": 1,
-        "left_out": 29,
+        "left_out": 0,
+        "lacks": [],
+        "behind_quirks": 29,
         "not_replayed": 0,
     }
     right, wrong, quirk, _ = report["files"]
@@ -161,11 +164,12 @@ def test_the_report_for_programs(
         "seed": 0,
         "passed": True,
         "compared": 34,
-        "left_out": 0,
+        "lacks": [],
+        "behind_quirks": 0,
         "quirks": [],
         "mismatch": None,
     }
-    assert (quirk["left_out"], quirk["quirks"]) == (29, ["odd"])
+    assert (quirk["behind_quirks"], quirk["quirks"]) == (29, ["odd"])
     mismatch = wrong["mismatch"]
     assert (mismatch["line"], mismatch["call"]) == (7, "get_computed_blocks")
     (difference,) = mismatch["differences"]
@@ -260,3 +264,28 @@ def test_the_reference_passes_the_shared_traces(
     ran = Ran(capsys, [folder], "--single-group", "full")
     assert ran.lines == ["0 records left out behind quirks", "28 passed, 0 failed"]
     assert ran.code == 0
+
+
+def test_what_is_lacking_is_left_out_and_no_failure(
+    capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted apart, with the reason; shrink says so and writes nothing."""
+    whole = ReferenceImplementation().capabilities
+    less = replace(whole, name="small", spec_types=whole.spec_types - {FullAttentionSpec})
+    monkeypatch.setattr(ReferenceImplementation, "capabilities", less)
+    ran = Ran(capsys, [folder])
+    assert (ran.code, ran.lines) == (
+        0,
+        [
+            "0 records left out behind quirks",
+            "4 left out: small does not have FullAttentionSpec",
+            "0 passed, 0 failed, 4 left out",
+        ],
+    )
+    ran = Ran(capsys, [folder / "a_right.jsonl"], "-v")
+    assert ran.lines[0] == f"{folder}/a_right.jsonl: left out, needs FullAttentionSpec"
+    before = sorted(folder.rglob("*"))
+    assert main(["shrink", str(folder / "b_wrong.jsonl"), "--impl", "kvref"]) == 1
+    said = capsys.readouterr().err
+    assert "b_wrong.jsonl: left out, small does not have FullAttentionSpec" in said
+    assert sorted(folder.rglob("*")) == before

@@ -19,6 +19,7 @@ from kvspec.codec import (
     decode_spec,
 )
 from kvspec.config import KVCacheConfig
+from kvspec.discovery import find_implementation
 from kvspec.errors import (
     ConfigError,
     FormatError,
@@ -215,18 +216,26 @@ def test_quirks_are_left_out_and_failing_fast_stops(tmp_path: Path) -> None:
             return replace(specs[0], block_size=1)
 
     found = replay_planning(path, with_planner(Wrong()))
-    assert (found.passed, found.failed, found.left_out) == (0, 3, 1)
+    assert (found.passed, found.failed, found.num_quirky) == (0, 3, 1)
     found = replay_planning(path, with_planner(Wrong()), fail_fast=True)
-    assert (found.passed, found.failed, found.left_out) == (0, 1, 1)
+    assert (found.passed, found.failed, found.num_quirky) == (0, 1, 1)
 
 
-def test_without_a_planner_every_record_fails(tmp_path: Path) -> None:
+def test_a_planner_that_is_declared_and_not_there_fails_every_record(tmp_path: Path) -> None:
     """And it is said why, once."""
     record = {"fn": "merge", "input": {"specs": [SPEC]}, "output": SPEC}
     found = replay_planning(written(tmp_path / "p.jsonl", record, record), with_planner(None))
     assert (found.passed, found.failed) == (0, 2)
     assert found.reason == "tape has no planner"
     assert found.mismatches == ()
+
+
+def test_who_does_not_plan_is_not_asked_to(tmp_path: Path) -> None:
+    """The records are left out, and counted."""
+    record = {"fn": "merge", "input": {"specs": [SPEC]}, "output": SPEC}
+    kvfast = find_implementation("kvfast-uncompiled")
+    found = replay_planning(written(tmp_path / "p.jsonl", record, record), kvfast)
+    assert (found.passed, found.failed, found.lacking, found.lacks) == (0, 0, 2, ("planning",))
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,9 @@ def command(
     marked with a quirk ends its trace as passed. --profile says what holds where a record names no
     policy of its own.
 
-    The last line counts traces and planning records. Exit code 0: all passed, 1: some failed,
-    2: could not run.
+    What the implementation says it lacks is not asked of it: a record that needs that is left out
+    and counted apart. The last line counts traces and planning records. Exit code 0: none failed,
+    1: some did, 2: could not run.
     """
     implementation = find_implementation(name)
     chosen_profile = find_profile(profile)

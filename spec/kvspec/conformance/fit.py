@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from kvspec.config import KVCacheGroup, ManagerConfig
+from kvspec.config import HASH_FUNCTIONS, KVCacheGroup, ManagerConfig
 from kvspec.conformance import steps as st
 from kvspec.conformance.illegal_operations import ILLEGAL_OPERATIONS
-from kvspec.interface import Capabilities, Feature
+from kvspec.errors import ConfigError
+from kvspec.interface import Capabilities, Feature, Implementation
 from kvspec.policy import Policy
-from kvspec.specs import CrossAttentionSpec, FullAttentionSpec, MambaSpec
+from kvspec.specs import CrossAttentionSpec, FullAttentionSpec, MambaSpec, SlidingWindowSpec
 
 Needs: TypeAlias = Iterator[tuple[Feature, st.Step | None]]
 """What a step needs, and what is left of it (None: nothing) without."""
@@ -43,6 +44,15 @@ FEATURES_OF_STEP: Mapping[type[st.Step], tuple[Feature, ...]] = {
     st.Reset: (Feature.RESET,),
 }
 """Steps that are nothing without a feature."""
+
+
+def without_queues(config: ManagerConfig, features: frozenset[Feature]) -> ManagerConfig:
+    """The configuration without the queues that the subject does not have."""
+    return replace(
+        config,
+        enable_events=config.enable_events and Feature.EVENTS in features,
+        log_stats=config.log_stats and Feature.STATISTICS in features,
+    )
 
 
 def features_of_config(config: ManagerConfig) -> set[Feature]:
@@ -87,14 +97,34 @@ def directed_program(
 
 
 def random_program(
-    program: st.Program, can: Capabilities, policy: Policy, *, hashes_matter: bool
+    program: st.Program,
+    can: Capabilities,
+    policy: Policy,
+    *,
+    hashes_matter: bool,
+    oracle: Implementation | None,
 ) -> st.Program | None:
-    """What the subject can do of a random program; None if nothing."""
-    config = _without_switches(program.config, can, policy, hashes_matter=hashes_matter)
-    config = _cut(config, can)
-    if lacking(config, can, hashes_matter=hashes_matter):
+    """What the subject can do of a random program.
+
+    None if that is nothing, or if the oracle does not accept what is left of the configuration:
+    then another one is to be drawn.
+    """
+    whole = _without_switches(program.config, can, policy, hashes_matter=hashes_matter)
+    config = _cut(whole, can)
+    if config is None or lacking(config, can, hashes_matter=hashes_matter):
+        return None
+    if config != whole and oracle is not None and not _accepts(oracle, config):
         return None
     return replace(program, config=config, steps=tuple(_cut_steps(program.steps, can)))
+
+
+def _accepts(oracle: Implementation, config: ManagerConfig) -> bool:
+    """Whether the rules allow the configuration."""
+    try:
+        oracle.create(config, check_invariants=False)
+    except ConfigError:
+        return False
+    return True
 
 
 def needs(step: st.Step) -> Needs:
@@ -199,14 +229,12 @@ def _without_switches(
 ) -> ManagerConfig:
     """The subject's policy and hash function, and no queue that it does not have."""
     function = config.hash_function
-    if not hashes_matter and can.hash_functions and function not in can.hash_functions:
-        function = min(can.hash_functions)
+    if not hashes_matter and function not in can.hash_functions:
+        function = min(can.hash_functions, default=HASH_FUNCTIONS[0])
     return replace(
-        config,
+        without_queues(config, can.features),
         policy=policy,
         hash_function=function,
-        enable_events=config.enable_events and Feature.EVENTS in can.features,
-        log_stats=config.log_stats and Feature.STATISTICS in can.features,
         residency_sample_rate=(
             config.residency_sample_rate if Feature.RESIDENCY in can.features else 0.0
         ),
@@ -214,17 +242,43 @@ def _without_switches(
 
 
 def _with_blocks_of(group: KVCacheGroup, min_tokens: int) -> KVCacheGroup:
-    """The group with blocks that are not too small."""
+    """The group with blocks that are not too small. ConfigError if its spec allows none such."""
     if group.spec.block_size >= min_tokens:
         return group
     return replace(group, spec=replace(group.spec, block_size=min_tokens))
 
 
-def _cut(config: ManagerConfig, can: Capabilities) -> ManagerConfig:
-    """The configuration without the groups and options that are lacking."""
+def _cut(config: ManagerConfig, can: Capabilities) -> ManagerConfig | None:
+    """The configuration without the groups and options that are lacking; None if nothing is left.
+
+    What only made sense with a group that is gone goes too.
+    """
     has = can.features
+    groups = _cut_groups(config, can)
+    if groups is None:
+        return None
+    specs = [config.registry.resolve(group.spec) for group in groups]
+    caching = config.enable_caching and Feature.PREFIX_CACHING in has
+    if caching and all(spec == specs[0] for spec in specs):  # KV-COORD-3
+        groups, specs = groups[:1], specs[:1]
+    is_retained = any(isinstance(spec, (SlidingWindowSpec, MambaSpec)) for spec in specs)
+    is_retained &= Feature.RETENTION in has  # KV-CFG-7
+    return replace(
+        config,
+        kv_cache=replace(config.kv_cache, groups=tuple(groups)),
+        enable_caching=caching,
+        use_eagle=config.use_eagle and Feature.EAGLE in has,
+        watermark=config.watermark if Feature.ADMISSION in has else 0.0,
+        dcp_world_size=config.dcp_world_size if Feature.CONTEXT_PARALLEL in has else 1,
+        pcp_world_size=config.pcp_world_size if Feature.CONTEXT_PARALLEL in has else 1,
+        retention_interval_tokens=config.retention_interval_tokens if is_retained else None,
+    )
+
+
+def _cut_groups(config: ManagerConfig, can: Capabilities) -> list[KVCacheGroup] | None:
+    """The groups that the subject can have, one of full attention if none is left."""
     groups = [
-        group if Feature.EAGLE in has else replace(group, is_eagle_group=False)
+        group if Feature.EAGLE in can.features else replace(group, is_eagle_group=False)
         for group in config.kv_cache.groups
         if type(config.registry.resolve(group.spec)) in can.spec_types
     ]
@@ -232,19 +286,10 @@ def _cut(config: ManagerConfig, can: Capabilities) -> ManagerConfig:
         first = config.kv_cache.groups[0]
         spec = FullAttentionSpec(first.spec.block_size, 1, 8, "float16")
         groups = [replace(first, spec=spec, is_eagle_group=False)]
-    if Feature.MULTIPLE_GROUPS not in has:
+    if Feature.MULTIPLE_GROUPS not in can.features:
         groups = groups[:1]
-    groups = [_with_blocks_of(group, can.min_block_size_tokens) for group in groups]
-    return replace(
-        config,
-        kv_cache=replace(config.kv_cache, groups=tuple(groups)),
-        enable_caching=config.enable_caching and Feature.PREFIX_CACHING in has,
-        use_eagle=config.use_eagle and Feature.EAGLE in has,
-        residency_sample_rate=config.residency_sample_rate if Feature.RESIDENCY in has else 0.0,
-        watermark=config.watermark if Feature.ADMISSION in has else 0.0,
-        dcp_world_size=config.dcp_world_size if Feature.CONTEXT_PARALLEL in has else 1,
-        pcp_world_size=config.pcp_world_size if Feature.CONTEXT_PARALLEL in has else 1,
-        retention_interval_tokens=(
-            config.retention_interval_tokens if Feature.RETENTION in has else None
-        ),
-    )
+    try:
+        found = [_with_blocks_of(group, can.min_block_size_tokens) for group in groups]
+    except ConfigError:
+        return None
+    return found or None

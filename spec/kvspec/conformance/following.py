@@ -8,10 +8,11 @@ Nothing is asked of a reference: the record is all there is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from kvspec.conformance.checks import RULE_OF_OPERATION, RULE_OF_STATE, without_ids
+from kvspec.conformance.fit import without_queues
 from kvspec.conformance.own_blocks import OwnBlocks
 from kvspec.conformance.runner import raise_as_violation
 from kvspec.conformance.words import WrongAnswer
@@ -59,7 +60,7 @@ class Follower:
     def __init__(self, subject: Implementation, header: Header, *, exact_ids: bool) -> None:
         self.features = subject.capabilities.features
         self.exact_ids = exact_ids
-        config = fitting(header, self.features)
+        config = without_queues(header.config, self.features)
         self.player = Player(subject, subject.create(config, check_invariants=False))
         self.asked: list[tuple[str, str | None, dict[str, Any]]] = []
         self.num_operations = 0
@@ -169,16 +170,6 @@ class Follower:
 def changes_state(operation: Operation) -> bool:
     """Whether the record shows another state after it than before."""
     return bool(operation.observed.state) or operation.observed.dup_order is not None
-
-
-def fitting(header: Header, features: frozenset[Feature]) -> Any:
-    """The record's configuration, without the queues that the subject does not have."""
-    config = header.config
-    return replace(
-        config,
-        enable_events=config.enable_events and Feature.EVENTS in features,
-        log_stats=config.log_stats and Feature.STATISTICS in features,
-    )
 
 
 def compare_answer(operation: Operation, outcome: Outcome, *, exact_ids: bool) -> None:

@@ -101,7 +101,7 @@ def _cached_and_outside(runner: Runner, request: Tracked) -> dict[str, Any]:
 
 
 def _too_much_to_cache(runner: Runner, request: Tracked) -> dict[str, Any] | None:
-    if not request.holds_blocks:
+    if not any(runner.subject.blocks(request)):  # then nothing happens, also with too many
         return None
     return {"num_computed_tokens": len(request.tokens) + 1}
 

@@ -161,10 +161,7 @@ def release(runner: Runner, step: st.Release) -> None:
 def drop(runner: Runner, request: Tracked, *, again: bool, later: bool) -> None:
     """Free the request's blocks, or pop them; if it does not come again, it is forgotten."""
     if later:
-        ours, theirs = runner.do("pop_blocks_for_free", request)
-        runner.subject.popped.extend(ours)
-        if runner.oracle is not None:
-            runner.oracle.popped.extend(theirs)
+        runner.do("pop_blocks_for_free", request)
     else:
         runner.do("free", request)
     request.num_lost = request.num_computed
@@ -189,9 +186,6 @@ def return_popped(runner: Runner, count: int) -> None:
     if count == 0:
         return
     runner.do("free_blocks", None, {}, lambda side: {"block_ids": side.popped[-count:][::-1]})
-    for side in (runner.subject, runner.oracle):
-        if side is not None:
-            del side.popped[-count:]
 
 
 def evict(runner: Runner, step: st.Evict) -> None:

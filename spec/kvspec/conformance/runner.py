@@ -73,6 +73,15 @@ class Side:
         """The request's block lists."""
         return self.player.manager.get_blocks(self.player.requests[request.name]).to_lists()
 
+    def perform(self, name: str, request_id: str | None, asked: Mapping[str, Any]) -> Outcome:
+        """One operation; what is popped after it is known before anybody looks."""
+        outcome = self.player.perform(name, request_id, asked)
+        if name == "pop_blocks_for_free" and outcome.error is None:
+            self.popped.extend(outcome.result)
+        elif name == "free_blocks" and outcome.error is None:  # the last popped ones
+            del self.popped[len(self.popped) - len(asked["block_ids"]) :]
+        return outcome
+
     def will_look(self) -> None:
         """The state is looked at after the next operation: it may be asked along with that."""
         if Feature.SNAPSHOT in self.features:
@@ -156,12 +165,12 @@ class Runner:
         asked = {**(arguments or {}), **own(self.subject)}
         self.operations.append((name, request_id, asked))  # first: it may never come back
         self.subject.will_look()
-        outcome = self.subject.player.perform(name, request_id, asked)
+        outcome = self.subject.perform(name, request_id, asked)
         before, self.view = self.view, self.subject.look()
         expected = expected_after = None
         if self.oracle is not None:
             theirs = {**(arguments or {}), **own(self.oracle)}
-            expected = self.oracle.player.perform(name, request_id, theirs)
+            expected = self.oracle.perform(name, request_id, theirs)
             expected_after = self.oracle.look()
         if outcome.error is not None and not may_fail:
             raise_as_violation(name, outcome.error)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kvspec.conformance import fit
-from kvspec.conformance.following import Follower, fitting
+from kvspec.conformance.following import Follower
 from kvspec.conformance.options import Options
 from kvspec.conformance.steps import Program
 from kvspec.conformance.verdicts import Level, Violation, violation_of
@@ -91,14 +91,7 @@ def find_walk(name: str, number: int) -> Recorded:
 
 def lacking(manifest: Manifest, can: Capabilities, policy: Policy, level: Level) -> list[str]:
     """What a set needs that the subject does not have, or does otherwise on purpose."""
-    config = manifest.config
-    has_events, has_stats = (name in can.features for name in (Feature.EVENTS, Feature.STATISTICS))
-    shown = replace(
-        config,
-        enable_events=config.enable_events and has_events,
-        log_stats=config.log_stats and has_stats,
-    )
-    found = fit.lacking(shown, can, hashes_matter=True)
+    found = fit.lacking(fit.without_queues(manifest.config, can.features), can, hashes_matter=True)
     needed = set(manifest.features) - {feature.value for feature in can.features}
     names = {Feature.SNAPSHOT.value} - {feature.value for feature in can.features}
     if level is Level.IDENTITY or Feature.EVICTION_BY_ID in manifest.features:
@@ -201,7 +194,7 @@ def followed(
 ) -> Parting | None:
     """Follow a walk; where the subject parts from it, or None."""
     follower: Follower | None = None
-    config = fitting(walk.header, subject.capabilities.features)
+    config = fit.without_queues(walk.header.config, subject.capabilities.features)
     program = Program(config, (), name=walk.name, rules=walk.manifest.rules)
     try:
         with time_limit(subject):

@@ -279,7 +279,11 @@ class Suite:
 
     def _draw(self, program: Program) -> None:
         fitting = random_program(
-            program, self.can, self.options.policy, hashes_matter=self.hashes_matter
+            program,
+            self.can,
+            self.options.policy,
+            hashes_matter=self.hashes_matter,
+            oracle=self.oracle,
         )
         if fitting is None:
             return

@@ -20,7 +20,7 @@ from kvspec.config import KVCacheConfig, KVCacheGroup
 from kvspec.errors import KVSpecError
 from kvspec.golden.compare import Difference, Mismatch, compare_values, describe_error
 from kvspec.golden.planning_functions import FUNCTIONS, Input, PlanningFunction
-from kvspec.interface import Implementation
+from kvspec.interface import Feature, Implementation
 from kvspec.planning import Planner, PlanningConfig
 from kvspec.policy import Policy
 from kvspec.record import PlanningHeader, PlanningRecord
@@ -36,14 +36,24 @@ _ERRORS: Mapping[str, type[Exception]] = {
 
 @dataclass(frozen=True)
 class PlanningResult:
-    """How the records of one file went. `reason`: why none could be tried at all."""
+    """How the records of one file went.
+
+    `num_quirky`: marked with a quirk. `lacking`: left out, for what `lacks` says. `reason`: why
+    none could be tried although planning is declared.
+    """
 
     path: Path
     passed: int
     failed: int
-    left_out: int
+    num_quirky: int
+    lacking: int = 0
     mismatches: tuple[Mismatch, ...] = ()
     reason: str = ""
+
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """What the implementation does not have."""
+        return (Feature.PLANNING.value,) if self.lacking else ()
 
 
 def replay_planning(
@@ -58,11 +68,12 @@ def replay_planning(
     `policy` is that of a record which names none; None: the profile `vllm-0.24`. `fail_fast` stops
     calling at the first mismatch; the rest of the file is still read.
     """
+    has_planning = Feature.PLANNING in implementation.capabilities.features
     planner = implementation.planner
     reason = ""
-    if planner is None:
+    if has_planning and planner is None:
         reason = f"{implementation.capabilities.name} has no planner"
-    passed = failed = left_out = 0
+    passed = failed = num_quirky = lacking = 0
     mismatches: list[Mismatch] = []
     for record in read_planning(path):
         if isinstance(record, PlanningHeader):
@@ -70,7 +81,9 @@ def replay_planning(
         where = Where(str(path), record.line)
         function, values = _prepare(record, where, policy)
         if record.quirks:
-            left_out += 1
+            num_quirky += 1
+        elif not has_planning:
+            lacking += 1
         elif planner is None:
             failed += 1
         elif not (fail_fast and failed):
@@ -79,7 +92,7 @@ def replay_planning(
             failed += bool(found)
             if found:
                 mismatches.append(_mismatch(record, where, found))
-    return PlanningResult(path, passed, failed, left_out, tuple(mismatches), reason)
+    return PlanningResult(path, passed, failed, num_quirky, lacking, tuple(mismatches), reason)
 
 
 def _prepare(

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import InvalidArgumentError
 from kvspec.event_codec import encode_event, encode_stats
-from kvspec.interface import Implementation, KVCacheManager
+from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.operations import OPERATIONS
 from kvspec.request import LoRA, MultimodalItem, Request, RequestInput, RequestStatus
 
@@ -150,11 +150,11 @@ class Player:
 
     def _get_block_ids(self, name: str, args: Mapping[str, Any]) -> Any:
         request = self.requests[name]
-        unhashed = self.manager.get_unhashed_block_ids(request)
-        return {
-            "blocks": self.manager.get_blocks(request).to_lists(),
-            "unhashed": [_ints(ids) for ids in unhashed],
-        }
+        has_unhashed = Feature.UNHASHED_BLOCKS in self.implementation.capabilities.features
+        asked = self.manager.get_unhashed_block_ids(request) if has_unhashed else None
+        blocks = self.manager.get_blocks(request).to_lists()
+        unhashed = [[] for _ in blocks] if asked is None else [_ints(ids) for ids in asked]
+        return {"blocks": blocks, "unhashed": unhashed}
 
     def _get_num_blocks_to_allocate(self, name: str, args: Mapping[str, Any]) -> Any:
         return index(

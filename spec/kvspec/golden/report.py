@@ -40,23 +40,37 @@ class Report:
         return sum(failed for _, failed, _ in map(counts, self.results))
 
     @property
-    def left_out(self) -> int:
+    def quirky(self) -> int:
         """Records that were not compared, because a quirk marks them or one before them."""
+        return sum(result.num_quirky for result in self.results)
+
+    @property
+    def left_out(self) -> int:
+        """Traces and planning records that need what the implementation lacks."""
         return sum(left_out for _, _, left_out in map(counts, self.results))
+
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """What they need."""
+        return tuple(sorted({lack for result in self.results for lack in result.lacks}))
 
     def closing_lines(self) -> Iterator[str]:
         """What was left out, and the verdict."""
         for result in self.results:
-            if isinstance(result, TraceResult) and result.left_out:
-                records = result.compared + result.left_out
+            if isinstance(result, TraceResult) and result.quirks:
+                records = result.compared + result.num_quirky
                 yield (
-                    f"{result.path}: left out {result.left_out} of {records} records, from the"
+                    f"{result.path}: left out {result.num_quirky} of {records} records, from the"
                     f" first with the quirk {', '.join(result.quirks)}"
                 )
         if self.not_replayed:
             yield f"stopped at the first failure: {self.not_replayed} files not replayed"
-        yield f"{self.left_out} records left out behind quirks"
-        yield f"{self.passed} passed, {self.failed} failed"
+        yield f"{self.quirky} records left out behind quirks"
+        if self.left_out:
+            lacks = ", ".join(self.lacks)
+            yield f"{self.left_out} left out: {self.implementation} does not have {lacks}"
+        more = f", {self.left_out} left out" if self.left_out else ""
+        yield f"{self.passed} passed, {self.failed} failed{more}"
 
     def to_json(self) -> dict[str, Any]:
         """The whole report; mismatches uncut."""
@@ -66,21 +80,27 @@ class Report:
             "passed": self.passed,
             "failed": self.failed,
             "left_out": self.left_out,
+            "lacks": list(self.lacks),
+            "behind_quirks": self.quirky,
             "not_replayed": self.not_replayed,
             "files": [_result_json(result) for result in self.results],
         }
 
 
 def counts(result: Result) -> tuple[int, int, int]:
-    """Passed, failed, left out."""
+    """Passed, failed, left out for lack of something."""
     if isinstance(result, TraceResult):
-        return int(result.passed), int(not result.passed), result.left_out
-    return result.passed, result.failed, result.left_out
+        return int(result.passed), int(result.mismatch is not None), int(bool(result.lacks))
+    return result.passed, result.failed, result.lacking
 
 
 def result_lines(result: Result, *, verbose: bool) -> Iterator[str]:
     """Every mismatch of one file, and with `verbose` that it passed, too."""
+    if result.lacks and verbose:
+        yield f"{result.path}: left out, needs {', '.join(result.lacks)}"
     if isinstance(result, TraceResult):
+        if result.lacks:
+            return
         if result.mismatch is not None:
             yield result.mismatch.render(verbose=verbose)
         elif verbose:
@@ -107,7 +127,8 @@ def _result_json(result: Result) -> dict[str, Any]:
             "seed": result.header.seed,
             "passed": result.passed,
             "compared": result.compared,
-            "left_out": result.left_out,
+            "lacks": list(result.lacks),
+            "behind_quirks": result.num_quirky,
             "quirks": list(result.quirks),
             "mismatch": None if result.mismatch is None else result.mismatch.to_json(),
         }
@@ -116,7 +137,9 @@ def _result_json(result: Result) -> dict[str, Any]:
         "format": "planning",
         "passed": result.passed,
         "failed": result.failed,
-        "left_out": result.left_out,
         "reason": result.reason,
+        "left_out": result.lacking,
+        "lacks": list(result.lacks),
+        "behind_quirks": result.num_quirky,
         "mismatches": [mismatch.to_json() for mismatch in result.mismatches],
     }

@@ -86,9 +86,12 @@ class Shrinker:
         record cannot be shrunk: it starts from a state, or the oracle does not agree with it.
         """
         header, operations = self._read()
-        mismatch = replay_trace(self.path, self.subject, policy=self.policy).mismatch
+        played = replay_trace(self.path, self.subject, policy=self.policy)
+        name, mismatch = self.subject.capabilities.name, played.mismatch
+        if played.lacks:
+            lacks = ", ".join(played.lacks)
+            raise NotFailingError(f"{self.path}: left out, {name} does not have {lacks}")
         if mismatch is None:
-            name = self.subject.capabilities.name
             raise NotFailingError(f"{self.path}: {name} follows this record; nothing to shrink")
         kind = Kind.of(mismatch)
         # Operation 0 stands on line 2; without operations the manager itself is wrong.
@@ -117,8 +120,9 @@ class Shrinker:
 
     def _read(self) -> tuple[Header, tuple[Operation, ...]]:
         header, operations = read_whole_trace(self.path, policy=self.policy)
-        if header.start is not None or header.raises is not None:
-            raise InvalidArgumentError("record", str(self.path), "one that begins with a manager")
+        if header.start is not None or header.initial is None:
+            allowed = "one that begins with a new manager and shows its state"
+            raise InvalidArgumentError("record", str(self.path), allowed)
         return header, operations
 
     def _smallest(self, script: Script, kind: Kind, scratch: Path, deadline: float) -> Script:

@@ -4,6 +4,9 @@ Replays run under the policy in the header (that of the profile `vllm-0.24`, or 
 caller names, where there is none), with the implementation's own invariant checks on. The first
 mismatch ends a trace. A record marked with a quirk ends it too, as passed: from there on the
 recorded behaviour is not what the rules say.
+
+A trace that needs what the implementation does not declare is left out. Where only questions are
+lacking, they are not asked, and the rest is compared.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
+from kvspec.conformance import fit
 from kvspec.golden.compare import (
     Difference,
     Mismatch,
@@ -24,11 +28,12 @@ from kvspec.golden.compare import (
 )
 from kvspec.golden.player import Outcome, Player
 from kvspec.golden.state import View, look
-from kvspec.interface import Feature, Implementation, KVCacheManager
+from kvspec.interface import Capabilities, Feature, Implementation, KVCacheManager
 from kvspec.policy import Policy
 from kvspec.record import Footer, Header, Operation
 from kvspec.record_file import read_trace
 from kvspec.remote.manager import foresee
+from kvspec.vectors.features import OF_OPERATIONS, can_be_left_out, needed_features, needs
 
 Watch: TypeAlias = Callable[[Operation | None, View], None]
 """Told the state after each operation as the implementation shows it; None: freshly built."""
@@ -38,20 +43,22 @@ Watch: TypeAlias = Callable[[Operation | None, View], None]
 class TraceResult:
     """How one trace went.
 
-    `compared` operations were equal. `left_out` come at or behind the record marked with `quirks`.
+    `compared` operations were equal. `num_quirky` are marked with `quirks`, or come behind that.
+    `lacks`: what the implementation does not have; with any the trace was not replayed.
     """
 
     path: Path
     header: Header
     compared: int
-    left_out: int = 0
+    num_quirky: int = 0
     quirks: tuple[str, ...] = ()
     mismatch: Mismatch | None = None
+    lacks: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
-        """Whether everything that was compared was equal."""
-        return self.mismatch is None
+        """Whether it was replayed, and everything that was compared was equal."""
+        return self.mismatch is None and not self.lacks
 
 
 @dataclass
@@ -66,6 +73,7 @@ class _Replay:
     view: View | None = None
     seen: View | None = None
     compared: int = field(default=0)
+    shows_state: bool = True
 
     def start(self, header: Header) -> Mismatch | None:
         """Compare the freshly built manager."""
@@ -77,19 +85,29 @@ class _Replay:
             if view is not None:
                 found += compare_observed(header.initial, view, None)
             self.view = self.seen = view
+        self.shows_state = not header.is_stateless
         return _header_mismatch(self.file, found, self.view) if found else None
+
+    def can_ask(self, operation: Operation) -> bool:
+        """Whether it is played: a question or an illegal call that the subject lacks is not."""
+        features = self.player.implementation.capabilities.features
+        return not can_be_left_out(operation) or needs(operation) <= features
 
     def step(self, operation: Operation) -> Mismatch | None:
         """Play one operation and compare its answer and the state after it."""
-        foresee(self.player.manager, "snapshot", "get_usage")
+        asked = ("snapshot", "get_usage") if self.shows_state else ("get_usage",)
+        foresee(self.player.manager, *asked)
         outcome = self.player.perform(operation.name, operation.request_id, operation.arguments)
         found: list[Difference] = []
         if "result" not in operation.uncompared or outcome.error is not None:
             found += compare_outcome(operation.result, operation.raises, outcome)
-        view, problems = _look(self.player.manager)
-        found += problems
-        if view is not None and "state" in operation.uncompared:
-            found += compare_usage(operation.observed, view)
+        view = None
+        if self.shows_state:
+            view, problems = _look(self.player.manager)
+            found += problems
+        if "state" in operation.uncompared:
+            manager = self.player.manager
+            found += compare_usage(operation.observed, manager.num_free_blocks, manager.usage)
         elif view is not None:
             # What a record does not mention is as in the last state that it did not leave out.
             found += compare_observed(operation.observed, view, self.seen)
@@ -128,23 +146,24 @@ def replay_trace(
     header = next(lines)
     if not isinstance(header, Header):
         raise TypeError("read_trace yields the header first")
-    replay, mismatch = _begin(str(path), header, implementation)
+    lacks = lacking(path, header, implementation.capabilities)
+    replay, mismatch = (None, None) if lacks else _begin(str(path), header, implementation)
     if watch is not None and replay is not None and replay.view is not None:
         watch(None, replay.view)
     quirks: tuple[str, ...] = ()
-    left_out = 0
+    num_quirky = 0
     for operation in _operations(lines):
-        if mismatch is not None or replay is None:
+        if mismatch is not None or replay is None or not replay.can_ask(operation):
             continue
         if quirks or operation.quirks:
             quirks = quirks or operation.quirks
-            left_out += 1
+            num_quirky += 1
             continue
         mismatch = replay.step(operation)
         if watch is not None and replay.view is not None:
             watch(operation, replay.view)
     compared = 0 if replay is None else replay.compared
-    return TraceResult(path, header, compared, left_out, quirks, mismatch)
+    return TraceResult(path, header, compared, num_quirky, quirks, mismatch, lacks)
 
 
 def _operations(lines: Iterator[Header | Operation | Footer]) -> Iterator[Operation]:
@@ -155,14 +174,13 @@ def _begin(
     file: str, header: Header, implementation: Implementation
 ) -> tuple[_Replay | None, Mismatch | None]:
     """Build the manager and compare it with the header."""
-    missing = missing_capability(header, implementation)
-    if missing is not None:
-        return None, _header_mismatch(file, [missing], None)
+    features = implementation.capabilities.features
+    config = fit.without_queues(header.config, features)
     try:
         if header.start is not None:
-            manager = implementation.restore(header.config, header.start)
+            manager = implementation.restore(config, header.start)
         else:
-            manager = implementation.create(header.config, check_invariants=True)
+            manager = implementation.create(config, check_invariants=True)
     except Exception as error:  # whatever an implementation raises is its answer
         found = list(compare_outcome(None, header.raises, Outcome(error=error)))
         return None, _header_mismatch(file, found, None) if found else None
@@ -173,23 +191,24 @@ def _begin(
     return replay, replay.start(header)
 
 
-def missing_capability(header: Header, implementation: Implementation) -> Difference | None:
-    """What a trace needs and the implementation says it doesn't have.
+def lacking(path: Path, header: Header, can: Capabilities) -> tuple[str, ...]:
+    """What a trace needs and the implementation says that it doesn't have.
 
     Asked before the manager is built, so that a refusal for lack of a block type never counts as
     the error that a trace of an invalid configuration expects.
     """
-    has = implementation.capabilities
-    if header.start is not None and Feature.RESTORE not in has.features:
-        return Difference("feature", Feature.RESTORE.value, f"{has.name} starts afresh only")
-    for group in header.config.kv_cache.groups:
-        if type(group.spec) not in has.spec_types:
-            known = ", ".join(sorted(cls.__name__ for cls in has.spec_types)) or "none"
-            return Difference("block type", type(group.spec).__name__, f"{has.name} has {known}")
-    if header.config.hash_function not in has.hash_functions:
-        known = ", ".join(sorted(has.hash_functions)) or "none"
-        return Difference("hash function", header.config.hash_function, f"{has.name} has {known}")
-    return None
+    config = fit.without_queues(header.config, can.features)
+    # Without a parent of first hashes the recorded manager had none, and nothing compares them.
+    hashes_matter = bool(header.none_hash)
+    found = fit.lacking(config, can, hashes_matter=hashes_matter)
+    needed: set[Feature] = set()
+    if header.start is not None:
+        needed.add(Feature.RESTORE)
+    if header.raises is None and not header.is_stateless:
+        needed.add(Feature.SNAPSHOT)
+    if not can.features >= OF_OPERATIONS:
+        needed |= needed_features(_operations(read_trace(path)))
+    return (*found, *sorted(needed - can.features))
 
 
 def _look(manager: KVCacheManager) -> tuple[View | None, list[Difference]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
 
 from kvspec.blocks import KVCacheBlocks
+from kvspec.errors import UnsupportedError
 from kvspec.event_codec import encode_event, encode_stats
 from kvspec.golden.compare import BUILTIN_ERRORS
 from kvspec.interface import KVCacheManager
@@ -114,12 +116,11 @@ def with_lists(call: Call, manager: KVCacheManager) -> Call:
     """A question for the lists of a request as records ask it: with both answers in one."""
     if call.name not in LISTS or call.request is None or call.error is not None:
         return call
-    unhashed = manager.get_unhashed_block_ids(call.request)
-    result = {
-        "blocks": manager.get_blocks(call.request).to_lists(),
-        "unhashed": [ints(ids) for ids in unhashed],
-    }
-    return replace(call, result=result)
+    blocks = manager.get_blocks(call.request).to_lists()
+    unhashed: list[list[int]] = [[] for _ in blocks]
+    with suppress(UnsupportedError):  # without Feature.UNHASHED_BLOCKS empty lists stand there
+        unhashed = [ints(ids) for ids in manager.get_unhashed_block_ids(call.request)]
+    return replace(call, result={"blocks": blocks, "unhashed": unhashed})
 
 
 def _allocate(call: Call) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 The history is made of two parts, each of a state and the calls since. When the second is full and
 the state is known, the first is dropped and a third begins: a record holds between one and two
 parts. Example with parts of 100 calls: after 250 it begins with the state after call 100.
+
+Of a manager that shows no state there is one part, and no record of more calls than two would have.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ LEAST_TOKENS = 100_000
 
 @dataclass
 class _Part:
-    """A state and the calls since; `view` None: the state is not known.
+    """A state and the calls since; `view` None: the manager shows none.
 
     Each call is followed by the view of the state after it, as far as records of this pool show
     any, or by None where nobody looked.
@@ -66,6 +68,9 @@ class History:
         self._parts = [_Part(view)]
         self._last_view = view
         self._gap: str | None = None
+        self._at_start = Observed(manager.num_free_blocks, manager.usage)
+        if view is None and manager.num_free_blocks != self.config.kv_cache.num_blocks - 1:
+            self._gap = "the manager does not show its state, and is in use already"
         sizes = [group.spec.block_size for group in self.config.kv_cache.groups]
         self._max_tokens = max(LEAST_TOKENS, 4 * self.config.kv_cache.num_blocks * max([1, *sizes]))
 
@@ -87,13 +92,16 @@ class History:
 
         `noted` is None for a call that records do not know and that changed nothing.
         """
-        if noted is None or self._parts[-1].view is None:
+        part = self._parts[-1]
+        if part.view is None and len(part.calls) >= 2 * self.length:
+            self._gap = "the manager does not show its state, and too many calls were made"
+            part.calls.clear()
+        if noted is None or (part.view is None and self._gap is not None):
             return
         seen = None
         if view is not None and self.is_small:
             seen = observed(view, self._last_view, is_small=True)
             self._last_view = view
-        part = self._parts[-1]
         part.calls.append((noted, seen))
         part.size_bytes += noted.size_bytes
         if seen is not None:
@@ -127,19 +135,19 @@ class History:
         Raises UnrecordableError, OSError.
         """
         first = self._parts[0].view
-        if self._gap is not None or first is None:
-            raise UnrecordableError(self._gap or "the manager does not show its state")
-        initial = observed(first, None, is_small=self.is_small)
+        if self._gap is not None:
+            raise UnrecordableError(self._gap)
+        initial = None if first is None else observed(first, None, is_small=self.is_small)
         header = Header(
             config=self.config,
             none_hash=self.none_hash,
             initial=initial,
             source=source,
             scenario=scenario,
-            start=None if self._can_start_afresh else first.snapshot,
+            start=None if first is None or self._can_start_afresh else first.snapshot,
         )
         try:
-            operations = list(self._operations(initial, last, has_start=header.start is not None))
+            operations = list(self._operations(header, last))
             return write_trace(path, header, operations, coverage)
         except (FormatError, TypeError, ValueError) as error:
             raise UnrecordableError(f"records cannot say what happened ({error})") from error
@@ -149,13 +157,13 @@ class History:
         """Whether making the manager again leads to the first state; not with a random hash."""
         return self.starts_afresh and self.config.hash_seed is not None
 
-    def _operations(
-        self, initial: Observed, last: View | None, *, has_start: bool
-    ) -> Iterator[Operation]:
+    def _operations(self, header: Header, last: View | None) -> Iterator[Operation]:
         """All calls as operations, each request made and extended before it is needed."""
         calls = [call for part in self._parts for call in part.calls]
-        writer = OperationWriter(self.config, self.describe, initial)
-        waiting = set(QUEUED) if has_start else set()
+        initial = header.initial or self._at_start
+        knows_state = not header.is_stateless
+        writer = OperationWriter(self.config, self.describe, initial, knows_state=knows_state)
+        waiting = set(QUEUED) if header.start is not None else set()
         for number, (noted, seen) in enumerate(calls):
             yield from writer.prepare(noted)
             is_last = number == len(calls) - 1

@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from kvspec.audit import unwrapped
 from kvspec.errors import InvalidArgumentError, MonitorViolation
-from kvspec.interface import KVCacheManager
+from kvspec.interface import KVCacheManager, is_manager
 from kvspec.monitoring.forwarding import Forwarding
 from kvspec.monitoring.report import MonitorReport
 from kvspec.monitoring.requests import Describe, described
@@ -39,7 +39,8 @@ def monitor(
     (KV-EVT-7) when events are taken, at most as often. Between audits, what a call does to keys
     and to the order of the free queue is not seen; it is seen at the next audit if it lasts.
 
-    A manager that cannot show a snapshot is never audited. At the first violation a record of the
+    A manager that cannot show a snapshot is never audited, and recorded only from its beginning, as
+    long as that is within twice `history` calls. At the first violation a record of the
     last `history` to twice as many calls is written, and a MonitorViolation is raised in place of
     the answer; it is an InvariantViolation that knows the file. From then on calls only go through.
 
@@ -54,7 +55,7 @@ def monitor(
     already around `manager` are taken off. Raises InvalidArgumentError for arguments out of their
     domain, InvariantViolation if the state is broken already.
     """
-    if not isinstance(manager, KVCacheManager):
+    if not is_manager(manager):
         raise InvalidArgumentError("manager", manager, "a KVCacheManager")
     for name, value in (("every", every), ("history", history)):
         if type(value) is not int or value < 1:

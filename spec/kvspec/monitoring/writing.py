@@ -23,13 +23,20 @@ class UnrecordableError(KVSpecError):
 class OperationWriter:
     """Operations in a row; those that make and extend requests are put between the calls."""
 
-    def __init__(self, config: ManagerConfig, describe: Describe, initial: Observed) -> None:
+    def __init__(
+        self,
+        config: ManagerConfig,
+        describe: Describe,
+        initial: Observed,
+        *,
+        knows_state: bool = True,
+    ) -> None:
         self.hash_size = (config.hash_block_size_tokens or 0) if config.enable_caching else 0
         self.describe = describe
         self.index = 0
         self.made: dict[str, tuple[Request, int]] = {}
         self.before = _as_it_was(initial)
-        self.knows_state = True
+        self.knows_state = knows_state
 
     def prepare(self, noted: Noted) -> Iterator[Operation]:
         """The request as it was at the call."""

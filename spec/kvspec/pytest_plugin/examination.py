@@ -143,7 +143,11 @@ class Examination:
             if self.is_exhausted:
                 break
             fitting = random_program(
-                program, self.can, options.policy, hashes_matter=self.hashes_matter
+                program,
+                self.can,
+                options.policy,
+                hashes_matter=self.hashes_matter,
+                oracle=self.oracle,
             )
             violation = None if fitting is None else self._verdict(fitting)
             if violation is None or not self.is_wanted(violation.rule):

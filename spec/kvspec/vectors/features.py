@@ -40,6 +40,21 @@ FEATURE_OF_ARGUMENT: Mapping[str, Feature] = MappingProxyType(
 )
 """Arguments of `allocate_slots`, where they say something."""
 
+FEATURE_OF_CONTENT: Mapping[str, Feature] = MappingProxyType(
+    {
+        "cache_salt": Feature.CACHE_SALT,
+        "lora": Feature.LORA,
+        "mm_features": Feature.MULTIMODAL,
+        "skip_reading_prefix_cache": Feature.SKIP_READING,
+    }
+)
+"""Arguments of `new_request`, where they say something."""
+
+OF_OPERATIONS = frozenset(
+    {*FEATURE_OF_OPERATION.values(), *FEATURE_OF_ARGUMENT.values(), *FEATURE_OF_CONTENT.values()}
+)
+"""All that operations may need."""
+
 QUESTIONS = frozenset(
     {
         "find_longest_cache_hit_per_group",
@@ -65,6 +80,9 @@ def needs(operation: Operation) -> set[Feature]:
     if operation.name == "allocate_slots":
         given = operation.arguments
         found |= {feature for name, feature in FEATURE_OF_ARGUMENT.items() if given.get(name)}
+    if operation.name == "new_request":
+        given = operation.arguments
+        found |= {feature for name, feature in FEATURE_OF_CONTENT.items() if given.get(name)}
     return {feature for feature in found if feature is not None}
 
 

@@ -106,6 +106,7 @@ def load(
     if implementation is not None:
         watch = frames.watch if is_told else None
         result = replay_trace(path, implementation, policy=policy, watch=watch)
+        _require_nothing_more(result, implementation.capabilities.name)
         violation = _violation(result.mismatch)
         frames.notes += _notes_on_quirks(result)
     if not is_told:
@@ -142,6 +143,12 @@ def load(
     )
 
 
+def _require_nothing_more(result: TraceResult, name: str) -> None:
+    """Raise NotShownError if the record was not replayed for lack of something."""
+    if result.lacks:
+        raise NotShownError(f"{result.path}: {name} does not have {', '.join(result.lacks)}")
+
+
 def _operations(path: Path, first: int) -> list[Operation]:
     """All operations of a record, `first` among them."""
     operations = list(read_whole_trace(path)[1])
@@ -172,6 +179,8 @@ def _header(path: Path, implementation: Implementation | None) -> Header:
             f"{path}: building this manager must fail with {header.raises}, so there are no"
             " operations to show; check it with kvspec golden"
         )
+    if header.is_stateless:
+        raise NotShownError(f"{path}: the manager that was recorded showed no state")
     if not header.is_small and implementation is None:
         raise NotShownError(
             f"{path}: a pool of {header.config.kv_cache.num_blocks} blocks, of which a record"

@@ -176,7 +176,8 @@ def slots_of_granted_tokens(bench: Bench) -> None:
     short = StepOutput(slot_mappings=[array("q", [0])])
     field = "slot_mappings[0]"
     two = StepPlan(decoding=[first], decode_tokens=2)
-    bench.raises("a mapping of 1", InvalidArgumentError, batched.step, two, short, field=field)
+    if bench.has(Feature.DRAFTING):  # there are no further tokens
+        bench.raises("a mapping of 1", InvalidArgumentError, batched.step, two, short, field=field)
 
 
 @example("KV-BATCH-10", "KV-BATCH-11")
@@ -251,7 +252,8 @@ def random_steps(bench: Bench) -> None:
         random = Random(seed)
         program = Program(random_config(random), ())
         can = bench.subject.capabilities
-        fitting = random_program(program, can, bench.policy, hashes_matter=True)
+        said = (program, can, bench.policy)
+        fitting = random_program(*said, hashes_matter=True, oracle=bench.oracle)
         if fitting is None:
             continue
         sides = [(bench.subject, SequentialManager), (bench.subject, batched_of)]

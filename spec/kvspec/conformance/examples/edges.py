@@ -50,6 +50,7 @@ def running_in_one_group(bench: Bench) -> None:
 @example("KV-MGR-5")
 def nothing_is_released_first(bench: Bench) -> None:
     """What no longer is read stays until it is known that the whole sequence fits."""
+    bench.need(Feature.ADMISSION)
     manager = bench.manager(7, window(3))
     request = bench.request(manager, "r", range(20))
     bench.admit(manager, request, 6)

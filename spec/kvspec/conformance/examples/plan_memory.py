@@ -22,6 +22,7 @@ from kvspec.conformance.examples.plan_specs import (
     state,
 )
 from kvspec.errors import CacheMemoryError, ConfigError
+from kvspec.interface import Feature
 from kvspec.planning import AUTO_FIT, BlockSizes, Capacity, Layers, PlanningConfig
 
 
@@ -147,6 +148,7 @@ def purity(bench: Bench) -> None:
 @example("KV-PLAN-20", "KV-LIVE-3", "KV-LIVE-1")
 def served(bench: Bench) -> None:
     """A request of full length is served by the smallest plan that is accepted."""
+    bench.need(Feature.ADMISSION)
     if not bench.policy.capacity_counts_null_block:
         return  # the promise is given up
     for layers, blocks in ((named(large()), 5), (named(sink(32)), 7), (named(sliding(20)), 5)):

@@ -1,0 +1,150 @@
+"""A manager that shows no state is watched, and recorded: that of docs/implement-your-own.md.
+
+Also on the other Pythons that are here: what a protocol asks of a class differs between them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kvspec
+from examples.own_manager.final import MyImplementation, MyManager
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.errors import InvalidArgumentError, MonitorViolation
+from kvspec.golden.trace import replay_trace
+from kvspec.interface import Implementation, KVCacheManager
+from kvspec.monitoring.writing import UnrecordableError
+from kvspec.request import RequestInput
+from kvspec.specs import FullAttentionSpec
+from tests.source import ROOT
+
+SPEC = FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=8, dtype="float16")
+CONFIG = ManagerConfig(
+    KVCacheConfig(num_blocks=6, groups=(KVCacheGroup(("layer.0",), SPEC),)), max_model_len_tokens=64
+)
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import kvspec
+from examples.own_manager.final import implementation
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.request import RequestInput
+from kvspec.specs import FullAttentionSpec
+
+spec = FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=8, dtype="float16")
+cache = KVCacheConfig(num_blocks=6, groups=(KVCacheGroup(("layer.0",), spec),))
+own = implementation()
+manager = kvspec.monitor(own.create(ManagerConfig(cache, max_model_len_tokens=64)))
+for name in ("first", "second"):
+    request = own.make_request(manager, RequestInput(name, range(10)))
+    hit = manager.get_computed_blocks(request)
+    manager.allocate_slots(
+        request,
+        10 - hit.hit_length_tokens,
+        num_new_computed_tokens=hit.hit_length_tokens,
+        new_computed_blocks=hit.blocks,
+    )
+    manager.free(request)
+print(manager.write_record(Path(sys.argv[1])))
+"""
+
+
+def interpreter(version: str) -> list[str]:
+    """The command of this Python, also where pyenv has it but no folder on the path; or a skip."""
+    if version == "{}.{}".format(*sys.version_info):
+        return [sys.executable]
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = [str(path) for path in pyenv.glob(f"{version}.*/bin/python")]
+    for command in (*found, shutil.which(f"python{version}")):
+        if command is None:
+            continue
+        said = subprocess.run([command, "-c", "print(1)"], capture_output=True, check=False)
+        if said.returncode == 0:
+            return [command]
+    pytest.skip(f"no Python {version} here")
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_the_manager_of_the_page_is_watched_on_each_python(version: str, tmp_path: Path) -> None:
+    """The base of kvspec needs nothing but Python for that."""
+    record = tmp_path / "run.jsonl"
+    paths = {"PYTHONPATH": f"{ROOT / 'spec'}{os.pathsep}{ROOT}"}
+    ran = subprocess.run(
+        [*interpreter(version), "-c", SCRIPT, str(record)],
+        env={**os.environ, **paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (0, "8\n"), ran.stderr
+    header = json.loads(record.read_text().splitlines()[0])
+    assert (header["version"], header["initial"]) == (2, None)
+    result = replay_trace(record, own())
+    assert (result.passed, result.compared) == (True, 8)
+
+
+class Leaks(MyManager):
+    """The first block of a request never comes back."""
+
+    def free(self, request: object) -> None:
+        self.tables.get(request.request_id, [])[:1] = []  # type: ignore[attr-defined]
+        super().free(request)  # type: ignore[arg-type]
+
+
+def own(manager_class: type[MyManager] = MyManager) -> Implementation:
+    """The implementation of the page, with this manager."""
+    made = type("Own", (MyImplementation,), {"manager_class": manager_class})()
+    found: Implementation = made
+    return found
+
+
+def watched(tmp_path: Path, manager: KVCacheManager, history: int = 500) -> KVCacheManager:
+    """The manager under a monitor that records beside the test."""
+    return kvspec.monitor(manager, record=tmp_path, history=history)
+
+
+def test_a_violation_of_such_a_manager_has_a_record(tmp_path: Path) -> None:
+    """It is played again: who was recorded does the same, the right manager does not."""
+    subject = own(Leaks)
+    manager = watched(tmp_path, subject.create(CONFIG))
+    request = subject.make_request(manager, RequestInput("r", range(10)))
+    manager.allocate_slots(request, 10)
+    with pytest.raises(MonitorViolation) as found:
+        manager.free(request)
+    assert found.value.rule == "KV-POOL-15"
+    assert found.value.record is not None
+    assert replay_trace(found.value.record, own(Leaks)).passed
+    mismatch = replay_trace(found.value.record, own()).mismatch
+    assert mismatch is not None
+    assert [difference.field for difference in mismatch.differences] == ["num_free_blocks", "usage"]
+
+
+@pytest.mark.parametrize(("history", "reason"), [(3, "too many calls"), (500, "in use already")])
+def test_no_record_begins_where_nobody_knows_the_state(
+    tmp_path: Path, history: int, reason: str
+) -> None:
+    """Of a long run, or of one that began before the monitor came."""
+    subject = own()
+    manager = subject.create(CONFIG)
+    request = subject.make_request(manager, RequestInput("r", range(10)))
+    if reason == "in use already":
+        manager.allocate_slots(request, 10)
+    manager = watched(tmp_path, manager, history=history)
+    for _ in range(8):
+        manager.take_events()
+    with pytest.raises(UnrecordableError, match=reason):
+        manager.write_record(tmp_path / "r.jsonl")  # type: ignore[attr-defined]  # of the monitor
+
+
+def test_what_has_not_even_the_base_is_refused() -> None:
+    """Without `get_blocks` nobody could tell who holds what."""
+    with pytest.raises(InvalidArgumentError, match="must be a KVCacheManager"):
+        kvspec.monitor(object())  # type: ignore[arg-type]
