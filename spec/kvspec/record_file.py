@@ -22,6 +22,7 @@ from kvspec.record import (
     VERSION,
     Footer,
     Header,
+    Observed,
     Operation,
     PlanningHeader,
     PlanningRecord,
@@ -74,6 +75,9 @@ def read_trace(
     for where, value in lines:
         if header is None:
             header = _trace_header(under_policy(value, policy), where)
+            if header.initial is not None:
+                number = header.config.kv_cache.num_blocks
+                check_lengths(header.initial, number, where.member("initial"))
             continuity = _Continuity(header)
             yield header
         elif isinstance(value, dict) and value.get("type") == "footer":
@@ -170,6 +174,7 @@ class _Continuity:
             self._last.update(header.initial.state)
             self._last["dup_order"] = header.initial.dup_order or {}
         self._requests: set[str] = set()
+        self._num_blocks = header.config.kv_cache.num_blocks
 
     def check(self, operation: Operation, where: Where) -> None:
         """Refuse an operation on a request that wasn't made, and a change that is none."""
@@ -180,6 +185,7 @@ class _Continuity:
         elif name is not None and name not in self._requests:
             raise where.member("req").error(f"no new_request made {name!r} before")
         observed = operation.observed
+        check_lengths(observed, self._num_blocks, where)
         changed = {f"state.{field}": (field, value) for field, value in observed.state.items()}
         if observed.dup_order is not None:
             changed["dup_order"] = ("dup_order", observed.dup_order)
@@ -187,6 +193,15 @@ class _Continuity:
             if self._last[field] == value:
                 raise where.member(member).error("unchanged; only changed fields are listed")
             self._last[field] = value
+
+
+def check_lengths(observed: Observed, num_blocks: int, where: Where) -> None:
+    """Refuse a list of a state that has not one element for each block."""
+    for name in ("ref_cnt", "block_hash"):
+        values = observed.state.get(name)
+        if values is not None and len(values) != num_blocks:
+            at = where.member(f"state.{name}")
+            raise at.error(f"{len(values)} elements; must be one for each of {num_blocks} blocks")
 
 
 def _trace_header(value: object, where: Where) -> Header:

@@ -1,0 +1,257 @@
+"""Everything that reads what a stranger wrote: valid input of each, and how it is read."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import kvref
+from kvspec._json import Where
+from kvspec.cli._support import STATE_HEAD, read_state, write_state
+from kvspec.conformance.state import State
+from kvspec.discovery import find_implementation
+from kvspec.explore.saved import Saved
+from kvspec.explore.search import Pair
+from kvspec.explore.session import Session
+from kvspec.golden.planning import replay_planning
+from kvspec.golden.select import shipped_records
+from kvspec.profile import RECORDS_PROFILE, read_profile
+from kvspec.record_file import read_header, read_trace
+from kvspec.remote.child import ChildFailure
+from kvspec.remote.client import RemoteImplementation
+from kvspec.remote.codec import MessageBuffer, decode, encode
+from kvspec.remote.connection import Options
+from kvspec.remote.server import answer, serve
+from kvspec.remote.session import Session as ServerSession
+from kvspec.sizing.document import read_plan_file
+from kvspec.sizing.report import make_report
+from kvspec.vectors.manifest import FILE, read_manifest, shipped_sets
+from kvspec.view.model import NotShownError, load
+from kvspec.workload.trace import TraceFile
+from tests.golden.planner_tape import ANSWERS, HEADER
+from tests.remote.configs import config, request_input
+from tests.sizing.files import EXPLICIT, SMALL
+
+REFERENCE = kvref.implementation()
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One reader. `kind`: of input, in `mutate.KINDS`. `read` raises KVSpecError to refuse.
+
+    `hard`: input that was once taken, at a cost.
+    """
+
+    kind: str
+    valid: Callable[[], tuple[bytes, ...]]
+    read: Callable[[Path], object]
+    hard: tuple[bytes, ...] = ()
+
+
+def records() -> tuple[bytes, ...]:
+    """Shipped records."""
+    return tuple(
+        (shipped_records() / f"{n}.jsonl").read_bytes() for n in ("life_of_blocks", "identities")
+    )
+
+
+def read_record(path: Path) -> None:
+    """Header, then all of it."""
+    read_header(path)
+    for _ in read_trace(path):
+        pass
+
+
+def view(path: Path) -> None:
+    """As a page needs it."""
+    with contextlib.suppress(NotShownError):
+        load(path)
+
+
+def planning_records() -> tuple[bytes, ...]:
+    """One call of each function."""
+    lines = [json.dumps(HEADER)]
+    for number, (function, (given, output, _)) in enumerate(sorted(ANSWERS.items())):
+        record = {"id": number, "fn": function, "input": given, "output": output}
+        lines.append(json.dumps(record))
+    return ("\n".join(lines).encode(),)
+
+
+def read_planning_records(path: Path) -> None:
+    """All but the planning."""
+    replay_planning(path, find_implementation("kvfast-uncompiled"))
+
+
+def plans() -> tuple[bytes, ...]:
+    """A model, and layers as they are."""
+    return tuple(json.dumps(each).encode() for each in (SMALL, EXPLICIT))
+
+
+def plan(path: Path) -> None:
+    """The file and what is planned."""
+    file = read_plan_file(path, {"engine.max_model_len": 64})
+    assert REFERENCE.planner is not None
+    make_report(file, REFERENCE, REFERENCE.planner)
+
+
+def manifests() -> tuple[bytes, ...]:
+    """Two of those that are shipped."""
+    return tuple((folder / FILE).read_bytes() for folder, _ in shipped_sets()[:2])
+
+
+def read_a_manifest(path: Path) -> None:
+    """A manifest has its name."""
+    (path.parent / FILE).write_bytes(path.read_bytes())
+    read_manifest(path.parent)
+
+
+def states(folder: Path, document: Any) -> tuple[bytes, ...]:
+    """The JSON of a state, without its checksum."""
+    write_state(document, folder)
+    return (folder.read_bytes().partition(b"\n")[2],)
+
+
+def read_a_state(path: Path, from_json: Callable[[Any, Where], object]) -> None:
+    """With a checksum that is right for whatever it says: somebody forged it."""
+    import hashlib
+
+    body = path.read_bytes()
+    path.write_bytes(STATE_HEAD + hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    found = read_state(path, "check")
+    assert found is not None
+    from_json(*found)
+
+
+def check_states() -> tuple[bytes, ...]:
+    """One with something of everything."""
+    static = {"sets": 1, "walks": 2, "operations": 3, "left_out": {"a": ["b"]}}
+    state = State(
+        {"name": "x"}, 1, 2, 3, 1.5, {"hit": 1}, {"n": ("b",)}, ("KV-CFG-1",), static=static
+    )
+    return (json.dumps(state.to_json()).encode(),)
+
+
+def explore_states() -> tuple[bytes, ...]:
+    """One that was stopped on the way."""
+    from tests.explore.test_session import SMALL as CONFIGURATION
+
+    saved: list[Saved] = []
+    pair = Pair(REFERENCE, None, "kvref", None)
+    Session(pair, (CONFIGURATION,), max_edges=60, save=saved.append).run()
+    return (json.dumps(saved[-1].to_json()).encode(),)
+
+
+def read_a_trace(path: Path) -> None:
+    """All requests."""
+    with TraceFile(str(path)) as trace:
+        for _ in trace:
+            pass
+
+
+class Loop:
+    """In place of a child: answers here, or with what was recorded; keeps both directions."""
+
+    process_id = 1
+
+    def __init__(self, command: tuple[str, ...], framing: str, said: list[bytes] | None) -> None:
+        self.framing, self.said = framing, said
+        self.session = ServerSession(REFERENCE)
+        self.asked: list[bytes] = []
+        self.answered: list[bytes] = []
+
+    def exchange(self, framed: bytes, timeout_s: float, number: int = 1) -> Iterator[bytes]:
+        """The bodies of the answers."""
+        buffer = MessageBuffer(self.framing)
+        buffer.feed(framed)
+        self.asked.append(framed)
+        for _ in range(number):
+            body = buffer.take()
+            assert body is not None
+            if self.said is not None:
+                if not self.said:
+                    raise ChildFailure("ended")
+                yield self.said.pop(0)
+                continue
+            given = encode(answer(self.session, decode(body, self.framing)), self.framing)
+            self.answered.append(given)
+            own = MessageBuffer(self.framing)
+            own.feed(given)
+            found = own.take()
+            assert found is not None
+            yield found
+
+    def end(self, grace_s: float = 0.0) -> bytes:
+        """Nothing to end."""
+        return b""
+
+    def last_words(self) -> str:
+        """Nothing was said."""
+        return ""
+
+
+def converse(framing: str, said: list[bytes] | None = None) -> Loop:
+    """A short conversation."""
+    loops: list[Loop] = []
+
+    def start(command: tuple[str, ...], framing: str) -> Loop:
+        loops.append(Loop(command, framing, None if said is None else said))
+        return loops[-1]
+
+    with mock.patch("kvspec.remote.connection.Child", start):
+        remote = RemoteImplementation(Options(("loop",), framing))
+        manager = remote.create(config(enable_events=True, log_stats=True))
+        request = remote.make_request(manager, request_input())
+        hit = manager.get_computed_blocks(request)
+        manager.allocate_slots(request, 5, num_new_computed_tokens=hit.hit_length_tokens)
+        remote.append_tokens(manager, request, [6, 7])
+        manager.num_free_blocks  # noqa: B018  # asked for
+        manager.snapshot()
+        manager.take_events()
+        manager.make_prefix_cache_stats()
+        manager.free(request)
+    return loops[0]
+
+
+def read_answers(path: Path) -> None:
+    """As the client reads them."""
+    converse("json", path.read_bytes().split(b"\n"))
+
+
+def read_messages(path: Path) -> None:
+    """As the server reads them: it ends, with what it says of bad ones in its answers."""
+    with contextlib.redirect_stderr(io.StringIO()):
+        ended = serve(REFERENCE, io.BytesIO(path.read_bytes()), io.BytesIO())
+    if ended not in (0, 2):
+        raise AssertionError(f"the server ended with {ended}")
+
+
+_LAYERS = json.dumps({**SMALL, "model": {**SMALL["model"], "num_layers": 10**9}}).encode()
+_REQUEST = {"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}
+_TRACE = (json.dumps(_REQUEST) + "\n" + json.dumps({**_REQUEST, "timestamp": 9}) + "\n").encode()
+
+READERS: Mapping[str, Reader] = {
+    "record": Reader("lines", records, read_record),
+    "view": Reader("lines", records, view),
+    "planning record": Reader("lines", planning_records, read_planning_records),
+    "plan": Reader("document", plans, plan, (_LAYERS,)),
+    "profile": Reader("toml", lambda: (_profile().read_bytes(),), read_profile),
+    "manifest": Reader("document", manifests, read_a_manifest),
+    "check state": Reader("document", check_states, lambda p: read_a_state(p, State.from_json)),
+    "explore state": Reader("document", explore_states, lambda p: read_a_state(p, Saved.from_json)),
+    "trace": Reader("lines", lambda: (_TRACE,), read_a_trace),
+    "answers": Reader("messages", lambda: (b"".join(converse("json").answered),), read_answers),
+    "messages": Reader("messages", lambda: (b"".join(converse("json").asked),), read_messages),
+    "frames": Reader("frames", lambda: (b"".join(converse("cbor").asked),), read_messages),
+}
+
+
+def _profile() -> Path:
+    import kvspec
+
+    return Path(kvspec.__file__).parent / "data" / "profiles" / f"{RECORDS_PROFILE}.toml"
