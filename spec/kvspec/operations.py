@@ -63,6 +63,9 @@ class OperationShape:
 _LORA = structure({"name": text, "id": count})
 _ITEM = structure({"identifier": text, "offset": count, "length": count})
 
+LOOK_UPS = ("get_computed_blocks", "find_longest_cache_hit_per_group")
+"""The operations whose blocks an allocation may be given as its hit (KV-MGR-8)."""
+
 OPERATIONS: Mapping[str, OperationShape] = MappingProxyType(
     {
         "new_request": OperationShape(

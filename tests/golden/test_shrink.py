@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -179,3 +180,31 @@ def test_the_command_tells_apart_what_does_not_fail_and_what_it_cannot_do(
     assert run(["shrink", str(LIFE), "--impl", "kvref"]) == 1
     assert run(["shrink", str(tmp_path / "nowhere.jsonl"), "--impl", "kvref"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+def test_a_story_is_told_again_with_each_groups_own_hits() -> None:
+    """Where other blocks are free, the hits that an allocation is given are those of this run."""
+    header, *lines = read_trace(shipped_records() / "section11" / "short_lists.jsonl")
+    assert isinstance(header, Header)
+    operations = [line for line in lines if isinstance(line, Operation)]
+    taking = [
+        call.number
+        for call in script_of(header.config, operations).calls
+        if call.takes_hit == "find_longest_cache_hit_per_group"
+    ]
+    assert [operations[number].result for number in taking] == [None, [[], []]]
+    other = ReferenceImplementation(FromTheBack)
+    recorder = perform(script_of(header.config, operations), other)
+    assert recorder is not None
+    given = recorder.operations[taking[1]].arguments["new_computed_blocks"]
+    assert given == recorder.operations[taking[1] - 1].result["blocks"]
+    assert given != operations[taking[1]].arguments["new_computed_blocks"]
+    assert recorder.operations[taking[1]].result == [[], []]
+
+
+class FromTheBack(BlockPool):
+    """The free queue begins with the last block."""
+
+    def __init__(self, num_blocks: int, **options: Any) -> None:
+        super().__init__(num_blocks, **options)
+        self.free_queue.reverse()

@@ -64,7 +64,7 @@ def test_the_reference_and_both_builds_follow_every_walk(name: str, level: Level
 
 
 @pytest.mark.parametrize("pool", [CountsFromTheBack, TurnsEachRun])
-@pytest.mark.parametrize("name", ["pool", "manager", "external"])
+@pytest.mark.parametrize("name", ["pool", "manager", "external", "own-hits"])
 def test_at_behaviour_block_ids_are_the_subjects_own(name: str, pool: type[BlockPool]) -> None:
     """Hits, popped blocks and evicted ones are named as the subject names them."""
     subject = ReferenceImplementation(pool)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvspec.operations import LOOK_UPS
 from kvspec.record import Operation
 from kvspec.snapshot import Snapshot
 
@@ -46,7 +47,7 @@ class OwnBlocks:
 
     def note(self, operation: Operation, result: Any) -> None:
         """Keep what later operations name; the answer was found to be the recorded one."""
-        if operation.name == "get_computed_blocks":
+        if operation.name in LOOK_UPS:
             self.hits[operation.request_id] = (operation.result["blocks"], result["blocks"])
         elif operation.name == "pop_blocks_for_free":
             self.popped += zip(operation.result, result, strict=True)

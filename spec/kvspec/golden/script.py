@@ -16,6 +16,7 @@ from kvspec.config import ManagerConfig
 from kvspec.errors import FormatError
 from kvspec.golden.recorder import Recorder
 from kvspec.interface import Implementation
+from kvspec.operations import LOOK_UPS
 from kvspec.record import Operation
 
 
@@ -23,7 +24,7 @@ from kvspec.record import Operation
 class Call:
     """One call. `number` is its name: the index that it had in the record.
 
-    `raises`: the error that it must end with. `takes_hit`: it is given the hit of the last look-up.
+    `raises`: the error that it must end with. `takes_hit`: the look-up whose last hit it is given.
     `returns`: the (call, position) that gave each of its `block_ids`, where one did.
     """
 
@@ -32,7 +33,7 @@ class Call:
     request_id: str | None
     arguments: Mapping[str, Any]
     raises: str | None = None
-    takes_hit: bool = False
+    takes_hit: str | None = None
     returns: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -69,18 +70,18 @@ class Script:
 
 def script_of(config: ManagerConfig, operations: Iterable[Operation]) -> Script:
     """The script behind a record."""
-    hits: dict[str | None, Any] = {}
+    hits: dict[str | None, tuple[str, Any]] = {}
     popped: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     calls = []
     for operation in operations:
         name, arguments, result = operation.name, operation.arguments, operation.result
         call = Call(operation.index, name, operation.request_id, arguments, operation.raises)
-        if name == "get_computed_blocks" and result is not None:
-            hits[operation.request_id] = result["blocks"]
+        if name in LOOK_UPS and result is not None:
+            hits[operation.request_id] = (name, result["blocks"])
         elif name == "allocate_slots" and operation.raises is None:
             hit = arguments.get("new_computed_blocks")
-            found = hits.get(operation.request_id)
-            call = replace(call, takes_hit=hit is not None and hit == found)
+            look_up, found = hits.get(operation.request_id, (None, None))
+            call = replace(call, takes_hit=look_up if hit is not None and hit == found else None)
         elif name == "pop_blocks_for_free":
             for position, block in enumerate(result or ()):
                 popped[block].append((operation.index, position))
@@ -96,7 +97,7 @@ class _Performance:
     """One run of a script: the answers that later calls are given, and what was promised."""
 
     recorder: Recorder
-    hits: dict[str | None, tuple[Any, int]] = field(default_factory=dict)
+    hits: dict[tuple[str | None, str], tuple[Any, int]] = field(default_factory=dict)
     popped: dict[int, Sequence[int]] = field(default_factory=dict)
     granted_tokens: dict[str | None, int] = field(default_factory=dict)
 
@@ -116,8 +117,8 @@ class _Performance:
 
     def _of_allocation(self, call: Call, arguments: dict[str, Any]) -> dict[str, Any] | None:
         computed, loaded, end = call.bounds
-        blocks, hit = self.hits.get(call.request_id, (None, 0)) if call.takes_hit else (None, 0)
-        if call.takes_hit:
+        if call.takes_hit is not None:
+            blocks, hit = self.hits.get((call.request_id, call.takes_hit), (None, 0))
             arguments["new_computed_blocks"] = blocks if hit else None
             arguments["num_new_computed_tokens"] = hit
         else:
@@ -144,8 +145,9 @@ class _Performance:
 
     def note(self, call: Call, arguments: Mapping[str, Any], result: Any) -> None:
         """Keep what later calls need."""
-        if call.name == "get_computed_blocks" and result is not None:
-            self.hits[call.request_id] = (result["blocks"], result["num_computed_tokens"])
+        if call.name in LOOK_UPS and result is not None:
+            lengths = result.get("hit_lengths") or [result["num_computed_tokens"]]
+            self.hits[call.request_id, call.name] = (result["blocks"], max(lengths))
         elif call.name == "pop_blocks_for_free":
             self.popped[call.number] = result or ()
         elif call.name == "allocate_slots" and result is not None:

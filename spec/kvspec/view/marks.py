@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from kvspec.operations import LOOK_UPS
 from kvspec.record import Operation
 
 WAITING, RUNNING, PREEMPTED, DONE = "waiting", "running", "preempted", "done"
@@ -13,7 +14,6 @@ WAITING, RUNNING, PREEMPTED, DONE = "waiting", "running", "preempted", "done"
 Lives: TypeAlias = Mapping[str, Sequence[tuple[int, str]]]
 """Request → the operations at which its life turned, and to what, in order."""
 
-_LOOK_UPS = frozenset({"get_computed_blocks", "find_longest_cache_hit_per_group"})
 _RELEASES = frozenset({"free", "pop_blocks_for_free"})
 
 
@@ -62,7 +62,7 @@ def _hits(operation: Operation) -> Iterator[int]:
     groups: Any = ()
     if operation.raises is not None:
         return
-    if operation.name in _LOOK_UPS:
+    if operation.name in LOOK_UPS:
         groups = operation.result["blocks"]
     elif operation.name == "allocate_slots" and operation.result is not None:
         groups = operation.arguments.get("new_computed_blocks") or ()
@@ -111,7 +111,7 @@ def _comes_again(operations: Sequence[Operation]) -> frozenset[int]:
             continue
         if operation.name == "new_request":
             coming[name] = False  # a new request under the same name
-        elif operation.name in _LOOK_UPS or operation.name == "allocate_slots":
+        elif operation.name in LOOK_UPS or operation.name == "allocate_slots":
             coming[name] = True
         elif operation.name in _RELEASES and coming.get(name, False):
             again.add(operation.index)
