@@ -144,6 +144,8 @@ def _group_plan(config: ManagerConfig, spec: LayerSpec, kind: str, drops: bool) 
         drafted = spec.num_speculative_blocks
     if max(size, drafted * size) > MOST_TOKENS:
         raise UnsupportedError(f"blocks of {size} tokens, {drafted} of them drafted", "kvfast")
+    if kind == "aligned" and longest // size + drafted >= MOST_BLOCKS // 2:  # KV-MAMBA-6
+        raise UnsupportedError(f"lists for sequences of {longest} tokens in mode align", "kvfast")
     sinks = spec.sink_len // spec.block_size if isinstance(spec, SinkFullAttentionSpec) else 0
     return GroupPlan(
         spec=spec,

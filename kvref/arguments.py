@@ -126,6 +126,12 @@ def check_allocation(
                 "0: the request already holds blocks of its own",
             )
     computed = request.num_computed_tokens + num_new_computed_tokens + num_external_computed_tokens
+    longest = manager.config.max_model_len_tokens
+    most = longest - min(computed, longest)
+    if num_new_tokens > most:  # KV-MGR-4
+        raise InvalidArgumentError(
+            "num_new_tokens", num_new_tokens, f"at most {most}: no token has a slot beyond {longest}"
+        )
     if num_external_computed_tokens > 0:
         computed = min(computed, request.num_tokens - 1)
     has_load = num_external_computed_tokens > 0
@@ -188,11 +194,11 @@ def _check_hit_content(
 ) -> None:
     """Every hit block still carries the key of its place; null stands only for skipped ones."""
     for index, block in enumerate(blocks):
+        if (index + 1) * group.hashes_per_block > len(request.block_hashes):
+            raise StaleHitError(group.index, index, block)  # the request has no such block
         if block == NULL_BLOCK:
             if index < num_skipped:
                 continue
-            raise StaleHitError(group.index, index, block)
-        if (index + 1) * group.hashes_per_block > len(request.block_hashes):
             raise StaleHitError(group.index, index, block)
         block_hash = hash_of_block(request.block_hashes, index, group.hashes_per_block)
         if make_key(block_hash, group.index) not in group.pool.keys[block]:

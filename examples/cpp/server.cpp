@@ -859,6 +859,8 @@ class Manager {
         std::int64_t computed = check_allocation(request, demand);
         std::int64_t local = computed + demand.num_hit, external = demand.num_external;
         std::int64_t total = std::min(local + external, config.max_model_len);  // KV-MGR-4
+        if (demand.num_new > config.max_model_len - total)
+            throw invalid("num_new_tokens", demand.num_new, "no more than have slots");
         std::int64_t slots =
             std::min(total + demand.num_new + demand.num_lookahead, config.max_model_len);
         if (external && !is_running(request.id)) slots = std::max(slots, local + external);

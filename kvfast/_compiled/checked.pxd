@@ -28,6 +28,6 @@ cdef class Checked(Core):
     cdef object checked_sequence(self, str field, object values)
     cdef int checked_block(self, object block) except -1
     cdef list checked_blocks(self, object block_ids)
-    @cython.locals(g=int, num_hits="long long", size="long long", per="long long", skipped="long long", i="long long", block=int, covered="long long", longest="long long")
+    @cython.locals(g=int, num_hits="long long", size="long long", per="long long", skipped="long long", i="long long", block=int, covered="long long", longest="long long", has_hash=bint)
     cdef int check_hits(self, FastRequest request, long long new_computed, long long external, long long skip_at) except -1
     cdef int check_continues(self, int row, long long num_hits, long long new_computed, long long external) except -1

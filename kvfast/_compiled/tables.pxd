@@ -12,7 +12,7 @@ cdef class Tables:
     cdef readonly int num_rows
     cdef int max_rows
     cdef long long[::1] start
-    cdef int[::1] room
+    cdef long long[::1] room
     cdef int[::1] length
     cdef int[::1] cached
     cdef int[::1] passed

@@ -82,10 +82,12 @@ class Allocator:
         return False
 
     def num_needed(self, row: int, capped: bool) -> int:
-        """Free blocks that all groups together would take; pure."""
+        """Free blocks that all groups together would take, or more than there are; pure."""
         total = 0
         for g in range(self.shape.num_groups):
             total += self.need_of(g, row, capped)
+            if total > self.pool.num_blocks:
+                break  # counts of many groups may be more than 64 bits
         return total
 
     def need_of(self, g: int, row: int, capped: bool) -> int:

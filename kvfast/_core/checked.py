@@ -162,7 +162,10 @@ class Checked(Core):
         for g in range(self.num_groups):
             num_hits = self.lookup.hit_blocks[g]
             size = self.shape.block_size[g]
-            covered = num_hits * size
+            if num_hits > new_computed // size:  # a product may overflow
+                covered = new_computed + 1
+            else:
+                covered = num_hits * size
             if covered > new_computed or (covered < new_computed and external == 0):
                 raise InvalidArgumentError(
                     f"new_computed_blocks[{g}]",
@@ -173,11 +176,12 @@ class Checked(Core):
             skipped = self.shape.skipped(g, skip_at)
             for i in range(num_hits):
                 block = self.lookup.hits[g * self.lookup.stride + i]
-                if block == 0 and i < skipped:
+                has_hash = (i + 1) * per <= request.num_hashes
+                if has_hash and block == 0 and i < skipped:
                     continue
                 if (
                     block == 0
-                    or (i + 1) * per > request.num_hashes
+                    or not has_hash
                     or not self.pool.has_key(block, request, (i + 1) * per - 1, g)
                 ):
                     raise StaleHitError(g, i, block)

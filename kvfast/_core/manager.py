@@ -118,6 +118,10 @@ class FastManager(Checked):
         self.check_has_slots(row, computed)
         num_hits = self.offer(blocks)
         local = computed + new_computed
+        most = self.max_len - min(local + external, self.max_len)
+        if new > most:  # KV-MGR-4
+            allowed = f"at most {most}: no token has a slot beyond {self.max_len}"
+            raise InvalidArgumentError("num_new_tokens", new, allowed)
         skip_at = local + external
         if external > 0:
             # After a load the last token is computed again: its window must stay.
@@ -154,10 +158,12 @@ class FastManager(Checked):
         main = self.counted("num_tokens_main_model", num_tokens_main_model)
         encoder = self.counted("num_encoder_tokens", num_encoder_tokens)
         self.check_flag("apply_admission_cap", apply_admission_cap)
+        capped = apply_admission_cap
         row = self.row_of(self.own(request))
         self.lookup.clear()
         self.allocator.ask_for(tokens, main, computed, 0, computed, encoder)
-        return self.allocator.num_needed(row, apply_admission_cap)
+        # Of many groups they may be more than 64 bits.
+        return sum([self.allocator.need_of(g, row, capped) for g in range(self.num_groups)])
 
     # Caching.
 

@@ -32,7 +32,7 @@ class Tables:
         self.max_rows = 8
         per_list = self.max_rows * num_groups
         self.start = zeroed("q", per_list)
-        self.room = zeroed("i", per_list)
+        self.room = zeroed("q", per_list)
         self.length = zeroed("i", per_list)
         self.cached = zeroed("i", per_list)
         self.passed = zeroed("i", per_list)
@@ -67,7 +67,7 @@ class Tables:
         self.max_rows *= 2
         per_list = self.max_rows * self.num_groups
         self.start = grown("q", self.start, per_list)
-        self.room = grown("i", self.room, per_list)
+        self.room = grown("q", self.room, per_list)
         self.length = grown("i", self.length, per_list)
         self.cached = grown("i", self.cached, per_list)
         self.passed = grown("i", self.passed, per_list)
@@ -114,6 +114,8 @@ class Tables:
 
     def move(self, at: int, num_blocks: int) -> None:
         """Take the list to a place with room for `num_blocks`."""
+        if num_blocks >= LINK_BASE:
+            raise MemoryError(f"a list of {num_blocks} blocks")
         room = SMALLEST_PLACE
         while room < num_blocks:
             room *= 2

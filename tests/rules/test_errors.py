@@ -218,15 +218,15 @@ def test_a_spec_that_is_lacking_is_named(implementation: Implementation) -> None
 def test_the_largest_count_is_2_to_the_53_minus_1(
     make_manager: MakeManager, make_request: MakeRequest
 ) -> None:
-    """2^53 - 1 new tokens get the 32 slots of the longest sequence; one more is no count."""
+    """With as many of lookahead there are the 32 slots of the longest sequence."""
     manager = make_manager(20, 4, max_model_len_tokens=32)
     request = make_request(manager, "r", range(9))
     before = manager.snapshot()
     with pytest.raises(InvalidArgumentError) as caught:
-        manager.allocate_slots(request, 2**53)
-    assert caught.value.field == "num_new_tokens"
+        manager.allocate_slots(request, 1, num_lookahead_tokens=2**53)
+    assert caught.value.field == "num_lookahead_tokens"
     assert manager.snapshot() == before
-    granted = manager.allocate_slots(request, 2**53 - 1)
+    granted = manager.allocate_slots(request, 1, num_lookahead_tokens=2**53 - 1)
     assert granted is not None
     block_size = manager.config.scheduler_block_size_tokens or 1
     assert len(granted.groups[0]) * block_size == manager.config.max_model_len_tokens

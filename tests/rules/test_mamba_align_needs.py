@@ -6,14 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvspec.errors import InvalidArgumentError
 from tests.rules.builders import MakeManager, MakeRequest, admit, queue_of
-from tests.rules.specs import (
-    has_taken_blocks,
-    lists_of,
-    mamba,
-    need_of,
-    step,
-)
+from tests.rules.specs import has_taken_blocks, lists_of, mamba, need_of, step
 
 
 @pytest.mark.rule("KV-MAMBA-6")
@@ -28,16 +23,19 @@ def test_the_list_ends_with_the_running_and_the_drafted_states(
         assert lists_of(manager, request) == [[0, 1, 2]]
 
 
-@pytest.mark.rule("KV-MAMBA-6")
-def test_the_main_tokens_may_exceed_the_longest_sequence(
+@pytest.mark.rule("KV-MAMBA-6", "KV-MGR-4")
+def test_the_main_tokens_end_at_the_longest_sequence(
     make_manager: MakeManager, make_request: MakeRequest
 ) -> None:
-    """Longest 8, S = 0: 6 computed and 4 more with drafts are 10 main tokens, so 3 entries."""
+    """Longest 8, S = 0: after 6 computed there are 2 more, 2 entries in all; 3 are illegal."""
     manager = make_manager(10, specs=[mamba(4, "align")], max_model_len_tokens=8)
     request = make_request(manager, "r", range(6))
     step(manager, request, 6)
-    assert step(manager, request, 4) == [2]
-    assert lists_of(manager, request) == [[0, 1, 2]]
+    for new in (3, 2**20, 2**40, 2**53 - 1):
+        with pytest.raises(InvalidArgumentError):
+            manager.allocate_slots(request, new)
+    assert step(manager, request, 2) == []
+    assert lists_of(manager, request) == [[0, 1]]
 
 
 @pytest.mark.rule("KV-MAMBA-7", "KV-MGR-18")
@@ -60,56 +58,26 @@ def test_the_need_is_one_state_and_the_drafted_ones_at_first(
 @pytest.mark.rule("KV-MAMBA-7", "KV-MGR-18")
 @pytest.mark.parametrize("speculative", [0, 1, 2])
 @pytest.mark.parametrize("new", [0, 1, 3])
-def test_after_a_load_the_need_is_what_is_taken_or_the_load_was_beyond_the_longest_sequence(
+def test_after_a_load_the_need_is_what_is_taken(
     make_manager: MakeManager, make_request: MakeRequest, speculative: int, new: int
 ) -> None:
-    """B = 4, longest 8: a first allocation with a load, then one more; never a need too low."""
-    too_high = set()
+    """B = 4, longest 8: a first allocation with a load, then one more from any length on."""
     for external in range(1, 21):
-        for more in range(1, 10):
+        if new > max(8 - external, 0):
+            continue
+        for computed in range(8):
             specs = [mamba(4, "align", speculative=speculative)]
             manager = make_manager(30, specs=specs, max_model_len_tokens=8)
             request = make_request(manager, "r", range(60))
             answer = manager.allocate_slots(request, new, num_external_computed_tokens=external)
             assert answer is not None
-            computed = min(external + new, 4 * len(lists_of(manager, request)[0]))
-            request.num_computed_tokens = computed
-            manager.remove_skipped_blocks(request, min(computed, 8))
-            need = manager.get_num_blocks_to_allocate(
-                request,
-                num_tokens=min(computed + more, 8),
-                total_computed_tokens=min(computed, 8),
-                num_tokens_main_model=min(computed, 8) + more,
-            )
+            request.num_computed_tokens = min(computed, external + new)
+            more = 8 - request.num_computed_tokens
+            manager.remove_skipped_blocks(request, request.num_computed_tokens)
+            need = need_of(manager, request, 8, computed=request.num_computed_tokens)
             before = manager.num_free_blocks
             assert manager.allocate_slots(request, more) is not None
-            taken = before - manager.num_free_blocks
-            assert taken <= need <= taken + speculative
-            if taken < need:
-                too_high.add(external)
-    assert all(external > 8 for external in too_high)
-    assert bool(too_high) == (speculative > 0)
-
-
-@pytest.mark.rule("KV-MAMBA-7", "KV-MGR-18")
-def test_a_load_beyond_the_longest_sequence_leaves_the_need_at_that_of_a_first_one(
-    make_manager: MakeManager, make_request: MakeRequest
-) -> None:
-    """S = 1, longest 8: a load of 12, then 1 token. With 2 blocks free it takes 1, with 1 none."""
-    for reserved, fits in ((0, True), (1, False)):
-        specs = [mamba(4, "align", speculative=1)]
-        manager = make_manager(6, specs=specs, max_model_len_tokens=8)
-        request = make_request(manager, "r", range(20))
-        assert manager.allocate_slots(request, 0, num_external_computed_tokens=12) is not None
-        assert lists_of(manager, request) == [[0, 0, 1]]
-        assert not has_taken_blocks(manager, request)
-        request.num_computed_tokens = 12
-        assert manager.num_free_blocks == 4
-        answer = manager.allocate_slots(request, 1, reserved_blocks=2 + reserved)
-        assert (answer is not None) == fits
-        if fits:
-            assert manager.num_free_blocks == 3
-            assert lists_of(manager, request) == [[0, 0, 1, 2]]
+            assert before - manager.num_free_blocks == need
 
 
 @pytest.mark.rule("KV-MAMBA-7", "KV-GRP-4")

@@ -181,13 +181,37 @@ def test_more_can_be_reserved_than_is_free(story: Story) -> None:
 def test_slots_end_at_the_longest_sequence(
     make_manager: MakeManager, make_request: MakeRequest
 ) -> None:
-    """max_model_len 8: ten new tokens and lookahead get two blocks, and no more ever."""
+    """max_model_len 8: five new tokens and lookahead get two blocks, and the rest no more."""
     manager = make_manager(6, 4, max_model_len_tokens=8)
     request = make_request(manager, "r", range(20))
-    answer = manager.allocate_slots(request, 10, num_lookahead_tokens=10)
+    answer = manager.allocate_slots(request, 5, num_lookahead_tokens=10)
     assert answer == KVCacheBlocks(((1, 2),))
-    request.num_computed_tokens = 8
-    assert run_on(manager, request) == [[]]
+    request.num_computed_tokens = 5
+    assert run_on(manager, request, 3) == [[]]
+
+
+@pytest.mark.rule("KV-MGR-4", "KV-ERR-6")
+@pytest.mark.parametrize("computed", [0, 8])
+@pytest.mark.parametrize("external", [0, 4, 8, 40])
+def test_there_are_no_more_new_tokens_than_slots(
+    make_manager: MakeManager, make_request: MakeRequest, computed: int, external: int
+) -> None:
+    """max_model_len 16: of 8 computed and 4 external tokens 4 are left to be computed, not 5."""
+    manager = make_manager(20, 4, max_model_len_tokens=16)
+    request = make_request(manager, "r", range(20))
+    if computed:
+        run_on(manager, request, computed)
+    most = max(16 - computed - external, 0)
+    before = everything(manager)
+    for new in (most + 1, 2**53 - 1):
+        with pytest.raises(InvalidArgumentError) as caught:
+            manager.allocate_slots(request, new, num_external_computed_tokens=external)
+        assert (caught.value.field, caught.value.value) == ("num_new_tokens", new)
+        assert str(most) in caught.value.allowed
+        assert everything(manager) == before
+    if most or external:
+        answer = manager.allocate_slots(request, most, num_external_computed_tokens=external)
+        assert answer is not None
 
 
 @pytest.mark.rule("KV-MGR-8", "KV-ERR-2")

@@ -237,8 +237,25 @@ def counts_are_limited(bench: Bench) -> None:
         bench.raises(f"{count} computed tokens", InvalidArgumentError, allocate, request, 1)
         request.num_computed_tokens = 6
     bench.equal("the state afterwards", before, bench.visible(manager))
-    if bench.has(Feature.DRAFTING):  # more than the request has
-        bench.equal("2^53 - 1 new tokens", None, manager.allocate_slots(late, 2**53 - 1))
+
+
+@example("KV-MGR-4", "KV-ERR-6", level=Level.BEHAVIOUR)
+def new_tokens_have_slots(bench: Bench) -> None:
+    """New tokens beyond the longest sequence are illegal, however many."""
+    bench.need(Feature.DRAFTING)  # more than the request has
+    manager = bench.manager(20, max_model_len_tokens=16)
+    request = bench.request(manager, "r", range(9))
+    before = bench.visible(manager)
+    for count in (17, 2**40, 2**53 - 1):
+        bench.raises(
+            f"{count} new tokens where 16 have slots",
+            InvalidArgumentError,
+            manager.allocate_slots,
+            request,
+            count,
+            field="num_new_tokens",
+        )
+    bench.equal("the state afterwards", before, bench.visible(manager))
 
 
 @example("KV-ERR-3", "KV-POOL-9", "KV-POOL-10", level=Level.SAFETY)
