@@ -130,7 +130,9 @@ def check_allocation(
     most = longest - min(computed, longest)
     if num_new_tokens > most:  # KV-MGR-4
         raise InvalidArgumentError(
-            "num_new_tokens", num_new_tokens, f"at most {most}: no token has a slot beyond {longest}"
+            "num_new_tokens",
+            num_new_tokens,
+            f"at most {most}: no token has a slot beyond {longest}",
         )
     if num_external_computed_tokens > 0:
         computed = min(computed, request.num_tokens - 1)

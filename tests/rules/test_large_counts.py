@@ -97,7 +97,9 @@ def outcome(manager: KVCacheManager, call: Callable[..., Any], *args: Any, **how
     return answer, everything(manager).snapshot
 
 
-def same_as_the_reference(implementation: Implementation, groups: str, name: str, **how: Any) -> None:
+def same_as_the_reference(
+    implementation: Implementation, groups: str, name: str, **how: Any
+) -> None:
     """A call on a running and on a new request does what it does in kvref."""
     for number in range(2):
         found = []
@@ -151,7 +153,7 @@ def test_a_hit_is_no_longer_than_the_request(implementation: Implementation, gro
 
 @pytest.mark.rule("KV-ERR-6")
 def test_the_needs_of_many_groups_are_added_up(implementation: Implementation) -> None:
-    """1,100 groups need 2^53 blocks each, more than 64 bits in all: a refusal, and the exact sum."""
+    """1,100 groups need 2^53 blocks each, more than 64 bits: a refusal, and the exact sum."""
     manager = new_manager(
         implementation,
         NUM_BLOCKS,

@@ -158,7 +158,7 @@ def lack_of_space_is_a_value(bench: Bench) -> None:
     for _ in range(2):
         bench.equal("an allocation that does not fit", None, bench.admit(manager, late))
     if bench.has(Feature.DRAFTING):  # more than the request has
-        huge = manager.allocate_slots(late, 10**9)
+        huge = manager.allocate_slots(late, 1000)
         bench.equal("an allocation that can never fit", None, huge)
     if bench.has(Feature.RESET):
         bench.holds("a reset of a pool in use is False", manager.reset_prefix_cache() is False)
