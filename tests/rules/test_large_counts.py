@@ -162,8 +162,7 @@ def test_the_needs_of_many_groups_are_added_up(implementation: Implementation) -
         enable_caching=False,
     )
     request = new_request(implementation, manager, "r", range(12))
-    external = {"num_external_computed_tokens": 2**53 - 1}
-    assert manager.allocate_slots(request, 0, **external) is None
+    assert manager.allocate_slots(request, 0, num_external_computed_tokens=2**53 - 1) is None
     needed = manager.get_num_blocks_to_allocate(
         request, num_tokens=2**53 - 1, total_computed_tokens=0, num_tokens_main_model=2**53 - 1
     )
@@ -181,13 +180,9 @@ def test_every_count_of_a_step_may_be_large(implementation: Implementation, grou
             manager, requests = managed(one, groups)
             batched = batched_of(one, manager)
             running, new = [batched.register(request) for request in requests]
-            decodes = field != "prefill_tokens"
-            plan = StepPlan(
-                decoding=[running] if decodes else [],
-                prefilling=[] if decodes else [running],
-                new=[new],
-                **{field: count if field in PLANNED else [count]},
-            )
+            asked: dict[str, Any] = {field: count if field in PLANNED else [count]}
+            phase = "prefilling" if field == "prefill_tokens" else "decoding"
+            plan = StepPlan(new=[new], **{phase: [running]}, **asked)
             found.append(outcome(manager, lambda b=batched, p=plan: shown(b.step(p))))
         assert found[0] == found[1], (field, count)
 
