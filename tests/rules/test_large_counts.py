@@ -180,9 +180,10 @@ def test_every_count_of_a_step_may_be_large(implementation: Implementation, grou
             manager, requests = managed(one, groups)
             batched = batched_of(one, manager)
             running, new = [batched.register(request) for request in requests]
-            asked: dict[str, Any] = {field: count if field in PLANNED else [count]}
             phase = "prefilling" if field == "prefill_tokens" else "decoding"
-            plan = StepPlan(new=[new], **{phase: [running]}, **asked)
+            asked: dict[str, Any] = {field: count if field in PLANNED else [count]}
+            asked[phase] = [running]
+            plan = StepPlan(new=[new], **asked)
             found.append(outcome(manager, lambda b=batched, p=plan: shown(b.step(p))))
         assert found[0] == found[1], (field, count)
 
