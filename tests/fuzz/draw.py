@@ -267,7 +267,7 @@ class Story(Arguments):
         if found.is_callable and roll < 0.9:
             given = ", ".join(self.thing() for _ in range(self.random.choice(found.arities)))
             self.say(f"inside(lambda: {path}({given}))")
-        elif roll < 0.5:
+        elif roll < 0.5 or "__" in found.path:
             self.say(f"inside(lambda: list({path}))")
         else:
             owner, _, name = path.rpartition(".")

@@ -18,6 +18,7 @@ from types import CodeType
 from typing import Any
 
 import kvref
+from kvfast._build import is_compiled
 from kvfast._implementation import FastImplementation
 from kvspec.audit import unwrapped
 from kvspec.batched import StepPlan
@@ -84,8 +85,9 @@ class World:
 
     def foreign(self, kind: str, manager: Any) -> Any:
         """A request of the other build or of kvref."""
-        other = "uncompiled" if self.build == "compiled" else "compiled"
-        maker: Any = kvref.implementation() if kind == "kvref" else FastImplementation(other)
+        maker: Any = kvref.implementation()
+        if kind != "kvref" and is_compiled():
+            maker = FastImplementation("uncompiled" if self.build == "compiled" else "compiled")
         theirs = maker.create(manager.config, check_invariants=False)
         return maker.make_request(theirs, RequestInput("foreign", [1] * 20))
 
