@@ -25,6 +25,7 @@ class Arguments:
         self.random = random
         self.lines: list[str] = []
         self.made: dict[str, list[str]] = {kind: [] for kind in "mrbtsq"}
+        self.home: dict[str, str] = {}  # of a request or a batch, the manager it was made for
         self.num_made = 0
 
     # Names.
@@ -39,6 +40,13 @@ class Arguments:
     def has(self, kind: str) -> bool:
         """Whether there is an object of this kind."""
         return bool(self.made[kind])
+
+    def pair(self) -> tuple[str, str]:
+        """A manager and a request, mostly one that was made for it."""
+        request = self.one("r")
+        home = self.home.get(request)
+        is_home = home in self.made["m"] and self.random.random() < 0.9
+        return (home if is_home and home else self.one("m")), request
 
     def one(self, kind: str) -> str:
         """The name of an object, an early one more often."""
@@ -78,10 +86,12 @@ class Arguments:
         odd = ("'RUNNING'", "'x'", "None", "7", "Named('RUNNING')", "object()", "[]")
         return self.random.choice(members * 3 + odd)
 
-    def a_request(self) -> str:
-        """A request, or something else."""
+    def a_request(self, home: str | None = None) -> str:
+        """A request, mostly one of this manager, or something else."""
         if self.random.random() < 0.92:
-            return self.one("r")
+            mine = [name for name in self.made["r"] if self.home.get(name) == home]
+            chosen = mine if mine and self.random.random() < 0.9 else self.made["r"]
+            return self.random.choice(chosen)
         r = self.one("r")
         return self.random.choice(
             (
@@ -150,7 +160,7 @@ class Arguments:
 
     def ids(self) -> str:
         """Block ids."""
-        if self.has("q") and self.random.random() < 0.4:
+        if self.has("q") and self.random.random() < 0.7:
             popped = f"list({self.one('q')})"
             return self.random.choice((popped, f"{popped}[::-1]", f"{popped}[:2]"))
         return self.sequence(self.numbers(self.random.choice((3, 12, 400)), 9))
@@ -172,8 +182,10 @@ class Arguments:
         common = f"[7] * {self.random.choice((4, 8, 16, 32))} + list(range({length}))"
         return common if roll < 0.8 else f"array('q', {common})"
 
-    def handles(self) -> str:
+    def handles(self, batch: str) -> str:
         """Handles of a batch."""
+        if self.random.random() < 0.6:
+            return f"some({batch}, {self.random.randrange(99)})"
         size = self.random.choice((0, 1, 1, 2, 2, 3))
         drawn = (
             list(range(size)) if self.random.random() < 0.4 else self.random.sample(range(6), size)

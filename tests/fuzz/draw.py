@@ -61,7 +61,12 @@ class Story(Arguments):
         name = self.new("m")
         self.say(f"{name} = create({config}{clock})")
         if self.random.random() < 0.5:
-            self.say(f"{self.new('b')} = batched({name})")
+            self.new_batch(name)
+
+    def new_batch(self, manager: str) -> None:
+        batch = self.new("b")
+        self.home[batch] = manager
+        self.say(f"{batch} = batched({manager})")
 
     def new_request(self) -> None:
         manager = self.one("m")
@@ -78,6 +83,7 @@ class Story(Arguments):
             (20, 1, 1, 1, 1, 1),
         )[0]  # fmt: skip
         made = self.new("r")
+        self.home[made] = manager
         roll = self.random.random()
         if roll < 0.85:
             self.say(f"{made} = request({manager}, {name}, {prompt}{more})")
@@ -114,7 +120,7 @@ class Story(Arguments):
     # Calls.
 
     def usual(self) -> None:
-        manager, request = self.one("m"), self.one("r")
+        manager, request = self.pair()
         roll = self.random.random()
         if roll < 0.45:
             most = self.random.choice(("", "", ", 3", ", 8"))
@@ -128,7 +134,8 @@ class Story(Arguments):
             self.say(f"{manager}.free({request})")
 
     def manager_call(self) -> None:
-        r, count, flag, ids = self.a_request(), self.count(), self.flag(), self.ids()
+        manager = self.one("m")
+        r, count, flag, ids = self.a_request(manager), self.count(), self.flag(), self.ids()
         call = self.random.choice(
             (
                 f"get_computed_blocks({r})", f"find_longest_cache_hit_per_group({r}, {count})",
@@ -146,10 +153,11 @@ class Story(Arguments):
             )
         )  # fmt: skip
         made = f"{self.new('q')} = " if call.startswith("pop") else ""
-        self.say(f"{made}{self.one('m')}.{call}")
+        self.say(f"{made}{manager}.{call}")
 
     def allocation(self) -> None:
-        manager, request = self.one("m"), self.a_request()
+        manager = self.one("m")
+        request = self.a_request(manager)
         options = []
         for name in ("num_lookahead_tokens", "num_external_computed_tokens", "num_encoder_tokens"):
             if self.random.random() < 0.25:
@@ -161,7 +169,7 @@ class Story(Arguments):
                 options.append(f"{name}={self.flag()}")
         roll = self.random.random()
         if roll < 0.4:
-            options.append(f"**hit({manager}, {self.one('r')})")
+            options.append(f"**hit({manager}, {request if request in self.made['r'] else 'None'})")
         elif roll < 0.7:
             options += [
                 f"num_new_computed_tokens={self.count()}",
@@ -172,12 +180,13 @@ class Story(Arguments):
 
     def batch_call(self) -> None:
         if not self.has("b"):
-            self.say(f"{self.new('b')} = batched({self.one('m')})")
+            self.new_batch(self.one("m"))
             return
-        batch, handles, counts = self.one("b"), self.handles(), self.counts()
+        batch, counts = self.one("b"), self.counts()
+        handles, home = self.handles(batch), self.home[batch]
         call = self.random.choice(
             (
-                *(f"register({self.a_request()})" for _ in range(5)),
+                *(f"register({self.a_request(home)})" for _ in range(5)),
                 f"unregister({handles})", f"request_of({self.count()})",
                 f"append({handles}, {self.tokens()}, {counts})",
                 f"append({handles}, {self.tokens()})",
@@ -202,7 +211,7 @@ class Story(Arguments):
         if self.random.random() < 0.4:
             for name in ("finished", "preempted", "decoding", "prefilling", "new"):
                 if self.random.random() < 0.15:
-                    members += f", {name}={self.handles()}"
+                    members += f", {name}={self.handles(batch)}"
             for name in ("decode_tokens", "prefill_tokens", "max_new_tokens"):
                 if self.random.random() < 0.2:
                     members += f", {name}={self.counts()}"

@@ -12,6 +12,7 @@ import gc
 import re
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
 from types import CodeType
@@ -58,7 +59,7 @@ class World:
         self.names: dict[str, Any] = dict(KNOWN)
         for tool in (
             self.create, self.request, self.requests, self.foreign, self.admit, self.go_on,
-            self.hit, self.plan, self.clone, self.restore, self.batched, self.tier,
+            self.hit, self.plan, self.some, self.clone, self.restore, self.batched, self.tier,
             self.inside, self.raw, self.do, self.threads, self.forget,
         ):  # fmt: skip
             self.names[tool.__name__] = tool
@@ -100,10 +101,14 @@ class World:
         }
 
     def admit(self, manager: Any, request: Any, most: int = 10**6) -> Any:
-        """Look up and allocate, as a scheduler does it."""
+        """Look up and allocate, as a scheduler does it; go on where that was done before."""
+        if any(len(ids) for ids in manager.get_blocks(request).groups):
+            return self.go_on(manager, request, 0)
+        request.num_computed_tokens = 0
         hit = self.hit(manager, request)
         length = hit["num_new_computed_tokens"]
-        num_tokens = min(most, request.num_tokens - length)
+        room = manager.config.max_model_len_tokens - length
+        num_tokens = max(1, min(most, request.num_tokens - length, room))
         answer = manager.allocate_slots(request, num_tokens, **hit)
         if answer is not None:
             request.num_computed_tokens = length + num_tokens
@@ -111,9 +116,13 @@ class World:
         return answer
 
     def go_on(self, manager: Any, request: Any, num_tokens: int, lookahead: int = 0) -> Any:
-        """Append tokens and allocate slots for what is not computed yet."""
-        manager.append_tokens(request, [request.num_tokens % 7] * num_tokens)
-        left = max(1, request.num_tokens - request.num_computed_tokens)
+        """Append tokens, up to the longest sequence, and allocate slots for what is left."""
+        longest = manager.config.max_model_len_tokens
+        room = max(0, min(num_tokens, longest - request.num_tokens))
+        manager.append_tokens(request, [request.num_tokens % 7] * room)
+        if not any(len(ids) for ids in manager.get_blocks(request).groups):
+            return self.admit(manager, request, longest)
+        left = max(1, min(request.num_tokens, longest) - request.num_computed_tokens)
         answer = manager.allocate_slots(request, left, num_lookahead_tokens=lookahead)
         if answer is not None:
             request.num_computed_tokens += left
@@ -136,6 +145,15 @@ class World:
             if kind:
                 found[kind].append(handle)
         return StepPlan(**{"decode_tokens": random.choice((1, 2)), **found, **members})
+
+    def some(self, batch: Any, seed: int) -> list[int]:
+        """Handles of registered requests."""
+        random, found = Random(seed), []
+        for handle in range(8):
+            with suppress(KVSpecError):
+                batch.request_of(handle)
+                found.append(handle)
+        return random.sample(found, random.randint(0, len(found)))
 
     def clone(self, manager: Any) -> Any:
         """A copy."""
