@@ -21,6 +21,11 @@ from kvspec.adapters.vllm import (
     scheduler_view,
 )
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.conformance.checks import CompareCheck
+from kvspec.conformance.performing import perform
+from kvspec.conformance.runner import Runner
+from kvspec.conformance.scenarios.hybrid import OWN
+from kvspec.conformance.steps import Break, Program
 from kvspec.errors import ConfigError, UnknownBlockError, UnsupportedError
 from kvspec.golden.trace import replay_trace
 from kvspec.interface import KVCacheManager
@@ -59,6 +64,7 @@ DIFFERS_AT = {
     "illegal_arguments": "operation 5,",
     "late_items": "operation 1,",
     "released_twice": "operation 8,",
+    "short_lists": "operation 17,",
     "skipped_read": None,
     "two_full_specs": "operation 6,",
     "verified_tokens": None,
@@ -107,6 +113,18 @@ def test_the_view_of_the_scheduler_shows_what_a_skipped_read_leaves(vectors: Pat
     mismatch = replay_trace(vectors / "skipped_read.jsonl", scheduler_view()).mismatch
     assert mismatch is not None
     assert mismatch.what.startswith("operation 8, ")
+
+
+LOADED = tuple(p for p in OWN if not any(isinstance(step, Break) for step in p.steps))
+
+
+@pytest.mark.parametrize("program", LOADED, ids=lambda program: str(program.name))
+def test_a_load_fills_up_short_lists_as_the_rules_say(
+    vllm: VLLMImplementation, program: Program
+) -> None:
+    """The same answers, blocks and order of eviction (KV-MGR-8)."""
+    runner = Runner(program, vllm, kvref.implementation(), [CompareCheck(exact_ids=True)])
+    perform(runner, program.steps)
 
 
 FULL = FullAttentionSpec(2, 1, 8, "float16")
