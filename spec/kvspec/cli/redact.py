@@ -40,11 +40,13 @@ from kvspec.profile import RECORDS_PROFILE, find_profile
 def command(record: Path, output: Path, oracle: str, profile: str) -> int:
     """Make a record whose tokens and names are replaced, to be shared.
 
-    Tokens, salts, adapters, items and request ids are numbered in the order in which they occur;
-    hashes are computed anew, and free texts are dropped. Equal stays equal, different stays
-    different, and lengths stay, so that a replay passes or fails as before. What remains readable:
-    the configuration with its layer names, who was recorded, lengths, and which prompts share how
-    much. RECORD is a file, or life_of_blocks or identities, which kvspec brings along.
+    Of tokens only this is kept: which prompts begin alike, how far, and how long they are; behind
+    that one token has another number each time. Salts, adapters, items and request ids are numbered
+    in the order in which they occur; hashes are computed anew under a new seed, differently in each
+    run; free texts are dropped. A replay passes or fails as before. What remains readable: the
+    configuration with its layer names, who was recorded, every call with its counts and block ids,
+    lengths, which requests share a salt, an adapter or an item, and where in the prompt items are.
+    RECORD is a file, or life_of_blocks or identities, which kvspec brings along.
 
     Exit code 0: written, 2: could not run.
     """

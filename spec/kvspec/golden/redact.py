@@ -1,21 +1,22 @@
 """A record with its content replaced: tokens, names and every hash that follows from them.
 
-What is equal stays equal, what is different stays different, and lengths stay, so that a replay
-goes as before. Tokens, texts and requests are numbered in the order in which they occur. The hashes
-of the new tokens are computed by an oracle; a hash that was wrong for the old ones is replaced by
-one that is wrong for the new ones, the same wherever it stood. Free texts are dropped.
+Prompts that begin alike do so afterwards, as far as before, and lengths stay, so that a replay goes
+as before; nothing else of the tokens is kept (`kvspec.golden.prompts`). Texts and requests are
+numbered in the order in which they occur. The hashes of the new tokens, under a new seed, are
+computed by an oracle; a hash that was wrong for the old ones is replaced by one that is wrong for
+the new ones, the same wherever it stood, and another in each run. Free texts are dropped.
 """
 
 from __future__ import annotations
 
-import hashlib
+import secrets
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kvspec.errors import InvalidArgumentError, KVSpecError
-from kvspec.golden.player import Player
+from kvspec.golden.renaming import Hashes, Names
 from kvspec.golden.state import View, changed, digest, parts
 from kvspec.golden.trace import replay_trace
 from kvspec.interface import Implementation
@@ -25,119 +26,16 @@ from kvspec.record_file import read_whole_trace, write_trace
 from kvspec.snapshot import Snapshot
 
 REDACTED = "redacted"
-GROUP_BYTES = 4
-"""A key is a hash followed by the group (KV-HASH-6)."""
-
-
-@dataclass
-class Names:
-    """Old values and new ones, numbered as they come.
-
-    Texts of all kinds share their numbers: a salt and an adapter of one name make one extra key.
-    """
-
-    tokens: dict[int, int] = field(default_factory=dict)
-    texts: dict[str, str] = field(default_factory=dict)
-    adapters: dict[int, int] = field(default_factory=dict)
-    requests: dict[str, str] = field(default_factory=dict)
-
-    def token(self, token: int) -> int:
-        """A token; one that no request may have (KV-REQ-1) stays wrong."""
-        return token if token < 0 else self.tokens.setdefault(token, len(self.tokens))
-
-    def text(self, text: str | None) -> str | None:
-        """A salt, an adapter's name, an item's identifier; the empty one means something."""
-        return self.texts.setdefault(text, f"text-{len(self.texts)}") if text else text
-
-    def request(self, name: str) -> str:
-        """A request's id."""
-        return self.requests.setdefault(name, f"r{len(self.requests)}") if name else name
-
-    def adapter(self, number: int | None) -> int | None:
-        """An adapter's id, from 1."""
-        if number is None:
-            return None
-        return self.adapters.setdefault(number, len(self.adapters) + 1)
-
-    def arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of any operation."""
-        new = dict(arguments)
-        for name in ("prompt_token_ids", "token_ids"):
-            if name in new:
-                new[name] = [self.token(token) for token in new[name]]
-        if new.get("cache_salt"):
-            new["cache_salt"] = self.text(new["cache_salt"])
-        if new.get("lora") is not None:
-            lora = new["lora"]
-            new["lora"] = {"name": self.text(lora["name"]), "id": self.adapter(lora["id"])}
-        if new.get("mm_features"):
-            new["mm_features"] = [
-                {**item, "identifier": self.text(item["identifier"])} for item in new["mm_features"]
-            ]
-        return new
-
-
-class Hashes:
-    """Old hashes and new ones: the same requests, made of old and of new content on an oracle."""
-
-    def __init__(self, header: Header, oracle: Implementation) -> None:
-        config = header.config
-        self.short_in_events = config.int_event_hashes
-        self.none_hash = header.none_hash.hex()
-        self.known: dict[str, str] = {self.none_hash: self.none_hash}
-        self.short: dict[str, str] = {_short(self.none_hash): _short(self.none_hash)}
-        if header.raises is None:  # else there is no manager, and there are no requests
-            self.old = Player(oracle, oracle.create(config, check_invariants=False))
-            self.new = Player(oracle, oracle.create(config, check_invariants=False))
-
-    def learn(self, operation: Operation, names: Names) -> None:
-        """Take in what a request's content hashes to, before and after."""
-        if operation.name not in ("new_request", "append_tokens") or operation.raises is not None:
-            return
-        name = operation.request_id or ""
-        arguments = names.arguments(operation.arguments)
-        old = self.old.perform(operation.name, name, operation.arguments)
-        new = self.new.perform(operation.name, names.request(name), arguments)
-        if old.error is not None or new.error is not None:
-            return
-        member = "block_hashes" if operation.name == "new_request" else "new_block_hashes"
-        for before, after in zip(old.result[member], new.result[member], strict=True):
-            self.known[before] = after
-            self.short[_short(before)] = _short(after)
-
-    def hash(self, text: str) -> str:
-        """A block hash as hex."""
-        return self.known.setdefault(text, _stranger(text, len(text)))
-
-    def in_event(self, text: str) -> str:
-        """A block hash as events have it: hex, or the decimal number of its last 64 bits."""
-        if not self.short_in_events:
-            return self.hash(text)
-        return self.short.setdefault(text, _short(_stranger(text, 16)))
-
-    def key(self, text: str) -> str:
-        """A key: a hash and its group."""
-        return self.hash(text[: -2 * GROUP_BYTES]) + text[-2 * GROUP_BYTES :]
-
-
-def _short(text: str) -> str:
-    """The number that events have for a hash."""
-    return str(int(text[-16:], 16))
-
-
-def _stranger(text: str, num_digits: int) -> str:
-    """A hash of no content, of the same length."""
-    found = hashlib.sha256(f"{REDACTED} {text}".encode()).hexdigest()
-    return (found * (num_digits // len(found) + 1))[:num_digits]
 
 
 class Redactor:
     """One record."""
 
-    def __init__(self, header: Header, oracle: Implementation) -> None:
+    def __init__(self, header: Header, oracle: Implementation, key: bytes) -> None:
         self.header = header
         self.names = Names()
-        self.hashes = Hashes(header, oracle)
+        self.hashes = Hashes(header, oracle, key)
+        self.arguments: dict[int, dict[str, Any]] = {}
         self.digests: dict[str, str] = {}
         self.part_digests: dict[tuple[int, str], str] = {}
 
@@ -146,8 +44,7 @@ class Redactor:
         for operation in operations:
             if operation.request_id is not None:
                 self.names.request(operation.request_id)
-            self.names.arguments(operation.arguments)
-            self.hashes.learn(operation, self.names)
+            self.arguments[operation.index] = self.hashes.learn(operation, self.names)
 
     def watch(self, operation: Operation | None, view: View, before: View | None) -> None:
         """Note the digests of a state that a large pool's record only hashes."""
@@ -162,7 +59,11 @@ class Redactor:
         header = self.header
         return replace(
             header,
+            config=self.hashes.config,
+            none_hash=bytes.fromhex(self.hashes.hash(self.hashes.none_hash)),
             scenario=REDACTED,
+            seed=0,
+            quirks=(REDACTED,) * len(header.quirks),
             message=None,
             initial=None if header.initial is None else self.observed(header.initial, -1),
             start=None if header.start is None else self.snapshot(header.start),
@@ -174,11 +75,12 @@ class Redactor:
         return replace(
             operation,
             request_id=None if name is None else self.names.request(name),
-            arguments=self.names.arguments(operation.arguments),
+            arguments=self.arguments[operation.index],
             result=self.result(operation),
             message=None,
             observed=self.observed(operation.observed, operation.index),
             finding=None if finding is None else Finding(finding.rule, REDACTED, REDACTED),
+            quirks=(REDACTED,) * len(operation.quirks),
         )
 
     def result(self, operation: Operation) -> Any:
@@ -203,7 +105,8 @@ class Redactor:
         if new.get("parent_block_hash") is not None:
             new["parent_block_hash"] = self.hashes.in_event(new["parent_block_hash"])
         if "token_ids" in new:
-            new["token_ids"] = [self.names.token(token) for token in new["token_ids"]]
+            parent = event["parent_block_hash"]
+            new["token_ids"] = self.hashes.prompts.behind(parent, new["token_ids"])
             new["lora_id"] = self.names.adapter(new["lora_id"])
             new["lora_name"] = self.names.text(new["lora_name"])
         if new.get("extra_keys") is not None:
@@ -218,19 +121,21 @@ class Redactor:
         if isinstance(key, str):
             return self.names.text(key)
         if isinstance(key, dict):
-            return {"hex": _stranger(key["hex"], len(key["hex"]))}
+            return {"hex": self.hashes.stranger(key["hex"], len(key["hex"]))}
         return [self.names.text(part) if isinstance(part, str) else part for part in key]
 
     def observed(self, observed: Observed, index: int) -> Observed:
         """What was seen of the state."""
         order, whole = observed.dup_order, observed.state_sha256
+        stranger = self.hashes.stranger
         return replace(
             observed,
             state=self.state(observed.state),
             dup_order=None if order is None else self._keyed(order, self.hashes.key),
-            state_sha256=whole and (self.digests.get(whole) or _stranger(whole, len(whole))),
+            state_sha256=whole
+            and (self.digests.get(whole) or self.hashes.stranger(whole, len(whole))),
             state_parts={
-                name: self.part_digests.get((index, name)) or _stranger(text, len(text))
+                name: self.part_digests.get((index, name)) or stranger(text, len(text))
                 for name, text in observed.state_parts.items()
             },
         )
@@ -255,6 +160,7 @@ class Redactor:
         return replace(
             snapshot,
             block_keys=tuple(tuple(map(key, keys)) for keys in snapshot.block_keys),
+            none_hash=bytes.fromhex(self.hashes.hash(snapshot.none_hash.hex())),
             lookup_order={key(old): blocks for old, blocks in snapshot.lookup_order.items()},
             requests=self._keyed(snapshot.requests, self.names.request),
             step_keys=tuple(frozenset(map(key, keys)) for keys in snapshot.step_keys),
@@ -266,16 +172,23 @@ class Redactor:
 
 
 def redact(
-    path: Path, target: Path, oracle: Implementation, *, policy: Policy | None = None
+    path: Path,
+    target: Path,
+    oracle: Implementation,
+    *,
+    policy: Policy | None = None,
+    key: bytes | None = None,
 ) -> Footer:
     """Write the redacted record of `path` to `target`.
+
+    `key`: whoever has it can find out whether a record had some hash; None: one that nobody has.
 
     Raises FormatError for a malformed file, InvalidArgumentError for a planning file, which holds
     nothing to redact, and for a record whose hash function the oracle does not have.
     """
     header, operations = read_whole_trace(path, policy=policy)
     try:
-        redactor = Redactor(header, oracle)
+        redactor = Redactor(header, oracle, secrets.token_bytes(32) if key is None else key)
     except KVSpecError as error:
         name = oracle.capabilities.name
         raise InvalidArgumentError("oracle", name, f"one for this record ({error})") from error
