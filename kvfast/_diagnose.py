@@ -16,6 +16,10 @@ def facts() -> dict[str, str]:
         found["to compile"] = _build.HOW_TO_COMPILE
     found["SHA-256"] = _origin_of("sha256_cbor")
     found["XXH3-128"] = _origin_of("xxhash_cbor")
+    found["hash functions"] = (
+        "sha256_cbor; xxhash_cbor and sha256_cbor_64bit with trusted_tenants=True only, as prompts"
+        " with equal hashes can be made (KV-HASH-11, KV-HASH-12)"
+    )
     found["torch"] = _version_of("torch")
     found["Triton"] = _version_of("triton")
     found["CUDA device"] = _cuda_device()

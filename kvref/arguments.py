@@ -28,20 +28,22 @@ T = TypeVar("T")
 def own_request(manager: ReferenceManager, request: Request) -> ReferenceRequest:
     """The request, if this implementation made it, with hashes that this manager can use.
 
-    A hash of 8 tokens would claim a block of 4: the hash function, the first parent and the hash
-    block size must be the manager's.
+    A hash of 8 tokens would claim a block of 4: the hash function, the first parent, the hash block
+    size and the form of extra keys must be the manager's.
     """
     if not isinstance(request, ReferenceRequest):
         raise InvalidArgumentError("request", request, "made by this implementation's make_request")
     config = manager.config
     if not config.enable_caching:
         return request
-    made_for = (request.hasher.function, request.hasher.none_hash, request.hash_block_size_tokens)
-    if made_for != (config.hash_function, manager.none_hash, config.hash_block_size_tokens):
+    hasher = request.hasher
+    made_for = (hasher.function, hasher.none_hash, hasher.tags, request.hash_block_size_tokens)
+    mine = (config.hash_function, manager.none_hash, manager.hasher.tags)
+    if made_for != (*mine, config.hash_block_size_tokens):
         raise InvalidArgumentError(
             "request",
             request.request_id,
-            "made for a manager with the same hash function, seed and hash block size",
+            "made for a manager with the same hash function, seed, block size and extra keys",
         )
     return request
 

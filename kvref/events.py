@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvref.hashing import extra_keys, split_key
+from kvref.hashing import extra_keys, split_key, untagged
 from kvref.request import ReferenceRequest
 from kvspec.events import (
     MEDIUM_GPU,
@@ -47,7 +47,8 @@ class EventLog:
             return
         size = block_size_tokens
         extras = tuple(  # KV-EVT-8
-            extra_keys(request.input, index * size, (index + 1) * size) for index in stored_blocks
+            untagged(extra_keys(request.input, index * size, (index + 1) * size))
+            for index in stored_blocks
         )
         lora = request.input.lora
         self.queue.append(

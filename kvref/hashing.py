@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import cbor2
 
@@ -16,25 +16,33 @@ from kvspec.request import RequestInput
 
 LOW_64_BITS = 2**64 - 1
 
+TaggedKey: TypeAlias = "tuple[str | int | bytes | None, ...]"
+"""The kind of an extra key, and its values."""
+
+TaggedKeys: TypeAlias = "tuple[TaggedKey, ...] | None"
+
 
 class Hasher:
     """One hash function with its seed.
 
-    `none_hash` is the parent of every request's first block (KV-HASH-3).
+    `none_hash` is the parent of every request's first block (KV-HASH-3). `tags` says whether the
+    kind of an extra key is hashed with it (KV-POL-10).
     """
 
-    def __init__(self, function: str, seed: str | None) -> None:
+    def __init__(self, function: str, seed: str | None, *, tags: bool = True) -> None:
         self.function = function
+        self.tags = tags
         # Either way something is hashed: a package that is missing is told now, not at a request.
         if seed is None:
             self.none_hash = os.urandom(len(self._digest(b"")))
         else:
             self.none_hash = self._digest(encode(seed))
 
-    def block_hash(self, parent: bytes, token_ids: Sequence[int], extra: ExtraKeys) -> bytes:
+    def block_hash(self, parent: bytes, token_ids: Sequence[int], extra: TaggedKeys) -> bytes:
         """H of (parent, tokens, extra keys) (KV-HASH-1)."""
+        spelled = extra if self.tags else untagged(extra)
         parent_value = parent if self.function != "sha256_cbor_64bit" else _as_int(parent)
-        return self._digest(encode((parent_value, token_ids, extra)))
+        return self._digest(encode((parent_value, token_ids, spelled)))
 
     def _digest(self, encoded: bytes) -> bytes:
         if self.function == "sha256_cbor":  # KV-HASH-2
@@ -68,26 +76,41 @@ def hash_of_block(hashes: Sequence[bytes], index: int, hashes_per_block: int) ->
     return hashes[(index + 1) * hashes_per_block - 1]
 
 
-def extra_keys(request: RequestInput, start: int, end: int) -> ExtraKeys:
+def extra_keys(request: RequestInput, start: int, end: int) -> TaggedKeys:
     """What besides its tokens tells the block of tokens `start` … `end - 1` apart (KV-HASH-7)."""
-    keys: list[ExtraKey] = []
+    keys: list[TaggedKey] = []
     if request.lora is not None:
-        keys.append(request.lora.name)
+        keys.append(("lora", request.lora.name, request.lora.path))
     for item in request.multimodal:  # KV-HASH-8: every item that overlaps, whoever wrote the tokens
         if item.offset < end and item.offset + item.length > start:
-            keys.append((item.identifier, item.offset - start))
-    if start == 0 and request.cache_salt:  # KV-HASH-10
-        keys.append(request.cache_salt)
+            keys.append(("mm", item.identifier, item.offset - start))
+    if start == 0 and request.cache_salt is not None:  # KV-HASH-10
+        keys.append(("cache_salt", request.cache_salt))
     if request.prompt_embeddings is not None:  # KV-HASH-9
         width = request.prompt_embeddings.bytes_per_token
         data = request.prompt_embeddings.data[start * width : end * width]
-        keys.append(hashlib.sha256(data).digest())
+        keys.append(("prompt_embeds", hashlib.sha256(data).digest()))
     return tuple(keys) if keys else None
+
+
+def untagged(keys: TaggedKeys) -> ExtraKeys:
+    """The keys without their kinds, as events show them and the policy `plain` hashes them."""
+    if keys is None:
+        return None
+    return tuple(_untagged(key) for key in keys)
+
+
+def _untagged(key: TaggedKey) -> ExtraKey:
+    kind, value, *rest = key
+    if kind == "mm":
+        return value, rest[0]  # type: ignore[return-value]  # its identifier and its offset
+    return value  # type: ignore[return-value]  # a name (no path), a salt, or a digest
 
 
 def hasher_of(config: ManagerConfig) -> Hasher:
     """The hasher that a configuration asks for."""
-    return Hasher(config.hash_function, config.hash_seed)
+    tags = config.policy.extra_keys == "tagged"  # KV-POL-10
+    return Hasher(config.hash_function, config.hash_seed, tags=tags)
 
 
 def _as_int(block_hash: bytes) -> int:

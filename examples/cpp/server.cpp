@@ -592,7 +592,7 @@ struct Item {
     std::int64_t offset, length;
 };
 
-// An extra key, as hashes and as events spell it.
+// An extra key, as hashes and as events spell it: only hashes may have its kind.
 struct ExtraKey {
     Bytes cbor;
     Value shown;
@@ -604,8 +604,9 @@ struct Request {
     std::vector<Bytes> hashes;
     Bytes none_hash;
     std::int64_t hash_size = 0;  // 0: caching is off, no hashes
-    std::string salt, lora_name;
+    std::string salt, lora_name, lora_path;
     Value lora_id;
+    bool tagged = false;
     std::vector<Item> items;
     Bytes embeddings;
     std::int64_t bytes_per_embedding = 0;
@@ -618,13 +619,24 @@ struct Request {
     // KV-HASH-7: adapter, items, salt, embeddings.
     std::vector<ExtraKey> extra_keys(std::int64_t start, std::int64_t end) const {
         std::vector<ExtraKey> keys;
-        if (!lora_name.empty()) keys.push_back({cbor_text(lora_name), lora_name});
+        // An array of the kind and what follows, or without kinds the plain value alone.
+        auto spelled = [&](const char *kind, const Bytes &values, int count, const Bytes &plain) {
+            if (!tagged) return plain;
+            return cbor_head(4, static_cast<std::uint64_t>(1 + count)) + cbor_text(kind) + values;
+        };
+        if (!lora_name.empty()) {
+            Bytes name = cbor_text(lora_name);
+            Bytes path = lora_path.empty() ? Bytes("\xf6") : cbor_text(lora_path);
+            keys.push_back({spelled("lora", name + path, 2, name), lora_name});
+        }
         for (const Item &item : items)
-            if (item.offset < end && item.offset > start - item.length)  // KV-HASH-8
-                keys.push_back({cbor_head(4, 2) + cbor_text(item.identifier) +
-                                    cbor_int(item.offset - start),
+            if (item.offset < end && item.offset > start - item.length) {  // KV-HASH-8
+                Bytes both = cbor_text(item.identifier) + cbor_int(item.offset - start);
+                keys.push_back({spelled("mm", both, 2, cbor_head(4, 2) + both),
                                 Array{item.identifier, item.offset - start}});
-        if (start == 0 && !salt.empty()) keys.push_back({cbor_text(salt), salt});  // KV-HASH-10
+            }
+        if (start == 0 && !salt.empty())  // KV-HASH-10
+            keys.push_back({spelled("cache_salt", cbor_text(salt), 1, cbor_text(salt)), salt});
         if (bytes_per_embedding) {  // KV-HASH-9
             auto at = [&](std::int64_t token) {
                 auto width = static_cast<std::size_t>(bytes_per_embedding);
@@ -632,7 +644,8 @@ struct Request {
                 return static_cast<std::size_t>(std::min(token, most)) * width;
             };
             Bytes digest = sha256(embeddings.substr(at(start), at(end) - at(start)));
-            keys.push_back({cbor_bytes(digest), Object{{"hex", hex(digest)}}});
+            keys.push_back({spelled("prompt_embeds", cbor_bytes(digest), 1, cbor_bytes(digest)),
+                            Object{{"hex", hex(digest)}}});
         }
         return keys;
     }
@@ -791,6 +804,7 @@ class Pool {
 struct Config {
     std::int64_t num_blocks, block_size, max_model_len;  // block_size: of all ranks (KV-FULL-5)
     bool caching, eagle, log_stats, events, int_event_hashes, unhashed_to_front, event_per_copy;
+    bool tagged;  // extra keys are hashed with their kinds (KV-POL-10)
     double watermark;
     std::string spec_kind;
     Bytes none_hash;
@@ -1164,6 +1178,7 @@ Value hello(const Call &call) {
                   {"version", "1"},
                   {"spec_types", Array{"FullAttentionSpec", "MLAAttentionSpec"}},
                   {"hash_functions", Array{"sha256_cbor"}},
+                  {"extra_keys", Array{"tagged", "plain"}},
                   {"features", Array{"prefix_caching", "eagle", "context_parallel", "external_tokens",
                                      "delayed_caching", "deferred_free", "events", "statistics",
                                      "cache_salt", "lora", "multimodal", "prompt_embeddings",
@@ -1223,6 +1238,7 @@ Config read_config(const Value &value) {
     };
     config.unhashed_to_front = chosen("unhashed_freed_to", "front");
     config.event_per_copy = chosen("removed_event_per", "copy");
+    config.tagged = policy && policy->find("extra_keys") && chosen("extra_keys", "tagged");
     return config;
 }
 
@@ -1259,10 +1275,17 @@ Value make_request(const Call &call) {
     request.none_hash = config.none_hash;
     request.hash_size = config.caching ? config.block_size : 0;
     append_tokens(request.tokens, "prompt_token_ids", call.arg("prompt_token_ids"));
-    if (optional_member(call.args, "cache_salt")) request.salt = text_member(call.args, "cache_salt");
+    request.tagged = config.tagged;
+    auto not_empty = [](const Value &object, const char *name) {
+        const std::string &text = text_member(object, name);
+        if (text.empty()) throw invalid(name, text, "a non-empty text or null");
+        return text;
+    };
+    if (optional_member(call.args, "cache_salt")) request.salt = not_empty(call.args, "cache_salt");
     if (const Value *lora = optional_member(call.args, "lora")) {
         request.lora_name = text_member(*lora, "name");
         request.lora_id = int_member(*lora, "id");
+        if (optional_member(*lora, "path")) request.lora_path = not_empty(*lora, "path");
     }
     if (optional_member(call.args, "mm_features"))
         for (const Value &item : list_member(call.args, "mm_features"))

@@ -36,6 +36,7 @@ cdef class Hasher:
     cdef readonly int words_per_digest
     cdef readonly bytes none_hash
     cdef bint parent_is_int
+    cdef readonly bint tags
     cdef const unsigned char[::1] first_parent
     cdef const unsigned char[::1] no_extra
 

@@ -50,7 +50,7 @@ class Checked(Core):
             raise InvalidArgumentError(
                 "request",
                 mine.request_id,
-                "made for a manager with the same hash function, seed and hash block size",
+                "made for a manager with the same hash function, seed, block size and extra keys",
             )
         return mine
 
@@ -60,7 +60,9 @@ class Checked(Core):
             return False
         theirs = request.hasher
         return theirs is self.hasher or (
-            theirs.function == self.hasher.function and theirs.none_hash == self.hasher.none_hash
+            theirs.function == self.hasher.function
+            and theirs.none_hash == self.hasher.none_hash
+            and theirs.tags == self.hasher.tags
         )
 
     def check_scheduling(self, request: FastRequest) -> None:

@@ -38,7 +38,7 @@ class Core:
             raise InvalidArgumentError("clock", clock, "a function of no arguments, or None")
         self.plan = plan
         self.config: ManagerConfig = config
-        self.hasher = Hasher(config.hash_function, config.hash_seed)
+        self.hasher = hasher_of(config)
         self.num_groups = len(plan.groups)
         self.max_len = config.max_model_len_tokens
         self.enable_caching = config.enable_caching
@@ -234,7 +234,7 @@ class Core:
     def take_over(self, snapshot: Snapshot) -> None:
         """Take over a state in which every invariant holds; this manager is as it was made."""
         if snapshot.none_hash != self.hasher.none_hash:
-            self.hasher = Hasher(self.config.hash_function, self.config.hash_seed)
+            self.hasher = hasher_of(self.config)
             self.hasher.set_none_hash(snapshot.none_hash)
         view = StateView(self.pool, self.tables, self.allocator)
         self.rows = view.restore(snapshot, self.hash_block_size)
@@ -257,6 +257,12 @@ def hit_of(blocks: KVCacheBlocks, length_tokens: int, uncached_tokens: int | Non
     fields["hit_length_tokens"] = length_tokens
     fields["uncached_common_prefix_tokens"] = uncached_tokens
     return made
+
+
+def hasher_of(config: ManagerConfig) -> Hasher:
+    """The hasher that a configuration asks for (KV-POL-10)."""
+    tags = config.policy.extra_keys == "tagged"
+    return Hasher(config.hash_function, config.hash_seed, tags)
 
 
 def shape_of(plan: Plan) -> Shape:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from kvspec.events import ExtraKey, ExtraKeys
 from kvspec.request import MultimodalItem, RequestInput
+
+TaggedKeys: TypeAlias = "tuple[tuple[str | int | bytes | None, ...], ...] | None"
+"""Extra keys with the kind of each before it."""
 
 
 def has_extra_keys(request: RequestInput) -> bool:
@@ -15,7 +19,7 @@ def has_extra_keys(request: RequestInput) -> bool:
     return bool(
         request.lora is not None
         or request.multimodal
-        or request.cache_salt
+        or request.cache_salt is not None
         or request.prompt_embeddings is not None
     )
 
@@ -23,7 +27,7 @@ def has_extra_keys(request: RequestInput) -> bool:
 def extra_keys(request: RequestInput, start: int, end: int) -> ExtraKeys:
     """The extra keys of the block of tokens `start` … `end - 1`, None without any (KV-HASH-7).
 
-    O(log(items) + items in the block).
+    Without their kinds, as events show them. O(log(items) + items in the block).
     """
     keys: list[ExtraKey] = []
     if request.lora is not None:
@@ -33,13 +37,34 @@ def extra_keys(request: RequestInput, start: int, end: int) -> ExtraKeys:
         if items[i].offset >= end:
             break
         keys.append((items[i].identifier, items[i].offset - start))
-    if start == 0 and request.cache_salt:  # KV-HASH-10
+    if start == 0 and request.cache_salt is not None:  # KV-HASH-10
         keys.append(request.cache_salt)
     if request.prompt_embeddings is not None:  # KV-HASH-9
         width = request.prompt_embeddings.bytes_per_token
         data = request.prompt_embeddings.data[start * width : end * width]
         keys.append(hashlib.sha256(data).digest())
     return tuple(keys) or None
+
+
+def tagged(request: RequestInput, keys: ExtraKeys) -> TaggedKeys:
+    """The extra keys of a block of the request with their kinds (KV-HASH-7).
+
+    Types tell items and digests apart, and of two texts the adapter's name comes first.
+    """
+    if keys is None:
+        return None
+    found: list[tuple[str | int | bytes | None, ...]] = []
+    lora = request.lora
+    for key in keys:
+        if isinstance(key, tuple):
+            found.append(("mm", key[0], key[1]))
+        elif isinstance(key, bytes):
+            found.append(("prompt_embeds", key))
+        elif lora is not None and not found:
+            found.append(("lora", key, lora.path))
+        else:
+            found.append(("cache_salt", key))
+    return tuple(found)
 
 
 def runs(
@@ -62,7 +87,7 @@ def _next_change(request: RequestInput, block_size: int, block: int) -> int:
     embeddings = request.prompt_embeddings
     if embeddings is not None and start * embeddings.bytes_per_token < len(embeddings.data):
         return block + 1
-    if block == 0 and request.cache_salt:
+    if block == 0 and request.cache_salt is not None:
         return 1
     i = _first_item(request.multimodal, start)
     if i == len(request.multimodal):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 
 from kvspec.errors import InvalidArgumentError
-from kvspec.events import ExtraKeys
 
 from .digest import Digest, Unlocked
 
@@ -59,15 +58,16 @@ def put_head(message: memoryview[int], at: int, major: int, value: int) -> int:
 
 
 class Hasher:
-    """One hash function with its seed.
+    """One hash function with its seed; `tags`: extra keys are hashed with their kinds.
 
     `none_hash` is the parent of every request's first block (KV-HASH-3), `size` the length of a
     hash in bytes, `words_per_digest` in words of 64 bits. UnsupportedError when xxhash_cbor has
     no code to run.
     """
 
-    def __init__(self, function: str, seed: str | None) -> None:
+    def __init__(self, function: str, seed: str | None, tags: bool = True) -> None:
         self.function = function
+        self.tags = tags
         self.digest = Digest(function)
         self.size = self.digest.size
         self.words_per_digest = self.size // 8
@@ -189,22 +189,17 @@ class HashJob(Unlocked):
         )
 
 
-def encode_extra_keys(keys: ExtraKeys) -> bytes:
-    """The CBOR of a block's extra keys (KV-HASH-7)."""
+def encode_extra_keys(keys: object) -> bytes:
+    """The CBOR of a block's extra keys, with their kinds or without (KV-HASH-7)."""
     if keys is None:
         return NULL
-    parts = [head(ARRAY, len(keys))]
-    for key in keys:
-        if isinstance(key, tuple):
-            identifier, offset = key
-            parts.append(head(ARRAY, 2))
-            parts.append(encode_text(identifier))
-            parts.append(head(UINT, offset) if offset >= 0 else head(NEGATIVE, -1 - offset))
-        elif isinstance(key, bytes):
-            parts.append(head(BYTES, len(key)) + key)
-        else:
-            parts.append(encode_text(key))
-    return b"".join(parts)
+    if isinstance(keys, tuple):
+        return head(ARRAY, len(keys)) + b"".join([encode_extra_keys(key) for key in keys])
+    if isinstance(keys, bytes):
+        return head(BYTES, len(keys)) + keys
+    if isinstance(keys, int):
+        return head(UINT, keys) if keys >= 0 else head(NEGATIVE, -1 - keys)
+    return encode_text(str(keys))
 
 
 def encode_text(text: str) -> bytes:

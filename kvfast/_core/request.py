@@ -22,7 +22,7 @@ from kvspec.request import (
 )
 
 from . import cells as cell
-from .extra_keys import has_extra_keys, runs
+from .extra_keys import has_extra_keys, runs, tagged
 from .hashing import Hasher, HashJob, encode_extra_keys
 from .views import BlockHashes, TokenIds
 
@@ -237,7 +237,8 @@ class FastRequest:
         if self.has_extra_keys:
             size = self.hash_block_size_tokens
             for first, until, keys in runs(self.input, size, self.num_hashes, end):
-                self.hash_run(first, until, memoryview(encode_extra_keys(keys)))
+                spelled = tagged(self.input, keys) if self.hasher.tags else keys
+                self.hash_run(first, until, memoryview(encode_extra_keys(spelled)))
         else:
             self.hash_run(self.num_hashes, end, self.hasher.no_extra)
         self.num_hashes = end

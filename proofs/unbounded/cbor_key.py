@@ -25,6 +25,8 @@ from proofs.unbounded._checks import Ledger, Term
 from proofs.unbounded.cbor_head import BITS, Word, bits_of, written
 
 MOST_TOKENS = 3
+KEYS = (("lora", "sql", None), ("mm", "img", -3))
+"""Extra keys of two kinds (KV-HASH-7)."""
 HASH_SIZES = (16, 32)
 """Bytes of a parent that is a byte string (KV-HASH-2, KV-HASH-12)."""
 
@@ -128,7 +130,7 @@ def check_lengths(ledger: Ledger) -> None:
     """A message is as long as its parts."""
     for size in HASH_SIZES:
         for count in range(MOST_TOKENS + 1):
-            for extra in (hashing.NULL, hashing.encode_extra_keys(("sql", ("img", -3)))):
+            for extra in (hashing.NULL, hashing.encode_extra_keys(KEYS)):
                 tokens = unknown_tokens(count)
                 known = [z3.ULT(token, z3.BitVecVal(1 << 64, BITS)) for token in tokens]
                 parts = [head_length(z3.BitVecVal(number, BITS)) for number in (3, size, count)]

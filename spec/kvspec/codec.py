@@ -26,7 +26,7 @@ from kvspec._json import (
     shown,
     text,
 )
-from kvspec.config import KVCacheConfig, KVCacheGroup, KVCacheTensor, ManagerConfig
+from kvspec.config import WEAK_HASHES, KVCacheConfig, KVCacheGroup, KVCacheTensor, ManagerConfig
 from kvspec.errors import ConfigError, InvalidArgumentError
 from kvspec.planning import Layers, PlanningConfig
 from kvspec.policy import Policy
@@ -211,9 +211,8 @@ def field_of_member(member: str) -> str:
 def encode_manager_config(config: ManagerConfig) -> JSONObject:
     """The `config` of a record's header.
 
-    Three members are written only where they are needed: `policy` when it isn't the profile
-    `vllm-0.24`, `tensors` and `residency_sample_rate` when they are there. Custom specs are code
-    and can't be written: InvalidArgumentError.
+    Only where needed: `policy` (unless `vllm-0.24`), `tensors`, `residency_sample_rate` and
+    `trusted_tenants`. Custom specs are code and can't be written: InvalidArgumentError.
     """
     if config.registry.custom:
         raise InvalidArgumentError("registry", config.registry, "empty: a record can't hold code")
@@ -228,13 +227,17 @@ def encode_manager_config(config: ManagerConfig) -> JSONObject:
         value["tensors"] = [encode_tensor(tensor) for tensor in config.kv_cache.tensors]
     if config.residency_sample_rate:
         value["residency_sample_rate"] = float(config.residency_sample_rate)
+    value |= {"trusted_tenants": True} if config.trusted_tenants else {}
     if config.policy != Policy.vllm_0_24():
         value["policy"] = encode_policy(config.policy)
     return value
 
 
 def decode_manager_config(value: object, where: Where) -> ManagerConfig:
-    """A manager's configuration, under the profile `vllm-0.24` unless it has a `policy`."""
+    """A manager's configuration, under the profile `vllm-0.24` unless it has a `policy`.
+
+    A weak hash function without `trusted_tenants` is older than that member, and trusted.
+    """
     checks = {member: check for member, (_, check) in _MANAGER_MEMBERS.items()}
     found = checked_members(
         value,
@@ -243,7 +246,8 @@ def decode_manager_config(value: object, where: Where) -> ManagerConfig:
         {
             "tensors": list_of(decode_tensor),
             "residency_sample_rate": real,
-            "policy": decode_policy,
+            "policy": decode_recorded_policy,
+            "trusted_tenants": boolean,
         },
     )
     kv_cache = _build(
@@ -262,6 +266,7 @@ def decode_manager_config(value: object, where: Where) -> ManagerConfig:
         kv_cache=kv_cache,
         residency_sample_rate=found.get("residency_sample_rate", 0.0),
         policy=found.get("policy", Policy.vllm_0_24()),
+        trusted_tenants=found.get("trusted_tenants", found["hash_function"] in WEAK_HASHES),
         **values,
     )
 
@@ -301,7 +306,7 @@ def decode_planning_config(value: object, where: Where) -> PlanningConfig:
         value,
         where,
         {**checks, "enable_cross_layers_blocks": optional(text)},
-        {"policy": decode_policy},
+        {"policy": decode_recorded_policy},
     )
     # The option is a text of the connector's own; only "true", however it is written, means yes.
     packed = (found["enable_cross_layers_blocks"] or "").lower() == "true"
@@ -335,6 +340,12 @@ def encode_policy(policy: Policy) -> JSONObject:
 def decode_policy(value: object, where: Where) -> Policy:
     """A policy; members left out have the value that the rules give them."""
     return _decode_dataclass(Policy, value, where)
+
+
+def decode_recorded_policy(value: object, where: Where) -> Policy:
+    """`decode_policy` of a record: without `extra_keys` it is older than the tags, so plain."""
+    members = {"extra_keys": "plain", **value} if isinstance(value, dict) else value
+    return decode_policy(members, where)
 
 
 # Check and conversion for each type that a member of a spec or a policy is annotated with.

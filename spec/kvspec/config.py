@@ -17,6 +17,10 @@ from kvspec.policy import Policy
 from kvspec.specs import LayerSpec
 
 HASH_FUNCTIONS: tuple[str, ...] = ("sha256_cbor", "sha256_cbor_64bit", "xxhash_cbor")
+WEAK_HASHES: tuple[str, ...] = ("sha256_cbor_64bit", "xxhash_cbor")
+"""Different prompts with equal hashes can be made on purpose (KV-HASH-11, KV-HASH-12)."""
+
+_WEAK = "prompts with equal hashes can be made on purpose; if tenants differ, use sha256_cbor"
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,11 @@ class ManagerConfig:
     - `watermark`: fraction of the pool kept free when requests are admitted beside others.
     - `retention_interval_tokens`: None keeps every reusable block of windowed and Mamba groups;
       0 only the tail before the replay boundary; k one tail per k tokens besides.
+    - `hash_function`: `sha256_cbor`, or one of the weaker `sha256_cbor_64bit` and `xxhash_cbor`.
+      Whoever may send prompts can make two with equal hashes under those, whatever the seed; the
+      second is then answered from the keys and values of the first (KV-HASH-11, KV-HASH-12).
+    - `trusted_tenants`: True says that nobody who sends prompts would do that. Without it the
+      weaker functions are refused.
     - `hash_seed`: text that makes the first parent hash reproducible. None: random per manager.
     - `residency_sample_rate`: share of allocations whose block is timed, 0 … 1 (KV-STAT-6).
     """
@@ -144,6 +153,7 @@ class ManagerConfig:
     residency_sample_rate: float = 0.0
     policy: Policy = field(default_factory=Policy)
     registry: SpecRegistry = field(default_factory=SpecRegistry)
+    trusted_tenants: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.kv_cache, KVCacheConfig):
@@ -164,6 +174,9 @@ class ManagerConfig:
         if interval is not None and (not isinstance(interval, int) or isinstance(interval, bool)):
             raise ConfigError("retention_interval_tokens", interval, "an int or None")
         one_of("hash_function", self.hash_function, HASH_FUNCTIONS)
+        boolean("trusted_tenants", self.trusted_tenants)
+        if self.hash_function in WEAK_HASHES and not self.trusted_tenants:
+            raise ConfigError("trusted_tenants", False, f"True with {self.hash_function}: {_WEAK}")
         if self.hash_seed is not None:
             text("hash_seed", self.hash_seed)
         if not isinstance(self.policy, Policy):

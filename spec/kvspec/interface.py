@@ -21,6 +21,7 @@ from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
 from kvspec.events import Event
 from kvspec.planning import Planner
+from kvspec.policy import EXTRA_KEY_FORMS
 from kvspec.request import Request, RequestInput
 from kvspec.snapshot import Snapshot
 from kvspec.specs import LayerSpec
@@ -86,7 +87,8 @@ class Capabilities:
 
     `spec_types`: the spec classes its groups may have. `hash_functions`: names it can compute; none
     of them if it tells prefixes apart in its own way (then only its safety can be checked).
-    `min_block_size_tokens`: smaller blocks are refused.
+    `min_block_size_tokens`: smaller blocks are refused. `extra_key_forms`: the choices of
+    `Policy.extra_keys` that it has; under another one it refuses requests with extra keys.
     """
 
     name: str
@@ -95,6 +97,7 @@ class Capabilities:
     hash_functions: frozenset[str]
     features: frozenset[Feature]
     min_block_size_tokens: int = 1
+    extra_key_forms: frozenset[str] = frozenset(EXTRA_KEY_FORMS)
 
 
 @runtime_checkable

@@ -60,7 +60,7 @@ class OperationShape:
     since: int = 1
 
 
-_LORA = structure({"name": text, "id": count})
+_LORA = structure({"name": text, "id": count}, {"path": optional(text)})
 _ITEM = structure({"identifier": text, "offset": count, "length": count})
 
 LOOK_UPS = ("get_computed_blocks", "find_longest_cache_hit_per_group")

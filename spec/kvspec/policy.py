@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 
 from kvspec._check import boolean, one_of
 
+EXTRA_KEY_FORMS: tuple[str, ...] = ("tagged", "plain")
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -22,6 +24,8 @@ class Policy:
     - `capacity_counts_null_block`: whether planning's capacity check counts the null block.
     - `chunk_must_align`: whether a chunk that is no multiple of the block size is an error.
     - `exact_block_ids`: whether block ids and eviction order are promised (level *identity*).
+    - `extra_keys`: whether extra keys enter a hash with their kind ("tagged") or as bare values
+      ("plain"), so that values of two kinds can be equal.
     """
 
     unhashed_freed_to: str = "front"
@@ -30,6 +34,7 @@ class Policy:
     capacity_counts_null_block: bool = True
     chunk_must_align: bool = True
     exact_block_ids: bool = True
+    extra_keys: str = "tagged"
 
     def __post_init__(self) -> None:
         one_of("unhashed_freed_to", self.unhashed_freed_to, ("front", "back"))
@@ -38,8 +43,11 @@ class Policy:
         boolean("capacity_counts_null_block", self.capacity_counts_null_block)
         boolean("chunk_must_align", self.chunk_must_align)
         boolean("exact_block_ids", self.exact_block_ids)
+        one_of("extra_keys", self.extra_keys, EXTRA_KEY_FORMS)
 
     @classmethod
     def vllm_0_24(cls) -> Policy:
         """The profile `vllm-0.24`, under which golden records are replayed."""
-        return replace(cls(), capacity_counts_null_block=False, chunk_must_align=False)
+        return replace(
+            cls(), capacity_counts_null_block=False, chunk_must_align=False, extra_keys="plain"
+        )

@@ -24,16 +24,22 @@ class RequestStatus(StrEnum):
 
 @dataclass(frozen=True)
 class LoRA:
-    """An adapter: its `name` enters every block hash, its `id` only the events."""
+    """An adapter: its `name` and `path` enter every block hash, its `id` only the events.
+
+    `path`: where its weights came from; None: not known. Of two adapters with one name, it is what
+    tells them apart. It enters no hash under the policy `extra_keys = "plain"` (KV-HASH-7).
+    """
 
     name: str
     id: int
+    path: str | None = None
 
     def __post_init__(self) -> None:
         text("lora.name", self.name, error=InvalidArgumentError)
         if not self.name:
             raise InvalidArgumentError("lora.name", self.name, "a non-empty text")
         int_at_least("lora.id", self.id, 0, error=InvalidArgumentError)
+        _text_or_none("lora.path", self.path)
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,8 @@ class RequestInput:
     """Everything that identifies a request's content; the input of `make_request`.
 
     `prompt_token_ids`: a sequence of ints, or an array of them that has `tolist` (KV-REQ-5).
-    `cache_salt`: requests share blocks only when their salts are equal; empty means none.
+    `cache_salt`: requests share blocks only when their salts are equal; None means none, and an
+    empty text is refused: it would share with everybody who has none.
     `multimodal`: sorted by offset, not overlapping. `skip_reading_cache`: the request must compute
     every token itself (prompt log-probabilities, pooling), yet its blocks are cached for others.
     """
@@ -97,8 +104,7 @@ class RequestInput:
             raise InvalidArgumentError("request_id", self.request_id, "a non-empty text")
         if _length(self.prompt_token_ids) == 0:
             raise InvalidArgumentError("prompt_token_ids", (), "at least one token")
-        if self.cache_salt is not None:
-            text("cache_salt", self.cache_salt, error=InvalidArgumentError)
+        _text_or_none("cache_salt", self.cache_salt)
         if self.lora is not None and not isinstance(self.lora, LoRA):
             raise InvalidArgumentError("lora", self.lora, "a LoRA or None")
         embeddings = self.prompt_embeddings
@@ -106,6 +112,20 @@ class RequestInput:
             raise InvalidArgumentError("prompt_embeddings", embeddings, "PromptEmbeddings or None")
         _check_items(self.multimodal)
         boolean("skip_reading_cache", self.skip_reading_cache, error=InvalidArgumentError)
+
+
+def has_extra_keys(request: RequestInput) -> bool:
+    """Whether more than tokens tells its blocks apart from others (KV-HASH-7)."""
+    names = (request.cache_salt, request.lora, request.prompt_embeddings)
+    return bool(request.multimodal) or any(name is not None for name in names)
+
+
+def _text_or_none(field: str, value: str | None) -> None:
+    """Raise InvalidArgumentError for an empty text and what is neither a text nor None."""
+    if value is not None:
+        text(field, value, error=InvalidArgumentError)
+        if not value:
+            raise InvalidArgumentError(field, value, "a non-empty text or None")
 
 
 def _length(token_ids: Sequence[int]) -> int:

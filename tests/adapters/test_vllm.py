@@ -5,6 +5,7 @@ Skipped where vLLM cannot be imported; the command line in docs/FINDINGS.md runs
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -29,6 +30,7 @@ from kvspec.conformance.steps import Break, Program
 from kvspec.errors import ConfigError, UnknownBlockError, UnsupportedError
 from kvspec.golden.trace import replay_trace
 from kvspec.interface import KVCacheManager
+from kvspec.policy import Policy
 from kvspec.request import LoRA, PromptEmbeddings, Request, RequestInput, RequestStatus
 from kvspec.specs import (
     CrossAttentionSpec,
@@ -244,17 +246,20 @@ def test_embeddings_and_adapters_enter_the_hashes_as_the_rules_say(
     vllm: VLLMImplementation,
 ) -> None:
     reference = kvref.implementation()
+    plain = replace(config(FULL), policy=Policy(extra_keys="plain"))
     embeddings = PromptEmbeddings(bytes(range(12)), bytes_per_token=3)
     for given_input in (
         RequestInput("a", [0, 0, 0, 0], prompt_embeddings=embeddings),
         RequestInput("a", [5, 6, 7], lora=LoRA("tuned", 1), cache_salt="s"),
     ):
         hashes = [
-            list(made.make_request(made.create(config(FULL)), given_input).block_hashes)
+            list(made.make_request(made.create(plain), given_input).block_hashes)
             for made in (reference, vllm)
         ]
         assert hashes[0] == hashes[1]
         assert hashes[0]
+        with pytest.raises(UnsupportedError, match="extra keys"):
+            vllm.make_request(vllm.create(config(FULL)), given_input)
 
 
 def test_errors_are_typed(vllm: VLLMImplementation) -> None:

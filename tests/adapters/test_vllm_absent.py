@@ -126,7 +126,10 @@ def config(*specs: LayerSpec, **members: object) -> ManagerConfig:
     ("refused", "why"),
     [
         (config(SinkFullAttentionSpec(4, 1, 8, "float16", sink_len=4)), "SinkFullAttentionSpec"),
-        (config(FULL, hash_function="sha256_cbor_64bit"), "sha256_cbor_64bit"),
+        (
+            config(FULL, hash_function="sha256_cbor_64bit", trusted_tenants=True),
+            "sha256_cbor_64bit",
+        ),
         (config(FULL, residency_sample_rate=0.5), "residency"),
         (config(FULL, policy=Policy(unhashed_freed_to="back")), "unhashed_freed_to"),
         (config(FULL, policy=Policy(removed_event_per="last_copy")), "removed_event_per"),

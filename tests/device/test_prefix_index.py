@@ -176,7 +176,7 @@ def groups(*specs: LayerSpec) -> KVCacheConfig:
     ("options", "said"),
     [
         ({"enable_caching": False}, "without prefix caching"),
-        ({"hash_function": "sha256_cbor_64bit"}, "sha256_cbor_64bit"),
+        ({"hash_function": "sha256_cbor_64bit", "trusted_tenants": True}, "sha256_cbor_64bit"),
         ({"kv_cache": groups(FULL, WINDOW)}, "several groups"),
         ({"kv_cache": groups(WINDOW)}, "anything but full attention"),
         ({"kv_cache": groups(), "enable_caching": False}, "without prefix caching"),

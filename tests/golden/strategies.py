@@ -118,6 +118,7 @@ policies = st.builds(
     capacity_counts_null_block=st.booleans(),
     chunk_must_align=st.booleans(),
     exact_block_ids=st.booleans(),
+    extra_keys=st.sampled_from(("tagged", "plain")),
 )
 manager_configs = st.builds(
     ManagerConfig,
@@ -136,6 +137,7 @@ manager_configs = st.builds(
     watermark=st.floats(0, 1),
     retention_interval_tokens=st.none() | st.integers(-5, 2**40),
     hash_function=st.sampled_from(HASH_FUNCTIONS),
+    trusted_tenants=st.just(True),
     hash_seed=st.none() | names,
     residency_sample_rate=st.floats(0, 1),
     policy=st.just(Policy.vllm_0_24()) | policies,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kvspec import codec, event_codec
 from kvspec._json import Where
-from kvspec.config import CustomSpec, KVCacheConfig, ManagerConfig, SpecRegistry
+from kvspec.config import HASH_FUNCTIONS, CustomSpec, KVCacheConfig, ManagerConfig, SpecRegistry
 from kvspec.errors import FormatError, InvalidArgumentError
 from kvspec.planning import PlanningConfig
 from kvspec.policy import Policy
@@ -106,7 +106,36 @@ def test_a_record_without_policy_runs_under_the_recorded_profile() -> None:
     assert codec.decode_manager_config(written, HERE).policy == Policy.vllm_0_24()
     written["policy"] = {"unhashed_freed_to": "back"}
     decoded = codec.decode_manager_config(written, HERE)
-    assert decoded.policy == Policy(unhashed_freed_to="back")
+    assert decoded.policy == Policy(unhashed_freed_to="back", extra_keys="plain")
+
+
+@pytest.mark.rule("KV-POL-1", "KV-POL-10")
+def test_a_policy_without_extra_keys_is_older_than_the_tags() -> None:
+    """Plain in a record; in a profile, which declares, what is left out is what the rules say."""
+    config = ManagerConfig(KVCacheConfig(4, ()), 8)
+    written = codec.encode_manager_config(config)
+    assert written["policy"].pop("extra_keys") == "tagged"
+    assert codec.decode_manager_config(written, HERE).policy == Policy(extra_keys="plain")
+    written["policy"]["extra_keys"] = "tagged"
+    assert codec.decode_manager_config(written, HERE) == config
+    assert codec.decode_policy({}, HERE) == Policy()
+
+
+@pytest.mark.rule("KV-HASH-11", "KV-HASH-12")
+@pytest.mark.parametrize("function", HASH_FUNCTIONS)
+def test_a_weak_function_without_trusted_tenants_is_older_than_that(function: str) -> None:
+    """Such a record still runs; one that says false is refused as its manager would be."""
+    is_weak = function != "sha256_cbor"
+    config = ManagerConfig(KVCacheConfig(4, ()), 8, hash_function=function, trusted_tenants=is_weak)
+    written = codec.encode_manager_config(config)
+    assert written.pop("trusted_tenants", None) is (True if is_weak else None)
+    assert codec.decode_manager_config(written, HERE).trusted_tenants is is_weak
+    written["trusted_tenants"] = False
+    if is_weak:
+        with pytest.raises(FormatError, match="trusted_tenants"):
+            codec.decode_manager_config(written, HERE)
+    else:
+        assert codec.decode_manager_config(written, HERE).trusted_tenants is False
 
 
 def test_custom_specs_cannot_be_written() -> None:

@@ -97,7 +97,7 @@ def redacted(path: Path) -> Path:
 OPTIONS: tuple[dict[str, Any], ...] = (
     {},
     {"num_blocks": 80},
-    {"hash_function": "sha256_cbor_64bit", "int_event_hashes": True},
+    {"hash_function": "sha256_cbor_64bit", "trusted_tenants": True, "int_event_hashes": True},
     {"enable_caching": False},
 )
 

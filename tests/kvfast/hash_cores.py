@@ -51,15 +51,19 @@ def expect_equal_hashes(
     core: Core, request: RequestInput, block_size: int, function: str = "sha256_cbor"
 ) -> None:
     """The request has the hashes that the reference computes."""
-    reference = make_reference_request(request, ReferenceHasher(function, "0"), block_size)
-    made = core.request.make_request(request, core.hashing.Hasher(function, "0"), block_size)
-    assert [one.hex() for one in made.block_hashes] == [
-        one.hex() for one in reference.block_hashes
-    ], (core.name, function, block_size, request)
+    for tags in (True, False):
+        hasher = ReferenceHasher(function, "0", tags=tags)
+        reference = make_reference_request(request, hasher, block_size)
+        mine = core.hashing.Hasher(function, "0", tags)
+        made = core.request.make_request(request, mine, block_size)
+        assert [one.hex() for one in made.block_hashes] == [
+            one.hex() for one in reference.block_hashes
+        ], (core.name, function, tags, block_size, request)
 
 
 tokens = st.sampled_from(BOUNDARIES) | st.integers(0, 130_000) | st.integers(0, 2**63 - 1)
 texts = st.text(max_size=4) | st.sampled_from(["", "é" * 12, "x" * 24, "y" * 300])
+names = st.none() | texts.filter(bool)
 functions = st.sampled_from(HASH_FUNCTIONS)
 
 
@@ -76,8 +80,8 @@ def requests(draw: st.DrawFn, max_tokens: int = 60) -> RequestInput:
     return RequestInput(
         "r",
         draw(st.lists(tokens, min_size=1, max_size=max_tokens)),
-        cache_salt=draw(st.none() | texts),
-        lora=draw(st.none() | st.builds(LoRA, texts.filter(bool), st.integers(0, 3))),
+        cache_salt=draw(names),
+        lora=draw(st.none() | st.builds(LoRA, names.filter(bool), st.integers(0, 3), names)),
         multimodal=tuple(items),
         prompt_embeddings=None if rows is None else PromptEmbeddings(bytes(rows * width), width),
     )
@@ -89,7 +93,7 @@ def everything(length: int = 40) -> RequestInput:
         "r",
         [(7 * i) % 300 for i in range(length)],
         cache_salt="tenant-a",
-        lora=LoRA("sql", 5),
+        lora=LoRA("sql", 5, "/adapters/sql"),
         multimodal=(
             MultimodalItem("img", 1, 9),
             MultimodalItem("snd", 10, 1),

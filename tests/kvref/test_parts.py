@@ -165,7 +165,7 @@ def test_what_is_missing_is_missing_in_kvref(
 ) -> None:
     """xxhash is an extra; the error says who lacks it."""
     monkeypatch.setitem(sys.modules, "xxhash", None)
-    config = replace(make_config(4), hash_function="xxhash_cbor")
+    config = replace(make_config(4), hash_function="xxhash_cbor", trusted_tenants=True)
     with pytest.raises(UnsupportedError, match="xxhash") as caught:
         kvref.implementation().create(config)
     assert caught.value.implementation == "kvref"

@@ -10,6 +10,7 @@ import pytest
 import kvref
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.interface import KVCacheManager
+from kvspec.policy import Policy
 from kvspec.request import RequestInput
 from tests.rules.builders import (
     admit,
@@ -50,8 +51,9 @@ OTHER_HASHES: tuple[dict[str, Any], ...] = (
     {"block_size": 2},
     {"hash_seed": "1"},
     {"hash_seed": None},
-    {"hash_function": "xxhash_cbor"},
-    {"hash_function": "sha256_cbor_64bit"},
+    {"hash_function": "xxhash_cbor", "trusted_tenants": True},
+    {"hash_function": "sha256_cbor_64bit", "trusted_tenants": True},
+    {"policy": Policy(extra_keys="plain")},
     {"enable_caching": False},
 )
 
@@ -99,9 +101,11 @@ def test_without_the_package_xxhash_its_function_is_refused(
     monkeypatch.setitem(sys.modules, "xxhash", None)
     for seed in ("0", None):
         with pytest.raises(UnsupportedError) as caught:
-            KVREF.create(make_config(hash_function="xxhash_cbor", hash_seed=seed))
+            KVREF.create(
+                make_config(hash_function="xxhash_cbor", trusted_tenants=True, hash_seed=seed)
+            )
         assert "pip install 'kvspec[xxhash]'" in str(caught.value)
-    KVREF.create(make_config(hash_function="sha256_cbor_64bit"))
+    KVREF.create(make_config(hash_function="sha256_cbor_64bit", trusted_tenants=True))
 
 
 @pytest.mark.parametrize("bad", [None, 7, "now", object()])

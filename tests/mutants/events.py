@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from kvref.events import EventLog
-from kvref.hashing import extra_keys, split_key
+from kvref.hashing import extra_keys, split_key, untagged
 from kvspec.events import MEDIUM_GPU, BlockRemoved, BlockStored, Event, EventHash
 from tests.mutants.make import classes_in
 
@@ -113,11 +113,23 @@ class PlainBlocksAreLeftOut(ChangesStored):
         return replace(event, extra_keys=kept or None)
 
 
+class ExtraKeysWithTheirKinds(ChangesStored):
+    """KV-EVT-8: the extra keys go out as they are hashed, a salt as cache_salt and its text."""
+
+    def changed(self, event: BlockStored, request: Any, how: dict[str, Any]) -> BlockStored:
+        salt = request.input.cache_salt
+        shown = tuple(
+            tuple(("cache_salt", key) if key == salt else key for key in keys) if keys else None
+            for keys in event.extra_keys or ()
+        )
+        return replace(event, extra_keys=shown or None)  # type: ignore[arg-type]  # the mistake
+
+
 class ExtraKeysOfTheFirstBlock(ChangesStored):
     """KV-EVT-8: every block of an event carries the extra keys of the request's first."""
 
     def changed(self, event: BlockStored, request: Any, how: dict[str, Any]) -> BlockStored:
-        first = extra_keys(request.input, 0, how["block_size_tokens"])
+        first = untagged(extra_keys(request.input, 0, how["block_size_tokens"]))
         return replace(event, extra_keys=tuple(first for _ in event.extra_keys or ()) or None)
 
 

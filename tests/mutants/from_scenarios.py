@@ -10,13 +10,12 @@ from kvref.block_pool import BlockPool
 from kvref.events import EventLog
 from kvref.groups.mamba import MambaGroup
 from kvref.groups.sliding_window import SlidingWindowGroup, replay_boundary
-from kvref.hashing import extra_keys
+from kvref.hashing import TaggedKeys, extra_keys
 from kvref.implementation import ReferenceImplementation
 from kvref.manager import ReferenceManager
 from kvref.request import ReferenceRequest
 from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import InvalidArgumentError
-from kvspec.events import ExtraKeys
 from kvspec.interface import KVCacheManager
 from kvspec.request import Request, RequestInput
 from tests.mutants.make import classes_in, patched
@@ -175,7 +174,7 @@ def reads_without_order(token_ids: Sequence[int], *, field: str = "token_ids") -
     return list(token_ids)
 
 
-def forgets_embeddings(request: RequestInput, start: int, end: int) -> ExtraKeys:
+def forgets_embeddings(request: RequestInput, start: int, end: int) -> TaggedKeys:
     """KV-HASH-9: embeddings enter no hash."""
     plain = RequestInput(
         request.request_id,
@@ -187,7 +186,7 @@ def forgets_embeddings(request: RequestInput, start: int, end: int) -> ExtraKeys
     return extra_keys(plain, start, end)
 
 
-def forgets_items(request: RequestInput, start: int, end: int) -> ExtraKeys:
+def forgets_items(request: RequestInput, start: int, end: int) -> TaggedKeys:
     """KV-HASH-8: items enter no hash."""
     plain = RequestInput(
         request.request_id,

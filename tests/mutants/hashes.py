@@ -9,9 +9,8 @@ from dataclasses import replace
 import cbor2
 
 from kvref import hashing, request
-from kvref.hashing import Hasher, extra_keys
+from kvref.hashing import Hasher, TaggedKeys, extra_keys
 from kvref.request import ReferenceRequest
-from kvspec.events import ExtraKeys
 from kvspec.request import RequestInput
 from tests.mutants.cbor import CborDialect, encoded
 from tests.mutants.make import classes_in, patched
@@ -20,35 +19,35 @@ from tests.mutants.make import classes_in, patched
 class ParentIsForgotten(Hasher):
     """KV-HASH-1: a block is known by its own tokens, whatever comes before."""
 
-    def block_hash(self, parent: bytes, token_ids: Sequence[int], extra: ExtraKeys) -> bytes:
+    def block_hash(self, parent: bytes, token_ids: Sequence[int], extra: TaggedKeys) -> bytes:
         return super().block_hash(self.none_hash, token_ids, extra)
 
 
 class TokensAreSorted(Hasher):
     """KV-HASH-1: the order of the tokens does not count."""
 
-    def block_hash(self, parent: bytes, token_ids: Sequence[int], extra: ExtraKeys) -> bytes:
+    def block_hash(self, parent: bytes, token_ids: Sequence[int], extra: TaggedKeys) -> bytes:
         return super().block_hash(parent, sorted(token_ids), extra)
 
 
 class LastTokenIsForgotten(Hasher):
     """KV-HASH-1: the last token of a block is not hashed."""
 
-    def block_hash(self, parent: bytes, token_ids: Sequence[int], extra: ExtraKeys) -> bytes:
+    def block_hash(self, parent: bytes, token_ids: Sequence[int], extra: TaggedKeys) -> bytes:
         return super().block_hash(parent, token_ids[:-1], extra)
 
 
 class NullExtraIsAnEmptyList(Hasher):
     """KV-HASH-7: without extra keys an empty list is hashed."""
 
-    def block_hash(self, parent: bytes, token_ids: Sequence[int], extra: ExtraKeys) -> bytes:
+    def block_hash(self, parent: bytes, token_ids: Sequence[int], extra: TaggedKeys) -> bytes:
         return super().block_hash(parent, token_ids, extra or ())
 
 
 class ParentAsBytes64(Hasher):
     """KV-HASH-11: with 64-bit hashes the parent is encoded as bytes, not as an int."""
 
-    def block_hash(self, parent: bytes, token_ids: Sequence[int], extra: ExtraKeys) -> bytes:
+    def block_hash(self, parent: bytes, token_ids: Sequence[int], extra: TaggedKeys) -> bytes:
         if self.function != "sha256_cbor_64bit":
             return super().block_hash(parent, token_ids, extra)
         return self._digest(hashing.encode((parent, token_ids, extra)))
@@ -105,74 +104,106 @@ class NoneHashIsZero(Hasher):
         self.none_hash = bytes(len(self.none_hash))
 
 
-def salt_in_every_block(req: RequestInput, start: int, end: int) -> ExtraKeys:
+class NoKinds(Hasher):
+    """KV-HASH-7, KV-HASH-10, KV-POL-10: extra keys are hashed as bare values under every policy."""
+
+    def block_hash(self, parent: bytes, token_ids: Sequence[int], extra: TaggedKeys) -> bytes:
+        self.tags = False
+        return super().block_hash(parent, token_ids, extra)
+
+
+class SaltsAreAdapters(Hasher):
+    """KV-HASH-7: a salt is hashed as the adapter of that name."""
+
+    def block_hash(self, parent: bytes, token_ids: Sequence[int], extra: TaggedKeys) -> bytes:
+        swapped = [("lora", k[1], None) if k[0] == "cache_salt" else k for k in extra or ()]
+        return super().block_hash(parent, token_ids, tuple(swapped) or None)
+
+
+class NoPathNoPlace(Hasher):
+    """KV-HASH-7: an adapter without a path has two members, not three."""
+
+    def block_hash(self, parent: bytes, token_ids: Sequence[int], extra: TaggedKeys) -> bytes:
+        short = [k[:2] if k[0] == "lora" and k[2] is None else k for k in extra or ()]
+        return super().block_hash(parent, token_ids, tuple(short) or None)
+
+
+def path_nowhere(req: RequestInput, start: int, end: int) -> TaggedKeys:
+    """KV-HASH-10: the adapter's path enters no block."""
+    keys = extra_keys(req, start, end) or ()
+    return tuple((*k[:2], None) if k[0] == "lora" else k for k in keys) or None
+
+
+def salt_in_every_block(req: RequestInput, start: int, end: int) -> TaggedKeys:
     """KV-HASH-10: the salt enters every block."""
     keys = extra_keys(req, start, end) or ()
-    salt = (req.cache_salt,) if start and req.cache_salt else ()
+    salt = (("cache_salt", req.cache_salt),) if start and req.cache_salt else ()
     return (*keys, *salt) or None
 
 
-def salt_nowhere(req: RequestInput, start: int, end: int) -> ExtraKeys:
+def salt_nowhere(req: RequestInput, start: int, end: int) -> TaggedKeys:
     """KV-HASH-10: the salt enters no block: requests of two tenants share theirs."""
     return extra_keys(replace(req, cache_salt=None), start, end)
 
 
-def adapter_in_the_first_block(req: RequestInput, start: int, end: int) -> ExtraKeys:
+def adapter_in_the_first_block(req: RequestInput, start: int, end: int) -> TaggedKeys:
     """KV-HASH-10: the adapter name enters the first block only."""
     return extra_keys(req if start == 0 else replace(req, lora=None), start, end)
 
 
-def adapter_nowhere(req: RequestInput, start: int, end: int) -> ExtraKeys:
+def adapter_nowhere(req: RequestInput, start: int, end: int) -> TaggedKeys:
     """KV-HASH-7: the adapter name enters no block."""
     return extra_keys(replace(req, lora=None), start, end)
 
 
-def adapter_by_id(req: RequestInput, start: int, end: int) -> ExtraKeys:
+def adapter_by_id(req: RequestInput, start: int, end: int) -> TaggedKeys:
     """KV-HASH-7: the adapter's number enters instead of its name."""
     keys = extra_keys(replace(req, lora=None), start, end) or ()
-    return ((str(req.lora.id), *keys) if req.lora else keys) or None
+    return ((("lora", str(req.lora.id), req.lora.path), *keys) if req.lora else keys) or None
 
 
-def adapter_after_the_salt(req: RequestInput, start: int, end: int) -> ExtraKeys:
+def adapter_after_the_salt(req: RequestInput, start: int, end: int) -> TaggedKeys:
     """KV-HASH-7: the adapter name comes last, not first."""
-    keys = extra_keys(replace(req, lora=None), start, end) or ()
-    return ((*keys, req.lora.name) if req.lora else keys) or None
+    keys = extra_keys(req, start, end) or ()
+    return ((*keys[1:], keys[0]) if req.lora else keys) or None
 
 
-def salt_before_items(req: RequestInput, start: int, end: int) -> ExtraKeys:
+def salt_before_items(req: RequestInput, start: int, end: int) -> TaggedKeys:
     """KV-HASH-7: the salt comes before the multimodal items."""
     keys = list(extra_keys(req, start, end) or ())
-    if start == 0 and req.cache_salt in keys:
-        keys.remove(req.cache_salt)
-        keys.insert(1 if req.lora else 0, req.cache_salt)
+    salt = ("cache_salt", req.cache_salt)
+    if salt in keys:
+        keys.remove(salt)
+        keys.insert(1 if req.lora else 0, salt)
     return tuple(keys) or None
 
 
-def first_item_only(req: RequestInput, start: int, end: int) -> ExtraKeys:
+def first_item_only(req: RequestInput, start: int, end: int) -> TaggedKeys:
     """KV-HASH-8: of several items in a block only the first enters."""
     inside = [m for m in req.multimodal if m.offset < end and m.offset + m.length > start]
     return extra_keys(replace(req, multimodal=tuple(inside[:1])), start, end)
 
 
-def items_without_place(req: RequestInput, start: int, end: int) -> ExtraKeys:
+def items_without_place(req: RequestInput, start: int, end: int) -> TaggedKeys:
     """KV-HASH-8: the same item at another place in the block is the same key."""
     keys = extra_keys(req, start, end) or ()
-    return tuple((k[0], 0) if isinstance(k, tuple) else k for k in keys) or None
+    return tuple((*k[:2], 0) if k[0] == "mm" else k for k in keys) or None
 
 
-def items_at_their_offset(req: RequestInput, start: int, end: int) -> ExtraKeys:
+def items_at_their_offset(req: RequestInput, start: int, end: int) -> TaggedKeys:
     """KV-HASH-8: an item enters with its offset in the request, not in the block."""
+    offsets = {m.identifier: m.offset for m in req.multimodal}
     keys = extra_keys(req, start, end) or ()
-    return tuple((k[0], k[1] + start) if isinstance(k, tuple) else k for k in keys) or None
+    return tuple((*k[:2], offsets[str(k[1])]) if k[0] == "mm" else k for k in keys) or None
 
 
-def items_from_their_first_block(req: RequestInput, start: int, end: int) -> ExtraKeys:
+def items_from_their_first_block(req: RequestInput, start: int, end: int) -> TaggedKeys:
     """KV-HASH-8: an item enters only the block in which it begins."""
     begun = tuple(m for m in req.multimodal if m.offset >= start)
     return extra_keys(replace(req, multimodal=begun), start, end)
 
 
-def items_that_touch(req: RequestInput, start: int, end: int) -> ExtraKeys:
+def items_that_touch(req: RequestInput, start: int, end: int) -> TaggedKeys:
     """KV-HASH-8: an item that ends where the block begins enters it, too."""
     longer = tuple(
         replace(m, length=m.length + 1) if m.offset + m.length == start else m
@@ -180,7 +211,7 @@ def items_that_touch(req: RequestInput, start: int, end: int) -> ExtraKeys:
     )
     keys = list(extra_keys(replace(req, multimodal=()), start, end) or ())
     touching = [
-        (m.identifier, m.offset - start)
+        ("mm", m.identifier, m.offset - start)
         for m in longer
         if m.offset < end and m.offset + m.length > start
     ]
@@ -188,11 +219,11 @@ def items_that_touch(req: RequestInput, start: int, end: int) -> ExtraKeys:
     return (*keys[:place], *touching, *keys[place:]) or None
 
 
-def items_beyond_the_end(req: RequestInput, start: int, end: int) -> ExtraKeys:
+def items_beyond_the_end(req: RequestInput, start: int, end: int) -> TaggedKeys:
     """KV-HASH-8: an item that begins where the block ends enters it, too."""
     keys = list(extra_keys(replace(req, multimodal=()), start, end) or ())
     inside = [
-        (m.identifier, m.offset - start)
+        ("mm", m.identifier, m.offset - start)
         for m in req.multimodal
         if m.offset <= end and m.offset + m.length > start
     ]
@@ -200,11 +231,11 @@ def items_beyond_the_end(req: RequestInput, start: int, end: int) -> ExtraKeys:
     return (*keys[:place], *inside, *keys[place:]) or None
 
 
-def embeddings_of_the_request(req: RequestInput, start: int, end: int) -> ExtraKeys:
+def embeddings_of_the_request(req: RequestInput, start: int, end: int) -> TaggedKeys:
     """KV-HASH-9: every block has the digest of all embeddings."""
     keys = extra_keys(replace(req, prompt_embeddings=None), start, end) or ()
     if req.prompt_embeddings is not None:
-        keys = (*keys, hashlib.sha256(req.prompt_embeddings.data).digest())
+        keys = (*keys, ("prompt_embeds", hashlib.sha256(req.prompt_embeddings.data).digest()))
     return keys or None
 
 
@@ -295,6 +326,7 @@ _ENCODE = (hashing, "encode")
 
 MUTANTS = (
     *classes_in(__name__),
+    patched(path_nowhere, _EXTRA),
     patched(salt_in_every_block, _EXTRA),
     patched(salt_nowhere, _EXTRA),
     patched(adapter_in_the_first_block, _EXTRA),

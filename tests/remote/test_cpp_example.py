@@ -90,7 +90,8 @@ def test_a_refused_member_is_named_as_the_interface_names_it(remote: RemoteImple
 
 
 def test_it_refuses_what_it_lacks(remote: RemoteImplementation) -> None:
-    lacking = (config(FULL, WINDOW), config(WINDOW), config(hash_function="sha256_cbor_64bit"))
+    short = config(hash_function="sha256_cbor_64bit", trusted_tenants=True)
+    lacking = (config(FULL, WINDOW), config(WINDOW), short)
     for unserved in lacking:
         with pytest.raises(UnsupportedError, match="cpp-example"):
             remote.create(unserved)

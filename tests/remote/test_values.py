@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvref import implementation
 from kvspec._json import Where
 from kvspec.errors import (
     BlockReleaseError,
@@ -25,8 +26,10 @@ from kvspec.errors import (
 from kvspec.remote.codec import FRAMINGS, decode, encode
 from kvspec.remote.values import (
     carried,
+    decode_capabilities,
     decode_error,
     decode_request,
+    encode_capabilities,
     encode_error,
     encode_request,
 )
@@ -74,7 +77,7 @@ requests = st.builds(
     request_id=names,
     prompt_token_ids=st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=5).map(tuple),
     cache_salt=st.none() | names,
-    lora=st.none() | st.builds(LoRA, names, st.integers(0, 9)),
+    lora=st.none() | st.builds(LoRA, names, st.integers(0, 9), st.none() | names),
     multimodal=st.just(())
     | st.builds(MultimodalItem, names, st.just(1), st.just(2)).map(lambda i: (i,)),
     prompt_embeddings=st.none() | st.builds(PromptEmbeddings, keys, st.just(1)),
@@ -190,3 +193,14 @@ def test_tuples_travel_as_lists_and_types_are_kept() -> None:
     assert (
         repr(carried("field", (1, True, 1.0, None, "é", (2,)))) == "[1, True, 1.0, None, 'é', [2]]"
     )
+
+
+def test_a_server_that_names_no_form_of_extra_keys_has_the_plain_one() -> None:
+    """It is older than the tags (KV-POL-10); names that are not ours are not used."""
+    said = encode_capabilities(implementation().capabilities)
+    assert decode_capabilities(said).extra_key_forms == {"tagged", "plain"}
+    assert decode_capabilities({**said, "extra_keys": ["plain", "new"]}).extra_key_forms == {
+        "plain"
+    }
+    del said["extra_keys"]
+    assert decode_capabilities(said).extra_key_forms == {"plain"}

@@ -230,7 +230,12 @@ def test_hashes_go_out_as_bytes_or_as_their_low_64_bits(
     shown: dict[bool, list[Any]] = {}
     for as_ints in (False, True):
         manager = make_manager(
-            6, 4, enable_events=True, int_event_hashes=as_ints, hash_function=function
+            6,
+            4,
+            enable_events=True,
+            int_event_hashes=as_ints,
+            hash_function=function,
+            trusted_tenants=True,
         )
         request = make_request(manager, "r", range(1, 9))
         admit(manager, request, 4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -50,10 +51,17 @@ def test_the_command_writes_the_shipped_vectors_again(name: str, tmp_path: Path)
     shipped = shipped_vectors() / name
     files = sorted(path.name for path in shipped.iterdir())
     assert sorted(path.name for path in (tmp_path / name).iterdir()) == files
-    assert (tmp_path / name / FILE).read_bytes() == (shipped / FILE).read_bytes()
+    manifests = [(folder / name / FILE).read_bytes() for folder in (tmp_path, shipped_vectors())]
+    assert without_extra_keys(manifests[0]) == without_extra_keys(manifests[1])
     for file in files[:-1]:
         again = gzip.decompress((tmp_path / name / file).read_bytes())
-        assert again == gzip.decompress((shipped / file).read_bytes())
+        before = gzip.decompress((shipped / file).read_bytes())
+        assert without_extra_keys(again) == without_extra_keys(before)
+
+
+def without_extra_keys(text: bytes) -> bytes:
+    """The file without that policy: none of the requests has any, and shipped files stay."""
+    return re.sub(rb',\s*"extra_keys": ?"tagged"', b"", text)
 
 
 @each_set

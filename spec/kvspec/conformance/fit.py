@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from kvspec.config import HASH_FUNCTIONS, KVCacheGroup, ManagerConfig
+from kvspec.config import HASH_FUNCTIONS, WEAK_HASHES, KVCacheGroup, ManagerConfig
 from kvspec.conformance import steps as st
 from kvspec.conformance.illegal_operations import ILLEGAL_OPERATIONS
 from kvspec.errors import ConfigError
@@ -235,6 +235,7 @@ def _without_switches(
         without_queues(config, can.features),
         policy=policy,
         hash_function=function,
+        trusted_tenants=config.trusted_tenants or function in WEAK_HASHES,
         residency_sample_rate=(
             config.residency_sample_rate if Feature.RESIDENCY in can.features else 0.0
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from kvspec.conformance.verdicts import Level
@@ -52,6 +52,14 @@ class Options:
     policy: Policy = field(default_factory=Policy)
     name: str = "kvref"
     oracle: str = "kvref"
+
+
+def judged(options: Options, subject: Implementation) -> Options:
+    """The options with a form of extra keys that the subject has: that is what it declares."""
+    policy, forms = options.policy, subject.capabilities.extra_key_forms
+    if not forms or policy.extra_keys in forms:
+        return options
+    return replace(options, policy=replace(policy, extra_keys=min(forms)))
 
 
 def run_of(subject: Implementation, options: Options) -> dict[str, Any]:

@@ -95,6 +95,7 @@ def _options(
         "int_event_hashes": random.random() < 0.1,
         "hash_seed": "0",
         "hash_function": random.choice(("sha256_cbor",) * 5 + ("sha256_cbor_64bit",)),
+        "trusted_tenants": True,
         "watermark": random.choice((0.0, 0.0, 0.0, 0.2, 0.4)),
         "residency_sample_rate": random.choice((0.0, 0.0, 0.0, 0.5)),
     }

@@ -31,4 +31,5 @@ def single_group_configs(draw: st.DrawFn) -> ManagerConfig:
         watermark=draw(st.sampled_from([0.0, 0.0, 0.3])),
         hash_seed="0",
         hash_function=draw(st.sampled_from(["sha256_cbor", "sha256_cbor_64bit"])),
+        trusted_tenants=True,
     )

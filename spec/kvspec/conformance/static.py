@@ -28,8 +28,14 @@ from kvspec.vectors.manifest import Manifest, shipped_sets
 FAILURES_OF_A_SET = 2
 """After so many walks that a subject does not follow, the rest of the set is not shown to it."""
 
-POLICIES_OF_OTHERS = ("capacity_counts_null_block", "chunk_must_align", "exact_block_ids")
-"""Policies that say nothing about what is recorded: planning, refused configurations, levels."""
+POLICIES_OF_OTHERS = (
+    "capacity_counts_null_block",
+    "chunk_must_align",
+    "exact_block_ids",
+    "extra_keys",
+)
+"""Policies that say nothing about what is recorded: planning, refused configurations, levels, and
+extra keys, which no request of the vectors has."""
 
 
 @dataclass(frozen=True)

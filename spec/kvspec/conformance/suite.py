@@ -17,7 +17,7 @@ from kvspec.conformance.examples import EXAMPLES, Example, example_violation, fi
 from kvspec.conformance.examples.bench import LeftOut
 from kvspec.conformance.examples.random_plans import random_plan
 from kvspec.conformance.fit import directed_program, random_program
-from kvspec.conformance.options import ENDLESS, Options, run_of
+from kvspec.conformance.options import ENDLESS, Options, judged, run_of
 from kvspec.conformance.random_programs import random_programs
 from kvspec.conformance.scenarios import SCENARIOS
 from kvspec.conformance.shrink import shrink
@@ -111,7 +111,7 @@ class Suite:
     ) -> None:
         self.subject = subject
         self.oracle = oracle
-        self.options = options
+        self.options = options = judged(options, subject)
         self.progress = progress
         self.save = save
         self.can = subject.capabilities

@@ -61,7 +61,7 @@ class Player:
                 request_id=name,
                 prompt_token_ids=tuple(args["prompt_token_ids"]),
                 cache_salt=args.get("cache_salt"),
-                lora=None if lora is None else LoRA(lora["name"], lora["id"]),
+                lora=None if lora is None else LoRA(lora["name"], lora["id"], lora.get("path")),
                 multimodal=tuple(
                     MultimodalItem(item["identifier"], item["offset"], item["length"])
                     for item in args.get("mm_features") or ()

@@ -48,7 +48,8 @@ class Names:
             new["cache_salt"] = self.text(new["cache_salt"])
         if new.get("lora") is not None:
             lora = new["lora"]
-            new["lora"] = {"name": self.text(lora["name"]), "id": self.adapter(lora["id"])}
+            texts = {key: self.text(lora[key]) for key in ("name", "path") if key in lora}
+            new["lora"] = {**texts, "id": self.adapter(lora["id"])}
         if new.get("mm_features"):
             new["mm_features"] = [
                 {**item, "identifier": self.text(item["identifier"])} for item in new["mm_features"]

@@ -95,8 +95,8 @@ def content_of(request: Request, given: RequestInput | None) -> Content:
         size = embeddings.bytes_per_token
         for place in range(min(len(tokens), len(embeddings.data) // size)):
             tokens[place] = _stand_in(embeddings.data[place * size : (place + 1) * size])
-    adapter = None if given.lora is None else given.lora.name
-    return Content(repr((given.cache_salt or None, adapter)).encode(), tokens)
+    adapter = None if given.lora is None else (given.lora.name, given.lora.path)
+    return Content(repr((given.cache_salt, adapter)).encode(), tokens)
 
 
 def _stand_in(data: bytes) -> int:

@@ -122,10 +122,11 @@ def _more_of(given: RequestInput | None) -> dict[str, object]:
     if given.prompt_embeddings is not None:
         raise UnrecordableError("a request has prompt embeddings, which records cannot hold")
     more: dict[str, object] = {}
-    if given.cache_salt:
+    if given.cache_salt is not None:
         more["cache_salt"] = given.cache_salt
     if given.lora is not None:
-        more["lora"] = {"name": given.lora.name, "id": given.lora.id}
+        path = {} if given.lora.path is None else {"path": given.lora.path}
+        more["lora"] = {"name": given.lora.name, "id": given.lora.id, **path}
     if given.multimodal:
         more["mm_features"] = [
             {"identifier": item.identifier, "offset": item.offset, "length": item.length}

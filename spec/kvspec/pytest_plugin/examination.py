@@ -14,7 +14,7 @@ from kvspec.conformance.coverage import always_checked, exercised
 from kvspec.conformance.examples import EXAMPLES, Example, example_violation
 from kvspec.conformance.examples.bench import LeftOut
 from kvspec.conformance.fit import directed_program, random_program
-from kvspec.conformance.options import Options
+from kvspec.conformance.options import Options, judged
 from kvspec.conformance.random_programs import random_programs
 from kvspec.conformance.scenarios import SCENARIOS
 from kvspec.conformance.shrink import shrink
@@ -70,7 +70,7 @@ class Examination:
     ) -> None:
         self.subject = subject
         self.oracle = oracle
-        self.options = options
+        self.options = options = judged(options, subject)
         self.can = subject.capabilities
         self.hashes_matter = options.level is not Level.SAFETY
         self.num_random_tests = dict(RANDOM_TESTS)[budget]

@@ -28,7 +28,7 @@ from kvspec.remote.manager import RemoteManager, manager_handle, sent_ids
 from kvspec.remote.planner import RemotePlanner
 from kvspec.remote.request import RemoteRequest, own
 from kvspec.remote.values import carried, encode_request
-from kvspec.request import Request, RequestInput, token_list
+from kvspec.request import Request, RequestInput, has_extra_keys, token_list
 from kvspec.snapshot import Snapshot
 from kvspec.snapshot_codec import encode_snapshot
 from kvspec.specs import SPEC_TYPES, LayerSpec, UniformTypeKVCacheSpecs
@@ -151,6 +151,9 @@ class RemoteImplementation:
         remote = manager_handle(manager)
         if not isinstance(request, RequestInput):
             raise InvalidArgumentError("request", request, "a RequestInput")
+        form = remote.config.policy.extra_keys
+        if form not in self.capabilities.extra_key_forms and has_extra_keys(request):
+            raise UnsupportedError(f"extra keys {form}", self.capabilities.name)
         args = encode_request(request)
         handle = remote.connection.new_handle()
         made = remote.connection.call(
@@ -194,7 +197,11 @@ class RemoteImplementation:
             raise UnsupportedError("custom specs", self.capabilities.name)
         for group in config.kv_cache.groups:
             self._check_spec(group.spec)
-        return encode_manager_config(config)
+        sent = encode_manager_config(config)
+        if "tagged" not in self.capabilities.extra_key_forms and "policy" in sent:
+            # A server that is older than the tags: the member is unknown to it, and means plain.
+            sent["policy"].pop("extra_keys")
+        return sent
 
     def _check_spec(self, spec: LayerSpec) -> None:
         if type(spec) not in SPEC_TYPES:

@@ -63,7 +63,11 @@ HELLO_RESULT: Mapping[str, Check[Any]] = {
 }
 """What a hello's answer must have; more is ignored, so that later versions may add to it."""
 
-HELLO_MORE: Mapping[str, Check[Any]] = {"min_block_size": count, "pipelining": boolean}
+HELLO_MORE: Mapping[str, Check[Any]] = {
+    "min_block_size": count,
+    "pipelining": boolean,
+    "extra_keys": list_of(text),
+}
 """What it may have."""
 
 _CREATED = structure(

@@ -37,6 +37,7 @@ from kvspec.errors import (
     UnsupportedError,
 )
 from kvspec.interface import Capabilities, Feature
+from kvspec.policy import EXTRA_KEY_FORMS
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestInput, token_list
 from kvspec.snapshot_codec import ints
 from kvspec.specs import SPEC_TYPES
@@ -195,6 +196,7 @@ def encode_capabilities(capabilities: Capabilities) -> dict[str, Any]:
         "hash_functions": sorted(capabilities.hash_functions),
         "features": sorted(capabilities.features - NOT_SPOKEN),
         "min_block_size": capabilities.min_block_size_tokens,
+        "extra_keys": sorted(capabilities.extra_key_forms),
     }
 
 
@@ -209,6 +211,7 @@ def decode_capabilities(value: Mapping[str, Any]) -> Capabilities:
         features=frozenset(feature for feature in Feature if feature in value["features"])
         - NOT_SPOKEN,
         min_block_size_tokens=value.get("min_block_size", 1),
+        extra_key_forms=frozenset(value.get("extra_keys", ("plain",))) & frozenset(EXTRA_KEY_FORMS),
     )
 
 
@@ -223,7 +226,7 @@ def encode_request(request: RequestInput) -> dict[str, Any]:
         "request_id": request.request_id,
         "prompt_token_ids": carried("prompt_token_ids", tokens),
         "cache_salt": request.cache_salt,
-        "lora": None if lora is None else {"name": lora.name, "id": lora.id},
+        "lora": None if lora is None else {"name": lora.name, "id": lora.id, **_path_of(lora)},
         "mm_features": [
             {"identifier": item.identifier, "offset": item.offset, "length": item.length}
             for item in request.multimodal
@@ -235,11 +238,16 @@ def encode_request(request: RequestInput) -> dict[str, Any]:
     }
 
 
+def _path_of(lora: LoRA) -> dict[str, str]:
+    """Its path, where there is one: servers that know no path then see what they know."""
+    return {} if lora.path is None else {"path": lora.path}
+
+
 _REQUEST = structure(
     {"request_id": text, "prompt_token_ids": list_of(lambda value, _: value)},
     {
         "cache_salt": optional(text),
-        "lora": optional(structure({"name": text, "id": integer})),
+        "lora": optional(structure({"name": text, "id": integer}, {"path": optional(text)})),
         "mm_features": optional(
             list_of(structure({"identifier": text, "offset": integer, "length": integer}))
         ),

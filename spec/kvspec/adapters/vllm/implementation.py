@@ -71,6 +71,7 @@ class VLLMImplementation:
             spec_types=SPEC_TYPES,
             hash_functions=frozenset(HASH_FUNCTIONS),
             features=FEATURES,
+            extra_key_forms=frozenset({"plain"}),
         )
 
     def create(

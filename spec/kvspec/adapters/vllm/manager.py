@@ -17,7 +17,7 @@ from kvspec.blocks import NULL_BLOCK, GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnknownBlockError, UnsupportedError
 from kvspec.events import Event
-from kvspec.request import Request, RequestInput
+from kvspec.request import Request, RequestInput, has_extra_keys
 from kvspec.snapshot import Snapshot
 from kvspec.stats import PrefixCacheStats, ResidencySample
 
@@ -85,6 +85,8 @@ class VLLMManager:
 
     def make_request(self, request: RequestInput) -> VLLMRequest:
         """vLLM's request, hashed with this manager's function and first parent."""
+        if self.config.policy.extra_keys != "plain" and has_extra_keys(request):
+            raise UnsupportedError("extra keys with their kinds (extra_keys = 'tagged')", NAME)
         with typed_errors("make_request"), self.library.parent_hash(self._none_hash):
             hasher = self.block_hasher if self.config.enable_caching else None
             return make_request(self.library, request, hasher)

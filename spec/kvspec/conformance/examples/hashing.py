@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import Any
 
 from kvspec.conformance.examples.bench import Bench, full
 from kvspec.conformance.examples.example import example
 from kvspec.conformance.scenarios.groups import window
+from kvspec.conformance.verdicts import Level
 from kvspec.interface import Feature
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings
 
@@ -119,8 +121,11 @@ def extra_keys(bench: Bench) -> None:
         cache_salt="tenant-a",
         prompt_embeddings=PromptEmbeddings(bytes(range(12)), 2),
     )
-    expected = ["b73a07194b2c460b3af28895fbbe390881a9e28d159fabd0b16a01c918b405d9"]
-    bench.equal("adapter, item, salt and embeddings", expected, found)
+    expected = {
+        "tagged": "3b5f2b290238da81095e56255c92c5e8a568ec2d75c29f4cce72ccfcc420b311",
+        "plain": "b73a07194b2c460b3af28895fbbe390881a9e28d159fabd0b16a01c918b405d9",
+    }[bench.policy.extra_keys]
+    bench.equal("adapter, item, salt and embeddings", [expected], found)
     plain = hashes(bench, EIGHT, lora=None, multimodal=(), cache_salt=None)
     bench.equal("no extra keys at all", [ONE, TWO], plain)
 
@@ -131,10 +136,16 @@ def items(bench: Bench) -> None:
     bench.need(Feature.MULTIMODAL)
     tokens = (1, 9, 9, 9, 9, 9, 2, 3)
     both = (MultimodalItem("img", 1, 5), MultimodalItem("snd", 7, 1))
-    expected = [
-        "87008556927f3fda6d10d500292a74234ef069d74d400f0911022a265622fb21",
-        "ed7378afca36f4b07b316ff1e811bad9d8e476231126177722a1b50a4125f786",
-    ]
+    expected = {
+        "tagged": [
+            "24d88040e4255dc6468f42413ee9a199fec978f4a31eef95cd1ce3daf84353c6",
+            "fc3be94dfe43fd9750c3d30b1717281ce6f0c8fe774ec6dd956b9163f46d2e28",
+        ],
+        "plain": [
+            "87008556927f3fda6d10d500292a74234ef069d74d400f0911022a265622fb21",
+            "ed7378afca36f4b07b316ff1e811bad9d8e476231126177722a1b50a4125f786",
+        ],
+    }[bench.policy.extra_keys]
     bench.equal("two items", expected, hashes(bench, tokens, multimodal=both))
     behind = hashes(bench, EIGHT, multimodal=(MultimodalItem("img", 4, 4),))
     bench.equal("an item from token 4 on leaves block 0", ONE, behind[0])
@@ -152,7 +163,10 @@ def embeddings(bench: Bench) -> None:
     bench.need(Feature.PROMPT_EMBEDDINGS)
     data = PromptEmbeddings(bytes(range(12)), 2)
     found = hashes(bench, (0,) * 12, prompt_embeddings=data)
-    first = "92ca4b71ae640cc185f22ca7d89dd02a46bd955eea45ec793b875602468283f8"
+    first = {
+        "tagged": "e4aa10d30c2b08d1088be1f87ebe51651b203cff40571ad888ed130d0d32bdb1",
+        "plain": "92ca4b71ae640cc185f22ca7d89dd02a46bd955eea45ec793b875602468283f8",
+    }[bench.policy.extra_keys]
     bench.equal("the first hash", first, found[0])
     other = hashes(bench, (0,) * 12, prompt_embeddings=PromptEmbeddings(bytes(range(11)) + b"x", 2))
     bench.equal("content that differs in block 1 leaves block 0", found[0], other[0])
@@ -165,19 +179,54 @@ def embeddings(bench: Bench) -> None:
 def salts(bench: Bench) -> None:
     """Salt and adapter."""
     bench.need(Feature.CACHE_SALT, Feature.LORA)
-    salted = [
-        "5188afdf425172363edc325e9600bdb55cfc0950138d1c11b71ec2ac150962f4",
-        "d6ebcd87b3c5985e221e92720d5a6da265d81b6ff6df2e250b21da9b6601f57f",
-    ]
+    salted, adapted = {
+        "tagged": (
+            [
+                "6d7c30cb6f20dee666a6c6005cb423ea5c1febb3d260951ae61a0a49a8358a68",
+                "d2372500a03180a22bdaff6d3ac22ccfb8724badc377227eaee5d2df442afb9e",
+            ],
+            [
+                "ab6096a32055cacfa98124363a44b4822c02b4311545b559c495205160e04b76",
+                "41c87d116f18abfd026564d96f6c988b042e845922548103108260023a3182b6",
+            ],
+        ),
+        "plain": (
+            [
+                "5188afdf425172363edc325e9600bdb55cfc0950138d1c11b71ec2ac150962f4",
+                "d6ebcd87b3c5985e221e92720d5a6da265d81b6ff6df2e250b21da9b6601f57f",
+            ],
+            [
+                "f374114a258409ac3ddea812e4d896becd135086cb09a9009806590b5758dc84",
+                "154e224bc09ffef9363712d14bcb7684a0a710c32903a464326c1578294842fb",
+            ],
+        ),
+    }[bench.policy.extra_keys]
     bench.equal("with a salt", salted, hashes(bench, EIGHT, cache_salt="tenant-a"))
-    adapted = [
-        "f374114a258409ac3ddea812e4d896becd135086cb09a9009806590b5758dc84",
-        "154e224bc09ffef9363712d14bcb7684a0a710c32903a464326c1578294842fb",
-    ]
     for number in (1, 2):
         found = hashes(bench, EIGHT, lora=LoRA("sql", number))
         bench.equal(f"with adapter number {number}", adapted, found)
-    bench.equal("an empty salt", [ONE, TWO], hashes(bench, EIGHT, cache_salt=""))
+    found = hashes(bench, EIGHT, lora=LoRA("sql", 1, "/adapters/sql"))
+    is_new = bench.policy.extra_keys == "tagged"
+    bench.equal("whether a path enters both blocks", [is_new] * 2,
+                [one != other for one, other in zip(found, adapted, strict=True)])  # fmt: skip
+
+
+@example("KV-HASH-10", "KV-POL-10", level=Level.SAFETY)
+def equal_names(bench: Bench) -> None:
+    """A salt and an adapter of one name share nothing, unless that was declared."""
+    bench.need(Feature.PREFIX_CACHING, Feature.CACHE_SALT, Feature.LORA)
+    if bench.policy.extra_keys == "plain":
+        return
+    contents: tuple[dict[str, Any], ...] = (
+        {"cache_salt": "x"},
+        {"lora": LoRA("x", 1)},
+        {"cache_salt": "x", "lora": LoRA("x", 1)},
+    )
+    for first, second in permutations(contents, 2):
+        manager = bench.manager(9)
+        bench.started(manager, "first", range(5), **first)
+        hit = manager.get_computed_blocks(bench.request(manager, "second", range(5), **second))
+        bench.equal(f"the hit of {second} after {first}", 0, hit.hit_length_tokens)
 
 
 @example("KV-HASH-11")
@@ -215,6 +264,7 @@ HASHING = (
     items,
     embeddings,
     salts,
+    equal_names,
     short,
     fast,
 )

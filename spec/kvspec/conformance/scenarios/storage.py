@@ -114,7 +114,8 @@ LOADS: tuple[Program, ...] = (
           Arrive((0,) * 6, embedded=(1, 2, 3, 5)), Admit(), Arrive((0,) * 6), Admit(),
           Arrive((0,) * 6, embedded=(1, 2, 3, 4)), Admit()),
     story("128-bit hashes", ("KV-HASH-12", "KV-EVT-6"),
-          configure(8, full(), hash_function="xxhash_cbor", int_event_hashes=True), Arrive(A),
+          configure(8, full(), hash_function="xxhash_cbor", trusted_tenants=True,
+                    int_event_hashes=True), Arrive(A),
           Admit(), Arrive(B), Admit(), Release(), Release()),
 )  # fmt: skip
 
