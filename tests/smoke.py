@@ -40,7 +40,7 @@ CALLS = (
         "manager, in all",
         writes=("pools.svg",),
     ),
-    Call(("check", "kvref", "--budget", "directed"), "kvref conforms at level identity"),
+    Call(("check", "kvref", "--budget", "directed"), "self-checks only: nothing to compare with"),
     Call(("doctor",), "implementation kvref"),
     Call(("doctor", "--json"), '"implementations"'),
     Call(("explore", "--config", "retention", "--max-edges", "500"), "no rule is broken"),

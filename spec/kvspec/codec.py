@@ -205,6 +205,8 @@ _MANAGER_MEMBERS: Mapping[str, tuple[str, Check[Any]]] = {
 
 def field_of_member(member: str) -> str:
     """The field of ManagerConfig that a member of a record's `config` stands for."""
+    if member in ("num_blocks", "groups", "tensors"):
+        return f"kv_cache.{member}"
     return _MANAGER_MEMBERS[member][0] if member in _MANAGER_MEMBERS else member
 
 

@@ -217,6 +217,11 @@ class RemoteError(KVSpecError):
         self.problem = problem
         self.stderr = stderr
 
+    @property
+    def is_of_protocol(self) -> bool:
+        """Whether what came was no answer of the protocol, or a message was said to be none."""
+        return self.problem.startswith(("answered nonsense", "ProtocolError"))
+
 
 class FormatError(KVSpecError, ValueError):
     """A file that does not follow its format; names the file, the line and the field."""

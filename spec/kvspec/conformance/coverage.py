@@ -33,9 +33,14 @@ def always_checked(can: Capabilities) -> frozenset[str]:
     return FROM_OUTSIDE | of_transitions | {invariant.rule for invariant in INVARIANTS}
 
 
+def decided(rules: Iterable[str]) -> frozenset[str]:
+    """Those of a program's rules that it decides without a comparison, where it comes to them."""
+    return frozenset(rules) & WHERE_IT_COMES_UP
+
+
 def exercised(about: Iterable[str], level: Level, can: Capabilities) -> frozenset[str]:
     """Rules that were looked at, where programs about the rules `about` were run."""
     always = always_checked(can)
     if level is Level.SAFETY:
-        return always | (frozenset(about) & WHERE_IT_COMES_UP)
+        return always | decided(about)
     return always | frozenset(about)

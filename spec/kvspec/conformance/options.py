@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from kvspec.conformance.verdicts import Level
@@ -42,7 +44,8 @@ class Options:
     """What to check.
 
     `rules`: patterns of rule ids; `policy`: the subject's declared choices; `name`, `oracle`: how
-    subject and oracle are found again.
+    subject and oracle are found again. `self_checks_only`: they are the same code (`same_code`), so
+    nothing is compared, and records, examples and invariants decide.
     """
 
     level: Level
@@ -52,6 +55,24 @@ class Options:
     policy: Policy = field(default_factory=Policy)
     name: str = "kvref"
     oracle: str = "kvref"
+    self_checks_only: bool = False
+
+
+def same_code(subject: Implementation, oracle: Implementation) -> bool:
+    """Whether both are one class with the same parts: such a comparison finds nothing.
+
+    One behind the protocol is another program, whatever it calls itself.
+    """
+    return type(subject) is type(oracle) and _parts(subject) == _parts(oracle)
+
+
+def _parts(implementation: Implementation) -> Mapping[str, object]:
+    """What it was made with; nothing that was worked out since."""
+    kept = getattr(implementation, "__dict__", {})
+    derived = {
+        name for name in kept if isinstance(getattr(type(implementation), name, 0), cached_property)
+    }
+    return {name: value for name, value in kept.items() if name not in derived}
 
 
 def judged(options: Options, subject: Implementation) -> Options:

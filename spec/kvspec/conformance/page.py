@@ -14,6 +14,7 @@ from kvspec.conformance.report import (
     VERDICTS,
     said,
     test_of,
+    verdict_of,
     verdicts,
 )
 from kvspec.conformance.situations import SITUATIONS
@@ -95,8 +96,7 @@ def report_html(report: Report, remarks: Sequence[str] = ()) -> str:
 
 def title(report: Report) -> str:
     """The verdict in one line."""
-    verdict = "conforms" if report.conforms else "does not conform"
-    return f"{report.options.name} {verdict} at level {report.options.level}"
+    return f"{report.options.name} {verdict_of(report)}"
 
 
 def _head(report: Report) -> Iterator[str]:

@@ -73,12 +73,21 @@ def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
         yield "gave up            so many programs fail so slowly that the rest was not run"
     if report.interrupted:
         yield "interrupted        this is what was found until then"
-    verdict = "conforms" if report.conforms else "does not conform"
     name = report.options.name
     name += "" if report.subject in name else f" ({report.subject})"
-    yield f"{name} {verdict} at level {report.options.level}"
+    yield f"{name} {verdict_of(report)}"
     counts = Counter(verdicts(report).values())
     yield "rules: " + ", ".join(f"{counts[kind]} {kind}" for kind in VERDICTS)
+
+
+def verdict_of(report: Report) -> str:
+    """The verdict in words, behind the subject's name."""
+    level = f"at level {report.options.level}"
+    if not report.conforms:
+        return f"does not conform {level}"
+    if report.options.self_checks_only:
+        return f"breaks no rule {level}; self-checks only: nothing to compare with"
+    return f"conforms {level}"
 
 
 def _static_lines(report: Report) -> Iterator[str]:
@@ -129,13 +138,15 @@ def test_of(options: Options, violation: Violation) -> str:
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """The report for machines."""
+    """The report for machines. `conforms` is null where nothing was compared and nothing broken."""
     sentences = rule_sentences()
+    is_open = report.conforms and report.options.self_checks_only
     return {
         "subject": report.subject,
         "level": str(report.options.level),
         "seed": report.options.seed,
-        "conforms": report.conforms,
+        "conforms": None if is_open else report.conforms,
+        "self_checks_only": report.options.self_checks_only,
         "violations": [
             {
                 "rule": violation.rule,

@@ -16,7 +16,7 @@ from kvspec.config import ManagerConfig
 from kvspec.conformance import steps as st
 from kvspec.conformance.outside import look_from_outside
 from kvspec.conformance.player import ProgramPlayer
-from kvspec.errors import InvariantViolation, KVSpecError
+from kvspec.errors import InvariantViolation, KVSpecError, RemoteError
 from kvspec.golden.player import Outcome
 from kvspec.golden.state import View, look
 from kvspec.interface import Feature, Implementation
@@ -196,6 +196,8 @@ def raise_as_violation(name: str, error: Exception) -> None:
     """A legal call ended with an error: that is the implementation's fault."""
     if isinstance(error, InvariantViolation):
         raise error
+    if isinstance(error, RemoteError) and error.is_of_protocol:
+        raise error  # no answer to judge
     kind = "a typed error" if isinstance(error, KVSpecError) else type(error).__name__
     raise InvariantViolation(
         "legal_calls_succeed", "KV-ERR-1", f"{name} raised {kind}: {error}"

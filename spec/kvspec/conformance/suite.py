@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 
 from kvspec.conformance import watchdog
-from kvspec.conformance.coverage import exercised
+from kvspec.conformance.coverage import decided, exercised
 from kvspec.conformance.examples import EXAMPLES, Example, example_violation, find_example
 from kvspec.conformance.examples.bench import LeftOut
 from kvspec.conformance.examples.random_plans import random_plan
@@ -26,7 +26,7 @@ from kvspec.conformance.smaller_walk import made_smaller
 from kvspec.conformance.state import State
 from kvspec.conformance.static import StaticCount, StaticTier, find_walk, parting_from
 from kvspec.conformance.steps import Program
-from kvspec.conformance.verdicts import HANG, Level, Violation, first_violation
+from kvspec.conformance.verdicts import HANG, PROTOCOL, Level, Violation, first_violation
 from kvspec.conformance.watchdog import OutOfPatienceError
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.interface import Feature, Implementation
@@ -210,7 +210,8 @@ class Suite:
             self.num_directed += 1
             violation = self._verdict(fitting)
             if violation is None:
-                self.about.update(program.rules)
+                rules, is_alone = program.rules, self.options.self_checks_only
+                self.about.update(decided(rules) if is_alone else rules)
             else:
                 self._keep(violation)
 
@@ -256,8 +257,9 @@ class Suite:
 
     @property
     def _compared(self) -> Implementation | None:
-        """The oracle, at a level that compares."""
-        return None if self.options.level is Level.SAFETY else self.oracle
+        """The oracle, at a level that compares, unless it is the subject itself."""
+        is_alone = self.options.self_checks_only or self.options.level is Level.SAFETY
+        return None if is_alone else self.oracle
 
     def _plans(self, batch: int) -> None:
         """A few random models beside each batch of programs."""
@@ -278,13 +280,8 @@ class Suite:
                 self.violations.setdefault((violation.rule, violation.name), violation)
 
     def _draw(self, program: Program) -> None:
-        fitting = random_program(
-            program,
-            self.can,
-            self.options.policy,
-            hashes_matter=self.hashes_matter,
-            oracle=self.oracle,
-        )
+        asked = (program, self.can, self.options.policy)
+        fitting = random_program(*asked, hashes_matter=self.hashes_matter, oracle=self.oracle)
         if fitting is None:
             return
         self.num_random += 1
@@ -338,7 +335,7 @@ class Suite:
                 found = parting.violation
                 self.violations.setdefault((found.rule, found.name), found)
         for program in state.programs:
-            violation = first_violation(program, self.subject, self.options.level, self.oracle)
+            violation = first_violation(program, self.subject, self.options.level, self._compared)
             if violation is not None:
                 self.violations.setdefault((violation.rule, violation.name), violation)
         for name in state.examples:
@@ -354,9 +351,8 @@ class Suite:
 
     def _verdict(self, program: Program) -> Violation | None:
         begin = time.monotonic()
-        violation = first_violation(
-            program, self.subject, self.options.level, self.oracle, self.situations
-        )
+        sides = (self.subject, self.options.level, self._compared)
+        violation = first_violation(program, *sides, self.situations)
         self._note_loss(violation, begin)
         return violation
 
@@ -368,9 +364,8 @@ class Suite:
             self.lost_seconds += spent
 
     def _is_wanted(self, rules: Sequence[str]) -> bool:
-        return not rules or any(
-            fnmatch.fnmatchcase(rule, pattern) for rule in rules for pattern in self.options.rules
-        )
+        pairs = itertools.product(rules, self.options.rules)
+        return not rules or PROTOCOL in rules or any(itertools.starmap(fnmatch.fnmatchcase, pairs))
 
     def _keep(self, violation: Violation) -> None:
         """The first of each kind, made small as long as there is time for that."""
@@ -382,12 +377,12 @@ class Suite:
             return  # each attempt to make it smaller would take as long
 
         def fails(program: Program) -> bool:
-            again = first_violation(program, self.subject, self.options.level, self.oracle)
+            again = first_violation(program, self.subject, self.options.level, self._compared)
             return again is not None and (again.rule, again.name) == kind
 
         begin = time.monotonic()
         small = shrink(violation.program, fails, seconds=self._shrink_seconds())
-        again = first_violation(small, self.subject, self.options.level, self.oracle)
+        again = first_violation(small, self.subject, self.options.level, self._compared)
         if again is not None:
             self.violations[kind] = again
         self._spend(begin)

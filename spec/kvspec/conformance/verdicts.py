@@ -16,7 +16,7 @@ from kvspec.conformance.situations import SituationCounter
 from kvspec.conformance.steps import Program
 from kvspec.conformance.watchdog import Hang, time_limit
 from kvspec.conformance.words import WrongAnswer, shortened
-from kvspec.errors import InvariantViolation, KVSpecError
+from kvspec.errors import InvariantViolation, KVSpecError, RemoteError
 from kvspec.interface import Implementation
 from kvspec.invariants import INVARIANTS
 from kvspec.safety import content_check
@@ -24,6 +24,9 @@ from kvspec.transitions import TRANSITION_INVARIANTS
 
 HANG = "calls_answer"
 """What is checked by a time limit."""
+
+PROTOCOL = "protocol"
+"""Stands in place of a rule where a server did not speak spec/protocol.md."""
 
 
 class Level(StrEnum):
@@ -101,10 +104,14 @@ def violation_of(
         rule, name = ("KV-ERR-1", "legal_calls_succeed")
         if isinstance(found, Hang):
             name = HANG
+        elif isinstance(found, RemoteError) and found.is_of_protocol:
+            rule, name = PROTOCOL, "speaks_the_protocol"
         elif not isinstance(found, KVSpecError):
             rule, name = "KV-ERR-2", "errors_are_typed"
         found = InvariantViolation(name, rule, f"{type(found).__name__}: {found}")
         expected, observed = "an answer, or a typed error for an illegal call", found.detail
+        if rule == PROTOCOL:
+            expected = "a message as spec/protocol.md has it"
     where = (found.rule, found.invariant, found.detail)
     return Violation(*where, program, tuple(operations), expected, observed)
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from kvspec.conformance.options import BUDGETS, Options
+from kvspec.conformance.options import BUDGETS, Options, same_code
 from kvspec.conformance.report import violation_lines
 from kvspec.conformance.suite import rule_sentences
 from kvspec.conformance.verdicts import Level, Violation
@@ -52,16 +52,18 @@ class Contract:
             )
         try:
             subject = find_implementation(given("--kv-impl"))
+            oracle = find_implementation(ORACLE)
+            level = Level(given("--kv-level"))
             options = Options(
-                Level(given("--kv-level")),
+                level,
                 dict(BUDGETS)[given("--kv-budget")],
                 rules,
                 given("--kv-seed"),
                 find_profile(given("--kv-profile")).policy,
                 name=given("--kv-impl"),
                 oracle=ORACLE,
+                self_checks_only=level is not Level.SAFETY and same_code(subject, oracle),
             )
-            oracle = find_implementation(ORACLE)
             examination = Examination(subject, oracle, options, given("--kv-budget"))
         except KVSpecError as error:
             raise pytest.UsageError(str(error)) from None
@@ -80,6 +82,7 @@ class Contract:
         return (
             f"kvspec: {can.name} {can.version} at level {options.level},"
             f" seed {options.seed}, profile {self.profile}"
+            + ("; self-checks only: nothing to compare with" if options.self_checks_only else "")
         )
 
     @pytest.hookimpl(tryfirst=True)

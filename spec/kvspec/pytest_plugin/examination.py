@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
-from kvspec.conformance.coverage import always_checked, exercised
+from kvspec.conformance.coverage import always_checked, decided, exercised
 from kvspec.conformance.examples import EXAMPLES, Example, example_violation
 from kvspec.conformance.examples.bench import LeftOut
 from kvspec.conformance.fit import directed_program, random_program
@@ -206,7 +206,11 @@ class Examination:
             if lacks or self.is_exhausted:
                 yield Outcome(program.rules, None, tuple(lacks), self.is_exhausted)
             else:
-                yield Outcome(program.rules, self._verdict(fitting))
+                yield Outcome(self._decided(program.rules), self._verdict(fitting))
+
+    def _decided(self, rules: tuple[str, ...]) -> tuple[str, ...]:
+        """The rules of a program about which it says anything here."""
+        return tuple(sorted(decided(rules))) if self.options.self_checks_only else rules
 
     def _of_examples(self) -> Iterator[Outcome]:
         for example in filter(self._is_about_wanted, EXAMPLES):
@@ -227,7 +231,8 @@ class Examination:
 
     def _verdict(self, program: Program) -> Violation | None:
         start = time.monotonic()
-        violation = first_violation(program, self.subject, self.options.level, self.oracle)
+        compared = None if self.options.self_checks_only else self.oracle
+        violation = first_violation(program, self.subject, self.options.level, compared)
         if violation is not None:
             self.failing_seconds += time.monotonic() - start
         return violation

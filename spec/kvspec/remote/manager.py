@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from kvspec._json import Where
@@ -21,6 +22,21 @@ from kvspec.request import Request
 from kvspec.snapshot import Snapshot
 from kvspec.stats import PrefixCacheStats, ResidencySample
 
+ALLOCATE_DEFAULTS: Mapping[str, object] = MappingProxyType(
+    {
+        "num_new_computed_tokens": 0,
+        "new_computed_blocks": None,
+        "num_lookahead_tokens": 0,
+        "num_external_computed_tokens": 0,
+        "delay_cache_blocks": False,
+        "num_encoder_tokens": 0,
+        "full_sequence_must_fit": False,
+        "reserved_blocks": 0,
+        "has_scheduled_reqs": True,
+    }
+)
+"""What stands for an option of `allocate_slots` that is left out."""
+
 
 class RemoteManager:
     """See `kvspec.interface.KVCacheManager` for what each call promises."""
@@ -32,6 +48,7 @@ class RemoteManager:
         self.handle = handle
         self.config = config
         self.none_hash = none_hash
+        self._num_allocations = 0
         connection.forget(self, "managers", handle)
 
     @classmethod
@@ -106,21 +123,32 @@ class RemoteManager:
         hit = new_computed_blocks
         if hit is not None and not isinstance(hit, KVCacheBlocks):
             raise InvalidArgumentError("new_computed_blocks", hit, "KVCacheBlocks or None")
-        allocated = self._ask(
-            "allocate_slots",
-            request,
-            num_new_tokens=num_new_tokens,
-            num_new_computed_tokens=num_new_computed_tokens,
-            new_computed_blocks=None if hit is None else self._sent_hits(hit),
-            num_lookahead_tokens=num_lookahead_tokens,
-            num_external_computed_tokens=num_external_computed_tokens,
-            delay_cache_blocks=delay_cache_blocks,
-            num_encoder_tokens=num_encoder_tokens,
-            full_sequence_must_fit=full_sequence_must_fit,
-            reserved_blocks=reserved_blocks,
-            has_scheduled_reqs=has_scheduled_reqs,
-        )
+        options = {
+            "num_new_computed_tokens": num_new_computed_tokens,
+            "new_computed_blocks": None if hit is None else self._sent_hits(hit),
+            "num_lookahead_tokens": num_lookahead_tokens,
+            "num_external_computed_tokens": num_external_computed_tokens,
+            "delay_cache_blocks": delay_cache_blocks,
+            "num_encoder_tokens": num_encoder_tokens,
+            "full_sequence_must_fit": full_sequence_must_fit,
+            "reserved_blocks": reserved_blocks,
+            "has_scheduled_reqs": has_scheduled_reqs,
+        }
+        sent = self._some_left_out(options)
+        allocated = self._ask("allocate_slots", request, num_new_tokens=num_new_tokens, **sent)
         return None if allocated is None else self._blocks(allocated)
+
+    def _some_left_out(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options without half of those at their default, another half each time.
+
+        So that what a server takes for a default is tried, too.
+        """
+        self._num_allocations += 1
+        return {
+            name: value
+            for number, (name, value) in enumerate(options.items(), self._num_allocations)
+            if number % 2 or value is not ALLOCATE_DEFAULTS[name]
+        }
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Register the hashes of the full blocks among the first tokens."""
