@@ -24,7 +24,7 @@ from kvspec.snapshot import Snapshot
 from kvspec.tier import Tier
 
 if TYPE_CHECKING:
-    from kvfast._core.manager import FastManager
+    from kvfast._core.guarded import GuardedManager
 
 FEATURES = frozenset(Feature) - {Feature.PLANNING}
 
@@ -41,9 +41,10 @@ class FastImplementation:
         load: Callable[[str], ModuleType] = _build.load
         if build is not None:
             load = _build.loader_of(build)
-        self._managers = load("manager")
+        self._managers = load("guarded")
         self._requests = load("request")
-        self._batches = load("batch")
+        self._many = load("many")
+        self._batches = load("guarded_batch")
 
     @property
     def capabilities(self) -> Capabilities:
@@ -64,7 +65,7 @@ class FastImplementation:
         clock: Callable[[], int] | None = None,
     ) -> KVCacheManager:
         """A manager with a fresh pool; audited after every call, O(pool), unless switched off."""
-        manager = self._managers.FastManager(plan_of(config), clock)
+        manager = self._managers.GuardedManager(plan_of(config), clock)
         return audited(manager) if check_invariants else manager
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
@@ -90,7 +91,7 @@ class FastImplementation:
         """
         inner = self._own(manager)
         size = inner.config.hash_block_size_tokens if inner.config.enable_caching else 0
-        made: list[Request] = self._requests.hash_many(
+        made: list[Request] = self._many.hash_many(
             inputs, inner.hasher, size or 0, num_threads=num_threads
         )
         return made
@@ -117,7 +118,7 @@ class FastImplementation:
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
         """A manager in the state of `snapshot`, audited (KV-MGR-20)."""
-        manager = self._managers.FastManager(plan_of(config), None)
+        manager = self._managers.GuardedManager(plan_of(config), None)
         check_restorable(manager.config, snapshot)
         manager.take_over(snapshot)
         return audited(manager)
@@ -132,17 +133,18 @@ class FastImplementation:
         is_audited = isinstance(manager, AuditedManager) and manager.inner is inner
         if manager is not inner and not is_audited:
             return SequentialManager(self, manager)
-        batch: BatchedManager = self._batches.FastBatch(inner, self.capabilities, manager)
+        batch: BatchedManager = self._batches.GuardedBatch(inner, self.capabilities, manager)
         return audited_batch(batch, cast(AuditedManager, manager)) if is_audited else batch
 
     def make_tier(self, manager: KVCacheManager, num_blocks: int) -> Tier:
         """An empty host tier for this manager (KV-TIER-8)."""
-        return FastTier(self._own(manager).config, num_blocks)
+        inner = self._own(manager)
+        return FastTier(inner.config, num_blocks, inner.turn)
 
-    def _own(self, manager: KVCacheManager) -> FastManager:
+    def _own(self, manager: KVCacheManager) -> GuardedManager:
         """The manager inside, if this implementation made it."""
         inner = unwrapped(manager)
-        if not isinstance(inner, self._managers.FastManager):
+        if not isinstance(inner, self._managers.GuardedManager):
             raise InvalidArgumentError("manager", manager, "made by this implementation's create")
-        found: FastManager = inner
+        found: GuardedManager = inner
         return found

@@ -7,35 +7,48 @@ import math
 from collections import deque
 from collections.abc import Callable
 
+from kvspec._check import is_int
+from kvspec.errors import InvalidArgumentError
 from kvspec.stats import ResidencySample
 
 
 class ResidencyLog:
     """Times of the blocks that are followed: birth, and the last four touches.
 
-    `times[b]` has the birth of block b first.
+    All that one call notes has the time `now`, for which `ask` was called before.
     """
 
     def __init__(self, rate: float, clock: Callable[[], int]) -> None:
         self.rate = rate
         self.clock = clock
+        self.now = 0
         self.num_allocated = 0
         self.births: dict[int, int] = {}
         self.touches: dict[int, deque[int]] = {}
         self.samples: list[ResidencySample] = []
+
+    def ask(self) -> None:
+        """Look at the clock, whose time holds until this is called again.
+
+        InvalidArgumentError when it answers no int; what it raises itself is the caller's.
+        """
+        answer = self.clock()
+        if not is_int(answer):
+            raise InvalidArgumentError("clock()", answer, "an int of nanoseconds")
+        self.now = int.__index__(answer)
 
     def allocated(self, block: int) -> None:
         """One more allocation; it is followed where the share sampled so far falls behind."""
         before = math.floor(self.num_allocated * self.rate)
         self.num_allocated += 1
         if math.floor(self.num_allocated * self.rate) > before:
-            self.births[block] = self.clock()
+            self.births[block] = self.now
             self.touches[block] = deque(maxlen=4)
 
     def touched(self, block: int) -> None:
         """A hit took a reference."""
         if block in self.births:
-            self.touches[block].append(self.clock())
+            self.touches[block].append(self.now)
 
     def ended(self, block: int) -> None:
         """The block was taken again or evicted by id."""
@@ -43,10 +56,9 @@ class ResidencyLog:
         if birth is None:
             return
         touches = list(self.touches.pop(block))
-        now = self.clock()
         gaps = [touches[i + 1] - touches[i] for i in range(len(touches) - 1)]
         idle_since = touches[-1] if touches else birth
-        self.samples.append(ResidencySample(now - birth, now - idle_since, tuple(gaps)))
+        self.samples.append(ResidencySample(self.now - birth, self.now - idle_since, tuple(gaps)))
 
     def reset(self) -> None:
         """Drop everything, samples that nobody took included."""

@@ -6,10 +6,12 @@ entry was, so whether a window is whole is one comparison, for every total on th
 
 from __future__ import annotations
 
+import functools
 from bisect import insort
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
 from kvspec._check import COUNT_MAX, is_int
 from kvspec.blocks import KVCacheBlocks
@@ -18,6 +20,9 @@ from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.request import Request
 from kvspec.specs import FullAttentionSpec, SlidingWindowSpec
 from kvspec.tier import Copies, Key, TierSnapshot
+
+if TYPE_CHECKING:
+    from kvfast._core.turn import Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +50,30 @@ class _Hold:
     keys: tuple[Key, ...]
 
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _in_turn(
+    call: Callable[Concatenate[FastTier, _P], _T],
+) -> Callable[Concatenate[FastTier, _P], _T]:
+    """The call, in the turn of the tier's manager (KV-ERR-7)."""
+
+    @functools.wraps(call)
+    def guarded(self: FastTier, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        self._turn.take()
+        try:
+            return call(self, *args, **kwargs)
+        finally:
+            self._turn.give_back()
+
+    return cast("Callable[Concatenate[FastTier, _P], _T]", guarded)
+
+
 class FastTier:
     """See `kvspec.tier.Tier`; made by `make_tier`."""
 
-    def __init__(self, config: ManagerConfig, num_blocks: int) -> None:
+    def __init__(self, config: ManagerConfig, num_blocks: int, turn: Turn) -> None:
         if not is_int(num_blocks) or not 1 <= num_blocks <= COUNT_MAX:
             raise InvalidArgumentError("num_blocks", num_blocks, "an int in 1 … 2^53 - 1")
         if config.dcp_world_size * config.pcp_world_size > 1:
@@ -62,6 +87,7 @@ class FastTier:
         self._alignment = config.scheduler_block_size_tokens or 1
         self._num_device_blocks = config.kv_cache.num_blocks
         self._num_blocks = num_blocks
+        self._turn = turn
         self._holds: dict[str, _Hold] = {}
         self._clear()
 
@@ -72,6 +98,7 @@ class FastTier:
         self._freed: list[int] = []  # ascending, all below `_fresh`
         self._fresh = 1
 
+    @_in_turn
     def lookup(self, request: Request, num_local_tokens: int) -> int:
         """KV-TIER-4."""
         self._check_local(request, num_local_tokens)
@@ -98,6 +125,7 @@ class FastTier:
                 best = total
         return best - num_local_tokens
 
+    @_in_turn
     def hold(self, request: Request, num_local_tokens: int, num_external_tokens: int) -> None:
         """KV-TIER-5."""
         self._check_local(request, num_local_tokens)
@@ -128,6 +156,7 @@ class FastTier:
                 return keys
         raise InvalidArgumentError("num_external_tokens", external, "what lookup answered")
 
+    @_in_turn
     def drop(self, request: Request) -> None:
         """KV-TIER-6."""
         hold = self._holds.pop(request.request_id, None)
@@ -140,6 +169,7 @@ class FastTier:
             if not self._num_holds[key]:
                 del self._num_holds[key]
 
+    @_in_turn
     def taken(self, blocks: Sequence[int]) -> Copies:
         """KV-TIER-2, KV-TIER-3."""
         self._check_blocks(blocks)
@@ -166,6 +196,7 @@ class FastTier:
         oldest = next((key for key in self._host if key not in self._num_holds), None)
         return 0 if oldest is None else self._host.pop(oldest)
 
+    @_in_turn
     def load(self, request: Request, blocks: KVCacheBlocks) -> Copies:
         """KV-TIER-6."""
         hold = self._holds.get(request.request_id)
@@ -186,6 +217,7 @@ class FastTier:
         self._release(hold)
         return tuple((self._host[key], block) for key, block in zip(hold.keys, wanted, strict=True))
 
+    @_in_turn
     def computed(self, request: Request, group: int, first: int, blocks: Sequence[int]) -> None:
         """KV-TIER-1."""
         if not is_int(group) or not 0 <= group < len(self._groups):
@@ -200,6 +232,7 @@ class FastTier:
             if block:
                 self._device[block] = (group, bytes(hashes[number * step - 1]))
 
+    @_in_turn
     def forget(self, blocks: Sequence[int]) -> None:
         """KV-TIER-7."""
         self._check_blocks(blocks)
@@ -211,12 +244,14 @@ class FastTier:
         for key in keys & self._host.keys():
             insort(self._freed, self._host.pop(key))
 
+    @_in_turn
     def reset(self) -> None:
         """KV-TIER-7."""
         if self._holds:
             raise InvalidArgumentError("held", list(self._holds), "empty: load or drop them first")
         self._clear()
 
+    @_in_turn
     def snapshot(self) -> TierSnapshot:
         """The state, copied."""
         free = (*self._freed, *range(self._fresh, self._num_blocks))

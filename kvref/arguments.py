@@ -33,6 +33,7 @@ def own_request(manager: ReferenceManager, request: Request) -> ReferenceRequest
     """
     if not isinstance(request, ReferenceRequest):
         raise InvalidArgumentError("request", request, "made by this implementation's make_request")
+    manager.turn.uses(request)
     config = manager.config
     if not config.enable_caching:
         return request

@@ -29,6 +29,7 @@ from kvspec.request import Request, RequestInput
 from kvspec.sequential import SequentialManager
 from kvspec.snapshot import Snapshot
 from kvspec.tier import Tier
+from kvspec.turn import Turn
 
 FEATURES = frozenset(Feature)
 """All of them; what a flag stands for and the reference lacks would be a gap in the contract."""
@@ -82,8 +83,9 @@ class ReferenceImplementation:
         self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
     ) -> None:
         """Append tokens and hash the blocks they complete (KV-REQ-2)."""
-        own = own_request(_reference(manager), request)
-        own.append(token_ids)
+        inner = _reference(manager)
+        with inner.turn:
+            own_request(inner, request).extend(token_ids)
 
     def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
         """An empty window (KV-STAT-4)."""
@@ -103,7 +105,9 @@ class ReferenceImplementation:
         memo: dict[int, object] = {id(inner.hasher): inner.hasher}
         if inner.residency is not None:
             memo[id(inner.residency.clock)] = inner.residency.clock
-        return copy.deepcopy(manager, memo)
+        with inner.turn:
+            memo[id(inner.turn)] = Turn()
+            return copy.deepcopy(manager, memo)
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
         """A manager in the state of `snapshot`, audited (KV-MGR-20)."""
@@ -120,7 +124,8 @@ class ReferenceImplementation:
 
     def make_tier(self, manager: KVCacheManager, num_blocks: int) -> Tier:
         """An empty host tier for this manager (KV-TIER-8)."""
-        return ReferenceTier(_reference(manager).config, num_blocks)
+        inner = _reference(manager)
+        return ReferenceTier(inner.config, num_blocks, inner.turn)
 
 
 def _reference(manager: KVCacheManager) -> ReferenceManager:

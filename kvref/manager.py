@@ -21,6 +21,7 @@ from kvspec.events import Event
 from kvspec.request import Request, RequestStatus
 from kvspec.snapshot import Snapshot
 from kvspec.stats import PrefixCacheStats, ResidencySample
+from kvspec.turn import Turn, in_turn
 
 
 class ReferenceManager:
@@ -36,6 +37,7 @@ class ReferenceManager:
         clock: Callable[[], int] | None = None,
         parts: Parts = REAL_PARTS,
     ) -> None:
+        self.turn = Turn()
         self.config, specs = checked(config)
         if clock is not None and not callable(clock):
             raise InvalidArgumentError(
@@ -55,6 +57,7 @@ class ReferenceManager:
             unhashed_freed_to=config.policy.unhashed_freed_to,
             removed_event_per=config.policy.removed_event_per,
         )
+        self._ask_clock()
         self.groups = build_groups(self.config, specs, self.pool, self.event_log, parts)
         self.coordinator = build_coordinator(self.config, self.groups, parts)
         self.lookups = parts.lookups()
@@ -68,12 +71,19 @@ class ReferenceManager:
     @property
     def num_free_blocks(self) -> int:
         """Length of the free queue."""
+        self.turn.check_sound()
         return self.pool.num_free_blocks
 
     @property
     def usage(self) -> float:
         """Share of the pool in use (KV-POOL-12)."""
+        self.turn.check_sound()
         return self.pool.usage
+
+    def _ask_clock(self) -> None:
+        """What time it is for all that this call does, before it does anything (KV-STAT-6)."""
+        if self.residency is not None:
+            self.residency.ask()
 
     @property
     def watermark_blocks(self) -> int:
@@ -82,6 +92,7 @@ class ReferenceManager:
 
     # Looking up.
 
+    @in_turn
     def get_computed_blocks(self, request: Request) -> PrefixHit:
         """The longest cached prefix, the last token left out (KV-MGR-1, KV-MGR-2)."""
         reference = arguments.own_request(self, request)
@@ -95,6 +106,7 @@ class ReferenceManager:
             )
         return hit
 
+    @in_turn
     def find_longest_cache_hit_per_group(
         self, request: Request, max_hit_length_tokens: int
     ) -> GroupHits:
@@ -106,6 +118,7 @@ class ReferenceManager:
 
     # Allocating.
 
+    @in_turn
     def allocate_slots(
         self,
         request: Request,
@@ -122,6 +135,7 @@ class ReferenceManager:
         has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
         """Room for tokens about to be computed, or None (KV-MGR-3 … KV-MGR-10)."""
+        self._ask_clock()
         reference = arguments.own_request(self, request)
         arguments.check_flags(
             delay_cache_blocks=delay_cache_blocks,
@@ -150,6 +164,7 @@ class ReferenceManager:
         if full_sequence_must_fit and not self._whole_fits(reference, hits, demand, watermark):
             return None
         name = reference.request_id
+        self.turn.changes()
         self.coordinator.remove_skipped_blocks(name, min(total, demand.skip_at_tokens))  # KV-MGR-6
         need = self.coordinator.num_blocks_needed(name, hits, demand)
         if need + watermark > self.num_free_blocks - reserved_blocks:  # KV-MGR-7
@@ -205,6 +220,7 @@ class ReferenceManager:
         newcomer = request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
         return self.watermark_blocks if newcomer and has_scheduled_reqs else 0
 
+    @in_turn
     def get_num_blocks_to_allocate(
         self,
         request: Request,
@@ -238,27 +254,37 @@ class ReferenceManager:
 
     # Caching.
 
+    @in_turn
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Register full blocks after a delayed load (KV-MGR-11)."""
         reference = arguments.own_request(self, request)
         arguments.check_caching(self, reference, num_computed_tokens)
+        self.turn.changes()
         if self.config.enable_caching and self.coordinator.holds_blocks(reference.request_id):
             self.coordinator.cache_blocks(reference, num_computed_tokens)
 
+    @in_turn
     def cache_partial_block(self, request: Request, group: int, num_tokens: int) -> bool:
         """Make a block reachable at a finer boundary inside it (KV-PART-1)."""
         reference = arguments.own_request(self, request)
         arguments.check_partial(self, reference, group, num_tokens)
+        self.turn.changes()
         return self.groups[group].cache_partial_block(reference, num_tokens)
 
+    @in_turn
     def evict_blocks(self, block_ids: Sequence[int]) -> None:
         """Drop the cached identity of these blocks (KV-POOL-10)."""
-        for block in arguments.block_ids(block_ids, self.pool.num_blocks):
+        self._ask_clock()
+        blocks = arguments.block_ids(block_ids, self.pool.num_blocks)
+        self.turn.changes()
+        for block in blocks:
             if block != NULL_BLOCK:
                 self.pool.forget(block)
 
+    @in_turn
     def reset_prefix_cache(self) -> bool:
         """Drop every hash, if no block is in use (KV-POOL-11)."""
+        self.turn.changes()
         if not self.pool.reset():
             return False
         self.lookups.was_reset()
@@ -266,71 +292,95 @@ class ReferenceManager:
 
     # Releasing.
 
+    @in_turn
     def free(self, request: Request) -> None:
         """Release all blocks of the request (KV-MGR-12)."""
-        self.coordinator.free(arguments.own_request(self, request).request_id)
+        name = arguments.own_request(self, request).request_id
+        self.turn.changes()
+        self.coordinator.free(name)
 
+    @in_turn
     def pop_blocks_for_free(self, request: Request) -> tuple[int, ...]:
         """Forget the request, keep its references for `free_blocks` (KV-MGR-13)."""
-        blocks = self.coordinator.pop(arguments.own_request(self, request).request_id)
+        name = arguments.own_request(self, request).request_id
+        self.turn.changes()
+        blocks = self.coordinator.pop(name)
         self.popped.extend(block for block in blocks if block != NULL_BLOCK)
         return tuple(blocks)
 
+    @in_turn
     def free_blocks(self, block_ids: Sequence[int]) -> None:
         """Return popped references, in one release call (KV-MGR-13, KV-POOL-9)."""
         blocks = arguments.block_ids(block_ids, self.pool.num_blocks)
         arguments.check_popped(blocks, self.popped)
+        self.turn.changes()
         for block in blocks:
             if block != NULL_BLOCK:
                 self.popped.remove(block)
         self.pool.release(blocks)
 
+    @in_turn
     def remove_skipped_blocks(self, request: Request, total_computed_tokens: int) -> None:
         """Release what attention no longer needs (KV-MGR-14)."""
         arguments.check_counts(total_computed_tokens=total_computed_tokens)
         name = arguments.own_request(self, request).request_id
+        self.turn.changes()
         self.coordinator.remove_skipped_blocks(name, total_computed_tokens)
 
     # Asking.
 
+    @in_turn
     def get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
         """Per group, leading blocks that all running requests share (KV-MGR-15)."""
         name = arguments.own_request(self, request).request_id
         return self.coordinator.num_common_prefix_blocks(name)
 
+    @in_turn
     def get_blocks(self, request: Request) -> KVCacheBlocks:
         """The block list per group."""
+        return self._lists_of(request)
+
+    def _lists_of(self, request: Request) -> KVCacheBlocks:
         name = arguments.own_request(self, request).request_id
         return KVCacheBlocks(tuple(tuple(group.blocks_of(name)) for group in self.groups))
 
+    @in_turn
     def get_unhashed_block_ids(self, request: Request) -> tuple[tuple[int, ...], ...]:
         """Per group, blocks that are neither null nor cached."""
         return tuple(
             tuple(block for block in blocks if block != NULL_BLOCK and not self.pool.keys[block])
-            for blocks in self.get_blocks(request).groups
+            for blocks in self._lists_of(request).groups
         )
 
+    @in_turn
     def take_events(self) -> tuple[Event, ...]:
         """Events since the last call (KV-EVT-1)."""
         return self.event_log.take()
 
+    @in_turn
     def take_new_block_ids(self) -> tuple[int, ...]:
         """Blocks to be zeroed, group by group (KV-MGR-16)."""
+        self.turn.changes()
         return tuple(block for group in self.groups for block in group.take_new_block_ids())
 
+    @in_turn
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
         """Look-up counters since the last call (KV-STAT-3)."""
         return self.lookups.take() if self.config.log_stats else None
 
+    @in_turn
     def take_residency_samples(self) -> tuple[ResidencySample, ...]:
         """Lives of sampled blocks that ended (KV-STAT-6)."""
         return self.residency.take() if self.residency is not None else ()
 
+    @in_turn
     def new_step_starts(self) -> None:
         """States registered in the last step may be used now (KV-MGR-19)."""
+        self.turn.changes()
         for group in self.groups:
             group.new_step_starts()
 
+    @in_turn
     def snapshot(self) -> Snapshot:
         """The whole abstract state."""
         return take_snapshot(self.pool, self.groups, self.popped, self.none_hash)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kvref.hashing import Hasher, extra_keys
-from kvspec.errors import InvalidArgumentError
+from kvspec.errors import BusyError, InvalidArgumentError
 from kvspec.request import RequestInput, RequestStatus, check_token_ids, token_list
 
 
@@ -14,7 +14,8 @@ from kvspec.request import RequestInput, RequestStatus, check_token_ids, token_l
 class ReferenceRequest:
     """What a scheduler and a manager know of one request.
 
-    `hash_block_size_tokens` is 0 when caching is off: then there are no hashes.
+    `hash_block_size_tokens` is 0 when caching is off: then there are no hashes. `is_busy`: a call
+    uses it, or tokens are being appended.
     """
 
     input: RequestInput
@@ -26,6 +27,7 @@ class ReferenceRequest:
     num_computed_tokens: int = 0
     num_preemptions: int = 0
     status: RequestStatus = RequestStatus.WAITING
+    is_busy: bool = False
 
     @property
     def request_id(self) -> str:
@@ -39,10 +41,25 @@ class ReferenceRequest:
 
     def append(self, token_ids: Sequence[int]) -> None:
         """Append tokens and hash the blocks they complete (KV-REQ-2, KV-REQ-5)."""
+        if self.is_busy:  # a call uses it, or appends to it (KV-ERR-7)
+            raise BusyError("request", self.request_id)
+        self.is_busy = True
+        try:
+            self.extend(token_ids)
+        finally:
+            self.is_busy = False
+
+    def extend(self, token_ids: Sequence[int]) -> None:
+        """`append` in a call that uses the request already."""
         new_tokens = token_list(token_ids)
         check_token_ids(new_tokens)
-        self.token_ids.extend(new_tokens)
-        self.hash_full_blocks()
+        num_tokens, num_hashes = self.num_tokens, len(self.block_hashes)
+        try:
+            self.token_ids.extend(new_tokens)
+            self.hash_full_blocks()
+        except BaseException:  # tokens and hashes must not part (KV-ERR-8)
+            del self.token_ids[num_tokens:], self.block_hashes[num_hashes:]
+            raise
 
     def hash_full_blocks(self) -> None:
         """Hash every full block that has no hash yet (KV-HASH-4)."""

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from kvspec._check import is_int
+from kvspec.errors import InvalidArgumentError
 from kvspec.stats import ResidencySample
 
 MAX_TOUCHES = 4
@@ -25,9 +27,17 @@ class ResidencyLog:
     def __init__(self, rate: float, clock: Callable[[], int]) -> None:
         self.rate = rate
         self.clock = clock
+        self.now_ns = 0
         self.num_allocations = 0
         self.lives: dict[int, BlockLife] = {}
         self.samples: list[ResidencySample] = []
+
+    def ask(self) -> None:
+        """Look at the clock: its time is that of all that happens until this is called again."""
+        answer = self.clock()
+        if not is_int(answer):
+            raise InvalidArgumentError("clock()", answer, "an int, in nanoseconds")
+        self.now_ns = answer
 
     def allocated(self, block: int) -> None:
         """Follow this allocation if its number says so (KV-STAT-7).
@@ -37,13 +47,13 @@ class ResidencyLog:
         n = self.num_allocations
         self.num_allocations += 1
         if math.floor((n + 1) * self.rate) > math.floor(n * self.rate):
-            self.lives[block] = BlockLife(self.clock())
+            self.lives[block] = BlockLife(self.now_ns)
 
     def touched(self, block: int) -> None:
         """A hit took a reference on the block."""
         if block in self.lives:
             touches = self.lives[block].touches_ns
-            touches.append(self.clock())
+            touches.append(self.now_ns)
             del touches[:-MAX_TOUCHES]
 
     def ended(self, block: int) -> None:
@@ -51,7 +61,7 @@ class ResidencyLog:
         life = self.lives.pop(block, None)
         if life is None:
             return
-        now = self.clock()
+        now = self.now_ns
         last_use = life.touches_ns[-1] if life.touches_ns else life.birth_ns
         gaps = [b - a for a, b in zip(life.touches_ns, life.touches_ns[1:], strict=False)]
         self.samples.append(ResidencySample(now - life.birth_ns, now - last_use, tuple(gaps)))

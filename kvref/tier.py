@@ -11,12 +11,13 @@ from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.request import Request
 from kvspec.specs import FullAttentionSpec, SlidingWindowSpec
 from kvspec.tier import Copies, Key, TierSnapshot
+from kvspec.turn import Turn, in_turn
 
 
 class ReferenceTier:
     """`device`: block → key. `host`: [key, host block], oldest first. `held`: id → keys."""
 
-    def __init__(self, config: ManagerConfig, num_blocks: int) -> None:
+    def __init__(self, config: ManagerConfig, num_blocks: int, turn: Turn) -> None:
         int_at_least("num_blocks", num_blocks, 1, error=InvalidArgumentError)
         for spec in config.managed_specs:
             if not isinstance(spec, FullAttentionSpec | SlidingWindowSpec):
@@ -25,6 +26,7 @@ class ReferenceTier:
             raise UnsupportedError("a host tier under context parallelism", "kvref")
         if not config.enable_caching:
             raise UnsupportedError("a host tier without prefix caching", "kvref")
+        self.turn = turn
         self.config = config
         self.num_blocks = num_blocks
         self.reset_all()
@@ -36,6 +38,7 @@ class ReferenceTier:
         self.free = list(range(1, self.num_blocks))
         self.held: dict[str, list[tuple[Key, int, int]]] = {}
 
+    @in_turn
     def lookup(self, request: Request, num_local_tokens: int) -> int:
         """The largest total first (KV-TIER-4)."""
         self._check_local(request, num_local_tokens)
@@ -48,6 +51,7 @@ class ReferenceTier:
             total -= alignment
         return 0
 
+    @in_turn
     def hold(self, request: Request, num_local_tokens: int, num_external_tokens: int) -> None:
         """Use and remember them (KV-TIER-3, KV-TIER-5)."""
         self._check_local(request, num_local_tokens)
@@ -66,10 +70,12 @@ class ReferenceTier:
             self._use(key)
         self.held[request.request_id] = needed
 
+    @in_turn
     def drop(self, request: Request) -> None:
         """The hold ends (KV-TIER-6)."""
         self.held.pop(request.request_id, None)
 
+    @in_turn
     def taken(self, blocks: Sequence[int]) -> Copies:
         """One block after another (KV-TIER-2)."""
         self._check_blocks(blocks)
@@ -87,6 +93,7 @@ class ReferenceTier:
                 copies = [copy for copy in copies if copy[1] != place] + [(block, place)]
         return tuple(copies)
 
+    @in_turn
     def load(self, request: Request, blocks: KVCacheBlocks) -> Copies:
         """From the host to where the lists say (KV-TIER-6)."""
         needed = self.held.get(request.request_id)
@@ -106,6 +113,7 @@ class ReferenceTier:
         del self.held[request.request_id]
         return tuple(copies)
 
+    @in_turn
     def computed(self, request: Request, group: int, first: int, blocks: Sequence[int]) -> None:
         """Their content is known (KV-TIER-1)."""
         if not is_int(group) or not 0 <= group < len(self.config.kv_cache.groups):
@@ -119,6 +127,7 @@ class ReferenceTier:
             if block != NULL_BLOCK and key is not None:
                 self.device[block] = key
 
+    @in_turn
     def forget(self, blocks: Sequence[int]) -> None:
         """Here and there (KV-TIER-7)."""
         self._check_blocks(blocks)
@@ -131,12 +140,14 @@ class ReferenceTier:
         self.host = [(key, block) for key, block in self.host if key not in keys]
         self.free = sorted(self.free + again)
 
+    @in_turn
     def reset(self) -> None:
         """Everything (KV-TIER-7)."""
         if self.held:
             raise InvalidArgumentError("held", list(self.held), "empty: load or drop them first")
         self.reset_all()
 
+    @in_turn
     def snapshot(self) -> TierSnapshot:
         """The state."""
         held = {name: tuple(key for key, _, _ in keys) for name, keys in self.held.items()}

@@ -12,7 +12,10 @@ cdef class Checked(Core):
     @cython.locals(count="long long")
     cdef long long counted(self, str field, object value) except -1
     cdef int check_flag(self, str field, object value) except -1
+    @cython.locals(mine=FastRequest)
     cdef FastRequest own(self, object request)
+    @cython.locals(mine=FastRequest)
+    cdef FastRequest claim(self, object request)
     @cython.locals(theirs=Hasher)
     cdef bint can_use_hashes(self, FastRequest request) except -1
     @cython.locals(computed="long long")

@@ -8,9 +8,12 @@ from kvfast._compiled.pool cimport BlockPool
 from kvfast._compiled.request cimport FastRequest
 from kvfast._compiled.shape cimport Shape
 from kvfast._compiled.tables cimport Tables
+from kvfast._compiled.turn cimport Turn
 
 
 cdef class Core:
+    cdef readonly Turn turn
+    cdef FastRequest used
     cdef readonly object plan
     cdef readonly object config
     cdef readonly Hasher hasher
@@ -43,6 +46,8 @@ cdef class Core:
     cdef long long again_hits
 
     cpdef clear_stats(self)
+    cdef int leave(self) except -1
+    cdef int ask_clock(self) except -1
     @cython.locals(row="long long")
     cdef int row_of(self, FastRequest request) except -2
     @cython.locals(row="long long")
@@ -58,3 +63,8 @@ cdef class Core:
     cdef object ids_of(self, int row, int g, long long first)
     @cython.locals(g=int, n="long long", view="int[::1]", i="long long")
     cdef object blocks_of_hit(self)
+    cdef object hit_found(self, long long tokens)
+    @cython.locals(row=int)
+    cdef object lists_of(self, FastRequest request)
+    cdef object snapshot_now(self)
+    cdef int copy_into(self, Core copy) except -1

@@ -16,6 +16,7 @@ cdef class Lookup:
     cdef long long[::1] found_blocks
     cdef int[::1] is_verified
 
+    @cython.locals(stride="long long")
     cdef int make_room(self, long long num_blocks) except -1
     @cython.locals(g=int)
     cdef void clear(self) noexcept nogil

@@ -24,7 +24,7 @@ cdef class Registry:
 
     @cython.locals(handle=Py_ssize_t)
     cdef Py_ssize_t add(self, FastRequest request) except -1
-    @cython.locals(handle=Py_ssize_t, request=FastRequest)
+    @cython.locals(handle=Py_ssize_t, request=FastRequest, named="long long[::1]", reported="int[::1]", cells="long long[::1]")
     cdef int make_room_for_requests(self, Py_ssize_t num_handles) except -1
     cdef bint has_cells_of(self, FastRequest request) noexcept
     cdef void note_row(self, Py_ssize_t handle, long long row) noexcept nogil
@@ -35,6 +35,7 @@ cdef class Registry:
     @cython.locals(g=int, total="long long", length="long long", told="long long")
     cdef long long rows_to_tell(self, Py_ssize_t handle, int row) noexcept nogil
     cdef void start_call(self) noexcept nogil
+    @cython.locals(handles="long long[::1]", counts="long long[::1]")
     cdef int make_room(self, Py_ssize_t num_entries) except -1
     @cython.locals(start=Py_ssize_t, num=Py_ssize_t, known=Py_ssize_t, i=Py_ssize_t, handle="long long")
     cdef bint add_handles(self, values) except -1

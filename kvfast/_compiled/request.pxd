@@ -2,6 +2,7 @@
 cimport cython
 from kvfast._compiled cimport cell_fields as cell
 from kvfast._compiled.hashing cimport Hasher, HashJob
+from kvfast._compiled.turn cimport Turn
 
 cdef int COUNT_BITS
 cdef long long UNLOCKED_TOKENS
@@ -21,6 +22,8 @@ cdef class FastRequest:
     cdef long long[::1] cells
     cdef object running
     cdef object holder
+    cdef Turn turn
+    cdef bint is_used
     cdef readonly object input
     cdef readonly str request_id
     cdef readonly Hasher hasher
@@ -41,10 +44,15 @@ cdef class FastRequest:
     cdef long long computed_now(self) noexcept nogil
     cdef void set_computed(self, long long num_tokens) noexcept nogil
     @cython.locals(computed="long long")
-    cdef int hold(self, holder, long long[::1] cells, Py_ssize_t at) except -1
+    cdef int hold(self, holder, Turn turn, long long[::1] cells, Py_ssize_t at) except -1
     cdef int let_go(self) except -1
-    cpdef append(self, token_ids)
+    cdef int hold_off(self) except -1
+    @cython.locals(turn=Turn)
+    cdef int append_in(self, token_ids, Turn taken) except -1
+    cdef int append_now(self, token_ids) except -1
     cdef extend(self, token_ids, str field)
+    @cython.locals(size="long long")
+    cdef int reserve(self, Py_ssize_t count) except -1
     @cython.locals(i="long long")
     cdef int append_longs(self, long long[::1] values, Py_ssize_t start, Py_ssize_t count) except -1
     @cython.locals(size="long long")
@@ -55,7 +63,7 @@ cdef class FastRequest:
     cdef Py_ssize_t copy_view(self, view, str field) except -1
     @cython.locals(needed="long long", room="long long", had_some=bint)
     cdef make_room(self, long long count)
-    @cython.locals(room="long long", used="long long")
+    @cython.locals(room="long long", used="long long", digests="unsigned char[::1]", words="unsigned long long[::1]")
     cdef make_room_for_hashes(self, long long needed)
     @cython.locals(size="long long")
     cdef hash_until(self, long long end)
@@ -63,7 +71,7 @@ cdef class FastRequest:
     cdef hash_run(self, long long first, long long end, const unsigned char[::1] extra)
     @cython.locals(i="long long")
     cpdef list tokens_between(self, long long start, long long stop)
-    @cython.locals(at="long long")
+    @cython.locals(at="long long", i="long long")
     cpdef bytes hash_at(self, long long number)
 
 

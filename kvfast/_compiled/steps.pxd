@@ -13,6 +13,9 @@ cdef class Steps(UnderWay):
     cdef int[:, ::1] rows
     cdef int[:, ::1] no_rows
     cdef long long rows_left
+    cdef bint has_rows
+    cdef list no_slots
+    cdef list slots
     cdef Py_ssize_t end_finished
     cdef long long budget
     cdef long long reserved
@@ -21,6 +24,7 @@ cdef class Steps(UnderWay):
     cdef object scheduled
     cdef object hits
 
+    @cython.locals(legal=bint)
     cdef bint all_legal(self) except -1
     @cython.locals(i=Py_ssize_t)
     cdef bint are_others_legal(self) except -1
@@ -35,7 +39,9 @@ cdef class Steps(UnderWay):
     @cython.locals(budget="long long", is_beside_others=bint, first=Py_ssize_t, i=Py_ssize_t, request=FastRequest, hit="long long", num_tokens="long long")
     cdef int start_all(self, long long[::1] hits) except -1
     @cython.locals(core=FastManager, tokens="long long")
-    cdef long long hit_of(self, FastRequest request) except -2
+    cdef long long find_hit(self, FastRequest request) except -2
+    @cython.locals(core=FastManager)
+    cdef int count_hit(self, FastRequest request, long long tokens) except -1
     @cython.locals(core=FastManager, row=int)
     cdef bint start(self, FastRequest request, long long hit, long long num_tokens, bint is_beside_others) except -1
     @cython.locals(i=Py_ssize_t)

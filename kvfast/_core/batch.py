@@ -16,11 +16,13 @@ from kvspec import _batch_checks as contract
 from kvspec._arrays import delta_rows, view_of
 from kvspec._check import COUNT_MAX, int_at_least
 from kvspec.batched import Array, Ints, StepOutput, StepPlan, StepResult
+from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Capabilities, KVCacheManager
 from kvspec.request import Request
 
 from .manager import FastManager
+from .request import FastRequest
 from .steps import Steps
 
 MANY = 1 << 62  # as in under_way
@@ -30,7 +32,10 @@ SET_SCHEDULED, SET_HITS, SET_SLOTS, SET_DELTAS, SET_LEFT = (
 
 
 class FastBatch(Steps):
-    """A `kvspec.batched.BatchedManager`. `shown` is the manager as the caller gave it."""
+    """What each batched call does; see `guarded_batch` for whose turn it is.
+
+    `shown` is the manager as the caller gave it.
+    """
 
     def __init__(
         self, manager: FastManager, capabilities: Capabilities, shown: KVCacheManager
@@ -39,16 +44,16 @@ class FastBatch(Steps):
         self.shown = shown
         self.capabilities = capabilities
 
-    @property
-    def manager(self) -> KVCacheManager:
-        """The manager it works on, as it was given."""
-        return self.shown
-
     def facade(self) -> Any:
         """What the contract's checks read of a batched manager."""
         requests = {h: request for h, request in enumerate(self.requests) if request is not None}
         implementation = SimpleNamespace(capabilities=self.capabilities)
-        return SimpleNamespace(requests=requests, manager=self.core, implementation=implementation)
+        manager = SimpleNamespace(config=self.core.config, get_blocks=self.blocks_of)
+        return SimpleNamespace(requests=requests, manager=manager, implementation=implementation)
+
+    def blocks_of(self, request: FastRequest) -> KVCacheBlocks:
+        """The block lists of a request, in a call that has its turn already."""
+        return self.core.lists_of(request)
 
     def illegal(self) -> NoReturn:
         """The contract's checks found nothing wrong with what this class calls illegal."""
@@ -56,24 +61,29 @@ class FastBatch(Steps):
 
     # Requests and their handles.
 
-    def register(self, request: Request) -> int:
+    def do_register(self, request: Request) -> int:
         """A handle for the request (KV-BATCH-4)."""
         mine = self.core.own(request)
         if mine.request_id in self.handle_of_id:
             raise InvalidArgumentError("request", mine.request_id, "one that is not registered yet")
-        return self.add(mine)
+        self.core.turn.changes()
+        handle = self.add(mine)
+        self.core.turn.changed()
+        return handle
 
-    def unregister(self, handles: Ints) -> None:
+    def do_unregister(self, handles: Ints) -> None:
         """Forget requests that hold nothing (KV-BATCH-4)."""
         self.chosen(handles)
         for i in range(self.size):
             if self.core.allocator.holds_blocks(self.core.row_of(self.request_at(i))):
                 allowed = "one that holds no blocks"
                 raise InvalidArgumentError(f"handles[{i}]", self.handles[i], allowed)
+        self.core.turn.changes()
         for i in range(self.size):
             self.remove(self.handles[i])
+        self.core.turn.changed()
 
-    def request_of(self, handle: int) -> Request:
+    def do_request_of(self, handle: int) -> Request:
         """The registered request."""
         if type(handle) is int and 0 <= handle < len(self.requests):
             request = self.requests[handle]
@@ -95,7 +105,7 @@ class FastBatch(Steps):
             contract.handles_of("handles", handles, self.known())
             self.illegal()
 
-    def append(self, handles: Ints, token_ids: Ints, counts: Ints | int = 1) -> None:
+    def do_append(self, handles: Ints, token_ids: Ints, counts: Ints | int) -> None:
         """Append tokens to each request (KV-BATCH-12)."""
         self.chosen(handles)
         if not self.set_counts(0, counts, 0):
@@ -111,22 +121,28 @@ class FastBatch(Steps):
         if not legal:
             contract.tokens_of(token_ids, counts, self.size)
             self.illegal()
+        for i in range(self.size):
+            self.request_at(i).reserve(self.counts[i])
+        self.core.turn.changes()
         at = self.size
         for i in range(self.size):
             request = self.request_at(i)
             request.append_longs(self.handles, at, self.counts[i])
             at += self.counts[i]
+        self.core.turn.changed()
 
-    def rewind(self, handles: Ints, num_tokens: Ints | int) -> None:
+    def do_rewind(self, handles: Ints, num_tokens: Ints | int) -> None:
         """Take back computed tokens of each request (KV-BATCH-12)."""
         self.chosen(handles)
         if not self.set_counts(0, num_tokens, 0) or not self.may_rewind():
             chosen = [self.handles[i] for i in range(self.size)]
             contract.rewinds_of(chosen, num_tokens, self.known())
             self.illegal()
+        self.core.turn.changes()
         self.rewind_all()
+        self.core.turn.changed()
 
-    def lookup(self, handles: Ints) -> array[int]:
+    def do_lookup(self, handles: Ints) -> array[int]:
         """Hit lengths in tokens (KV-BATCH-12)."""
         self.chosen(handles)
         for i in range(self.size):
@@ -136,45 +152,25 @@ class FastBatch(Steps):
         found = array("q", bytes(8 * self.size))
         view = found
         for i in range(self.size):
-            view[i] = self.hit_of(self.request_at(i))
+            view[i] = self.find_hit(self.request_at(i))
+        self.core.turn.changes()
+        for i in range(self.size):
+            self.count_hit(self.request_at(i), view[i])
+        self.core.turn.changed()
         return found
 
     # Steps.
 
-    def admit(
+    def do_decode(
         self,
         handles: Ints,
-        max_new_tokens: Ints | int = COUNT_MAX,
-        *,
-        token_budget: int = COUNT_MAX,
-        num_lookahead_tokens: int = 0,
-        full_sequence_must_fit: bool = False,
-        reserved_blocks: int = 0,
-        stops_at_refusal: bool = False,
-        output: StepOutput | None = None,
-    ) -> StepResult:
-        """A step of new requests only."""
-        plan = StepPlan(
-            new=handles,
-            max_new_tokens=max_new_tokens,
-            token_budget=token_budget,
-            num_lookahead_tokens=num_lookahead_tokens,
-            full_sequence_must_fit=full_sequence_must_fit,
-            reserved_blocks=reserved_blocks,
-            stops_at_refusal=stops_at_refusal,
-            starts_step=False,
-        )
-        return self.step(plan, output)
-
-    def decode(
-        self,
-        handles: Ints,
-        num_new_tokens: Ints | int = 1,
-        *,
-        num_lookahead_tokens: int = 0,
-        output: StepOutput | None = None,
+        num_new_tokens: Ints | int,
+        num_lookahead_tokens: int,
+        output: StepOutput | None,
     ) -> StepResult:
         """A step of decoding requests only; without a plan, which takes longer to make."""
+        self.core.ask_clock()
+        self.open_outputs(output)
         self.budget = COUNT_MAX
         self.lookahead = self.core.counted("num_lookahead_tokens", num_lookahead_tokens)
         self.start_call()
@@ -185,13 +181,13 @@ class FastBatch(Steps):
             plan = StepPlan(decoding=handles, decode_tokens=num_new_tokens, starts_step=False)
             contract.check_step(self.facade(), plan, None)
             self.illegal()
-        return self.done(output, False)
+        return self.done(False)
 
-    def free(self, handles: Ints) -> None:
+    def do_free(self, handles: Ints) -> None:
         """A step of finished requests only."""
         self.give_all_back(handles, False)
 
-    def preempt(self, handles: Ints) -> None:
+    def do_preempt(self, handles: Ints) -> None:
         """A step of preempted requests only."""
         self.give_all_back(handles, True)
 
@@ -206,41 +202,41 @@ class FastBatch(Steps):
             plan = StepPlan(finished=finished, preempted=preempted, starts_step=False)
             contract.check_step(self.facade(), plan, None)
             self.illegal()
+        self.core.turn.changes()
         self.perform()
+        self.core.turn.changed()
 
-    def step(self, plan: StepPlan, output: StepOutput | None = None) -> StepResult:
+    def do_step(self, plan: StepPlan, output: StepOutput | None) -> StepResult:
         """One after another: finished, preempted, decoding, prefilling, new (KV-BATCH-1)."""
         if not isinstance(plan, StepPlan):
             raise InvalidArgumentError("plan", plan, "a StepPlan")
+        self.core.ask_clock()
+        self.open_outputs(output)
         self.read_options(plan)
+        starts_step = plan.starts_step
         if not self.read_entries(plan) or not self.all_legal():
             contract.check_step(self.facade(), plan, output)
             self.illegal()
-        return self.done(output, plan.starts_step)
+        return self.done(starts_step)
 
-    def done(self, output: StepOutput | None, starts_step: bool) -> StepResult:
-        """The result of a legal step, which is done here if its outputs are legal, too."""
-        rows: memoryview | None = None
-        slots: list[memoryview | None] = []
-        if output is not None:
-            try:
-                rows, slots = self.open_outputs(output)
-            except BaseException:  # whatever an array of the caller raises
-                self.undo()
-                raise
+    def done(self, starts_step: bool) -> StepResult:
+        """The result of a legal step, which is done here if its outputs have room, too."""
+        if self.slots:
+            self.check_room()
+        self.core.turn.changes()
         if starts_step:
-            self.core.new_step_starts()
+            self.core.allocator.forget_step()
         self.perform()
-        for g, view in enumerate(slots):
+        for g, view in enumerate(self.slots):
             if view is not None:
                 self.write_slots(g, view)
         written = left = 0
-        if rows is not None:
-            self.rows = rows
+        if self.has_rows:
             written = self.write_rows()
             left = self.rows_left
-            self.rows = self.no_rows
-        return result_of(self.scheduled, self.hits, self.granted, written, left)
+        result = result_of(self.scheduled, self.hits, self.granted, written, left)
+        self.core.turn.changed()
+        return result
 
     def read_options(self, plan: StepPlan) -> None:
         """What concerns all entries of a step."""
@@ -277,27 +273,42 @@ class FastBatch(Steps):
             self.end_under_way, plan.max_new_tokens, 1
         )
 
-    def open_outputs(self, output: StepOutput) -> tuple[memoryview | None, list[memoryview | None]]:
-        """The outputs of a legal plan, opened for writing."""
-        if not isinstance(output, StepOutput):
-            raise InvalidArgumentError("output", output, "a StepOutput or None")
-        rows = None
-        if output.block_deltas is not None:
-            rows = open_rows(output.block_deltas)
-        slots: list[memoryview | None] = []
-        if output.slot_mappings is not None:
-            slots = self.open_slots(output.slot_mappings, self.most_slots())
-        return rows, slots
+    def open_outputs(self, output: StepOutput | None) -> None:
+        """Open the outputs for writing, before anything is decided: arrays may run code."""
+        if output is not None:
+            if not isinstance(output, StepOutput):
+                raise InvalidArgumentError("output", output, "a StepOutput or None")
+            if output.block_deltas is not None:
+                self.rows = open_rows(output.block_deltas)
+                self.has_rows = True
+            if output.slot_mappings is not None:
+                self.slots = self.open_slots(output.slot_mappings)
 
-    def open_slots(self, given: Sequence[object], length: int) -> list[memoryview | None]:
+    def close_outputs(self) -> None:
+        """Let go of the caller's memory."""
+        if self.has_rows:
+            self.rows = self.no_rows
+            self.has_rows = False
+        self.slots = self.no_slots
+
+    def check_room(self) -> None:
+        """Every slot mapping has room for all that the step may schedule (KV-BATCH-9)."""
+        length = self.most_slots()
+        for g, view in enumerate(self.slots):
+            if view is not None and len(view) < length:
+                self.undo()
+                allowed = f"at least {length} slots long"
+                raise InvalidArgumentError(f"slot_mappings[{g}]", len(view), allowed)
+
+    def open_slots(self, given: Sequence[object]) -> list[memoryview | None]:
         """`mappings`; quickly, where it is all as it should be."""
         views: list[memoryview | None] = []
         is_usual = (type(given) is list or type(given) is tuple) and len(given) == self.num_groups
         for g, slots in enumerate(given if is_usual else ()):
-            view = None if slots is None else view_of_slots(slots, length)
+            view = None if slots is None else view_of_slots(slots)
             is_usual = is_usual and (slots is None or (view is not None and self.has_slots(g)))
             views.append(view)
-        return views if is_usual else contract.mappings(self.core.config, given, length)
+        return views if is_usual else contract.mappings(self.core.config, given)
 
     def has_slots(self, g: int) -> bool:
         """Whether the group's blocks hold one slot per token of the sequence (KV-BATCH-9)."""
@@ -305,17 +316,19 @@ class FastBatch(Steps):
 
     # What is told of block lists.
 
-    def take_deltas(self, block_deltas: Array) -> int:
+    def do_take_deltas(self, block_deltas: Array) -> int:
         """Report what was not reported yet, of all requests (KV-BATCH-11)."""
         self.rows = open_rows(block_deltas)
+        self.has_rows = True
         num_rows = 0
+        self.core.turn.changes()
         for handle, request in enumerate(self.requests):
             if request is not None:
                 num_rows = self.report(handle, self.core.row_of(request), num_rows)
-        self.rows = self.no_rows
+        self.core.turn.changed()
         return num_rows
 
-    def num_pending_deltas(self) -> int:
+    def do_num_pending_deltas(self) -> int:
         """Entries of all requests that were not reported yet."""
         return sum(
             self.rows_to_tell(handle, self.core.row_of(request))
@@ -323,12 +336,12 @@ class FastBatch(Steps):
             if request is not None
         )
 
-    def next_free_blocks(self, num_blocks: int) -> array[int]:
+    def do_next_free_blocks(self, num_blocks: int) -> array[int]:
         """The front of the free queue (KV-BATCH-13)."""
         int_at_least("num_blocks", num_blocks, 0, error=InvalidArgumentError)
         return array("i", self.core.pool.first_free(num_blocks))
 
-    def list_lengths(self, handles: Ints) -> array[int]:
+    def do_list_lengths(self, handles: Ints) -> array[int]:
         """Lengths of block lists, handle after handle, group after group (KV-BATCH-13)."""
         self.chosen(handles)
         found = array("i", bytes(4 * self.size * self.num_groups))
@@ -356,8 +369,8 @@ def open_rows(given: object) -> memoryview:
     return delta_rows("block_deltas", given)
 
 
-def view_of_slots(given: object, length: int) -> memoryview | None:
-    """A writable view of 64-bit ints, at least `length` long, if it is the usual one."""
+def view_of_slots(given: object) -> memoryview | None:
+    """A writable view of 64-bit ints, if it is the usual one."""
     view = view_of(given)
     if (
         view is not None
@@ -366,7 +379,6 @@ def view_of_slots(given: object, length: int) -> memoryview | None:
         and view.itemsize == 8
         and not view.readonly
         and view.c_contiguous
-        and len(view) >= length
     ):
         return view
     return None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kvspec._check import boolean, int_at_least, is_int
 from kvspec.blocks import KVCacheBlocks
-from kvspec.errors import InvalidArgumentError, StaleHitError, UnknownBlockError
+from kvspec.errors import BusyError, InvalidArgumentError, StaleHitError, UnknownBlockError
 from kvspec.request import Request, RequestStatus
 
 from .core import Core
@@ -46,12 +46,21 @@ class Checked(Core):
                 "request", request, "made by this implementation's make_request"
             )
         mine: FastRequest = request
+        if mine.is_used:
+            raise BusyError("request", mine.request_id)
         if self.enable_caching and not self.can_use_hashes(mine):
             raise InvalidArgumentError(
                 "request",
                 mine.request_id,
                 "made for a manager with the same hash function, seed, block size and extra keys",
             )
+        return mine
+
+    def claim(self, request: Request) -> FastRequest:
+        """`own`, for the whole call: nothing else may use or change the request meanwhile."""
+        mine = self.own(request)
+        mine.is_used = True
+        self.used = mine
         return mine
 
     def can_use_hashes(self, request: FastRequest) -> bool:

@@ -22,6 +22,7 @@ from .request import FastRequest
 from .shape import Shape
 from .state import StateView
 from .tables import Tables
+from .turn import Turn
 
 
 class Core:
@@ -29,13 +30,16 @@ class Core:
 
     `rows`: request id -> row of the tables. `holders`: the object that came when a row was taken,
     for which its name need not be looked up. `popped`: references per block that were handed out
-    and not yet returned (KV-POOL-9). The methods trust their arguments.
+    and not yet returned (KV-POOL-9). `used`: the request of the call under way, if it has one. The
+    methods trust their arguments.
     """
 
     def __init__(self, plan: Plan, clock: Callable[[], int] | None = None) -> None:
         config = plan.config
         if clock is not None and not callable(clock):
             raise InvalidArgumentError("clock", clock, "a function of no arguments, or None")
+        self.turn = Turn()
+        self.used: FastRequest | None = None
         self.plan = plan
         self.config: ManagerConfig = config
         self.hasher = hasher_of(config)
@@ -76,7 +80,20 @@ class Core:
         self.no_hit = PrefixHit(self.no_blocks, 0, 0 if plan.is_hybrid else None)
         self.not_looked_up = PrefixHit(self.no_blocks, 0)
         self.clear_stats()
+        self.ask_clock()
         self.set_sinks_aside()
+
+    def leave(self) -> None:
+        """End a call."""
+        if self.used is not None:
+            self.used.is_used = False
+            self.used = None
+        self.turn.give_back()
+
+    def ask_clock(self) -> None:
+        """What time it is for all that this call does; before anything is changed (KV-STAT-6)."""
+        if self.residency is not None:
+            self.residency.ask()
 
     def clear_stats(self) -> None:
         """Start counting look-ups anew (KV-STAT-3)."""
@@ -97,18 +114,6 @@ class Core:
     def none_hash(self) -> bytes:
         """The parent of first blocks (KV-HASH-3)."""
         return self.hasher.none_hash
-
-    @property
-    def num_free_blocks(self) -> int:
-        """Length of the free queue."""
-        return self.pool.num_free
-
-    @property
-    def usage(self) -> float:
-        """Share of the pool in use (KV-POOL-12)."""
-        if self.pool.num_blocks == 1:
-            return 0.0
-        return 1.0 - float(self.pool.num_free) / (self.pool.num_blocks - 1)
 
     def row_of(self, request: FastRequest) -> int:
         """The row of the request; -1 while it holds nothing."""
@@ -158,6 +163,17 @@ class Core:
                 view[i] = self.lookup.hits[g * self.lookup.stride + i]
             found.append(ids)
         return blocks_of(tuple(found))
+
+    def hit_found(self, tokens: int) -> PrefixHit:
+        """The answer of the last look-up, which found so many tokens."""
+        uncached = None
+        if self.num_groups > 1:
+            uncached = self.lookup.longest_tokens - tokens
+            if tokens == 0 and uncached > 0:
+                return PrefixHit(self.no_blocks, 0, uncached)
+        if tokens == 0:
+            return self.no_hit
+        return hit_of(self.blocks_of_hit(), tokens, uncached)
 
     # Allocating.
 
@@ -229,7 +245,39 @@ class Core:
             view[i] = self.tables.arena[start + i]
         return ids
 
+    def lists_of(self, request: FastRequest) -> KVCacheBlocks:
+        """The block list per group."""
+        row = self.row_of(request)
+        if row < 0:
+            return self.no_blocks
+        return blocks_of(tuple([self.ids_of(row, g, 0) for g in range(self.num_groups)]))
+
     # The whole state.
+
+    def snapshot_now(self) -> Snapshot:
+        """The whole abstract state."""
+        return StateView(self.pool, self.tables, self.allocator).snapshot(
+            self.rows,
+            none_hash=self.hasher.none_hash,
+            hash_block_size=self.hash_block_size,
+            popped=self.popped,
+            reserved=self.reserved,
+        )
+
+    def copy_into(self, copy: Core) -> None:
+        """Let a fresh manager be an independent copy, with what is queued and counted."""
+        copy.hasher = self.hasher
+        if self.residency is not None:
+            copy.residency = self.residency.copy()
+            copy.pool.residency = copy.residency
+        copy.take_over(self.snapshot_now())
+        copy.hasher = self.hasher
+        if self.events is not None and copy.events is not None:
+            copy.events.facts = list(self.events.facts)
+        copy.was_reset = self.was_reset
+        copy.requests, copy.queries, copy.hits = self.requests, self.queries, self.hits
+        copy.again_requests, copy.again_queries = self.again_requests, self.again_queries
+        copy.again_hits = self.again_hits
 
     def take_over(self, snapshot: Snapshot) -> None:
         """Take over a state in which every invariant holds; this manager is as it was made."""

@@ -30,8 +30,9 @@ class Lookup:
     def make_room(self, num_blocks: int) -> None:
         """Room for so many blocks in every group; what stood there is lost."""
         if num_blocks > self.stride:
-            self.stride = max(64, 2 * num_blocks)
-            self.hits = zeroed("i", self.stride * self.shape.num_groups)
+            stride = max(64, 2 * num_blocks)
+            self.hits = zeroed("i", stride * self.shape.num_groups)
+            self.stride = stride
 
     def clear(self) -> None:
         """No hit in any group."""

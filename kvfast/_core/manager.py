@@ -18,40 +18,38 @@ from kvspec.snapshot import Snapshot
 from kvspec.stats import PrefixCacheStats, ResidencySample
 
 from .checked import Checked
-from .core import blocks_of, hit_of
 from .request import FastRequest
-from .state import StateView
 
 
 class FastManager(Checked):
-    """See `kvspec.interface.KVCacheManager` for what each call promises."""
+    """What each call does; `kvspec.interface.KVCacheManager` says what, `guarded` makes it public.
+
+    All checks of a call, and what is read of its arguments, come before `turn.changes`. An answer
+    that is made after it is part of the change.
+    """
 
     # Looking up.
 
-    def get_computed_blocks(self, request: Request) -> PrefixHit:
+    def do_get_computed_blocks(self, request: Request) -> PrefixHit:
         """The longest cached prefix, the last token left out (KV-MGR-1, KV-MGR-2)."""
-        mine = self.own(request)
+        mine = self.claim(request)
         self.check_scheduling(mine)
         if not self.enable_caching or mine.input.skip_reading_cache:
             return self.not_looked_up
         tokens = self.lookup.longest_hit(mine, mine.num_tokens - 1)
+        found = self.hit_found(tokens)
         if self.log_stats:
+            self.turn.changes()
             self.count_look_up(mine, tokens)
-        uncached = None
-        if self.num_groups > 1:
-            uncached = self.lookup.longest_tokens - tokens
-            if tokens == 0 and uncached > 0:
-                return PrefixHit(self.no_blocks, 0, uncached)
-        if tokens == 0:
-            return self.no_hit
-        return hit_of(self.blocks_of_hit(), tokens, uncached)
+            self.turn.changed()
+        return found
 
-    def find_longest_cache_hit_per_group(
+    def do_find_longest_cache_hit_per_group(
         self, request: Request, max_hit_length_tokens: int
     ) -> GroupHits:
         """Each group's own longest hit: only with several groups and caching (KV-COORD-9)."""
         length = self.counted("max_hit_length_tokens", max_hit_length_tokens)
-        mine = self.own(request)
+        mine = self.claim(request)
         if not self.plan.is_hybrid:
             raise UnsupportedError("per-group look-ups with fewer than two cached groups", "kvfast")
         self.lookup.hits_per_group(mine, min(length, mine.num_tokens))
@@ -62,27 +60,27 @@ class FastManager(Checked):
 
     # Allocating.
 
-    def allocate_slots(
+    def do_allocate_slots(
         self,
         request: Request,
         num_new_tokens: int,
-        *,
-        num_new_computed_tokens: int = 0,
-        new_computed_blocks: KVCacheBlocks | None = None,
-        num_lookahead_tokens: int = 0,
-        num_external_computed_tokens: int = 0,
-        delay_cache_blocks: bool = False,
-        num_encoder_tokens: int = 0,
-        full_sequence_must_fit: bool = False,
-        reserved_blocks: int = 0,
-        has_scheduled_reqs: bool = True,
+        num_new_computed_tokens: int,
+        new_computed_blocks: KVCacheBlocks | None,
+        num_lookahead_tokens: int,
+        num_external_computed_tokens: int,
+        delay_cache_blocks: bool,
+        num_encoder_tokens: int,
+        full_sequence_must_fit: bool,
+        reserved_blocks: int,
+        has_scheduled_reqs: bool,
     ) -> KVCacheBlocks | None:
         """Room for tokens about to be computed, or None (KV-MGR-3 … KV-MGR-10)."""
+        self.ask_clock()
         self.check_flag("delay_cache_blocks", delay_cache_blocks)
         self.check_flag("full_sequence_must_fit", full_sequence_must_fit)
         self.check_flag("has_scheduled_reqs", has_scheduled_reqs)
         return self.grant(
-            self.own(request),
+            self.claim(request),
             new_computed_blocks,
             self.counted("num_new_tokens", num_new_tokens),
             self.counted("num_new_computed_tokens", num_new_computed_tokens),
@@ -112,11 +110,11 @@ class FastManager(Checked):
         """`allocate_slots` with C types: the rest of the checks, then the allocation."""
         if new == 0 and external == 0:  # KV-MGR-3
             raise InvalidArgumentError("num_new_tokens", 0, "at least 1 without external tokens")
+        num_hits = self.offer(blocks)  # first of all: it reads what the caller made
         self.check_scheduling(request)
         computed = self.computed_of(request)
         row = self.row_of(request)
         self.check_has_slots(row, computed)
-        num_hits = self.offer(blocks)
         local = computed + new_computed
         most = self.max_len - min(local + external, self.max_len)
         if new > most:  # KV-MGR-4
@@ -131,26 +129,28 @@ class FastManager(Checked):
         if num_hits or new_computed:
             self.check_hits(request, new_computed, external, skip_at)
         watermark = self.watermark_for(request) if is_beside_others else 0
+        self.turn.changes()
         row = self.place(
             row, request, new, lookahead, local, external, skip_at, encoder, num_hits > 0,
             whole_must_fit, reserved, watermark,
         )  # fmt: skip
-        if row < 0:
-            return None
-        if caches:  # KV-MGR-10
-            verified = min(min(local + external, self.max_len) + new, request.num_tokens)
-            self.allocator.cache(row, request, min(verified, self.max_len))
-        return self.new_blocks(row)
+        answer = None
+        if row >= 0:
+            if caches:  # KV-MGR-10
+                verified = min(min(local + external, self.max_len) + new, request.num_tokens)
+                self.allocator.cache(row, request, min(verified, self.max_len))
+            answer = self.new_blocks(row)
+        self.turn.changed()
+        return answer
 
-    def get_num_blocks_to_allocate(
+    def do_get_num_blocks_to_allocate(
         self,
         request: Request,
-        *,
         num_tokens: int,
         total_computed_tokens: int,
         num_tokens_main_model: int,
-        num_encoder_tokens: int = 0,
-        apply_admission_cap: bool = False,
+        num_encoder_tokens: int,
+        apply_admission_cap: bool,
     ) -> int:
         """Free blocks the request would take, without a new hit (KV-MGR-18)."""
         tokens = self.counted("num_tokens", num_tokens)
@@ -159,7 +159,7 @@ class FastManager(Checked):
         encoder = self.counted("num_encoder_tokens", num_encoder_tokens)
         self.check_flag("apply_admission_cap", apply_admission_cap)
         capped = apply_admission_cap
-        row = self.row_of(self.own(request))
+        row = self.row_of(self.claim(request))
         self.lookup.clear()
         self.allocator.ask_for(tokens, main, computed, 0, computed, encoder)
         # Of many groups they may be more than 64 bits.
@@ -167,9 +167,9 @@ class FastManager(Checked):
 
     # Caching.
 
-    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
+    def do_cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Register full blocks after a delayed load (KV-MGR-11)."""
-        mine = self.own(request)
+        mine = self.claim(request)
         tokens = self.counted("num_computed_tokens", num_computed_tokens)
         row = self.row_of(mine)
         if not self.allocator.holds_blocks(row):
@@ -184,11 +184,13 @@ class FastManager(Checked):
                 "num_computed_tokens", tokens, f"at most {limit}, the tokens that have slots"
             )
         if self.enable_caching:
+            self.turn.changes()
             self.allocator.cache(row, mine, tokens)
+            self.turn.changed()
 
-    def cache_partial_block(self, request: Request, group: int, num_tokens: int) -> bool:
+    def do_cache_partial_block(self, request: Request, group: int, num_tokens: int) -> bool:
         """Make a block reachable at a finer boundary inside it (KV-PART-1)."""
-        mine = self.own(request)
+        mine = self.claim(request)
         if not is_int(group) or not 0 <= group < self.num_groups:
             raise InvalidArgumentError("group", group, f"an int in 0 … {self.num_groups - 1}")
         size = self.shape.block_size[group]
@@ -209,47 +211,64 @@ class FastManager(Checked):
                 num_tokens,
                 f"a multiple of {hash_size}, not of {size}, and at most {limit}",
             )
-        return self.allocator.cache_partial(row, mine, group, num_tokens // hash_size - 1)
+        self.turn.changes()
+        is_cached = self.allocator.cache_partial(row, mine, group, num_tokens // hash_size - 1)
+        self.turn.changed()
+        return is_cached
 
-    def evict_blocks(self, block_ids: Sequence[int]) -> None:
+    def do_evict_blocks(self, block_ids: Sequence[int]) -> None:
         """Drop the cached identity of these blocks (KV-POOL-10)."""
-        for block in self.checked_blocks(block_ids):
+        self.ask_clock()
+        blocks = self.checked_blocks(block_ids)
+        self.turn.changes()
+        for block in blocks:
             if block:
                 self.pool.forget(block)
+        self.turn.changed()
 
-    def reset_prefix_cache(self) -> bool:
+    def do_reset_prefix_cache(self) -> bool:
         """Drop every hash, if no block is in use (KV-POOL-11)."""
         if self.pool.num_free != self.pool.num_blocks - 1 - len(self.reserved):
             return False
+        self.turn.changes()
         self.pool.reset()
         self.was_reset = True
+        self.turn.changed()
         return True
 
     # Releasing.
 
-    def free(self, request: Request) -> None:
+    def do_free(self, request: Request) -> None:
         """Release all blocks of the request (KV-MGR-12)."""
-        row = self.forget_row(self.own(request))
+        mine = self.claim(request)
+        self.turn.changes()
+        row = self.forget_row(mine)
         if row >= 0:
             self.allocator.free(row)
             self.tables.give_row(row)
+        self.turn.changed()
 
-    def pop_blocks_for_free(self, request: Request) -> tuple[int, ...]:
+    def do_pop_blocks_for_free(self, request: Request) -> tuple[int, ...]:
         """Forget the request, keep its references for `free_blocks` (KV-MGR-13)."""
-        row = self.forget_row(self.own(request))
+        mine = self.claim(request)
+        row = self.row_of(mine)
         if row < 0:
             return ()
         ids: list[int] = []
         for g in range(self.num_groups):
             ids.extend(self.ids_of(row, g, 0))
+        answer = tuple(ids)
+        self.turn.changes()
         for block in ids:
             if block:
                 self.popped[block] = self.popped.get(block, 0) + 1
+        self.forget_row(mine)
         self.tables.clear_row(row)
         self.tables.give_row(row)
-        return tuple(ids)
+        self.turn.changed()
+        return answer
 
-    def free_blocks(self, block_ids: Sequence[int]) -> None:
+    def do_free_blocks(self, block_ids: Sequence[int]) -> None:
         """Return popped references, in one release call (KV-MGR-13, KV-POOL-9)."""
         blocks = self.checked_blocks(block_ids)
         counts: dict[int, int] = {}
@@ -260,6 +279,7 @@ class FastManager(Checked):
             held = self.popped.get(block, 0)
             if count > held:
                 raise BlockReleaseError(block, count, held)
+        self.turn.changes()
         for block, count in counts.items():
             if self.popped[block] == count:
                 del self.popped[block]
@@ -269,50 +289,55 @@ class FastManager(Checked):
         for block in blocks:
             if block:
                 left = self.pool.drop_ref(block, left)
+        self.turn.changed()
 
-    def remove_skipped_blocks(self, request: Request, total_computed_tokens: int) -> None:
+    def do_remove_skipped_blocks(self, request: Request, total_computed_tokens: int) -> None:
         """Release what attention no longer needs (KV-MGR-14)."""
         computed = self.counted("total_computed_tokens", total_computed_tokens)
-        self.allocator.remove_skipped(self.row_of(self.own(request)), computed)
+        row = self.row_of(self.claim(request))
+        self.turn.changes()
+        self.allocator.remove_skipped(row, computed)
+        self.turn.changed()
 
     # Asking.
 
-    def get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
+    def do_get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
         """Per group, leading blocks that all running requests share (KV-MGR-15)."""
-        row = self.row_of(self.own(request))
+        row = self.row_of(self.claim(request))
         if not self.enable_caching:
             return (0,) * self.num_groups
         return tuple([self.allocator.num_common_prefix(row, g) for g in range(self.num_groups)])
 
-    def get_blocks(self, request: Request) -> KVCacheBlocks:
+    def do_get_blocks(self, request: Request) -> KVCacheBlocks:
         """The block list per group."""
-        row = self.row_of(self.own(request))
-        if row < 0:
-            return self.no_blocks
-        return blocks_of(tuple([self.ids_of(row, g, 0) for g in range(self.num_groups)]))
+        return self.lists_of(self.claim(request))
 
-    def get_unhashed_block_ids(self, request: Request) -> tuple[tuple[int, ...], ...]:
+    def do_get_unhashed_block_ids(self, request: Request) -> tuple[tuple[int, ...], ...]:
         """Per group, blocks that are neither null nor cached."""
         return tuple(
             [
                 tuple([block for block in ids if block and not self.pool.is_cached(block)])
-                for ids in self.get_blocks(request).groups
+                for ids in self.lists_of(self.claim(request)).groups
             ]
         )
 
-    def take_events(self) -> tuple[Event, ...]:
+    def do_take_events(self) -> tuple[Event, ...]:
         """Events since the last call (KV-EVT-1)."""
         if self.events is None:
             return ()
-        return as_events(self.events.take(), self.plan)
+        facts = self.events.facts
+        taken = as_events(facts, self.plan)
+        facts.clear()
+        return taken
 
-    def take_new_block_ids(self) -> tuple[int, ...]:
+    def do_take_new_block_ids(self) -> tuple[int, ...]:
         """Blocks to be zeroed, group by group (KV-MGR-16)."""
-        taken = self.allocator.zero_queue()
+        queued = self.allocator.zero_queue()
+        taken = tuple([block for blocks in queued for block in blocks])
         self.allocator.num_to_zero = 0
-        return tuple([block for blocks in taken for block in blocks])
+        return taken
 
-    def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
+    def do_make_prefix_cache_stats(self) -> PrefixCacheStats | None:
         """Look-up counters since the last call (KV-STAT-3)."""
         if not self.log_stats:
             return None
@@ -325,46 +350,27 @@ class FastManager(Checked):
             self.again_queries,
             self.again_hits,
         )
+        self.turn.changes()
         self.clear_stats()
+        self.turn.changed()
         return stats
 
-    def take_residency_samples(self) -> tuple[ResidencySample, ...]:
+    def do_take_residency_samples(self) -> tuple[ResidencySample, ...]:
         """Lives of sampled blocks that ended (KV-STAT-6)."""
         return self.residency.take() if self.residency is not None else ()
 
-    def new_step_starts(self) -> None:
+    def do_new_step_starts(self) -> None:
         """States registered in the last step may be used now (KV-MGR-19)."""
+        self.turn.changes()
         self.allocator.forget_step()
+        self.turn.changed()
 
-    def append_tokens(self, request: Request, token_ids: Sequence[int]) -> None:
+    def do_append_tokens(self, request: Request, token_ids: Sequence[int]) -> None:
         """Append tokens to a request of this manager (KV-REQ-2)."""
-        self.own(request).append(token_ids)
+        self.own(request).append_in(token_ids, self.turn)
 
     # Copies.
 
-    def clone(self) -> FastManager:
-        """An independent copy, queued events and statistics included."""
-        copy = FastManager(self.plan, None)
-        copy.hasher = self.hasher
-        if self.residency is not None:
-            copy.residency = self.residency.copy()
-            copy.pool.residency = copy.residency
-        copy.take_over(self.snapshot())
-        copy.hasher = self.hasher
-        if self.events is not None and copy.events is not None:
-            copy.events.facts = list(self.events.facts)
-        copy.was_reset = self.was_reset
-        copy.requests, copy.queries, copy.hits = self.requests, self.queries, self.hits
-        copy.again_requests, copy.again_queries = self.again_requests, self.again_queries
-        copy.again_hits = self.again_hits
-        return copy
-
-    def snapshot(self) -> Snapshot:
+    def do_snapshot(self) -> Snapshot:
         """The whole abstract state."""
-        return StateView(self.pool, self.tables, self.allocator).snapshot(
-            self.rows,
-            none_hash=self.hasher.none_hash,
-            hash_block_size=self.hash_block_size,
-            popped=self.popped,
-            reserved=self.reserved,
-        )
+        return self.snapshot_now()

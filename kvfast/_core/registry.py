@@ -62,18 +62,19 @@ class Registry:
         self.handle_of_id[request.request_id] = handle
         self.named[handle] = 0
         self.note_row(handle, -1)
-        request.hold(self.mark, self.cells, cell.STRIDE * handle)
+        request.hold(self.mark, self.core.turn, self.cells, cell.STRIDE * handle)
         self.nothing_reported(handle)
         return handle
 
     def make_room_for_requests(self, num_handles: int) -> None:
         """Let so many handles fit, and take the cells along."""
-        self.named = grown("q", self.named, num_handles)
-        self.reported = grown("i", self.reported, num_handles * self.num_groups)
-        self.cells = grown("q", self.cells, cell.STRIDE * num_handles)
+        named = grown("q", self.named, num_handles)
+        reported = grown("i", self.reported, num_handles * self.num_groups)
+        cells = grown("q", self.cells, cell.STRIDE * num_handles)
+        self.named, self.reported, self.cells = named, reported, cells
         for handle, request in enumerate(self.requests):
             if request is not None and self.has_cells_of(request):
-                request.hold(self.mark, self.cells, cell.STRIDE * handle)
+                request.hold(self.mark, self.core.turn, self.cells, cell.STRIDE * handle)
 
     def has_cells_of(self, request: FastRequest) -> bool:
         """Whether they are here, not where it was registered since."""
@@ -122,8 +123,9 @@ class Registry:
     def make_room(self, num_entries: int) -> None:
         """See to it that so many entries fit."""
         if num_entries > len(self.handles):
-            self.handles = grown("q", self.handles, 2 * num_entries)
-            self.counts = grown("q", self.counts, 2 * num_entries)
+            handles = grown("q", self.handles, 2 * num_entries)
+            counts = grown("q", self.counts, 2 * num_entries)
+            self.handles, self.counts = handles, counts
 
     def add_handles(self, values: object) -> bool:
         """Entries for these handles: registered, and not named in this call before."""

@@ -7,12 +7,10 @@ the bytes `digest_bytes[k·size : (k+1)·size]`, or the same memory as native wo
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 
 from kvspec._check import is_int
-from kvspec.errors import InvalidArgumentError
+from kvspec.errors import BusyError, InvalidArgumentError
 from kvspec.request import (
     TOKEN_ID_MAX,
     RequestInput,
@@ -24,6 +22,7 @@ from kvspec.request import (
 from . import cells as cell
 from .extra_keys import has_extra_keys, runs, tagged
 from .hashing import Hasher, HashJob, encode_extra_keys
+from .turn import Turn
 from .views import BlockHashes, TokenIds
 
 COUNT_BITS = 53
@@ -43,7 +42,8 @@ class FastRequest:
     manager notes the request's place; it looks whether that is still so.
 
     Its first two cells (see `cells`) begin at `cells[cell_at]`: in the array of `holder`, or, if
-    that is None, behind its tokens. `preemptions`: -1 while what was assigned is no count. `state`:
+    that is None, behind its tokens. `turn`: that of the manager it is registered with. `is_used`:
+    a call uses or changes it now. `preemptions`: -1 while what was assigned is no count. `state`:
     what was assigned as status.
     """
 
@@ -58,6 +58,8 @@ class FastRequest:
         self.state = RequestStatus.WAITING
         self.running = RUNNING
         self.holder: object = None
+        self.turn: Turn | None = None
+        self.is_used = False
         self.cell_at = 0
         self.row = -1
         self.num_tokens = 0
@@ -86,6 +88,7 @@ class FastRequest:
 
     @num_computed_tokens.setter
     def num_computed_tokens(self, value: int) -> None:
+        self.hold_off()
         computed = count_of(value)
         self.odd_computed = value if computed < 0 else None
         self.cells[self.cell_at + cell.COMPUTED] = computed
@@ -99,6 +102,7 @@ class FastRequest:
 
     @num_preemptions.setter
     def num_preemptions(self, value: int) -> None:
+        self.hold_off()
         self.preemptions = count_of(value)
         self.odd_preemptions = value if self.preemptions < 0 else None
         self.set_status(self.state)
@@ -110,7 +114,16 @@ class FastRequest:
 
     @status.setter
     def status(self, value: RequestStatus) -> None:
+        self.hold_off()
         self.set_status(value)
+
+    def hold_off(self) -> None:
+        """BusyError while a call uses the request, or the manager that it is registered with."""
+        if self.is_used:
+            raise BusyError("request", self.request_id)
+        if self.turn is not None and not self.turn.is_spoilt():
+            self.turn.take()
+            self.turn.give_back()
 
     def set_status(self, value: RequestStatus) -> None:
         """Note the status and whether it is RUNNING, with legal preemptions."""
@@ -126,11 +139,15 @@ class FastRequest:
         """Set the computed tokens to a count."""
         self.cells[self.cell_at + cell.COMPUTED] = num_tokens
 
-    def hold(self, holder: object, cells: memoryview[int], at: int) -> None:
-        """Let these be its cells. In those it had it is not running: who reads them asks it."""
+    def hold(self, holder: object, turn: Turn | None, cells: memoryview[int], at: int) -> None:
+        """Let these be its cells, and this the turn of whoever reads them.
+
+        In those it had it is not running: who reads them asks it.
+        """
         computed = self.cells[self.cell_at + cell.COMPUTED]
         self.cells[self.cell_at + cell.RUNS] = 0
         self.holder = holder
+        self.turn = turn
         self.cells: memoryview[int] = cells
         self.cell_at = at
         cells[at + cell.COMPUTED] = computed
@@ -138,7 +155,7 @@ class FastRequest:
 
     def let_go(self) -> None:
         """Let its cells be its own."""
-        self.hold(None, self.tokens, self.room_tokens)
+        self.hold(None, None, self.tokens, self.room_tokens)
 
     @property
     def token_ids(self) -> Sequence[int]:
@@ -152,11 +169,42 @@ class FastRequest:
 
     def append(self, token_ids: Sequence[int]) -> None:
         """Append tokens and hash the blocks they complete (KV-REQ-2)."""
-        self.extend(token_ids, "token_ids")
+        self.append_in(token_ids, None)
+
+    def append_in(self, token_ids: Sequence[int], taken: Turn | None) -> None:
+        """`append` in a call that has this turn."""
+        turn = self.turn
+        if turn is taken or turn is None or turn.is_spoilt():
+            self.append_now(token_ids)
+        else:
+            turn.take()
+            try:
+                self.append_now(token_ids)
+            finally:
+                turn.give_back()
+
+    def append_now(self, token_ids: Sequence[int]) -> None:
+        """`append`, alone: long hashing lets other threads run."""
+        if self.is_used:
+            raise BusyError("request", self.request_id)
+        self.is_used = True
+        try:
+            self.extend(token_ids, "token_ids")
+        finally:
+            self.is_used = False
 
     def extend(self, token_ids: Sequence[int], field: str) -> None:
         """Append tokens, named `field` in an error. Nothing is changed when one is illegal."""
         self.grow_to(self.num_tokens + self.copy_tokens(token_ids, field))
+
+    def reserve(self, count: int) -> None:
+        """See to it that appending `count` tokens finds room for them and their hashes."""
+        if self.is_used:
+            raise BusyError("request", self.request_id)
+        self.make_room(count)
+        size = self.hash_block_size_tokens
+        if size > 0:
+            self.make_room_for_hashes((self.num_tokens + count) // size)
 
     def append_longs(self, values: memoryview[int], start: int, count: int) -> None:
         """Append `count` tokens, which are legal, from `values[start]` on (KV-REQ-2)."""
@@ -223,12 +271,14 @@ class FastRequest:
         if needed <= self.room_hashes:
             return
         room = needed + needed // 4 + 2
-        digests = memoryview(bytearray(self.hasher.size * room))
+        made = memoryview(bytearray(self.hasher.size * room))
+        digests = made
+        words = made.cast("Q")
         used = self.num_hashes * self.hasher.size
         if used:
             digests[:used] = self.digest_bytes[:used]
         self.digest_bytes: memoryview[int] = digests
-        self.digest_words = digests.cast("Q")
+        self.digest_words = words
         self.room_hashes = room
 
     def hash_until(self, end: int) -> None:
@@ -269,7 +319,8 @@ class FastRequest:
     def hash_at(self, number: int) -> bytes:
         """Hash `number`; the caller vouches that it is there."""
         at = number * self.hasher.size
-        return bytes(self.digest_bytes[at : at + self.hasher.size])
+        # Not a slice of the view: that is an object of its own, compiled, which costs as much.
+        return bytes([self.digest_bytes[i] for i in range(at, at + self.hasher.size)])
 
 
 def make_request(
@@ -279,34 +330,6 @@ def make_request(
     if not isinstance(request_input, RequestInput):
         raise InvalidArgumentError("request", request_input, "a RequestInput")
     return FastRequest(request_input, hasher, hash_block_size_tokens)
-
-
-def hash_many(
-    inputs: Iterable[RequestInput],
-    hasher: Hasher,
-    hash_block_size_tokens: int,
-    *,
-    num_threads: int | None = None,
-) -> list[FastRequest]:
-    """`make_request` of each, in order, by threads that hash at the same time.
-
-    None: as many threads as there are processors. The first illegal input in order raises.
-    """
-    if num_threads is not None and (type(num_threads) is not int or num_threads < 1):
-        raise InvalidArgumentError("num_threads", num_threads, "an int of at least 1 or None")
-    wanted = list(inputs)
-    workers = min(num_threads or os.cpu_count() or 1, len(wanted))
-    if workers <= 1:
-        return [make_request(one, hasher, hash_block_size_tokens) for one in wanted]
-    # A few parts a thread: long prompts spread, and a part is worth its hand-over.
-    length = max(1, len(wanted) // (4 * workers))
-    parts = [wanted[i : i + length] for i in range(0, len(wanted), length)]
-
-    def make(part: list[RequestInput]) -> list[FastRequest]:
-        return [make_request(one, hasher, hash_block_size_tokens) for one in part]
-
-    with ThreadPoolExecutor(workers) as pool:
-        return [request for made in pool.map(make, parts) for request in made]
 
 
 def count_of(value: object) -> int:

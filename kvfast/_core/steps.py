@@ -25,8 +25,8 @@ class Steps(UnderWay):
 
     - `scheduled`: what those under way and the new ones were granted. `hits`: what was cached of
       the new ones.
-    - `rows`: where block deltas are written to; not the caller's memory between two calls.
-      `rows_left`: how many did not fit.
+    - `rows` and `slots`: where block deltas and slots are written to; not the caller's memory
+      between two calls. `rows_left`: how many did not fit.
     """
 
     def __init__(self, manager: FastManager) -> None:
@@ -35,6 +35,9 @@ class Steps(UnderWay):
         self.no_rows = memoryview(bytearray(16)).cast("i", [1, 4])
         self.rows = self.no_rows
         self.rows_left = 0
+        self.has_rows = False
+        self.no_slots: list[memoryview | None] = []
+        self.slots = self.no_slots
         self.end_finished = 0
         self.budget = self.reserved = 0
         self.whole_must_fit = self.stops_at_refusal = False
@@ -46,12 +49,14 @@ class Steps(UnderWay):
     def all_legal(self) -> bool:
         """Whether every entry may be done (KV-BATCH-2); if not, nothing is changed."""
         self.make_room_for_entries()
-        if not self.are_under_way():
-            return False
-        if not self.are_others_legal():
+        try:
+            legal = self.are_under_way() and self.are_others_legal()
+        except BaseException:  # a status can be anything, and is compared
             self.undo()
-            return False
-        return True
+            raise
+        if not legal:
+            self.undo()
+        return legal
 
     def are_others_legal(self) -> bool:
         """Whether preempted and new entries may be done."""
@@ -122,7 +127,8 @@ class Steps(UnderWay):
             if budget == 0:
                 break
             request = self.request_at(i)
-            hit = self.hit_of(request)
+            hit = self.find_hit(request)
+            self.count_hit(request, hit)
             num_tokens = min(min(self.counts[i], budget), request.num_tokens - hit)
             if self.start(request, hit, num_tokens, is_beside_others):
                 self.row_at[i] = self.core.row_of(request)
@@ -137,18 +143,21 @@ class Steps(UnderWay):
             elif self.stops_at_refusal:
                 break
 
-    def hit_of(self, request: FastRequest) -> int:
+    def find_hit(self, request: FastRequest) -> int:
         """The hit length in tokens; its blocks stand in the look-up (KV-MGR-2)."""
         core = self.core
         if not self.caches or request.input.skip_reading_cache:
             core.lookup.clear()
             return 0
         tokens = core.lookup.longest_hit(request, request.num_tokens - 1)
-        if core.log_stats:
-            core.count_look_up(request, tokens)
         if tokens == 0:
             core.lookup.clear()
         return tokens
+
+    def count_hit(self, request: FastRequest, tokens: int) -> None:
+        """Count the look-up, if there was one (KV-STAT-1)."""
+        if self.caches and self.core.log_stats and not request.input.skip_reading_cache:
+            self.core.count_look_up(request, tokens)
 
     def start(
         self, request: FastRequest, hit: int, num_tokens: int, is_beside_others: bool

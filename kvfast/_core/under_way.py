@@ -48,11 +48,11 @@ class UnderWay(Registry):
     def make_room_for_entries(self) -> None:
         """Let what is noted of each entry have room for all."""
         if len(self.row_at) < self.size:
-            self.row_at = zeroed("i", 2 * self.size)
             self.after_at = zeroed("q", 2 * self.size)
             self.granted_at = zeroed("q", 2 * self.size)
             self.way_at = zeroed("i", 2 * self.size)
             self.filled_at = zeroed("i", 2 * self.size)
+            self.row_at = zeroed("i", 2 * self.size)  # last: its length says that there is room
 
     def request_at(self, i: int) -> FastRequest:
         """The request of entry i."""
@@ -67,7 +67,6 @@ class UnderWay(Registry):
             return True
         for i in range(self.end_preempted, self.end_under_way):
             if self.way_at[i] == ASKED and not self.may_continue(i):
-                self.undo()
                 return False
         return True
 
@@ -85,6 +84,7 @@ class UnderWay(Registry):
         longest = self.core.max_len
         caches = self.caches
         num_asked = num_filled = 0
+        self.core.turn.changes()
         for i in range(self.end_preempted, self.end_under_way):
             self.way_at[i] = ASKED
             at = cell.STRIDE * self.handles[i]
@@ -119,6 +119,7 @@ class UnderWay(Registry):
                 self.ahead ^= tables.arena[tables.start[row] + tables.length[row] - 1]
         if num_filled:
             self.read_ahead(num_filled)
+        self.core.turn.changed()
         return num_asked
 
     def read_ahead(self, num_filled: int) -> None:

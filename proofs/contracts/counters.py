@@ -64,9 +64,12 @@ def life(num_touches: int, start: int, gaps: tuple[int, int, int, int, int, int]
     ours = reference_residency.ResidencyLog(1.0, clock_of(times))
     theirs = fast_residency.ResidencyLog(1.0, clock_of(times))
     for log in (ours, theirs):
+        log.ask()
         log.allocated(1)
         for _ in range(touches):
+            log.ask()
             log.touched(1)
+        log.ask()
         log.ended(1)
     (wanted,), (found,) = ours.take(), theirs.take()
     return (wanted.lifetime_ns, wanted.idle_ns, wanted.reuse_gaps_ns) == (

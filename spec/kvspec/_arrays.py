@@ -79,14 +79,12 @@ def delta_rows(field: str, given: object) -> memoryview:
     return view
 
 
-def slot_array(field: str, given: object, length: int) -> memoryview:
-    """A writable view of one slot mapping: int64, one-dimensional, at least `length` long."""
+def slot_array(field: str, given: object) -> memoryview:
+    """A writable view of one slot mapping: int64, one-dimensional."""
     view = view_of(given)
     if view is None or view.ndim != 1 or not is_writable(view, INT64_BYTES):
         allowed = "a writable one-dimensional C-contiguous int64 array"
         raise InvalidArgumentError(field, given, allowed)
-    if len(view) < length:
-        raise InvalidArgumentError(field, len(view), f"at least {length} slots long")
     return view
 
 

@@ -185,6 +185,7 @@ def check_step(
     """Everything that a step demands (KV-BATCH-2)."""
     if not isinstance(plan, StepPlan):
         raise InvalidArgumentError("plan", plan, "a StepPlan")
+    rows, slots = _outputs(batched.manager.config, output)  # first: arrays may run code
     _check_options(batched, plan)
     seen: dict[int, str] = {}
     chosen: dict[str, array[int]] = {}
@@ -213,7 +214,10 @@ def check_step(
         _check_new(batched, place, handle)
     new = list(zip(chosen["new"], counts["new"], strict=True))
     most = _most_tokens(batched, under_way, new, plan.token_budget)
-    rows, slots = _outputs(batched.manager.config, output, most)
+    for group, view in enumerate(slots):
+        if view is not None and len(view) < most:
+            allowed = f"at least {most} slots long"
+            raise InvalidArgumentError(f"slot_mappings[{group}]", len(view), allowed)
     return CheckedStep(chosen["finished"], chosen["preempted"], under_way, new, rows, slots)
 
 
@@ -242,7 +246,7 @@ def _most_tokens(
 
 
 def _outputs(
-    config: ManagerConfig, output: StepOutput | None, num_slots: int
+    config: ManagerConfig, output: StepOutput | None
 ) -> tuple[memoryview | None, list[memoryview | None]]:
     """The outputs, opened for writing."""
     if output is None:
@@ -252,10 +256,10 @@ def _outputs(
     rows = None
     if output.block_deltas is not None:
         rows = delta_rows("block_deltas", output.block_deltas)
-    return rows, mappings(config, output.slot_mappings, num_slots)
+    return rows, mappings(config, output.slot_mappings)
 
 
-def mappings(config: ManagerConfig, given: object, num_slots: int) -> list[memoryview | None]:
+def mappings(config: ManagerConfig, given: object) -> list[memoryview | None]:
     """One view per group, None where no mapping is wanted."""
     specs = config.managed_specs
     if given is None:
@@ -268,5 +272,5 @@ def mappings(config: ManagerConfig, given: object, num_slots: int) -> list[memor
         field = f"slot_mappings[{group}]"
         if slots is not None and isinstance(spec, _WITHOUT_SLOTS):
             raise InvalidArgumentError(field, slots, f"None: a group of {type(spec).__name__}")
-        views.append(None if slots is None else slot_array(field, slots, num_slots))
+        views.append(None if slots is None else slot_array(field, slots))
     return views

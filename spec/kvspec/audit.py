@@ -8,8 +8,10 @@ Costs O(pool) per call. Between calls nobody else may change the inner manager.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
+from kvspec.errors import BusyError, SpoiltError
 from kvspec.interface import KVCacheManager
 from kvspec.invariants import check_snapshot
 from kvspec.transitions import Transition, check_transition
@@ -65,9 +67,13 @@ class _AuditedBatch:
 
         def audited_call(*args: Any, **kwargs: Any) -> Any:
             try:
-                return value(*args, **kwargs)
-            finally:
-                self._manager.audit_state()
+                result = value(*args, **kwargs)
+            except BaseException:
+                with suppress(BusyError, SpoiltError):  # then there is no state to be seen
+                    self._manager.audit_state()
+                raise
+            self._manager.audit_state()
+            return result
 
         return audited_call
 
@@ -89,13 +95,14 @@ class AuditedManager(Wrapper):
 
     def _audited(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def audited_call(*args: Any, **kwargs: Any) -> Any:
-            outcome = "error"
             try:
                 result = call(*args, **kwargs)
-                refused = name in _REFUSAL_CALLS and (result is None or result is False)
-                outcome = "refused" if refused else "done"
-            finally:
-                self._audit(name, outcome)
+            except BaseException:
+                with suppress(BusyError, SpoiltError):  # then there is no state to be seen
+                    self._audit(name, "error")
+                raise
+            refused = name in _REFUSAL_CALLS and (result is None or result is False)
+            self._audit(name, "refused" if refused else "done")
             return result
 
         return audited_call

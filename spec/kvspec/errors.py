@@ -15,6 +15,8 @@ state exactly as it was (KV-ERR-2). Errors that a caller would catch as `ValueEr
     ├── UnknownBlockError (KeyError)           a block id outside 0 … num_blocks - 1
     ├── UnsupportedError (NotImplementedError) a capability the implementation lacks
     ├── UnknownImplementationError (LookupError)
+    ├── BusyError (RuntimeError)               a call while another one is under way
+    ├── SpoiltError (RuntimeError)             a manager that broke off in the middle of a change
     ├── InvariantViolation                     the implementation, not the caller, is wrong
     │   └── MonitorViolation                   … in an engine's own run (`kvspec.monitor`)
     ├── RemoteError                            an implementation in a child process failed as such
@@ -167,6 +169,31 @@ class UnknownImplementationError(KVSpecError, LookupError):
         self.name = name
         self.known = known
         self.reason = reason
+
+
+class BusyError(KVSpecError, RuntimeError):
+    """A call came while another one was under way, nested or in another thread (KV-ERR-7).
+
+    `thing` is what both want: "manager", with all that lies over it, or "request", whose id `name`
+    is; None for a manager.
+    """
+
+    def __init__(self, thing: str, name: str | None) -> None:
+        of_name = "" if name is None else f" {name!r}"
+        super().__init__(f"{thing}{of_name}: another call is using it; one at a time")
+        self.thing = thing
+        self.name = name
+
+
+class SpoiltError(KVSpecError, RuntimeError):
+    """An exception ended an earlier call in the middle of a change (KV-ERR-8): make a new manager.
+
+    `cause` is the name of that exception's type, such as MemoryError.
+    """
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(f"the manager is spoilt: {cause} ended a call in the middle of a change")
+        self.cause = cause
 
 
 class InvariantViolation(KVSpecError):  # noqa: N818 (it says what happened; no caller erred)

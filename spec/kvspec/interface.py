@@ -6,7 +6,9 @@ found by the entry-point group `kvspec.implementations` or as `package.module:fa
 takes no arguments and returns an `Implementation`.
 
 Conventions of every call: an illegal call raises a typed error and changes nothing (KV-ERR-2);
-lack of space is answered by None or False, never by an exception (KV-ERR-1); request ids that the
+lack of space is answered by None or False, never by an exception (KV-ERR-1); a call while another
+one is under way raises BusyError (KV-ERR-7), and after one that broke off in a change every call
+raises SpoiltError (KV-ERR-8); request ids that the
 manager does not know are not an error, they hold nothing (KV-ERR-4); answers are ids, not objects.
 """
 
@@ -105,7 +107,8 @@ class KVCacheManager(Protocol):
     """Blocks of one pool for the requests of one engine.
 
     The life of a request: `get_computed_blocks`, `allocate_slots` with that hit, then
-    `allocate_slots` for each chunk and each decode step, `free` at the end. Not thread-safe.
+    `allocate_slots` for each chunk and each decode step, `free` at the end. One call at a time: a
+    nested one, or one of another thread, is refused (KV-ERR-7).
     """
 
     @property

@@ -25,6 +25,7 @@ from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.request import Request, RequestStatus
 from kvspec.specs import MambaSpec
+from kvspec.turn import Turn, in_turn
 
 
 def batched_of(implementation: Implementation, manager: KVCacheManager) -> BatchedManager:
@@ -43,6 +44,7 @@ class SequentialManager:
     - `requests[h]`: the request of handle h; `reported[h][g]`: how many entries of its block list
       in group g have been reported (KV-BATCH-10).
     - `released`: handles to be given out again, the one released longest ago first (KV-BATCH-4).
+    - `turn`: of batched calls; the manager is free between the single calls of one.
     """
 
     def __init__(self, implementation: Implementation, manager: KVCacheManager) -> None:
@@ -51,6 +53,7 @@ class SequentialManager:
         self.reported: dict[int, list[int]] = {}
         self.released: list[int] = []
         self._manager = manager
+        self.turn = Turn()
 
     @property
     def manager(self) -> KVCacheManager:
@@ -59,49 +62,58 @@ class SequentialManager:
 
     # Requests and their handles.
 
+    @in_turn
     def register(self, request: Request) -> int:
         """Give the request a handle (KV-BATCH-4)."""
         checks.check_registration(self.manager, request, self.requests.values())
+        self.turn.changes()
         handle = self.released.pop(0) if self.released else len(self.requests)
         self.requests[handle] = request
         self._nothing_reported(handle)
         return handle
 
+    @in_turn
     def unregister(self, handles: Ints) -> None:
         """Forget requests that hold nothing (KV-BATCH-4)."""
         chosen = checks.handles_of("handles", handles, self.requests)
         for place, handle in enumerate(chosen):
             if not self.manager.get_blocks(self.requests[handle]).is_empty:
                 raise InvalidArgumentError(f"handles[{place}]", handle, "one that holds no blocks")
+        self.turn.changes()
         for handle in chosen:
             del self.requests[handle], self.reported[handle]
             self.released.append(handle)
 
+    @in_turn
     def request_of(self, handle: int) -> Request:
         """The registered request."""
         return self.requests[checks.registered("handle", handle, self.requests)]
 
+    @in_turn
     def append(self, handles: Ints, token_ids: Ints, counts: Ints | int = 1) -> None:
         """Append tokens to each request (KV-BATCH-12)."""
         chosen = checks.handles_of("handles", handles, self.requests)
-        for handle, tokens in zip(
-            chosen, checks.tokens_of(token_ids, counts, len(chosen)), strict=True
-        ):
+        texts = checks.tokens_of(token_ids, counts, len(chosen))
+        self.turn.changes()
+        for handle, tokens in zip(chosen, texts, strict=True):
             self.implementation.append_tokens(self.manager, self.requests[handle], tokens)
 
+    @in_turn
     def rewind(self, handles: Ints, num_tokens: Ints | int) -> None:
         """Take back computed tokens of each request (KV-BATCH-12)."""
         chosen = checks.handles_of("handles", handles, self.requests)
-        for handle, num in zip(
-            chosen, checks.rewinds_of(chosen, num_tokens, self.requests), strict=True
-        ):
+        rewinds = checks.rewinds_of(chosen, num_tokens, self.requests)
+        self.turn.changes()
+        for handle, num in zip(chosen, rewinds, strict=True):
             self.requests[handle].num_computed_tokens -= num
 
+    @in_turn
     def lookup(self, handles: Ints) -> array[int]:
         """Hit lengths in tokens (KV-BATCH-12)."""
         chosen = checks.handles_of("handles", handles, self.requests)
         for place, handle in enumerate(chosen):
             checks.check_scheduling(f"handles[{place}]", self.requests[handle])
+        self.turn.changes()
         hits = [self.manager.get_computed_blocks(self.requests[handle]) for handle in chosen]
         return array("q", [hit.hit_length_tokens for hit in hits])
 
@@ -157,9 +169,11 @@ class SequentialManager:
         """A step of preempted requests only."""
         self.step(StepPlan(preempted=handles, starts_step=False))
 
+    @in_turn
     def step(self, plan: StepPlan, output: StepOutput | None = None) -> StepResult:
         """One after another: finished, preempted, decoding, prefilling, new (KV-BATCH-1)."""
         step = checks.check_step(self, plan, output)
+        self.turn.changes()
         if plan.starts_step and any(
             isinstance(spec, MambaSpec) for spec in self.manager.config.managed_specs
         ):  # for all other types nothing changes (KV-MGR-19), and a manager may lack the call
@@ -236,18 +250,22 @@ class SequentialManager:
 
     # What is told of block lists.
 
+    @in_turn
     def take_deltas(self, block_deltas: Array) -> int:
         """Report what was not reported yet, of all requests (KV-BATCH-11)."""
         rows = delta_rows("block_deltas", block_deltas)
+        self.turn.changes()
         num_rows = 0
         for handle in sorted(self.requests):
             num_rows = self.report(handle, rows, num_rows)
         return num_rows
 
+    @in_turn
     def num_pending_deltas(self) -> int:
         """Entries of all requests that were not reported yet."""
         return sum(self.num_unreported(handle) for handle in self.requests)
 
+    @in_turn
     def next_free_blocks(self, num_blocks: int) -> array[int]:
         """The front of the free queue (KV-BATCH-13)."""
         int_at_least("num_blocks", num_blocks, 0, error=InvalidArgumentError)
@@ -255,6 +273,7 @@ class SequentialManager:
             raise UnsupportedError("next_free_blocks", self.implementation.capabilities.name)
         return array("i", self.manager.snapshot().free_queue[:num_blocks])
 
+    @in_turn
     def list_lengths(self, handles: Ints) -> array[int]:
         """Lengths of block lists, handle after handle, group after group (KV-BATCH-13)."""
         chosen = checks.handles_of("handles", handles, self.requests)

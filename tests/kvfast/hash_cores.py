@@ -31,6 +31,7 @@ class Core:
     hashing: ModuleType
     request: ModuleType
     extra_keys: ModuleType
+    many: ModuleType
 
 
 def core(name: str) -> Core:
@@ -38,7 +39,7 @@ def core(name: str) -> Core:
     try:
         modules = [
             importlib.import_module(f"kvfast.{name}.{module}")
-            for module in ("digest", "hashing", "request", "extra_keys")
+            for module in ("digest", "hashing", "request", "extra_keys", "many")
         ]
     except ImportError as error:
         if os.environ.get("KVSPEC_REQUIRE_COMPILED"):

@@ -29,7 +29,7 @@ INPUTS = [
 def test_a_batch_is_one_by_one(build: str, num_threads: int | None) -> None:
     hasher = core(build).hashing.Hasher("xxhash_cbor", "0")
     request = core(build).request
-    batch = request.hash_many(iter(INPUTS), hasher, 16, num_threads=num_threads)
+    batch = core(build).many.hash_many(iter(INPUTS), hasher, 16, num_threads=num_threads)
     assert [one.input for one in batch] == INPUTS
     for one, content in zip(batch, INPUTS, strict=True):
         alone = request.make_request(content, hasher, 16)
@@ -39,7 +39,7 @@ def test_a_batch_is_one_by_one(build: str, num_threads: int | None) -> None:
 @pytest.mark.parametrize("build", BUILDS)
 def test_an_empty_batch_is_empty(build: str) -> None:
     hasher = core(build).hashing.Hasher("sha256_cbor", "0")
-    assert core(build).request.hash_many([], hasher, 16) == []
+    assert core(build).many.hash_many([], hasher, 16) == []
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -48,7 +48,7 @@ def test_the_first_illegal_input_raises(build: str, num_threads: int) -> None:
     hasher = core(build).hashing.Hasher("sha256_cbor", "0")
     inputs = [*INPUTS, RequestInput("bad", [1, -1]), RequestInput("worse", [-1])]
     with pytest.raises(InvalidArgumentError) as caught:
-        core(build).request.hash_many(inputs, hasher, 16, num_threads=num_threads)
+        core(build).many.hash_many(inputs, hasher, 16, num_threads=num_threads)
     assert caught.value.field == "prompt_token_ids[1]"
 
 
@@ -57,7 +57,7 @@ def test_the_first_illegal_input_raises(build: str, num_threads: int) -> None:
 def test_an_impossible_number_of_threads_is_refused(build: str, num_threads: object) -> None:
     hasher = core(build).hashing.Hasher("sha256_cbor", "0")
     with pytest.raises(InvalidArgumentError, match="num_threads"):
-        core(build).request.hash_many(INPUTS, hasher, 16, num_threads=num_threads)
+        core(build).many.hash_many(INPUTS, hasher, 16, num_threads=num_threads)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 
 import kvfast
 import kvref
+from kvfast._core.turn import Turn
 from kvfast.tier import FastTier
 from kvspec.blocks import KVCacheBlocks
 from kvspec.request import Request
@@ -41,7 +42,7 @@ def played(num_runs: int, broken: type[FastTier] | None = None) -> Counter[str]:
         other: Tier = tier_of(kvfast.implementation(), config, num_blocks)
         if broken is not None:
             resolved = kvref.implementation().create(config).config
-            other = broken(resolved, num_blocks)
+            other = broken(resolved, num_blocks, Turn())
         player = Player(config, [reference, other], random)
         player.play(120)
         counts += player.counts

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 UNOBSERVABLE: Mapping[str, str] = MappingProxyType(
-    {"KV-POL-1": "A profile is a file that kvspec reads; an implementation never sees it."}
+    {
+        "KV-POL-1": "A profile is a file that kvspec reads; an implementation never sees it.",
+        "KV-ERR-7": "A run makes one call at a time.",
+        "KV-ERR-8": "A run cannot let the memory of an implementation run out.",
+    }
 )
 """Rule -> why a run cannot check it. Every other rule has a directed program or an example."""

@@ -26,12 +26,14 @@ from kvspec._json import (
 )
 from kvspec.errors import (
     BlockReleaseError,
+    BusyError,
     CacheMemoryError,
     ConfigError,
     InvalidArgumentError,
     InvariantViolation,
     KVSpecError,
     PageSizeError,
+    SpoiltError,
     StaleHitError,
     UnknownBlockError,
     UnsupportedError,
@@ -62,6 +64,8 @@ ERRORS: Mapping[type[KVSpecError], tuple[str, ...]] = {
     InvalidArgumentError: _ARGUMENT,
     UnknownBlockError: ("block_id", "num_blocks"),
     UnsupportedError: ("capability", "implementation"),
+    BusyError: ("thing", "name"),
+    SpoiltError: ("cause",),
     InvariantViolation: ("invariant", "rule", "detail", "state"),
     KVSpecError: (),
 }
@@ -77,9 +81,9 @@ REASONS = ("bad_message", "unknown_op", "unknown_handle", "version", "too_large"
 
 _TEXTS = frozenset(
     {"field", "allowed", "layer", "capability", "implementation"}
-    | {"invariant", "rule", "detail", "state"}
+    | {"invariant", "rule", "detail", "state", "thing", "cause"}
 )
-_ANY = frozenset({"value", "block_id"})
+_ANY = frozenset({"value", "block_id", "name"})
 
 
 def carried(field: str, value: object) -> Any:

@@ -1,0 +1,170 @@
+"""Batched calls as callers have them: each takes the turn of the manager (KV-ERR-7)."""
+
+from __future__ import annotations
+
+from array import array
+
+from kvspec._check import COUNT_MAX
+from kvspec.batched import Array, Ints, StepOutput, StepPlan, StepResult
+from kvspec.interface import KVCacheManager
+from kvspec.request import Request
+
+from .batch import FastBatch
+
+
+class GuardedBatch(FastBatch):
+    """A `kvspec.batched.BatchedManager`."""
+
+    @property
+    def manager(self) -> KVCacheManager:
+        """The manager it works on, as it was given."""
+        return self.shown
+
+    def leave(self) -> None:
+        """End a call."""
+        self.close_outputs()
+        self.core.turn.give_back()
+
+    def register(self, request: Request) -> int:
+        """A handle for the request (KV-BATCH-4)."""
+        self.core.turn.take()
+        try:
+            return self.do_register(request)
+        finally:
+            self.leave()
+
+    def unregister(self, handles: Ints) -> None:
+        """Forget requests that hold nothing (KV-BATCH-4)."""
+        self.core.turn.take()
+        try:
+            self.do_unregister(handles)
+        finally:
+            self.leave()
+
+    def request_of(self, handle: int) -> Request:
+        """The registered request."""
+        self.core.turn.take()
+        try:
+            return self.do_request_of(handle)
+        finally:
+            self.leave()
+
+    def append(self, handles: Ints, token_ids: Ints, counts: Ints | int = 1) -> None:
+        """Append tokens to each request (KV-BATCH-12)."""
+        self.core.turn.take()
+        try:
+            self.do_append(handles, token_ids, counts)
+        finally:
+            self.leave()
+
+    def rewind(self, handles: Ints, num_tokens: Ints | int) -> None:
+        """Take back computed tokens of each request (KV-BATCH-12)."""
+        self.core.turn.take()
+        try:
+            self.do_rewind(handles, num_tokens)
+        finally:
+            self.leave()
+
+    def lookup(self, handles: Ints) -> array[int]:
+        """Hit lengths in tokens (KV-BATCH-12)."""
+        self.core.turn.take()
+        try:
+            return self.do_lookup(handles)
+        finally:
+            self.leave()
+
+    def admit(
+        self,
+        handles: Ints,
+        max_new_tokens: Ints | int = COUNT_MAX,
+        *,
+        token_budget: int = COUNT_MAX,
+        num_lookahead_tokens: int = 0,
+        full_sequence_must_fit: bool = False,
+        reserved_blocks: int = 0,
+        stops_at_refusal: bool = False,
+        output: StepOutput | None = None,
+    ) -> StepResult:
+        """A step of new requests only."""
+        plan = StepPlan(
+            new=handles,
+            max_new_tokens=max_new_tokens,
+            token_budget=token_budget,
+            num_lookahead_tokens=num_lookahead_tokens,
+            full_sequence_must_fit=full_sequence_must_fit,
+            reserved_blocks=reserved_blocks,
+            stops_at_refusal=stops_at_refusal,
+            starts_step=False,
+        )
+        return self.step(plan, output)
+
+    def decode(
+        self,
+        handles: Ints,
+        num_new_tokens: Ints | int = 1,
+        *,
+        num_lookahead_tokens: int = 0,
+        output: StepOutput | None = None,
+    ) -> StepResult:
+        """A step of decoding requests only."""
+        self.core.turn.take()
+        try:
+            return self.do_decode(handles, num_new_tokens, num_lookahead_tokens, output)
+        finally:
+            self.leave()
+
+    def free(self, handles: Ints) -> None:
+        """A step of finished requests only."""
+        self.core.turn.take()
+        try:
+            self.do_free(handles)
+        finally:
+            self.leave()
+
+    def preempt(self, handles: Ints) -> None:
+        """A step of preempted requests only."""
+        self.core.turn.take()
+        try:
+            self.do_preempt(handles)
+        finally:
+            self.leave()
+
+    def step(self, plan: StepPlan, output: StepOutput | None = None) -> StepResult:
+        """One after another: finished, preempted, decoding, prefilling, new (KV-BATCH-1)."""
+        self.core.turn.take()
+        try:
+            return self.do_step(plan, output)
+        finally:
+            self.leave()
+
+    def take_deltas(self, block_deltas: Array) -> int:
+        """Report what was not reported yet, of all requests (KV-BATCH-11)."""
+        self.core.turn.take()
+        try:
+            return self.do_take_deltas(block_deltas)
+        finally:
+            self.leave()
+
+    def num_pending_deltas(self) -> int:
+        """Entries of all requests that were not reported yet."""
+        self.core.turn.take()
+        try:
+            return self.do_num_pending_deltas()
+        finally:
+            self.leave()
+
+    def next_free_blocks(self, num_blocks: int) -> array[int]:
+        """The front of the free queue (KV-BATCH-13)."""
+        self.core.turn.take()
+        try:
+            return self.do_next_free_blocks(num_blocks)
+        finally:
+            self.leave()
+
+    def list_lengths(self, handles: Ints) -> array[int]:
+        """Lengths of block lists, handle after handle, group after group (KV-BATCH-13)."""
+        self.core.turn.take()
+        try:
+            return self.do_list_lengths(handles)
+        finally:
+            self.leave()

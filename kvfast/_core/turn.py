@@ -1,0 +1,64 @@
+"""One call at a time (KV-ERR-7), and none after a change that broke off (KV-ERR-8)."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+from kvspec.errors import BusyError, SpoiltError
+
+OUT_OF_MEMORY = "MemoryError"
+"""The cause, where there is not even the memory to look what it is."""
+IDLE, ASKING, CHANGING, SPOILT = 0, 1, 2, 3
+
+
+class Turn:
+    """Taken by every call of a manager and of what lies over it, and given back at its end.
+
+    In a call nothing is changed before `changes`. An exception between that and `changed` leaves
+    the state half changed, which nothing could mend: from then on every call is refused.
+
+    Nothing that lets another thread run stands between the test and the store of `take`.
+    """
+
+    def __init__(self) -> None:
+        self.state = IDLE
+        self.cause = ""
+
+    def take(self) -> None:
+        """Begin a call. BusyError in another one, nested or of another thread."""
+        if self.state != IDLE:
+            self.refuse()
+        self.state = ASKING
+
+    def refuse(self) -> NoReturn:
+        """Raise what says why there is no turn now."""
+        if self.state == SPOILT:
+            raise SpoiltError(self.cause)
+        raise BusyError("manager", None)
+
+    def changes(self) -> None:
+        """The first change comes now: all is known that the caller had to say."""
+        self.state = CHANGING
+
+    def changed(self) -> None:
+        """The change is whole."""
+        self.state = ASKING
+
+    def is_spoilt(self) -> bool:
+        """Whether no call will ever be answered again."""
+        return self.state == SPOILT
+
+    def give_back(self) -> None:
+        """End the call, whether it answers or raises."""
+        if self.state == CHANGING:
+            self.spoil()
+        else:
+            self.state = IDLE
+
+    def spoil(self) -> None:
+        """Let this be the last call."""
+        self.state = SPOILT
+        self.cause = OUT_OF_MEMORY
+        error = sys.exc_info()[1]
+        self.cause = type(error).__name__

@@ -1,0 +1,94 @@
+"""One call at a time (KV-ERR-7), and none after a change that broke off (KV-ERR-8)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, Protocol, TypeVar, cast
+
+from kvspec.errors import BusyError, SpoiltError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Used(Protocol):
+    """A request that is used by one call at a time."""
+
+    is_busy: bool
+
+    @property
+    def request_id(self) -> str:
+        """Its name."""
+
+
+class Turn:
+    """Who is at work on a manager: a call, with the request it is about, or nobody.
+
+    For managers in Python; nothing between its test and its store lets another thread run.
+
+    `is_changing`: the call has checked everything and begun to change the state. An exception from
+    then on cannot be taken back; its type is the `cause` why every later call is refused.
+    """
+
+    def __init__(self) -> None:
+        self.is_taken = False
+        self.is_changing = False
+        self.used: Used | None = None
+        self.cause: str | None = None
+
+    def check_sound(self) -> None:
+        """SpoiltError after a change that broke off."""
+        if self.cause is not None:
+            raise SpoiltError(self.cause)
+
+    def uses(self, request: Used) -> None:
+        """The call under way is about this request, and no other call may be."""
+        if request.is_busy:
+            raise BusyError("request", request.request_id)
+        if self.is_taken:
+            request.is_busy = True
+            self.used = request
+
+    def changes(self) -> None:
+        """The first change of the call comes now."""
+        self.is_changing = self.is_taken
+
+    def __enter__(self) -> None:
+        """A call begins."""
+        self.check_sound()
+        if self.is_taken:
+            raise BusyError("manager", None)
+        self.is_taken = True
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """It ends, whether it answers or raises."""
+        if kind is not None and self.is_changing:
+            self.cause = "MemoryError"  # where there is not even the memory for a name
+            self.cause = kind.__name__
+        if self.used is not None:
+            self.used.is_busy = False
+            self.used = None
+        self.is_taken = self.is_changing = False
+
+
+class HasTurn(Protocol):
+    """What calls stand in a turn of."""
+
+    @property
+    def turn(self) -> Turn:
+        """Whose turn it is."""
+
+
+S = TypeVar("S", bound=HasTurn)
+
+
+def in_turn(call: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """The call, which is refused while another one is under way."""
+
+    @functools.wraps(call)
+    def one_at_a_time(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self.turn:
+            return call(self, *args, **kwargs)
+
+    return cast("Callable[Concatenate[S, P], T]", one_at_a_time)
