@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import itertools
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -258,3 +261,33 @@ def test_a_salt_is_a_text_in_utf_8(
     """Texts beyond ASCII enter as their UTF-8 bytes, not normalised."""
     expected = sha256(bytes.fromhex(NONE_HASH), [1, 2, 3, 4], [["cache_salt", salt]]).hex()
     assert hashes_of(make_manager, make_request, [1, 2, 3, 4], cache_salt=salt) == [expected]
+
+
+@pytest.mark.shared
+@pytest.mark.rule("KV-HASH-7", "KV-HASH-8", "KV-HASH-10")
+def test_tagged_hashes_are_those_of_a_later_engine(
+    make_manager: MakeManager, implementation: Implementation, shared: Path
+) -> None:
+    """What vLLM 0.33 computed for prompts with adapters, items and salts."""
+    compared = 0
+    for name in ("events-330051", "extra_keys-330029"):
+        with gzip.open(shared / f"golden-0.33/{name}.jsonl.gz", "rt", encoding="utf-8") as file:
+            header, *operations = map(json.loads, file)
+        manager = make_manager(6, header["config"]["hash_block_size"])
+        assert manager.none_hash.hex() == header["none_hash"]
+        for operation in operations:
+            args = operation.get("args", {})
+            if operation.get("op") != "new_request" or "result" not in operation:
+                continue
+            lora = args.get("lora")
+            given = RequestInput(
+                "r",
+                args["prompt_token_ids"],
+                cache_salt=args.get("cache_salt"),
+                lora=None if lora is None else LoRA(**lora),
+                multimodal=tuple(MultimodalItem(**item) for item in args.get("mm_features") or ()),
+            )
+            found = implementation.make_request(manager, given).block_hashes
+            assert [block_hash.hex() for block_hash in found] == operation["result"]["block_hashes"]
+            compared += lora is not None or given.cache_salt is not None
+    assert compared >= 5
