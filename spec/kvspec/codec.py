@@ -1,9 +1,8 @@
 """JSON and back: specs, groups, configurations.
 
-The member names are those of the record files (`spec/records.md` of this repository describes
-them); where they differ from the dataclasses, the tables below say so. Decoding is strict: an
-unknown or missing member, a wrong type or a value the dataclass refuses is a FormatError that
-names the field. A member with a default may be left out. Encoding writes every member.
+The member names are those of record files (`spec/records.md`); where they differ from the
+dataclasses, the tables below say so. Decoding is strict: an unknown or missing member, a wrong type
+or a value the dataclass refuses is a FormatError that names the field. Encoding writes all members.
 """
 
 from __future__ import annotations
@@ -205,9 +204,8 @@ _MANAGER_MEMBERS: Mapping[str, tuple[str, Check[Any]]] = {
 
 def field_of_member(member: str) -> str:
     """The field of ManagerConfig that a member of a record's `config` stands for."""
-    if member in ("num_blocks", "groups", "tensors"):
-        return f"kv_cache.{member}"
-    return _MANAGER_MEMBERS[member][0] if member in _MANAGER_MEMBERS else member
+    pool = {name: (f"kv_cache.{name}", None) for name in ("num_blocks", "groups", "tensors")}
+    return {**pool, **_MANAGER_MEMBERS}.get(member, (member, None))[0]
 
 
 def encode_manager_config(config: ManagerConfig) -> JSONObject:
