@@ -19,6 +19,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from kvspec._json import Where
 from kvspec._jsonlines import parse_json, read_bounded
 
+MOST_BLOCKS = 2**24
+"""Of a pool that an option asks for: a manager takes memory for each."""
+
 MOST_STATE_BYTES = 2**30
 STATE_HEAD = b"kvspec-state sha256 "
 

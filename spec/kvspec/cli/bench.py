@@ -31,6 +31,7 @@ from kvspec.bench.report import Report
 from kvspec.bench.script import record
 from kvspec.cli._bench_tables import show
 from kvspec.cli._support import (
+    MOST_BLOCKS,
     fail,
     output_console,
     progress_console,
@@ -129,7 +130,7 @@ class Wanted:
 )
 @click.option(
     "--num-blocks",
-    type=click.IntRange(min=2),
+    type=click.IntRange(2, MOST_BLOCKS),
     default=REPLAY_BLOCKS,
     show_default=True,
     help="Of the replay's pool, each of 16 tokens.",

@@ -13,6 +13,7 @@ import click
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from kvspec.cli._support import (
+    MOST_BLOCKS,
     fail,
     progress_console,
     require_extra,
@@ -48,7 +49,7 @@ _POSITIVE = click.IntRange(min=1)
 )
 @click.option(
     "--num-blocks",
-    type=click.IntRange(min=2),
+    type=click.IntRange(2, MOST_BLOCKS),
     default=300,
     show_default=True,
     help="Blocks of the pool, the null block included.",

@@ -1,0 +1,73 @@
+"""Every option of every command with values that nobody means: an exit code and one line."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import click
+import pytest
+
+from kvspec.cli import main
+from kvspec.cli._commands import COMMANDS
+from kvspec.golden.select import shipped_records
+
+VALUES = (
+    *("9" * 5_000, "1000000000000000", "-1", "0", "1e400", "-inf", "nan", "", "²", "x"),
+    *("x" * 5_000, "\udcff", "cmd:", "a:b", ".", "nothing/at/all", "?seed=9", "-"),
+)
+
+RECORD = str(shipped_records() / "identities.jsonl")
+QUICK: Mapping[str, Sequence[str]] = {
+    "bench": ["--impl", "nowhere"],
+    "check": ["kvref", "--budget", "static", "--level", "safety"],
+    "doctor": [],
+    "explore": ["--list"],
+    "golden": [RECORD, "--impl", "kvref"],
+    "plan": ["llama-3.1-8b"],
+    "redact": [RECORD, "-o", "out"],
+    "replay": ["demo", "--impl", "kvref", "--limit", "1", "--quiet"],
+    "serve": ["nowhere"],
+    "shrink": [RECORD, "--impl", "kvref", "-o", "out"],
+    "view": [RECORD, "-o", "out"],
+}
+"""Arguments with which a command is soon done."""
+
+LONG = ("--vectors", "--limit")
+"""What takes long with a value that is right, as any folder is, and any large number of requests."""
+
+
+def calls(name: str) -> Iterator[list[str]]:
+    """The command with each of its options, and each of its arguments, in turn."""
+    command = importlib.import_module(f"kvspec.cli.{name}").command
+    base = [name, *QUICK[name]]
+    for parameter in command.params:
+        if parameter.opts[0] in LONG:
+            continue
+        for value in VALUES:
+            if isinstance(parameter, click.Option) and not parameter.is_flag:
+                yield [*base, parameter.opts[0], value]
+            elif isinstance(parameter, click.Argument) and QUICK[name]:
+                yield [name, value, *QUICK[name][1:]]
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in COMMANDS])
+def test_an_option_with_nonsense_is_one_line(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Never a traceback; and what is refused is said in a line, however long the nonsense."""
+    monkeypatch.chdir(tmp_path)
+    wrong = []
+    for arguments in calls(name):
+        code = main(arguments)
+        said = capsys.readouterr().err
+        shown = [argument[:30] for argument in arguments]
+        if code not in (0, 1, 2) or "Traceback" in said:
+            wrong.append((shown, code, said[-300:]))
+        elif code == 2 and not said.startswith("kvspec: error: "):
+            wrong.append((shown, code, said[:300]))
+    assert not wrong
