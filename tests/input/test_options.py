@@ -35,7 +35,7 @@ QUICK: Mapping[str, Sequence[str]] = {
 """Arguments with which a command is soon done."""
 
 LONG = ("--vectors", "--limit")
-"""What takes long with a value that is right, as any folder is, and any large number of requests."""
+"""What takes long with a value that is right, as any folder or large number of requests is."""
 
 
 def calls(name: str) -> Iterator[list[str]]:
