@@ -19,7 +19,9 @@ from kvspec.specs import FullAttentionSpec
 from tests.kvfast.hash_cores import BUILDS, core, everything
 
 INPUTS = [
-    RequestInput(f"r{i}", array("q", range(i, i + 37 * i % 3000 + 1)), cache_salt="s" * (i % 3))
+    RequestInput(
+        f"r{i}", array("q", range(i, i + 37 * i % 3000 + 1)), cache_salt="s" * (i % 3) or None
+    )
     for i in range(50)
 ] + [everything(3000)]
 
