@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from kvspec._check import COUNT_MAX, INT64_MAX, is_int
+from kvspec._check import INT64_MAX, count, exact, is_int
 from kvspec.errors import InvalidArgumentError
 
 INTS = "a sequence of ints, or a one-dimensional C-contiguous array of int32 or int64"
@@ -35,13 +35,9 @@ def ints_of(field: str, values: object) -> array[int]:
 def _listed(field: str, values: Sequence[object]) -> array[int]:
     listed = array("q")
     for place, value in enumerate(values):
-        if (
-            not isinstance(value, int)
-            or isinstance(value, bool)
-            or not INT64_MIN <= value <= INT64_MAX
-        ):
+        if not is_int(value) or not INT64_MIN <= exact(value) <= INT64_MAX:
             raise InvalidArgumentError(f"{field}[{place}]", value, "an int of 64 bits")
-        listed.append(value)
+        listed.append(exact(value))
     return listed
 
 
@@ -50,17 +46,13 @@ def counts_of(field: str, values: object, length: int, minimum: int) -> array[in
 
     InvalidArgumentError names `field[i]`; `field` when the int, the type or the length is wrong.
     """
-    allowed = f"an int in {minimum} … 2^53 - 1"
-    if isinstance(values, int):
-        if not is_int(values) or not minimum <= values <= COUNT_MAX:
-            raise InvalidArgumentError(field, values, allowed)
-        return array("q", [values]) * length
+    if issubclass(type(values), int):
+        return array("q", [count(field, values, minimum)]) * length
     counts = ints_of(field, values)
     if len(counts) != length:
         raise InvalidArgumentError(field, len(counts), f"{length} counts, one per handle, or one")
-    for place, count in enumerate(counts):
-        if not minimum <= count <= COUNT_MAX:
-            raise InvalidArgumentError(f"{field}[{place}]", count, allowed)
+    for place, number in enumerate(counts):
+        count(f"{field}[{place}]", number, minimum)
     return counts
 
 

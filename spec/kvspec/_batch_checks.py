@@ -9,12 +9,12 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from kvspec._arrays import counts_of, delta_rows, ints_of, slot_array
-from kvspec._check import boolean, int_at_least, is_int
+from kvspec._check import boolean, count, exact, is_int
 from kvspec.batched import Ints, StepOutput, StepPlan
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.interface import Feature, KVCacheManager
-from kvspec.request import Request, RequestStatus
+from kvspec.request import Request, RequestStatus, is_status
 from kvspec.specs import CrossAttentionSpec, EncoderOnlyAttentionSpec, MambaSpec
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ def check_registration(
 
 def registered(field: str, handle: object, requests: Mapping[int, Request]) -> int:
     """The handle, if it names a registered request."""
-    if not isinstance(handle, int) or not is_int(handle) or handle not in requests:
+    if not is_int(handle) or exact(handle) not in requests:
         raise InvalidArgumentError(field, handle, "the handle of a registered request")
-    return handle
+    return exact(handle)
 
 
 def handles_of(field: str, handles: Ints, requests: Mapping[int, Request]) -> array[int]:
@@ -108,9 +108,8 @@ def rewinds_of(
     """How many computed tokens each request gives up: no more than it has (KV-BATCH-12)."""
     numbers = counts_of("num_tokens", num_tokens, len(handles), 0)
     for place, (handle, number) in enumerate(zip(handles, numbers, strict=True)):
-        computed = requests[handle].num_computed_tokens
         field = f"handles[{place}].num_computed_tokens"
-        int_at_least(field, computed, 0, error=InvalidArgumentError)
+        computed = count(field, requests[handle].num_computed_tokens)
         if number > computed:
             allowed = f"at most {computed}, the tokens that are computed"
             raise InvalidArgumentError(f"num_tokens[{place}]", number, allowed)
@@ -122,9 +121,8 @@ def rewinds_of(
 
 def check_scheduling(where: str, request: Request) -> None:
     """Preemptions and status are what `get_computed_blocks` accepts."""
-    preemptions = request.num_preemptions
-    int_at_least(f"{where}.num_preemptions", preemptions, 0, error=InvalidArgumentError)
-    if request.status not in tuple(RequestStatus):
+    count(f"{where}.num_preemptions", request.num_preemptions)
+    if not is_status(request.status):
         allowed = "one of " + ", ".join(RequestStatus)
         raise InvalidArgumentError(f"{where}.status", request.status, allowed)
 
@@ -135,8 +133,7 @@ def _check_under_way(
     """What `allocate_slots` demands, and a slot for every token (KV-BATCH-6)."""
     where, request, manager = f"{field}[{place}]", batched.requests[handle], batched.manager
     check_scheduling(where, request)
-    computed = request.num_computed_tokens
-    int_at_least(f"{where}.num_computed_tokens", computed, 0, error=InvalidArgumentError)
+    computed = count(f"{where}.num_computed_tokens", request.num_computed_tokens)
     blocks = manager.get_blocks(request)
     if blocks.is_empty and computed == 0:
         raise InvalidArgumentError(where, handle, "under way; start it as a new one")
@@ -159,7 +156,7 @@ def _check_new(batched: SequentialManager, place: int, handle: int) -> None:
     where, request = f"new[{place}]", batched.requests[handle]
     check_scheduling(where, request)
     computed = request.num_computed_tokens
-    if not is_int(computed) or computed != 0:
+    if not is_int(computed) or exact(computed) != 0:
         raise InvalidArgumentError(f"{where}.num_computed_tokens", computed, "0: it is new")
     if not batched.manager.get_blocks(request).is_empty:
         raise InvalidArgumentError(where, handle, "a request that holds no blocks")
@@ -201,9 +198,8 @@ def check_step(
         )
     }
     for place, handle in enumerate(chosen["preempted"]):
-        field = f"preempted[{place}].num_preemptions"
         preemptions = batched.requests[handle].num_preemptions
-        int_at_least(field, preemptions, 0, error=InvalidArgumentError)
+        count(f"preempted[{place}].num_preemptions", preemptions)
     under_way: list[tuple[int, int]] = []
     for field in ("decoding", "prefilling"):
         entries = list(zip(chosen[field], counts[field], strict=True))
@@ -224,7 +220,7 @@ def check_step(
 def _check_options(batched: SequentialManager, plan: StepPlan) -> None:
     """The plan's members that concern all its entries."""
     for field in ("token_budget", "num_lookahead_tokens", "reserved_blocks"):
-        int_at_least(field, getattr(plan, field), 0, error=InvalidArgumentError)
+        count(field, getattr(plan, field))
     for field in ("full_sequence_must_fit", "stops_at_refusal", "starts_step"):
         boolean(field, getattr(plan, field), error=InvalidArgumentError)
     if plan.num_lookahead_tokens > 0:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kvspec.errors import ConfigError, InvalidArgumentError
 
 INT64_MAX = 2**63 - 1
@@ -10,8 +12,41 @@ COUNT_MAX = 2**53 - 1
 
 
 def is_int(value: object) -> bool:
-    """True for a real int; `True` and `1.0` are not block counts."""
-    return isinstance(value, int) and not isinstance(value, bool)
+    """True for a real int, whatever `__class__` says; `True` and `1.0` are not block counts."""
+    return issubclass(type(value), int) and type(value) is not bool
+
+
+def exact(value: Any) -> int:
+    """The number that an int stores; one of a subclass may compare and convert as another."""
+    number: int = value if type(value) is int else int.__index__(value)
+    return number
+
+
+def exact_members(value: object) -> None:
+    """Let a frozen value keep what members of a subclass of int, float or str store, before it
+    checks them."""
+    for name, member in list(vars(value).items()):
+        kind = type(member)
+        if kind is not int and is_int(member):
+            object.__setattr__(value, name, exact(member))
+        elif kind is not str and issubclass(kind, str):
+            object.__setattr__(value, name, str.__str__(member))
+        elif kind is not float and issubclass(kind, float):
+            object.__setattr__(value, name, float.__pos__(member))
+
+
+def count(
+    field: str,
+    value: object,
+    minimum: int = 0,
+    *,
+    error: type[InvalidArgumentError] = InvalidArgumentError,
+) -> int:
+    """The number that `value` stores; `error` unless it is an int in minimum … 2^53 - 1."""
+    number = exact(value) if is_int(value) else -1
+    if not minimum <= number <= COUNT_MAX:
+        raise error(field, value, f"an int in {minimum} … 2^53 - 1")
+    return number
 
 
 def int_at_least(
@@ -25,23 +60,23 @@ def int_at_least(
     """Raise `error` unless `value` is an int in minimum … 2^53 - 1 (or None, where optional)."""
     if optional and value is None:
         return
-    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= COUNT_MAX:
+    if not is_int(value) or not minimum <= exact(value) <= COUNT_MAX:
         allowed = f"an int in {minimum} … 2^53 - 1" + (" or None" if optional else "")
         raise error(field, value, allowed)
 
 
 def boolean(field: str, value: object, *, error: type[InvalidArgumentError] = ConfigError) -> None:
     """Raise `error` unless `value` is a bool."""
-    if not isinstance(value, bool):
+    if type(value) is not bool:
         raise error(field, value, "True or False")
 
 
 def text(field: str, value: object, *, error: type[InvalidArgumentError] = ConfigError) -> None:
     """Raise `error` unless `value` is a text that has a UTF-8 form, and so a hash."""
-    if not isinstance(value, str):
+    if not issubclass(type(value), str):
         raise error(field, value, "a text")
     try:
-        value.encode()
+        str.encode(value)  # type: ignore[arg-type]  # a text
     except UnicodeEncodeError:  # half a surrogate pair
         raise error(field, value, "a text that UTF-8 can encode") from None
 

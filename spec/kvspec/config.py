@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from kvspec._check import boolean, int_at_least, one_of, text
+from kvspec._check import boolean, exact_members, int_at_least, is_int, one_of, text
 from kvspec.errors import ConfigError
 from kvspec.policy import Policy
 from kvspec.specs import LayerSpec
@@ -66,6 +66,7 @@ class KVCacheConfig:
     tensors: tuple[KVCacheTensor, ...] = ()
 
     def __post_init__(self) -> None:
+        exact_members(self)
         int_at_least("num_blocks", self.num_blocks, 0)
         if not isinstance(self.groups, tuple):
             raise ConfigError("groups", self.groups, "a tuple of KVCacheGroup")
@@ -156,6 +157,7 @@ class ManagerConfig:
     trusted_tenants: bool = False
 
     def __post_init__(self) -> None:
+        exact_members(self)
         if not isinstance(self.kv_cache, KVCacheConfig):
             raise ConfigError("kv_cache", self.kv_cache, "a KVCacheConfig")
         int_at_least("num_blocks", self.kv_cache.num_blocks, 1)
@@ -171,7 +173,7 @@ class ManagerConfig:
         _fraction("watermark", self.watermark)
         _fraction("residency_sample_rate", self.residency_sample_rate)
         interval = self.retention_interval_tokens
-        if interval is not None and (not isinstance(interval, int) or isinstance(interval, bool)):
+        if interval is not None and not is_int(interval):
             raise ConfigError("retention_interval_tokens", interval, "an int or None")
         one_of("hash_function", self.hash_function, HASH_FUNCTIONS)
         boolean("trusted_tenants", self.trusted_tenants)
@@ -192,5 +194,5 @@ class ManagerConfig:
 
 def _fraction(name: str, value: object) -> None:
     """Raise ConfigError unless `value` is a number in 0 … 1."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= 1:
+    if type(value) not in (int, float) or not 0 <= value <= 1:  # type: ignore[operator]  # a number
         raise ConfigError(name, value, "a number in 0 … 1")

@@ -38,8 +38,9 @@ def cut(value: object, limit: int = SHOWN_CHARACTERS) -> str:
     """
     try:
         text = repr(value)
-    except (ValueError, RecursionError):
-        size = f" of {value.bit_length()} bits" if isinstance(value, int) else ""
+    except Exception:  # whatever a class of the caller's own raises
+        is_int = issubclass(type(value), int)
+        size = f" of {int.bit_length(value)} bits" if is_int else ""  # type: ignore[arg-type]  # an int
         return f"<{type(value).__name__}{size}>"
     return text if len(text) <= limit else text[:limit] + "…"
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from kvspec._check import boolean, int_at_least, one_of
+from kvspec._check import boolean, exact_members, int_at_least, one_of
 from kvspec.config import KVCacheConfig, KVCacheGroup
 from kvspec.policy import Policy
 from kvspec.specs import MAMBA_CACHE_MODES, LayerSpec, UniformTypeKVCacheSpecs
@@ -50,6 +50,7 @@ class PlanningConfig:
     policy: Policy = field(default_factory=Policy)
 
     def __post_init__(self) -> None:
+        exact_members(self)
         int_at_least("max_model_len_tokens", self.max_model_len_tokens, 1)
         int_at_least("max_num_batched_tokens", self.max_num_batched_tokens, 1)
         int_at_least("max_encoder_tokens", self.max_encoder_tokens, 0)

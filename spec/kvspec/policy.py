@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kvspec._check import boolean, one_of
+from kvspec._check import boolean, exact_members, one_of
 
 EXTRA_KEY_FORMS: tuple[str, ...] = ("tagged", "plain")
 
@@ -37,6 +37,7 @@ class Policy:
     extra_keys: str = "tagged"
 
     def __post_init__(self) -> None:
+        exact_members(self)
         one_of("unhashed_freed_to", self.unhashed_freed_to, ("front", "back"))
         one_of("removed_event_per", self.removed_event_per, ("copy", "last_copy"))
         boolean("chunked_null_prefix_is_hit", self.chunked_null_prefix_is_hit)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from kvspec._check import boolean, int_at_least, text
+from kvspec._check import boolean, exact_members, int_at_least, text
 from kvspec.errors import InvalidArgumentError
 
 TOKEN_ID_MAX = 2**63 - 1
@@ -20,6 +20,13 @@ class RequestStatus(StrEnum):
     WAITING = "WAITING"
     RUNNING = "RUNNING"
     PREEMPTED = "PREEMPTED"
+
+
+def is_status(value: object) -> bool:
+    """Whether it is a status or the text of one, by what it stores and not by its own `==`."""
+    if type(value) is RequestStatus:
+        return True
+    return issubclass(type(value), str) and str.__str__(value) in tuple(RequestStatus)
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,7 @@ class LoRA:
     path: str | None = None
 
     def __post_init__(self) -> None:
+        exact_members(self)
         text("lora.name", self.name, error=InvalidArgumentError)
         if not self.name:
             raise InvalidArgumentError("lora.name", self.name, "a non-empty text")
@@ -54,6 +62,7 @@ class MultimodalItem:
     length: int
 
     def __post_init__(self) -> None:
+        exact_members(self)
         text("identifier", self.identifier, error=InvalidArgumentError)
         int_at_least("offset", self.offset, 0, error=InvalidArgumentError)
         int_at_least("length", self.length, 1, error=InvalidArgumentError)
@@ -70,6 +79,7 @@ class PromptEmbeddings:
     bytes_per_token: int
 
     def __post_init__(self) -> None:
+        exact_members(self)
         int_at_least("bytes_per_token", self.bytes_per_token, 1, error=InvalidArgumentError)
         if not isinstance(self.data, bytes):
             raise InvalidArgumentError("data", self.data, "bytes")
@@ -99,6 +109,7 @@ class RequestInput:
     skip_reading_cache: bool = False
 
     def __post_init__(self) -> None:
+        exact_members(self)
         text("request_id", self.request_id, error=InvalidArgumentError)
         if not self.request_id:
             raise InvalidArgumentError("request_id", self.request_id, "a non-empty text")

@@ -11,7 +11,7 @@ from typing import cast
 
 from kvspec import _batch_checks as checks
 from kvspec._arrays import delta_rows
-from kvspec._check import COUNT_MAX, int_at_least
+from kvspec._check import COUNT_MAX, count, exact
 from kvspec.batched import (
     Array,
     BatchedImplementation,
@@ -188,7 +188,7 @@ class SequentialManager:
         for handle, num_tokens in step.under_way:
             scheduled.append(self._continue(handle, num_tokens, plan))
             written.granted(handle, scheduled[-1])
-        budget = max(0, plan.token_budget - sum(scheduled))  # KV-BATCH-8
+        budget = max(0, exact(plan.token_budget) - sum(scheduled))  # KV-BATCH-8
         refused = False
         for handle, most in step.new:
             hit = num_tokens = 0
@@ -268,10 +268,10 @@ class SequentialManager:
     @in_turn
     def next_free_blocks(self, num_blocks: int) -> array[int]:
         """The front of the free queue (KV-BATCH-13)."""
-        int_at_least("num_blocks", num_blocks, 0, error=InvalidArgumentError)
+        number = count("num_blocks", num_blocks)
         if Feature.SNAPSHOT not in self.implementation.capabilities.features:
             raise UnsupportedError("next_free_blocks", self.implementation.capabilities.name)
-        return array("i", self.manager.snapshot().free_queue[:num_blocks])
+        return array("i", self.manager.snapshot().free_queue[:number])
 
     @in_turn
     def list_lengths(self, handles: Ints) -> array[int]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from kvspec._check import boolean, int_at_least, one_of
+from kvspec._check import boolean, exact_members, int_at_least, one_of
 from kvspec.errors import ConfigError
 
 DTYPE_BYTES: Mapping[str, int] = {
@@ -47,6 +47,7 @@ class LayerSpec:
     """The word that names the kind of spec in events."""
 
     def __post_init__(self) -> None:
+        exact_members(self)
         int_at_least("block_size", self.block_size, 1)
 
 
