@@ -109,18 +109,15 @@ def command(
 
     Static vectors come first: recorded walks along every edge of small graphs, compared as they
     stand (not at level safety). Directed programs follow, then random ones. Each broken rule is
-    shown with the smallest sequence of calls found, what was expected and what came, and a test to
-    paste. Needs the extra `conformance`.
+    shown with the smallest sequence of calls found, expected and observed, and a test to paste.
 
     Only what the implementation says it has is asked of it; the report names what was left out. At
     level safety one that shows no snapshot is judged from outside, by its block lists and its
-    number of free blocks.
+    number of free blocks. Who is the oracle itself has nothing to compare with: then static vectors,
+    examples and invariants decide, and the verdict says "self-checks only".
 
     Ctrl-C ends a run with the report of what was found until then; that is how `--budget deep`
     ends. With --resume FILE the same command goes on later, trying again first what was broken.
-
-    Who is the oracle itself has nothing to compare with: static vectors, examples and invariants
-    decide, and the verdict says "self-checks only".
 
     Exit code 0: no rule is broken, 1: some are, 2: it could not run, 130: interrupted before the
     budget was spent, and nothing was broken until then.
