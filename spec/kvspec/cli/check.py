@@ -113,7 +113,7 @@ def command(
 
     Only what the implementation says it has is asked of it; the report names what was left out. At
     level safety one that shows no snapshot is judged from outside, by its block lists and its
-    number of free blocks. Who is the oracle itself has nothing to compare with: then static vectors,
+    number of free blocks. Who is the oracle itself has nothing to compare with: static vectors,
     examples and invariants decide, and the verdict says "self-checks only".
 
     Ctrl-C ends a run with the report of what was found until then; that is how `--budget deep`
