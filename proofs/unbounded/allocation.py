@@ -27,10 +27,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import cast
 
 import z3
 
+from kvfast._core.pool import BlockPool
 from kvfast._core.shape import KINDS
 from proofs.unbounded._allocation.mistakes import (
     CountsSkippedHits,
@@ -248,14 +250,23 @@ class Several(SymbolicAllocator):
 
 
 def check_sum(ledger: Ledger) -> None:
-    """The need of all groups is the sum of theirs."""
-    way = Way()
-    groups = Several(way, "full", Numbers(way), has_entry=False, was_allocated=False)
-    groups.shape.num_groups = 3
-    total = term_of(groups.num_needed(0, False))
-    needs = [z3.Int(f"need {g}") for g in range(3)]
-    ledger.prove("the need of three groups", [], total == z3.Sum(needs))
-    ledger.refute("mistake: of two", [], total == z3.Sum(needs[:2]))
+    """The need of all groups is the sum of theirs, or more than there are blocks, as that is."""
+    needs, num_blocks = [z3.Int(f"need {g}") for g in range(3)], number("num_blocks")
+
+    def run(way: Way) -> Term:
+        groups = Several(way, "full", Numbers(way), has_entry=False, was_allocated=False)
+        groups.shape.num_groups = 3
+        groups.pool = cast(BlockPool, SimpleNamespace(num_blocks=way.number(num_blocks)))
+        return term_of(groups.num_needed(0, False))
+
+    counts = z3.And(*(need >= 0 for need in needs))
+    found = [([counts, *way.conditions], total) for way, total in ways(run)]
+    for each, (here, total) in enumerate(found):
+        beyond = z3.And(total > num_blocks, total <= z3.Sum(needs))
+        claim = z3.Or(total == z3.Sum(needs), beyond)
+        ledger.prove(f"the need of three groups, way {each}", here, claim)
+    wrong = (ask([*here, total <= num_blocks, total != z3.Sum(needs[:2])]) for here, total in found)
+    ledger.agree("mistake: of two", "sat" in wrong)
 
 
 def main() -> int:
