@@ -282,6 +282,8 @@ class World:
         """Whether the hashes of a request are those of its tokens."""
         try:
             tokens = list(request.token_ids)
+            if not tokens:  # a prompt that was emptied while it was read
+                return None
             again = self.implementation.make_request(
                 manager, replace(given, prompt_token_ids=tokens)
             )
