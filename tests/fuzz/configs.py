@@ -59,13 +59,13 @@ def _changed(random: Random, config: ManagerConfig) -> ManagerConfig:
             removed_event_per=random.choice(("copy", "last_copy")),
             chunked_null_prefix_is_hit=random.random() < 0.5,
             chunk_must_align=random.random() < 0.5,
+            extra_keys=random.choice(("tagged", "plain")),
         ),
     }
     for name, draw in chosen.items():
         if random.random() < 0.25:
             new[name] = draw()
-    if "trusted_tenants" in {field.name for field in fields(config)}:
-        new["trusted_tenants"] = True
+    new["trusted_tenants"] = True
     groups = config.kv_cache.groups
     if random.random() < 0.3:
         groups = tuple(_other_spec(random, group) for group in groups)

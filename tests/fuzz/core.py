@@ -200,6 +200,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--story", help="play the lines of this file (- for stdin) instead")
     parser.add_argument("--whole", action="store_true", help="don't shorten stories")
     parser.add_argument("--findings", type=int, default=50, help="stop after so many")
+    parser.add_argument("--until", help="stop at a finding whose key begins with this")
     parser.add_argument("--patience", type=float, default=20.0, help="seconds for one line")
     parser.add_argument("--plant", choices=tuple(PLANTED), help="break the uncompiled build first")
     options = parser.parse_args(given)
@@ -219,7 +220,8 @@ def main(given: Sequence[str] | None = None) -> int:
             lines = fuzzer.story(number)[0][: found.line + 1]
             lines = lines if options.whole else fuzzer.shrunk(lines, found)
             print(report(options.build, lines, found), flush=True)
-        if len(counts) >= options.findings:
+        is_it = options.until is not None and found.key.startswith(options.until)
+        if is_it or len(counts) >= options.findings:
             break
     print(f"{fuzzer.num_stories} stories, {fuzzer.num_lines} lines, {len(counts)} findings")
     for key, count in sorted(counts.items(), key=lambda item: -item[1]):

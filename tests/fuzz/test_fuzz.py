@@ -21,16 +21,20 @@ def fuzz(root: Path, *given: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_what_is_planted_is_found(root: Path, name: str) -> None:
-    given = ("--build", "uncompiled", "--plant", name, "--stories", "60", "--whole")
-    done = fuzz(root, *given, "--patience", "1", "--findings", "1")
+    given = ("--build", "uncompiled", "--plant", name, "--stories", "200", "--whole")
+    done = fuzz(root, *given, "--patience", "1", "--until", PLANTED[name][1])
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"\n=== {PLANTED[name][1]}" in done.stdout
 
 
 def test_a_story_is_shortened_and_can_be_played_again(root: Path, tmp_path: Path) -> None:
     given = ("--build", "uncompiled", "--plant", "crash")
-    done = fuzz(root, *given, "--stories", "60", "--findings", "1")
-    story = done.stdout.partition("--story -`:\n\n")[2].partition("\n\n")[0]
+    done = fuzz(root, *given, "--stories", "60", "--until", "ended with -11")
+    story = (
+        done.stdout.partition("=== ended with -11")[2]
+        .partition("--story -`:\n\n")[2]
+        .partition("\n\n")[0]
+    )
     assert 1 <= len(story.splitlines()) <= 6, done.stdout
     file = tmp_path / "story"
     file.write_text(story, "utf-8")
