@@ -11,9 +11,11 @@ from bisect import insort
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
 from kvspec._check import COUNT_MAX, is_int
+from kvspec._tier_checks import block_list, check_blocks, check_request, plain
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
@@ -74,6 +76,7 @@ class FastTier:
     """See `kvspec.tier.Tier`; made by `make_tier`."""
 
     def __init__(self, config: ManagerConfig, num_blocks: int, turn: Turn) -> None:
+        num_blocks = plain(num_blocks)
         if not is_int(num_blocks) or not 1 <= num_blocks <= COUNT_MAX:
             raise InvalidArgumentError("num_blocks", num_blocks, "an int in 1 … 2^53 - 1")
         if config.dcp_world_size * config.pcp_world_size > 1:
@@ -101,7 +104,7 @@ class FastTier:
     @_in_turn
     def lookup(self, request: Request, num_local_tokens: int) -> int:
         """KV-TIER-4."""
-        self._check_local(request, num_local_tokens)
+        num_local_tokens = self._checked_local(request, num_local_tokens)
         if not self._host:
             return 0
         hashes = request.block_hashes
@@ -128,9 +131,10 @@ class FastTier:
     @_in_turn
     def hold(self, request: Request, num_local_tokens: int, num_external_tokens: int) -> None:
         """KV-TIER-5."""
-        self._check_local(request, num_local_tokens)
+        num_local_tokens = self._checked_local(request, num_local_tokens)
         if request.request_id in self._holds:
             raise InvalidArgumentError("request", request.request_id, "one that holds nothing")
+        num_external_tokens = plain(num_external_tokens)
         keys = self._keys_to_hold(request, num_local_tokens, num_external_tokens)
         for key in reversed(keys):
             self._host.move_to_end(key)
@@ -159,6 +163,7 @@ class FastTier:
     @_in_turn
     def drop(self, request: Request) -> None:
         """KV-TIER-6."""
+        check_request(request)
         hold = self._holds.pop(request.request_id, None)
         if hold is not None:
             self._release(hold)
@@ -172,7 +177,7 @@ class FastTier:
     @_in_turn
     def taken(self, blocks: Sequence[int]) -> Copies:
         """KV-TIER-2, KV-TIER-3."""
-        self._check_blocks(blocks)
+        blocks = block_list(blocks, self._num_device_blocks)
         sources = dict[int, int]()  # of each host block, in the order of the answer
         for block in blocks:
             key = self._device.pop(block, None)
@@ -199,6 +204,8 @@ class FastTier:
     @_in_turn
     def load(self, request: Request, blocks: KVCacheBlocks) -> Copies:
         """KV-TIER-6."""
+        check_request(request)
+        check_blocks(blocks)
         hold = self._holds.get(request.request_id)
         if hold is None:
             raise InvalidArgumentError("request", request.request_id, "one that holds something")
@@ -206,12 +213,12 @@ class FastTier:
         for group in self._groups:
             ids = blocks.groups[group.number] if group.number < len(blocks.groups) else ()
             first, end = group.first_needed(hold.local, hold.total), hold.total // group.size
-            mine = list(ids[first:end])
+            mine = [plain(block) for block in islice(iter(ids), first, end)]
             if len(mine) < end - first or 0 in mine:
                 field = f"groups[{group.number}]"
                 raise InvalidArgumentError("blocks", field, f"a list with blocks {first} … {end}")
             wanted += mine
-        self._check_blocks(wanted)
+        wanted = block_list(wanted, self._num_device_blocks)
         self._device.update(zip(wanted, hold.keys, strict=True))
         del self._holds[request.request_id]
         self._release(hold)
@@ -220,11 +227,13 @@ class FastTier:
     @_in_turn
     def computed(self, request: Request, group: int, first: int, blocks: Sequence[int]) -> None:
         """KV-TIER-1."""
+        check_request(request)
+        group, first = plain(group), plain(first)
         if not is_int(group) or not 0 <= group < len(self._groups):
             raise InvalidArgumentError("group", group, "the number of a group")
         if not is_int(first) or not 0 <= first <= COUNT_MAX:
             raise InvalidArgumentError("first", first, "an int in 0 … 2^53 - 1")
-        self._check_blocks(blocks)
+        blocks = block_list(blocks, self._num_device_blocks)
         step, hashes = self._groups[group].hashes, request.block_hashes
         if blocks and (first + len(blocks)) * step > len(hashes):
             raise InvalidArgumentError("blocks", len(blocks), "entries of which there are hashes")
@@ -235,7 +244,7 @@ class FastTier:
     @_in_turn
     def forget(self, blocks: Sequence[int]) -> None:
         """KV-TIER-7."""
-        self._check_blocks(blocks)
+        blocks = block_list(blocks, self._num_device_blocks)
         keys = {self._device[block] for block in blocks if block in self._device}
         if not self._num_holds.keys().isdisjoint(keys):
             raise InvalidArgumentError("blocks", list(blocks), "blocks whose copies are not held")
@@ -258,16 +267,13 @@ class FastTier:
         held = {name: hold.keys for name, hold in self._holds.items()}
         return TierSnapshot(dict(self._device), tuple(self._host.items()), free, held)
 
-    def _check_local(self, request: Request, local: int) -> None:
+    def _checked_local(self, request: Request, local: int) -> int:
+        check_request(request)
+        local = plain(local)
         if not is_int(local) or not 0 <= local <= request.num_tokens or local % self._alignment:
             allowed = f"a multiple of {self._alignment} in the text"
             raise InvalidArgumentError("num_local_tokens", local, allowed)
-
-    def _check_blocks(self, blocks: Sequence[int]) -> None:
-        for block in blocks:
-            if not is_int(block) or not 0 <= block < self._num_device_blocks:
-                allowed = f"ids in 0 … {self._num_device_blocks - 1}"
-                raise InvalidArgumentError("blocks", block, allowed)
+        return local
 
 
 def _group(number: int, spec: object, hashed: int) -> _Group:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvspec._check import int_at_least, is_int
+from kvspec._tier_checks import block_list, check_blocks, check_request, plain
 from kvspec.blocks import NULL_BLOCK, KVCacheBlocks
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
@@ -18,6 +19,7 @@ class ReferenceTier:
     """`device`: block → key. `host`: [key, host block], oldest first. `held`: id → keys."""
 
     def __init__(self, config: ManagerConfig, num_blocks: int, turn: Turn) -> None:
+        num_blocks = plain(num_blocks)
         int_at_least("num_blocks", num_blocks, 1, error=InvalidArgumentError)
         for spec in config.managed_specs:
             if not isinstance(spec, FullAttentionSpec | SlidingWindowSpec):
@@ -41,7 +43,7 @@ class ReferenceTier:
     @in_turn
     def lookup(self, request: Request, num_local_tokens: int) -> int:
         """The largest total first (KV-TIER-4)."""
-        self._check_local(request, num_local_tokens)
+        num_local_tokens = self._checked_local(request, num_local_tokens)
         alignment = self._alignment
         total = (request.num_tokens - 1) // alignment * alignment
         while total > num_local_tokens:
@@ -54,10 +56,11 @@ class ReferenceTier:
     @in_turn
     def hold(self, request: Request, num_local_tokens: int, num_external_tokens: int) -> None:
         """Use and remember them (KV-TIER-3, KV-TIER-5)."""
-        self._check_local(request, num_local_tokens)
+        num_local_tokens = self._checked_local(request, num_local_tokens)
         if request.request_id in self.held:
             raise InvalidArgumentError("request", request.request_id, "one that holds nothing")
         needed = None
+        num_external_tokens = plain(num_external_tokens)
         if is_int(num_external_tokens) and num_external_tokens > 0:
             total = num_local_tokens + num_external_tokens
             if total % self._alignment == 0 and total < request.num_tokens:
@@ -73,12 +76,13 @@ class ReferenceTier:
     @in_turn
     def drop(self, request: Request) -> None:
         """The hold ends (KV-TIER-6)."""
+        check_request(request)
         self.held.pop(request.request_id, None)
 
     @in_turn
     def taken(self, blocks: Sequence[int]) -> Copies:
         """One block after another (KV-TIER-2)."""
-        self._check_blocks(blocks)
+        blocks = block_list(blocks, self.config.kv_cache.num_blocks)
         copies: list[tuple[int, int]] = []
         for block in blocks:
             key = self.device.pop(block, None)
@@ -96,18 +100,21 @@ class ReferenceTier:
     @in_turn
     def load(self, request: Request, blocks: KVCacheBlocks) -> Copies:
         """From the host to where the lists say (KV-TIER-6)."""
+        check_request(request)
+        check_blocks(blocks)
         needed = self.held.get(request.request_id)
         if needed is None:
             raise InvalidArgumentError("request", request.request_id, "one that holds something")
+        lists = [list(ids) for ids in blocks.groups]
         copies = []
         for key, group, index in needed:
-            ids = blocks.groups[group] if group < len(blocks.groups) else ()
+            ids = lists[group] if group < len(lists) else []
             if index >= len(ids) or ids[index] == NULL_BLOCK:
                 raise InvalidArgumentError(
                     "blocks", f"groups[{group}]", f"a list with a block at {index}"
                 )
-            self._check_blocks([ids[index]])
-            copies.append((self._host_block(key), ids[index]))
+            (block,) = block_list([ids[index]], self.config.kv_cache.num_blocks)
+            copies.append((self._host_block(key), block))
         for (key, _, _), (_, block) in zip(needed, copies, strict=True):
             self.device[block] = key
         del self.held[request.request_id]
@@ -116,10 +123,12 @@ class ReferenceTier:
     @in_turn
     def computed(self, request: Request, group: int, first: int, blocks: Sequence[int]) -> None:
         """Their content is known (KV-TIER-1)."""
+        check_request(request)
+        group, first = plain(group), plain(first)
         if not is_int(group) or not 0 <= group < len(self.config.kv_cache.groups):
             raise InvalidArgumentError("group", group, "the number of a group")
         int_at_least("first", first, 0, error=InvalidArgumentError)
-        self._check_blocks(blocks)
+        blocks = block_list(blocks, self.config.kv_cache.num_blocks)
         if blocks and self._key(request, group, first + len(blocks) - 1) is None:
             raise InvalidArgumentError("blocks", len(blocks), "entries of which there are hashes")
         for index, block in enumerate(blocks, start=first):
@@ -130,7 +139,7 @@ class ReferenceTier:
     @in_turn
     def forget(self, blocks: Sequence[int]) -> None:
         """Here and there (KV-TIER-7)."""
-        self._check_blocks(blocks)
+        blocks = block_list(blocks, self.config.kv_cache.num_blocks)
         keys = [self.device[block] for block in blocks if block in self.device]
         if any(key in self._held_keys() for key in keys):
             raise InvalidArgumentError("blocks", list(blocks), "blocks whose copies are not held")
@@ -212,15 +221,12 @@ class ReferenceTier:
                 return entry[1]
         return None
 
-    def _check_local(self, request: Request, num_local_tokens: int) -> None:
+    def _checked_local(self, request: Request, num_local_tokens: int) -> int:
+        check_request(request)
+        num_local_tokens = plain(num_local_tokens)
         legal = is_int(num_local_tokens) and 0 <= num_local_tokens <= request.num_tokens
         if not legal or num_local_tokens % self._alignment:
             raise InvalidArgumentError(
                 "num_local_tokens", num_local_tokens, f"a multiple of {self._alignment} in the text"
             )
-
-    def _check_blocks(self, blocks: Sequence[int]) -> None:
-        num_blocks = self.config.kv_cache.num_blocks
-        for block in blocks:
-            if not is_int(block) or not 0 <= block < num_blocks:
-                raise InvalidArgumentError("blocks", block, f"ids in 0 … {num_blocks - 1}")
+        return num_local_tokens

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from kvspec import _batch_checks as contract
-from kvspec._arrays import delta_rows, view_of
+from kvspec._arrays import beginning, delta_rows, view_of
 from kvspec._check import COUNT_MAX, int_at_least
 from kvspec.batched import Array, Ints, StepOutput, StepPlan, StepResult
 from kvspec.blocks import KVCacheBlocks
@@ -55,9 +55,9 @@ class FastBatch(Steps):
         """The block lists of a request, in a call that has its turn already."""
         return self.core.lists_of(request)
 
-    def illegal(self) -> NoReturn:
-        """The contract's checks found nothing wrong with what this class calls illegal."""
-        raise AssertionError("kvfast refuses a batch that the contract allows")
+    def illegal(self, field: str, value: object) -> NoReturn:
+        """The contract's checks, which read it again, found nothing wrong with it."""
+        raise InvalidArgumentError(field, value, "the same each time it is read")
 
     # Requests and their handles.
 
@@ -103,24 +103,24 @@ class FastBatch(Steps):
         self.start_call()
         if not self.add_handles(handles):
             contract.handles_of("handles", handles, self.known())
-            self.illegal()
+            self.illegal("handles", handles)
 
     def do_append(self, handles: Ints, token_ids: Ints, counts: Ints | int) -> None:
         """Append tokens to each request (KV-BATCH-12)."""
         self.chosen(handles)
         if not self.set_counts(0, counts, 0):
             contract.tokens_of(token_ids, counts, self.size)
-            self.illegal()
-        num_tokens = self.copy_in(token_ids)
+            self.illegal("counts", counts)
         wanted = 0
         for i in range(self.size):
             wanted = min(wanted + self.counts[i], MANY)
+        num_tokens = self.copy_in(beginning(token_ids, wanted + 1))
         legal = num_tokens == wanted
         for i in range(max(num_tokens, 0)):
             legal = legal and self.handles[self.size + i] >= 0
         if not legal:
             contract.tokens_of(token_ids, counts, self.size)
-            self.illegal()
+            self.illegal("token_ids", token_ids)
         for i in range(self.size):
             self.request_at(i).reserve(self.counts[i])
         self.core.turn.changes()
@@ -137,7 +137,7 @@ class FastBatch(Steps):
         if not self.set_counts(0, num_tokens, 0) or not self.may_rewind():
             chosen = [self.handles[i] for i in range(self.size)]
             contract.rewinds_of(chosen, num_tokens, self.known())
-            self.illegal()
+            self.illegal("num_tokens", num_tokens)
         self.core.turn.changes()
         self.rewind_all()
         self.core.turn.changed()
@@ -148,7 +148,7 @@ class FastBatch(Steps):
         for i in range(self.size):
             if not self.is_scheduled(self.request_at(i)):
                 contract.check_scheduling(f"handles[{i}]", self.request_at(i))
-                self.illegal()
+                self.illegal(f"handles[{i}]", self.handles[i])
         found = array("q", bytes(8 * self.size))
         view = found
         for i in range(self.size):
@@ -180,7 +180,7 @@ class FastBatch(Steps):
         if not legal or not self.all_legal():
             plan = StepPlan(decoding=handles, decode_tokens=num_new_tokens, starts_step=False)
             contract.check_step(self.facade(), plan, None)
-            self.illegal()
+            self.illegal("decoding", handles)
         return self.done(False)
 
     def do_free(self, handles: Ints) -> None:
@@ -201,7 +201,7 @@ class FastBatch(Steps):
             finished, preempted = ((), handles) if preempts else (handles, ())
             plan = StepPlan(finished=finished, preempted=preempted, starts_step=False)
             contract.check_step(self.facade(), plan, None)
-            self.illegal()
+            self.illegal("preempted" if preempts else "finished", handles)
         self.core.turn.changes()
         self.perform()
         self.core.turn.changed()
@@ -216,7 +216,7 @@ class FastBatch(Steps):
         starts_step = plan.starts_step
         if not self.read_entries(plan) or not self.all_legal():
             contract.check_step(self.facade(), plan, output)
-            self.illegal()
+            self.illegal("plan", plan)
         return self.done(starts_step)
 
     def done(self, starts_step: bool) -> StepResult:

@@ -6,7 +6,7 @@ from array import array
 from collections import deque
 from typing import TypeAlias
 
-from kvspec._arrays import ints_of
+from kvspec._arrays import beginning, ints_of
 from kvspec._check import is_int
 from kvspec.errors import InvalidArgumentError
 
@@ -130,7 +130,7 @@ class Registry:
     def add_handles(self, values: object) -> bool:
         """Entries for these handles: registered, and not named in this call before."""
         start = self.size
-        num = self.copy_in(values)
+        num = self.copy_in(beginning(values, len(self.requests) + 1))
         if num < 0:
             return False
         known = len(self.requests)
@@ -151,7 +151,7 @@ class Registry:
             for i in range(start, self.size):
                 self.counts[i] = count
             return count >= minimum
-        if self.copy_in(values) != self.size - start:
+        if self.copy_in(beginning(values, self.size - start + 1)) != self.size - start:
             return False
         for i in range(start, self.size):
             count = self.handles[self.size + i - start]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from typing import Any
 
 from kvspec._check import INT64_MAX, count, exact, is_int
 from kvspec.errors import InvalidArgumentError
@@ -32,6 +33,11 @@ def ints_of(field: str, values: object) -> array[int]:
     return array("q", view.tolist())
 
 
+def beginning(values: Any, length: int) -> Any:
+    """Of a range at most so many, since no memory holds all of `range(2**62)`; else as it is."""
+    return values[:length] if isinstance(values, range) else values
+
+
 def _listed(field: str, values: Sequence[object]) -> array[int]:
     listed = array("q")
     for place, value in enumerate(values):
@@ -48,7 +54,7 @@ def counts_of(field: str, values: object, length: int, minimum: int) -> array[in
     """
     if issubclass(type(values), int):
         return array("q", [count(field, values, minimum)]) * length
-    counts = ints_of(field, values)
+    counts = ints_of(field, beginning(values, length + 1))
     if len(counts) != length:
         raise InvalidArgumentError(field, len(counts), f"{length} counts, one per handle, or one")
     for place, number in enumerate(counts):

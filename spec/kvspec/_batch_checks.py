@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
-from kvspec._arrays import counts_of, delta_rows, ints_of, slot_array
+from kvspec._arrays import beginning, counts_of, delta_rows, ints_of, slot_array
 from kvspec._check import boolean, count, exact, is_int
 from kvspec.batched import Ints, StepOutput, StepPlan
 from kvspec.config import ManagerConfig
@@ -70,7 +70,7 @@ def registered(field: str, handle: object, requests: Mapping[int, Request]) -> i
 
 def handles_of(field: str, handles: Ints, requests: Mapping[int, Request]) -> array[int]:
     """Handles of registered requests, each at most once."""
-    chosen = ints_of(field, handles)
+    chosen = ints_of(field, beginning(handles, len(requests) + 1))  # one too many is enough
     seen: dict[int, str] = {}
     _check_handles(field, chosen, requests, seen)
     return chosen
@@ -90,8 +90,8 @@ def _check_handles(
 
 def tokens_of(token_ids: Ints, counts: Ints | int, length: int) -> list[list[int]]:
     """The tokens of each of `length` requests (KV-BATCH-12)."""
-    tokens = ints_of("token_ids", token_ids)
     numbers = counts_of("counts", counts, length, 0)
+    tokens = ints_of("token_ids", beginning(token_ids, sum(numbers) + 1))
     for place, token in enumerate(tokens):
         if token < 0:
             raise InvalidArgumentError(f"token_ids[{place}]", token, "an int in 0 … 2^63 - 1")
@@ -187,7 +187,8 @@ def check_step(
     seen: dict[int, str] = {}
     chosen: dict[str, array[int]] = {}
     for field in ("finished", "preempted", "decoding", "prefilling", "new"):
-        chosen[field] = ints_of(field, getattr(plan, field))
+        handles = beginning(getattr(plan, field), len(batched.requests) + 1)
+        chosen[field] = ints_of(field, handles)
         _check_handles(field, chosen[field], batched.requests, seen)
     counts = {
         field: counts_of(name, getattr(plan, name), len(chosen[field]), 1)
@@ -260,7 +261,8 @@ def mappings(config: ManagerConfig, given: object) -> list[memoryview | None]:
     specs = config.managed_specs
     if given is None:
         return [None] * len(specs)
-    if not isinstance(given, Sequence) or len(given) != len(specs):
+    given = list(given) if isinstance(given, Sequence) else None
+    if given is None or len(given) != len(specs):
         allowed = f"an array or None for each of the {len(specs)} groups"
         raise InvalidArgumentError("slot_mappings", given, allowed)
     views: list[memoryview | None] = []

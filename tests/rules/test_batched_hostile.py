@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +15,9 @@ import pytest
 
 from kvspec.batched import BatchedManager, StepOutput, StepPlan
 from kvspec.errors import InvalidArgumentError
+from kvspec.invariants import check_snapshot
 from kvspec.request import RequestStatus
+from tests.fuzz.values import Moody
 from tests.rules.batches import MakeSteps, Steps, rows_of, slots_of
 from tests.rules.builders import full
 from tests.rules.specs import mamba, sliding
@@ -126,6 +129,37 @@ def test_handles_are_a_sequence_or_an_array_of_ints(scene: Scene) -> None:
     for name, call in calls_with_handles(scene).items():
         for values in NO_INTS:
             scene.refuse(name.split()[0], call, values)
+
+
+@pytest.mark.rule("KV-BATCH-2", "KV-BATCH-3")
+@pytest.mark.parametrize("values", [range(2**62), range(2**70), range(0, -(2**70), -1)])
+def test_a_range_is_read_as_far_as_it_can_be_legal(scene: Scene, values: range) -> None:
+    """No memory holds it, and no request has so many tokens."""
+    batched = scene.steps.batched
+    calls: list[Callable[[Any], object]] = [
+        *calls_with_handles(scene).values(),
+        lambda given: batched.append([scene.a], given),
+        lambda given: batched.append([scene.a], [1], given),
+        lambda given: batched.rewind([scene.a], given),
+        lambda given: batched.admit([scene.idle], given),
+    ]
+    scene.steps.state()  # empties queues
+    before = scene.steps.state()
+    for call in calls:
+        with pytest.raises(InvalidArgumentError):
+            call(values)
+    assert scene.steps.state() == before
+
+
+@pytest.mark.rule("KV-BATCH-2", "KV-BATCH-3")
+@pytest.mark.parametrize("mood", ["shrinks", "grows", "more", "fewer"])
+def test_a_sequence_that_changes_is_read_once_or_refused(scene: Scene, mood: str) -> None:
+    """Were it checked as one thing and done as another, a handle could be anything."""
+    for call in calls_with_handles(scene).values():
+        for handles in ([scene.a], [scene.gone], [scene.a, scene.b, scene.gone]):
+            with suppress(InvalidArgumentError):
+                call(Moody(handles, mood))
+    check_snapshot(scene.steps.manager.config, scene.steps.manager.snapshot())
 
 
 @pytest.mark.rule("KV-BATCH-2", "KV-BATCH-3")

@@ -16,6 +16,7 @@ from kvspec.interface import Implementation
 from kvspec.request import Request
 from kvspec.specs import ChunkedLocalAttentionSpec, SlidingWindowSpec
 from kvspec.tier import Tier
+from tests.fuzz.values import Lie
 from tests.tier.machine import FULL, WINDOW, config_of, requests_of, tier_of
 
 TOKENS = list(range(1, 15))  # 14 tokens, keys a, b, c
@@ -240,11 +241,24 @@ def calls(tier: Tier, request: Request) -> list[tuple[Callable[[], object], str,
         (lambda: tier.forget([5]), "blocks", [5]),
         (lambda: tier.reset(), "held", [request.request_id]),
         (lambda: tier.load(request, KVCacheBlocks(())), "blocks", "groups[0]"),
+        (lambda: tier.load(request, wrong), "blocks", wrong),
+        (lambda: tier.load(wrong, KVCacheBlocks(())), "request", wrong),
+        (lambda: tier.lookup(wrong, 0), "request", wrong),
+        (lambda: tier.hold(wrong, 0, 4), "request", wrong),
+        (lambda: tier.drop(wrong), "request", wrong),
+        (lambda: tier.computed(wrong, 0, 0, [1]), "request", wrong),
+        (lambda: tier.computed(request, 2**70, 0, [1]), "group", 2**70),
+        (lambda: tier.computed(request, Lie(2**70, 0), 0, [1]), "group", 2**70),
+        (lambda: tier.computed(request, 0, Lie(-1, 0), [1]), "first", -1),
+        (lambda: tier.computed(request, 0, 0, [Lie(12, 3)]), "blocks", 12),
+        (lambda: tier.lookup(request, Lie(-4, 4)), "num_local_tokens", -4),
+        (lambda: tier.taken(7), "blocks", 7),  # type: ignore[arg-type] # wrong on purpose
+        (lambda: tier.forget({5}), "blocks", {5}),  # type: ignore[arg-type] # the same
     ]
 
 
 @pytest.mark.rule("KV-TIER-8")
-@pytest.mark.parametrize("number", range(11))
+@pytest.mark.parametrize("number", range(24))
 def test_an_illegal_call_names_the_value_and_changes_nothing(
     implementation: Implementation, number: int
 ) -> None:

@@ -1,0 +1,39 @@
+"""What callers hand to a host tier, read once: next time it may answer otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kvspec.blocks import KVCacheBlocks
+from kvspec.errors import InvalidArgumentError
+from kvspec.request import Request
+
+
+def plain(value: Any) -> Any:
+    """The int that an object of a subclass stores; anything else as it is."""
+    is_odd = issubclass(type(value), int) and type(value) not in (int, bool)
+    return int.__int__(value) if is_odd else value
+
+
+def check_request(request: Request) -> None:
+    """InvalidArgumentError for what has not the members of a request (KV-TIER-8)."""
+    if not isinstance(request, Request):
+        raise InvalidArgumentError("request", request, "made by make_request")
+
+
+def check_blocks(blocks: KVCacheBlocks) -> None:
+    """InvalidArgumentError for what is no list per group (KV-TIER-8)."""
+    if not isinstance(blocks, KVCacheBlocks):
+        raise InvalidArgumentError("blocks", blocks, "KVCacheBlocks")
+
+
+def block_list(blocks: Sequence[int], num_blocks: int) -> list[int]:
+    """A copy of these ids, each an int in 0 … `num_blocks` - 1 (KV-TIER-8)."""
+    if not issubclass(type(blocks), Sequence) or type(blocks) is memoryview:
+        raise InvalidArgumentError("blocks", blocks, "a sequence of block ids")
+    listed = [plain(block) for block in blocks]
+    for block in listed:
+        if type(block) is not int or not 0 <= block < num_blocks:
+            raise InvalidArgumentError("blocks", block, f"ids in 0 … {num_blocks - 1}")
+    return listed
