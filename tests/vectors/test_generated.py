@@ -146,5 +146,5 @@ def test_a_manifest_that_says_something_else_is_refused(
     (tmp_path / FILE).write_text(text.replace(before, after, 1), encoding="utf-8")
     with pytest.raises(FormatError, match=wrong):
         read_manifest(tmp_path)
-    with pytest.raises(FormatError, match="No such file"):
+    with pytest.raises(FormatError, match="no such file"):
         read_manifest(tmp_path / "nowhere")
