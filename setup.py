@@ -51,6 +51,8 @@ def compiled_twins() -> list[Extension]:
             "initializedcheck": False,
             # Nothing here divides negative numbers, or by 0.
             "cdivision": True,
+            # A copy would share memory whose room it does not know.
+            "auto_pickle": False,
         },
     )
     for extension in extensions:

@@ -11,7 +11,6 @@ from kvfast import _build
 from kvfast.configuration import KIND_OF_TYPE, plan_of
 from kvfast.hit_rate import HitRateWindow
 from kvfast.tier import FastTier
-from kvspec._restorable import check_restorable
 from kvspec.audit import AuditedManager, audited, audited_batch, unwrapped
 from kvspec.batched import BatchedManager
 from kvspec.config import HASH_FUNCTIONS, ManagerConfig
@@ -119,7 +118,6 @@ class FastImplementation:
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
         """A manager in the state of `snapshot`, audited (KV-MGR-20)."""
         manager = self._managers.GuardedManager(plan_of(config), None)
-        check_restorable(manager.config, snapshot)
         manager.take_over(snapshot)
         return audited(manager)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kvref.hashing import hash_of_block, make_key
 from kvref.request import ReferenceRequest
-from kvspec._check import boolean, int_at_least, is_int
+from kvspec._check import boolean, count, exact, is_int
 from kvspec.blocks import NULL_BLOCK, KVCacheBlocks
 from kvspec.errors import (
     BlockReleaseError,
@@ -16,7 +16,7 @@ from kvspec.errors import (
     StaleHitError,
     UnknownBlockError,
 )
-from kvspec.request import Request, RequestStatus
+from kvspec.request import Request, RequestStatus, is_status
 
 if TYPE_CHECKING:
     from kvref.groups.base import Group
@@ -31,8 +31,11 @@ def own_request(manager: ReferenceManager, request: Request) -> ReferenceRequest
     A hash of 8 tokens would claim a block of 4: the hash function, the first parent, the hash block
     size and the form of extra keys must be the manager's.
     """
+    made = "made by this implementation's make_request"
     if not isinstance(request, ReferenceRequest):
-        raise InvalidArgumentError("request", request, "made by this implementation's make_request")
+        raise InvalidArgumentError("request", request, made)
+    if not vars(request):  # `__new__` alone
+        raise InvalidArgumentError("request", None, made)
     manager.turn.uses(request)
     config = manager.config
     if not config.enable_caching:
@@ -49,10 +52,9 @@ def own_request(manager: ReferenceManager, request: Request) -> ReferenceRequest
     return request
 
 
-def check_counts(**counts: int) -> None:
-    """Every count is an int of at least 0."""
-    for name, value in counts.items():
-        int_at_least(name, value, 0, error=InvalidArgumentError)
+def check_counts(**counts: int) -> tuple[int, ...]:
+    """Every count is an int of at least 0: the numbers that they store."""
+    return tuple(count(name, value) for name, value in counts.items())
 
 
 def check_flags(**flags: bool) -> None:
@@ -63,8 +65,8 @@ def check_flags(**flags: bool) -> None:
 
 def check_scheduling(request: ReferenceRequest) -> None:
     """What the scheduler says of a request: its preemptions and its status."""
-    int_at_least("request.num_preemptions", request.num_preemptions, 0, error=InvalidArgumentError)
-    if request.status not in tuple(RequestStatus):
+    count("request.num_preemptions", request.num_preemptions)
+    if not is_status(request.status):
         raise InvalidArgumentError(
             "request.status", request.status, "one of " + ", ".join(RequestStatus)
         )
@@ -77,14 +79,15 @@ def offered_hits(manager: ReferenceManager, blocks: KVCacheBlocks | None) -> KVC
         return KVCacheBlocks.empty(num_groups)
     if not isinstance(blocks, KVCacheBlocks):
         raise InvalidArgumentError("new_computed_blocks", blocks, "KVCacheBlocks or None")
-    if len(blocks.groups) != num_groups:
+    groups = listed("new_computed_blocks", blocks.groups)
+    if len(groups) != num_groups:
         raise InvalidArgumentError(
             "new_computed_blocks", blocks, f"one list per group ({num_groups})"
         )
     return KVCacheBlocks(
         tuple(
             tuple(block_ids(ids, manager.pool.num_blocks, field=f"new_computed_blocks[{group}]"))
-            for group, ids in enumerate(blocks.groups)
+            for group, ids in enumerate(groups)
         )
     )
 
@@ -96,20 +99,9 @@ def check_allocation(
     *,
     num_new_tokens: int,
     num_new_computed_tokens: int,
-    num_lookahead_tokens: int,
     num_external_computed_tokens: int,
-    num_encoder_tokens: int,
-    reserved_blocks: int,
 ) -> None:
-    """Everything `allocate_slots` demands of its caller."""
-    check_counts(
-        num_new_tokens=num_new_tokens,
-        num_new_computed_tokens=num_new_computed_tokens,
-        num_lookahead_tokens=num_lookahead_tokens,
-        num_external_computed_tokens=num_external_computed_tokens,
-        num_encoder_tokens=num_encoder_tokens,
-        reserved_blocks=reserved_blocks,
-    )
+    """What `allocate_slots` demands of its caller, beside counts."""
     if num_new_tokens == 0 and num_external_computed_tokens == 0:  # KV-MGR-3
         raise InvalidArgumentError(
             "num_new_tokens", 0, "at least 1 when no external tokens come either"
@@ -128,7 +120,8 @@ def check_allocation(
                 num_external_computed_tokens,
                 "0: the request already holds blocks of its own",
             )
-    computed = request.num_computed_tokens + num_new_computed_tokens + num_external_computed_tokens
+    computed = exact(request.num_computed_tokens) + num_new_computed_tokens
+    computed += num_external_computed_tokens
     longest = manager.config.max_model_len_tokens
     most = longest - min(computed, longest)
     if num_new_tokens > most:  # KV-MGR-4
@@ -147,8 +140,7 @@ def check_allocation(
 
 def _check_computed(manager: ReferenceManager, request: ReferenceRequest) -> None:
     """Computed tokens have slots: else unwritten blocks could be cached (KV-REQ-3)."""
-    computed = request.num_computed_tokens
-    int_at_least("request.num_computed_tokens", computed, 0, error=InvalidArgumentError)
+    computed = count("request.num_computed_tokens", request.num_computed_tokens)
     for group in manager.groups:
         if not group.covers_sequence:
             continue
@@ -214,7 +206,6 @@ def check_caching(
     manager: ReferenceManager, request: ReferenceRequest, num_computed_tokens: int
 ) -> None:
     """`cache_blocks` covers only tokens that exist and have slots (KV-MGR-11)."""
-    check_counts(num_computed_tokens=num_computed_tokens)
     if not manager.coordinator.holds_blocks(request.request_id):
         return  # KV-ERR-4: an unknown request has nothing to cache
     limits = [request.num_tokens]
@@ -235,7 +226,7 @@ def check_partial(
     manager: ReferenceManager, request: ReferenceRequest, group: int, num_tokens: int
 ) -> None:
     """A partial entry ends at a hash inside a block that the request holds (KV-PART-1)."""
-    if not is_int(group) or not 0 <= group < len(manager.groups):
+    if not 0 <= group < len(manager.groups):
         raise InvalidArgumentError("group", group, f"an int in 0 … {len(manager.groups) - 1}")
     size = manager.groups[group].block_size
     hash_size = manager.config.hash_block_size_tokens or 1
@@ -245,7 +236,6 @@ def check_partial(
         )
     slots = len(manager.groups[group].blocks_of(request.request_id)) * size
     limit = min(len(request.block_hashes) * hash_size, slots)
-    int_at_least("num_tokens", num_tokens, 1, error=InvalidArgumentError)
     if num_tokens % hash_size or num_tokens % size == 0 or num_tokens > limit:
         raise InvalidArgumentError(
             "num_tokens",
@@ -256,23 +246,24 @@ def check_partial(
 
 def listed(field: str, values: Sequence[T]) -> list[T]:
     """The values as a list. A set is no sequence: the order of ids matters."""
-    if not isinstance(values, Sequence):
+    if not issubclass(type(values), Sequence):
         raise InvalidArgumentError(field, values, "a sequence")
     return list(values)
 
 
 def block_ids(ids: Sequence[int], num_blocks: int, *, field: str = "block_ids") -> list[int]:
-    """The ids as a list, each a block of the pool (KV-ERR-3)."""
-    blocks = listed(field, ids)
-    for block in blocks:
-        if not is_int(block) or not 0 <= block < num_blocks:
+    """The ids as a list of exact ints, each a block of the pool (KV-ERR-3)."""
+    blocks = []
+    for block in listed(field, ids):
+        if not is_int(block) or not 0 <= exact(block) < num_blocks:
             raise UnknownBlockError(block, num_blocks)
+        blocks.append(exact(block))
     return blocks
 
 
 def check_popped(released: Sequence[int], popped: Sequence[int]) -> None:
     """No reference is returned that was not popped (KV-POOL-9)."""
     held = Counter(popped)
-    for block, count in Counter(released).items():
-        if block != NULL_BLOCK and count > held[block]:
-            raise BlockReleaseError(block, count, held[block])
+    for block, number in Counter(released).items():
+        if block != NULL_BLOCK and number > held[block]:
+            raise BlockReleaseError(block, number, held[block])

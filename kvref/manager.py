@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 from kvref import arguments
 from kvref.config_checks import checked
@@ -14,9 +15,10 @@ from kvref.hashing import hasher_of
 from kvref.request import ReferenceRequest
 from kvref.residency import ResidencyLog
 from kvref.state import take_snapshot
+from kvspec._check import exact
 from kvspec.blocks import NULL_BLOCK, GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
-from kvspec.errors import InvalidArgumentError
+from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.events import Event
 from kvspec.request import Request, RequestStatus
 from kvspec.snapshot import Snapshot
@@ -62,6 +64,10 @@ class ReferenceManager:
         self.coordinator = build_coordinator(self.config, self.groups, parts)
         self.lookups = parts.lookups()
         self.popped: list[int] = []
+
+    def __copy__(self) -> NoReturn:
+        """Two managers of one pool (KV-MGR-20)."""
+        raise UnsupportedError("a shallow copy of a manager", "kvref")
 
     @property
     def none_hash(self) -> bytes:
@@ -111,9 +117,9 @@ class ReferenceManager:
         self, request: Request, max_hit_length_tokens: int
     ) -> GroupHits:
         """Each group's own longest hit: only with several groups and caching (KV-COORD-9)."""
-        arguments.check_counts(max_hit_length_tokens=max_hit_length_tokens)
+        (longest,) = arguments.check_counts(max_hit_length_tokens=max_hit_length_tokens)
         reference = arguments.own_request(self, request)
-        length = min(max_hit_length_tokens, reference.num_tokens)
+        length = min(longest, reference.num_tokens)
         return self.coordinator.longest_hit_per_group(reference, length)
 
     # Allocating.
@@ -143,40 +149,40 @@ class ReferenceManager:
             has_scheduled_reqs=has_scheduled_reqs,
         )
         hits = arguments.offered_hits(self, new_computed_blocks)
-        external = num_external_computed_tokens
+        new, new_computed, lookahead, external, encoder, reserved = arguments.check_counts(
+            num_new_tokens=num_new_tokens,
+            num_new_computed_tokens=num_new_computed_tokens,
+            num_lookahead_tokens=num_lookahead_tokens,
+            num_external_computed_tokens=num_external_computed_tokens,
+            num_encoder_tokens=num_encoder_tokens,
+            reserved_blocks=reserved_blocks,
+        )
         arguments.check_allocation(
             self,
             reference,
             hits,
-            num_new_tokens=num_new_tokens,
-            num_new_computed_tokens=num_new_computed_tokens,
-            num_lookahead_tokens=num_lookahead_tokens,
+            num_new_tokens=new,
+            num_new_computed_tokens=new_computed,
             num_external_computed_tokens=external,
-            num_encoder_tokens=num_encoder_tokens,
-            reserved_blocks=reserved_blocks,
         )
-        local = reference.num_computed_tokens + num_new_computed_tokens
+        local = exact(reference.num_computed_tokens) + new_computed
         total = min(local + external, self.config.max_model_len_tokens)  # KV-MGR-4
         watermark = self._watermark(reference, has_scheduled_reqs)
-        demand = self._demand(
-            reference, local, external, num_new_tokens, num_lookahead_tokens, num_encoder_tokens
-        )
+        demand = self._demand(reference, local, external, new, lookahead, encoder)
         if full_sequence_must_fit and not self._whole_fits(reference, hits, demand, watermark):
             return None
         name = reference.request_id
         self.turn.changes()
         self.coordinator.remove_skipped_blocks(name, min(total, demand.skip_at_tokens))  # KV-MGR-6
         need = self.coordinator.num_blocks_needed(name, hits, demand)
-        if need + watermark > self.num_free_blocks - reserved_blocks:  # KV-MGR-7
+        if need + watermark > self.num_free_blocks - reserved:  # KV-MGR-7
             return None
         if not hits.is_empty or external > 0:
             self.coordinator.take_hits(name, hits, demand)
         new_blocks = self.coordinator.allocate_new(name, demand)
         if self.config.enable_caching and not delay_cache_blocks:  # KV-MGR-10
-            verified = min(total + num_new_tokens, reference.num_tokens)
-            self.coordinator.cache_blocks(
-                reference, min(verified, self.config.max_model_len_tokens)
-            )
+            verified = min(total + new, reference.num_tokens, self.config.max_model_len_tokens)
+            self.coordinator.cache_blocks(reference, verified)
         return new_blocks
 
     def _demand(
@@ -232,7 +238,7 @@ class ReferenceManager:
         apply_admission_cap: bool = False,
     ) -> int:
         """Free blocks the request would take, without a new hit (KV-MGR-18)."""
-        arguments.check_counts(
+        slots, computed, main, encoder = arguments.check_counts(
             num_tokens=num_tokens,
             total_computed_tokens=total_computed_tokens,
             num_tokens_main_model=num_tokens_main_model,
@@ -241,12 +247,12 @@ class ReferenceManager:
         arguments.check_flags(apply_admission_cap=apply_admission_cap)
         no_hits = KVCacheBlocks.empty(len(self.groups))
         demand = Demand(
-            num_slots_tokens=num_tokens,
-            num_main_tokens=num_tokens_main_model,
-            num_local_tokens=total_computed_tokens,
+            num_slots_tokens=slots,
+            num_main_tokens=main,
+            num_local_tokens=computed,
             num_external_tokens=0,
-            skip_at_tokens=total_computed_tokens,
-            num_encoder_tokens=num_encoder_tokens,
+            skip_at_tokens=computed,
+            num_encoder_tokens=encoder,
             apply_admission_cap=apply_admission_cap,
         )
         name = arguments.own_request(self, request).request_id
@@ -258,18 +264,20 @@ class ReferenceManager:
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Register full blocks after a delayed load (KV-MGR-11)."""
         reference = arguments.own_request(self, request)
-        arguments.check_caching(self, reference, num_computed_tokens)
+        (computed,) = arguments.check_counts(num_computed_tokens=num_computed_tokens)
+        arguments.check_caching(self, reference, computed)
         self.turn.changes()
         if self.config.enable_caching and self.coordinator.holds_blocks(reference.request_id):
-            self.coordinator.cache_blocks(reference, num_computed_tokens)
+            self.coordinator.cache_blocks(reference, computed)
 
     @in_turn
     def cache_partial_block(self, request: Request, group: int, num_tokens: int) -> bool:
         """Make a block reachable at a finer boundary inside it (KV-PART-1)."""
         reference = arguments.own_request(self, request)
-        arguments.check_partial(self, reference, group, num_tokens)
+        number, tokens = arguments.check_counts(group=group, num_tokens=num_tokens)
+        arguments.check_partial(self, reference, number, tokens)
         self.turn.changes()
-        return self.groups[group].cache_partial_block(reference, num_tokens)
+        return self.groups[number].cache_partial_block(reference, tokens)
 
     @in_turn
     def evict_blocks(self, block_ids: Sequence[int]) -> None:
@@ -322,10 +330,10 @@ class ReferenceManager:
     @in_turn
     def remove_skipped_blocks(self, request: Request, total_computed_tokens: int) -> None:
         """Release what attention no longer needs (KV-MGR-14)."""
-        arguments.check_counts(total_computed_tokens=total_computed_tokens)
+        (computed,) = arguments.check_counts(total_computed_tokens=total_computed_tokens)
         name = arguments.own_request(self, request).request_id
         self.turn.changes()
-        self.coordinator.remove_skipped_blocks(name, total_computed_tokens)
+        self.coordinator.remove_skipped_blocks(name, computed)
 
     # Asking.
 

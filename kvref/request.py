@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from kvref.hashing import Hasher, extra_keys
-from kvspec.errors import BusyError, InvalidArgumentError
+from kvspec.errors import BusyError, InvalidArgumentError, UnsupportedError
 from kvspec.request import RequestInput, RequestStatus, check_token_ids, token_list
 
 
@@ -28,6 +29,10 @@ class ReferenceRequest:
     num_preemptions: int = 0
     status: RequestStatus = RequestStatus.WAITING
     is_busy: bool = False
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """A copy could share the tokens and not their number (KV-MGR-20)."""
+        raise UnsupportedError("copying or pickling a request", "kvref")
 
     @property
     def request_id(self) -> str:

@@ -25,12 +25,14 @@ cdef class Checked(Core):
     @cython.locals(g=int, slots="long long")
     cdef int check_has_slots(self, int row, long long computed) except -1
     @cython.locals(total="long long", g=int)
-    cdef long long offer(self, object blocks) except -1
+    cdef long long offer(self, list hits) except -1
+    @cython.locals(groups=tuple, hits=list)
+    cdef list copied_hits(self, object blocks)
     @cython.locals(base="long long", length="long long", num_blocks=int, i="long long", block=int, view="int[::1]")
     cdef long long offer_ids(self, int g, object ids) except -1
     cdef object checked_sequence(self, str field, object values)
     cdef int checked_block(self, object block) except -1
-    cdef list checked_blocks(self, object block_ids)
+    cdef list checked_blocks(self, str field, object block_ids)
     @cython.locals(g=int, num_hits="long long", size="long long", per="long long", skipped="long long", i="long long", block=int, covered="long long", longest="long long", has_hash=bint)
     cdef int check_hits(self, FastRequest request, long long new_computed, long long external, long long skip_at) except -1
     cdef int check_continues(self, int row, long long num_hits, long long new_computed, long long external) except -1

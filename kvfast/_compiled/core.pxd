@@ -23,21 +23,22 @@ cdef class Core:
     cdef bint log_stats
     cdef long long watermark
     cdef long long hash_block_size
-    cdef readonly EventLog events
-    cdef readonly object residency
-    cdef readonly Shape shape
-    cdef readonly BlockPool pool
-    cdef readonly Tables tables
-    cdef readonly Lookup lookup
-    cdef readonly Allocator allocator
-    cdef readonly dict rows
-    cdef readonly list holders
-    cdef readonly dict popped
-    cdef readonly list reserved
+    cdef EventLog events
+    cdef object residency
+    cdef Shape shape
+    cdef BlockPool pool
+    cdef Tables tables
+    cdef Lookup lookup
+    cdef Allocator allocator
+    cdef dict rows
+    cdef list holders
+    cdef dict popped
+    cdef list reserved
     cdef object no_blocks
     cdef object no_hit
     cdef object not_looked_up
     cdef bint was_reset
+    cdef bint is_made
     cdef long long requests
     cdef long long queries
     cdef long long hits
@@ -45,9 +46,14 @@ cdef class Core:
     cdef long long again_queries
     cdef long long again_hits
 
-    cpdef clear_stats(self)
+    cdef bint is_ready(self) noexcept
+    cdef int check_sound(self) except -1
+    cdef int enter(self) except -1
+    cdef int clear_stats(self) except -1
     cdef int leave(self) except -1
     cdef int ask_clock(self) except -1
+    cdef int set_sinks_aside(self) except -1
+    cdef int adopt(self, snapshot) except -1
     @cython.locals(row="long long")
     cdef int row_of(self, FastRequest request) except -2
     @cython.locals(row="long long")

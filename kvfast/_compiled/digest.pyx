@@ -7,7 +7,7 @@ from libc.string cimport memcpy
 
 from kvfast import _native
 from kvfast._core.digest import SIZES_BYTES, Digest as PlainDigest
-from kvspec.errors import UnsupportedError
+from kvspec.errors import InvalidArgumentError, UnsupportedError
 
 # Digests of the bytes 0, 1, 2, … by their number. SHA-256 pads 120 bytes to three chunks; XXH3 has
 # a way of its own up to 3, 16, 128 and 240 bytes.
@@ -26,6 +26,8 @@ cdef class Digest:
     """See the twin, which computes where no C function is found, or one with wrong answers."""
 
     def __init__(self, str function):
+        if self.size:  # who uses it has room for digests of its size
+            raise InvalidArgumentError("hash_function", function, "given once")
         found = _native.xxh3_128() if function == "xxhash_cbor" else _native.sha256()
         missing = None
         try:

@@ -37,9 +37,12 @@ cdef class Hasher:
     cdef readonly bytes none_hash
     cdef bint parent_is_int
     cdef readonly bint tags
+    cdef bint is_made
     cdef const unsigned char[::1] first_parent
     cdef const unsigned char[::1] no_extra
 
+    cdef bint is_ready(self) noexcept
+    cdef int check_made(self) except -1
     cpdef set_none_hash(self, none_hash)
     cdef Py_ssize_t message_bytes(self, Py_ssize_t block_size, Py_ssize_t extra_bytes)
 

@@ -22,6 +22,8 @@ cdef class Registry:
     cdef long long[::1] counts
     cdef Py_ssize_t size
 
+    cdef bint is_ready(self) noexcept
+    cdef int enter(self) except -1
     @cython.locals(handle=Py_ssize_t)
     cdef Py_ssize_t add(self, FastRequest request) except -1
     @cython.locals(handle=Py_ssize_t, request=FastRequest, named="long long[::1]", reported="int[::1]", cells="long long[::1]")
@@ -44,11 +46,10 @@ cdef class Registry:
     @cython.locals(count="long long")
     cdef long long count_of(self, value) except -2
     cdef Py_ssize_t copy_in(self, values) except -2
-    @cython.locals(count=Py_ssize_t)
     cdef Py_ssize_t copy_view(self, view, int item_bytes) except -2
     @cython.locals(count=Py_ssize_t, i=Py_ssize_t, number="long long")
     cdef Py_ssize_t copy_list(self, list values) except -2
-    @cython.locals(i=Py_ssize_t)
-    cdef void copy_ints(self, const int[::1] view) noexcept
-    @cython.locals(i=Py_ssize_t)
-    cdef void copy_longs(self, const long long[::1] view) noexcept
+    @cython.locals(count=Py_ssize_t, i=Py_ssize_t)
+    cdef Py_ssize_t copy_ints(self, const int[::1] view) except -2
+    @cython.locals(count=Py_ssize_t, i=Py_ssize_t)
+    cdef Py_ssize_t copy_longs(self, const long long[::1] view) except -2

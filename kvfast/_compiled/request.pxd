@@ -12,7 +12,7 @@ cdef long long KEPT_MESSAGE_BYTES
 @cython.final
 cdef class FastRequest:
     # What is read most comes first and lies together; a view takes 208 bytes, its pointer the first.
-    cdef readonly unsigned long long[::1] digest_words
+    cdef unsigned long long[::1] digest_words
     cdef readonly long long num_tokens
     cdef readonly long long num_hashes
     cdef long long row
@@ -33,12 +33,15 @@ cdef class FastRequest:
     cdef long long room_hashes
     cdef long long room_message_bytes
     cdef bint has_extra_keys
+    cdef bint is_made
     cdef object odd_computed
     cdef object odd_preemptions
     cdef long long[::1] tokens
-    cdef readonly unsigned char[::1] digest_bytes
+    cdef unsigned char[::1] digest_bytes
     cdef unsigned char[::1] message
 
+    cdef bint is_ready(self) noexcept
+    cdef int check_made(self) except -1
     @cython.locals(is_running=bint)
     cdef int set_status(self, value) except -1
     cdef long long computed_now(self) noexcept nogil
@@ -50,7 +53,6 @@ cdef class FastRequest:
     @cython.locals(turn=Turn)
     cdef int append_in(self, token_ids, Turn taken) except -1
     cdef int append_now(self, token_ids) except -1
-    cdef extend(self, token_ids, str field)
     @cython.locals(size="long long")
     cdef int reserve(self, Py_ssize_t count) except -1
     @cython.locals(i="long long")
@@ -65,7 +67,7 @@ cdef class FastRequest:
     cdef make_room(self, long long count)
     @cython.locals(room="long long", used="long long", digests="unsigned char[::1]", words="unsigned long long[::1]")
     cdef make_room_for_hashes(self, long long needed)
-    @cython.locals(size="long long")
+    @cython.locals(size="long long", done="long long", first="long long", until="long long")
     cdef hash_until(self, long long end)
     @cython.locals(size="long long", message_bytes="long long")
     cdef hash_run(self, long long first, long long end, const unsigned char[::1] extra)
@@ -76,14 +78,14 @@ cdef class FastRequest:
 
 
 @cython.locals(i=Py_ssize_t, token="long long", largest="long long")
-cdef Py_ssize_t put_list(long long[::1] tokens, Py_ssize_t at, list values) except -1
+cdef Py_ssize_t put_list(long long[::1] tokens, Py_ssize_t at, list values, Py_ssize_t count) except -2
 
-@cython.locals(i=Py_ssize_t)
+@cython.locals(i=Py_ssize_t, token="long long")
 cdef Py_ssize_t put_longs(
     long long[::1] tokens, Py_ssize_t at, const long long[::1] values
 ) noexcept
 
-@cython.locals(i=Py_ssize_t)
+@cython.locals(i=Py_ssize_t, token="long long")
 cdef Py_ssize_t put_ints(long long[::1] tokens, Py_ssize_t at, const int[::1] values) noexcept
 
 @cython.locals(count="long long")

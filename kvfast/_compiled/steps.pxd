@@ -40,7 +40,6 @@ cdef class Steps(UnderWay):
     cdef int start_all(self, long long[::1] hits) except -1
     @cython.locals(core=FastManager, tokens="long long")
     cdef long long find_hit(self, FastRequest request) except -2
-    @cython.locals(core=FastManager)
     cdef int count_hit(self, FastRequest request, long long tokens) except -1
     @cython.locals(core=FastManager, row=int)
     cdef bint start(self, FastRequest request, long long hit, long long num_tokens, bint is_beside_others) except -1

@@ -37,3 +37,20 @@ def grown(code: str, old: memoryview[int], length: int) -> memoryview[int]:
     new = zeroed(code, length)
     new[: len(old)] = old
     return new
+
+
+def int_view(values: object) -> memoryview[int] | None:
+    """The memory of an array of signed ints of 32 or 64 bits, in one row; None for all else.
+
+    `array`, NumPy arrays and, through `numpy`, PyTorch tensors on the host.
+    """
+    if not callable(getattr(values, "tolist", None)):
+        return None  # what has no `tolist` is read as a sequence of its elements
+    numpy = getattr(values, "numpy", None)
+    try:
+        view = memoryview(numpy() if callable(numpy) else values)  # type: ignore[arg-type]  # tried
+    except (TypeError, ValueError, RuntimeError, BufferError):
+        return None  # no buffer, or a tensor of a device: `tolist` knows better
+    if view.format not in ("i", "l", "q") or view.ndim != 1 or not view.c_contiguous:
+        return None
+    return view

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from typing import Any
 
-from kvspec._check import boolean, int_at_least, is_int
+from kvspec._check import boolean, exact, is_int
+from kvspec._check import count as count_of
 from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import BusyError, InvalidArgumentError, StaleHitError, UnknownBlockError
-from kvspec.request import Request, RequestStatus
+from kvspec.request import Request, RequestStatus, is_status
 
 from .core import Core
 from .request import FastRequest
@@ -31,8 +33,7 @@ class Checked(Core):
                 count = -1
             if count >> COUNT_BITS == 0:
                 return count
-        int_at_least(field, value, 0, error=InvalidArgumentError)
-        return value.__index__()  # type: ignore[attr-defined, no-any-return]  # an int subclass
+        return count_of(field, value)  # an int subclass, or an error
 
     def check_flag(self, field: str, value: object) -> None:
         """The value is True or False."""
@@ -46,6 +47,7 @@ class Checked(Core):
                 "request", request, "made by this implementation's make_request"
             )
         mine: FastRequest = request
+        mine.check_made()
         if mine.is_used:
             raise BusyError("request", mine.request_id)
         if self.enable_caching and not self.can_use_hashes(mine):
@@ -79,7 +81,7 @@ class Checked(Core):
         if request.preemptions < 0:
             self.counted("request.num_preemptions", request.num_preemptions)
         status = request.state
-        if status is not RUNNING and status is not WAITING and status not in STATUSES:
+        if status is not RUNNING and status is not WAITING and not is_status(status):
             raise InvalidArgumentError("request.status", status, "one of " + ", ".join(STATUSES))
 
     def computed_of(self, request: FastRequest) -> int:
@@ -106,60 +108,75 @@ class Checked(Core):
                         "request.num_computed_tokens", computed, f"at most its {slots} slots"
                     )
 
-    def offer(self, blocks: KVCacheBlocks | None) -> int:
-        """Copy the hit blocks of a call to the look-up's arrays; how many there are (KV-MGR-8)."""
-        self.lookup.clear()
+    def copied_hits(self, blocks: KVCacheBlocks | None) -> list[Any] | None:
+        """The hit blocks of a call, a list or an array of each group (KV-MGR-8).
+
+        Every list is a copy: the caller's own sequence may answer more than its length, or change.
+        """
         if blocks is None or blocks is self.no_blocks:
-            return 0
+            return None
         if not isinstance(blocks, KVCacheBlocks):
             raise InvalidArgumentError("new_computed_blocks", blocks, "KVCacheBlocks or None")
-        groups = blocks.groups
+        given: Any = blocks.groups
+        groups = tuple(self.checked_sequence("new_computed_blocks", given))
         if len(groups) != self.num_groups:
             raise InvalidArgumentError(
                 "new_computed_blocks", blocks, f"one list per group ({self.num_groups})"
             )
-        total = 0
+        hits: list[Any] = []
         for g, ids in enumerate(groups):
-            if type(ids) is not array:
-                self.checked_sequence(f"new_computed_blocks[{g}]", ids)
+            is_ours = type(ids) is array and ids.typecode == "i"
+            hits.append(ids if is_ours else self.checked_blocks(f"new_computed_blocks[{g}]", ids))
+        return hits
+
+    def offer(self, hits: list[Any] | None) -> int:
+        """Put the hit blocks of a call into the look-up's arrays; how many there are."""
+        self.lookup.clear()
+        if hits is None:
+            return 0
+        total = 0
+        for ids in hits:
             self.lookup.make_room(len(ids))
         for g in range(self.num_groups):
-            total += self.offer_ids(g, groups[g])
+            total += self.offer_ids(g, hits[g])
         return total
 
     def offer_ids(self, g: int, ids: Sequence[int]) -> int:
         """One group's hit blocks."""
         base = g * self.lookup.stride
-        length = len(ids)
         num_blocks = self.pool.num_blocks
-        if type(ids) is array and ids.typecode == "i":
-            view = ids
+        if type(ids) is array:
+            view = ids  # which cannot change its length any more
+            length = len(view)
+            if length > self.lookup.stride:
+                raise InvalidArgumentError(f"new_computed_blocks[{g}]", ids, "left as it is")
             for i in range(length):
                 block = view[i]
                 if block < 0 or block >= num_blocks:
                     raise UnknownBlockError(block, num_blocks)
                 self.lookup.hits[base + i] = block
         else:
-            for i, block_id in enumerate(ids):
-                self.lookup.hits[base + i] = self.checked_block(block_id)
+            length = len(ids)
+            for i in range(length):
+                self.lookup.hits[base + i] = ids[i]
         self.lookup.hit_blocks[g] = length
         return length
 
-    def checked_sequence(self, field: str, values: Sequence[int]) -> Sequence[int]:
+    def checked_sequence(self, field: str, values: Any) -> Any:
         """The values, if they are in an order: a set is no sequence."""
-        if not isinstance(values, Sequence):
+        if not issubclass(type(values), Sequence):
             raise InvalidArgumentError(field, values, "a sequence")
         return values
 
     def checked_block(self, block: object) -> int:
         """The id, if it is a block of the pool (KV-ERR-3)."""
-        if not is_int(block) or not 0 <= block < self.pool.num_blocks:  # type: ignore[operator]  # an int
+        if not is_int(block) or not 0 <= exact(block) < self.pool.num_blocks:
             raise UnknownBlockError(block, self.pool.num_blocks)
-        return block  # type: ignore[return-value]  # an int
+        return exact(block)
 
-    def checked_blocks(self, block_ids: Sequence[int]) -> list[int]:
-        """The ids, each a block of the pool."""
-        ids = list(self.checked_sequence("block_ids", block_ids))
+    def checked_blocks(self, field: str, block_ids: Sequence[int]) -> list[int]:
+        """A copy of the ids, each a block of the pool."""
+        ids = list(self.checked_sequence(field, block_ids))
         return [self.checked_block(block) for block in ids]
 
     def check_hits(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from kvfast.configuration import Plan
 from kvfast.residency import ResidencyLog
+from kvspec._restorable import check_restorable
 from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
 from kvspec.errors import ConfigError, InvalidArgumentError
@@ -35,6 +36,8 @@ class Core:
     """
 
     def __init__(self, plan: Plan, clock: Callable[[], int] | None = None) -> None:
+        if self.is_ready():  # batches know the size of its tables
+            raise InvalidArgumentError("manager", None, "one that is made once")
         config = plan.config
         if clock is not None and not callable(clock):
             raise InvalidArgumentError("clock", clock, "a function of no arguments, or None")
@@ -82,6 +85,27 @@ class Core:
         self.clear_stats()
         self.ask_clock()
         self.set_sinks_aside()
+        self.is_made = True
+
+    def is_ready(self) -> bool:
+        """Whether it was made: where only `__new__` was called, there is no memory."""
+        try:
+            return self.is_made
+        except AttributeError:  # uncompiled
+            return False
+
+    def check_sound(self) -> None:
+        """It was made whole, and no change broke off (KV-ERR-8)."""
+        if not self.is_ready():
+            raise InvalidArgumentError("manager", None, "made by `create`")
+        if self.turn.is_spoilt():
+            self.turn.refuse()
+
+    def enter(self) -> None:
+        """Begin a call."""
+        if not self.is_ready():
+            self.check_sound()
+        self.turn.take()
 
     def leave(self) -> None:
         """End a call."""
@@ -112,7 +136,9 @@ class Core:
 
     @property
     def none_hash(self) -> bytes:
-        """The parent of first blocks (KV-HASH-3)."""
+        """The parent of first blocks (KV-HASH-3); making requests reads it at any time."""
+        if not self.is_ready():
+            self.check_sound()
         return self.hasher.none_hash
 
     def row_of(self, request: FastRequest) -> int:
@@ -270,7 +296,7 @@ class Core:
         if self.residency is not None:
             copy.residency = self.residency.copy()
             copy.pool.residency = copy.residency
-        copy.take_over(self.snapshot_now())
+        copy.adopt(self.snapshot_now())
         copy.hasher = self.hasher
         if self.events is not None and copy.events is not None:
             copy.events.facts = list(self.events.facts)
@@ -281,6 +307,20 @@ class Core:
 
     def take_over(self, snapshot: Snapshot) -> None:
         """Take over a state in which every invariant holds; this manager is as it was made."""
+        self.enter()
+        try:
+            check_restorable(self.config, snapshot)
+            if self.tables.num_rows:
+                num_rows = self.tables.num_rows
+                raise InvalidArgumentError("manager", num_rows, "one that was not used yet")
+            self.turn.changes()
+            self.adopt(snapshot)
+            self.turn.changed()
+        finally:
+            self.leave()
+
+    def adopt(self, snapshot: Snapshot) -> None:
+        """`take_over` of what a manager showed itself."""
         if snapshot.none_hash != self.hasher.none_hash:
             self.hasher = hasher_of(self.config)
             self.hasher.set_none_hash(snapshot.none_hash)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
+from kvspec.errors import UnsupportedError
 from kvspec.events import Event
 from kvspec.request import Request
 from kvspec.snapshot import Snapshot
@@ -17,29 +19,22 @@ class GuardedManager(FastManager):
     """A `kvspec.interface.KVCacheManager`."""
 
     @property
-    def none_hash(self) -> bytes:
-        """The parent of first blocks (KV-HASH-3); making requests reads it at any time."""
-        return self.hasher.none_hash
-
-    @property
     def num_free_blocks(self) -> int:
         """Length of the free queue; read at any time."""
-        if self.turn.is_spoilt():
-            self.turn.refuse()
+        self.check_sound()
         return self.pool.num_free
 
     @property
     def usage(self) -> float:
         """Share of the pool in use (KV-POOL-12); read at any time."""
-        if self.turn.is_spoilt():
-            self.turn.refuse()
+        self.check_sound()
         if self.pool.num_blocks == 1:
             return 0.0
         return 1.0 - float(self.pool.num_free) / (self.pool.num_blocks - 1)
 
     def get_computed_blocks(self, request: Request) -> PrefixHit:
         """The longest cached prefix, the last token left out (KV-MGR-1, KV-MGR-2)."""
-        self.turn.take()
+        self.enter()
         try:
             return self.do_get_computed_blocks(request)
         finally:
@@ -49,7 +44,7 @@ class GuardedManager(FastManager):
         self, request: Request, max_hit_length_tokens: int
     ) -> GroupHits:
         """Each group's own longest hit: only with several groups and caching (KV-COORD-9)."""
-        self.turn.take()
+        self.enter()
         try:
             return self.do_find_longest_cache_hit_per_group(request, max_hit_length_tokens)
         finally:
@@ -71,7 +66,7 @@ class GuardedManager(FastManager):
         has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
         """Room for tokens about to be computed, or None (KV-MGR-3 … KV-MGR-10)."""
-        self.turn.take()
+        self.enter()
         try:
             return self.do_allocate_slots(
                 request,
@@ -100,7 +95,7 @@ class GuardedManager(FastManager):
         apply_admission_cap: bool = False,
     ) -> int:
         """Free blocks the request would take, without a new hit (KV-MGR-18)."""
-        self.turn.take()
+        self.enter()
         try:
             return self.do_get_num_blocks_to_allocate(
                 request,
@@ -115,7 +110,7 @@ class GuardedManager(FastManager):
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Register full blocks after a delayed load (KV-MGR-11)."""
-        self.turn.take()
+        self.enter()
         try:
             self.do_cache_blocks(request, num_computed_tokens)
         finally:
@@ -123,7 +118,7 @@ class GuardedManager(FastManager):
 
     def cache_partial_block(self, request: Request, group: int, num_tokens: int) -> bool:
         """Make a block reachable at a finer boundary inside it (KV-PART-1)."""
-        self.turn.take()
+        self.enter()
         try:
             return self.do_cache_partial_block(request, group, num_tokens)
         finally:
@@ -131,7 +126,7 @@ class GuardedManager(FastManager):
 
     def evict_blocks(self, block_ids: Sequence[int]) -> None:
         """Drop the cached identity of these blocks (KV-POOL-10)."""
-        self.turn.take()
+        self.enter()
         try:
             self.do_evict_blocks(block_ids)
         finally:
@@ -139,7 +134,7 @@ class GuardedManager(FastManager):
 
     def reset_prefix_cache(self) -> bool:
         """Drop every hash, if no block is in use (KV-POOL-11)."""
-        self.turn.take()
+        self.enter()
         try:
             return self.do_reset_prefix_cache()
         finally:
@@ -147,7 +142,7 @@ class GuardedManager(FastManager):
 
     def free(self, request: Request) -> None:
         """Release all blocks of the request (KV-MGR-12)."""
-        self.turn.take()
+        self.enter()
         try:
             self.do_free(request)
         finally:
@@ -155,7 +150,7 @@ class GuardedManager(FastManager):
 
     def pop_blocks_for_free(self, request: Request) -> tuple[int, ...]:
         """Forget the request, keep its references for `free_blocks` (KV-MGR-13)."""
-        self.turn.take()
+        self.enter()
         try:
             return self.do_pop_blocks_for_free(request)
         finally:
@@ -163,7 +158,7 @@ class GuardedManager(FastManager):
 
     def free_blocks(self, block_ids: Sequence[int]) -> None:
         """Return popped references, in one release call (KV-MGR-13, KV-POOL-9)."""
-        self.turn.take()
+        self.enter()
         try:
             self.do_free_blocks(block_ids)
         finally:
@@ -171,7 +166,7 @@ class GuardedManager(FastManager):
 
     def remove_skipped_blocks(self, request: Request, total_computed_tokens: int) -> None:
         """Release what attention no longer needs (KV-MGR-14)."""
-        self.turn.take()
+        self.enter()
         try:
             self.do_remove_skipped_blocks(request, total_computed_tokens)
         finally:
@@ -179,7 +174,7 @@ class GuardedManager(FastManager):
 
     def get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
         """Per group, leading blocks that all running requests share (KV-MGR-15)."""
-        self.turn.take()
+        self.enter()
         try:
             return self.do_get_num_common_prefix_blocks(request)
         finally:
@@ -187,7 +182,7 @@ class GuardedManager(FastManager):
 
     def get_blocks(self, request: Request) -> KVCacheBlocks:
         """The block list per group."""
-        self.turn.take()
+        self.enter()
         try:
             return self.do_get_blocks(request)
         finally:
@@ -195,7 +190,7 @@ class GuardedManager(FastManager):
 
     def get_unhashed_block_ids(self, request: Request) -> tuple[tuple[int, ...], ...]:
         """Per group, blocks that are neither null nor cached."""
-        self.turn.take()
+        self.enter()
         try:
             return self.do_get_unhashed_block_ids(request)
         finally:
@@ -203,7 +198,7 @@ class GuardedManager(FastManager):
 
     def take_events(self) -> tuple[Event, ...]:
         """Events since the last call (KV-EVT-1)."""
-        self.turn.take()
+        self.enter()
         try:
             return self.do_take_events()
         finally:
@@ -211,7 +206,7 @@ class GuardedManager(FastManager):
 
     def take_new_block_ids(self) -> tuple[int, ...]:
         """Blocks to be zeroed, group by group (KV-MGR-16)."""
-        self.turn.take()
+        self.enter()
         try:
             return self.do_take_new_block_ids()
         finally:
@@ -219,7 +214,7 @@ class GuardedManager(FastManager):
 
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
         """Look-up counters since the last call (KV-STAT-3)."""
-        self.turn.take()
+        self.enter()
         try:
             return self.do_make_prefix_cache_stats()
         finally:
@@ -227,7 +222,7 @@ class GuardedManager(FastManager):
 
     def take_residency_samples(self) -> tuple[ResidencySample, ...]:
         """Lives of sampled blocks that ended (KV-STAT-6)."""
-        self.turn.take()
+        self.enter()
         try:
             return self.do_take_residency_samples()
         finally:
@@ -235,7 +230,7 @@ class GuardedManager(FastManager):
 
     def new_step_starts(self) -> None:
         """States registered in the last step may be used now (KV-MGR-19)."""
-        self.turn.take()
+        self.enter()
         try:
             self.do_new_step_starts()
         finally:
@@ -243,15 +238,27 @@ class GuardedManager(FastManager):
 
     def append_tokens(self, request: Request, token_ids: Sequence[int]) -> None:
         """Append tokens to a request of this manager (KV-REQ-2)."""
-        self.turn.take()
+        self.enter()
         try:
             self.do_append_tokens(request, token_ids)
         finally:
             self.leave()
 
+    def __copy__(self) -> NoReturn:
+        """Two managers of one pool (KV-MGR-20)."""
+        raise UnsupportedError("a shallow copy of a manager", "kvfast")
+
+    def __deepcopy__(self, memo: object) -> GuardedManager:
+        """See `clone`."""
+        return self.clone()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """`snapshot` shows the whole state, and `restore` takes it (KV-MGR-20)."""
+        raise UnsupportedError("pickling a manager", "kvfast")
+
     def clone(self) -> GuardedManager:
         """An independent copy, queued events and statistics included."""
-        self.turn.take()
+        self.enter()
         try:
             copy = GuardedManager(self.plan, None)
             self.copy_into(copy)
@@ -261,7 +268,7 @@ class GuardedManager(FastManager):
 
     def snapshot(self) -> Snapshot:
         """The whole abstract state."""
-        self.turn.take()
+        self.enter()
         try:
             return self.do_snapshot()
         finally:

@@ -27,7 +27,7 @@ class GuardedBatch(FastBatch):
 
     def register(self, request: Request) -> int:
         """A handle for the request (KV-BATCH-4)."""
-        self.core.turn.take()
+        self.enter()
         try:
             return self.do_register(request)
         finally:
@@ -35,7 +35,7 @@ class GuardedBatch(FastBatch):
 
     def unregister(self, handles: Ints) -> None:
         """Forget requests that hold nothing (KV-BATCH-4)."""
-        self.core.turn.take()
+        self.enter()
         try:
             self.do_unregister(handles)
         finally:
@@ -43,7 +43,7 @@ class GuardedBatch(FastBatch):
 
     def request_of(self, handle: int) -> Request:
         """The registered request."""
-        self.core.turn.take()
+        self.enter()
         try:
             return self.do_request_of(handle)
         finally:
@@ -51,7 +51,7 @@ class GuardedBatch(FastBatch):
 
     def append(self, handles: Ints, token_ids: Ints, counts: Ints | int = 1) -> None:
         """Append tokens to each request (KV-BATCH-12)."""
-        self.core.turn.take()
+        self.enter()
         try:
             self.do_append(handles, token_ids, counts)
         finally:
@@ -59,7 +59,7 @@ class GuardedBatch(FastBatch):
 
     def rewind(self, handles: Ints, num_tokens: Ints | int) -> None:
         """Take back computed tokens of each request (KV-BATCH-12)."""
-        self.core.turn.take()
+        self.enter()
         try:
             self.do_rewind(handles, num_tokens)
         finally:
@@ -67,7 +67,7 @@ class GuardedBatch(FastBatch):
 
     def lookup(self, handles: Ints) -> array[int]:
         """Hit lengths in tokens (KV-BATCH-12)."""
-        self.core.turn.take()
+        self.enter()
         try:
             return self.do_lookup(handles)
         finally:
@@ -107,7 +107,7 @@ class GuardedBatch(FastBatch):
         output: StepOutput | None = None,
     ) -> StepResult:
         """A step of decoding requests only."""
-        self.core.turn.take()
+        self.enter()
         try:
             return self.do_decode(handles, num_new_tokens, num_lookahead_tokens, output)
         finally:
@@ -115,7 +115,7 @@ class GuardedBatch(FastBatch):
 
     def free(self, handles: Ints) -> None:
         """A step of finished requests only."""
-        self.core.turn.take()
+        self.enter()
         try:
             self.do_free(handles)
         finally:
@@ -123,7 +123,7 @@ class GuardedBatch(FastBatch):
 
     def preempt(self, handles: Ints) -> None:
         """A step of preempted requests only."""
-        self.core.turn.take()
+        self.enter()
         try:
             self.do_preempt(handles)
         finally:
@@ -131,7 +131,7 @@ class GuardedBatch(FastBatch):
 
     def step(self, plan: StepPlan, output: StepOutput | None = None) -> StepResult:
         """One after another: finished, preempted, decoding, prefilling, new (KV-BATCH-1)."""
-        self.core.turn.take()
+        self.enter()
         try:
             return self.do_step(plan, output)
         finally:
@@ -139,7 +139,7 @@ class GuardedBatch(FastBatch):
 
     def take_deltas(self, block_deltas: Array) -> int:
         """Report what was not reported yet, of all requests (KV-BATCH-11)."""
-        self.core.turn.take()
+        self.enter()
         try:
             return self.do_take_deltas(block_deltas)
         finally:
@@ -147,7 +147,7 @@ class GuardedBatch(FastBatch):
 
     def num_pending_deltas(self) -> int:
         """Entries of all requests that were not reported yet."""
-        self.core.turn.take()
+        self.enter()
         try:
             return self.do_num_pending_deltas()
         finally:
@@ -155,7 +155,7 @@ class GuardedBatch(FastBatch):
 
     def next_free_blocks(self, num_blocks: int) -> array[int]:
         """The front of the free queue (KV-BATCH-13)."""
-        self.core.turn.take()
+        self.enter()
         try:
             return self.do_next_free_blocks(num_blocks)
         finally:
@@ -163,7 +163,7 @@ class GuardedBatch(FastBatch):
 
     def list_lengths(self, handles: Ints) -> array[int]:
         """Lengths of block lists, handle after handle, group after group (KV-BATCH-13)."""
-        self.core.turn.take()
+        self.enter()
         try:
             return self.do_list_lengths(handles)
         finally:

@@ -66,6 +66,8 @@ class Hasher:
     """
 
     def __init__(self, function: str, seed: str | None, tags: bool = True) -> None:
+        if self.is_ready():  # requests have hashes of its size
+            raise InvalidArgumentError("hash_function", function, "given once")
         self.function = function
         self.tags = tags
         self.digest = Digest(function)
@@ -76,6 +78,19 @@ class Hasher:
         self.set_none_hash(
             os.urandom(self.size) if seed is None else self.digest.of(encode_text(seed))
         )
+        self.is_made = True
+
+    def is_ready(self) -> bool:
+        """Whether it was made, and not only by `__new__`."""
+        try:
+            return self.is_made
+        except AttributeError:  # uncompiled
+            return False
+
+    def check_made(self) -> None:
+        """Raise for what `__new__` left."""
+        if not self.is_ready():
+            raise InvalidArgumentError("hasher", None, "that of a manager")
 
     def set_none_hash(self, none_hash: bytes) -> None:
         """Take over another first parent; requests made before keep hashes under the old one."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from kvfast.events import as_events
-from kvspec._check import int_at_least, is_int
 from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.errors import (
     BlockReleaseError,
@@ -81,7 +81,7 @@ class FastManager(Checked):
         self.check_flag("has_scheduled_reqs", has_scheduled_reqs)
         return self.grant(
             self.claim(request),
-            new_computed_blocks,
+            self.copied_hits(new_computed_blocks),
             self.counted("num_new_tokens", num_new_tokens),
             self.counted("num_new_computed_tokens", num_new_computed_tokens),
             self.counted("num_lookahead_tokens", num_lookahead_tokens),
@@ -96,7 +96,7 @@ class FastManager(Checked):
     def grant(
         self,
         request: FastRequest,
-        blocks: KVCacheBlocks | None,
+        hits: list[Any] | None,
         new: int,
         new_computed: int,
         lookahead: int,
@@ -110,7 +110,7 @@ class FastManager(Checked):
         """`allocate_slots` with C types: the rest of the checks, then the allocation."""
         if new == 0 and external == 0:  # KV-MGR-3
             raise InvalidArgumentError("num_new_tokens", 0, "at least 1 without external tokens")
-        num_hits = self.offer(blocks)  # first of all: it reads what the caller made
+        num_hits = self.offer(hits)
         self.check_scheduling(request)
         computed = self.computed_of(request)
         row = self.row_of(request)
@@ -191,9 +191,11 @@ class FastManager(Checked):
     def do_cache_partial_block(self, request: Request, group: int, num_tokens: int) -> bool:
         """Make a block reachable at a finer boundary inside it (KV-PART-1)."""
         mine = self.claim(request)
-        if not is_int(group) or not 0 <= group < self.num_groups:
+        tokens = self.counted("num_tokens", num_tokens)
+        g = self.counted("group", group)
+        if g >= self.num_groups:
             raise InvalidArgumentError("group", group, f"an int in 0 … {self.num_groups - 1}")
-        size = self.shape.block_size[group]
+        size = self.shape.block_size[g]
         hash_size = self.hash_block_size
         if not self.enable_caching or size <= hash_size:
             raise InvalidArgumentError(
@@ -202,24 +204,23 @@ class FastManager(Checked):
         row = self.row_of(mine)
         slots = 0
         if row >= 0:
-            slots = self.tables.length[row * self.num_groups + group] * size
+            slots = self.tables.length[row * self.num_groups + g] * size
         limit = min(mine.num_hashes * hash_size, slots)
-        int_at_least("num_tokens", num_tokens, 1, error=InvalidArgumentError)
-        if num_tokens % hash_size or num_tokens % size == 0 or num_tokens > limit:
+        if tokens % hash_size or tokens % size == 0 or tokens > limit:
             raise InvalidArgumentError(
                 "num_tokens",
                 num_tokens,
                 f"a multiple of {hash_size}, not of {size}, and at most {limit}",
             )
         self.turn.changes()
-        is_cached = self.allocator.cache_partial(row, mine, group, num_tokens // hash_size - 1)
+        is_cached = self.allocator.cache_partial(row, mine, g, tokens // hash_size - 1)
         self.turn.changed()
         return is_cached
 
     def do_evict_blocks(self, block_ids: Sequence[int]) -> None:
         """Drop the cached identity of these blocks (KV-POOL-10)."""
         self.ask_clock()
-        blocks = self.checked_blocks(block_ids)
+        blocks = self.checked_blocks("block_ids", block_ids)
         self.turn.changes()
         for block in blocks:
             if block:
@@ -270,7 +271,7 @@ class FastManager(Checked):
 
     def do_free_blocks(self, block_ids: Sequence[int]) -> None:
         """Return popped references, in one release call (KV-MGR-13, KV-POOL-9)."""
-        blocks = self.checked_blocks(block_ids)
+        blocks = self.checked_blocks("block_ids", block_ids)
         counts: dict[int, int] = {}
         for block in blocks:
             if block:

@@ -7,13 +7,13 @@ from collections import deque
 from typing import TypeAlias
 
 from kvspec._arrays import beginning, ints_of
-from kvspec._check import is_int
+from kvspec._check import exact, is_int
 from kvspec.errors import InvalidArgumentError
 
 from . import cells as cell
-from .arrays import grown, zeroed
+from .arrays import grown, int_view, zeroed
 from .manager import FastManager
-from .request import FastRequest, int_view
+from .request import FastRequest
 
 Numbers: TypeAlias = "memoryview[int] | array[int]"
 
@@ -33,7 +33,10 @@ class Registry:
     """
 
     def __init__(self, manager: FastManager) -> None:
+        if self.is_ready():
+            raise InvalidArgumentError("batch", None, "one that is made once")
         self.core = manager
+        self.core.check_sound()
         self.num_groups = manager.num_groups
         self.requests: list[FastRequest | None] = []
         self.handle_of_id: dict[str, int] = {}
@@ -46,6 +49,19 @@ class Registry:
         self.handles = zeroed("q", 64)
         self.counts = zeroed("q", 64)
         self.size = 0
+
+    def is_ready(self) -> bool:
+        """Whether it was made: where only `__new__` was called, there is no memory."""
+        try:
+            return self.core is not None
+        except AttributeError:  # uncompiled
+            return False
+
+    def enter(self) -> None:
+        """Begin a call."""
+        if not self.is_ready():
+            raise InvalidArgumentError("batch", None, "made by `batched`")
+        self.core.enter()
 
     # Requests.
 
@@ -146,7 +162,7 @@ class Registry:
 
     def set_counts(self, start: int, values: object, minimum: int) -> bool:
         """The counts of the entries from `start` on: one for all, or one each."""
-        if isinstance(values, int):
+        if type(values) is int or issubclass(type(values), int):
             count = self.count_of(values)
             for i in range(start, self.size):
                 self.counts[i] = count
@@ -162,10 +178,10 @@ class Registry:
 
     def count_of(self, value: object) -> int:
         """The value, if it is a count (KV-ERR-6), else -1."""
-        if type(value) is not int and not is_int(value):
-            return -1
+        if type(value) is not int:
+            value = exact(value) if is_int(value) else -1
         try:
-            count = int(value)  # type: ignore[call-overload]  # an int
+            count: int = value
         except OverflowError:  # compiled, `count` has 64 bits
             return -1
         return count if count >> COUNT_BITS == 0 else -1
@@ -188,24 +204,25 @@ class Registry:
 
     def copy_view(self, view: Numbers, item_bytes: int) -> int:
         """`copy_in` of an array of 32 or 64 bits."""
-        count = len(view)
-        if count:
-            self.make_room(self.size + count)
-            if item_bytes == 4:
-                self.copy_ints(view)
-            else:
-                self.copy_longs(view)
-        return count
+        if len(view) == 0:
+            return 0
+        return self.copy_ints(view) if item_bytes == 4 else self.copy_longs(view)
 
     def copy_list(self, values: list[int]) -> int:
         """`copy_in` of a list."""
         count = len(values)
         self.make_room(self.size + count)
+        if len(values) != count:  # making room ran code that changed it
+            return -1
         try:
             for i in range(count):
                 value = values[i]
-                if type(value) is not int and not is_int(value):
-                    return -1
+                if type(value) is not int:
+                    if not is_int(value):
+                        return -1
+                    value = exact(value)
+                    if len(values) != count:  # other threads ran meanwhile
+                        return -1
                 number = value
                 if number >> 63:  # nothing negative is legal; uncompiled, nor what has more bits
                     return -1
@@ -214,12 +231,18 @@ class Registry:
             return -1
         return count
 
-    def copy_ints(self, view: Numbers) -> None:
-        """`copy_in` of ints of 32 bits."""
-        for i in range(len(view)):
+    def copy_ints(self, view: Numbers) -> int:
+        """`copy_in` of ints of 32 bits, which keep their number while they are viewed."""
+        count = len(view)
+        self.make_room(self.size + count)
+        for i in range(count):
             self.handles[self.size + i] = view[i]
+        return count
 
-    def copy_longs(self, view: Numbers) -> None:
+    def copy_longs(self, view: Numbers) -> int:
         """`copy_in` of ints of 64 bits."""
-        for i in range(len(view)):
+        count = len(view)
+        self.make_room(self.size + count)
+        for i in range(count):
             self.handles[self.size + i] = view[i]
+        return count

@@ -1,25 +1,20 @@
 """A request: its tokens and the hashes of its full blocks (KV-REQ-*).
 
-Both lie in flat arrays that grow by being replaced, so views that others hold stay valid. Hash k is
-the bytes `digest_bytes[k·size : (k+1)·size]`, or the same memory as native words of 64 bits,
-`digest_words[k·W : (k+1)·W]` with W = `hasher.words_per_digest`.
+Both lie in flat arrays that grow by being replaced, so views that others hold stay valid. Hash k:
+`digest_bytes[k·size : (k+1)·size]`, in words of 64 bits `digest_words[k·words : (k+1)·words]`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
-from kvspec._check import is_int
-from kvspec.errors import BusyError, InvalidArgumentError
-from kvspec.request import (
-    TOKEN_ID_MAX,
-    RequestInput,
-    RequestStatus,
-    check_token_ids,
-    token_list,
-)
+from kvspec._check import exact, is_int
+from kvspec.errors import BusyError, InvalidArgumentError, UnsupportedError
+from kvspec.request import TOKEN_ID_MAX, RequestInput, RequestStatus, check_token_ids, token_list
 
 from . import cells as cell
+from .arrays import int_view
 from .extra_keys import has_extra_keys, runs, tagged
 from .hashing import Hasher, HashJob, encode_extra_keys
 from .turn import Turn
@@ -27,12 +22,8 @@ from .views import BlockHashes, TokenIds
 
 COUNT_BITS = 53
 RUNNING = RequestStatus.RUNNING
-
-UNLOCKED_TOKENS = 1024
-"""From so many tokens on, some microseconds of hashing, other threads may run meanwhile."""
-
-KEPT_MESSAGE_BYTES = 4096
-"""A larger buffer is not kept until the next block is full."""
+UNLOCKED_TOKENS = 1024  # From so many on, some microseconds, other threads may run meanwhile.
+KEPT_MESSAGE_BYTES = 4096  # A larger buffer is not kept until the next block is full.
 
 
 class FastRequest:
@@ -44,13 +35,17 @@ class FastRequest:
     Its first two cells (see `cells`) begin at `cells[cell_at]`: in the array of `holder`, or, if
     that is None, behind its tokens. `turn`: that of the manager it is registered with. `is_used`:
     a call uses or changes it now. `preemptions`: -1 while what was assigned is no count. `state`:
-    what was assigned as status.
+    what was assigned as status. `is_made`: whether it is more than `__new__` leaves.
     """
 
     def __init__(self, request_input: RequestInput, hasher: Hasher, hash_block_size: int) -> None:
-        self.input = request_input
-        self.request_id = request_input.request_id
+        name = request_input.request_id
+        if self.is_ready() or type(name) is not str or hasher is None:
+            raise InvalidArgumentError("request", name, "one that make_request makes")
         self.hasher = hasher
+        self.hasher.check_made()
+        self.input = request_input
+        self.request_id = name
         self.hash_block_size_tokens = hash_block_size
         self.preemptions = 0
         self.odd_computed: object = None
@@ -69,18 +64,34 @@ class FastRequest:
         self.room_tokens = 0
         self.room_hashes = 0
         self.room_message_bytes = 0
-        self.extend(request_input.prompt_token_ids, "prompt_token_ids")
-        if self.room_tokens == 0:
-            self.make_room(1)  # a list that was emptied meanwhile; views are never without memory
-        if self.room_hashes == 0:
-            self.make_room_for_hashes(1)
+        self.grow_to(self.copy_tokens(request_input.prompt_token_ids, "prompt_token_ids"))
+        self.make_room(1)  # a list that was emptied meanwhile; views are never without memory
+        self.make_room_for_hashes(1)
         self.num_prompt_tokens = self.num_tokens
+        self.is_made = True
+
+    def is_ready(self) -> bool:
+        """Whether it was made: where only `__new__` was called, there is no memory."""
+        try:
+            return self.is_made
+        except AttributeError:  # uncompiled
+            return False
+
+    def check_made(self) -> None:
+        """Raise for a request that no `make_request` made (KV-ERR-2)."""
+        if not self.is_ready():
+            raise InvalidArgumentError("request", None, "made by make_request")
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """A copy would share the tokens but not their number (KV-MGR-20)."""
+        raise UnsupportedError("copying or pickling a request", "kvfast")
 
     # What the scheduler says: any object can be assigned, and the next call that reads it checks.
 
     @property
     def num_computed_tokens(self) -> int:
         """Tokens whose KV is in the cache (KV-REQ-3)."""
+        self.check_made()
         computed = self.cells[self.cell_at + cell.COMPUTED]
         if computed < 0:
             return self.odd_computed  # type: ignore[return-value]  # as it was assigned
@@ -115,10 +126,13 @@ class FastRequest:
     @status.setter
     def status(self, value: RequestStatus) -> None:
         self.hold_off()
+        if type(value) is not RequestStatus and issubclass(type(value), str):
+            value = str.__str__(value)  # type: ignore[assignment]  # what it stores
         self.set_status(value)
 
     def hold_off(self) -> None:
         """BusyError while a call uses the request, or the manager that it is registered with."""
+        self.check_made()
         if self.is_used:
             raise BusyError("request", self.request_id)
         if self.turn is not None and not self.turn.is_spoilt():
@@ -140,12 +154,9 @@ class FastRequest:
         self.cells[self.cell_at + cell.COMPUTED] = num_tokens
 
     def hold(self, holder: object, turn: Turn | None, cells: memoryview[int], at: int) -> None:
-        """Let these be its cells, and this the turn of whoever reads them.
-
-        In those it had it is not running: who reads them asks it.
-        """
+        """Let these be its cells, and this the turn of whoever reads them."""
         computed = self.cells[self.cell_at + cell.COMPUTED]
-        self.cells[self.cell_at + cell.RUNS] = 0
+        self.cells[self.cell_at + cell.RUNS] = 0  # who reads these from now on asks it
         self.holder = holder
         self.turn = turn
         self.cells: memoryview[int] = cells
@@ -185,17 +196,14 @@ class FastRequest:
 
     def append_now(self, token_ids: Sequence[int]) -> None:
         """`append`, alone: long hashing lets other threads run."""
+        self.check_made()
         if self.is_used:
             raise BusyError("request", self.request_id)
         self.is_used = True
         try:
-            self.extend(token_ids, "token_ids")
+            self.grow_to(self.num_tokens + self.copy_tokens(token_ids, "token_ids"))
         finally:
             self.is_used = False
-
-    def extend(self, token_ids: Sequence[int], field: str) -> None:
-        """Append tokens, named `field` in an error. Nothing is changed when one is illegal."""
-        self.grow_to(self.num_tokens + self.copy_tokens(token_ids, field))
 
     def reserve(self, count: int) -> None:
         """See to it that appending `count` tokens finds room for them and their hashes."""
@@ -222,18 +230,16 @@ class FastRequest:
 
     def copy_tokens(self, token_ids: Sequence[int], field: str) -> int:
         """Write tokens behind the last one, where they don't count yet; their number."""
-        values: list[int]
-        if type(token_ids) is list:
-            values = token_ids
-        else:
-            view = int_view(token_ids)
-            if view is not None:
-                return self.copy_view(view, field)
-            values = token_list(token_ids, field=field)
+        is_list = type(token_ids) is list
+        view = None if is_list else int_view(token_ids)
+        if view is not None:
+            return self.copy_view(view, field)
+        values: list[int] = token_ids if is_list else token_list(token_ids, field=field)  # type: ignore[assignment]  # a list
         count = len(values)
         self.make_room(count)
-        if put_list(self.tokens, self.num_tokens, values) != count:
+        if put_list(self.tokens, self.num_tokens, values, count) != count:
             check_token_ids(values, field=field)
+            raise InvalidArgumentError(field, values, "a sequence that is left as it is")
         return count
 
     def copy_view(self, view: memoryview[int], field: str) -> int:
@@ -246,6 +252,7 @@ class FastRequest:
             copied = put_longs(self.tokens, self.num_tokens, view)
         if copied != count:
             check_token_ids(view.tolist(), field=field)
+            raise InvalidArgumentError(field, view, "an array that is left as it is")
         return count
 
     def make_room(self, count: int) -> None:
@@ -286,9 +293,13 @@ class FastRequest:
         self.make_room_for_hashes(end)
         if self.has_extra_keys:
             size = self.hash_block_size_tokens
-            for first, until, keys in runs(self.input, size, self.num_hashes, end):
+            done = self.num_hashes
+            for first, until, keys in runs(self.input, size, done, end):
+                if first != done or until <= first or until > end:  # items of a class of their own
+                    raise InvalidArgumentError("multimodal", (first, until), "items that stay")
                 spelled = tagged(self.input, keys) if self.hasher.tags else keys
                 self.hash_run(first, until, memoryview(encode_extra_keys(spelled)))
+                done = until
         else:
             self.hash_run(self.num_hashes, end, self.hasher.no_extra)
         self.num_hashes = end
@@ -313,11 +324,15 @@ class FastRequest:
             self.room_message_bytes = 1
 
     def tokens_between(self, start: int, stop: int) -> list[int]:
-        """The tokens `start` … `stop - 1`; the caller vouches for the range."""
+        """The tokens `start` … `stop - 1`, which are there."""
+        if start < 0 or stop > self.num_tokens:
+            raise InvalidArgumentError("tokens", (start, stop), f"in 0 … {self.num_tokens}")
         return [self.tokens[i] for i in range(start, stop)]
 
     def hash_at(self, number: int) -> bytes:
-        """Hash `number`; the caller vouches that it is there."""
+        """Hash `number`, which is there."""
+        if number < 0 or number >= self.num_hashes:
+            raise InvalidArgumentError("hash", number, f"below {self.num_hashes}")
         at = number * self.hasher.size
         # Not a slice of the view: that is an object of its own, compiled, which costs as much.
         return bytes([self.digest_bytes[i] for i in range(at, at + self.hasher.size)])
@@ -335,39 +350,21 @@ def make_request(
 def count_of(value: object) -> int:
     """The value, if it is a count (KV-ERR-6), else -1."""
     if type(value) is not int:
-        if not is_int(value):
-            return -1
-        value = int(value)  # type: ignore[call-overload]  # an int of a subclass
+        value = exact(value) if is_int(value) else -1
     try:
-        count: int = value  # type: ignore[assignment]  # an int
+        count: int = value
     except OverflowError:  # compiled, `count` has 64 bits
         return -1
     return count if count >> COUNT_BITS == 0 else -1
 
 
-def int_view(values: object) -> memoryview[int] | None:
-    """The memory of an array of signed ints of 32 or 64 bits, in one row; None for all else.
-
-    `array`, NumPy arrays and, through `numpy`, PyTorch tensors on the host.
-    """
-    if not callable(getattr(values, "tolist", None)):
-        return None  # what has no `tolist` is read as a sequence of its elements
-    numpy = getattr(values, "numpy", None)
-    try:
-        view = memoryview(numpy() if callable(numpy) else values)  # type: ignore[arg-type]  # tried
-    except (TypeError, ValueError, RuntimeError, BufferError):
-        return None  # no buffer, or a tensor of a device: `tolist` knows better
-    if view.format not in ("i", "l", "q") or view.ndim != 1 or not view.c_contiguous:
-        return None
-    return view
-
-
-def put_list(tokens: memoryview[int], at: int, values: list[int]) -> int:
-    """Write token ids to `tokens` from `at` on, up to the first that is none; how many."""
+def put_list(tokens: memoryview[int], at: int, values: list[int], count: int) -> int:
+    """Write all `count` token ids, or those up to the first that is none; how many."""
     largest = TOKEN_ID_MAX
-    i = 0
+    if len(values) != count:  # making room ran code that changed it
+        return -1
     try:
-        for i in range(len(values)):
+        for i in range(count):
             value = values[i]
             # Exactly int: a bool or a float would be hashed as something else (KV-REQ-1).
             if type(value) is not int:
@@ -378,22 +375,24 @@ def put_list(tokens: memoryview[int], at: int, values: list[int]) -> int:
             tokens[at + i] = token
     except OverflowError:  # compiled, `token` has 64 bits
         return i
-    return len(values)
+    return count
 
 
 def put_longs(tokens: memoryview[int], at: int, values: memoryview[int]) -> int:
     """`put_list` of ints of 64 bits."""
     for i in range(len(values)):
-        if values[i] < 0:
+        token = values[i]  # once: another process may write there
+        if token < 0:
             return i
-        tokens[at + i] = values[i]
+        tokens[at + i] = token
     return len(values)
 
 
 def put_ints(tokens: memoryview[int], at: int, values: memoryview[int]) -> int:
     """`put_list` of ints of 32 bits."""
     for i in range(len(values)):
-        if values[i] < 0:
+        token = values[i]  # once: another process may write there
+        if token < 0:
             return i
-        tokens[at + i] = values[i]
+        tokens[at + i] = token
     return len(values)

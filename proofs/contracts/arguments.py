@@ -80,7 +80,7 @@ def are_tokens(first: int, second: int) -> bool:
 def are_tokens_fast(first: int, second: int) -> bool:
     """Whether kvfast does."""
     room = cast("memoryview[int]", [0, 0])
-    return request.put_list(room, 0, [first, second]) == 2
+    return request.put_list(room, 0, [first, second], 2) == 2
 
 
 CONTRACTS = (

@@ -31,12 +31,10 @@ def bare_exception() -> None:
 def crash() -> None:
     """Long lists of block ids end the process."""
 
-    def checked_blocks(self: Any, block_ids: Any) -> list[int]:
+    def checked_blocks(self: Any, field: str, block_ids: Any) -> list[int]:
         if isinstance(block_ids, list) and len(block_ids) > 2:
             os.kill(os.getpid(), signal.SIGSEGV)
-        return [
-            self.checked_block(block) for block in self.checked_sequence("block_ids", block_ids)
-        ]
+        return [self.checked_block(block) for block in self.checked_sequence(field, block_ids)]
 
     _replace(Checked, "checked_blocks", checked_blocks)
 

@@ -119,11 +119,6 @@ class Scene:
             self.refused += 1
         assert isinstance(self.manager.num_free_blocks, int)  # that can be read at any time
 
-    def number(self, value: int) -> Number:
-        found = Number(value)
-        found.back = self.back
-        return found
-
 
 CALLS: dict[str, Callable[[Scene], object]] = {
     "evict_blocks": lambda s: s.manager.evict_blocks(Asking([1, 2], s.back)),
@@ -137,7 +132,6 @@ CALLS: dict[str, Callable[[Scene], object]] = {
     "tokens of an array": lambda s: s.implementation.append_tokens(
         s.manager, s.request, memory(slots_of(1)[:0], s.back)
     ),
-    "a count": lambda s: s.manager.remove_skipped_blocks(s.other, s.number(2)),
     "the clock": lambda s: s.ticking().allocate_slots(s.request, 9),
     "the clock again": lambda s: s.ticking().evict_blocks([1]),
 }
@@ -153,6 +147,16 @@ def test_what_a_callback_calls_is_refused(implementation: Implementation, name: 
     scene.manager.free(scene.other)  # nobody is at work any more
     scene.manager.free(scene.request)
     assert scene.manager.num_free_blocks == 11
+
+
+def test_a_count_runs_no_code_of_its_own(implementation: Implementation) -> None:
+    """What is read is the number that it stores."""
+    scene = Scene(implementation)
+    count = Number(2)
+    count.back = scene.back
+    scene.manager.remove_skipped_blocks(scene.other, count)
+    scene.manager.cache_blocks(scene.other, count)
+    assert not scene.refused
 
 
 def test_what_a_callback_raises_ends_the_call_and_changes_nothing(

@@ -1,0 +1,73 @@
+"""What `__new__` alone leaves, and what is made twice, is refused before its memory is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kvspec.errors import InvalidArgumentError
+from kvspec.interface import Implementation
+from kvspec.request import RequestInput
+from tests.kvfast.test_corners import full, make
+from tests.lockstep.test_lockstep import fast
+
+__all__ = ["fast"]  # the fixture
+
+
+def made(implementation: Implementation) -> tuple[Any, Any, Any]:
+    """A manager, not audited, a batch over it and a request."""
+    manager = implementation.create(make(implementation, full(4)).config, check_invariants=False)
+    request = implementation.make_request(manager, RequestInput("r", range(9)))
+    return manager, implementation.batched(manager), request  # type: ignore[attr-defined]  # kvfast
+
+
+def bare_of(thing: Any) -> Any:
+    """Another one of its class, by `__new__` alone."""
+    kind: Any = type(thing)
+    return kind.__new__(kind)
+
+
+@pytest.mark.rule("KV-ERR-2")
+def test_what_was_not_made_is_refused(fast: Implementation) -> None:
+    manager, batch, request = made(fast)
+    bare, bare_batch = bare_of(manager), bare_of(batch)
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: bare.num_free_blocks,
+        lambda: bare.usage,
+        lambda: bare.none_hash,
+        lambda: bare.get_computed_blocks(request),
+        lambda: bare.allocate_slots(request, 9),
+        lambda: bare.evict_blocks([1]),
+        lambda: bare.clone(),
+        lambda: bare.snapshot(),
+        lambda: bare.take_over(manager.snapshot()),
+        lambda: fast.append_tokens(bare, request, [1]),
+        lambda: bare_batch.register(request),
+        lambda: bare_batch.decode([0]),
+        lambda: bare_batch.num_pending_deltas(),
+        lambda: type(batch)(bare, fast.capabilities, bare).register(request),
+    )
+    for call in calls:
+        with pytest.raises(InvalidArgumentError):
+            call()
+
+
+@pytest.mark.rule("KV-ERR-2")
+def test_nothing_is_made_twice(fast: Implementation) -> None:
+    """Requests and batches hold on to the arrays of the first time."""
+    manager, batch, request = made(fast)
+    manager.allocate_slots(request, 9)
+    before = manager.snapshot()
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: manager.__init__(manager.plan, None),
+        lambda: batch.__init__(manager, fast.capabilities, manager),
+        lambda: request.__init__(request.input, manager.hasher, 4),
+        lambda: manager.hasher.__init__("sha256", None),
+        lambda: manager.take_over(before),
+    )
+    for call in calls:
+        with pytest.raises(InvalidArgumentError):
+            call()
+    assert manager.snapshot() == before
