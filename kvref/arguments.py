@@ -248,7 +248,10 @@ def listed(field: str, values: Sequence[T]) -> list[T]:
     """The values as a list. A set is no sequence: the order of ids matters."""
     if not issubclass(type(values), Sequence):
         raise InvalidArgumentError(field, values, "a sequence")
-    return list(values)
+    try:
+        return list(values)
+    except NotImplementedError as error:  # a memoryview of objects
+        raise InvalidArgumentError(field, values, "a sequence that can be read") from error
 
 
 def block_ids(ids: Sequence[int], num_blocks: int, *, field: str = "block_ids") -> list[int]:

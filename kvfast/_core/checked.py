@@ -176,7 +176,10 @@ class Checked(Core):
 
     def checked_blocks(self, field: str, block_ids: Sequence[int]) -> list[int]:
         """A copy of the ids, each a block of the pool."""
-        ids = list(self.checked_sequence(field, block_ids))
+        try:
+            ids = list(self.checked_sequence(field, block_ids))
+        except NotImplementedError as error:  # a memoryview of objects
+            raise InvalidArgumentError(field, block_ids, "a sequence that can be read") from error
         return [self.checked_block(block) for block in ids]
 
     def check_hits(

@@ -126,7 +126,8 @@ def test_a_hit_whose_groups_were_replaced_is_refused(
 ) -> None:
     manager = make_manager(20, 4)
     request = make_request(manager, "r", range(9))
-    for groups in (None, 7, Growing(1, 50), [], {1}, [[1], [2]]):
+    objects = np.array([1], dtype=object).data
+    for groups in (None, 7, Growing(1, 50), [], {1}, [[1], [2]], [objects]):
         blocks = KVCacheBlocks.empty(1)
         object.__setattr__(blocks, "groups", groups)
         refused(manager, manager.allocate_slots, request, 1, new_computed_blocks=blocks)
