@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from kvspec.errors import BusyError, SpoiltError
+from kvspec.errors import BusyError, InvariantViolation, KVSpecError, SpoiltError
 from kvspec.interface import KVCacheManager
 from kvspec.invariants import check_snapshot
 from kvspec.transitions import Transition, check_transition
@@ -78,6 +78,12 @@ class _AuditedBatch:
         return audited_call
 
 
+def late(call: str, error: KVSpecError) -> InvariantViolation:
+    """An error of the contract, which changes nothing, of a call that had begun to (KV-ERR-2)."""
+    detail = f"{call} raised {type(error).__name__} after its first change: {error}"
+    return InvariantViolation("errors_change_nothing", "KV-ERR-2", detail)
+
+
 class AuditedManager(Wrapper):
     """Forwards everything to `inner` and audits the state after each call."""
 
@@ -97,9 +103,14 @@ class AuditedManager(Wrapper):
         def audited_call(*args: Any, **kwargs: Any) -> Any:
             try:
                 result = call(*args, **kwargs)
-            except BaseException:
-                with suppress(BusyError, SpoiltError):  # then there is no state to be seen
+            except (BusyError, SpoiltError):  # there is no state to be seen
+                raise
+            except BaseException as error:
+                try:
                     self._audit(name, "error")
+                except SpoiltError:
+                    if isinstance(error, KVSpecError):  # a typed error that came too late
+                        raise late(name, error) from error
                 raise
             refused = name in _REFUSAL_CALLS and (result is None or result is False)
             self._audit(name, "refused" if refused else "done")

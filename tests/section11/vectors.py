@@ -278,7 +278,7 @@ REFUSED = "chunk_inside_block.jsonl"
 def chunk_inside_block() -> Header:
     """A chunk of 6 tokens in blocks of 4: building the manager fails."""
     implementation = find_implementation("kvref")
-    config = configuration([CHUNKED], 12, policy=Policy())
+    config = configuration([CHUNKED], 12, policy=Policy(extra_keys="plain"))
     aligned = replace(CHUNKED, attention_chunk_size=8)
     none_hash = implementation.create(configuration([aligned], 12)).none_hash
     try:
