@@ -1,4 +1,4 @@
-"""What `kvspec.monitor` costs: the demo trace through kvref, alone and watched.
+"""What `kvcheck.monitor` costs: the demo trace through kvref, alone and watched.
 
     python bench/monitor.py [--requests 40] [--runs 5]
 
@@ -14,13 +14,13 @@ from itertools import islice
 from statistics import median
 from time import perf_counter
 
-import kvspec
+import kvcheck
+from kvcheck.tools.replay.driver import Driver
+from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.source import open_trace
 from kvref.implementation import ReferenceImplementation
 from kvspec.config import ManagerConfig
 from kvspec.interface import KVCacheManager
-from kvspec.workload.driver import Driver
-from kvspec.workload.options import ReplayOptions
-from kvspec.workload.source import open_trace
 
 SETTINGS = (None, 100, 1)
 """None: not watched; else the audits' rate."""
@@ -42,7 +42,7 @@ class Watched(ReferenceImplementation):
     ) -> KVCacheManager:
         """A manager, watched at this rate."""
         manager = super().create(config, check_invariants=False, clock=clock)
-        return manager if self.every is None else kvspec.monitor(manager, self.every)
+        return manager if self.every is None else kvcheck.monitor(manager, self.every)
 
 
 def seconds(every: int | None, num_requests: int) -> float:

@@ -20,7 +20,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from kvspec.bench.plot import plot_bytes
+from kvcheck.tools.bench.plot import plot_bytes
 
 Document = dict[str, Any]
 Found = dict[str, Any]

@@ -30,7 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 README = "spec/README.md"
 # The sentences of the rules as package data: what `kvspec check` shows of a broken rule.
-SENTENCES = "spec/kvspec/data/rules.json"
+SENTENCES = "kvcheck/data/rules.json"
 # Rules that are checked in fewer ways, with the reasons: [one_kind] and [no_mutant].
 EXCEPTIONS = "spec/exceptions.toml"
 # Chapters that are not about managers: `kvspec check` knows nothing of their rules.
@@ -72,10 +72,10 @@ OTHER_CHECKS = tuple(kind for kind in OTHERS if kind is not Kind.FORMULA)
 PLACES = (
     ("spec/kvspec/invariants.py", Kind.INVARIANT),
     ("spec/kvspec/transitions.py", Kind.INVARIANT),
-    ("spec/kvspec/conformance/unobservable.py", Kind.TEXT),
-    ("spec/kvspec/conformance/", Kind.SUITE),
-    ("spec/kvspec/data/records/", Kind.RECORD),
-    ("spec/kvspec/data/vectors/", Kind.VECTOR),
+    ("kvcheck/judge/unobservable.py", Kind.TEXT),
+    ("kvcheck/judge/", Kind.SUITE),
+    ("kvcheck/data/records/", Kind.RECORD),
+    ("kvcheck/data/vectors/", Kind.VECTOR),
     ("spec/kvspec/", Kind.CODE),  # but for the rules that explorations call broken
     ("spec/tla/", Kind.MODEL),
     ("spec/", Kind.TEXT),
@@ -209,7 +209,7 @@ def _citations_of(name: str, text: str, kind: Kind) -> Iterator[Citation]:
     if name.startswith("tests/") and tree is not None:
         for rule, number in _marks(tree):
             yield Citation(rule, Kind.TEST, name, number)
-    if name.startswith("spec/kvspec/explore/") and tree is not None:
+    if name.startswith("kvcheck/explore/") and tree is not None:
         for rule, number in _constants(tree):
             yield Citation(rule, Kind.EXPLORATION, name, number)
     stated = _statement(text, tree) if kind in PROVING and tree is not None else None

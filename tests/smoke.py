@@ -25,7 +25,7 @@ class Call:
     writes: tuple[str, ...] = ()
 
 
-SERVE = "kvspec.cli serve kvref"
+SERVE = "kvcheck.cli serve kvref"
 
 CALLS = (
     Call(("--help",), "Commands:"),
@@ -84,7 +84,7 @@ CALLS = (
 def problems(call: Call, folder: Path) -> list[str]:
     """Run one call in the folder; what was not as it should be."""
     done = subprocess.run(
-        [sys.executable, "-I", "-m", "kvspec.cli", *call.args],
+        [sys.executable, "-I", "-m", "kvcheck.cli", *call.args],
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -104,7 +104,7 @@ def problems(call: Call, folder: Path) -> list[str]:
 
 
 def main() -> int:
-    from kvspec.cli._commands import COMMANDS
+    from kvcheck.cli._commands import COMMANDS
 
     called = {call.args[0] for call in CALLS}
     found = [f"no call of kvspec {entry.name}" for entry in COMMANDS if entry.name not in called]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kvspec import discovery
-from kvspec.discovery import find_implementation, installed_implementations
+from kvcheck import discovery
+from kvcheck.discovery import find_implementation, installed_implementations
 from kvspec.errors import UnknownImplementationError
 from kvspec.interface import Implementation
 

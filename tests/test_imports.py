@@ -18,15 +18,15 @@ ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
     # The core of the contract needs nothing, and names no implementation.
     ("kvspec", frozenset({"kvspec"})),
     ("kvspec._stream", frozenset({"kvspec", "zstandard"})),
-    ("kvspec.cli", frozenset({"kvspec", "click", "rich"})),
-    ("kvspec.workload", frozenset({"kvspec", "matplotlib"})),
-    ("kvspec.bench", frozenset({"kvspec", "matplotlib"})),
-    ("kvspec.remote", frozenset({"kvspec", "cbor2"})),
-    ("kvspec.conformance", frozenset({"kvspec", "hypothesis"})),
-    ("kvspec.pytest_plugin", frozenset({"kvspec", "pytest"})),
+    ("kvcheck.cli", frozenset({"kvspec", "click", "rich"})),
+    ("kvcheck.tools.replay", frozenset({"kvspec", "matplotlib"})),
+    ("kvcheck.tools.bench", frozenset({"kvspec", "matplotlib"})),
+    ("kvcheck.remote", frozenset({"kvspec", "cbor2"})),
+    ("kvcheck.judge", frozenset({"kvspec", "hypothesis"})),
+    ("kvcheck.pytest_plugin", frozenset({"kvspec", "pytest"})),
     # An adapter names the project that it adapts, in its factory.
-    ("kvspec.adapters.vllm", frozenset({"kvspec", "vllm"})),
-    ("kvspec.adapters.sglang", frozenset({"kvspec", "sglang"})),
+    ("kvcheck.adapters.vllm", frozenset({"kvspec", "vllm"})),
+    ("kvcheck.adapters.sglang", frozenset({"kvspec", "sglang"})),
     ("kvref", frozenset({"kvspec", "kvref", "cbor2", "xxhash"})),
     ("kvfast", frozenset({"kvspec", "kvfast", "cbor2", "torch", "xxhash"})),
     ("kvfast.device", frozenset({"kvspec", "kvfast", "torch", "triton"})),
@@ -34,7 +34,7 @@ ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
 
 # Extras are imported inside functions, so that importing a package needs none of them. These parts
 # are extras as a whole and are only imported once theirs is known to be there.
-WHOLLY_EXTRA = ("kvspec.cli", "kvspec.conformance", "kvspec.pytest_plugin.", "kvfast.device")
+WHOLLY_EXTRA = ("kvcheck.cli", "kvcheck.judge", "kvcheck.pytest_plugin.", "kvfast.device")
 ALWAYS_INSTALLED = frozenset({"kvspec", "kvref", "kvfast", "cbor2"})
 
 
@@ -92,7 +92,7 @@ def test_a_module_imports_only_what_its_part_may(name: str, path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "path"), MODULES)
 def test_extras_are_imported_only_when_needed(name: str, path: Path) -> None:
-    if name.startswith(WHOLLY_EXTRA) and name != "kvspec.cli":
+    if name.startswith(WHOLLY_EXTRA) and name != "kvcheck.cli":
         return
     early = [
         f"{shown(path)}:{found.line} imports {found.root} when it is imported itself"
@@ -129,7 +129,7 @@ def f():
         ("e", False),
         ("g", False),
     ]
-    assert allowed_for("kvspec.cli.doctor") != allowed_for("kvspec.client")
+    assert allowed_for("kvcheck.cli.doctor") != allowed_for("kvspec.client")
 
 
 IMPORT_EVERYTHING_WITH_ONLY = """
@@ -147,7 +147,7 @@ for package in {packages!r}:
     for info in pkgutil.walk_packages(module.__path__, package + "."):
         if not info.name.startswith({extras!r}):
             importlib.import_module(info.name)
-from kvspec.cli import main
+from kvcheck.cli import main
 sys.exit(main(["doctor"]))
 """
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kvspec.cli._commands import COMMANDS
+from kvcheck.cli._commands import COMMANDS
 from tests import smoke
 from tests.source import PACKAGES, ROOT, package_modules, text_files, tree
 from tests.test_imports import imports

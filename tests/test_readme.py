@@ -88,7 +88,7 @@ def test_a_command_of_the_readme_shows_what_it_says(
     command: str, output: tuple[str, ...], tmp_path: Path
 ) -> None:
     arguments = command.split()
-    done = run([sys.executable, "-m", "kvspec.cli", *arguments[1:]], tmp_path)
+    done = run([sys.executable, "-m", "kvcheck.cli", *arguments[1:]], tmp_path)
     assert done.returncode == 0, done.stderr
     assert matches(output, done.stdout), done.stdout
     for option, value in itertools.pairwise(arguments):

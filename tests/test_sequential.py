@@ -6,9 +6,9 @@ from array import array
 
 import pytest
 
+from kvcheck.discovery import find_implementation
 from kvspec.batched import BatchedImplementation, BatchedManager, StepOutput, StepPlan
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.discovery import find_implementation
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.interface import Feature
 from kvspec.request import RequestInput

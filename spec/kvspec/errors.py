@@ -18,7 +18,7 @@ state exactly as it was (KV-ERR-2). Errors that a caller would catch as `ValueEr
     ├── BusyError (RuntimeError)               a call while another one is under way
     ├── SpoiltError (RuntimeError)             a manager that broke off in the middle of a change
     ├── InvariantViolation                     the implementation, not the caller, is wrong
-    │   └── MonitorViolation                   … in an engine's own run (`kvspec.monitor`)
+    │   └── MonitorViolation                   … in an engine's own run (`kvcheck.monitor`)
     ├── RemoteError                            an implementation in a child process failed as such
     └── FormatError (ValueError)               a malformed file: record, trace, profile
 """
@@ -213,7 +213,7 @@ class InvariantViolation(KVSpecError):  # noqa: N818 (it says what happened; no 
 
 
 class MonitorViolation(InvariantViolation):
-    """What `kvspec.monitor` saw: the manager under it broke a rule.
+    """What `kvcheck.monitor` saw: the manager under it broke a rule.
 
     `call` is the operation after which it was seen. `record` is the file that reproduces it, None
     when there is none; `hint` then says why, else what to do with it.

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from kvspec.adapters.nanovllm import NanoImplementation, NanoUnavailableError, implementation
+from kvcheck.adapters.nanovllm import NanoImplementation, NanoUnavailableError, implementation
+from kvcheck.judge.options import Budget, Options
+from kvcheck.judge.suite import Report, Suite
+from kvcheck.play.fit import directed_program, random_program
+from kvcheck.play.verdicts import Level
+from kvcheck.rules.scenarios import SCENARIOS
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.conformance.fit import directed_program, random_program
-from kvspec.conformance.options import Budget, Options
-from kvspec.conformance.scenarios import SCENARIOS
-from kvspec.conformance.suite import Report, Suite
-from kvspec.conformance.verdicts import Level
 from kvspec.errors import InvalidArgumentError, StaleHitError, UnsupportedError
 from kvspec.policy import Policy
 from kvspec.request import RequestInput

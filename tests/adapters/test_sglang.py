@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from kvspec.adapters.sglang import (
+from kvcheck.adapters.sglang import (
     SGLangImplementation,
     SGLangUnavailableError,
     implementation,
     plain_radix_cache,
     python_core,
 )
+from kvcheck.discovery import find_implementation
+from kvcheck.judge.options import Budget, Options
+from kvcheck.judge.suite import Report, Suite
+from kvcheck.play.verdicts import Level
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.conformance.options import Budget, Options
-from kvspec.conformance.suite import Report, Suite
-from kvspec.conformance.verdicts import Level
-from kvspec.discovery import find_implementation
 from kvspec.errors import StaleHitError, UnknownImplementationError, UnsupportedError
 from kvspec.request import LoRA, RequestInput
 from kvspec.specs import FullAttentionSpec
@@ -68,7 +68,7 @@ def test_a_missing_sglang_is_a_typed_error_with_the_line_that_installs_it(
 @pytest.mark.usefixtures("no_sglang")
 def test_discovery_shows_that_line() -> None:
     with pytest.raises(UnknownImplementationError, match="pip install sglang"):
-        find_implementation("kvspec.adapters.sglang:implementation")
+        find_implementation("kvcheck.adapters.sglang:implementation")
 
 
 def test_pages_are_blocks_and_a_hit_is_kept_on_the_request(sglang: SGLangImplementation) -> None:

@@ -14,21 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kvref
-from kvspec.adapters.vllm import (
+from kvcheck.adapters.vllm import (
     VLLMCallError,
     VLLMImplementation,
     VLLMUnavailableError,
     implementation,
     scheduler_view,
 )
+from kvcheck.play.checks import CompareCheck
+from kvcheck.play.performing import perform
+from kvcheck.play.runner import Runner
+from kvcheck.play.steps import Break, Program
+from kvcheck.records.trace import replay_trace
+from kvcheck.rules.scenarios.hybrid import OWN
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.conformance.checks import CompareCheck
-from kvspec.conformance.performing import perform
-from kvspec.conformance.runner import Runner
-from kvspec.conformance.scenarios.hybrid import OWN
-from kvspec.conformance.steps import Break, Program
 from kvspec.errors import ConfigError, UnknownBlockError, UnsupportedError
-from kvspec.golden.trace import replay_trace
 from kvspec.interface import KVCacheManager
 from kvspec.policy import Policy
 from kvspec.request import LoRA, PromptEmbeddings, Request, RequestInput, RequestStatus

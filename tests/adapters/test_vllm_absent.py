@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from kvspec.adapters.vllm import SUPPORTED_VERSION, VLLMUnavailableError, implementation
-from kvspec.adapters.vllm.errors import VLLMCallError, config_errors, typed_errors
-from kvspec.adapters.vllm.library import environment
-from kvspec.adapters.vllm.specs import checked
+from kvcheck.adapters.vllm import SUPPORTED_VERSION, VLLMUnavailableError, implementation
+from kvcheck.adapters.vllm.errors import VLLMCallError, config_errors, typed_errors
+from kvcheck.adapters.vllm.library import environment
+from kvcheck.adapters.vllm.specs import checked
+from kvcheck.discovery import find_implementation
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.discovery import find_implementation
 from kvspec.errors import (
     ConfigError,
     InvalidArgumentError,
@@ -59,7 +59,7 @@ def test_a_missing_vllm_is_a_typed_error_with_the_line_that_installs_it() -> Non
 @pytest.mark.usefixtures("no_vllm")
 def test_discovery_shows_that_line() -> None:
     with pytest.raises(UnknownImplementationError, match=HINT):
-        find_implementation("kvspec.adapters.vllm:implementation")
+        find_implementation("kvcheck.adapters.vllm:implementation")
 
 
 def test_another_version_is_named(fake_vllm: Path) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from kvcheck.cli import main
+from kvcheck.tools.bench.calls import Calls, contract_calls
+from kvcheck.tools.bench.cases import Plan, Section
+from kvcheck.tools.bench.pools import can_measure
 from kvref import ReferenceImplementation
-from kvspec.bench.calls import Calls, contract_calls
-from kvspec.bench.cases import Plan, Section
-from kvspec.bench.pools import can_measure
-from kvspec.cli import main
 from kvspec.interface import Capabilities, KVCacheManager
 from tests.bench.toy import PLAN, shorter_hits
 
@@ -51,8 +51,8 @@ def small_plans(monkeypatch: pytest.MonkeyPatch) -> None:
             (256, 1024) if Section.MEMORY in sections and can_measure() else (),
         )
 
-    monkeypatch.setattr("kvspec.cli.bench.full_plan", plan)
-    monkeypatch.setattr("kvspec.cli.bench.quick_plan", plan)
+    monkeypatch.setattr("kvcheck.cli.bench.full_plan", plan)
+    monkeypatch.setattr("kvcheck.cli.bench.quick_plan", plan)
 
 
 def test_the_tables_name_phases_units_cases_and_subjects(
@@ -187,7 +187,7 @@ def test_json_goes_to_a_file_or_alone_to_stdout(
 def test_without_names_all_installed_implementations_take_part(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvspec.cli.bench.installed_implementations", lambda: ("kvref",))
+    monkeypatch.setattr("kvcheck.cli.bench.installed_implementations", lambda: ("kvref",))
     assert main(["bench"]) == 0
     assert "kvref: kvref" in capsys.readouterr().out
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from kvspec.batched import BatchedManager
-from kvspec.bench.batched import INCLUDES
-from kvspec.bench.calls import Calls
-from kvspec.bench.cases import Case, DecodeCase, Plan, PromptCase
-from kvspec.bench.errors import UnequalWorkError
-from kvspec.bench.measure import (
+from kvcheck.tools.bench.batched import INCLUDES
+from kvcheck.tools.bench.calls import Calls
+from kvcheck.tools.bench.cases import Case, DecodeCase, Plan, PromptCase
+from kvcheck.tools.bench.errors import UnequalWorkError
+from kvcheck.tools.bench.measure import (
     Contestant,
     Measured,
     Patience,
@@ -23,7 +22,7 @@ from kvspec.bench.measure import (
     scenario_of,
     turns,
 )
-from kvspec.bench.scenarios import (
+from kvcheck.tools.bench.scenarios import (
     ADMIT,
     ALLOCATE,
     APPEND,
@@ -35,6 +34,7 @@ from kvspec.bench.scenarios import (
     LOOK_UP,
     LOOK_UP_AGAIN,
 )
+from kvspec.batched import BatchedManager
 from kvspec.errors import KVSpecError
 from tests.bench.toy import (
     COLD,

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import kvref
-from kvspec.adapters import nanovllm, sglang, vllm
-from kvspec.bench.calls import Calls
-from kvspec.bench.errors import UnequalWorkError
-from kvspec.bench.measure import Measured, Subject, measure
-from kvspec.bench.scenarios import ADMIT, APPEND, CHUNK, DECODE, FREE, HASH, LOOK_UP
+from kvcheck.adapters import nanovllm, sglang, vllm
+from kvcheck.tools.bench.calls import Calls
+from kvcheck.tools.bench.errors import UnequalWorkError
+from kvcheck.tools.bench.measure import Measured, Subject, measure
+from kvcheck.tools.bench.scenarios import ADMIT, APPEND, CHUNK, DECODE, FREE, HASH, LOOK_UP
 from kvspec.interface import Implementation, KVCacheManager
 from tests.adapters.nano_stand_in import write_package
 from tests.bench.toy import PLAN

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from kvcheck.tools.bench.errors import PoolCostError
+from kvcheck.tools.bench.measure import Subject
+from kvcheck.tools.bench.pools import can_measure, pool_costs
 from kvref import ReferenceImplementation
-from kvspec.bench.errors import PoolCostError
-from kvspec.bench.measure import Subject
-from kvspec.bench.pools import can_measure, pool_costs
 from kvspec.config import ManagerConfig
 from kvspec.interface import KVCacheManager
 

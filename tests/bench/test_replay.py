@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 import kvref
-from kvspec.batched import BatchedManager
-from kvspec.bench.cases import Plan, ReplayCase
-from kvspec.bench.errors import UnequalWorkError
-from kvspec.bench.measure import Measured, Subject, measure
-from kvspec.bench.replay import (
+from kvcheck.tools.bench.cases import Plan, ReplayCase
+from kvcheck.tools.bench.errors import UnequalWorkError
+from kvcheck.tools.bench.measure import Measured, Subject, measure
+from kvcheck.tools.bench.replay import (
     MANAGER,
     REPLAY_ADMIT,
     REPLAY_APPEND,
@@ -22,10 +21,11 @@ from kvspec.bench.replay import (
     REPLAY_RUN,
     REPLAY_STEP,
 )
-from kvspec.bench.script import Act, Script, record
-from kvspec.workload.driver import Driver
-from kvspec.workload.options import ReplayOptions
-from kvspec.workload.trace import TraceRecord
+from kvcheck.tools.bench.script import Act, Script, record
+from kvcheck.tools.replay.driver import Driver
+from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.trace import TraceRecord
+from kvspec.batched import BatchedManager
 from tests.bench.toy import BATCHED_COSTS_NS, COSTS_NS, FakeClock, Toy, other_blocks, other_rows
 
 TRACE = tuple(

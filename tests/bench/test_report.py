@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kvspec.bench.measure import Measured, Measurement, Subject
-from kvspec.bench.plot import points_of
-from kvspec.bench.report import Report, Spread, machine, ratios
+from kvcheck.tools.bench.measure import Measured, Measurement, Subject
+from kvcheck.tools.bench.plot import points_of
+from kvcheck.tools.bench.report import Report, Spread, machine, ratios
 from tests.bench.toy import SMALL, STEPS, FakeClock, Toy
 
 FOUND = Measurement(SMALL, "look up", 2, {"b": [10.0, 2.0, 8.0], "a": [20.0, 20.0, 4.0]})

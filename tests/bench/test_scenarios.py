@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import kvref
-from kvspec.bench.calls import contract_calls
-from kvspec.bench.cases import (
+from kvcheck.tools.bench.calls import contract_calls
+from kvcheck.tools.bench.cases import (
     BLOCK_SIZE_TOKENS,
     DecodeCase,
     Plan,
@@ -20,8 +20,15 @@ from kvspec.bench.cases import (
     full_plan,
     quick_plan,
 )
-from kvspec.bench.scenarios import APPEND, DECODE, DecodeScenario, Demands, PromptScenario, Tokens
-from kvspec.bench.work import Part, SingleWork
+from kvcheck.tools.bench.scenarios import (
+    APPEND,
+    DECODE,
+    DecodeScenario,
+    Demands,
+    PromptScenario,
+    Tokens,
+)
+from kvcheck.tools.bench.work import Part, SingleWork
 from kvspec.interface import KVCacheManager
 from tests.bench.toy import COLD, SMALL
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from kvcheck.tools.bench.calls import Calls, contract_calls
+from kvcheck.tools.bench.cases import DecodeCase, Plan, PromptCase
 from kvref import ReferenceImplementation
 from kvspec.batched import BatchedManager, StepOutput, StepPlan, StepResult
-from kvspec.bench.calls import Calls, contract_calls
-from kvspec.bench.cases import DecodeCase, Plan, PromptCase
 from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.interface import Capabilities, Feature, KVCacheManager
 

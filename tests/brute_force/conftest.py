@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvspec.discovery import find_implementation
+from kvcheck.discovery import find_implementation
 from kvspec.interface import Implementation
 
 

@@ -50,7 +50,7 @@ def implementation():
 
 def kvspec(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """A command in a folder."""
-    command = [sys.executable, "-m", "kvspec.cli", *args]
+    command = [sys.executable, "-m", "kvcheck.cli", *args]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
@@ -183,7 +183,7 @@ def test_ctrl_c_ends_a_deep_run_with_its_report(
     # What was started in the background by a script ignores Ctrl-C, and so do its children.
     code = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from kvspec.cli import main; sys.exit(main())"
+        "from kvcheck.cli import main; sys.exit(main())"
     )
     command = [sys.executable, "-c", code, "check", "leaky:implementation", *arguments]
     with subprocess.Popen(

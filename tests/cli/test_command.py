@@ -12,11 +12,11 @@ from pathlib import Path
 import click
 import pytest
 
-from kvspec.cli import doctor, main
-from kvspec.cli._commands import COMMANDS, Entry
+from kvcheck.cli import doctor, main
+from kvcheck.cli._commands import COMMANDS, Entry
 from kvspec.errors import FormatError
 
-KVSPEC = (sys.executable, "-m", "kvspec.cli")
+KVSPEC = (sys.executable, "-m", "kvcheck.cli")
 
 Fail = Callable[[BaseException], int]
 
@@ -46,11 +46,11 @@ def test_a_command_is_where_the_list_says_and_its_help_begins_with_its_line(entr
 def test_help_lists_every_command_without_importing_any() -> None:
     code = """
 import sys
-from kvspec.cli import main
+from kvcheck.cli import main
 main(["--help"])
 heavy = {"matplotlib", "hypothesis", "numpy", "zstandard", "torch", "kvref", "kvfast"}
 loaded = {name.partition(".")[0] for name in sys.modules} & heavy
-commands = {name for name in sys.modules if name.startswith("kvspec.cli.") and "._" not in name}
+commands = {name for name in sys.modules if name.startswith("kvcheck.cli.") and "._" not in name}
 sys.exit(f"imported: {loaded | commands}" if loaded | commands else 0)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

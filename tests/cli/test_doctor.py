@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint, version
 
 import pytest
 
-from kvspec.cli import doctor, main
+from kvcheck.cli import doctor, main
 
 
 def test_it_shows_versions_builds_extras_and_implementations(

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-KVSPEC = (sys.executable, "-m", "kvspec.cli")
+KVSPEC = (sys.executable, "-m", "kvcheck.cli")
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A command with its redirections, as one types it."""
     return subprocess.run(
-        ["sh", "-c", line.replace("kvspec", f"{sys.executable} -m kvspec.cli", 1)],
+        ["sh", "-c", line.replace("kvspec", f"{sys.executable} -m kvcheck.cli", 1)],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,

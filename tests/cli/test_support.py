@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kvspec.cli import _support
-from kvspec.cli._support import CommandError
+from kvcheck.cli import _support
+from kvcheck.cli._support import CommandError
 
 
 def test_a_missing_extra_names_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

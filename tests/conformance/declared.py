@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import kvref
+from kvcheck.play.fit import lacking
 from kvspec.audit import Wrapper
 from kvspec.batched import BatchedManager
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import ManagerConfig
-from kvspec.conformance.fit import lacking
 from kvspec.errors import UnsupportedError
 from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
 from kvspec.planning import Planner

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import kvref
-from kvspec.conformance.examples import example_violation
-from kvspec.conformance.examples.batches import BATCHES, random_steps
-from kvspec.conformance.examples.bench import LeftOut
+from kvcheck.rules.examples import example_violation
+from kvcheck.rules.examples.batches import BATCHES, random_steps
+from kvcheck.rules.examples.bench import LeftOut
 from kvspec.policy import Policy
 from kvspec.sequential import SequentialManager
 from tests.conformance.broken_batches import MISTAKES, WithSteps

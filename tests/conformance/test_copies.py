@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from kvcheck.rules.examples import example_violation
+from kvcheck.rules.examples.copies import COPIES
 from kvref.implementation import ReferenceImplementation
 from kvspec.config import ManagerConfig
-from kvspec.conformance.examples import example_violation
-from kvspec.conformance.examples.copies import COPIES
 from kvspec.interface import KVCacheManager
 from kvspec.policy import Policy
 from kvspec.snapshot import Snapshot

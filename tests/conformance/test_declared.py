@@ -15,12 +15,12 @@ from itertools import combinations
 import pytest
 
 import kvref
+from kvcheck.judge.options import BUDGETS, Budget, Options
+from kvcheck.judge.random_programs import random_programs
+from kvcheck.judge.suite import Report, Suite
+from kvcheck.play import fit
+from kvcheck.play.verdicts import Level
 from kvspec.config import ManagerConfig
-from kvspec.conformance import fit
-from kvspec.conformance.options import BUDGETS, Budget, Options
-from kvspec.conformance.random_programs import random_programs
-from kvspec.conformance.suite import Report, Suite
-from kvspec.conformance.verdicts import Level
 from kvspec.errors import ConfigError, UnsupportedError
 from kvspec.interface import Capabilities, Feature
 from kvspec.policy import Policy

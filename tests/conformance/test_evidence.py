@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 
 import kvref
+from kvcheck.judge.evidence import write_record, write_records
+from kvcheck.judge.options import Budget, Options
+from kvcheck.judge.suite import Report
+from kvcheck.play.fit import directed_program
+from kvcheck.play.steps import Program
+from kvcheck.play.verdicts import Level, Violation, first_violation
+from kvcheck.records.trace import replay_trace
+from kvcheck.rules.scenarios import SCENARIOS
+from kvcheck.tools.view.model import load
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
-from kvspec.conformance.evidence import write_record, write_records
-from kvspec.conformance.fit import directed_program
-from kvspec.conformance.options import Budget, Options
-from kvspec.conformance.scenarios import SCENARIOS
-from kvspec.conformance.steps import Program
-from kvspec.conformance.suite import Report
-from kvspec.conformance.verdicts import Level, Violation, first_violation
-from kvspec.golden.trace import replay_trace
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
 from kvspec.record import Operation
 from kvspec.record_file import read_trace
-from kvspec.view.model import load
 from tests.conformance.minimal import MinimalManager, minimal
 from tests.machines import broken_pools
 from tests.machines.broken_pools import BROKEN_POOLS

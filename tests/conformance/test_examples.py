@@ -8,11 +8,11 @@ from collections import Counter
 import pytest
 
 import kvref
-from kvspec.conformance.examples import EXAMPLES, Example, example_violation, find_example
-from kvspec.conformance.scenarios import SCENARIOS
-from kvspec.conformance.suite import rule_sentences
-from kvspec.conformance.unobservable import UNOBSERVABLE
-from kvspec.conformance.verdicts import Level, first_violation
+from kvcheck.judge.suite import rule_sentences
+from kvcheck.judge.unobservable import UNOBSERVABLE
+from kvcheck.play.verdicts import Level, first_violation
+from kvcheck.rules.examples import EXAMPLES, Example, example_violation, find_example
+from kvcheck.rules.scenarios import SCENARIOS
 from kvspec.policy import Policy
 
 REFERENCE = kvref.implementation()

@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 
 import kvref
+from kvcheck.discovery import find_implementation
+from kvcheck.judge.options import Budget, Options
+from kvcheck.judge.suite import Suite
+from kvcheck.play.verdicts import Level
+from kvcheck.remote.client import RemoteImplementation
 from kvref.implementation import ReferenceImplementation
 from kvspec.config import ManagerConfig
-from kvspec.conformance.options import Budget, Options
-from kvspec.conformance.suite import Suite
-from kvspec.conformance.verdicts import Level
-from kvspec.discovery import find_implementation
 from kvspec.errors import UnsupportedError
 from kvspec.interface import Capabilities, KVCacheManager
 from kvspec.policy import Policy
-from kvspec.remote.client import RemoteImplementation
 from kvspec.request import RequestInput
 from tests.remote.configs import config
 from tests.remote.servers import serve

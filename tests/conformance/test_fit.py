@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 import kvref
+from kvcheck.judge.options import Budget, Options
+from kvcheck.judge.suite import Report, Suite
+from kvcheck.play.fit import directed_program, needs, random_program
+from kvcheck.play.steps import Admit, Arrive, Break, Evict, NewStep, Program, Release, Run
+from kvcheck.play.verdicts import Level
+from kvcheck.rules.scenarios import SCENARIOS
 from kvspec.config import ManagerConfig
-from kvspec.conformance.fit import directed_program, needs, random_program
-from kvspec.conformance.options import Budget, Options
-from kvspec.conformance.scenarios import SCENARIOS
-from kvspec.conformance.steps import Admit, Arrive, Break, Evict, NewStep, Program, Release, Run
-from kvspec.conformance.suite import Report, Suite
-from kvspec.conformance.verdicts import Level
 from kvspec.errors import UnsupportedError
 from kvspec.interface import Capabilities, Feature
 from kvspec.policy import Policy

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 import pytest
 
 import kvref
+from kvcheck.judge.options import BUDGETS, Options
+from kvcheck.judge.report import text_lines
+from kvcheck.judge.suite import Suite
+from kvcheck.play import watchdog
+from kvcheck.play.verdicts import Level, first_violation
+from kvcheck.rules.scenarios import SCENARIOS
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
-from kvspec.conformance import watchdog
-from kvspec.conformance.options import BUDGETS, Options
-from kvspec.conformance.report import text_lines
-from kvspec.conformance.scenarios import SCENARIOS
-from kvspec.conformance.suite import Suite
-from kvspec.conformance.verdicts import Level, first_violation
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32", reason="no timer of the system interrupts Python there"
@@ -39,7 +39,7 @@ class NeverTouches(BlockPool):
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "PROGRAM_SECONDS", 0.2)
     monkeypatch.setattr(watchdog, "PATIENCE_SECONDS", 0.5)
-    monkeypatch.setattr("kvspec.conformance.suite.SLOW_SECONDS", 0.1)
+    monkeypatch.setattr("kvcheck.judge.suite.SLOW_SECONDS", 0.1)
 
 
 def test_a_program_that_hangs_is_a_violation(soon: None) -> None:

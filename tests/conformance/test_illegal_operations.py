@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 import kvref
-from kvspec.conformance.illegal_operations import ILLEGAL_OPERATIONS
-from kvspec.conformance.scenarios.groups import chunked, mamba, window
-from kvspec.conformance.scenarios.single import configure, full
-from kvspec.conformance.steps import Admit, Arrive, Break, Program, Release, Run
-from kvspec.conformance.verdicts import Level, first_violation
+from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
+from kvcheck.play.steps import Admit, Arrive, Break, Program, Release, Run
+from kvcheck.play.verdicts import Level, first_violation
+from kvcheck.rules.scenarios.groups import chunked, mamba, window
+from kvcheck.rules.scenarios.single import configure, full
 from kvspec.specs import LayerSpec
 
 SPECS: dict[str, LayerSpec] = {

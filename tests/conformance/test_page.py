@@ -10,14 +10,14 @@ from html.parser import HTMLParser
 import pytest
 
 import kvref
+from kvcheck.judge.coverage import FROM_OUTSIDE, exercised
+from kvcheck.judge.options import Budget, Options
+from kvcheck.judge.page import report_html
+from kvcheck.judge.report import BROKEN, NOT_EXERCISED, UNBROKEN, verdicts
+from kvcheck.judge.suite import Report, Suite, rule_sentences
+from kvcheck.play.situations import SITUATIONS
+from kvcheck.play.verdicts import Level
 from kvref.implementation import ReferenceImplementation
-from kvspec.conformance.coverage import FROM_OUTSIDE, exercised
-from kvspec.conformance.options import Budget, Options
-from kvspec.conformance.page import report_html
-from kvspec.conformance.report import BROKEN, NOT_EXERCISED, UNBROKEN, verdicts
-from kvspec.conformance.situations import SITUATIONS
-from kvspec.conformance.suite import Report, Suite, rule_sentences
-from kvspec.conformance.verdicts import Level
 from tests.conformance.minimal import minimal
 from tests.machines.broken_pools import TakesFromTheBack
 

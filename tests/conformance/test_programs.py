@@ -8,16 +8,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import kvref
+from kvcheck.judge.generators import programs
+from kvcheck.judge.mixed_configs import mixed_configs
+from kvcheck.judge.shrink import shrink
+from kvcheck.play.situations import missed
+from kvcheck.play.steps import Admit, Arrive, Program, Release
+from kvcheck.play.verdicts import Level, first_violation
+from kvcheck.rules.examples import EXAMPLES, example_violation
+from kvcheck.rules.scenarios import SCENARIOS
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
-from kvspec.conformance.examples import EXAMPLES, example_violation
-from kvspec.conformance.generators import programs
-from kvspec.conformance.mixed_configs import mixed_configs
-from kvspec.conformance.scenarios import SCENARIOS
-from kvspec.conformance.shrink import shrink
-from kvspec.conformance.situations import missed
-from kvspec.conformance.steps import Admit, Arrive, Program, Release
-from kvspec.conformance.verdicts import Level, first_violation
 from kvspec.interface import HitRateWindow
 from kvspec.policy import Policy
 from tests.machines import broken_pools

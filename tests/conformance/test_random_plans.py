@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import kvref
+from kvcheck.rules.examples import example_violation, find_example
+from kvcheck.rules.examples.bench import LeftOut
+from kvcheck.rules.examples.random_plans import RULES, random_plan
 from kvref.implementation import ReferenceImplementation
-from kvspec.conformance.examples import example_violation, find_example
-from kvspec.conformance.examples.bench import LeftOut
-from kvspec.conformance.examples.random_plans import RULES, random_plan
 from kvspec.interface import Implementation
 from kvspec.planning import Planner
 from kvspec.policy import Policy

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kvcheck.judge.random_programs import random_programs
+from kvcheck.play.verdicts import Level, first_violation
+from kvcheck.rules.scenarios import SCENARIOS
 from kvref.implementation import ReferenceImplementation
-from kvspec.conformance.random_programs import random_programs
-from kvspec.conformance.scenarios import SCENARIOS
-from kvspec.conformance.verdicts import Level, first_violation
 from kvspec.interface import Implementation
 from tests.fixed_point.windows import SkipsOneTokenMore
 from tests.machines.broken_pools import (

@@ -6,12 +6,12 @@ import itertools
 from collections import Counter
 
 import kvref
-from kvspec.conformance.performing import perform
-from kvspec.conformance.random_programs import random_programs
-from kvspec.conformance.runner import Performed, Runner
-from kvspec.conformance.search import search
-from kvspec.conformance.situations import SITUATIONS, missed
-from kvspec.conformance.verdicts import Level, first_violation
+from kvcheck.judge.random_programs import random_programs
+from kvcheck.play.performing import perform
+from kvcheck.play.runner import Performed, Runner
+from kvcheck.play.search import search
+from kvcheck.play.situations import SITUATIONS, missed
+from kvcheck.play.verdicts import Level, first_violation
 
 REFERENCE = kvref.implementation()
 

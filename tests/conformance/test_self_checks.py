@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import kvref
+from kvcheck.discovery import find_implementation
+from kvcheck.judge.options import BUDGETS, Options, same_code
+from kvcheck.judge.page import report_html
+from kvcheck.judge.report import text_lines, to_json, verdicts
+from kvcheck.judge.suite import Report, Suite
+from kvcheck.play.verdicts import Level
 from kvref import ReferenceImplementation
 from kvref.block_pool import BlockPool
-from kvspec.conformance.options import BUDGETS, Options, same_code
-from kvspec.conformance.page import report_html
-from kvspec.conformance.report import text_lines, to_json, verdicts
-from kvspec.conformance.suite import Report, Suite
-from kvspec.conformance.verdicts import Level
-from kvspec.discovery import find_implementation
 
 REFERENCE = kvref.implementation()
 

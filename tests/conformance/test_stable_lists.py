@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kvcheck.play.steps import Admit, Arrive, Program, Release, Run
+from kvcheck.play.verdicts import Level, Violation, first_violation
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.conformance.steps import Admit, Arrive, Program, Release, Run
-from kvspec.conformance.verdicts import Level, Violation, first_violation
 from kvspec.interface import Feature
 from kvspec.specs import FullAttentionSpec
 from tests.conformance.minimal import MinimalImplementation, MinimalManager, MinimalRequest, minimal

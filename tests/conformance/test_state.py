@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 import kvref
+from kvcheck.judge import suite as suites
+from kvcheck.judge.options import Budget, Options
+from kvcheck.judge.report import text_lines, verdicts
+from kvcheck.judge.state import State, decode_program, encode_program
+from kvcheck.judge.suite import Reached, Report, Suite
+from kvcheck.play.steps import Program
+from kvcheck.play.verdicts import Level
+from kvcheck.rules.scenarios import SCENARIOS
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
 from kvspec._json import Where
-from kvspec.conformance import suite as suites
-from kvspec.conformance.options import Budget, Options
-from kvspec.conformance.report import text_lines, verdicts
-from kvspec.conformance.scenarios import SCENARIOS
-from kvspec.conformance.state import State, decode_program, encode_program
-from kvspec.conformance.steps import Program
-from kvspec.conformance.suite import Reached, Report, Suite
-from kvspec.conformance.verdicts import Level
 from kvspec.errors import FormatError, InvalidArgumentError
 
 REFERENCE = kvref.implementation()

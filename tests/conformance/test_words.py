@@ -8,24 +8,24 @@ from typing import Any
 
 import pytest
 
+import kvcheck.play.steps
 import kvref
 import kvspec.config
-import kvspec.conformance.steps
 import kvspec.policy
 import kvspec.specs
+from kvcheck.judge.options import Budget, Options
+from kvcheck.judge.pasted import example_test, source
+from kvcheck.judge.report import text_lines, to_json, to_junit
+from kvcheck.judge.suite import Report, Suite
+from kvcheck.play.shadow import content_check
+from kvcheck.play.steps import Arrive, Program
+from kvcheck.play.verdicts import Level
+from kvcheck.play.words import WrongAnswer, narrowed, operation_text, shortened, shown
+from kvcheck.rules.examples import EXAMPLES
+from kvcheck.rules.scenarios import SCENARIOS
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
-from kvspec.conformance.examples import EXAMPLES
-from kvspec.conformance.options import Budget, Options
-from kvspec.conformance.pasted import example_test, source
-from kvspec.conformance.report import text_lines, to_json, to_junit
-from kvspec.conformance.scenarios import SCENARIOS
-from kvspec.conformance.steps import Arrive, Program
-from kvspec.conformance.suite import Report, Suite
-from kvspec.conformance.verdicts import Level
-from kvspec.conformance.words import WrongAnswer, narrowed, operation_text, shortened, shown
 from kvspec.policy import Policy
-from kvspec.safety import content_check
 from tests.source import tree
 
 
@@ -94,7 +94,7 @@ def test_a_call_is_shown_without_what_says_nothing() -> None:
 def namespace() -> dict[str, Any]:
     """What a pasted test imports."""
     found: dict[str, Any] = {}
-    for module in (kvspec.config, kvspec.conformance.steps, kvspec.policy, kvspec.specs):
+    for module in (kvspec.config, kvcheck.play.steps, kvspec.policy, kvspec.specs):
         found |= vars(module)
     return found
 
@@ -160,7 +160,7 @@ def test_every_check_of_content_says_what_it_expects(root: Path) -> None:
     named = {
         call.args[0].value
         for name in ("content", "content_check")
-        for call in ast.walk(tree(root / f"spec/kvspec/safety/{name}.py"))
+        for call in ast.walk(tree(root / f"kvcheck/play/shadow/{name}.py"))
         if isinstance(call, ast.Call)
         and ast.unparse(call.func) == "InvariantViolation"
         and isinstance(call.args[0], ast.Constant)

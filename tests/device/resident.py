@@ -7,6 +7,7 @@ from random import Random
 from typing import TypeAlias
 
 import kvfast
+from kvcheck.play.random_configs import random_config
 from kvfast.device._backend import Backend
 from kvfast.device._tables_device import DeviceStep
 from kvfast.device.resident import ResidentDecode, ResidentRun
@@ -14,7 +15,6 @@ from kvfast.device.tables import DeviceTables
 from kvref.implementation import ReferenceImplementation
 from kvspec.batched import StepPlan
 from kvspec.config import ManagerConfig
-from kvspec.conformance.random_configs import random_config
 from kvspec.interface import Implementation
 from kvspec.specs import MambaSpec
 from tests.device.tables import TableEngine

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 import kvfast
+from kvcheck.play.random_configs import random_config
+from kvcheck.rules.batch_sides import Outputs
+from kvcheck.rules.random_batches import WITHOUT_SLOTS, Engine, listed
 from kvfast.device._backend import Backend
 from kvfast.device._tables_device import DeviceStep
 from kvfast.device.tables import DeviceTables
 from kvspec.batched import BatchedManager, StepPlan, StepResult
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.conformance.batch_sides import Outputs
-from kvspec.conformance.random_batches import WITHOUT_SLOTS, Engine, listed
-from kvspec.conformance.random_configs import random_config
 from kvspec.interface import Feature, Implementation
 from kvspec.sequential import batched_of
 from kvspec.specs import FullAttentionSpec, LayerSpec, MambaSpec

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+import kvcheck
 import kvfast
 import kvref
-import kvspec
 from examples.embed.engine import Engine
 from examples.embed.workers import Batch, Workers, sampled
 from kvspec.batched import BatchedManager
@@ -142,4 +142,4 @@ def of_kvref() -> tuple[Implementation, BatchedManager]:
 def watched() -> tuple[Implementation, BatchedManager]:
     """Under a monitor, as the page says."""
     implementation = kvfast.implementation()
-    return implementation, implementation.batched(kvspec.monitor(implementation.create(CONFIG)))
+    return implementation, implementation.batched(kvcheck.monitor(implementation.create(CONFIG)))

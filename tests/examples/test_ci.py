@@ -78,7 +78,7 @@ def test_a_step_fails_for_a_broken_implementation_and_still_leaves_its_report(
 
 def test_the_report_is_made_and_kept_also_when_the_tests_fail() -> None:
     """The steps behind the tests run always, and the night's budget is one that exists."""
-    from kvspec.pytest_plugin import BUDGETS, LEVELS
+    from kvcheck.pytest_plugin import BUDGETS, LEVELS
 
     names = [step.get("name") for step in STEPS]
     behind = STEPS[names.index("One test per rule") + 1 :]
@@ -98,7 +98,7 @@ def test_the_page_names_options_that_exist() -> None:
             text=True,
             check=True,
         ).stdout
-        for module in ("pytest", "kvspec.cli check")
+        for module in ("pytest", "kvcheck.cli check")
     ]
     named = set(re.findall(r"--[a-z][a-z-]+", text))
     assert named

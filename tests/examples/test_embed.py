@@ -12,8 +12,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+import kvcheck
 import kvfast
-import kvspec
 from examples.embed.engine import Engine
 from examples.embed.workers import Batch
 from kvspec.audit import unwrapped
@@ -218,7 +218,7 @@ def test_a_block_shared_for_other_content_and_a_slot_written_twice_are_found() -
 def test_a_monitor_sees_what_whole_steps_do(tmp_path: Path) -> None:
     """A request is freed behind everybody's back; its blocks then have two owners."""
     implementation = kvfast.implementation()
-    watched = kvspec.monitor(implementation.create(CONFIG), record=tmp_path)
+    watched = kvcheck.monitor(implementation.create(CONFIG), record=tmp_path)
     batched = implementation.batched(watched)
     inputs = [RequestInput("a", range(9)), RequestInput("b", range(100, 150))]
     requests = implementation.make_requests(watched, inputs)

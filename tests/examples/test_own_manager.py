@@ -14,11 +14,11 @@ from types import ModuleType
 import pytest
 
 import kvref
-from kvspec.conformance.options import BUDGETS, Options
-from kvspec.conformance.report import violation_lines
-from kvspec.conformance.verdicts import Level
+from kvcheck.judge.options import BUDGETS, Options
+from kvcheck.judge.report import violation_lines
+from kvcheck.play.verdicts import Level
+from kvcheck.pytest_plugin.examination import Examination
 from kvspec.interface import Implementation
-from kvspec.pytest_plugin.examination import Examination
 from tests.source import ROOT
 from tests.test_readme import matches
 
@@ -106,7 +106,7 @@ def test_a_directed_check_shows_what_the_page_says(run: Run, tmp_path: Path) -> 
     """The whole output, but for what the page leaves out."""
     (tmp_path / "mymanager.py").write_text(run.manager, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-m", "kvspec.cli", *run.arguments],
+        [sys.executable, "-m", "kvcheck.cli", *run.arguments],
         cwd=tmp_path,
         capture_output=True,
         text=True,

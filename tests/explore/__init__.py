@@ -1,1 +1,1 @@
-"""Tests of kvspec.explore."""
+"""Tests of kvcheck.explore."""

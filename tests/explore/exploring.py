@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import kvref
-from kvspec.explore.bounds import Configuration
-from kvspec.explore.configurations import CONFIGURATIONS
-from kvspec.explore.search import Exploration, Pair, explore
+from kvcheck.explore.bounds import Configuration
+from kvcheck.explore.configurations import CONFIGURATIONS
+from kvcheck.explore.search import Exploration, Pair, explore
 from kvspec.interface import Implementation
 
 

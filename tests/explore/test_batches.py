@@ -9,13 +9,13 @@ from typing import Any, cast
 import pytest
 
 import kvref
+from kvcheck.explore import trace
+from kvcheck.explore.batches import batches
+from kvcheck.explore.bounds import Call, Step
+from kvcheck.explore.configurations import cache, full
+from kvcheck.explore.search import Pair
+from kvcheck.explore.state import PREEMPTED, RUNNING, Seat, State, World
 from kvspec.batched import StepOutput, StepPlan, StepResult
-from kvspec.explore import trace
-from kvspec.explore.batches import batches
-from kvspec.explore.bounds import Call, Step
-from kvspec.explore.configurations import cache, full
-from kvspec.explore.search import Pair
-from kvspec.explore.state import PREEMPTED, RUNNING, Seat, State, World
 from kvspec.interface import Feature
 from kvspec.sequential import SequentialManager
 from tests.explore.exploring import configuration, explored

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import kvref
+from kvcheck.explore import trace
+from kvcheck.explore.search import Exploration, Pair, Violation, explore
+from kvcheck.records.trace import replay_trace
 from kvref.groups.full_attention import FullAttentionGroup
 from kvref.implementation import ReferenceImplementation
 from kvref.manager import ReferenceManager
-from kvspec.explore import trace
-from kvspec.explore.search import Exploration, Pair, Violation, explore
-from kvspec.golden.trace import replay_trace
 from kvspec.interface import Implementation
 from kvspec.record_file import read_trace
 from tests.explore.exploring import configuration, explored

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kvspec.explore.configurations import CONFIGURATIONS
-from kvspec.explore.session import recorded_counts
+from kvcheck.explore.configurations import CONFIGURATIONS
+from kvcheck.explore.session import recorded_counts
 
 LEAKS = """
 from kvref.block_pool import BlockPool
@@ -31,7 +31,7 @@ def implementation():
 
 def explore(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """The command in a folder."""
-    command = [sys.executable, "-m", "kvspec.cli", "explore", *args]
+    command = [sys.executable, "-m", "kvcheck.cli", "explore", *args]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
@@ -60,7 +60,7 @@ def test_a_broken_rule_is_told_in_words_in_json_and_as_a_record(tmp_path: Path, 
     assert "leaked" in done.stderr
     (record,) = (tmp_path / "records").iterdir()
     assert f"kvspec golden records/{record.name} --impl leaking:implementation" in done.stderr
-    golden = [sys.executable, "-m", "kvspec.cli", "golden", f"records/{record.name}", "--impl"]
+    golden = [sys.executable, "-m", "kvcheck.cli", "golden", f"records/{record.name}", "--impl"]
     for name, code in (("leaking:implementation", 1), ("kvref", 0)):
         again = subprocess.run(
             [*golden, name], cwd=tmp_path, capture_output=True, text=True, check=False

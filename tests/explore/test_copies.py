@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import kvref
+from kvcheck.explore import trace
+from kvcheck.explore.copies import copies
+from kvcheck.explore.search import Pair
 from kvref.manager import ReferenceManager
 from kvspec.audit import unwrapped
 from kvspec.errors import KVSpecError
-from kvspec.explore import trace
-from kvspec.explore.copies import copies
-from kvspec.explore.search import Pair
 from kvspec.request import RequestInput
 from kvspec.transitions import PURE_CALLS, Transition, check_transition
 from tests.explore.exploring import configuration, explored

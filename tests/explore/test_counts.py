@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from kvspec.cli.explore import exit_code
-from kvspec.explore.configurations import CONFIGURATIONS
-from kvspec.explore.session import Report, Result, recorded_counts
+from kvcheck.cli.explore import exit_code
+from kvcheck.explore.configurations import CONFIGURATIONS
+from kvcheck.explore.session import Report, Result, recorded_counts
 from tests.explore.exploring import configuration, explored
 
 FAST_EDGES, DEEP_EDGES = 20_000, 200_000
@@ -50,7 +50,7 @@ def test_a_configuration_has_the_states_and_edges_that_are_recorded(name: str) -
 
 
 def test_every_move_and_refusal_comes_up_somewhere() -> None:
-    from kvspec.explore.play import PLAYS
+    from kvcheck.explore.play import PLAYS
 
     seen = {move for counts in RECORDED.values() for move, number in counts.by_move if number}
     assert seen == set(PLAYS)

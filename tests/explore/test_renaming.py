@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 import kvref
-from kvspec.explore.bounds import Call
-from kvspec.explore.edges import Edges
-from kvspec.explore.renaming import renamed_fingerprint
-from kvspec.explore.state import State, World
+from kvcheck.explore.bounds import Call
+from kvcheck.explore.edges import Edges
+from kvcheck.explore.renaming import renamed_fingerprint
+from kvcheck.explore.state import State, World
 from kvspec.snapshot import RequestState, Snapshot
 from tests.explore.exploring import configuration, explored
 

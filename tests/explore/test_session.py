@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import kvref
+from kvcheck.explore.bounds import Configuration
+from kvcheck.explore.saved import Saved
+from kvcheck.explore.search import Exploration, Pair
+from kvcheck.explore.session import Report, Session
 from kvspec._json import Where
 from kvspec.errors import FormatError, KVSpecError
-from kvspec.explore.bounds import Configuration
-from kvspec.explore.saved import Saved
-from kvspec.explore.search import Exploration, Pair
-from kvspec.explore.session import Report, Session
 from kvspec.interface import Feature
 from tests.explore.exploring import configuration, explored
 

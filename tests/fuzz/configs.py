@@ -7,9 +7,9 @@ from dataclasses import fields, replace
 from random import Random
 from typing import Any
 
+from kvcheck.play.random_configs import random_config
 from kvfast.configuration import plan_of
 from kvspec.config import HASH_FUNCTIONS, KVCacheGroup, ManagerConfig
-from kvspec.conformance.random_configs import random_config
 from kvspec.errors import KVSpecError
 from kvspec.policy import Policy
 from kvspec.specs import (

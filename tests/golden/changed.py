@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from kvcheck.play.compare import Mismatch
+from kvcheck.records.select import shipped_records
 from kvref.block_pool import BlockPool
-from kvspec.golden.compare import Mismatch
-from kvspec.golden.select import shipped_records
 from kvspec.record import Operation
 
 SMALL = shipped_records() / "life_of_blocks.jsonl"

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-import kvspec
+import kvcheck
+from kvcheck.tools.replay.driver import Driver
+from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.result import Counts
+from kvcheck.tools.replay.trace import TraceRecord
+from kvcheck.watch import Monitor
+from kvcheck.watch.recording import RecordedImplementation
 from kvfast._implementation import FastImplementation
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation, KVCacheManager
-from kvspec.monitoring import Monitor
-from kvspec.monitoring.recording import RecordedImplementation
-from kvspec.workload.driver import Driver
-from kvspec.workload.options import ReplayOptions
-from kvspec.workload.result import Counts
-from kvspec.workload.trace import TraceRecord
 
 BUILDS = ("compiled", "uncompiled")
 
@@ -70,5 +70,5 @@ class MonitoredFast(FastImplementation):
         clock: Callable[[], int] | None = None,
     ) -> KVCacheManager:
         manager = super().create(config, check_invariants=False, clock=clock)
-        self.monitor = kvspec.monitor(manager, history=self.history)
+        self.monitor = kvcheck.monitor(manager, history=self.history)
         return self.monitor

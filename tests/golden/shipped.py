@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from kvcheck.discovery import find_implementation
+from kvcheck.play.recorder import Recorder
+from kvcheck.records.select import shipped_records
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.discovery import find_implementation
-from kvspec.golden.recorder import Recorder
-from kvspec.golden.select import shipped_records
 from kvspec.policy import Policy
 from kvspec.specs import FullAttentionSpec, MLAAttentionSpec
 

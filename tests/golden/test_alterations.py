@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from kvcheck.records.trace import replay_trace
 from kvref import ReferenceImplementation
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation
-from kvspec.golden.trace import replay_trace
 from kvspec.interface import KVCacheManager
 from kvspec.record import Header, Operation
 from kvspec.record_file import write_trace

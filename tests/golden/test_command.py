@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from kvcheck.cli import main
+from kvcheck.records.select import shipped_records
 from kvref import ReferenceImplementation
-from kvspec.cli import main
-from kvspec.golden.select import shipped_records
 from kvspec.record_file import write_trace
 from kvspec.specs import FullAttentionSpec
 from tests.golden.tape import Tape

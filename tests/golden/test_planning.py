@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 import kvref
+from kvcheck.discovery import find_implementation
+from kvcheck.records.planning import replay_planning
+from kvcheck.records.select import shipped_records
 from kvspec.codec import (
     decode_groups,
     decode_kv_cache,
@@ -19,16 +22,13 @@ from kvspec.codec import (
     decode_spec,
 )
 from kvspec.config import KVCacheConfig
-from kvspec.discovery import find_implementation
 from kvspec.errors import (
     ConfigError,
     FormatError,
     InvalidArgumentError,
     UnsupportedError,
 )
-from kvspec.golden.planning import replay_planning
-from kvspec.golden.planning_functions import FUNCTIONS
-from kvspec.golden.select import shipped_records
+from kvspec.planning_functions import FUNCTIONS
 from tests.golden.planner_tape import (
     ANSWERS,
     CACHE,

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from kvcheck.cli import main
+from kvcheck.play.recorder import Recorder
+from kvcheck.records.planning import replay_planning
+from kvcheck.records.trace import replay_trace
 from kvref import ReferenceImplementation
-from kvspec.cli import main
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import FormatError
-from kvspec.golden.planning import replay_planning
-from kvspec.golden.recorder import Recorder
-from kvspec.golden.trace import replay_trace
 from kvspec.planning import PlanningConfig
 from kvspec.policy import Policy
 from kvspec.profile import RECORDS_PROFILE, find_profile, read_profile, shipped_profiles

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from kvcheck.records.select import shipped_records
 from kvspec.errors import FormatError
-from kvspec.golden.select import shipped_records
 from kvspec.record import Footer, Header, Operation, PlanningHeader, PlanningRecord
 from kvspec.record_file import read_header, read_planning, read_trace, write_trace
 from tests.golden.tape import Tape

@@ -10,17 +10,17 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from kvcheck.play.player import Player
+from kvcheck.play.state import look, observed
+from kvcheck.records.trace import replay_trace
+from kvcheck.tools.view.model import NotShownError, load
 from kvref import ReferenceImplementation
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import FormatError
-from kvspec.golden.player import Player
-from kvspec.golden.state import look, observed
-from kvspec.golden.trace import replay_trace
 from kvspec.interface import Capabilities, Feature
 from kvspec.record import Header, Observed, Operation
 from kvspec.record_file import read_trace, write_trace
 from kvspec.specs import FullAttentionSpec
-from kvspec.view.model import NotShownError, load
 
 REFERENCE = ReferenceImplementation()
 Step: TypeAlias = tuple[str, str | None, dict[str, Any]]

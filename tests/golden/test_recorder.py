@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from kvcheck.play.recorder import Recorder
+from kvcheck.records.trace import replay_trace
 from kvref import ReferenceImplementation
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import FormatError, InvalidArgumentError
-from kvspec.golden.recorder import Recorder
-from kvspec.golden.trace import replay_trace
 from kvspec.policy import Policy
 from kvspec.specs import FullAttentionSpec
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 import kvref
+from kvcheck.cli._run import run
+from kvcheck.discovery import find_implementation
+from kvcheck.play.recorder import Recorder
+from kvcheck.records.redact import redact
+from kvcheck.records.select import shipped_records
+from kvcheck.records.trace import replay_trace
 from kvref.implementation import ReferenceImplementation
-from kvspec.cli._run import run
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.discovery import find_implementation
-from kvspec.golden.recorder import Recorder
-from kvspec.golden.redact import redact
-from kvspec.golden.select import shipped_records
-from kvspec.golden.trace import replay_trace
 from kvspec.record import START_VERSION, Finding, Header, Operation
 from kvspec.record_file import read_trace, write_trace
 from kvspec.specs import FullAttentionSpec

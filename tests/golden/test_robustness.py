@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvcheck.records.select import shipped_records
 from kvspec.errors import FormatError
-from kvspec.golden.select import shipped_records
 from kvspec.record_file import read_planning, read_trace
 from tests.golden.planner_tape import ANSWERS, HEADER
 

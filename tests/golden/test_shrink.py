@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 import kvref
+from kvcheck.cli._run import run
+from kvcheck.judge.evidence import write_record
+from kvcheck.play.recorder import Recorder
+from kvcheck.play.verdicts import Level, first_violation
+from kvcheck.records.script import perform, script_of
+from kvcheck.records.select import shipped_records
+from kvcheck.records.shrink import Kind, NotFailingError, Shrinker, Shrunk
+from kvcheck.records.smaller import smaller
+from kvcheck.records.trace import replay_trace
+from kvcheck.rules.scenarios import SCENARIOS
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
-from kvspec.cli._run import run
-from kvspec.conformance.evidence import write_record
-from kvspec.conformance.scenarios import SCENARIOS
-from kvspec.conformance.verdicts import Level, first_violation
 from kvspec.errors import InvalidArgumentError
-from kvspec.golden.recorder import Recorder
-from kvspec.golden.script import perform, script_of
-from kvspec.golden.select import shipped_records
-from kvspec.golden.shrink import Kind, NotFailingError, Shrinker, Shrunk
-from kvspec.golden.smaller import smaller
-from kvspec.golden.trace import replay_trace
 from kvspec.record import Header, Operation
 from kvspec.record_file import read_trace
 from tests.golden.changed import WrongWayRound

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from kvcheck.discovery import find_implementation
+from kvcheck.play.compare import compare_values
+from kvcheck.play.features import FEATURE_OF_OPERATION, QUESTIONS, needed_features
+from kvcheck.records.select import find, shipped_records
+from kvcheck.records.trace import replay_trace
 from kvref import ReferenceImplementation
-from kvspec.discovery import find_implementation
-from kvspec.golden.compare import compare_values
-from kvspec.golden.select import find, shipped_records
-from kvspec.golden.trace import replay_trace
 from kvspec.interface import Feature
 from kvspec.record_file import write_trace
 from kvspec.specs import FullAttentionSpec
-from kvspec.vectors.features import FEATURE_OF_OPERATION, QUESTIONS, needed_features
 from tests.conformance.declared import Declared
 from tests.golden.changed import LARGE, SMALL, fields, result
 from tests.golden.shipped import RECORDS

@@ -7,27 +7,27 @@ from pathlib import Path
 
 import pytest
 
-import kvspec
+import kvcheck
+from kvcheck.cli import main
+from kvcheck.play.steps import Program
+from kvcheck.play.verdicts import Level, first_violation
+from kvcheck.records.trace import TraceResult, replay_trace
+from kvcheck.rules.scenarios import SCENARIOS
+from kvcheck.tools.replay.driver import Driver
+from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.source import open_trace
+from kvcheck.tools.replay.trace import TraceError
+from kvcheck.watch.recording import RecordedImplementation
+from kvcheck.watch.writing import UnrecordableError
 from kvref import ReferenceImplementation
 from kvspec.batched import StepPlan
-from kvspec.cli import main
 from kvspec.config import ManagerConfig
-from kvspec.conformance.scenarios import SCENARIOS
-from kvspec.conformance.steps import Program
-from kvspec.conformance.verdicts import Level, first_violation
 from kvspec.errors import InvalidArgumentError, UnsupportedError
-from kvspec.golden.trace import TraceResult, replay_trace
 from kvspec.interface import Implementation, KVCacheManager
-from kvspec.monitoring.recording import RecordedImplementation
-from kvspec.monitoring.writing import UnrecordableError
 from kvspec.record import Header
 from kvspec.record_file import read_header
 from kvspec.request import PromptEmbeddings, Request, RequestInput
 from kvspec.sequential import batched_of
-from kvspec.workload.driver import Driver
-from kvspec.workload.options import ReplayOptions
-from kvspec.workload.source import open_trace
-from kvspec.workload.trace import TraceError
 from tests.golden.fast_records import BUILDS, CROWDED, MonitoredFast, build, recorded_replay, replay
 from tests.golden.tape import Tape
 
@@ -97,7 +97,7 @@ def test_a_monitor_writes_what_it_saw_also_when_it_watches_no_more(
 ) -> None:
     """Of what was asked since it knows nothing, the state included."""
     options = ReplayOptions(num_blocks=num_blocks, block_size=4, max_tokens_per_step=64)
-    monitor = kvspec.monitor(REFERENCE.create(options.manager_config()))
+    monitor = kvcheck.monitor(REFERENCE.create(options.manager_config()))
     request = REFERENCE.make_request(monitor, RequestInput("a", range(9)))
     monitor.allocate_slots(request, 9)
     monitor.close()
@@ -107,7 +107,7 @@ def test_a_monitor_writes_what_it_saw_also_when_it_watches_no_more(
 
 
 def test_what_no_record_can_say_is_an_error(tmp_path: Path) -> None:
-    monitor = kvspec.monitor(REFERENCE.create(CROWDED.manager_config()))
+    monitor = kvcheck.monitor(REFERENCE.create(CROWDED.manager_config()))
     embeddings = PromptEmbeddings(b"12345678", 2)
     given = RequestInput("a", range(4), prompt_embeddings=embeddings)
     monitor.get_computed_blocks(REFERENCE.make_request(monitor, given))

@@ -12,14 +12,14 @@ from typing import TypeAlias
 
 import pytest
 
+from kvcheck.cli import main
+from kvcheck.records.trace import replay_trace
+from kvcheck.tools.replay.options import ReplayOptions
 from kvfast._implementation import FastImplementation
 from kvref import ReferenceImplementation
-from kvspec.cli import main
 from kvspec.errors import FormatError
-from kvspec.golden.trace import replay_trace
 from kvspec.record import Operation
 from kvspec.record_file import write_trace
-from kvspec.workload.options import ReplayOptions
 from tests.golden.fast_records import MonitoredFast, recorded_replay, replay
 from tests.golden.tape import Tape
 

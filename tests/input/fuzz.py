@@ -42,11 +42,15 @@ def _cbor(body: bytes, framing: str) -> Any:
 
 HOLES: Mapping[str, tuple[str, str, Any]] = {
     "an error of another tree": ("record", "kvspec._jsonlines.parse_json", _loads),
-    "no limit of lines": ("trace", "kvspec.workload.trace.split_lines", lambda c: [b"".join(c)]),
-    "no limit of layers": ("plan", "kvspec.sizing.model.MOST_LAYERS", 10**12),
+    "no limit of lines": (
+        "trace",
+        "kvcheck.tools.replay.trace.split_lines",
+        lambda c: [b"".join(c)],
+    ),
+    "no limit of layers": ("plan", "kvcheck.tools.plans.model.MOST_LAYERS", 10**12),
     "no limit of a file": ("profile", "kvspec.profile.MOST_BYTES", 10**9),
     "lists of any length": ("view", "kvspec.record_file.check_lengths", lambda *a: None),
-    "raw messages": ("frames", "kvspec.remote.server.decode", _cbor),
+    "raw messages": ("frames", "kvcheck.remote.server.decode", _cbor),
 }
 """Planted: the reader, what is replaced, and by what."""
 

@@ -12,28 +12,28 @@ from typing import Any
 from unittest import mock
 
 import kvref
+from kvcheck.cli._support import STATE_HEAD, read_state, write_state
+from kvcheck.discovery import find_implementation
+from kvcheck.explore.saved import Saved
+from kvcheck.explore.search import Pair
+from kvcheck.explore.session import Session
+from kvcheck.judge.state import State
+from kvcheck.records.manifest import FILE, read_manifest, shipped_sets
+from kvcheck.records.planning import replay_planning
+from kvcheck.records.select import shipped_records
+from kvcheck.remote.child import ChildFailure
+from kvcheck.remote.client import RemoteImplementation
+from kvcheck.remote.codec import MessageBuffer, decode, encode
+from kvcheck.remote.connection import Options
+from kvcheck.remote.server import answer, serve
+from kvcheck.remote.session import Session as ServerSession
+from kvcheck.tools.plans.document import read_plan_file
+from kvcheck.tools.plans.report import make_report
+from kvcheck.tools.replay.trace import TraceFile
+from kvcheck.tools.view.model import NotShownError, load
 from kvspec._json import Where
-from kvspec.cli._support import STATE_HEAD, read_state, write_state
-from kvspec.conformance.state import State
-from kvspec.discovery import find_implementation
-from kvspec.explore.saved import Saved
-from kvspec.explore.search import Pair
-from kvspec.explore.session import Session
-from kvspec.golden.planning import replay_planning
-from kvspec.golden.select import shipped_records
 from kvspec.profile import RECORDS_PROFILE, read_profile
 from kvspec.record_file import read_header, read_trace
-from kvspec.remote.child import ChildFailure
-from kvspec.remote.client import RemoteImplementation
-from kvspec.remote.codec import MessageBuffer, decode, encode
-from kvspec.remote.connection import Options
-from kvspec.remote.server import answer, serve
-from kvspec.remote.session import Session as ServerSession
-from kvspec.sizing.document import read_plan_file
-from kvspec.sizing.report import make_report
-from kvspec.vectors.manifest import FILE, read_manifest, shipped_sets
-from kvspec.view.model import NotShownError, load
-from kvspec.workload.trace import TraceFile
 from tests.golden.planner_tape import ANSWERS, HEADER
 from tests.remote.configs import config, request_input
 from tests.sizing.files import EXPLICIT, SMALL
@@ -203,7 +203,7 @@ def converse(framing: str, said: list[bytes] | None = None) -> Loop:
         loops.append(Loop(command, framing, None if said is None else said))
         return loops[-1]
 
-    with mock.patch("kvspec.remote.connection.Child", start):
+    with mock.patch("kvcheck.remote.connection.Child", start):
         remote = RemoteImplementation(Options(("loop",), framing))
         manager = remote.create(config(enable_events=True, log_stats=True))
         request = remote.make_request(manager, request_input())

@@ -14,23 +14,23 @@ import cbor2
 import pytest
 import zstandard
 
+from kvcheck.cli import main
+from kvcheck.records.select import shipped_records
+from kvcheck.remote import codec
+from kvcheck.tools.plans.document import decode_plan_file, read_plan_file
+from kvcheck.tools.plans.model import MOST_LAYERS, MOST_WORKER_LAYERS
 from kvspec import _stream
 from kvspec._json import MOST_NESTED, Where, real
 from kvspec._jsonlines import parse_json, read_document, read_objects
-from kvspec.cli import main
 from kvspec.errors import (
     CacheMemoryError,
     FormatError,
     InvalidArgumentError,
     UnknownBlockError,
 )
-from kvspec.golden.select import shipped_records
 from kvspec.profile import read_profile
 from kvspec.record_file import MOST_BYTES, read_header, read_trace, read_whole_trace
 from kvspec.record_lines import MOST_BLOCKS
-from kvspec.remote import codec
-from kvspec.sizing.document import decode_plan_file, read_plan_file
-from kvspec.sizing.model import MOST_LAYERS, MOST_WORKER_LAYERS
 from tests.sizing.files import SMALL
 
 HERE = Where("here")

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 import pytest
 
-from kvspec.cli import main
-from kvspec.cli._commands import COMMANDS
-from kvspec.golden.select import shipped_records
+from kvcheck.cli import main
+from kvcheck.cli._commands import COMMANDS
+from kvcheck.records.select import shipped_records
 
 VALUES = (
     *("9" * 5_000, "1000000000000000", "-1", "0", "1e400", "-inf", "nan", "", "²", "x"),
@@ -40,7 +40,7 @@ LONG = ("--vectors", "--limit")
 
 def calls(name: str) -> Iterator[list[str]]:
     """The command with each of its options, and each of its arguments, in turn."""
-    command = importlib.import_module(f"kvspec.cli.{name}").command
+    command = importlib.import_module(f"kvcheck.cli.{name}").command
     base = [name, *QUICK[name]]
     for parameter in command.params:
         if parameter.opts[0] in LONG:

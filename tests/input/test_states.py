@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kvspec.cli import main
-from kvspec.cli._support import STATE_HEAD, read_state, write_state
-from kvspec.conformance.state import State
+from kvcheck.cli import main
+from kvcheck.cli._support import STATE_HEAD, read_state, write_state
+from kvcheck.explore.saved import Saved
+from kvcheck.judge.state import State
 from kvspec.errors import FormatError
-from kvspec.explore.saved import Saved
 
 SMALL = State(
     {"name": "kvref", "level": "safety"},

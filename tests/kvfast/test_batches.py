@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import kvspec
+import kvcheck
 from kvfast._core.batch import FastBatch
 from kvfast._implementation import FastImplementation
 from kvspec.batched import BatchedManager
@@ -55,7 +55,7 @@ def test_a_monitor_sees_the_calls_of_a_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # it writes the record of a violation
-    watched = kvspec.monitor(manager(check_invariants=False), every=1)
+    watched = kvcheck.monitor(manager(check_invariants=False), every=1)
     batch = FAST.batched(watched)
     assert isinstance(batch, SequentialManager)
     admitted(batch)

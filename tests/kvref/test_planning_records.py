@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from kvcheck.records.planning import replay_planning
 from kvref import ReferenceImplementation
 from kvspec._json import Where
 from kvspec.codec import decode_layers, decode_planning_config
 from kvspec.errors import CacheMemoryError
-from kvspec.golden.planning import replay_planning
 from kvspec.record import PlanningRecord
 from kvspec.record_file import read_planning
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 import kvref
+from kvcheck.play.verdicts import Level, first_violation
+from kvcheck.rules.scenarios import SCENARIOS
 from kvref.implementation import ReferenceImplementation
-from kvspec.conformance.scenarios import SCENARIOS
-from kvspec.conformance.verdicts import Level, first_violation
 from kvspec.errors import ConfigError
 from kvspec.events import BlockRemoved
 from kvspec.interface import KVCacheManager

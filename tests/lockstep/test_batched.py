@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 import pytest
 
 import kvref
+from kvcheck.play.random_configs import random_config
+from kvcheck.rules.batch_sides import Batch
+from kvcheck.rules.random_batches import Engine
 from kvspec.batched import StepPlan
-from kvspec.conformance.batch_sides import Batch
-from kvspec.conformance.random_batches import Engine
-from kvspec.conformance.random_configs import random_config
 from kvspec.errors import InvariantViolation
 from kvspec.interface import Feature, Implementation
 from kvspec.sequential import SequentialManager, batched_of

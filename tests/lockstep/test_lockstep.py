@@ -8,13 +8,13 @@ from typing import Any, cast
 import pytest
 
 import kvref
+from kvcheck.judge.random_programs import random_programs
+from kvcheck.play.checks import CompareCheck, EventCheck
+from kvcheck.play.performing import perform
+from kvcheck.play.runner import Check, Runner
+from kvcheck.play.steps import Program
 from kvfast._implementation import FastImplementation
 from kvspec.config import ManagerConfig
-from kvspec.conformance.checks import CompareCheck, EventCheck
-from kvspec.conformance.performing import perform
-from kvspec.conformance.random_programs import random_programs
-from kvspec.conformance.runner import Check, Runner
-from kvspec.conformance.steps import Program
 from kvspec.errors import InvariantViolation
 from kvspec.interface import Implementation, KVCacheManager
 

@@ -7,18 +7,14 @@ from collections.abc import Callable
 import pytest
 
 import kvref
-from kvref.implementation import ReferenceImplementation
-from kvref.manager import ReferenceManager
-from kvspec.conformance.accounts import AccountCheck
-from kvspec.conformance.checks import EventCheck
-from kvspec.conformance.illegal_operations import ILLEGAL_OPERATIONS
-from kvspec.conformance.longest_hit import LongestHitCheck, full_attention_hit
-from kvspec.conformance.performing import perform
-from kvspec.conformance.runner import Check, Runner
-from kvspec.conformance.scenarios import SCENARIOS
-from kvspec.conformance.scenarios.single import configure, full
-from kvspec.conformance.single_group import SingleGroupCheck
-from kvspec.conformance.steps import (
+from kvcheck.judge.accounts import AccountCheck
+from kvcheck.judge.longest_hit import LongestHitCheck, full_attention_hit
+from kvcheck.judge.single_group import SingleGroupCheck
+from kvcheck.play.checks import EventCheck
+from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
+from kvcheck.play.performing import perform
+from kvcheck.play.runner import Check, Runner
+from kvcheck.play.steps import (
     Admit,
     Arrive,
     Break,
@@ -33,6 +29,10 @@ from kvspec.conformance.steps import (
     Step,
     Take,
 )
+from kvcheck.rules.scenarios import SCENARIOS
+from kvcheck.rules.scenarios.single import configure, full
+from kvref.implementation import ReferenceImplementation
+from kvref.manager import ReferenceManager
 from kvspec.errors import InvariantViolation
 from kvspec.interface import Implementation
 from tests.machines import broken_managers as broken

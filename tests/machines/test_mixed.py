@@ -7,10 +7,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import kvref
+from kvcheck.judge.machine import mixed_machine
 from kvref.groups.sliding_window import SlidingWindowGroup
 from kvref.implementation import ReferenceImplementation
 from kvspec.config import ManagerConfig
-from kvspec.conformance.machine import mixed_machine
 from kvspec.errors import InvariantViolation
 from kvspec.request import Request
 from kvspec.snapshot import Snapshot

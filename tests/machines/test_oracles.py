@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from kvspec.config import ManagerConfig
-from kvspec.conformance.longest_hit import LongestHitCheck, full_attention_hit
-from kvspec.conformance.oracles import (
+from kvcheck.judge.longest_hit import LongestHitCheck, full_attention_hit
+from kvcheck.judge.oracles import (
     blocks_needed,
     expect_equal,
     longest_full_hit,
     queue_after_allocation,
     queue_after_release,
 )
-from kvspec.conformance.single_group import SingleGroupCheck
-from kvspec.conformance.words import WrongAnswer
+from kvcheck.judge.single_group import SingleGroupCheck
+from kvcheck.play.words import WrongAnswer
+from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation
 from kvspec.snapshot import RequestState, Snapshot
 from tests.rules.builders import full, make_config

@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import kvref
+from kvcheck.judge.machine import manager_machine
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
-from kvspec.conformance.machine import manager_machine
 from kvspec.errors import InvariantViolation
 from tests.machines.broken_pools import BROKEN_POOLS, NewestDuplicateFirst
 

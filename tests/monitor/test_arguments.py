@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-import kvspec
+import kvcheck
+from kvcheck.watch import Monitor
 from kvref.implementation import ReferenceImplementation
 from kvspec.errors import InvalidArgumentError
-from kvspec.monitoring import Monitor
 from kvspec.request import RequestInput
 from tests.monitor.twins import config
 
@@ -18,7 +18,7 @@ REFERENCE = ReferenceImplementation()
 
 
 def test_copies_are_not_watched() -> None:
-    monitor = kvspec.monitor(REFERENCE.create(config()))
+    monitor = kvcheck.monitor(REFERENCE.create(config()))
     clone = REFERENCE.clone(monitor)
     assert not isinstance(clone, Monitor)
     request = REFERENCE.make_request(monitor, RequestInput("r", range(6)))
@@ -41,5 +41,5 @@ def test_copies_are_not_watched() -> None:
 def test_arguments_out_of_their_domain_are_refused(arguments: dict[str, Any], field: str) -> None:
     given = {"manager": REFERENCE.create(config()), **arguments}
     with pytest.raises(InvalidArgumentError) as found:
-        kvspec.monitor(**given)
+        kvcheck.monitor(**given)
     assert found.value.field == field

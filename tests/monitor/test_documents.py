@@ -30,7 +30,7 @@ def test_the_example_prints_what_it_says(tmp_path: Path) -> None:
     (command,) = re.findall(r"^\$ kvspec (.*)$", TEXT, re.MULTILINE)
     assert record.name in command
     replay = subprocess.run(
-        [sys.executable, "-m", "kvspec.cli", *command.split()],
+        [sys.executable, "-m", "kvcheck.cli", *command.split()],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
-import kvspec
+import kvcheck
+from kvcheck.watch import Monitor
 from kvref.implementation import ReferenceImplementation
-from kvspec.monitoring import Monitor
 from tests.monitor.twins import Engine, config
 
 REFERENCE = ReferenceImplementation()
@@ -25,7 +25,7 @@ class Held:
 
 def most_held(steps: tuple[int, int], every: int, history: int) -> tuple[Held, Held]:
     """The most that is held during the first of these steps, and during the second."""
-    monitor: Monitor = kvspec.monitor(
+    monitor: Monitor = kvcheck.monitor(
         REFERENCE.create(config(), check_invariants=False), every, history=history
     )
     engine = Engine(REFERENCE, monitor)

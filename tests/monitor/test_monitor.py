@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-import kvspec
+import kvcheck
+from kvcheck.records.trace import replay_trace
+from kvcheck.watch import Monitor
 from kvref.implementation import ReferenceImplementation
 from kvref.manager import ReferenceManager
 from kvspec.audit import AuditedManager
@@ -24,9 +26,7 @@ from kvspec.errors import (
     StaleHitError,
     UnsupportedError,
 )
-from kvspec.golden.trace import replay_trace
 from kvspec.interface import KVCacheManager
-from kvspec.monitoring import Monitor
 from kvspec.record_file import read_header, read_trace
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, Request, RequestInput
 from kvspec.snapshot import Snapshot
@@ -50,7 +50,7 @@ def watched(
     **options: Any,
 ) -> Monitor:
     manager = implementation.create(settings or config(), check_invariants=False)
-    return kvspec.monitor(manager, **options)
+    return kvcheck.monitor(manager, **options)
 
 
 def request(monitor: KVCacheManager, tokens: int = 6, name: str = "r", **more: Any) -> Request:
@@ -88,7 +88,7 @@ def test_it_is_a_manager_and_says_what_the_inner_one_says() -> None:
 def test_importing_the_package_does_not_import_it() -> None:
     """And it needs nothing that is not in the base installation."""
     code = (
-        "import sys, kvspec; before = 'kvspec.monitoring' in sys.modules; kvspec.monitor;"
+        "import sys, kvspec; before = 'kvcheck.watch' in sys.modules; kvcheck.monitor;"
         " print(before, sorted({'hypothesis', 'click', 'rich', 'kvref'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -136,9 +136,9 @@ def test_audits_around_a_manager_are_taken_off() -> None:
     """It does the same; twice would cost twice."""
     audited = REFERENCE.create(config())
     assert isinstance(audited, AuditedManager)
-    monitor = kvspec.monitor(audited)
+    monitor = kvcheck.monitor(audited)
     assert monitor.inner is audited.inner
-    assert kvspec.monitor(monitor).inner is monitor.inner
+    assert kvcheck.monitor(monitor).inner is monitor.inner
 
 
 def test_the_first_violation_ends_the_watch(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_it_can_begin_in_the_middle_of_a_run(tmp_path: Path) -> None:
         popped = request(manager, 5, "popped", cache_salt="other")
         manager.allocate_slots(popped, 5)
         blocks = manager.pop_blocks_for_free(popped)
-        monitor = kvspec.monitor(manager, every, record=tmp_path)
+        monitor = kvcheck.monitor(manager, every, record=tmp_path)
         second = request(monitor, 9, "second")
         hit = monitor.get_computed_blocks(second)
         assert hit.hit_length_tokens == 8
@@ -383,4 +383,4 @@ def test_a_broken_state_is_refused_at_once(tmp_path: Path) -> None:
     manager = LEAKS.create(config(), check_invariants=False)
     leak(manager)
     with pytest.raises(InvariantViolation, match="leaked"):
-        kvspec.monitor(manager, record=tmp_path)
+        kvcheck.monitor(manager, record=tmp_path)

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-import kvspec
+import kvcheck
+from kvcheck.judge.generators import programs
+from kvcheck.judge.mixed_configs import mixed_configs
+from kvcheck.play.steps import Program
+from kvcheck.play.verdicts import Level, first_violation
+from kvcheck.records.select import shipped_records
+from kvcheck.records.trace import replay_trace
+from kvcheck.rules.scenarios import SCENARIOS
+from kvcheck.watch import Monitor
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
 from kvspec.config import ManagerConfig
-from kvspec.conformance.generators import programs
-from kvspec.conformance.mixed_configs import mixed_configs
-from kvspec.conformance.scenarios import SCENARIOS
-from kvspec.conformance.steps import Program
-from kvspec.conformance.verdicts import Level, first_violation
-from kvspec.golden.select import shipped_records
-from kvspec.golden.trace import replay_trace
 from kvspec.interface import KVCacheManager
-from kvspec.monitoring import Monitor
 from kvspec.record import Header
 from kvspec.record_file import read_header
 from tests.machines import broken_pools
@@ -44,7 +44,7 @@ class Monitored(ReferenceImplementation):
         clock: Callable[[], int] | None = None,
     ) -> KVCacheManager:
         manager = super().create(config, check_invariants=False, clock=clock)
-        self.monitor = kvspec.monitor(
+        self.monitor = kvcheck.monitor(
             manager, self.every, history=20, on_violation=lambda violation: None, record=self.folder
         )
         return self.monitor

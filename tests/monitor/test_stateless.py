@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-import kvspec
+import kvcheck
 from examples.own_manager.final import MyImplementation, MyManager
+from kvcheck.records.trace import replay_trace
+from kvcheck.watch.writing import UnrecordableError
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvalidArgumentError, MonitorViolation
-from kvspec.golden.trace import replay_trace
 from kvspec.interface import Implementation, KVCacheManager
-from kvspec.monitoring.writing import UnrecordableError
 from kvspec.request import RequestInput
 from kvspec.specs import FullAttentionSpec
 from tests.source import ROOT
@@ -33,7 +33,7 @@ CONFIG = ManagerConfig(
 SCRIPT = """
 import sys
 from pathlib import Path
-import kvspec
+import kvcheck
 from examples.own_manager.final import implementation
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.request import RequestInput
@@ -42,7 +42,7 @@ from kvspec.specs import FullAttentionSpec
 spec = FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=8, dtype="float16")
 cache = KVCacheConfig(num_blocks=6, groups=(KVCacheGroup(("layer.0",), spec),))
 own = implementation()
-manager = kvspec.monitor(own.create(ManagerConfig(cache, max_model_len_tokens=64)))
+manager = kvcheck.monitor(own.create(ManagerConfig(cache, max_model_len_tokens=64)))
 for name in ("first", "second"):
     request = own.make_request(manager, RequestInput(name, range(10)))
     hit = manager.get_computed_blocks(request)
@@ -108,7 +108,7 @@ def own(manager_class: type[MyManager] = MyManager) -> Implementation:
 
 def watched(tmp_path: Path, manager: KVCacheManager, history: int = 500) -> KVCacheManager:
     """The manager under a monitor that records beside the test."""
-    return kvspec.monitor(manager, record=tmp_path, history=history)
+    return kvcheck.monitor(manager, record=tmp_path, history=history)
 
 
 def test_a_violation_of_such_a_manager_has_a_record(tmp_path: Path) -> None:
@@ -147,4 +147,4 @@ def test_no_record_begins_where_nobody_knows_the_state(
 def test_what_has_not_even_the_base_is_refused() -> None:
     """Without `get_blocks` nobody could tell who holds what."""
     with pytest.raises(InvalidArgumentError, match="must be a KVCacheManager"):
-        kvspec.monitor(object())  # type: ignore[arg-type]
+        kvcheck.monitor(object())  # type: ignore[arg-type]

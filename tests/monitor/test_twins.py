@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-import kvspec
+import kvcheck
+from kvcheck.records.trace import TraceResult, replay_trace
+from kvcheck.tools.view.model import load
 from kvref.implementation import ReferenceImplementation
 from kvspec.errors import MonitorViolation
-from kvspec.golden.trace import TraceResult, replay_trace
 from kvspec.record import Header, Operation
 from kvspec.record_file import read_header, read_trace
 from kvspec.request import RequestInput
-from kvspec.view.model import load
 from tests.machines.broken_pools import KeepsKeysOfTakenBlocks
 from tests.monitor.twins import TWINS, Engine, Twin, config
 
@@ -32,7 +32,7 @@ def caught(twin: Twin, folder: Path, every: int, num_blocks: int, history: int) 
     """Run the engine until the monitor raises."""
     implementation = twin.make()
     manager = implementation.create(config(num_blocks), check_invariants=False)
-    monitor = kvspec.monitor(manager, every, record=folder, history=history)
+    monitor = kvcheck.monitor(manager, every, record=folder, history=history)
     engine = Engine(implementation, monitor)
     with pytest.raises(MonitorViolation) as found:
         engine.run(200)
@@ -75,7 +75,7 @@ def test_so_it_is_in_a_pool_whose_records_hold_hashes(twin: Twin, tmp_path: Path
     """Of more than 64 blocks; their records show no state between the first and the last."""
     implementation = twin.make()
     manager = implementation.create(config(70), check_invariants=False)
-    monitor = kvspec.monitor(manager, record=tmp_path, history=40)
+    monitor = kvcheck.monitor(manager, record=tmp_path, history=40)
     engine = Engine(implementation, monitor)
     # Most of the pool is set aside, so that there is as little room as in a small one.
     big = implementation.make_request(monitor, RequestInput("big", range(1000, 1240)))
@@ -99,7 +99,7 @@ def test_a_stale_hit_is_seen_by_its_content_alone(tmp_path: Path) -> None:
     implementation = ReferenceImplementation(KeepsKeysOfTakenBlocks)
     settings = replace(config(), enable_events=False)
     manager = implementation.create(settings, check_invariants=False)
-    engine = Engine(implementation, kvspec.monitor(manager, 10_000, record=tmp_path))
+    engine = Engine(implementation, kvcheck.monitor(manager, 10_000, record=tmp_path))
     with pytest.raises(MonitorViolation, match="hit of r") as found:
         engine.run(200)
     assert found.value.rule == "KV-HASH-1"
@@ -109,7 +109,7 @@ def test_a_stale_hit_is_seen_by_its_content_alone(tmp_path: Path) -> None:
 def test_the_same_engine_finds_nothing_wrong_with_the_reference(tmp_path: Path) -> None:
     for every in (1, 7):
         manager = REFERENCE.create(config(), check_invariants=False)
-        with kvspec.monitor(manager, every, record=tmp_path, history=30) as monitor:
+        with kvcheck.monitor(manager, every, record=tmp_path, history=30) as monitor:
             Engine(REFERENCE, monitor).run(300)
         report = monitor.report()
         assert report.violation is None
@@ -139,7 +139,7 @@ def test_the_command_replays_the_record(twin: Twin, tmp_path: Path) -> None:
     violation = caught(twin, tmp_path, 1, 10, 50)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "kvspec.cli", *arguments]
+        command = [sys.executable, "-m", "kvcheck.cli", *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
 
     golden = run("golden", str(violation.record), "--impl", "kvref")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from kvspec.conformance.verdicts import Level
+from kvcheck.play.verdicts import Level
 from tests.mutants.make import Mutant
 from tests.mutants.registry import EQUIVALENT, MUTANTS, find
 from tests.mutants.search import Effort, Kill, Result, asks, directed_checks, judge, random_tier

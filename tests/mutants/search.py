@@ -12,15 +12,15 @@ from itertools import chain, count, islice
 from typing import Any
 
 import kvref
+from kvcheck.judge.random_programs import random_programs
+from kvcheck.play.steps import Program
+from kvcheck.play.verdicts import Level, Violation, first_violation
+from kvcheck.rules.examples import EXAMPLES, Example, example_violation
+from kvcheck.rules.examples.bench import LeftOut
+from kvcheck.rules.examples.random_plans import random_plan
+from kvcheck.rules.scenarios import SCENARIOS
 from kvref.residency import ResidencyLog
 from kvref.stats import ReferenceHitRateWindow
-from kvspec.conformance.examples import EXAMPLES, Example, example_violation
-from kvspec.conformance.examples.bench import LeftOut
-from kvspec.conformance.examples.random_plans import random_plan
-from kvspec.conformance.random_programs import random_programs
-from kvspec.conformance.scenarios import SCENARIOS
-from kvspec.conformance.steps import Program
-from kvspec.conformance.verdicts import Level, Violation, first_violation
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
 from tests.mutants.make import Mutant, Mutated

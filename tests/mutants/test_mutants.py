@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from kvcheck.discovery import find_implementation
+from kvcheck.judge.suite import rule_sentences
+from kvcheck.play.verdicts import Level
 from kvref import hashing
 from kvref.configuration import Parts
-from kvspec.conformance.suite import rule_sentences
-from kvspec.conformance.verdicts import Level
-from kvspec.discovery import find_implementation
 from kvspec.errors import UnknownImplementationError
 from tests.mutants import admission, errors, events, partial
 from tests.mutants.__main__ import PAGE

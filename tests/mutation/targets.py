@@ -87,9 +87,9 @@ TARGETS: tuple[Target, ...] = (
         "oracles",
         "what a hit, the queue and a need must be, for one group of full attention",
         (
-            "spec/kvspec/conformance/oracles.py",
-            "spec/kvspec/conformance/longest_hit.py",
-            "spec/kvspec/conformance/single_group.py",
+            "kvcheck/judge/oracles.py",
+            "kvcheck/judge/longest_hit.py",
+            "kvcheck/judge/single_group.py",
         ),
         ("tests/machines", "tests/conformance"),
         keyword="not kvfast",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis.errors import NoSuchExample
 
-from kvspec.discovery import find_implementation
+from kvcheck.discovery import find_implementation
 from tests.planning.broken import MISTAKES, Mistake, PatchedPlanner
 from tests.planning.cases import Case, cases
 from tests.planning.properties import CHECKS

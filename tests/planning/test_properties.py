@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from kvspec.discovery import find_implementation
+from kvcheck.discovery import find_implementation
 from kvspec.interface import Implementation
 from kvspec.planning import Planner
 from tests.planning.cases import Case, cases

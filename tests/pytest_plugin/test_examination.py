@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 
 import kvref
+from kvcheck.judge.options import Budget, Options
+from kvcheck.judge.static import Recorded
+from kvcheck.play.verdicts import Level
+from kvcheck.pytest_plugin import examination
+from kvcheck.pytest_plugin.examination import Examination
 from kvref.implementation import ReferenceImplementation
 from kvspec.config import ManagerConfig
-from kvspec.conformance.options import Budget, Options
-from kvspec.conformance.static import Recorded
-from kvspec.conformance.verdicts import Level
 from kvspec.interface import Capabilities, Feature, Implementation, KVCacheManager
-from kvspec.pytest_plugin import examination
-from kvspec.pytest_plugin.examination import Examination
 from tests.machines.broken_pools import LeaksUnhashedBlocks
 
 REFERENCE = kvref.implementation()

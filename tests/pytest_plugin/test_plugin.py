@@ -9,7 +9,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from kvspec.vectors.manifest import shipped_sets
+from kvcheck.records.manifest import shipped_sets
 from tests.remote.servers import script
 from tests.source import ROOT
 
@@ -85,12 +85,12 @@ def test_without_the_option_nothing_is_imported_and_nothing_collected(
         def test_nothing_of_it_is_here(request):
             assert request.config.pluginmanager.hasplugin("kvspec")
             loaded = {name for name in sys.modules if name.startswith("kvspec.")}
-            assert loaded <= {"kvspec.pytest_plugin"}
+            assert loaded <= {"kvcheck.pytest_plugin"}
             assert "hypothesis" not in sys.modules
         """
     )
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
-    code = "import sys, kvspec.pytest_plugin; print(*{name.split('.')[0] for name in sys.modules})"
+    code = "import sys, kvcheck.pytest_plugin; print(*{name.split('.')[0] for name in sys.modules})"
     done = subprocess.run(
         [sys.executable, "-S", "-c", code],
         env={"PYTHONPATH": str(ROOT / "spec")},
@@ -189,7 +189,7 @@ def test_a_level_and_capabilities_leave_rules_out_with_the_reason(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server of one block type is not asked for windows, safety does not decide on order."""
-    serve = f"{sys.executable} -m kvspec.cli serve twins:one_type"
+    serve = f"{sys.executable} -m kvcheck.cli serve twins:one_type"
     more = """
 
     def one_type():
@@ -233,7 +233,7 @@ def test_a_server_that_hangs_or_dies_fails_a_test_in_time(
     """Each call ends after its time, others are not begun after a while (here a second), and
     nothing that was not run counts as passed."""
     project.makeconftest(
-        "from kvspec.pytest_plugin import examination\nexamination.PATIENCE_SECONDS = 1.0"
+        "from kvcheck.pytest_plugin import examination\nexamination.PATIENCE_SECONDS = 1.0"
     )
     name = script(project.path, f"until('create_manager')\n{fault}", timeout_s=2.0)
     options = ("--kv-impl", name, "--kv-level", "safety", "--kv-budget", "directed")
@@ -275,10 +275,10 @@ def test_without_paths_the_contract_is_all_there_is(project: pytest.Pytester) ->
 
 def test_the_options_are_those_of_the_command(project: pytest.Pytester) -> None:
     """Levels and budgets have one list of names each; only the command has static vectors alone."""
-    from kvspec import pytest_plugin
-    from kvspec.conformance.options import BUDGETS
-    from kvspec.conformance.verdicts import Level
-    from kvspec.pytest_plugin.examination import RANDOM_TESTS, WALKS_OF_A_SET
+    from kvcheck import pytest_plugin
+    from kvcheck.judge.options import BUDGETS
+    from kvcheck.play.verdicts import Level
+    from kvcheck.pytest_plugin.examination import RANDOM_TESTS, WALKS_OF_A_SET
 
     assert tuple(Level) == pytest_plugin.LEVELS
     assert tuple(dict(BUDGETS))[1:] == tuple(dict(RANDOM_TESTS)) == pytest_plugin.BUDGETS

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from kvspec.discovery import find_implementation
-from kvspec.remote.child import Child
-from kvspec.remote.client import RemoteImplementation
+from kvcheck.discovery import find_implementation
+from kvcheck.remote.child import Child
+from kvcheck.remote.client import RemoteImplementation
 
-SERVE = (sys.executable, "-m", "kvspec.cli", "serve")
+SERVE = (sys.executable, "-m", "kvcheck.cli", "serve")
 
 PREAMBLE = """
 import json, os, signal, subprocess, sys, time

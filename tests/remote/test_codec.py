@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvcheck.remote import codec
+from kvcheck.remote.codec import FRAMINGS, MessageBuffer, MessageStream, decode, encode
 from kvspec.errors import FormatError
-from kvspec.remote import codec
-from kvspec.remote.codec import FRAMINGS, MessageBuffer, MessageStream, decode, encode
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 plain = st.recursive(

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from kvspec.cli import main
+from kvcheck.cli import main
+from kvcheck.discovery import find_implementation
+from kvcheck.judge.options import Budget, Options
+from kvcheck.judge.suite import Suite
+from kvcheck.play.verdicts import Level
+from kvcheck.records.select import find, shipped_records
+from kvcheck.records.trace import replay_trace
+from kvcheck.remote.client import RemoteImplementation
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.conformance.options import Budget, Options
-from kvspec.conformance.suite import Suite
-from kvspec.conformance.verdicts import Level
-from kvspec.discovery import find_implementation
 from kvspec.errors import ConfigError, UnsupportedError
-from kvspec.golden.select import find, shipped_records
-from kvspec.golden.trace import replay_trace
 from kvspec.interface import Feature
-from kvspec.remote.client import RemoteImplementation
 from kvspec.specs import (
     FullAttentionSpec,
     MLAAttentionSpec,

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvcheck.discovery import find_implementation
+from kvcheck.play.player import Outcome, Player
+from kvcheck.remote.client import RemoteImplementation
 from kvref import implementation
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import ManagerConfig
-from kvspec.discovery import find_implementation
 from kvspec.errors import KVSpecError
-from kvspec.golden.player import Outcome, Player
 from kvspec.interface import Implementation
-from kvspec.remote.client import RemoteImplementation
 from kvspec.request import RequestStatus
 from tests.remote.configs import FULL, MAMBA, WINDOW, config, request_input
 from tests.remote.servers import serve

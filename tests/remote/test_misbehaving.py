@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from kvcheck.remote.client import RemoteImplementation
+from kvcheck.remote.manager import foresee
 from kvspec.errors import KVSpecError, RemoteError
 from kvspec.interface import KVCacheManager
-from kvspec.remote.client import RemoteImplementation
-from kvspec.remote.manager import foresee
 from kvspec.request import Request
 from tests.remote.configs import config, request_input
 from tests.remote.servers import connect, count_waits, ends, is_running
@@ -319,7 +319,7 @@ def test_an_interrupt_ends_the_conversation(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("kvspec.remote.child.Child.exchange", interrupted)
+        patched.setattr("kvcheck.remote.child.Child.exchange", interrupted)
         with pytest.raises(KeyboardInterrupt):
             _ = manager.usage
     with pytest.raises(RemoteError, match="interrupted"):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kvspec.cli import main
-from kvspec.discovery import find_implementation
+from kvcheck.cli import main
+from kvcheck.discovery import find_implementation
+from kvcheck.remote.client import parse_name
+from kvcheck.remote.connection import Options
 from kvspec.errors import RemoteError, UnknownImplementationError
-from kvspec.remote.client import parse_name
-from kvspec.remote.connection import Options
 from tests.remote.servers import serve
 
 
@@ -84,7 +84,7 @@ def test_a_server_that_dies_in_a_replay_is_a_failed_trace_and_no_traceback(
     broken.write_text(
         "import os\n"
         "from kvref.manager import ReferenceManager\n"
-        "from kvspec.cli import main\n"
+        "from kvcheck.cli import main\n"
         "ReferenceManager.free = lambda *_: os._exit(7)\n"
         "raise SystemExit(main(['serve', 'kvref']))\n"
     )

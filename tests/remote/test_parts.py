@@ -10,9 +10,15 @@ from typing import Any
 
 import pytest
 
+from kvcheck.discovery import find_implementation
+from kvcheck.records.planning import replay_planning
+from kvcheck.remote.client import RemoteImplementation
+from kvcheck.remote.connection import DROP_AT_ONCE
+from kvcheck.remote.manager import foresee
+from kvcheck.remote.request import RemoteRequest
+from kvcheck.remote.values import decode_capabilities, encode_capabilities
 from kvref import implementation
 from kvspec.config import CustomSpec, SpecRegistry
-from kvspec.discovery import find_implementation
 from kvspec.errors import (
     CacheMemoryError,
     ConfigError,
@@ -22,14 +28,8 @@ from kvspec.errors import (
     UnknownBlockError,
     UnsupportedError,
 )
-from kvspec.golden.planning import replay_planning
 from kvspec.interface import Feature, HitRateWindow, Implementation, KVCacheManager
 from kvspec.planning import Planner, PlanningConfig
-from kvspec.remote.client import RemoteImplementation
-from kvspec.remote.connection import DROP_AT_ONCE
-from kvspec.remote.manager import foresee
-from kvspec.remote.request import RemoteRequest
-from kvspec.remote.values import decode_capabilities, encode_capabilities
 from kvspec.request import MultimodalItem, PromptEmbeddings, Request, RequestInput
 from kvspec.sequential import batched_of
 from kvspec.specs import FullAttentionSpec

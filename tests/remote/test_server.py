@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from kvcheck.remote.codec import encode
+from kvcheck.remote.operations import MESSAGES
+from kvcheck.remote.server import serve
 from kvref import implementation
 from kvspec.codec import encode_manager_config
-from kvspec.remote.codec import encode
-from kvspec.remote.operations import MESSAGES
-from kvspec.remote.server import serve
 from tests.remote.configs import config
 from tests.remote.servers import SERVE
 from tests.source import ROOT
@@ -134,7 +134,7 @@ def test_an_answer_that_is_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch)
     """Requests are short here, the snapshot of a pool of 200 blocks is not."""
     create = {**CREATE, "args": {**CREATE["args"], "config": encode_manager_config(LARGE)}}
     snapshot = {"id": 2, "op": "snapshot", "manager": 1}
-    monkeypatch.setattr("kvspec.remote.codec.MAX_MESSAGE_BYTES", 1200)
+    monkeypatch.setattr("kvcheck.remote.codec.MAX_MESSAGE_BYTES", 1200)
     code, answers = talk(HELLO, create, snapshot, {**HELLO, "id": 3})
     assert code == 0
     assert answers[2]["error"]["fields"] == {"reason": "too_large"}

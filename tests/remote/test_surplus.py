@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from kvcheck.remote.client import RemoteImplementation
+from kvcheck.remote.manager import foresee
 from kvspec.errors import RemoteError
-from kvspec.remote.client import RemoteImplementation
-from kvspec.remote.manager import foresee
 from tests.remote.configs import config
 from tests.remote.servers import connect
 

@@ -8,6 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvcheck.remote.codec import FRAMINGS, decode, encode
+from kvcheck.remote.values import (
+    carried,
+    decode_capabilities,
+    decode_error,
+    decode_request,
+    encode_capabilities,
+    encode_error,
+    encode_request,
+)
 from kvref import implementation
 from kvspec._json import Where
 from kvspec.errors import (
@@ -22,16 +32,6 @@ from kvspec.errors import (
     StaleHitError,
     UnknownBlockError,
     UnsupportedError,
-)
-from kvspec.remote.codec import FRAMINGS, decode, encode
-from kvspec.remote.values import (
-    carried,
-    decode_capabilities,
-    decode_error,
-    decode_request,
-    encode_capabilities,
-    encode_error,
-    encode_request,
 )
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestInput
 from kvspec.snapshot import MambaState, RequestState, Snapshot
@@ -130,8 +130,8 @@ def test_an_error_of_the_tree_comes_back_with_its_members(framing: str, error: K
 
 
 def test_every_class_of_the_tree_that_a_call_may_raise_has_its_entry() -> None:
+    from kvcheck.remote.values import ERRORS as CARRIED
     from kvspec import errors
-    from kvspec.remote.values import ERRORS as CARRIED
 
     elsewhere = {
         errors.UnknownImplementationError,

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from kvcheck.play.verdicts import Level, first_violation
+from kvcheck.remote.manager import ALLOCATE_DEFAULTS, RemoteManager
+from kvcheck.rules.scenarios import SCENARIOS
 from kvspec.codec import field_of_member
-from kvspec.conformance.scenarios import SCENARIOS
-from kvspec.conformance.verdicts import Level, first_violation
 from kvspec.interface import Implementation, KVCacheManager
-from kvspec.remote.manager import ALLOCATE_DEFAULTS, RemoteManager
 from tests.remote.servers import connect
 
 USAGE = 'RIGHT["get_usage"] = {"num_free_blocks": %s, "usage": 0.0}\n'

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from kvcheck.discovery import find_implementation
 from kvspec.blocks import KVCacheBlocks
-from kvspec.discovery import find_implementation
 from kvspec.errors import BusyError, StaleHitError
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.invariants import check_snapshot

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from kvspec.discovery import find_implementation
+from kvcheck.discovery import find_implementation
 from kvspec.interface import Implementation
 from kvspec.planning import Planner
 from tests.rules.batches import MakeSteps, Steps

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from kvcheck.discovery import find_implementation
 from kvspec.batched import StepPlan
 from kvspec.blocks import KVCacheBlocks
-from kvspec.discovery import find_implementation
 from kvspec.errors import InvariantViolation, KVSpecError
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.request import Request

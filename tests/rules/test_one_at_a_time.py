@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from kvcheck.discovery import find_implementation
 from kvref.manager import ReferenceManager
 from kvspec.batched import StepOutput, StepPlan
 from kvspec.blocks import KVCacheBlocks
-from kvspec.discovery import find_implementation
 from kvspec.errors import BusyError, InvalidArgumentError
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.invariants import check_snapshot

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from kvcheck.discovery import find_implementation
 from kvref.manager import ReferenceManager
-from kvspec.discovery import find_implementation
 from kvspec.errors import InvalidArgumentError, SpoiltError
 from kvspec.interface import Implementation
 from kvspec.invariants import check_snapshot

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kvcheck.discovery import find_implementation
 from kvspec.batched import StepOutput, StepPlan
-from kvspec.discovery import find_implementation
 from kvspec.errors import SpoiltError
 from kvspec.interface import Implementation
 from kvspec.invariants import check_snapshot

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kvcheck.records.trace import replay_trace
 from kvref import ReferenceImplementation
-from kvspec.golden.trace import replay_trace
 from tests.golden.tape import Tape
 from tests.section11.twins import twins
 from tests.section11.vectors import RECORDS, REFUSED, chunk_inside_block, folder

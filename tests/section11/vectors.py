@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kvcheck.discovery import find_implementation
+from kvcheck.play.recorder import Recorder
+from kvcheck.records.select import shipped_records
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.discovery import find_implementation
 from kvspec.errors import ConfigError
-from kvspec.golden.recorder import Recorder
-from kvspec.golden.select import shipped_records
 from kvspec.policy import Policy
 from kvspec.record import Header
 from kvspec.record_file import write_trace

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kvspec.cli import main
+from kvcheck.cli import main
 
 FULL = {"type": "full", "num_kv_heads": 8, "head_size": 128}
 WINDOW = {"type": "sliding_window", "num_kv_heads": 8, "head_size": 128, "sliding_window": 512}

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from kvcheck.tools.plans.shipped import shipped_names
 from kvref import ReferenceImplementation
 from kvspec.errors import UnsupportedError
-from kvspec.sizing.shipped import shipped_names
 from tests.sizing.files import EXPLICIT, FULL, SMALL, SPEC, WINDOW, Run, altered, written
 
 
@@ -349,7 +349,7 @@ def test_implementations_that_cannot_plan(
     path = written(tmp_path, SMALL)
     ran = run(path, "--impl", "tests.sizing.test_command:Unplanning")
     assert (ran.code, "kvref has no planner" in ran.err) == (2, True)
-    monkeypatch.setattr("kvspec.cli.plan.installed_implementations", lambda: ("broken",))
+    monkeypatch.setattr("kvcheck.cli.plan.installed_implementations", lambda: ("broken",))
     assert "no installed implementation can plan" in run(path).err
 
 

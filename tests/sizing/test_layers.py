@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kvspec.discovery import find_implementation
+from kvcheck.discovery import find_implementation
+from kvcheck.tools.plans.document import read_plan_file
 from kvspec.planning import Layers, Planner
-from kvspec.sizing.document import read_plan_file
 from kvspec.specs import (
     CrossAttentionSpec,
     FullAttentionSpec,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvspec.sizing.shipped import shipped_names, shipped_path
+from kvcheck.tools.plans.shipped import shipped_names, shipped_path
 from tests.sizing.files import Run
 
 GIB = 2**30

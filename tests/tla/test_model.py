@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
+from kvcheck.discovery import find_implementation
+from kvcheck.explore.bounds import Call, Configuration
+from kvcheck.explore.search import Exploration, Pair, explore
 from kvref.configuration import Parts
-from kvspec.discovery import find_implementation
-from kvspec.explore.bounds import Call, Configuration
-from kvspec.explore.search import Exploration, Pair, explore
 from proofs.formal import _search
 from proofs.formal._bounds import SMALL_MANAGER, SMALL_POOL, TWO_TEXTS
 from proofs.formal._cache import texts

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from kvspec.conformance.static import Parting, Recorded, parting_from, read_walk
-from kvspec.conformance.verdicts import Level
+from kvcheck.explore.vectors.sets import SETS, VectorSet
+from kvcheck.judge.static import Parting, Recorded, parting_from, read_walk
+from kvcheck.play.verdicts import Level
+from kvcheck.records.manifest import shipped_sets
 from kvspec.interface import Implementation
-from kvspec.vectors.manifest import shipped_sets
-from kvspec.vectors.sets import SETS, VectorSet
 
 NAMES = tuple(each.configuration.name for each in SETS)
 

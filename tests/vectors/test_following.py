@@ -11,12 +11,12 @@ import pytest
 
 import kvfast
 import kvref
+from kvcheck.judge.static import Recorded, find_walk, parting_from
+from kvcheck.play.verdicts import Level
+from kvcheck.records.trace import replay_trace
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
-from kvspec.conformance.static import Recorded, find_walk, parting_from
-from kvspec.conformance.verdicts import Level
 from kvspec.errors import InvalidArgumentError
-from kvspec.golden.trace import replay_trace
 from kvspec.interface import Implementation
 from kvspec.record import Operation
 from kvspec.record_file import write_trace

@@ -12,14 +12,21 @@ from pathlib import Path
 import pytest
 
 import kvref
-from kvspec.conformance.suite import rule_sentences
+from kvcheck.explore.moves import Move
+from kvcheck.explore.vectors.graph import (
+    Graph,
+    all_edges,
+    graph_of,
+    in_form,
+    in_state,
+    is_of_request,
+)
+from kvcheck.explore.vectors.tour import tour
+from kvcheck.explore.vectors.walk import record_of
+from kvcheck.explore.vectors.write import sha256_of, write_set
+from kvcheck.judge.suite import rule_sentences
+from kvcheck.records.manifest import FILE, INDEX, read_manifest, shipped_sets, shipped_vectors
 from kvspec.errors import FormatError, KVSpecError
-from kvspec.explore.moves import Move
-from kvspec.vectors.graph import Graph, all_edges, graph_of, in_form, in_state, is_of_request
-from kvspec.vectors.manifest import FILE, INDEX, read_manifest, shipped_sets, shipped_vectors
-from kvspec.vectors.tour import tour
-from kvspec.vectors.walk import record_of
-from kvspec.vectors.write import sha256_of, write_set
 from tests.explore.exploring import explored
 from tests.vectors.having import NAMES, vector_set, walks
 
@@ -104,9 +111,9 @@ def test_the_vectors_stay_small() -> None:
 def test_a_move_means_the_same_in_every_state_of_one_form() -> None:
     """There and back, for each edge of a graph with evictions."""
     configuration = vector_set("pool").configuration
-    from kvspec.explore.edges import Edges
-    from kvspec.explore.moves import moves
-    from kvspec.vectors.graph import named
+    from kvcheck.explore.edges import Edges
+    from kvcheck.explore.moves import moves
+    from kvcheck.explore.vectors.graph import named
 
     state = Edges(configuration, REFERENCE).first()
     names = named(configuration, state)

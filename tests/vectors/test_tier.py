@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 import kvref
+from kvcheck.discovery import find_implementation
+from kvcheck.judge import report as reports
+from kvcheck.judge.evidence import write_records
+from kvcheck.judge.options import Budget, Options
+from kvcheck.judge.page import report_html
+from kvcheck.judge.smaller_walk import made_smaller
+from kvcheck.judge.state import State
+from kvcheck.judge.static import FAILURES_OF_A_SET, walk_violation
+from kvcheck.judge.suite import Reached, Report, Suite
+from kvcheck.play.verdicts import Level
+from kvcheck.records.trace import replay_trace
 from kvref.implementation import ReferenceImplementation
 from kvspec._json import Where
-from kvspec.conformance import report as reports
-from kvspec.conformance.evidence import write_records
-from kvspec.conformance.options import Budget, Options
-from kvspec.conformance.page import report_html
-from kvspec.conformance.smaller_walk import made_smaller
-from kvspec.conformance.state import State
-from kvspec.conformance.static import FAILURES_OF_A_SET, walk_violation
-from kvspec.conformance.suite import Reached, Report, Suite
-from kvspec.conformance.verdicts import Level
-from kvspec.discovery import find_implementation
-from kvspec.golden.trace import replay_trace
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
 from tests.conformance.minimal import minimal

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from kvspec.discovery import find_implementation
-from kvspec.view.model import Recording, load
-from kvspec.view.page import page
+from kvcheck.discovery import find_implementation
+from kvcheck.tools.view.model import Recording, load
+from kvcheck.tools.view.page import page
 from tests.view.records import LARGE, SMALL, renamed, with_wrong_answer
 
 KVREF = find_implementation("kvref")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvspec.cli import main
+from kvcheck.cli import main
 from kvspec.policy import Policy
 from tests.golden.test_profile import HEAD, played_with, profile_file
 from tests.view.records import LARGE, SMALL, with_wrong_answer

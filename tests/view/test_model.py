@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from kvspec.discovery import find_implementation
-from kvspec.golden.state import View, digest
-from kvspec.golden.trace import replay_trace
+from kvcheck.discovery import find_implementation
+from kvcheck.play.state import View, digest
+from kvcheck.records.trace import replay_trace
+from kvcheck.tools.view.marks import Marks, life_of_requests, marks_of
+from kvcheck.tools.view.model import Frame, NotShownError, Recording, load
 from kvspec.record import Header, Operation
 from kvspec.record_file import read_header
-from kvspec.view.marks import Marks, life_of_requests, marks_of
-from kvspec.view.model import Frame, NotShownError, Recording, load
 from tests.golden.tape import Tape
 from tests.view.records import LARGE, SMALL, rewritten, with_wrong_answer
 

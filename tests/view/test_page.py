@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvcheck.discovery import find_implementation
+from kvcheck.tools.view.model import NotShownError, Recording, load
+from kvcheck.tools.view.page import SHOWN_CHARACTERS, content, embedded, page, queue_change
+from kvcheck.tools.view.words import MEANINGS, group_words
 from kvspec.config import KVCacheGroup
-from kvspec.discovery import find_implementation
 from kvspec.operations import OPERATIONS
 from kvspec.specs import ChunkedLocalAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
-from kvspec.view.model import NotShownError, Recording, load
-from kvspec.view.page import SHOWN_CHARACTERS, content, embedded, page, queue_change
-from kvspec.view.words import MEANINGS, group_words
 from tests.view.records import LARGE, SMALL, renamed, rewritten
 
 KVREF = find_implementation("kvref")

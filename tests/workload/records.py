@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvspec.workload.trace import TraceRecord
+from kvcheck.tools.replay.trace import TraceRecord
 
 
 def record(

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kvspec.cli import main
-from kvspec.workload.source import open_trace
-from kvspec.workload.synth import SynthTrace
-from kvspec.workload.trace import record_line
+from kvcheck.cli import main
+from kvcheck.tools.replay.source import open_trace
+from kvcheck.tools.replay.synth import SynthTrace
+from kvcheck.tools.replay.trace import record_line
 from tests.workload.records import line
 
 FAST = ["--impl", "kvref", "--no-check"]
@@ -80,7 +80,7 @@ def test_a_file_a_compressed_file_and_a_pipe_are_one_trace(
     plain.write_text(text)
     zipped.write_bytes(gzip.compress(text.encode()))
     from_pipe = subprocess.run(
-        [sys.executable, "-m", "kvspec.cli", "replay", "-", *FAST, "--json", "-"],
+        [sys.executable, "-m", "kvcheck.cli", "replay", "-", *FAST, "--json", "-"],
         input=text.encode(),
         capture_output=True,
         check=True,
@@ -206,7 +206,7 @@ def test_a_terminal_sees_progress_and_quiet_does_not(
         seen.append(io.StringIO())
         return Console(file=seen[-1], force_terminal=True, width=120)
 
-    monkeypatch.setattr("kvspec.cli.replay.progress_console", terminal)
+    monkeypatch.setattr("kvcheck.cli.replay.progress_console", terminal)
     for quiet in ([], ["--quiet"]):
         text = "".join(record_line(each) + "\n" for each in SynthTrace("synth:chat?requests=20"))
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))

@@ -6,14 +6,14 @@ import weakref
 
 import pytest
 
+from kvcheck.tools.replay.driver import Driver, ReplayError
+from kvcheck.tools.replay.explain import Reason
+from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.result import Counts, ReplayResult
+from kvcheck.tools.replay.synth import SynthTrace
+from kvcheck.tools.replay.trace import TraceError, TraceRecord
 from kvspec.errors import InvalidArgumentError
 from kvspec.request import RequestInput
-from kvspec.workload.driver import Driver, ReplayError
-from kvspec.workload.explain import Reason
-from kvspec.workload.options import ReplayOptions
-from kvspec.workload.result import Counts, ReplayResult
-from kvspec.workload.synth import SynthTrace
-from kvspec.workload.trace import TraceError, TraceRecord
 from tests.workload.records import record
 from tests.workload.toy import ToyImplementation, ToyManager, ToyRequest, as_implementation
 

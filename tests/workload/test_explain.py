@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from kvspec.workload.explain import Explainer, ExplanationError, Reason, Waterfall
-from kvspec.workload.trace import TraceRecord
+from kvcheck.tools.replay.explain import Explainer, ExplanationError, Reason, Waterfall
+from kvcheck.tools.replay.trace import TraceRecord
 from tests.workload.records import record
 
 

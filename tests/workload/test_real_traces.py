@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from kvspec.discovery import find_implementation
-from kvspec.workload.driver import Driver
-from kvspec.workload.explain import Explainer, Reason
-from kvspec.workload.options import ReplayOptions
-from kvspec.workload.result import ReplayResult
-from kvspec.workload.trace import TraceFile, TraceRecord
+from kvcheck.discovery import find_implementation
+from kvcheck.tools.replay.driver import Driver
+from kvcheck.tools.replay.explain import Explainer, Reason
+from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.result import ReplayResult
+from kvcheck.tools.replay.trace import TraceFile, TraceRecord
 
 pytestmark = pytest.mark.shared
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from kvspec.workload.driver import Driver
-from kvspec.workload.html import report_html
-from kvspec.workload.options import ReplayOptions
-from kvspec.workload.plot import plot_bytes
-from kvspec.workload.report import ReplayContext, report, report_text
-from kvspec.workload.result import ReplayResult
-from kvspec.workload.synth import SynthTrace
-from kvspec.workload.trace import TraceRecord
+from kvcheck.tools.replay.driver import Driver
+from kvcheck.tools.replay.html import report_html
+from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.plot import plot_bytes
+from kvcheck.tools.replay.report import ReplayContext, report, report_text
+from kvcheck.tools.replay.result import ReplayResult
+from kvcheck.tools.replay.synth import SynthTrace
+from kvcheck.tools.replay.trace import TraceRecord
 from tests.workload.records import record
 from tests.workload.toy import ToyImplementation, as_implementation
 

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from kvspec.workload.plot import cumulative_hit_rate, windowed_hit_rate
-from kvspec.workload.series import Bucket, Series
+from kvcheck.tools.replay.plot import cumulative_hit_rate, windowed_hit_rate
+from kvcheck.tools.replay.series import Bucket, Series
 
 
 def series_of(steps: int, max_buckets: int) -> Series:

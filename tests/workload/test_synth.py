@@ -8,9 +8,9 @@ from itertools import islice
 
 import pytest
 
+from kvcheck.tools.replay.synth import AGENT, CHAT, Draws, SynthTrace, zipf_weights
+from kvcheck.tools.replay.trace import TraceRecord
 from kvspec.errors import InvalidArgumentError
-from kvspec.workload.synth import AGENT, CHAT, Draws, SynthTrace, zipf_weights
-from kvspec.workload.trace import TraceRecord
 
 KINDS = ["chat", "agent", "rag"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from kvspec.workload.tokens import OUTPUT_TOKEN_BASE, prompt_tokens, run_tokens
+from kvcheck.tools.replay.tokens import OUTPUT_TOKEN_BASE, prompt_tokens, run_tokens
 from tests.workload.records import record
 
 

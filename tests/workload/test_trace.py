@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from kvcheck.tools.replay.trace import TraceError, TraceFile, TraceRecord, select
 from kvspec import _stream as stream
 from kvspec.errors import InvalidArgumentError
-from kvspec.workload.trace import TraceError, TraceFile, TraceRecord, select
 from tests.workload.records import line, record
 
 TWO_LINES = b"\n".join(
@@ -171,7 +171,7 @@ def test_a_line_without_an_end_is_not_read_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kvspec._stream.MAX_LINE_BYTES", 1_000)
-    monkeypatch.setattr("kvspec.workload.trace.MAX_LINE_BYTES", 1_000)
+    monkeypatch.setattr("kvcheck.tools.replay.trace.MAX_LINE_BYTES", 1_000)
     path = tmp_path / "t.jsonl"
     assert "longer than 1000 bytes" in error_of(path, b" " * 100_000).problem
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from kvspec.discovery import find_implementation
+from kvcheck.discovery import find_implementation
+from kvcheck.tools.replay.driver import Driver
+from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.report import ReplayContext, report
+from kvcheck.tools.replay.synth import SynthTrace
 from kvspec.interface import Implementation
-from kvspec.workload.driver import Driver
-from kvspec.workload.options import ReplayOptions
-from kvspec.workload.report import ReplayContext, report
-from kvspec.workload.synth import SynthTrace
 from tests.workload.toy import ToyImplementation, as_implementation
 
 

@@ -1,0 +1,127 @@
+"""nano-vllm's block manager, call by call; the mapping is described in the package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kvcheck.adapters.nanovllm.library import Library
+from kvcheck.adapters.small import SmallManager, SmallRequest, refuse_what_is_lacking
+from kvspec.blocks import KVCacheBlocks, PrefixHit
+from kvspec.config import ManagerConfig
+from kvspec.errors import InvalidArgumentError
+from kvspec.request import Request, RequestInput
+
+
+class NanoRequest(SmallRequest):
+    """A `Sequence`. Its class keeps the block size, so the requests of a manager have their own."""
+
+    def __init__(
+        self, given: RequestInput, sequence_class: type[Any], tokens: list[int], block_size: int
+    ) -> None:
+        sized = type("Sequence", (sequence_class,), {"block_size": block_size})
+        super().__init__(given, sized(tokens))
+        self.num_prefill_tokens = 0
+        self.last_hit: list[int] = []
+
+    @property
+    def token_ids(self) -> Sequence[int]:
+        """All finalised tokens."""
+        return tuple(self.inner.token_ids)
+
+
+class NanoManager(SmallManager):
+    """See `kvspec.interface.KVCacheManager` for what each call promises."""
+
+    name = "nano-vllm"
+
+    def __init__(self, library: Library, config: ManagerConfig) -> None:
+        super().__init__(config)
+        num_blocks = config.kv_cache.num_blocks - 1
+        self.inner = library.block_manager.BlockManager(num_blocks, self.block_size)
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Length of the free list; cached blocks that nobody uses are in it."""
+        return len(self.inner.free_block_ids)
+
+    def get_computed_blocks(self, request: Request) -> PrefixHit:
+        """The longest cached prefix, if the request fits now."""
+        own = own_request(request)
+        length = max(self.inner.can_allocate(own.inner), 0)
+        own.last_hit = [block + 1 for block in self._cached_blocks(own.inner, length)]
+        return PrefixHit(KVCacheBlocks((tuple(own.last_hit),)), length * self.block_size)
+
+    def _cached_blocks(self, sequence: Any, length: int) -> Iterator[int]:
+        """The blocks that `allocate` will look up again."""
+        block_hash = -1
+        for index in range(length):
+            block_hash = self.inner.compute_hash(sequence.block(index), block_hash)
+            yield self.inner.hash_to_block_id[block_hash]
+
+    def allocate_slots(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        *,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: KVCacheBlocks | None = None,
+        **options: Any,
+    ) -> KVCacheBlocks | None:
+        """Room for tokens about to be computed, or None."""
+        own = own_request(request)
+        refuse_what_is_lacking(options, self.name)
+        hit = self.checked_hit(new_computed_blocks, num_new_computed_tokens, own.last_hit)
+        end = self.checked_tokens(own, num_new_tokens, hit)
+        held = len(own.inner.block_table)
+        if held and hit:
+            raise InvalidArgumentError("num_new_computed_tokens", hit, "0 for a running request")
+        room = self._extend(own, end) if held else self._admit(own, hit // self.block_size)
+        if not room:
+            return None
+        own.inner.num_scheduled_tokens = end - own.inner.num_cached_tokens
+        if self.config.enable_caching:
+            self.inner.hash_blocks(own.inner)
+        own.inner.num_cached_tokens = end
+        own.inner.num_scheduled_tokens = 0
+        return KVCacheBlocks((_shown(own.inner.block_table[held + hit // self.block_size :]),))
+
+    def _admit(self, own: NanoRequest, num_cached_blocks: int) -> bool:
+        """Blocks for all tokens of a request that has none."""
+        fits: bool = self.inner.can_allocate(own.inner) >= 0
+        if not num_cached_blocks:
+            # can_allocate counts on its own hit, which is not used here.
+            fits = own.inner.num_blocks <= self.num_free_blocks
+        if fits:
+            self.inner.allocate(own.inner, num_cached_blocks)
+            own.num_prefill_tokens = own.num_tokens
+        return fits
+
+    def _extend(self, own: NanoRequest, end: int) -> bool:
+        """A block for a generated token, where the last one is full."""
+        if end <= own.num_prefill_tokens:
+            return True  # admission took the blocks of the whole prompt
+        if not self.inner.can_append(own.inner):
+            return False
+        self.inner.may_append(own.inner)
+        return True
+
+    def free(self, request: Request) -> None:
+        """Release all blocks of the request."""
+        self.inner.deallocate(own_request(request).inner)
+
+    def get_blocks(self, request: Request) -> KVCacheBlocks:
+        """The block table."""
+        return KVCacheBlocks((_shown(own_request(request).inner.block_table),))
+
+
+def _shown(blocks: Sequence[int]) -> tuple[int, ...]:
+    """Ids of the contract, where 0 is null."""
+    return tuple(block + 1 for block in blocks)
+
+
+def own_request(request: object) -> NanoRequest:
+    """The request, if this adapter made it."""
+    if not isinstance(request, NanoRequest):
+        raise InvalidArgumentError("request", request, "made by this implementation's make_request")
+    return request

@@ -1,0 +1,93 @@
+"""SGLang's own calls for `kvspec bench`: what its scheduler does to the tree on the host.
+
+Timed are matching a prompt (`Req.init_next_round_input`) and releasing it (`release_kv_cache`,
+which puts it into the tree). Slots are not: SGLang allocates them for a whole batch by GPU kernels,
+and what stands in for those here says nothing about them. A tree compares tokens and hashes
+nothing, so its look-up is to be held against `hash + look up`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+from kvcheck.adapters.sglang.library import Library
+from kvcheck.adapters.sglang.manager import SGLangManager, SGLangRequest
+from kvcheck.tools.bench.calls import Calls
+from kvcheck.tools.bench.replay import REPLAY_PHASES
+from kvcheck.tools.bench.scenarios import ADMIT, ALLOCATE, APPEND, CHUNK, DECODE
+from kvspec.blocks import KVCacheBlocks
+from kvspec.request import RequestInput
+
+
+def _maker(library: Library) -> Callable[[tuple[RequestInput, array[int]]], SGLangRequest]:
+    """Makes a `Req`; the sampling parameters are the same for all."""
+    request_class, parameters = library.schedule_batch.Req, library.sampling.SamplingParams()
+
+    def make_request(given: tuple[RequestInput, array[int]]) -> SGLangRequest:
+        named, tokens = given
+        inner = request_class(
+            rid=named.request_id,
+            origin_input_text="",
+            origin_input_ids=tokens,
+            sampling_params=parameters,
+        )
+        return SGLangRequest(named, inner)
+
+    return make_request
+
+
+def _read_hit(manager: SGLangManager, request: SGLangRequest) -> tuple[int, list[int]]:
+    """The hit stays in the request; an admission puts the whole prompt in its place."""
+    is_admitted = request.inner.kv.holds_kv
+    pages = request.last_hit if is_admitted else manager.last_match(request)
+    return len(pages) * manager.block_size, pages
+
+
+def native_calls(manager: SGLangManager) -> Calls:
+    """Calls on the `Req` inside the adapter's request; the adapter itself is never timed."""
+    library, tree = manager.library, manager.tree
+    release = library.common.release_kv_cache
+
+    def look_up(request: SGLangRequest) -> SGLangRequest:
+        request.inner.init_next_round_input(tree)
+        return request
+
+    def allocate_with_hit(
+        request: Any, num_new_tokens: int, hit: SGLangRequest
+    ) -> KVCacheBlocks | None:
+        length, request.last_hit = _read_hit(manager, hit)
+        return manager.allocate_slots(
+            request,
+            num_new_tokens,
+            num_new_computed_tokens=length,
+            new_computed_blocks=KVCacheBlocks((tuple(request.last_hit),)),
+        )
+
+    def free(request: SGLangRequest) -> None:
+        release(request.inner, tree, checkpoint=True)
+        request.inner.reset_for_retract()
+
+    def read_blocks(answer: KVCacheBlocks | None) -> list[int] | None:
+        return None if answer is None else list(answer.groups[0])
+
+    return Calls(
+        make_request=_maker(library),
+        append_tokens=lambda request, token_ids: request.inner.output_ids.extend(token_ids),
+        look_up=look_up,
+        allocate=manager.allocate_slots,
+        allocate_with_hit=allocate_with_hit,
+        free=free,
+        make_input=lambda name, tokens: (RequestInput(name, tokens), array("q", tokens)),
+        read_hashes=None,
+        read_hit=lambda request: _read_hit(manager, request),
+        read_blocks=read_blocks,
+        num_free_blocks=lambda: manager.num_free_blocks,
+        includes=(
+            "SGLang's own Req and radix tree; hashes nothing, `free` puts the prompt into the tree"
+        ),
+        around=lambda: library.context.use_context(library.config),
+        has_own_names=True,
+        not_timed=frozenset({ALLOCATE, ADMIT, CHUNK, APPEND, DECODE, *REPLAY_PHASES}),
+    )

@@ -1,0 +1,226 @@
+"""SGLang's pools and tree, call by call; the mapping is described in the package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from kvcheck.adapters.sglang.library import Library
+from kvcheck.adapters.small import SmallManager, SmallRequest, refuse_what_is_lacking
+from kvspec.blocks import KVCacheBlocks, PrefixHit
+from kvspec.config import ManagerConfig
+from kvspec.errors import InvalidArgumentError
+from kvspec.request import Request, RequestInput
+
+MIN_REQUESTS = 256
+"""Rows for requests that hold slots, at least; a further one is refused."""
+
+
+class SGLangRequest(SmallRequest):
+    """A `Req`. `num_prefill_tokens`: tokens that it had when it was admitted."""
+
+    def __init__(self, given: RequestInput, inner: Any) -> None:
+        super().__init__(given, inner)
+        self.num_prefill_tokens = 0
+        self.last_hit: list[int] = []
+
+    @property
+    def token_ids(self) -> Sequence[int]:
+        """All finalised tokens."""
+        return (*self.inner.origin_input_ids, *self.inner.output_ids)
+
+
+class SGLangManager(SmallManager):
+    """See `kvspec.interface.KVCacheManager` for what each call promises."""
+
+    name = "sglang"
+
+    def __init__(
+        self, library: Library, config: ManagerConfig, *, is_unified: bool, tree_core: str | None
+    ) -> None:
+        super().__init__(config)
+        self.library = library
+        torch, size = library.torch, (config.kv_cache.num_blocks - 1) * self.block_size
+        common = {"dtype": torch.float16, "device": "cpu", "kvcache": None, "need_sort": False}
+        with library.context.use_context(library.config):
+            self.rows = library.pools.ReqToTokenPool(
+                size=max(MIN_REQUESTS, 2 * size // config.max_model_len_tokens),
+                max_context_len=config.max_model_len_tokens + self.block_size,
+                device="cpu",
+                enable_memory_saver=False,
+            )
+            if self.block_size == 1:
+                self.slots = library.allocator.TokenToKVPoolAllocator(size, **common)
+            else:
+                self.slots = library.allocator.PagedTokenToKVPoolAllocator(
+                    size, self.block_size, **common
+                )
+                # Triton has no CPU back end; SGLang has these functions for such platforms.
+                self.slots.use_triton_kernels = False
+            parameters = library.init_params.CacheInitParams(
+                disable=not config.enable_caching,
+                req_to_token_pool=self.rows,
+                token_to_kv_pool_allocator=self.slots,
+                page_size=self.block_size,
+                tree_components=(library.components.ComponentType.FULL,),
+                tree_core_backend=tree_core,
+            )
+            classes = library.unified_cache.UnifiedRadixCache, library.radix_cache.RadixCache
+            self.tree = classes[0 if is_unified else 1](parameters)
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Pages that are free, or in tree nodes without a lock."""
+        slots = self.slots.available_size() + self.tree.evictable_size()
+        return int(slots) // self.block_size
+
+    def get_computed_blocks(self, request: Request) -> PrefixHit:
+        """The longest cached prefix, kept on the request for its admission."""
+        own = own_request(request)
+        if own.inner.kv.holds_kv:
+            raise InvalidArgumentError("request", own.request_id, "waiting: it holds slots")
+        with self.library.context.use_context(self.library.config):
+            own.inner.init_next_round_input(self.tree)
+            own.last_hit = self.last_match(own)
+        return PrefixHit(KVCacheBlocks((tuple(own.last_hit),)), int(own.inner.prefix_len))
+
+    def last_match(self, own: SGLangRequest) -> list[int]:
+        """The pages that were found for a waiting request."""
+        return self._pages(self.tree.prefix_device_indices(own.inner))
+
+    def allocate_slots(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        *,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: KVCacheBlocks | None = None,
+        **options: Any,
+    ) -> KVCacheBlocks | None:
+        """Room for tokens about to be computed, or None."""
+        own = own_request(request)
+        refuse_what_is_lacking(options, self.name)
+        hit = self.checked_hit(new_computed_blocks, num_new_computed_tokens, own.last_hit)
+        end = self.checked_tokens(own, num_new_tokens, hit)
+        is_running = own.inner.kv.holds_kv
+        if is_running and hit:
+            raise InvalidArgumentError("num_new_computed_tokens", hit, "0 for a running request")
+        held = len(self._held(own)) if is_running else hit // self.block_size
+        with self.library.context.use_context(self.library.config):
+            if not is_running:
+                room = self._admit(own, hit, end)
+            elif end <= own.num_prefill_tokens:
+                room = self._extend(own, end)
+            else:
+                room = self._decode(own, end)
+        return KVCacheBlocks((tuple(self._held(own)[held:]),)) if room else None
+
+    def _admit(self, own: SGLangRequest, hit: int, end: int) -> bool:
+        """The scheduler's admission of one request, its matched prefix locked."""
+        req = own.inner
+        if not hit:
+            with self.library.environ.envs.SGLANG_RADIX_FORCE_MISS.override(True):
+                req.init_next_round_input(self.tree)
+        req.lock = self.tree.lock(req.last_node)
+        if self.rows.available_size() == 0 or not self._extend(own, end):
+            self.tree.unlock(req.lock)
+            req.lock = None
+            return False
+        own.num_prefill_tokens = own.num_tokens
+        return True
+
+    def _extend(self, own: SGLangRequest, end: int) -> bool:
+        """Slots for a chunk of the prompt, and after it a checkpoint."""
+        req, tensor = own.inner, self.library.torch.tensor
+        before, after = tensor([req.prefix_len]), tensor([end])
+        pages = self.library.utils.get_num_new_pages(
+            seq_lens=after, page_size=self.block_size, prefix_lens=before
+        )
+        budget = self.slots.create_prefill_budget(self.tree)
+        fits = budget.can_allocate_prefill(
+            paged_input=pages * self.block_size,
+            extend_input_len=end - req.prefix_len,
+            max_new_tokens=0,
+            chunk_limit=None,
+        )
+        if not fits:
+            return False
+        req.extend_end = end
+        batch = self._batch(req, after)
+        batch.prefix_lens, batch.extend_lens = [req.prefix_len], [end - req.prefix_len]
+        batch.extend_num_tokens = end - req.prefix_len
+        self.library.allocation.alloc_for_extend(batch)
+        self.library.common.checkpoint_kv_cache(req, self.tree)
+        return True
+
+    def _decode(self, own: SGLangRequest, end: int) -> bool:
+        """A slot for a generated token."""
+        req, start = own.inner, end - 1
+        pages = 1 if start % self.block_size == 0 else 0
+        if not self.slots.check_decode_capacity(
+            num_tokens=pages * self.block_size, tree_cache=self.tree
+        ):
+            return False
+        batch = self._batch(req, self.library.torch.tensor([start]))
+        self.library.allocation.alloc_for_decode(batch, 1)
+        return True
+
+    def _batch(self, req: Any, lengths: Any) -> SimpleNamespace:
+        """A `ScheduleBatch` of one request, as far as allocation reads it."""
+        row = self.library.torch.tensor([req.kv.req_pool_idx or 0])
+        return SimpleNamespace(
+            reqs=[req],
+            device="cpu",
+            seq_lens=lengths,
+            seq_lens_cpu=lengths,
+            req_pool_indices=row,
+            req_pool_indices_cpu=row,
+            req_to_token_pool=self.rows,
+            tree_cache=self.tree,
+            hisparse_coordinator=None,
+            model_config=SimpleNamespace(is_encoder_decoder=False),
+            maybe_evict_swa=lambda: None,
+            is_dllm=lambda: False,
+        )
+
+    def free(self, request: Request) -> None:
+        """Publish what the request computed, and release it."""
+        own = own_request(request)
+        if not own.inner.kv.holds_kv:
+            return
+        with self.library.context.use_context(self.library.config):
+            self.library.common.release_kv_cache(own.inner, self.tree, checkpoint=True)
+            own.inner.reset_for_retract()
+        own.last_hit = []
+
+    def reset_prefix_cache(self) -> bool:
+        """Empty tree and pools, unless a request holds slots."""
+        if self.rows.available_size() != self.rows.size:
+            return False
+        with self.library.context.use_context(self.library.config):
+            self.tree.reset()
+            self.rows.clear()
+            self.slots.clear()
+        return True
+
+    def get_blocks(self, request: Request) -> KVCacheBlocks:
+        """The pages of the request's row."""
+        return KVCacheBlocks((tuple(self._held(own_request(request))),))
+
+    def _held(self, own: SGLangRequest) -> list[int]:
+        kv = own.inner.kv
+        if not kv.holds_kv:
+            return []
+        return self._pages(self.rows.req_to_token[kv.req_pool_idx, : kv.kv_allocated_len])
+
+    def _pages(self, slots: Any) -> list[int]:
+        """The page of each block_size slots."""
+        return [int(slot) // self.block_size for slot in slots[:: self.block_size]]
+
+
+def own_request(request: object) -> SGLangRequest:
+    """The request, if this adapter made it."""
+    if not isinstance(request, SGLangRequest):
+        raise InvalidArgumentError("request", request, "made by this implementation's make_request")
+    return request

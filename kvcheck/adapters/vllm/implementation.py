@@ -1,0 +1,161 @@
+"""vLLM as an `Implementation`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kvcheck.adapters.vllm.bench import native_calls
+from kvcheck.adapters.vllm.errors import NAME
+from kvcheck.adapters.vllm.library import Library
+from kvcheck.adapters.vllm.manager import VLLMManager
+from kvcheck.adapters.vllm.specs import HASH_FUNCTIONS, SPEC_TYPES
+from kvcheck.tools.bench.calls import Calls
+from kvspec.audit import audited, unwrapped
+from kvspec.config import ManagerConfig
+from kvspec.errors import InvalidArgumentError, UnsupportedError
+from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
+from kvspec.planning import Planner
+from kvspec.request import Request, RequestInput, check_token_ids, token_list
+from kvspec.snapshot import Snapshot
+from kvspec.stats import PrefixCacheStats
+
+FEATURES = frozenset(
+    {
+        Feature.PREFIX_CACHING,
+        Feature.MULTIPLE_GROUPS,
+        Feature.EAGLE,
+        Feature.CONTEXT_PARALLEL,
+        Feature.EXTERNAL_TOKENS,
+        Feature.DELAYED_CACHING,
+        Feature.DEFERRED_FREE,
+        Feature.PARTIAL_BLOCKS,
+        Feature.RETENTION,
+        Feature.EVENTS,
+        Feature.STATISTICS,
+        Feature.CACHE_SALT,
+        Feature.LORA,
+        Feature.MULTIMODAL,
+        Feature.PROMPT_EMBEDDINGS,
+        Feature.SKIP_READING,
+        Feature.DRAFTING,
+        Feature.ADMISSION,
+        Feature.EVICTION_BY_ID,
+        Feature.RESET,
+        Feature.SKIPPED_REMOVAL,
+        Feature.HITS_PER_GROUP,
+        Feature.COMMON_PREFIX,
+        Feature.UNHASHED_BLOCKS,
+        Feature.STABLE_LISTS,
+        Feature.NEED,
+        Feature.NEW_BLOCK_IDS,
+        Feature.SNAPSHOT,
+    }
+)
+"""Not residency (its clock cannot be given), copies and restoring (vLLM has none), planning."""
+
+
+class VLLMImplementation:
+    """See `kvspec.interface.Implementation` for what each call promises."""
+
+    def __init__(self, library: Library, *, keeps_uncached_prefix: bool = False) -> None:
+        self.library = library
+        self.keeps_uncached_prefix = keeps_uncached_prefix
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The block types that vLLM can build a manager for."""
+        return Capabilities(
+            name=NAME,
+            version=self.library.version,
+            spec_types=SPEC_TYPES,
+            hash_functions=frozenset(HASH_FUNCTIONS),
+            features=FEATURES,
+            extra_key_forms=frozenset({"plain"}),
+        )
+
+    def create(
+        self,
+        config: ManagerConfig,
+        *,
+        check_invariants: bool = True,
+        clock: Callable[[], int] | None = None,
+    ) -> KVCacheManager:
+        """A manager of vLLM's with a fresh pool. The clock is not used: nothing here is timed."""
+        manager: Any = VLLMManager(
+            self.library, config, keeps_uncached_prefix=self.keeps_uncached_prefix
+        )
+        return audited(manager) if check_invariants else manager
+
+    def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
+        """vLLM's request with the hashes of its prompt."""
+        return _inner(manager).make_request(request)
+
+    def append_tokens(
+        self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
+    ) -> None:
+        """Append tokens; vLLM hashes the blocks they complete."""
+        tokens = token_list(token_ids)
+        check_token_ids(tokens)
+        _inner(manager).append_tokens(request, tokens)
+
+    def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
+        """vLLM's window over the most recent requests."""
+        return VLLMHitRateWindow(self.library, max_requests)
+
+    @property
+    def planner(self) -> Planner | None:
+        """Not offered."""
+        return None
+
+    def bench_calls(self, manager: KVCacheManager) -> Calls:
+        """vLLM's own calls, which `kvspec bench` times in place of this adapter's."""
+        return native_calls(_inner(manager))
+
+    def clone(self, manager: KVCacheManager) -> KVCacheManager:
+        """Not offered."""
+        raise UnsupportedError(Feature.CLONE.value, NAME)
+
+    def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
+        """Not offered."""
+        raise UnsupportedError(Feature.RESTORE.value, NAME)
+
+
+class VLLMHitRateWindow:
+    """See `kvspec.interface.HitRateWindow`."""
+
+    def __init__(self, library: Library, max_requests: int) -> None:
+        self._stats_class = library.stats.PrefixCacheStats
+        self.inner = library.stats.CachingMetrics(max_requests)
+
+    def observe(self, stats: PrefixCacheStats) -> None:
+        """Take in one update."""
+        self.inner.observe(
+            self._stats_class(
+                reset=stats.reset,
+                requests=stats.requests,
+                queries=stats.queries_tokens,
+                hits=stats.hits_tokens,
+                preempted_requests=stats.preempted_requests,
+                preempted_queries=stats.preempted_queries_tokens,
+                preempted_hits=stats.preempted_hits_tokens,
+            )
+        )
+
+    @property
+    def num_requests(self) -> int:
+        """Requests in the window."""
+        return int(self.inner.aggregated_requests)
+
+    @property
+    def hit_rate(self) -> float:
+        """Hit tokens / queried tokens."""
+        return float(self.inner.hit_rate)
+
+
+def _inner(manager: KVCacheManager) -> VLLMManager:
+    """The adapter's manager inside `manager`."""
+    inner = unwrapped(manager)
+    if not isinstance(inner, VLLMManager):
+        raise InvalidArgumentError("manager", manager, "made by this implementation's create")
+    return inner

@@ -1,0 +1,118 @@
+"""vLLM's modules, imported on demand, and what they keep in the process: environment, first parent.
+
+vLLM reads the hash seed, the retention interval and the form of event hashes from environment
+variables, and keeps the first parent hash in a module. Here they belong to one manager, so they are
+put in place around the calls that read them, and put back.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from kvcheck.adapters.vllm.errors import VLLMUnavailableError, describe
+
+SUPPORTED_VERSION = "0.24.0"
+
+_MODULES: Mapping[str, str] = MappingProxyType(
+    {
+        "interface": "vllm.v1.kv_cache_interface",
+        "manager": "vllm.v1.core.kv_cache_manager",
+        "utils": "vllm.v1.core.kv_cache_utils",
+        "groups": "vllm.v1.core.single_type_kv_cache_manager",
+        "events": "vllm.distributed.kv_events",
+        "hashing": "vllm.utils.hashing",
+        "stats": "vllm.v1.metrics.stats",
+        "request": "vllm.v1.request",
+        "sampling": "vllm.sampling_params",
+        "lora": "vllm.lora.request",
+        "multimodal": "vllm.multimodal.inputs",
+        "backends": "vllm.v1.attention.backends.registry",
+        "torch": "torch",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Library:
+    """The modules of vLLM that the adapter uses, untyped as they are to us."""
+
+    version: str
+    interface: Any
+    manager: Any
+    utils: Any
+    groups: Any
+    events: Any
+    hashing: Any
+    stats: Any
+    request: Any
+    sampling: Any
+    lora: Any
+    multimodal: Any
+    backends: Any
+    torch: Any
+
+    def hash_function(self, name: str) -> Any:
+        """vLLM's hash function of that name."""
+        return self.hashing.get_hash_fn_by_name(name)
+
+    def make_none_hash(self, function: str, seed: str | None) -> bytes:
+        """The first parent hash for a seed, made by vLLM; its module's value stays as it was."""
+        with environment(PYTHONHASHSEED=seed), self.parent_hash(b""):
+            self.utils.init_none_hash(self.hash_function(function))
+            return bytes(self.utils.NONE_HASH)
+
+    @contextmanager
+    def parent_hash(self, none_hash: bytes) -> Iterator[None]:
+        """Hash with this first parent."""
+        absent = object()
+        before = getattr(self.utils, "NONE_HASH", absent)
+        self.utils.NONE_HASH = none_hash
+        try:
+            yield
+        finally:
+            if before is absent:
+                del self.utils.NONE_HASH
+            else:
+                self.utils.NONE_HASH = before
+
+
+def load_library() -> Library:
+    """Import vLLM. Raises VLLMUnavailableError when it is missing or has another version."""
+    # Without this, vLLM would log to standard output, which belongs to the caller.
+    with environment(VLLM_LOGGING_LEVEL="ERROR"):
+        try:
+            version = str(importlib.import_module("vllm.version").__version__)
+            if version.partition("+")[0] != SUPPORTED_VERSION:
+                raise VLLMUnavailableError(f"vLLM {version} is on the path", SUPPORTED_VERSION)
+            modules = {name: importlib.import_module(path) for name, path in _MODULES.items()}
+        except ImportError as error:
+            if isinstance(error, VLLMUnavailableError):
+                raise
+            problem = f"vLLM cannot be imported ({describe(error)})"
+            raise VLLMUnavailableError(problem, SUPPORTED_VERSION) from error
+    return Library(version=version, **modules)
+
+
+@contextmanager
+def environment(**variables: str | None) -> Iterator[None]:
+    """Set environment variables (None: unset) for a moment."""
+    before = {name: os.environ.get(name) for name in variables}
+    _put(variables)
+    try:
+        yield
+    finally:
+        _put(before)
+
+
+def _put(variables: dict[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

@@ -1,0 +1,320 @@
+"""vLLM's manager, call by call. Ids become vLLM's block objects on the way in, and ids again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from kvcheck.adapters.vllm.errors import NAME, config_errors, typed_errors
+from kvcheck.adapters.vllm.events import translate_event
+from kvcheck.adapters.vllm.library import Library, environment
+from kvcheck.adapters.vllm.request import VLLMRequest, make_request, own_request
+from kvcheck.adapters.vllm.specs import cache_config, checked
+from kvcheck.adapters.vllm.state import block_ids, take_snapshot
+from kvspec._check import is_int
+from kvspec.blocks import NULL_BLOCK, GroupHits, KVCacheBlocks, PrefixHit
+from kvspec.config import ManagerConfig
+from kvspec.errors import InvalidArgumentError, UnknownBlockError, UnsupportedError
+from kvspec.events import Event
+from kvspec.request import Request, RequestInput, has_extra_keys
+from kvspec.snapshot import Snapshot
+from kvspec.stats import PrefixCacheStats, ResidencySample
+
+UNCACHED_PREFIX = "num_uncached_common_prefix_tokens"
+"""Where vLLM's coordinator of several groups leaves that number for its scheduler."""
+
+
+class VLLMManager:
+    """See `kvspec.interface.KVCacheManager` for what each call promises.
+
+    `popped` lists references handed out by `pop_blocks_for_free` and not yet returned: vLLM leaves
+    that to its scheduler. See `scheduler_view` for `keeps_uncached_prefix`.
+    """
+
+    def __init__(
+        self, library: Library, config: ManagerConfig, *, keeps_uncached_prefix: bool = False
+    ) -> None:
+        self.library = library
+        self.config = checked(config)
+        self.keeps_uncached_prefix = keeps_uncached_prefix
+        self.popped: list[int] = []
+        interval = config.retention_interval_tokens
+        retention = None if interval is None else str(interval)
+        with (
+            config_errors(),
+            environment(
+                VLLM_PREFIX_CACHE_RETENTION_INTERVAL=retention,
+            ),
+        ):
+            self.block_hasher = library.utils.get_request_block_hasher(
+                self.config.hash_block_size_tokens, library.hash_function(config.hash_function)
+            )
+            self._none_hash = library.make_none_hash(config.hash_function, config.hash_seed)
+            self.inner = library.manager.KVCacheManager(
+                kv_cache_config=cache_config(library, config),
+                max_model_len=config.max_model_len_tokens,
+                scheduler_block_size=self.config.scheduler_block_size_tokens,
+                hash_block_size=self.config.hash_block_size_tokens,
+                max_num_batched_tokens=config.max_num_batched_tokens,
+                enable_caching=config.enable_caching,
+                use_eagle=config.use_eagle,
+                log_stats=config.log_stats,
+                enable_kv_cache_events=config.enable_events,
+                dcp_world_size=config.dcp_world_size,
+                pcp_world_size=config.pcp_world_size,
+                watermark=config.watermark,
+            )
+
+    @property
+    def none_hash(self) -> bytes:
+        """The parent of first blocks."""
+        return self._none_hash
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Length of the free queue."""
+        return int(self.inner.block_pool.get_num_free_blocks())
+
+    @property
+    def usage(self) -> float:
+        """Share of the pool in use."""
+        return float(self.inner.usage)
+
+    # Requests.
+
+    def make_request(self, request: RequestInput) -> VLLMRequest:
+        """vLLM's request, hashed with this manager's function and first parent."""
+        if self.config.policy.extra_keys != "plain" and has_extra_keys(request):
+            raise UnsupportedError("extra keys with their kinds (extra_keys = 'tagged')", NAME)
+        with typed_errors("make_request"), self.library.parent_hash(self._none_hash):
+            hasher = self.block_hasher if self.config.enable_caching else None
+            return make_request(self.library, request, hasher)
+
+    def append_tokens(self, request: Request, token_ids: list[int]) -> None:
+        """Append generated tokens; vLLM's hasher hashes what they complete."""
+        with typed_errors("append_tokens"), self.library.parent_hash(self._none_hash):
+            own_request(request).inner.append_output_token_ids(token_ids)
+
+    # Looking up.
+
+    def get_computed_blocks(self, request: Request) -> PrefixHit:
+        """The longest cached prefix."""
+        own = own_request(request)
+        with self._calling("get_computed_blocks"):
+            blocks, length = self.inner.get_computed_blocks(own.inner)
+        return PrefixHit(_to_ids(blocks.blocks), int(length), self._uncached_prefix(own))
+
+    def _uncached_prefix(self, request: VLLMRequest) -> int | None:
+        reads_cache = self.config.enable_caching and not request.skips_cache
+        if not reads_cache and not self.keeps_uncached_prefix:
+            return None
+        value = getattr(self.inner.coordinator, UNCACHED_PREFIX, None)
+        return None if value is None else int(value)
+
+    def find_longest_cache_hit_per_group(
+        self, request: Request, max_hit_length_tokens: int
+    ) -> GroupHits:
+        """Every group's own longest hit; only vLLM's coordinator of several groups has it."""
+        own = own_request(request)
+        look_up = getattr(self.inner.coordinator, "find_longest_cache_hit_per_group", None)
+        if look_up is None:
+            raise UnsupportedError("hits per group without several groups and caching", NAME)
+        with self._calling("find_longest_cache_hit_per_group"):
+            blocks, lengths = look_up(own.inner.block_hashes, max_hit_length_tokens)
+        return GroupHits(_to_ids(blocks), tuple(map(int, lengths)))
+
+    # Allocating.
+
+    def allocate_slots(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        *,
+        new_computed_blocks: KVCacheBlocks | None = None,
+        **options: Any,
+    ) -> KVCacheBlocks | None:
+        """Room for tokens about to be computed, or None. The options have the same names there."""
+        own = own_request(request)
+        hits = self._hits(new_computed_blocks)
+        with self._calling("allocate_slots"):
+            answer = self.inner.allocate_slots(
+                own.inner, num_new_tokens, new_computed_blocks=hits, **options
+            )
+        return None if answer is None else _to_ids(answer.blocks)
+
+    def _hits(self, blocks: KVCacheBlocks | None) -> Any:
+        """vLLM's blocks of a hit; None for an empty one, as its own look-up answers."""
+        if blocks is None:
+            return None
+        if not isinstance(blocks, KVCacheBlocks):
+            raise InvalidArgumentError("new_computed_blocks", blocks, "KVCacheBlocks or None")
+        if blocks.is_empty:
+            return None
+        return self.library.manager.KVCacheBlocks(
+            tuple([self._block(block) for block in ids] for ids in blocks.groups)
+        )
+
+    def get_num_blocks_to_allocate(
+        self,
+        request: Request,
+        *,
+        num_tokens: int,
+        total_computed_tokens: int,
+        num_tokens_main_model: int,
+        num_encoder_tokens: int = 0,
+        apply_admission_cap: bool = False,
+    ) -> int:
+        """Free blocks the request would take."""
+        own = own_request(request)
+        with self._calling("get_num_blocks_to_allocate"):
+            return int(
+                self.inner.coordinator.get_num_blocks_to_allocate(
+                    request_id=own.request_id,
+                    num_tokens=num_tokens,
+                    new_computed_blocks=self.inner.empty_kv_cache_blocks.blocks,
+                    num_encoder_tokens=num_encoder_tokens,
+                    total_computed_tokens=total_computed_tokens,
+                    num_tokens_main_model=num_tokens_main_model,
+                    apply_admission_cap=apply_admission_cap,
+                )
+            )
+
+    # Caching.
+
+    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
+        """Register full blocks after a delayed load."""
+        own = own_request(request)
+        with self._calling("cache_blocks"):
+            self.inner.cache_blocks(own.inner, num_computed_tokens)
+
+    def cache_partial_block(self, request: Request, group: int, num_tokens: int) -> bool:
+        """Make a block reachable at a finer boundary; vLLM's pool wants the block itself."""
+        own = own_request(request)
+        groups = self.inner.coordinator.single_type_managers
+        if not is_int(group) or not 0 <= group < len(groups):
+            raise InvalidArgumentError("group", group, f"an int in 0 … {len(groups) - 1}")
+        size = groups[group].block_size
+        blocks = groups[group].req_to_blocks.get(own.request_id, ())
+        if not is_int(num_tokens) or not 1 <= num_tokens <= len(blocks) * size:
+            raise InvalidArgumentError(
+                "num_tokens", num_tokens, f"an int in 1 … {len(blocks) * size}, the slots it holds"
+            )
+        with self._calling("cache_partial_block"):
+            key = self.inner.block_pool.cache_partial_block(
+                own.inner, blocks[(num_tokens - 1) // size], num_tokens, group, size
+            )
+        return key is not None
+
+    def evict_blocks(self, block_ids: Sequence[int]) -> None:
+        """Drop the cached identity of these blocks."""
+        with self._calling("evict_blocks"):
+            self.inner.evict_blocks(block_ids)
+
+    def reset_prefix_cache(self) -> bool:
+        """Drop every hash, if no block is in use."""
+        with self._calling("reset_prefix_cache"):
+            return bool(self.inner.reset_prefix_cache())
+
+    # Releasing.
+
+    def free(self, request: Request) -> None:
+        """Release all blocks of the request."""
+        own = own_request(request)
+        with self._calling("free"):
+            self.inner.free(own.inner)
+
+    def pop_blocks_for_free(self, request: Request) -> tuple[int, ...]:
+        """Forget the request, keep its references."""
+        own = own_request(request)
+        with self._calling("pop_blocks_for_free"):
+            ids = block_ids(self.inner.pop_blocks_for_free(own.inner))
+        self.popped.extend(block for block in ids if block != NULL_BLOCK)
+        return ids
+
+    def free_blocks(self, block_ids: Sequence[int]) -> None:
+        """Return references; whether they are owed is for vLLM to check."""
+        blocks = [self._block(block) for block in block_ids]
+        with self._calling("free_blocks"):
+            self.inner.block_pool.free_blocks(blocks)
+        for block in block_ids:
+            if block in self.popped:
+                self.popped.remove(block)
+
+    def remove_skipped_blocks(self, request: Request, total_computed_tokens: int) -> None:
+        """Release what attention no longer needs."""
+        own = own_request(request)
+        with self._calling("remove_skipped_blocks"):
+            self.inner.remove_skipped_blocks(own.request_id, total_computed_tokens)
+
+    # Asking.
+
+    def get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
+        """Per group, leading blocks that all running requests share."""
+        own = own_request(request)
+        with self._calling("get_num_common_prefix_blocks"):
+            return tuple(map(int, self.inner.get_num_common_prefix_blocks(own.request_id)))
+
+    def get_blocks(self, request: Request) -> KVCacheBlocks:
+        """The block list per group."""
+        return _to_ids(self.inner.get_blocks(own_request(request).request_id).blocks)
+
+    def get_unhashed_block_ids(self, request: Request) -> tuple[tuple[int, ...], ...]:
+        """Per group, blocks that are neither null nor cached."""
+        blocks = self.inner.get_blocks(own_request(request).request_id)
+        return tuple(map(tuple, blocks.get_unhashed_block_ids_all_groups()))
+
+    def take_events(self) -> tuple[Event, ...]:
+        """Events since the last call."""
+        return tuple(translate_event(self.library, event) for event in self.inner.take_events())
+
+    def take_new_block_ids(self) -> tuple[int, ...]:
+        """Blocks to be zeroed."""
+        return tuple(map(int, self.inner.take_new_block_ids()))
+
+    def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
+        """Look-up counters since the last call."""
+        stats = self.inner.make_prefix_cache_stats()
+        if stats is None:
+            return None
+        return PrefixCacheStats(
+            reset=stats.reset,
+            requests=stats.requests,
+            queries_tokens=stats.queries,
+            hits_tokens=stats.hits,
+            preempted_requests=stats.preempted_requests,
+            preempted_queries_tokens=stats.preempted_queries,
+            preempted_hits_tokens=stats.preempted_hits,
+        )
+
+    def take_residency_samples(self) -> tuple[ResidencySample, ...]:
+        """None: a configuration that samples is refused."""
+        return ()
+
+    def new_step_starts(self) -> None:
+        """A scheduling step begins."""
+        self.inner.new_step_starts()
+
+    def snapshot(self) -> Snapshot:
+        """The whole abstract state."""
+        return take_snapshot(self.library, self.inner, self.popped, self._none_hash)
+
+    # Translating.
+
+    @contextmanager
+    def _calling(self, call: str) -> Iterator[None]:
+        """vLLM's errors made ours, and event hashes in this manager's form."""
+        form = "1" if self.config.int_event_hashes else "0"
+        with typed_errors(call), environment(VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=form):
+            yield
+
+    def _block(self, block: int) -> Any:
+        """vLLM's block of that id; what has no block cannot be passed on."""
+        blocks = self.inner.block_pool.blocks
+        if not is_int(block) or not 0 <= block < len(blocks):
+            raise UnknownBlockError(block, len(blocks))
+        return blocks[block]
+
+
+def _to_ids(groups: Sequence[Sequence[Any]]) -> KVCacheBlocks:
+    return KVCacheBlocks(tuple(block_ids(blocks) for blocks in groups))

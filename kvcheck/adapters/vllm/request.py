@@ -1,0 +1,122 @@
+"""vLLM's request, seen through the contract's protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kvcheck.adapters.vllm.library import Library
+from kvspec.errors import InvalidArgumentError
+from kvspec.request import RequestInput, RequestStatus, check_token_ids, token_list
+
+
+class VLLMRequest:
+    """Forwards to `inner`, vLLM's own request; the state of a request is there only."""
+
+    def __init__(self, library: Library, inner: Any, *, skips_cache: bool) -> None:
+        self._statuses = library.request.RequestStatus
+        self.inner = inner
+        self.skips_cache = skips_cache
+
+    @property
+    def request_id(self) -> str:
+        """The name under which the manager keeps the request's blocks."""
+        return str(self.inner.request_id)
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and generated tokens."""
+        return int(self.inner.num_tokens)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Prompt tokens only."""
+        return int(self.inner.num_prompt_tokens)
+
+    @property
+    def token_ids(self) -> Sequence[int]:
+        """All finalised tokens."""
+        return tuple(self.inner.all_token_ids)
+
+    @property
+    def block_hashes(self) -> Sequence[bytes]:
+        """vLLM's hashes."""
+        return tuple(self.inner.block_hashes)
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Tokens whose KV is in the cache."""
+        return int(self.inner.num_computed_tokens)
+
+    @num_computed_tokens.setter
+    def num_computed_tokens(self, value: int) -> None:
+        self.inner.num_computed_tokens = value
+
+    @property
+    def num_preemptions(self) -> int:
+        """How often the request was preempted."""
+        return int(self.inner.num_preemptions)
+
+    @num_preemptions.setter
+    def num_preemptions(self, value: int) -> None:
+        self.inner.num_preemptions = value
+
+    @property
+    def status(self) -> RequestStatus:
+        """Where the request stands in its scheduler."""
+        return RequestStatus(self.inner.status.name)
+
+    @status.setter
+    def status(self, value: RequestStatus) -> None:
+        self.inner.status = self._statuses[value.value]
+
+
+def make_request(library: Library, request: RequestInput, hasher: Any) -> VLLMRequest:
+    """vLLM's request with this content; `hasher` is its block hasher, None with caching off."""
+    tokens = token_list(request.prompt_token_ids, field="prompt_token_ids")
+    check_token_ids(tokens, field="prompt_token_ids")
+    inner = library.request.Request(
+        request_id=request.request_id,
+        prompt_token_ids=tokens,
+        sampling_params=library.sampling.SamplingParams(
+            max_tokens=1, skip_reading_prefix_cache=request.skip_reading_cache
+        ),
+        pooling_params=None,
+        prompt_embeds=_embeddings(library, request),
+        mm_features=[
+            library.multimodal.MultiModalFeatureSpec(
+                data=None,
+                modality="image",
+                identifier=item.identifier,
+                mm_position=library.multimodal.PlaceholderRange(item.offset, item.length),
+            )
+            for item in request.multimodal
+        ],
+        lora_request=_adapter(library, request),
+        cache_salt=request.cache_salt,
+        block_hasher=hasher,
+    )
+    return VLLMRequest(library, inner, skips_cache=request.skip_reading_cache)
+
+
+def _embeddings(library: Library, request: RequestInput) -> Any:
+    """One row of bytes per token; vLLM wants a row for every token of the prompt."""
+    given = request.prompt_embeddings
+    if given is None:
+        return None
+    flat = library.torch.frombuffer(bytearray(given.data), dtype=library.torch.uint8)
+    return flat.reshape(-1, given.bytes_per_token)
+
+
+def _adapter(library: Library, request: RequestInput) -> Any:
+    if request.lora is None:
+        return None
+    # The path is demanded by vLLM's class and read by nobody here.
+    return library.lora.LoRARequest(request.lora.name, request.lora.id, request.lora.name)
+
+
+def own_request(request: object) -> VLLMRequest:
+    """The request, if this adapter made it."""
+    if not isinstance(request, VLLMRequest):
+        raise InvalidArgumentError("request", request, "made by this implementation's make_request")
+    return request

@@ -1,0 +1,108 @@
+"""From the contract's configuration to vLLM's."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from kvcheck.adapters.vllm.errors import NAME
+from kvcheck.adapters.vllm.library import Library
+from kvspec.config import ManagerConfig
+from kvspec.errors import UnsupportedError
+from kvspec.policy import Policy
+from kvspec.specs import (
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    FullAttentionSpec,
+    HiddenStateCacheSpec,
+    LayerSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowMLASpec,
+    SlidingWindowSpec,
+    TQFullAttentionSpec,
+    spec_fields,
+)
+
+SPEC_TYPES: frozenset[type[LayerSpec]] = frozenset(
+    {
+        FullAttentionSpec,
+        TQFullAttentionSpec,
+        MLAAttentionSpec,
+        HiddenStateCacheSpec,
+        SlidingWindowSpec,
+        SlidingWindowMLASpec,
+        ChunkedLocalAttentionSpec,
+        MambaSpec,
+        CrossAttentionSpec,
+    }
+)
+"""What a group may be. vLLM 0.24.0 has a sink class too, but building its manager fails."""
+
+HASH_FUNCTIONS = ("sha256_cbor", "xxhash_cbor")
+
+
+def checked(config: ManagerConfig) -> ManagerConfig:
+    """The configuration with the block sizes that an engine would derive.
+
+    Raises UnsupportedError for what vLLM does not have. Whether the values fit together is left to
+    vLLM.
+    """
+    for group in config.kv_cache.groups:
+        if type(group.spec) not in SPEC_TYPES:
+            raise UnsupportedError(f"groups of {type(group.spec).__name__}", NAME)
+    if config.hash_function not in HASH_FUNCTIONS:
+        raise UnsupportedError(f"the hash function {config.hash_function}", NAME)
+    if config.residency_sample_rate > 0:
+        raise UnsupportedError("residency samples on a given clock", NAME)
+    rules, policy = Policy(), config.policy
+    for choice in ("unhashed_freed_to", "removed_event_per", "chunked_null_prefix_is_hit"):
+        if getattr(policy, choice) != getattr(rules, choice):
+            raise UnsupportedError(f"the policy {choice} = {getattr(policy, choice)!r}", NAME)
+    return _with_block_sizes(config)
+
+
+def _with_block_sizes(config: ManagerConfig) -> ManagerConfig:
+    """Given sizes stay, for vLLM to judge; missing ones follow KV-CFG-4 and KV-CFG-5."""
+    sizes = [group.spec.block_size for group in config.kv_cache.groups]
+    scheduler, hashed = config.scheduler_block_size_tokens, config.hash_block_size_tokens
+    if not sizes:
+        scheduler = hashed = scheduler or hashed or 1
+    elif len(sizes) == 1:
+        scheduler = scheduler or sizes[0] * config.dcp_world_size * config.pcp_world_size
+        hashed = scheduler
+    else:
+        scheduler = scheduler or math.lcm(*sizes)
+        hashed = (hashed or math.gcd(*sizes)) if config.enable_caching else scheduler
+    return replace(config, scheduler_block_size_tokens=scheduler, hash_block_size_tokens=hashed)
+
+
+def cache_config(library: Library, config: ManagerConfig) -> Any:
+    """vLLM's KVCacheConfig: blocks and groups; a manager reads no tensors."""
+    groups = [
+        library.interface.KVCacheGroupSpec(
+            layer_names=list(group.layer_names),
+            kv_cache_spec=layer_spec(library, group.spec),
+            is_eagle_group=group.is_eagle_group,
+        )
+        for group in config.kv_cache.groups
+    ]
+    return library.interface.KVCacheConfig(
+        num_blocks=config.kv_cache.num_blocks, kv_cache_tensors=[], kv_cache_groups=groups
+    )
+
+
+def layer_spec(library: Library, spec: LayerSpec) -> Any:
+    """vLLM's spec of the same name and members."""
+    members = spec_fields(spec)
+    if "dtype" in members:
+        members["dtype"] = getattr(library.torch, members["dtype"])
+    if "dtypes" in members:
+        members["dtypes"] = tuple(getattr(library.torch, name) for name in members["dtypes"])
+    if "kv_quant_mode" in members:
+        members["kv_quant_mode"] = library.interface.KVQuantMode[members["kv_quant_mode"]]
+    if "mamba_type" in members:
+        kinds = library.backends.MambaAttentionBackendEnum
+        members["mamba_type"] = kinds[members["mamba_type"]]
+    return getattr(library.interface, type(spec).__name__)(**members)

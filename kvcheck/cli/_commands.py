@@ -1,0 +1,57 @@
+"""The list of commands. A command's module is imported when that command runs."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+
+import click
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One command: its name, its module in `kvcheck.cli`, and its line in `kvspec --help`.
+
+    The module has a `command`, a `click.Command` whose help begins with `summary`, and whose
+    callback returns the exit code (None: 0).
+    """
+
+    name: str
+    summary: str
+
+    @property
+    def module(self) -> str:
+        return f"kvcheck.cli.{self.name.replace('-', '_')}"
+
+
+COMMANDS: tuple[Entry, ...] = (
+    Entry("bench", "Measure how fast implementations are, phase by phase, side by side."),
+    Entry("check", "Show which rules an implementation breaks, with the smallest example of each."),
+    Entry("doctor", "Show what is installed, what is missing, and how to get it."),
+    Entry("explore", "Explore every state of small configurations, and try every operation there."),
+    Entry("golden", "Replay records against an implementation and show every difference."),
+    Entry("plan", "Show how a model's cache is laid out, and what it holds."),
+    Entry("redact", "Make a record whose tokens and names are replaced, to be shared."),
+    Entry("replay", "Replay a request trace and report hits, evictions, usage."),
+    Entry("serve", "Offer an implementation over stdin and stdout, for `--impl cmd:…`."),
+    Entry("shrink", "Make a record smaller that an implementation fails."),
+    Entry("view", "Make a page that shows a record step by step: blocks, requests, free queue."),
+)
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands from `COMMANDS` and imports one only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [entry.name for entry in COMMANDS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        for entry in COMMANDS:
+            if entry.name == cmd_name:
+                command: click.Command = importlib.import_module(entry.module).command
+                return command
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(entry.name, entry.summary) for entry in COMMANDS])

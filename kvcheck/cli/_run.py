@@ -1,0 +1,127 @@
+"""Running a command so that whatever happens ends in an exit code and one clear line."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import traceback
+from typing import Literal, TextIO
+
+import click
+
+from kvcheck.cli._commands import LazyGroup
+from kvcheck.cli._support import CommandError
+from kvspec.errors import KVSpecError
+
+INTERRUPTED = 130
+READER_GONE = 141
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(package_name="kvspec", message="kvspec %(version)s")
+def group() -> None:
+    """The KV-cache contract: check, replay and inspect implementations."""
+
+
+def run(args: list[str]) -> int:
+    """Run `kvspec` with these arguments; returns the exit code and never raises."""
+    try:
+        _prepare_streams()
+        code = _invoke(args)
+        sys.stdout.flush()  # a reader that went away shows here, not at interpreter exit
+        return code
+    except CommandError as error:
+        return _say(error.message, exit_code=error.exit_code)
+    except click.ClickException as error:
+        return _usage(error)
+    except BrokenPipeError:
+        _discard_stdout()
+        return READER_GONE
+    except (KeyboardInterrupt, click.Abort):
+        return _say("interrupted", exit_code=INTERRUPTED)
+    except KVSpecError as error:
+        return _say(str(error))
+    except OSError as error:
+        # `str` would lead with the number: [Errno 2] No such file …
+        where = f"{error.filename}: " if error.filename is not None else ""
+        _flush_or_discard()
+        return _say(f"{where}{error.strerror or error}")
+    except MemoryError:
+        return _say("out of memory; ask for fewer blocks, or less at once")
+    except Exception:
+        # A defect of kvspec. Python's own exit code, 1, would say that a check failed.
+        traceback.print_exc()
+        return _say("internal error, please report the lines above")
+
+
+def _prepare_streams() -> None:
+    """Standard streams that are there and can say everything.
+
+    One that the caller closed is None here, and the next file opened would get its number.
+    """
+    is_closed = sys.stdout is None
+    if sys.stdin is None:
+        sys.stdin = _nowhere("r")
+    if sys.stdout is None:
+        sys.stdout = _nowhere("w")
+    if sys.stderr is None:
+        sys.stderr = _nowhere("w")
+    for stream in (sys.stdout, sys.stderr):
+        # A locale without this character, a file name that is no text: shown, not refused.
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="backslashreplace")
+    if is_closed:
+        raise CommandError("standard output is closed; send it to a file, or to /dev/null", 2)
+
+
+def _nowhere(mode: Literal["r", "w"]) -> TextIO:
+    return open(os.devnull, mode, encoding="utf-8")
+
+
+def _invoke(args: list[str]) -> int:
+    # Not group.main(): it ends the process itself, and takes a broken pipe for exit code 1.
+    try:
+        with group.make_context("kvspec", args) as context:
+            code = group.invoke(context)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return 2
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _usage(error: click.ClickException) -> int:
+    message = error.format_message()
+    context = getattr(error, "ctx", None)
+    if isinstance(context, click.Context):
+        message = f"{message.rstrip('.')} (see: {context.command_path} --help)"
+    return _say(message)
+
+
+def _say(message: str, *, exit_code: int = 2) -> int:
+    # Not through click or rich: neither may wrap, colour or fail on what a user has to read.
+    try:
+        print(f"kvspec: error: {message}", file=sys.stderr, flush=True)
+    except OSError:
+        return READER_GONE
+    return exit_code
+
+
+def _flush_or_discard() -> None:
+    """What was printed before the error, unless it was the printing that failed (a full disk)."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _discard_stdout()
+
+
+def _discard_stdout() -> None:
+    """Let what is still buffered go nowhere; else Python complains when it flushes at exit."""
+    with open(os.devnull, "wb") as nowhere, contextlib.suppress(OSError, ValueError):
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())

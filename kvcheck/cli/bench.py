@@ -1,0 +1,293 @@
+"""`kvspec bench`: how fast implementations are, phase by phase, side by side."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from kvcheck.cli._bench_tables import show
+from kvcheck.cli._support import (
+    MOST_BLOCKS,
+    fail,
+    output_console,
+    progress_console,
+    require_extra,
+    write_json,
+    write_whole,
+)
+from kvcheck.discovery import find_implementation, installed_implementations
+from kvcheck.tools.bench.calls import HOOK
+from kvcheck.tools.bench.cases import (
+    BLOCK_SIZE_TOKENS,
+    HASH_FUNCTION,
+    Case,
+    Plan,
+    ReplayCase,
+    Section,
+    full_plan,
+    quick_plan,
+)
+from kvcheck.tools.bench.measure import Measured, Patience, Subject, contestants, measure, turns
+from kvcheck.tools.bench.pools import PoolCost, can_measure, pool_costs
+from kvcheck.tools.bench.report import Report
+from kvcheck.tools.bench.script import record
+from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.source import open_trace
+from kvcheck.tools.replay.trace import select
+
+PEERS: Mapping[str, str] = MappingProxyType(
+    {
+        "vllm": "kvcheck.adapters.vllm:implementation",
+        "sglang": "kvcheck.adapters.sglang:implementation",
+        "nano-vllm": "kvcheck.adapters.nanovllm:implementation",
+    }
+)
+
+IMAGE_FORMATS = ("png", "svg")
+REPLAY_BLOCKS = 131_072
+REPLAY_RUNNING = 128
+PATIENCE_S = 30.0
+PREPARE_FACTOR = 3
+"""To fill a pool may take this many times as long as its rounds."""
+_POSITIVE = click.IntRange(min=1)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What was asked for."""
+
+    names: tuple[str, ...]
+    peer: str | None
+    sections: tuple[Section, ...]
+    quick: bool
+    trace: str | None
+    requests: int
+    num_blocks: int
+    patience: float
+
+    @property
+    def command(self) -> str:
+        """The command line that measures the same again."""
+        words = ["kvspec", "bench"]
+        words += [word for name in self.names for word in ("--impl", name)]
+        if self.peer is not None:
+            words += ["--peer", self.peer]
+        if self.quick:
+            words.append("--quick")
+        words += [word for each in self.sections for word in ("--only", each.value)]
+        if self.patience != PATIENCE_S:
+            words += ["--patience", f"{self.patience:g}"]
+        return shlex.join([*words, *self._replay_words()])
+
+    def _replay_words(self) -> list[str]:
+        if self.trace is None:
+            return []
+        words = ["--trace", self.trace, "--requests", str(self.requests)]
+        if self.num_blocks != REPLAY_BLOCKS:
+            words += ["--num-blocks", str(self.num_blocks)]
+        return words
+
+
+@click.command()
+@click.option(
+    "--impl",
+    "names",
+    multiple=True,
+    metavar="IMPL",
+    help="A name such as kvref, package.module:factory, or cmd:PROGRAM ARGS…; may be repeated.",
+)
+@click.option(
+    "--peer", type=click.Choice(list(PEERS)), help="Compare with this project's own manager."
+)
+@click.option(
+    "--only",
+    "sections",
+    type=click.Choice([*(each.value for each in Section)]),
+    multiple=True,
+    help="A part of it; may be repeated. A TRACE is replayed anyway.",
+)
+@click.option("--quick", is_flag=True, help="Fewer and smaller cases: seconds, not minutes.")
+@click.option(
+    "--trace",
+    metavar="TRACE",
+    help="Also replay a trace, as `kvspec replay` reads it: a file, demo, synth:chat….",
+)
+@click.option(
+    "--requests",
+    type=_POSITIVE,
+    default=200,
+    show_default=True,
+    help="Of the trace, its first so many.",
+)
+@click.option(
+    "--num-blocks",
+    type=click.IntRange(2, MOST_BLOCKS),
+    default=REPLAY_BLOCKS,
+    show_default=True,
+    help="Of the replay's pool, each of 16 tokens.",
+)
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=0.0),
+    default=PATIENCE_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="Leave an implementation out of a case in which it would take longer.",
+)
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write every round's times, and the facts; - for stdout.",
+)
+@click.option(
+    "--plot",
+    "plot_path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Draw the cost per block over the size of the pool: .svg or .png.",
+)
+def command(json_path: Path | None, plot_path: Path | None, **given: Any) -> None:
+    """Measure how fast implementations are, phase by phase, side by side.
+
+    Each phase is timed alone: hash a prompt, look it up, allocate its blocks (which caches them),
+    free them; append a token, allocate its slot; and a whole trace. All implementations do the same
+    work in every round, in random order, without audits; a ratio is taken within a round, to the
+    peer or else to the first IMPL. Those that have batched calls of their own are measured by them,
+    too. Without --impl, all installed implementations. Their answers are compared.
+
+    Exit code 0: measured, 2: could not run, or the implementations answered differently.
+    """
+    given["sections"] = tuple(Section(each) for each in given["sections"])
+    wanted = Wanted(**given)
+    _check_outputs(json_path, plot_path)
+    if wanted.trace is None and Section.REPLAY in wanted.sections:
+        fail("--only replay: which trace? add --trace TRACE, such as demo")
+    subjects = _subjects(wanted.names, wanted.peer)
+    plan = (quick_plan if wanted.quick else full_plan)(wanted.sections or tuple(Section))
+    started = datetime.now(UTC)
+    with _progress() as bar:
+        pools = _measure_pools(plan, subjects, wanted, bar)
+        plan = replace(plan, cases=(*plan.cases, *_replay(wanted, subjects)))
+        measured = _measure(plan, subjects, wanted, bar)
+    report = Report(subjects, measured, plan.num_rounds, wanted.command, started, pools)
+    document = report.to_json()
+    if plot_path is not None:
+        from kvcheck.tools.bench.plot import plot_bytes
+
+        image_format = plot_path.suffix.lower().lstrip(".")
+        write_whole(plot_path, plot_bytes(document, image_format=image_format))
+    if json_path is not None:
+        write_json(document, json_path)
+    show(report, progress_console() if str(json_path) == "-" else output_console())
+
+
+def _check_outputs(json_path: Path | None, plot_path: Path | None) -> None:
+    """Fail now, not after the run, for what can't be written then."""
+    for option, path in (("--json", json_path), ("--plot", plot_path)):
+        if path is not None and not path.parent.is_dir():
+            fail(f"{option} {path}: there is no folder {path.parent}")
+    if plot_path is not None:
+        if plot_path.suffix.lower().lstrip(".") not in IMAGE_FORMATS:
+            fail(f"--plot {plot_path}: the name must end in .png or .svg")
+        require_extra("matplotlib", "plot")
+
+
+def _subjects(names: tuple[str, ...], peer: str | None) -> tuple[Subject, ...]:
+    """The peer first, if any; each once."""
+    chosen = {peer: PEERS[peer]} if peer is not None else {}
+    for name in names or installed_implementations():
+        if name in chosen:
+            fail(f"--impl {name}: given twice")
+        chosen[name] = name
+    subjects = tuple(Subject(name, find_implementation(path)) for name, path in chosen.items())
+    for subject in subjects:
+        has_it = HASH_FUNCTION in subject.implementation.capabilities.hash_functions
+        if not has_it and not hasattr(subject.implementation, HOOK):
+            fail(f"{subject.name} has no hash function {HASH_FUNCTION}, which all have to use here")
+    return subjects
+
+
+def _replay(wanted: Wanted, subjects: tuple[Subject, ...]) -> tuple[Case, ...]:
+    """The trace, replayed once to know what happens in it; nothing without one."""
+    if wanted.trace is None:
+        return ()
+    options = ReplayOptions(wanted.num_blocks, BLOCK_SIZE_TOKENS, max_running=REPLAY_RUNNING)
+    # Not from the peer, if there is another: it would be called through its adapter here.
+    own = subjects if wanted.peer is None else subjects[1:] or subjects
+    with open_trace(wanted.trace, endless=True) as source:
+        script = record(
+            own[0].implementation,
+            options,
+            select(source, limit=wanted.requests),
+            trace_name=source.name,
+        )
+        name = Path(source.name).name
+    if not script.prompts:
+        fail(f"{wanted.trace}: holds no requests")
+    return (ReplayCase(name, script),)
+
+
+Advance = Callable[[str], None]
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """A bar on stderr where that is a terminal."""
+    console = progress_console()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    # The bar is drawn between turns: a thread that draws would take time from what is timed.
+    with Progress(
+        *columns,
+        console=console,
+        transient=True,
+        auto_refresh=False,
+        disable=not console.is_terminal,
+    ) as progress:
+        yield progress
+
+
+def _advance(progress: Progress, total: int) -> Advance:
+    bar = progress.add_task("preparing", total=total)
+
+    def on_turn(label: str) -> None:
+        progress.update(bar, advance=1, description=label, refresh=True)
+
+    return on_turn
+
+
+def _measure_pools(
+    plan: Plan, subjects: tuple[Subject, ...], wanted: Wanted, progress: Progress
+) -> tuple[PoolCost, ...]:
+    """First, while this process is small: every pool is made in a copy of it."""
+    if not plan.pool_sizes:
+        return ()
+    if not can_measure():
+        if Section.MEMORY in wanted.sections:
+            fail("--only memory: this system does not tell the memory of a process")
+        return ()
+    on_pool = _advance(progress, len(plan.pool_sizes) * len(subjects))
+    return tuple(pool_costs(subjects, plan.pool_sizes, max_fill_s=wanted.patience, on_pool=on_pool))
+
+
+def _measure(
+    plan: Plan, subjects: tuple[Subject, ...], wanted: Wanted, progress: Progress
+) -> Measured:
+    on_turn = _advance(progress, turns(plan, len(contestants(subjects))))
+    patience = Patience(rounds_s=wanted.patience, prepare_s=PREPARE_FACTOR * wanted.patience)
+    return measure(plan, subjects, on_turn=on_turn, patience=patience)

@@ -1,0 +1,153 @@
+"""`kvspec golden`: replay records against an implementation and show every difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from kvcheck.cli._support import fail, output_console, progress_console, write_json
+from kvcheck.discovery import find_implementation
+from kvcheck.play.state import View
+from kvcheck.records.planning import replay_planning
+from kvcheck.records.report import Report, Result, counts, result_lines
+from kvcheck.records.select import (
+    SINGLE_GROUP_KINDS,
+    Candidate,
+    choose,
+    find,
+    scenarios_of,
+    shipped_records,
+)
+from kvcheck.records.trace import replay_trace
+from kvspec.interface import Implementation
+from kvspec.profile import RECORDS_PROFILE, Profile, find_profile
+from kvspec.record import Operation
+
+_SECONDS_BETWEEN_UPDATES = 0.1
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(path_type=Path))
+@click.option(
+    "--impl",
+    "name",
+    required=True,
+    metavar="IMPL",
+    help="A name such as kvref, package.module:factory, or cmd:PROGRAM ARGS….",
+)
+@click.option(
+    "--scenario", "scenarios", multiple=True, metavar="NAME", help="Only traces of this scenario."
+)
+@click.option(
+    "--single-group",
+    type=click.Choice(list(SINGLE_GROUP_KINDS)),
+    help="Only traces with one group, of full attention (MLA included).",
+)
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write a report."
+)
+@click.option(
+    "--profile",
+    default=RECORDS_PROFILE,
+    show_default=True,
+    metavar="NAME_OR_FILE",
+    help="Policies of records that name none: a shipped profile or a TOML file.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Show passed files and uncut values, too.")
+@click.option("--fail-fast", is_flag=True, help="Stop at the first failure.")
+def command(
+    paths: tuple[Path, ...],
+    name: str,
+    scenarios: tuple[str, ...],
+    single_group: str | None,
+    json_path: Path | None,
+    profile: str,
+    verbose: bool,
+    fail_fast: bool,
+) -> int:
+    """Replay records against an implementation and show every difference.
+
+    PATH is a record file or a folder, searched to any depth for *.jsonl and *.jsonl.gz; without
+    one, the records that kvspec brings along are replayed. Every answer and the state after it
+    must be as recorded; the first difference ends a trace. Of an error only the class is compared
+    (in planning records an AssertionError stands for any typed error), never the message. A record
+    marked with a quirk ends its trace as passed. --profile says what holds where a record names no
+    policy of its own.
+
+    What the implementation says it lacks is not asked of it: a record that needs that is left out
+    and counted apart. The last line counts traces and planning records. Exit code 0: none failed,
+    1: some did, 2: could not run.
+    """
+    implementation = find_implementation(name)
+    chosen_profile = find_profile(profile)
+    candidates = find(paths or [shipped_records()])
+    chosen = choose(candidates, scenarios, single_group)
+    if not chosen:
+        known = ", ".join(scenarios_of(candidates)) or "none"
+        fail(f"no trace passes the filters; scenarios here: {known}")
+    console = progress_console() if str(json_path) == "-" else output_console()
+    results: list[Result] = []
+    for result in _replay(chosen, implementation, chosen_profile, fail_fast=fail_fast):
+        results.append(result)
+        for line in result_lines(result, verbose=verbose):
+            console.print(line, markup=False, soft_wrap=True)
+    report = Report(
+        implementation.capabilities.name,
+        tuple(results),
+        len(chosen) - len(results),
+        profile=chosen_profile.name,
+    )
+    if json_path is not None:
+        write_json(report.to_json(), json_path)
+    for line in report.closing_lines():
+        console.print(line, markup=False, soft_wrap=True)
+    return 1 if report.failed else 0
+
+
+def _replay(
+    chosen: list[Candidate],
+    implementation: Implementation,
+    profile: Profile,
+    *,
+    fail_fast: bool,
+) -> Iterator[Result]:
+    """Replay one file after the other, with a bar on stderr where that is a terminal."""
+    console = progress_console()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        bar = progress.add_task("replaying", total=len(chosen))
+        due = 0.0
+
+        def follow(operation: Operation | None, view: View) -> None:
+            """A long record shows how far it is."""
+            nonlocal due
+            if operation is not None and monotonic() >= due:
+                due = monotonic() + _SECONDS_BETWEEN_UPDATES
+                place = f"{candidate.path.name}, operation {operation.index:,}"
+                progress.update(bar, description=place)
+
+        for candidate in chosen:
+            progress.update(bar, description=candidate.path.name)
+            if candidate.is_planning:
+                result: Result = replay_planning(
+                    candidate.path, implementation, policy=profile.policy, fail_fast=fail_fast
+                )
+            else:
+                result = replay_trace(
+                    candidate.path, implementation, policy=profile.policy, watch=follow
+                )
+            progress.advance(bar)
+            yield result
+            if fail_fast and counts(result)[1]:
+                return

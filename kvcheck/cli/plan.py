@@ -1,0 +1,220 @@
+"""`kvspec plan`: groups, tensors, blocks and capacity of a model's cache."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from rich import box
+from rich.table import Table
+
+from kvcheck.cli._support import fail, output_console, write_json
+from kvcheck.discovery import find_implementation, installed_implementations
+from kvcheck.tools.plans.document import AUTO, GIB, PlanFile, read_plan_file
+from kvcheck.tools.plans.report import PlanReport, make_report, used_bytes
+from kvcheck.tools.plans.shipped import shipped_names, shipped_path
+from kvspec.errors import CacheMemoryError, ConfigError, UnknownImplementationError
+from kvspec.interface import Implementation
+from kvspec.planning import Planner
+
+_POSITIVE = click.IntRange(min=1)
+
+TABLE_WIDTH = 100
+"""Tables are this wide at least: what a narrow terminal wraps can be read, what is cut cannot."""
+
+
+@click.command()
+@click.argument("name", required=False, metavar="[FILE|MODEL]")
+@click.option("--impl", metavar="IMPL", help="Who plans: a name, or package.module:factory.")
+@click.option("--json", "as_json", is_flag=True, help="Write the plan as JSON to stdout.")
+@click.option("--list", "as_list", is_flag=True, help="List the models that kvspec brings along.")
+@click.option("--memory-gib", type=float, metavar="GIB", help="Memory of each worker instead.")
+@click.option(
+    "--max-model-len", metavar="N", help="Longest request instead; auto: as long as fits."
+)
+@click.option("--tensor", type=_POSITIVE, metavar="N", help="Tensor-parallel ranks instead.")
+@click.option("--pipeline", type=_POSITIVE, metavar="N", help="Pipeline stages instead.")
+def command(
+    name: str | None,
+    impl: str | None,
+    as_json: bool,
+    as_list: bool,
+    memory_gib: float | None,
+    max_model_len: str | None,
+    tensor: int | None,
+    pipeline: int | None,
+) -> int:
+    """Show how a model's cache is laid out, and what it holds.
+
+    FILE describes the layers and the memory of each worker; MODEL is one of --list. Without
+    --impl the first installed implementation that can plan does it.
+
+    Exit code 0: the plan is shown, 1: the memory cannot hold one request of full length, 2: bad
+    input, or no implementation can plan.
+    """
+    if as_list:
+        _show_list()
+        return 0
+    if name is None:
+        fail("give a plan file, or a model of: kvspec plan --list")
+    changes = _changes(memory_gib, max_model_len, tensor, pipeline)
+    file = read_plan_file(_path(name), changes)
+    implementation, planner = _planner(impl)
+    try:
+        report = make_report(file, implementation, planner)
+    except CacheMemoryError as error:
+        return _too_little(file, error)
+    except ConfigError as error:
+        fail(str(file.explain(error)))
+    if as_json:
+        write_json(report.to_json())
+    else:
+        _show(report)
+    return 0
+
+
+def _changes(
+    memory_gib: float | None, max_model_len: str | None, tensor: int | None, pipeline: int | None
+) -> dict[str, Any]:
+    """What the options replace in the file, by its place there."""
+    changes: dict[str, Any] = {
+        "memory_gib": memory_gib,
+        "engine.max_model_len": _length(max_model_len),
+        "parallel.tensor": tensor,
+        "parallel.pipeline": pipeline,
+    }
+    return {place: value for place, value in changes.items() if value is not None}
+
+
+def _length(given: str | None) -> int | str | None:
+    if given is None or given == AUTO:
+        return given
+    if not (given.isascii() and given.isdecimal() and len(given) <= 16 and int(given)):
+        fail(f"--max-model-len {given[:40]}: must be a number of tokens, or {AUTO}")
+    return int(given)
+
+
+def _path(name: str) -> Path:
+    """The file that is meant: as given, or the shipped model of that name."""
+    path = Path(name)
+    if path.exists() or path.name != name or path.suffix == ".json":
+        return path
+    if name not in shipped_names():
+        fail(f"{name}: neither a file nor one of the models {', '.join(shipped_names())}")
+    return shipped_path(name)
+
+
+def _planner(name: str | None) -> tuple[Implementation, Planner]:
+    """The implementation that plans, and its planner."""
+    if name is not None:
+        implementation = find_implementation(name)
+        planner = implementation.planner
+        if planner is None:
+            fail(f"{implementation.capabilities.name} has no planner")
+        return implementation, planner
+    for installed in installed_implementations():
+        try:
+            implementation = find_implementation(installed)
+        except UnknownImplementationError:
+            continue  # a broken one; another may do
+        planner = implementation.planner
+        if planner is not None:
+            return implementation, planner
+    fail("no installed implementation can plan; name one with --impl")
+
+
+def _too_little(file: PlanFile, error: CacheMemoryError) -> int:
+    hint = "give more memory, or a smaller max_model_len"
+    hint += f" ({AUTO}: as long as fits)" if file.model is not None else ""
+    fail(f"{file.explain(error)}; {hint}", exit_code=1)
+
+
+def _show_list() -> None:
+    width = max(map(len, shipped_names()))
+    for name in shipped_names():
+        document = json.loads(shipped_path(name).read_text(encoding="utf-8"))
+        click.echo(f"{name:<{width}}  {document['description']}")
+
+
+def _show(report: PlanReport) -> None:
+    console = output_console()
+    console.width = max(console.width, TABLE_WIDTH)
+    facts = list(_facts(report))
+    width = max(len(label) for label, _ in facts)
+    for label, value in facts:
+        console.print(f"{label:<{width}}  {value}", markup=False, soft_wrap=True)
+    if report.groups:
+        console.print(_groups(report))
+    console.print(_workers(report))
+    for warning in report.plan.warnings:
+        console.print(f"warning: {warning}", markup=False, soft_wrap=True)
+
+
+def _facts(report: PlanReport) -> Iterator[tuple[str, str]]:
+    """The numbers that matter, most wanted first."""
+    length = f"{report.plan.max_model_len_tokens:,} tokens"
+    if report.is_automatic:
+        length += ", as long as fits"
+    yield "model", f"{report.name} (planned by {report.implementation})"
+    yield "longest request", length
+    yield "blocks", f"{report.num_blocks:,}, one of them null"
+    if report.capacity is None:
+        yield "capacity", "unlimited: no request takes a block"
+    else:
+        yield "capacity", f"{report.capacity.num_tokens:,} tokens"
+        yield "concurrency", f"{report.capacity.max_concurrency:.2f} requests of full length"
+    yield "blocks per request", f"{report.blocks_per_request:,} at full length"
+    sizes = report.block_sizes
+    yield "hits end at", f"multiples of {sizes.scheduler_block_size_tokens:,} tokens"
+    yield "tokens per hash", f"{sizes.hash_block_size_tokens:,}"
+    yield "wasted by padding", f"{report.padding_percent:.2f} %"
+
+
+def _table(title: str, first: str, *others: str) -> Table:
+    """Columns of numbers; nothing is cut, however narrow the terminal."""
+    table = Table(title=title, box=box.SIMPLE, title_justify="left")
+    table.add_column(first, no_wrap=True)
+    for name in others:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _groups(report: PlanReport) -> Table:
+    columns = ("layers", "block", "window", "page", "blocks a request", "padding")
+    table = _table("groups", "kind", *columns)
+    for group in report.groups:
+        table.add_row(
+            group.kind,
+            f"{group.num_layers}",
+            f"{group.block_size_tokens:,}",
+            "–" if group.window_tokens is None else f"{group.window_tokens:,}",
+            f"{group.page_size_bytes:,} B",
+            f"{group.blocks_per_request:,}",
+            f"{group.padding_percent:.2f} %",
+        )
+    return table
+
+
+def _workers(report: PlanReport) -> Table:
+    """One row for neighbours with equal numbers."""
+    rows: list[tuple[list[int], tuple[str, ...]]] = []
+    for index, cache in enumerate(report.plan.configs):
+        row: tuple[str, ...] = (
+            f"{len(report.workers[index])}",
+            f"{len(cache.tensors)}",
+            f"{report.bytes_per_block(index):,} B",
+            f"{used_bytes(cache) / GIB:.2f} GiB",
+            f"{report.memory_bytes[index] / GIB:.2f} GiB",
+        )
+        if rows and rows[-1][1] == row:
+            rows[-1][0].append(index)
+        else:
+            rows.append(([index], row))
+    table = _table("workers", "worker", "layers", "tensors", "bytes a block", "used", "of")
+    for indices, row in rows:
+        name = f"{indices[0]}" if len(indices) == 1 else f"{indices[0]} … {indices[-1]}"
+        table.add_row(name, *row)
+    return table

@@ -1,0 +1,143 @@
+"""`kvspec shrink`: the smallest record that still fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from kvcheck.cli._support import fail, output_console, progress_console, write_json
+from kvcheck.discovery import find_implementation
+from kvcheck.records.script import Script
+from kvcheck.records.select import named_record
+from kvcheck.records.shrink import NotFailingError, Shrinker, Shrunk
+from kvspec.profile import RECORDS_PROFILE, find_profile
+
+
+@click.command()
+@click.argument("record", metavar="RECORD", type=click.Path(path_type=Path))
+@click.option(
+    "--impl",
+    "name",
+    required=True,
+    metavar="IMPL",
+    help="Who fails the record: a name, package.module:factory, or cmd:PROGRAM ARGS….",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="The smaller record.  [default: RECORD with .small before its suffix]",
+)
+@click.option(
+    "--oracle",
+    default="kvref",
+    show_default=True,
+    metavar="IMPL",
+    help="Who says what is right; must follow the record.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.0),
+    default=60.0,
+    show_default=True,
+    help="How long to look; the smallest record found by then is written.",
+)
+@click.option(
+    "--profile",
+    default=RECORDS_PROFILE,
+    show_default=True,
+    metavar="NAME_OR_FILE",
+    help="Policies of a record that names none: a shipped profile or a TOML file.",
+)
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write a report."
+)
+def command(
+    record: Path,
+    name: str,
+    output: Path | None,
+    oracle: str,
+    seconds: float,
+    profile: str,
+    json_path: Path | None,
+) -> int:
+    """Make a record smaller that an implementation fails.
+
+    Operations after the failing one go first; then requests, calls, tokens, options and blocks, as
+    long as the implementation fails the last operation in the same way: at the same kind of call,
+    with the same thing wrong. What is right is computed anew by the oracle for each candidate.
+    RECORD is a file, or life_of_blocks or identities, which kvspec brings along.
+
+    Exit code 0: written, 1: the implementation does not fail the record, 2: could not run.
+    """
+    target = output or _beside(record)
+    shrinker = Shrinker(
+        named_record(record),
+        find_implementation(name),
+        find_implementation(oracle),
+        policy=find_profile(profile).policy,
+    )
+    try:
+        result = _run(shrinker, seconds)
+    except NotFailingError as error:
+        fail(str(error), exit_code=1)
+    result.write(target)
+    if json_path is not None:
+        write_json(_to_json(result, target), json_path)
+    console = progress_console() if str(json_path) == "-" else output_console()
+    console.print(
+        f"{target}: {_size(result.after)}, of {_size(result.before)};"
+        f" {result.kind.field} differs after {result.kind.call}",
+        markup=False,
+        soft_wrap=True,
+    )
+    return 0
+
+
+def _run(shrinker: Shrinker, seconds: float) -> Shrunk:
+    console = progress_console()
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task("shrinking")
+
+        def heard(script: Script, tried: int) -> None:
+            progress.update(task, description=f"{_size(script)}; {tried} tried")
+
+        shrinker.progress = heard
+        return shrinker.run(seconds)
+
+
+def _size(script: Script) -> str:
+    return (
+        f"{len(script.calls)} operations, {len(script.request_ids)} requests,"
+        f" {script.num_tokens} tokens"
+    )
+
+
+def _to_json(result: Shrunk, target: Path) -> dict[str, object]:
+    def size(script: Script) -> dict[str, int]:
+        return {
+            "operations": len(script.calls),
+            "requests": len(script.request_ids),
+            "tokens": script.num_tokens,
+            "blocks": script.config.kv_cache.num_blocks,
+        }
+
+    return {
+        "record": str(target),
+        "call": result.kind.call,
+        "field": result.kind.field,
+        "before": size(result.before),
+        "after": size(result.after),
+        "tried": result.tried,
+    }
+
+
+def _beside(record: Path) -> Path:
+    """KV-POOL-6.jsonl.gz -> KV-POOL-6.small.jsonl"""
+    return record.with_name(f"{record.name.split('.jsonl')[0]}.small.jsonl")

@@ -1,0 +1,88 @@
+"""`kvspec view`: a record as one page to look at, step by step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kvcheck.cli._support import fail, output_console, write_whole
+from kvcheck.discovery import find_implementation
+from kvcheck.records.select import named_record
+from kvcheck.tools.view.model import NotShownError, load
+from kvcheck.tools.view.page import page
+from kvspec.profile import RECORDS_PROFILE, find_profile
+
+
+@click.command()
+@click.argument("record", metavar="RECORD", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="FILE.html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The page.",
+)
+@click.option(
+    "--impl",
+    "name",
+    metavar="IMPL",
+    help="Replay on this implementation and show where it differs: kvref, or"
+    " package.module:factory. Needed for pools of more than 64 blocks.",
+)
+@click.option(
+    "--profile",
+    default=RECORDS_PROFILE,
+    show_default=True,
+    metavar="NAME_OR_FILE",
+    help="With --impl, policies of a record that names none: a shipped profile or a TOML file.",
+)
+@click.option(
+    "--from",
+    "first_operation",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Begin with this operation; for records that are too long for one page.",
+)
+def command(
+    record: Path, output: Path, name: str | None, profile: str, first_operation: int
+) -> int:
+    """Make a page that shows a record step by step: blocks, requests, free queue.
+
+    The page is one file; it needs no network. It shows what was asked and answered and the state
+    after each operation, marks hits, evictions, preemptions and refusals, and leads to each of them
+    by a button or a key. FILE.html#op=17 opens it at operation 17. RECORD is a record file, or
+    life_of_blocks or identities, which kvspec brings along.
+
+    With --impl the record is replayed, and the first difference is shown at its operation. A record
+    of `kvspec check --records` leads to the operation that broke the rule.
+
+    Exit code 0: the page was written (and nothing differs), 1: written, and the implementation
+    differs, 2: could not run.
+    """
+    implementation = None if name is None else find_implementation(name)
+    try:
+        recording = load(
+            named_record(record),
+            implementation,
+            first_operation=first_operation,
+            policy=find_profile(profile).policy,
+        )
+    except NotShownError as error:
+        fail(str(error))
+    write_whole(output, page(recording).encode("utf-8"))
+    console = output_console()
+    console.print(
+        f"{output}: {sum(frame.operation is not None for frame in recording.frames)} operations"
+        f" of {record}",
+        markup=False,
+        soft_wrap=True,
+    )
+    for note in recording.notes:
+        console.print(note, markup=False, soft_wrap=True)
+    if recording.violation is not None and recording.violation.rule is None:
+        console.print(recording.violation.text, markup=False, soft_wrap=True)
+        return 1
+    return 0

@@ -1,0 +1,93 @@
+"""Finding implementations: by the name they are installed under, as `package.module:factory`, or as
+a program that speaks the protocol of `spec/protocol.md`.
+
+kvspec imports no implementation. Each registers a factory without arguments in the entry-point
+group `kvspec.implementations`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+import traceback
+from importlib.metadata import EntryPoint, entry_points
+
+from kvspec.errors import UnknownImplementationError
+from kvspec.interface import Implementation
+
+GROUP = "kvspec.implementations"
+
+
+def installed_implementations() -> tuple[str, ...]:
+    """The names of the installed implementations, sorted; none of them is imported."""
+    return tuple(sorted(entry_points(group=GROUP).names))
+
+
+def find_implementation(name: str) -> Implementation:
+    """The implementation of that name, made by its factory.
+
+    `name` is an installed name such as `kvref`, or `package.module:factory`. The module may also
+    stand in the current directory, which is then put last on `sys.path`. Or it is
+    `cmd:PROGRAM ARGS…`, see `kvcheck.remote.client.connect`. Raises UnknownImplementationError, with
+    the reason, when nothing is found or what is found does not load or is no implementation, and
+    RemoteError when a program does not speak the protocol.
+    """
+    if name.startswith(("cmd:", "cmd+")):
+        # Late: most uses start no program.
+        from kvcheck.remote.client import connect
+
+        return connect(name)
+    entry = _by_path(name) if ":" in name else _by_installed_name(name)
+    try:
+        made = entry.load()()
+    except (Exception, SystemExit) as error:  # whatever a stranger's module does
+        raise _unknown(name, _reason(entry, error)) from error
+    if not isinstance(made, Implementation):
+        raise _unknown(name, f"the factory returned {type(made).__name__}, not an Implementation")
+    return made
+
+
+def _by_installed_name(name: str) -> EntryPoint:
+    # A distribution seen twice on sys.path registers twice, with equal values.
+    found = {entry.value: entry for entry in entry_points(group=GROUP, name=name)}
+    if len(found) > 1:
+        raise _unknown(name, f"registered more than once: {', '.join(sorted(found))}")
+    if not found:
+        raise _unknown(name)
+    return next(iter(found.values()))
+
+
+def _by_path(name: str) -> EntryPoint:
+    module, _, factory = name.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), *factory.split("."))):
+        raise _unknown(name, "not of the form package.module:factory")
+    # The command does not run with the current directory on its path, and modules may be imported
+    # late, so it stays there. Last: it must not shadow what is installed.
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.append(here)
+    return EntryPoint(name=name, value=name, group=GROUP)
+
+
+def _reason(entry: EntryPoint, error: BaseException) -> str:
+    absent = error.name if isinstance(error, ModuleNotFoundError) else None
+    if absent and f"{entry.module}.".startswith(f"{absent}."):
+        return f"no module {absent!r}, neither installed nor in the current directory"
+    return f"{entry.value} does not load: {type(error).__name__}: {error}{_place(error)}"
+
+
+def _place(error: BaseException) -> str:
+    """Where in the implementation's files it happened; empty when it happened here."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    ours = frame.filename in (__file__, importlib.metadata.__file__)
+    # A SyntaxError's own text names the place.
+    return (
+        ""
+        if ours or isinstance(error, SyntaxError)
+        else f" ({frame.filename}, line {frame.lineno})"
+    )
+
+
+def _unknown(name: str, reason: str = "") -> UnknownImplementationError:
+    return UnknownImplementationError(name, installed_implementations(), reason)

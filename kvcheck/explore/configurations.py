@@ -1,0 +1,343 @@
+"""The configurations that are explored, by name: small, and each about something else."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+from kvcheck.explore.bounds import Admission, Call, Computation, Configuration, Step
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.specs import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    LayerSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+
+USUAL = frozenset({Call.PREEMPT, Call.EVICT, Call.RESET, Call.ASK, Call.ILLEGAL})
+SHORT = ((0, 0), (0, 1))
+"""Two prompts that share their first token, and no more."""
+
+
+def full(block_size: int) -> FullAttentionSpec:
+    """Full attention with so many tokens a block."""
+    return FullAttentionSpec(block_size, 1, 8, "float16")
+
+
+def window(block_size: int, tokens: int) -> SlidingWindowSpec:
+    """A sliding window of so many tokens."""
+    return SlidingWindowSpec(block_size, 1, 8, "float16", sliding_window=tokens)
+
+
+def chunked(block_size: int, tokens: int) -> ChunkedLocalAttentionSpec:
+    """Attention within chunks of so many tokens."""
+    return ChunkedLocalAttentionSpec(block_size, 1, 8, "float16", attention_chunk_size=tokens)
+
+
+def aligned_mamba(block_size: int) -> MambaSpec:
+    """A state at each block boundary."""
+    return MambaSpec(block_size, ((2,),), ("float32",), mamba_cache_mode="align")
+
+
+def texts(*lengths: int, alphabet: tuple[int, ...] = (0, 1)) -> tuple[tuple[int, ...], ...]:
+    """All texts of these lengths."""
+    return tuple(text for n in lengths for text in itertools.product(alphabet, repeat=n))
+
+
+def cache(
+    num_blocks: int, *specs: LayerSpec, max_tokens: int, use_eagle: bool = False
+) -> ManagerConfig:
+    """A manager of one group per spec, whose events are told and whose hashes are always equal."""
+    groups = tuple(KVCacheGroup((f"layer.{n}",), spec) for n, spec in enumerate(specs))
+    return ManagerConfig(
+        KVCacheConfig(num_blocks, groups),
+        max_model_len_tokens=max_tokens,
+        use_eagle=use_eagle,
+        hash_seed="0",
+        enable_events=True,
+    )
+
+
+POOL = Configuration(
+    "pool",
+    "3 blocks of 1 token, 3 hashes, at most 2 references; deferred frees, unregistered blocks",
+    cache(4, full(1), max_tokens=2),
+    ((0,), (2,), (0, 1)),
+    tokens=(),
+    in_chunks=False,
+    admissions=(Admission(), Admission(look_up=False, delayed=True)),
+    calls=frozenset({Call.POP, Call.EVICT, Call.RESET, Call.ASK, Call.ILLEGAL}),
+)
+MANAGER = Configuration(
+    "manager",
+    "2 blocks of 1 token, 2 requests, all texts of 1 to 3 tokens of an alphabet of 2",
+    cache(3, full(1), max_tokens=3),
+    texts(1, 2, 3),
+    tokens=(0, 1),
+    calls=USUAL,
+)
+THREE = Configuration(
+    "three",
+    "3 requests, 3 blocks of 1 token, texts of 1 and 2 tokens",
+    cache(4, full(1), max_tokens=2),
+    ((0,), (0, 1)),
+    num_requests=3,
+    calls=USUAL,
+)
+BLOCKS_OF_TWO = Configuration(
+    "blocks-of-2",
+    "3 blocks of 2 tokens, so that blocks are half full; growth to 4 tokens of an alphabet of 2",
+    cache(4, full(2), max_tokens=4),
+    ((0, 0, 0), (0, 0, 1)),
+    tokens=(0, 1),
+    calls=USUAL,
+)
+WINDOW = Configuration(
+    "window",
+    "3 blocks of 1 token, a window of 2 tokens",
+    cache(4, window(1, 2), max_tokens=3),
+    SHORT,
+    calls=USUAL | {Call.SKIP},
+)
+HYBRID = Configuration(
+    "hybrid",
+    "full attention and a window of 2 tokens over 5 blocks of 1 token",
+    cache(6, full(1), window(1, 2), max_tokens=3),
+    ((0, 0),),
+    in_chunks=False,
+    calls=USUAL | {Call.SKIP},
+)
+EAGLE = Configuration(
+    "eagle",
+    "3 blocks of 1 token, hits drop their last block; lookahead, drafts, some accepted",
+    cache(4, full(1), max_tokens=4, use_eagle=True),
+    ((0, 0), (0, 0, 1)),
+    admissions=(Admission(), Admission(lookahead_tokens=1)),
+    computations=(
+        Computation(lookahead_tokens=1),
+        Computation(num_drafts=1),
+        Computation(num_drafts=1, num_accepted=1),
+    ),
+    calls=USUAL,
+)
+MAMBA = Configuration(
+    "mamba",
+    "full attention and Mamba in mode align over 4 blocks of 1 token; steps",
+    cache(5, full(1), aligned_mamba(1), max_tokens=3),
+    SHORT,
+    calls=frozenset({Call.PREEMPT, Call.RESET, Call.SKIP, Call.STEP, Call.ASK}),
+)
+CHUNKED = Configuration(
+    "chunked",
+    "full attention and chunks of 2 tokens over 4 blocks of 1 token",
+    cache(5, full(1), chunked(1, 2), max_tokens=3),
+    ((0, 0), (0, 1)),
+    in_chunks=False,
+    calls=USUAL | {Call.SKIP},
+)
+EXTERNAL = Configuration(
+    "external",
+    "3 blocks of 1 token; tokens of another store, now or by a later load; registering later",
+    cache(4, full(1), max_tokens=3),
+    SHORT,
+    admissions=(
+        Admission(),
+        Admission(external_tokens=1),
+        Admission(external_tokens=1, load_later=True),
+    ),
+    computations=(Computation(), Computation(delayed=True)),
+    calls=frozenset({Call.PREEMPT, Call.EVICT, Call.CACHE, Call.ASK, Call.ILLEGAL}),
+)
+OWN_HITS = Configuration(
+    "own-hits",
+    "full attention and a window of 2 tokens over 5 blocks of 1 token; each brings its own hit, and"
+    " a load what the shorter one lacks",
+    cache(6, full(1), window(1, 2), max_tokens=3),
+    ((0, 0, 0),),
+    num_requests=1,
+    in_chunks=False,
+    admissions=(
+        Admission(),
+        Admission(external_tokens=1, own_hits=True),
+        Admission(external_tokens=1, load_later=True, own_hits=True),
+    ),
+    calls=frozenset({Call.PREEMPT, Call.EVICT}),
+)
+PARTIAL = Configuration(
+    "partial",
+    "2 groups of full attention over 4 blocks, of 1 and 2 tokens; entries inside a block",
+    replace(cache(5, full(2), full(1), max_tokens=4), hash_block_size_tokens=1),
+    ((0, 0, 0), (0, 1, 0)),
+    calls=frozenset({Call.PREEMPT, Call.EVICT, Call.PARTIAL, Call.ASK}),
+)
+RETENTION = Configuration(
+    "retention",
+    "full attention and a window of 2 tokens that keeps only tails of prompts, over 5 blocks",
+    replace(cache(6, full(1), window(1, 2), max_tokens=4), retention_interval_tokens=0),
+    ((0, 0), (0, 0, 0)),
+    calls=frozenset({Call.PREEMPT, Call.RESET, Call.ASK}),
+)
+ADMISSION = Configuration(
+    "admission",
+    "a window of 2 tokens over 4 blocks; watermark, reserved blocks, whole sequences that must fit",
+    replace(cache(5, window(1, 2), max_tokens=3), watermark=0.4, max_num_batched_tokens=1),
+    SHORT,
+    admissions=(
+        Admission(must_fit=True),
+        Admission(reserved_blocks=1),
+        Admission(others_scheduled=True),
+    ),
+    calls=frozenset({Call.PREEMPT, Call.RESET, Call.ASK}),
+)
+BATCHED = Configuration(
+    "batched",
+    "whole steps of 2 requests over 3 blocks of 1 token, every plan; a budget, lookahead",
+    cache(4, full(1), max_tokens=3),
+    ((0, 0), (0, 1, 1)),
+    admissions=(),
+    computations=(),
+    steps=(Step(8), Step(1, num_lookahead_tokens=1, stops_at_refusal=True)),
+    calls=frozenset({Call.EVICT, Call.RESET, Call.ILLEGAL}),
+)
+
+
+def _deep(like: Configuration, name: str, summary: str, **changes: Any) -> Configuration:
+    """A larger one, explored only when asked for."""
+    return replace(like, name=name, summary=summary, is_deep=True, **changes)
+
+
+DEEP: tuple[Configuration, ...] = (
+    _deep(
+        POOL,
+        "deep-pool",
+        "as pool, with 6 blocks",
+        config=cache(7, full(1), max_tokens=2),
+    ),
+    _deep(
+        MANAGER,
+        "deep-manager",
+        "as manager, with 3 blocks",
+        config=cache(4, full(1), max_tokens=3),
+    ),
+    _deep(
+        MANAGER,
+        "deep-blocks",
+        "4 blocks of 1 token, all texts of 1 and 2 tokens",
+        config=cache(5, full(1), max_tokens=2),
+        prompts=texts(1, 2),
+    ),
+    _deep(
+        MANAGER,
+        "deep-three",
+        "3 requests, 3 blocks, all texts of 1 to 3 tokens",
+        config=cache(4, full(1), max_tokens=3),
+        num_requests=3,
+    ),
+    _deep(
+        MANAGER,
+        "deep-texts",
+        "2 blocks of 1 token, all texts of 1 to 5 tokens: most is refused or computed in part",
+        config=cache(3, full(1), max_tokens=5),
+        prompts=texts(1, 2, 3, 4, 5),
+    ),
+    _deep(
+        BLOCKS_OF_TWO,
+        "deep-blocks-of-2",
+        "as blocks-of-2, with all texts of 3 tokens",
+        prompts=texts(3),
+    ),
+    _deep(
+        WINDOW,
+        "deep-window",
+        "as window, with 4 blocks and growth to 4 tokens",
+        config=cache(5, window(1, 2), max_tokens=4),
+    ),
+    _deep(
+        HYBRID,
+        "deep-hybrid",
+        "as hybrid, with two prompts, computed in chunks",
+        prompts=SHORT,
+        in_chunks=True,
+    ),
+    _deep(
+        EAGLE,
+        "deep-eagle",
+        "as eagle, with 4 blocks",
+        config=cache(5, full(1), max_tokens=4, use_eagle=True),
+    ),
+    _deep(
+        MAMBA,
+        "deep-mamba",
+        "as mamba, with 6 blocks",
+        config=cache(7, full(1), aligned_mamba(1), max_tokens=3),
+    ),
+    _deep(
+        EXTERNAL,
+        "deep-external",
+        "as external, with 4 blocks",
+        config=cache(5, full(1), max_tokens=3),
+    ),
+    _deep(
+        CHUNKED,
+        "deep-chunked",
+        "as chunked, computed in chunks",
+        in_chunks=True,
+    ),
+    _deep(
+        PARTIAL,
+        "deep-partial",
+        "as partial, with 5 blocks",
+        config=replace(cache(6, full(2), full(1), max_tokens=4), hash_block_size_tokens=1),
+    ),
+    _deep(
+        RETENTION,
+        "deep-retention",
+        "as retention, with 7 blocks",
+        config=replace(cache(8, full(1), window(1, 2), max_tokens=4), retention_interval_tokens=0),
+    ),
+    _deep(
+        ADMISSION,
+        "deep-admission",
+        "as admission, with 5 blocks",
+        config=replace(
+            cache(6, window(1, 2), max_tokens=3), watermark=0.4, max_num_batched_tokens=1
+        ),
+    ),
+    _deep(
+        BATCHED,
+        "deep-batched",
+        "whole steps of 2 requests: full attention and a window of 2 tokens over 5 blocks",
+        config=cache(6, full(1), window(1, 2), max_tokens=3),
+    ),
+    _deep(
+        BATCHED,
+        "deep-batched-three",
+        "whole steps of 3 requests over 3 blocks, within a budget of 3 tokens",
+        config=cache(4, full(1), max_tokens=2),
+        num_requests=3,
+        prompts=((0,), (0, 1)),
+        steps=(Step(3),),
+    ),
+)
+
+CONFIGURATIONS: tuple[Configuration, ...] = (
+    POOL,
+    MANAGER,
+    THREE,
+    BLOCKS_OF_TWO,
+    WINDOW,
+    HYBRID,
+    EAGLE,
+    MAMBA,
+    CHUNKED,
+    EXTERNAL,
+    OWN_HITS,
+    PARTIAL,
+    RETENTION,
+    ADMISSION,
+    BATCHED,
+    *DEEP,
+)
+"""Those of the default run first, with some 1,060,000 edges; the larger ones take hours."""

@@ -1,0 +1,233 @@
+"""Every edge of a state: each move is made, checked, and its end told apart from all others."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvcheck.explore.agreement import require_agreement
+from kvcheck.explore.bounds import Configuration
+from kvcheck.explore.moves import Move, moves
+from kvcheck.explore.play import play
+from kvcheck.explore.renaming import renamed_fingerprint
+from kvcheck.explore.sides import WRITES, Fresh, Seen, Side, grown, is_typed, restored
+from kvcheck.explore.state import BATCHED_STEP, State, World, fingerprint, manager_bytes, start
+from kvcheck.play.words import shown
+from kvspec.errors import InvariantViolation, KVSpecError
+from kvspec.interface import Implementation
+from kvspec.invariants import check_snapshot
+from kvspec.snapshot import Snapshot
+from kvspec.transitions import Transition, check_transition
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A rule that does not hold after the last of `operations`, which are those of one move.
+
+    `before`: moves of the same state that changed nothing to be seen, and yet have to go before it.
+    """
+
+    rule: str
+    name: str
+    detail: str
+    move: Move
+    operations: tuple[tuple[str, str | None, dict[str, Any]], ...]
+    before: tuple[Move, ...] = ()
+
+
+@dataclass
+class Found:
+    """What there is to say of one state, or of several: their edges.
+
+    `ends`: the move and the fingerprint of each edge that leads to another state, with that state
+    (pickled) where it has not been told before.
+    """
+
+    edges: Counter[str] = field(default_factory=Counter)
+    refused: int = 0
+    errors: int = 0
+    ends: list[tuple[Move, bytes, bytes | None]] = field(default_factory=list)
+    broken: Broken | None = None
+
+
+class Edges:
+    """Makes the moves of states on one implementation, or on two side by side.
+
+    The state is the oracle's, restored from its snapshot wherever a move has changed it. A subject
+    besides it goes every path from the start, so nothing is asked of its own `restore`.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        oracle: Implementation,
+        subject: Implementation | None = None,
+    ) -> None:
+        self.configuration = configuration
+        self.oracle = Side(oracle, configuration)
+        self.subject = None if subject is None else Side(subject, configuration)
+        self.config = self.oracle.config
+        self.prompt_matters = configuration.config.retention_interval_tokens is not None
+        self.sound: set[bytes] = set()
+        self.told: set[bytes] = set()
+
+    def first(self) -> State:
+        """The state in which everything begins."""
+        return State(self.oracle.player.manager.snapshot(), start(self.configuration.num_requests))
+
+    def name_of(self, state: State) -> bytes:
+        """Its fingerprint."""
+        if self.configuration.up_to_names:
+            names = self.configuration.names()
+            return renamed_fingerprint(state, names, prompt_matters=self.prompt_matters)
+        manager = manager_bytes(state.snapshot)
+        return fingerprint(manager, state.world, prompt_matters=self.prompt_matters)
+
+    def of(self, state: State, path: Sequence[Move]) -> Found:
+        """All edges of a state that this path leads to; up to the first broken rule."""
+        found = Found()
+        turn = Turn(self, state)
+        own = self.name_of(state)
+        try:
+            fresh = restored(self.oracle, state)
+            beside = None if self.subject is None else grown(self.subject, path)
+        except Exception as error:  # a subject may fail at what it did before
+            found.broken = Broken("KV-ERR-1", "goes_the_path_again", repr(error), path[-1], ())
+            return found
+        for move in moves(self.configuration, state):
+            world = turn.attempt(move, fresh, beside)
+            if isinstance(world, Broken):
+                alone = Turn(self, state).attempt(move, fresh, beside)
+                found.broken = alone if isinstance(alone, Broken) else world
+                break
+            if world is not None:
+                self._count(found, turn, move, own, world)
+        if fresh().snapshot() != state.snapshot:
+            raise KVSpecError("managers that were copied by pickle share their state")
+        return found
+
+    def _count(self, found: Found, turn: Turn, move: Move, own: bytes, world: World) -> None:
+        found.edges[str(move[0])] += 1
+        found.refused += turn.ending == "refused"
+        found.errors += turn.ending == "error"
+        if not turn.has_changed and world == turn.state.world:
+            return
+        after = State(turn.after, world)
+        name = self.name_of(after)
+        if name == own:
+            return
+        packed = None
+        if name not in self.told:
+            self.told.add(name)
+            packed = pickle.dumps(after, pickle.HIGHEST_PROTOCOL)
+        found.ends.append((move, name, packed))
+
+
+class Turn:
+    """The moves from one state, one after another."""
+
+    def __init__(self, edges: Edges, state: State) -> None:
+        self.edges = edges
+        self.state = state
+        self.after = state.snapshot
+        self.ending = "done"
+        self.has_changed = True
+        self.operations: list[tuple[str, str | None, dict[str, Any]]] = []
+        self.before: list[Move] = []
+
+    def attempt(self, move: Move, fresh: Fresh, beside: Fresh | None) -> World | Broken | None:
+        """The move, or the rule that it shows to be broken."""
+        try:
+            return self.make(move, fresh, beside)
+        except InvariantViolation as error:
+            return self._broken(move, error.rule, error.invariant, error.detail)
+        except Exception as error:  # in what is no operation: a snapshot, a copy
+            return self._broken(move, "KV-ERR-1", "answers", repr(error))
+
+    def _broken(self, move: Move, rule: str, name: str, detail: str) -> Broken:
+        """What was found wrong after the last operation."""
+        return Broken(rule, name, detail, move, tuple(self.operations), tuple(self.before[:-1]))
+
+    def make(self, move: Move, fresh: Fresh, beside: Fresh | None) -> World | None:
+        """One move from the state; None where it is not possible."""
+        edges, oracle, subject = self.edges, self.edges.oracle, self.edges.subject
+        # A manager that is as it was serves the next move, too.
+        is_old = not self.has_changed
+        oracle.place(oracle.player.manager if is_old else fresh(), self.state.world)
+        if subject is not None and beside is not None:
+            subject.place(subject.player.manager if is_old else beside(), self.state.world)
+        if not is_old:
+            self.before.clear()
+        self.before.append(move)
+        self.after, self.ending, self.has_changed = self.state.snapshot, "done", False
+        self.operations.clear()
+        return play(edges.configuration, self.state, move, self.do)
+
+    def do(
+        self,
+        name: str,
+        request_id: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        illegal: str | None = None,
+    ) -> Any:
+        """One operation on each side, checked."""
+        given = dict(arguments or {})
+        self.operations.append((name, request_id, given))
+        oracle, subject = self.edges.oracle, self.edges.subject
+        if name in WRITES:
+            outcome = oracle.write(name, request_id or "", given)
+            if subject is not None:
+                require_agreement(name, outcome, subject.write(name, request_id or "", given))
+            return outcome.result
+        before, had_changed = self.after, self.has_changed
+        self.has_changed = True  # for all we know
+        expected = oracle.do(name, request_id, given)
+        if subject is not None:
+            seen = subject.do(name, request_id, given)
+            if seen != expected or seen.outcome.error is not None:
+                self._check(before, seen, illegal)
+                require_agreement(name, expected.outcome, seen.outcome, expected, seen)
+        self.has_changed = had_changed
+        if self._check(before, expected, illegal):
+            self.after = expected.snapshot
+            self.has_changed = self.after != self.state.snapshot
+        self.ending = expected.ending
+        return expected.outcome.result
+
+    def _check(self, before: Snapshot, seen: Seen, illegal: str | None) -> bool:
+        """The outcome, the transition, and the state unless it is known to be sound.
+
+        Whether anything has changed. If not, the state was checked before, and no invariant of
+        transitions can be broken: each is about a difference.
+        """
+        name, error = seen.name, seen.outcome.error
+        if isinstance(error, InvariantViolation):
+            raise error
+        if illegal is None and error is not None:
+            raise InvariantViolation("legal_calls_succeed", "KV-ERR-1", f"{name} raised {error!r}")
+        if illegal is not None and not is_typed(error):
+            got = "was accepted" if error is None else f"raised {error!r}"
+            raise InvariantViolation("illegal_calls_raise", illegal, f"{name} {got}")
+        if error is not None and any(seen.queued):
+            told = f"{name} raised, but queued {shown(seen.queued)}"
+            raise InvariantViolation("errors_change_nothing", "KV-ERR-2", told)
+        after = seen.snapshot
+        if after == before:
+            return False
+        if name != BATCHED_STEP or error is not None:
+            # What holds of one call does not of many.
+            call = PURE.get(name, name)
+            check_transition(self.edges.config, Transition(call, seen.ending, before, after))
+        data = manager_bytes(after)
+        if data not in self.edges.sound:
+            check_snapshot(self.edges.config, after)
+            self.edges.sound.add(data)
+        return True
+
+
+PURE: Mapping[str, str] = {"get_block_ids": "get_blocks"}
+"""Operations of records under the name of the call that they are."""

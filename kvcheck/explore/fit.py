@@ -1,0 +1,52 @@
+"""What a configuration asks for that an implementation may lack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from kvcheck.explore.bounds import Call, Configuration
+from kvcheck.play import fit
+from kvspec.interface import Capabilities, Feature
+
+FEATURES_OF_CALL: Mapping[Call, tuple[Feature, ...]] = MappingProxyType(
+    {
+        Call.POP: (Feature.DEFERRED_FREE,),
+        Call.EVICT: (Feature.EVICTION_BY_ID,),
+        Call.RESET: (Feature.RESET,),
+        Call.SKIP: (Feature.SKIPPED_REMOVAL,),
+        Call.CACHE: (Feature.DELAYED_CACHING,),
+        Call.PARTIAL: (Feature.PARTIAL_BLOCKS,),
+        Call.ASK: (Feature.COMMON_PREFIX, Feature.UNHASHED_BLOCKS, Feature.NEED),
+        Call.ILLEGAL: (Feature.DEFERRED_FREE, Feature.EVICTION_BY_ID, Feature.DELAYED_CACHING),
+    }
+)
+"""What a call needs that is not part of the base."""
+
+
+def lacks(configuration: Configuration, can: Capabilities) -> list[str]:
+    """What an implementation would need for this configuration and does not have."""
+    found = fit.lacking(configuration.config, can, hashes_matter=True)
+    needed = {feature for call in configuration.calls for feature in FEATURES_OF_CALL.get(call, ())}
+    needed |= _features_of_options(configuration)
+    # Every move asks for them.
+    needed |= {Feature.SNAPSHOT, Feature.NEW_BLOCK_IDS}
+    return sorted({*found, *(feature.value for feature in needed - can.features)})
+
+
+def _features_of_options(configuration: Configuration) -> set[Feature]:
+    admissions, computations = configuration.admissions, configuration.computations
+    drafting = any(each.lookahead_tokens for each in admissions)
+    drafting |= any(each.lookahead_tokens or each.num_drafts for each in computations)
+    drafting |= any(each.num_lookahead_tokens for each in configuration.steps)
+    delayed = any(each.delayed or each.load_later for each in admissions)
+    delayed |= any(each.delayed for each in computations)
+    options = {
+        Feature.DRAFTING: drafting,
+        Feature.EXTERNAL_TOKENS: any(each.external_tokens for each in admissions),
+        Feature.DELAYED_CACHING: delayed,
+        Feature.ADMISSION: any(each.must_fit or each.reserved_blocks for each in admissions),
+        Feature.HITS_PER_GROUP: any(each.own_hits for each in admissions)
+        or (Call.ASK in configuration.calls and len(configuration.config.kv_cache.groups) > 1),
+    }
+    return {feature for feature, wanted in options.items() if wanted}

@@ -1,0 +1,244 @@
+"""Making a move: which operations a scheduler's decision is, and what it knows afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from kvcheck.explore.batches import play_batch, play_wrong_batch
+from kvcheck.explore.bounds import Configuration
+from kvcheck.explore.illegal import ILLEGAL
+from kvcheck.explore.moves import Move
+from kvcheck.explore.state import EMPTY, LOADING, PREEMPTED, RUNNING, Seat, State, World
+
+
+class Do(Protocol):
+    """Performs one operation of a record, checks it and answers its result (None for an error)."""
+
+    def __call__(
+        self,
+        name: str,
+        request_id: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        illegal: str | None = None,
+    ) -> Any:
+        """`illegal`: the rule by which it must end with an error."""
+
+
+def play(configuration: Configuration, state: State, move: Move, do: Do) -> World | None:
+    """The world after the move; None where the move is not possible."""
+    return PLAYS[move[0]](configuration, state, move, do)
+
+
+def _admit(configuration: Configuration, state: State, move: Move, do: Do) -> World | None:
+    _, number, prompt, option, left = move
+    admission, name = configuration.admissions[option], configuration.name_of(number)
+    seat = state.world.seats[number]
+    if prompt is not None:
+        seat = Seat(EMPTY, prompt, len(prompt))
+        do("new_request", name, {"prompt_token_ids": list(prompt)})
+    hit_tokens, hit = 0, None
+    if admission.own_hits:
+        longest = {"max_cache_hit_length": len(seat.tokens) - 1}
+        found = do("find_longest_cache_hit_per_group", name, longest)
+        hit_tokens, hit = max(found["hit_lengths"]), found["blocks"]
+    elif admission.look_up:
+        found = do("get_computed_blocks", name, {"num_preemptions": int(prompt is None)})
+        hit_tokens, hit = found["num_computed_tokens"], found["blocks"]
+    external = admission.external_tokens
+    new = 0 if admission.load_later else len(seat.tokens) - hit_tokens - external - left
+    if new < 0 or new + external == 0 or hit_tokens + external + new > len(seat.tokens):
+        return None
+    granted = do(
+        "allocate_slots",
+        name,
+        {
+            "num_computed_tokens": 0,
+            "status": seat.status,
+            "num_new_tokens": new,
+            "num_new_computed_tokens": hit_tokens,
+            "new_computed_blocks": hit if hit_tokens else None,
+            "num_external_computed_tokens": external,
+            "delay_cache_blocks": admission.load_later or admission.delayed,
+            "num_lookahead_tokens": admission.lookahead_tokens,
+            "full_sequence_must_fit": admission.must_fit,
+            "reserved_blocks": admission.reserved_blocks,
+            "has_scheduled_reqs": admission.others_scheduled,
+        },
+    )
+    if granted is None:
+        return state.world
+    computed = hit_tokens + external + new
+    # After a load of everything the last token is still computed again.
+    now = min(computed, len(seat.tokens) - (new == 0))
+    loading = computed if admission.load_later else 0
+    phase = LOADING if admission.load_later else RUNNING
+    return state.world.with_seat(number, Seat(phase, seat.tokens, seat.num_prompt, now, loading))
+
+
+def _compute(configuration: Configuration, state: State, move: Move, do: Do) -> World | None:
+    _, number, token, option, left = move
+    computation, name = configuration.computations[option], configuration.name_of(number)
+    seat = state.world.seats[number]
+    if token is not None:
+        do("append_tokens", name, {"token_ids": [token]})
+        seat = seat._replace(tokens=(*seat.tokens, token))
+    if len(seat.tokens) + computation.num_drafts > configuration.config.max_model_len_tokens:
+        return None
+    new = len(seat.tokens) - seat.num_computed - left
+    granted = do(
+        "allocate_slots",
+        name,
+        {
+            "num_computed_tokens": seat.num_computed,
+            "status": seat.status,
+            "num_new_tokens": new + computation.num_drafts,
+            "num_lookahead_tokens": computation.lookahead_tokens,
+            "delay_cache_blocks": computation.delayed,
+        },
+    )
+    if granted is None:
+        return state.world.with_seat(number, seat)
+    accepted = configuration.tokens[:1] * computation.num_accepted
+    if accepted:
+        do("append_tokens", name, {"token_ids": list(accepted)})
+    computed = seat.num_computed + new + len(accepted)
+    seat = seat._replace(tokens=(*seat.tokens, *accepted), num_computed=computed)
+    return state.world.with_seat(number, seat)
+
+
+def _finish_load(configuration: Configuration, state: State, move: Move, do: Do) -> World:
+    number, seat = move[1], state.world.seats[move[1]]
+    name = configuration.name_of(number)
+    do("cache_blocks", name, {"num_computed_tokens": seat.num_loading})
+    return state.world.with_seat(number, seat._replace(phase=RUNNING, num_loading=0))
+
+
+def _free(configuration: Configuration, state: State, move: Move, do: Do) -> World:
+    """Also of a preempted request, which holds nothing (KV-ERR-4)."""
+    do("free", configuration.name_of(move[1]))
+    return state.world.with_seat(move[1], Seat())
+
+
+def _preempt(configuration: Configuration, state: State, move: Move, do: Do) -> World:
+    seat = state.world.seats[move[1]]
+    do("free", configuration.name_of(move[1]))
+    return state.world.with_seat(move[1], Seat(PREEMPTED, seat.tokens, seat.num_prompt))
+
+
+def _pop(configuration: Configuration, state: State, move: Move, do: Do) -> World | None:
+    if len(state.world.popped) == configuration.max_popped:
+        return None
+    blocks = tuple(do("pop_blocks_for_free", configuration.name_of(move[1])))
+    world = state.world.with_seat(move[1], Seat())
+    return World(world.seats, (*world.popped, blocks)) if blocks else world
+
+
+def _return(configuration: Configuration, state: State, move: Move, do: Do) -> World:
+    """The last ones, in reverse order."""
+    _, number, count = move
+    popped = state.world.popped
+    blocks, kept = popped[number][-count:], popped[number][:-count]
+    do("free_blocks", None, {"block_ids": list(blocks[::-1])})
+    rest = (*popped[:number], *((kept,) if kept else ()), *popped[number + 1 :])
+    return World(state.world.seats, rest)
+
+
+def _skip(configuration: Configuration, state: State, move: Move, do: Do) -> World:
+    tokens = state.world.seats[move[1]].num_computed
+    do("remove_skipped_blocks", configuration.name_of(move[1]), {"total_computed_tokens": tokens})
+    return state.world
+
+
+def _cache(configuration: Configuration, state: State, move: Move, do: Do) -> World:
+    tokens = state.world.seats[move[1]].num_computed
+    do("cache_blocks", configuration.name_of(move[1]), {"num_computed_tokens": tokens})
+    return state.world
+
+
+def _partial(configuration: Configuration, state: State, move: Move, do: Do) -> World | None:
+    _, number, group, num_tokens = move
+    config = configuration.config
+    size = config.managed_specs[group].block_size
+    hash_size = config.hash_block_size_tokens or size
+    name = configuration.name_of(number)
+    lists = state.snapshot.requests[name].block_ids[group]
+    if num_tokens % hash_size or num_tokens % size == 0 or num_tokens > len(lists) * size:
+        return None
+    do("cache_partial_block", name, {"group": group, "num_tokens": num_tokens})
+    return state.world
+
+
+def _evict(configuration: Configuration, state: State, move: Move, do: Do) -> World:
+    do("evict_blocks", None, {"block_ids": list(move[1])})
+    return state.world
+
+
+def _ask(configuration: Configuration, state: State, move: Move, do: Do) -> World:
+    """Everything that changes nothing (KV-MGR-2)."""
+    name, seat = configuration.name_of(move[1]), state.world.seats[move[1]]
+    config = configuration.config
+    do("get_block_ids", name)
+    do("get_num_common_prefix_blocks", name)
+    tokens = config.max_model_len_tokens
+    need = {
+        "num_tokens": tokens,
+        "total_computed_tokens": seat.num_computed,
+        "num_tokens_main_model": tokens,
+    }
+    do("get_num_blocks_to_allocate", name, need)
+    do("get_num_blocks_to_allocate", name, {**need, "apply_admission_cap": True})
+    if config.enable_caching and len(config.kv_cache.groups) > 1:
+        asked = {"max_cache_hit_length": len(seat.tokens)}
+        do("find_longest_cache_hit_per_group", name, asked)
+    return state.world
+
+
+def _illegal(configuration: Configuration, state: State, move: Move, do: Do) -> World | None:
+    _, number, kind = move
+    call, seat = ILLEGAL[kind], state.world.seats[number]
+    if call.on_request and seat.phase == EMPTY:
+        return None
+    arguments = call.arguments(configuration.config, state, number)
+    if arguments is None:
+        return None
+    name = configuration.name_of(number) if call.on_request else None
+    do(call.operation, name, arguments, illegal=call.rule)
+    return state.world
+
+
+def _plain(operation: str) -> Callable[[Configuration, State, Move, Do], World]:
+    """A move that is one operation without arguments."""
+
+    def plain(configuration: Configuration, state: State, move: Move, do: Do) -> World:
+        do(operation)
+        return state.world
+
+    return plain
+
+
+PLAYS: Mapping[str, Callable[[Configuration, State, Move, Do], World | None]] = MappingProxyType(
+    {
+        "admit": _admit,
+        "compute": _compute,
+        "finish_load": _finish_load,
+        "free": _free,
+        "give_up": _free,
+        "preempt": _preempt,
+        "pop": _pop,
+        "return": _return,
+        "skip": _skip,
+        "cache": _cache,
+        "partial": _partial,
+        "evict": _evict,
+        "reset": _plain("reset_prefix_cache"),
+        "step": _plain("new_step_starts"),
+        "batch": play_batch,
+        "ask": _ask,
+        "illegal": _illegal,
+        "wrong_batch": play_wrong_batch,
+    }
+)
+"""How each move is made."""

@@ -1,0 +1,101 @@
+"""One form for all states that differ only in how blocks and requests are called.
+
+Blocks are numbered anew in the order in which they are met: in the lists of the requests, among the
+popped ones, in the free queue. Every block is at one of these places (KV-POOL-15, KV-POOL-16; sinks
+apart, which no configuration has), so the order of requests decides all new numbers. They are
+sorted by what the scheduler knows of each; where that leaves several orders, the one with the least
+form counts. So two states have one form exactly when a renaming of blocks and requests makes one of
+the other.
+
+A manager treats both alike when it uses numbers and names as such and nothing more. The reference
+does; of a subject it is an assumption, and `kvspec explore --whole` does without it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import marshal
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from kvcheck.explore.state import FINGERPRINT_BYTES, MARSHAL_VERSION, State, seats_of
+from kvspec.blocks import NULL_BLOCK
+from kvspec.snapshot import RequestState
+
+NOTHING = RequestState((), ())
+
+
+class Naming(NamedTuple):
+    """A state's form, and how it calls what the state has.
+
+    `seats`: seat n of the form is that of request `seats[n]`. `blocks`: block -> its number there.
+    """
+
+    form: bytes
+    seats: tuple[int, ...]
+    blocks: Mapping[int, int]
+
+    @property
+    def fingerprint(self) -> bytes:
+        """Of the form."""
+        return blake2b(self.form, digest_size=FINGERPRINT_BYTES).digest()
+
+
+def renamed_fingerprint(state: State, names: tuple[str, ...], *, prompt_matters: bool) -> bytes:
+    """The fingerprint of a state's form; `names` are those of its requests."""
+    return naming(state, names, prompt_matters=prompt_matters).fingerprint
+
+
+def naming(state: State, names: tuple[str, ...], *, prompt_matters: bool) -> Naming:
+    """The form of a state, with the first order of its requests that gives it."""
+    seats = seats_of(state.world, prompt_matters=prompt_matters)
+    lists = [state.snapshot.requests.get(name, NOTHING) for name in names]
+    return min(
+        (
+            _named(state, order, [seats[n] for n in order], [lists[n] for n in order])
+            for order in _sorting(seats)
+        ),
+        key=lambda each: each.form,
+    )
+
+
+def _sorting(seats: Sequence[Any]) -> Iterator[tuple[int, ...]]:
+    """The orders that sort the seats: several where some are equal."""
+    for order in itertools.permutations(range(len(seats))):
+        if all(seats[one] <= seats[other] for one, other in itertools.pairwise(order)):
+            yield order
+
+
+def _named(
+    state: State, order: tuple[int, ...], seats: list[Any], requests: list[RequestState]
+) -> Naming:
+    """The state with its requests in this order, its blocks numbered as they are met."""
+    snapshot, popped = state.snapshot, state.world.popped
+    met: dict[int, int] = {NULL_BLOCK: NULL_BLOCK}
+    places = [blocks for request in requests for blocks in request.block_ids]
+    for place in (*places, *popped, snapshot.free_queue):
+        for block in place:
+            met.setdefault(block, len(met))
+    keys = [snapshot.block_keys[block] for block in met]
+    copies = [
+        (key, [met[block] for block in blocks])
+        for key, blocks in sorted(snapshot.lookup_order.items())
+        if len(blocks) > 1
+    ]
+    plain = (
+        seats,
+        [[met[block] for block in place] for place in places],
+        [(request.num_cached_blocks, marks_of(request)) for request in requests],
+        [[met[block] for block in place] for place in popped],
+        [met[block] for block in snapshot.free_queue],
+        keys,
+        copies,
+        [sorted(step_keys) for step_keys in snapshot.step_keys],
+    )
+    return Naming(marshal.dumps(plain, MARSHAL_VERSION), order, met)
+
+
+def marks_of(request: RequestState) -> tuple[bool | None, ...]:
+    """Of each group, as plain values."""
+    return tuple(None if mark is None else mark.has_allocated for mark in request.mamba)

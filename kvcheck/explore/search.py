@@ -1,0 +1,234 @@
+"""Breadth first over a configuration: level by level, in one process or in several."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeAlias
+
+from kvcheck.discovery import find_implementation
+from kvcheck.explore.bounds import Configuration
+from kvcheck.explore.edges import Broken, Edges, Found
+from kvcheck.explore.graph import Graph
+from kvcheck.explore.moves import Move
+from kvcheck.explore.sides import Side, follow
+from kvcheck.explore.state import State
+from kvspec.interface import Implementation
+
+CHUNK_STATES = 64
+"""States a process takes at once: some seconds of work for a slow implementation."""
+
+START: Move = ("start",)
+
+
+class Item(NamedTuple):
+    """A state to be expanded; with its path where there is a subject, which goes it."""
+
+    number: int
+    packed: bytes
+    path: tuple[Move, ...]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What an exploration counts; equal for equal configurations, however many processes.
+
+    `depth`: moves to the state that is farthest away. `refused` and `errors` are edges, too.
+    """
+
+    states: int = 1
+    edges: int = 0
+    refused: int = 0
+    errors: int = 0
+    depth: int = 0
+    by_move: tuple[tuple[str, int], ...] = ()
+
+    def plus(self, found: Found) -> Counts:
+        """With the edges of some more states."""
+        by_move = Counter(dict(self.by_move)) + found.edges
+        return replace(
+            self,
+            edges=self.edges + found.edges.total(),
+            refused=self.refused + found.refused,
+            errors=self.errors + found.errors,
+            by_move=tuple(sorted(by_move.items())),
+        )
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A broken rule, and the shortest way there: `path` ends with the move that shows it."""
+
+    configuration: Configuration
+    path: tuple[Move, ...]
+    broken: Broken
+
+
+@dataclass
+class Exploration:
+    """One configuration, as far as it is explored. `level`: the states to be expanded next."""
+
+    configuration: Configuration
+    counts: Counts = field(default_factory=Counts)
+    graph: Graph = field(default_factory=Graph)
+    level: list[Item] = field(default_factory=list)
+    violation: Violation | None = None
+    is_complete: bool = False
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Who is explored: by its name where other processes have to find it, too."""
+
+    oracle: Implementation
+    subject: Implementation | None = None
+    oracle_name: str = ""
+    subject_name: str | None = None
+
+
+Expand: TypeAlias = Callable[[Sequence[Item]], Iterable[list[Found]]]
+Heard: TypeAlias = Callable[[Exploration], None]
+
+
+def explore(
+    exploration: Exploration,
+    pair: Pair,
+    *,
+    jobs: int = 1,
+    max_edges: int | None = None,
+    heard: Heard = lambda exploration: None,
+    level_ends: Heard = lambda exploration: None,
+) -> Exploration:
+    """Go on until everything is explored, a rule is broken, or there are `max_edges` edges.
+
+    `heard` is told after some states, `level_ends` after each level: only there may an exploration
+    be written down (`kvcheck.explore.saved`).
+    """
+    begin(exploration, pair)
+    with expanding(exploration.configuration, pair, jobs) as expand:
+        while exploration.level:
+            below: list[Item] = []
+            if not _level(exploration, expand, below, pair, max_edges, heard):
+                return exploration
+            depth = exploration.counts.depth + (len(below) > 0)
+            exploration.counts = replace(exploration.counts, depth=depth)
+            exploration.level = below
+            level_ends(exploration)
+    exploration.is_complete = True
+    return exploration
+
+
+def begin(exploration: Exploration, pair: Pair) -> None:
+    """Put the start into an exploration that has nothing yet."""
+    if not len(exploration.graph):
+        edges = Edges(exploration.configuration, pair.oracle)
+        first = edges.first()
+        exploration.graph.add(edges.name_of(first), 0, START)
+        exploration.level = [Item(0, pickle.dumps(first, pickle.HIGHEST_PROTOCOL), ())]
+
+
+def _level(
+    exploration: Exploration,
+    expand: Expand,
+    below: list[Item],
+    pair: Pair,
+    max_edges: int | None,
+    heard: Heard,
+) -> bool:
+    """One level; `below` gets the next. False where the exploration ends within it."""
+    items = iter(exploration.level)
+    graph = exploration.graph
+    for chunk in expand(exploration.level):
+        for found in chunk:
+            item = next(items)
+            exploration.counts = exploration.counts.plus(found)
+            if found.broken is not None:
+                broken = found.broken
+                path = (*graph.path(item.number), *broken.before, broken.move)
+                exploration.violation = Violation(exploration.configuration, path, found.broken)
+                return False
+            for move, name, packed in found.ends:
+                number = graph.add(name, item.number, move)
+                if number is not None and packed is not None:
+                    path = () if pair.subject is None else (*item.path, move)
+                    below.append(Item(number, packed, path))
+        exploration.counts = replace(exploration.counts, states=len(graph))
+        heard(exploration)
+        if max_edges is not None and exploration.counts.edges >= max_edges:
+            return False
+    return True
+
+
+def expanding(
+    configuration: Configuration, pair: Pair, jobs: int
+) -> AbstractContextManager[Expand]:
+    """A function that expands states, in this process or in `jobs` others."""
+    if jobs == 1:
+        edges = Edges(configuration, pair.oracle, pair.subject)
+        return nullcontext(lambda level: (_expand(edges, chunk) for chunk in _chunks(level)))
+    return _Processes(configuration, pair, jobs)
+
+
+class _Processes(AbstractContextManager[Expand]):
+    """Processes that each find the implementations by name."""
+
+    def __init__(self, configuration: Configuration, pair: Pair, jobs: int) -> None:
+        self._work = functools.partial(
+            _expand_elsewhere, configuration, pair.oracle_name, pair.subject_name
+        )
+        # Not by fork: the progress bar has a thread.
+        context = multiprocessing.get_context("spawn")
+        self._executor = ProcessPoolExecutor(jobs, mp_context=context)
+
+    def __enter__(self) -> Expand:
+        return lambda level: self._executor.map(self._work, _chunks(level))
+
+    def __exit__(self, *error: object) -> None:
+        self._executor.shutdown(cancel_futures=True)
+
+
+def _chunks(level: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    return (level[first : first + CHUNK_STATES] for first in range(0, len(level), CHUNK_STATES))
+
+
+def _expand(edges: Edges, chunk: Sequence[Item]) -> list[Found]:
+    """The edges of some states, up to a broken rule."""
+    all_found = []
+    for item in chunk:
+        all_found.append(edges.of(pickle.loads(item.packed), item.path))
+        if all_found[-1].broken is not None:
+            break
+    return all_found
+
+
+def _expand_elsewhere(
+    configuration: Configuration, oracle: str, subject: str | None, chunk: Sequence[Item]
+) -> list[Found]:
+    return _expand(_edges(configuration, oracle, subject), chunk)
+
+
+@functools.lru_cache(maxsize=1)
+def _edges(configuration: Configuration, oracle: str, subject: str | None) -> Edges:
+    """Of this process, which keeps what it has told already."""
+    other = None if subject is None else find_implementation(subject)
+    return Edges(configuration, find_implementation(oracle), other)
+
+
+def items_of(configuration: Configuration, graph: Graph, first: int, pair: Pair) -> list[Item]:
+    """The states from number `first` on, to be expanded, made anew along their paths."""
+    items = []
+    side = Side(pair.oracle, configuration)
+    for number in range(first, len(graph)):
+        path = graph.path(number)
+        manager = pair.oracle.create(configuration.config, check_invariants=False)
+        world = follow(side, manager, path)
+        packed = pickle.dumps(State(manager.snapshot(), world), pickle.HIGHEST_PROTOCOL)
+        items.append(Item(number, packed, () if pair.subject is None else path))
+    return items

@@ -1,0 +1,140 @@
+"""The way to a broken rule: as operations, in words, and as a record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from kvcheck.explore.search import Pair, Violation
+from kvcheck.explore.sides import Side, follow
+from kvcheck.explore.state import BATCHED_STEP
+from kvcheck.play.player import Outcome
+from kvcheck.play.recorder import Recorder
+from kvcheck.play.words import operation_text, shortened, shown
+from kvspec.errors import KVSpecError
+from kvspec.record import START_VERSION, Finding
+from kvspec.record_file import read_trace, write_trace
+
+
+@dataclass(frozen=True)
+class Told:
+    """One operation, and what the reference answered; of the last one nothing is told."""
+
+    name: str
+    request_id: str | None
+    arguments: Mapping[str, Any]
+    answer: str = ""
+
+
+def operations(violation: Violation, pair: Pair) -> tuple[Told, ...]:
+    """Every operation from the start to the one after which the rule is broken."""
+    told: list[Told] = []
+
+    def heard(
+        name: str, request_id: str | None, arguments: Mapping[str, Any], outcome: Outcome
+    ) -> None:
+        told.append(Told(name, request_id, dict(arguments), _answer(name, outcome)))
+
+    side = Side(pair.oracle, violation.configuration)
+    manager = side.player.manager
+    follow(side, manager, violation.path[:-1], heard)
+    last = [Told(*operation) for operation in violation.broken.operations]
+    return (*told, *last)
+
+
+def _answer(name: str, outcome: Outcome) -> str:
+    if name in ("new_request", "append_tokens"):
+        return ""
+    if outcome.error is not None:
+        return f"{type(outcome.error).__name__}, as it must be"
+    if name == "allocate_slots" and outcome.result is None:
+        return "refused"
+    if name == BATCHED_STEP:
+        granted = {member: outcome.result[member] for member in ("num_scheduled_tokens", "rows")}
+        return shown(granted)
+    if name == "get_computed_blocks":
+        num_tokens, blocks = outcome.result["num_computed_tokens"], outcome.result["blocks"]
+        return f"{num_tokens} tokens in {shown(blocks)}" if num_tokens else "no hit"
+    return "" if outcome.result is None else shown(outcome.result)
+
+
+def lines(violation: Violation, pair: Pair) -> Iterator[str]:
+    """The violation in words: the rule, the calls that lead there, what is wrong after them."""
+    broken = violation.broken
+    yield f"{broken.rule}  {sentence(broken.rule)}"
+    way = f"the last of {len(violation.path)} moves; fewer do not show it"
+    if broken.before:
+        way = f"the last of {len(violation.path)} moves, some of which changed nothing to be seen"
+    if len(violation.path) == 1:
+        way = "the first move"
+    configuration = violation.configuration
+    yield f"  broken in {configuration.name!r} by {way}"
+    yield f"  {configuration.name}: {configuration.summary}"
+    told = operations(violation, pair)
+    for number, operation in enumerate(told, 1):
+        call = operation_text(operation.name, operation.request_id, operation.arguments)
+        answer = f"  → {operation.answer}" if operation.answer else ""
+        yield f"  {'>' if number == len(told) else ' '} {number:>3}  {call}{answer}"
+    yield f"  {broken.name}: {shortened(broken.detail)}"
+
+
+def to_json(violation: Violation, pair: Pair) -> dict[str, Any]:
+    """The violation for machines."""
+    broken = violation.broken
+    return {
+        "configuration": violation.configuration.name,
+        "rule": broken.rule,
+        "invariant": broken.name,
+        "detail": broken.detail,
+        "num_moves": len(violation.path),
+        "operations": [
+            {"op": told.name, "req": told.request_id, "args": dict(told.arguments)}
+            for told in operations(violation, pair)
+        ],
+    }
+
+
+def sentence(rule: str) -> str:
+    """What the rule says."""
+    text = files("kvcheck").joinpath("data/rules.json").read_text(encoding="utf-8")
+    found: dict[str, str] = json.loads(text)
+    return found.get(rule, "")
+
+
+def write_record(violation: Violation, pair: Pair, folder: Path) -> tuple[Path | None, str]:
+    """The record of a violation, or the reason why there is none.
+
+    It holds what the reference answers, so that the subject fails it at the last operation, where
+    the finding stands. Without a subject it holds what the broken implementation itself does.
+    """
+    if any(told.name == BATCHED_STEP for told in operations(violation, pair)):
+        return None, "records hold single calls, and this way has whole steps"
+    folder.mkdir(parents=True, exist_ok=True)
+    broken, configuration = violation.broken, violation.configuration
+    path = folder / f"{configuration.name}-{broken.rule}.jsonl"
+    try:
+        recorder = Recorder(
+            pair.oracle,
+            configuration.config,
+            scenario=f"violation of {broken.rule}",
+            check_invariants=False,
+        )
+        for told in operations(violation, pair):
+            recorder.play(told.name, told.request_id, **told.arguments)
+        last = recorder.operations[-1]
+        finding = Finding(broken.rule, sentence(broken.rule), shortened(broken.detail))
+        listed = [*recorder.operations[:-1], replace(last, finding=finding)]
+        header = replace(recorder.header, version=START_VERSION)
+        write_trace(path, header, listed, recorder.coverage())
+        for _ in read_trace(path):
+            pass  # what is broken may be what no record may say, such as a negative count
+    except OSError:
+        raise
+    except (KVSpecError, ValueError, TypeError, LookupError, AttributeError) as error:
+        path.unlink(missing_ok=True)
+        return None, f"records cannot hold it ({error})"
+    return path, ""

@@ -1,0 +1,157 @@
+"""What the rules say by arithmetic of hashes, the pool and the statistics, whatever the groups.
+
+Everything is worked out from the snapshots around an operation, under the default policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import chain
+from types import MappingProxyType
+
+from kvcheck.judge.oracles import expect_equal, queue_after_release
+from kvcheck.play.runner import Performed, Runner
+from kvcheck.play.state import View
+from kvspec.event_codec import encode_stats
+from kvspec.stats import PrefixCacheStats
+
+
+class AccountCheck:
+    """Keeps the books of one run; what is told of an operation must agree with them."""
+
+    def __init__(self) -> None:
+        self.stats = PrefixCacheStats()
+
+    def after_operation(self, runner: Runner, done: Performed) -> None:
+        """The operation's own account, and that free and used blocks are all blocks."""
+        account = ACCOUNTS.get(done.name)
+        if account is not None and done.outcome.error is None:
+            account(self, runner, done)
+        counts = done.after.snapshot.ref_counts
+        total = runner.config.kv_cache.num_blocks - 1
+        free = total - sum(1 for count in counts if count > 0)
+        expect_equal("KV-POOL-15", "free blocks", free, done.after.num_free_blocks)
+        usage = 1.0 - free / total if total else 0.0
+        expect_equal("KV-POOL-12", "usage", usage, done.after.usage)
+
+    def after_step(self, runner: Runner) -> None:
+        """Once nobody holds anything, the pool is whole again."""
+        if runner.subject.popped or any(request.holds_blocks for request in runner.requests):
+            return
+        total = runner.config.kv_cache.num_blocks - 1
+        whole = total - len(runner.view.snapshot.reserved_blocks)
+        expect_equal("KV-POOL-15", "free once idle", whole, runner.view.num_free_blocks)
+
+    def new_request(self, runner: Runner, done: Performed) -> None:
+        """One hash per full block of the prompt."""
+        self._count_hashes(
+            runner,
+            len(done.arguments["prompt_token_ids"]),
+            len(done.outcome.result["block_hashes"]),
+        )
+
+    def append_tokens(self, runner: Runner, done: Performed) -> None:
+        """And as the request grows."""
+        result = done.outcome.result
+        self._count_hashes(runner, result["num_tokens"], result["num_block_hashes"])
+
+    def _count_hashes(self, runner: Runner, num_tokens: int, num_hashes: int) -> None:
+        size = runner.config.hash_block_size_tokens or 1
+        expected = num_tokens // size if runner.config.enable_caching else 0
+        expect_equal("KV-HASH-4", f"hashes of {num_tokens} tokens", expected, num_hashes)
+
+    def get_computed_blocks(self, runner: Runner, done: Performed) -> None:
+        """Count the look-up, unless it reads nothing."""
+        request = done.request
+        if request is None or request.skip_reading or not runner.config.enable_caching:
+            return
+        prefix = "preempted_" if request.num_preemptions else ""
+        counted = {
+            "requests": 1,
+            "queries_tokens": len(request.tokens),
+            "hits_tokens": done.outcome.result["num_computed_tokens"],
+        }
+        self.stats = replace(
+            self.stats,
+            **{
+                prefix + name: getattr(self.stats, prefix + name) + more
+                for name, more in counted.items()
+            },
+        )
+
+    def make_prefix_cache_stats(self, runner: Runner, done: Performed) -> None:
+        """What was counted since the last time."""
+        expected = encode_stats(self.stats) if runner.config.log_stats else None
+        expect_equal("KV-STAT-1", "statistics", expected, done.outcome.result)
+        self.stats = PrefixCacheStats()
+
+    def reset_prefix_cache(self, runner: Runner, done: Performed) -> None:
+        """Only an idle pool is reset, and that leaves no key."""
+        whole = runner.config.kv_cache.num_blocks - 1 - len(done.before.snapshot.reserved_blocks)
+        idle = done.before.num_free_blocks == whole
+        expect_equal("KV-POOL-11", "reset succeeds", idle, done.outcome.result)
+        if idle:
+            left = dict(done.after.snapshot.lookup_order)
+            expect_equal("KV-POOL-11", "keys after a reset", {}, left)
+            self.stats = replace(self.stats, reset=True)
+
+    def allocate_slots(self, runner: Runner, done: Performed) -> None:
+        """A refused request that holds nothing has nothing that could have been released."""
+        if done.outcome.result is not None or done.request is None:
+            return
+        before = done.before.snapshot
+        if done.request.name not in before.requests:
+            rule = "KV-MGR-5" if done.arguments.get("full_sequence_must_fit") else "KV-MGR-7"
+            expect_equal(rule, "state after a refusal", before, done.after.snapshot)
+
+    def free(self, runner: Runner, done: Performed) -> None:
+        """One release call per group, each list backwards."""
+        lists = _lists(done)
+        expected = queue_after_release(done.before.snapshot, [blocks[::-1] for blocks in lists])
+        _expect_queue("KV-POOL-7", done.after, expected)
+
+    def pop_blocks_for_free(self, runner: Runner, done: Performed) -> None:
+        """The lists one after another; nothing moves."""
+        popped = list(chain.from_iterable(_lists(done)))
+        expect_equal("KV-MGR-13", "popped blocks", popped, done.outcome.result)
+        _expect_queue("KV-MGR-13", done.after, done.before.snapshot.free_queue)
+
+    def free_blocks(self, runner: Runner, done: Performed) -> None:
+        """One release call for all."""
+        expected = queue_after_release(done.before.snapshot, [done.arguments["block_ids"]])
+        _expect_queue("KV-POOL-6", done.after, expected)
+
+    def evict_blocks(self, runner: Runner, done: Performed) -> None:
+        """The blocks lose their keys; nothing moves."""
+        keys = done.after.snapshot.block_keys
+        left = [key for block in done.arguments["block_ids"] for key in keys[block]]
+        expect_equal("KV-POOL-10", "keys of evicted blocks", [], left)
+        _expect_queue("KV-POOL-10", done.after, done.before.snapshot.free_queue)
+
+
+def _lists(done: Performed) -> tuple[tuple[int, ...], ...]:
+    """What the request held before."""
+    state = None if done.request is None else done.before.snapshot.requests.get(done.request.name)
+    return () if state is None else state.block_ids
+
+
+def _expect_queue(rule: str, after: View, expected: tuple[int, ...]) -> None:
+    expect_equal(rule, "free queue", expected, after.snapshot.free_queue)
+
+
+ACCOUNTS: Mapping[str, Callable[[AccountCheck, Runner, Performed], None]] = MappingProxyType(
+    {
+        "new_request": AccountCheck.new_request,
+        "append_tokens": AccountCheck.append_tokens,
+        "get_computed_blocks": AccountCheck.get_computed_blocks,
+        "make_prefix_cache_stats": AccountCheck.make_prefix_cache_stats,
+        "reset_prefix_cache": AccountCheck.reset_prefix_cache,
+        "allocate_slots": AccountCheck.allocate_slots,
+        "free": AccountCheck.free,
+        "pop_blocks_for_free": AccountCheck.pop_blocks_for_free,
+        "free_blocks": AccountCheck.free_blocks,
+        "evict_blocks": AccountCheck.evict_blocks,
+    }
+)
+"""The account of each operation that has one."""

@@ -1,0 +1,61 @@
+"""The longest hit, checked against a statement of it that shares no code with an implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from kvcheck.judge.oracles import expect_equal, longest_full_hit
+from kvcheck.play.runner import Performed, Runner
+from kvspec.config import ManagerConfig
+from kvspec.request import Request
+from kvspec.snapshot import Snapshot
+
+HitOracle: TypeAlias = Callable[
+    [ManagerConfig, Snapshot, Request, int], tuple[int, list[list[int]]]
+]
+"""(config, state, request, most tokens) -> hit length in tokens, block ids per group."""
+
+
+def full_attention_hit(
+    config: ManagerConfig, state: Snapshot, request: Request, most_tokens: int
+) -> tuple[int, list[list[int]]]:
+    """The hit of a single group of full attention, by enumeration (KV-FULL-2, KV-FULL-3)."""
+    size = config.scheduler_block_size_tokens or 1
+    blocks = longest_full_hit(
+        state,
+        request.block_hashes,
+        most_tokens,
+        size,
+        drop_last_block=config.use_eagle or config.kv_cache.groups[0].is_eagle_group,
+    )
+    return len(blocks) * size, [blocks]
+
+
+class LongestHitCheck:
+    """A look-up answers the hit that `oracle` states, to the block (KV-MGR-1)."""
+
+    def __init__(self, oracle: HitOracle, *, rule: str) -> None:
+        self.oracle = oracle
+        self.rule = rule
+
+    def after_operation(self, runner: Runner, done: Performed) -> None:
+        """Compare a look-up; nothing is found with caching off, or for who must not read."""
+        if done.name != "get_computed_blocks" or done.request is None or done.outcome.error:
+            return
+        config = runner.config
+        expected: tuple[int, list[list[int]]] = (0, [[] for _ in config.kv_cache.groups])
+        if config.enable_caching and not done.request.skip_reading:
+            expected = self.oracle(
+                config,
+                done.before.snapshot,
+                runner.subject.player.requests[done.request.name],
+                len(done.request.tokens) - 1,
+            )
+        length, blocks = expected
+        hit = done.outcome.result
+        expect_equal(self.rule, "the longest hit", blocks, hit["blocks"])
+        expect_equal("KV-MGR-1", "hit length in tokens", length, hit["num_computed_tokens"])
+
+    def after_step(self, runner: Runner) -> None:
+        """Only look-ups are looked at."""

@@ -1,0 +1,187 @@
+"""State machines: Hypothesis draws step after step, and a runner performs and checks each.
+
+    run_state_machine_as_test(manager_machine(implementation))
+
+Other than a program, a machine sees what came of a step before it draws the next one, so that it
+rarely draws a step that fits no request; and Hypothesis shrinks it.
+
+| machine           | configurations         | checked besides safety, accounts and events       |
+|-------------------|------------------------|---------------------------------------------------|
+| `manager_machine` | one group, full        | every hit and every allocation, to the block      |
+| `mixed_machine`   | one to four, any types | every hit, against a statement of it by the caller |
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from hypothesis import event
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from kvcheck.judge import generators
+from kvcheck.judge.accounts import AccountCheck
+from kvcheck.judge.longest_hit import HitOracle, LongestHitCheck, full_attention_hit
+from kvcheck.judge.mixed_configs import mixed_configs
+from kvcheck.judge.single_configs import single_group_configs
+from kvcheck.judge.single_group import SingleGroupCheck
+from kvcheck.play import steps
+from kvcheck.play.checks import EventCheck, InvariantCheck, SafetyCheck
+from kvcheck.play.performing import finish, perform_step
+from kvcheck.play.runner import Check, Runner
+from kvcheck.play.situations import SituationCounter
+from kvspec.config import ManagerConfig
+from kvspec.interface import Implementation
+
+MAX_REQUESTS = 6
+# Runs are short: most requests are alike and plain, so that some share, revive and evict.
+PLAIN_ARRIVALS = st.builds(
+    steps.Arrive,
+    prompt=generators.PROMPTS.map(tuple),
+    salt=st.sampled_from([None, None, None, "s"]),
+)
+PLAIN_ADMISSIONS = st.builds(steps.Admit, who=generators.WHO, look_up=generators.OFTEN)
+ARRIVALS = generators.OFTEN.flatmap(lambda plain: PLAIN_ARRIVALS if plain else generators.ARRIVALS)
+ADMISSIONS = st.booleans().flatmap(
+    lambda plain: PLAIN_ADMISSIONS if plain else generators.ADMISSIONS
+)
+MAINTENANCE = st.one_of(
+    st.builds(steps.EvictIds, st.lists(st.integers(0, 31), max_size=3).map(tuple)),
+    generators.EVICTIONS,
+    st.builds(steps.Ask, who=generators.WHO),
+    st.builds(steps.Skip, who=generators.WHO),
+    st.sampled_from([steps.NewStep(), steps.Take(), steps.Take(), steps.Reset()]),
+)
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Rules draw steps; `implementation` and `audit` are set by the functions below.
+
+    `audit`: the implementation checks itself, and the named invariants are checked too; without it,
+    answers and content have to tell.
+    """
+
+    implementation: ClassVar[Implementation]
+    audit: ClassVar[bool] = True
+
+    def start(self, config: ManagerConfig, *more: Check) -> None:
+        """A fresh manager, watched by the usual checks and `more`."""
+        self.runner = Runner(steps.Program(config, ()), self.implementation, audit=self.audit)
+        self.situations: Counter[str] = Counter()
+        invariants: list[Check] = [InvariantCheck()] if self.audit else []
+        self.runner.checks = [
+            SafetyCheck(self.runner),
+            *invariants,
+            AccountCheck(),
+            EventCheck(),
+            *more,
+            SituationCounter(self.situations),
+        ]
+
+    def num_in(self, *states: str) -> int:
+        """How many requests are in one of these states."""
+        return sum(request.state in states for request in self.runner.requests)
+
+    def do(self, step: steps.Step) -> None:
+        perform_step(self.runner, step)
+
+    @rule(arrival=ARRIVALS, admission=ADMISSIONS)
+    def arrive(self, arrival: steps.Arrive, admission: steps.Admit) -> None:
+        """A new request asks for admission; too many, and the oldest waiting one gives up."""
+        if len(self.runner.requests) >= MAX_REQUESTS:
+            if not self.num_in("waiting"):
+                return
+            self.do(steps.GiveUp())
+        self.do(arrival)
+        self.do(replace(admission, who=self.num_in("waiting") - 1))
+
+    @precondition(lambda self: self.num_in("waiting") > 0)
+    @rule(admission=ADMISSIONS)
+    def retry(self, admission: steps.Admit) -> None:
+        """A request that was refused or preempted asks again."""
+        self.do(admission)
+
+    @precondition(lambda self: self.num_in("running") > 0)
+    @rule(step=generators.RUNS)
+    def run_on(self, step: steps.Run) -> None:
+        """A chunk, or a decode step with drafts of which some are accepted."""
+        self.do(step)
+
+    @precondition(lambda self: self.num_in("loading") > 0)
+    @rule(who=generators.WHO)
+    def finish_load(self, who: int) -> None:
+        """The external tokens arrived: register their blocks."""
+        self.do(steps.FinishLoad(who))
+
+    @precondition(lambda self: self.num_in("running", "loading") > 0)
+    @rule(step=generators.RELEASES)
+    def release(self, step: steps.Release) -> None:
+        """Finish or preempt a request; at once, or with its blocks returned later."""
+        self.do(step)
+
+    @precondition(lambda self: bool(self.runner.subject.popped))
+    @rule(count=st.integers(1, 9))
+    def return_popped(self, count: int) -> None:
+        """Return some of the popped blocks, the last popped first."""
+        self.do(steps.ReturnPopped(count))
+
+    @rule(step=MAINTENANCE)
+    def maintain(self, step: steps.Step) -> None:
+        """What engines do now and then besides running requests."""
+        self.do(step)
+
+    @precondition(lambda self: bool(self.runner.requests))
+    @rule(step=generators.BREAKS)
+    def break_rules(self, step: steps.Break) -> None:
+        """An illegal call raises a typed error and changes nothing."""
+        self.do(step)
+
+    def teardown(self) -> None:
+        """Once everything is released, the pool is whole; Hypothesis' statistics say what came."""
+        if hasattr(self, "runner"):
+            for situation in self.situations:
+                event(situation)
+            finish(self.runner)
+
+
+class ManagerMachine(SchedulerMachine):
+    """One group of full attention, where the rules leave nothing open."""
+
+    @initialize(config=single_group_configs())
+    def create(self, config: ManagerConfig) -> None:
+        """Hits are checked by enumeration, allocations by arithmetic."""
+        hits = LongestHitCheck(full_attention_hit, rule="KV-FULL-2")
+        self.start(config, hits, SingleGroupCheck())
+
+
+class MixedMachine(SchedulerMachine):
+    """One to four groups of any types that may stand together."""
+
+    hit_oracle: ClassVar[HitOracle]
+
+    @initialize(config=mixed_configs())
+    def create(self, config: ManagerConfig) -> None:
+        """Hits are checked against the caller's statement of them."""
+        self.start(config, LongestHitCheck(type(self).hit_oracle, rule="KV-COORD-5"))
+
+
+def manager_machine(implementation: Implementation, *, audit: bool = True) -> type[ManagerMachine]:
+    """The machine over one group for one implementation."""
+    return type(
+        "ManagerMachineFor" + implementation.capabilities.name,
+        (ManagerMachine,),
+        {"implementation": implementation, "audit": audit},
+    )
+
+
+def mixed_machine(
+    implementation: Implementation, hit_oracle: HitOracle, **attributes: Any
+) -> type[MixedMachine]:
+    """The machine over mixed groups for one implementation and one statement of the longest hit."""
+    return type(
+        "MixedMachineFor" + implementation.capabilities.name,
+        (MixedMachine,),
+        {"implementation": implementation, "hit_oracle": staticmethod(hit_oracle), **attributes},
+    )

@@ -1,0 +1,95 @@
+"""What a run of the suite is asked for: how much must be equal, how long it may look, at what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from kvcheck.play.verdicts import Level
+from kvspec.interface import Implementation
+from kvspec.policy import Policy
+
+ENDLESS = 1e9
+"""Seconds of a budget that ends when somebody stops it."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long to look: random programs for `seconds`, at most `max_steps` steps each.
+
+    `shrink_seconds`: how long to make what was found smaller, in all. `static`, `directed`: whether
+    the static vectors, and the directed programs and examples, are run before.
+    """
+
+    seconds: float
+    max_steps: int
+    shrink_seconds: float = 20.0
+    static: bool = False
+    directed: bool = True
+
+
+BUDGETS = (
+    ("static", Budget(0.0, 0, static=True, directed=False)),
+    ("directed", Budget(0.0, 0, static=True)),
+    ("fast", Budget(20.0, 30, static=True)),
+    ("ci", Budget(180.0, 40, 60.0, static=True)),
+    ("deep", Budget(ENDLESS, 80, ENDLESS, static=True)),
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to check.
+
+    `rules`: patterns of rule ids; `policy`: the subject's declared choices; `name`, `oracle`: how
+    subject and oracle are found again. `self_checks_only`: they are the same code (`same_code`), so
+    nothing is compared, and records, examples and invariants decide.
+    """
+
+    level: Level
+    budget: Budget
+    rules: tuple[str, ...] = ("*",)
+    seed: int = 0
+    policy: Policy = field(default_factory=Policy)
+    name: str = "kvref"
+    oracle: str = "kvref"
+    self_checks_only: bool = False
+
+
+def same_code(subject: Implementation, oracle: Implementation) -> bool:
+    """Whether both are one class with the same parts: such a comparison finds nothing.
+
+    One behind the protocol is another program, whatever it calls itself.
+    """
+    return type(subject) is type(oracle) and _parts(subject) == _parts(oracle)
+
+
+def _parts(implementation: Implementation) -> Mapping[str, object]:
+    """What it was made with; nothing that was worked out since."""
+    kept = getattr(implementation, "__dict__", {})
+    derived = {
+        name for name in kept if isinstance(getattr(type(implementation), name, 0), cached_property)
+    }
+    return {name: value for name, value in kept.items() if name not in derived}
+
+
+def judged(options: Options, subject: Implementation) -> Options:
+    """The options with a form of extra keys that the subject has: that is what it declares."""
+    policy, forms = options.policy, subject.capabilities.extra_key_forms
+    if not forms or policy.extra_keys in forms:
+        return options
+    return replace(options, policy=replace(policy, extra_keys=min(forms)))
+
+
+def run_of(subject: Implementation, options: Options) -> dict[str, Any]:
+    """What two runs must have in common for one to go on with the other."""
+    return {
+        "subject": subject.capabilities.name,
+        "level": str(options.level),
+        "seed": options.seed,
+        "rules": list(options.rules),
+        "max_steps": options.budget.max_steps,
+        "policy": asdict(options.policy),
+    }

@@ -1,0 +1,215 @@
+"""Random programs, weighted so that every situation comes up many times within seconds.
+
+A program draws a few texts that share beginnings, and then mixes single steps with short habits of
+schedulers (a request comes again, holes are evicted into the cache, a request is decoded). Plain
+`random.Random`: drawing a program must cost less than running it, and nobody shrinks the draws;
+programs are made smaller as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from random import Random
+
+from kvcheck.play import steps as st
+from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
+from kvcheck.play.random_configs import random_config
+from kvcheck.play.steps import Program, Step
+
+BATCH = 100
+LAST = -1
+"""The last of the requests that fit: the one that just arrived."""
+
+
+def random_programs(run_seed: int, batch: int, max_steps: int) -> Iterator[Program]:
+    """Batch number `batch` of the random programs of a run; the same for equal arguments."""
+    random = Random(run_seed * 1_000_003 + batch)
+    for _ in range(BATCH):
+        yield random_program_of(random, max_steps)
+
+
+def random_program_of(random: Random, max_steps: int) -> Program:
+    """One program; it begins with a few requests. Some are about the search for a common hit."""
+    about_hits = random.random() < 0.2
+    config = random_config(random, hybrid=about_hits)
+    draw = Draw(random, config.max_model_len_tokens, long_texts=about_hits)
+    steps: list[Step] = []
+    if about_hits:
+        steps += _holes(draw)
+    steps += [draw.arrival() for _ in range(random.choice((1, 2, 3)))]
+    length = random.randint(max_steps // 2, max_steps)
+    while len(steps) < length:
+        steps += random.choices(HABITS, WEIGHTS)[0](draw)
+    return Program(config, tuple(steps[:max_steps]))
+
+
+class Draw:
+    """What one program is drawn from: texts that share beginnings."""
+
+    def __init__(self, random: Random, max_tokens: int, *, long_texts: bool) -> None:
+        self.random = random
+        longest = min(max_tokens - 1, 30 if long_texts else random.choice((9, 13, 20)))
+        first = [random.choice((0, 0, 0, 1)) for _ in range(longest)]
+        cut = random.randrange(longest)
+        self.texts = (first, first[:cut] + [2] * (longest - cut), [3] * longest)
+
+    def chance(self, share: float) -> bool:
+        """True so often."""
+        return self.random.random() < share
+
+    def who(self) -> int:
+        """A number for a request; the first ones more often."""
+        return min(self.random.randrange(6), self.random.randrange(6))
+
+    def arrival(self) -> Step:
+        """A request for one of the texts, mostly a long part of it."""
+        text = self.random.choices(self.texts, (6, 3, 1))[0]
+        length = max(self.random.randint(1, len(text)), self.random.randint(1, len(text)))
+        items = ((("a", 0, 2),), (("a", 1, 2), ("b", 3, 1)))
+        return st.Arrive(
+            tuple(text[:length]),
+            salt="s" if self.chance(0.06) else None,
+            lora="adapter" if self.chance(0.06) else None,
+            items=self.random.choice(items) if self.chance(0.06) else (),
+            skip_reading=self.chance(0.04),
+            embedded=(1, 2, 3) if self.chance(0.04) else None,
+        )
+
+    def chunk(self) -> int | None:
+        """Tokens of a step; mostly all there are."""
+        return self.random.choice((None, None, None, 1, 2, 3, 5))
+
+    def admission(self) -> st.Admit:
+        """A waiting request asks for slots, plainly in most cases."""
+        return st.Admit(
+            self.who(),
+            look_up=self.chance(0.85),
+            chunk_tokens=self.chunk(),
+            external_tokens=self.random.choice((1, 3, 5, 99)) if self.chance(0.15) else 0,
+            load_later=self.chance(0.4),
+            lookahead_tokens=2 if self.chance(0.1) else 0,
+            reserved_blocks=1 if self.chance(0.08) else 0,
+            must_fit=self.chance(0.25),
+            others_scheduled=self.chance(0.5),
+            encoder_tokens=self.random.choice((0, 1, 3, 5)),
+            own_hits=self.chance(0.4),
+        )
+
+    def run(self) -> Step:
+        """A running request computes."""
+        drafts = (0, 1) if self.chance(0.2) else ()
+        return st.Run(
+            self.who(),
+            chunk_tokens=self.chunk(),
+            token=self.random.choice((0, 0, 0, 1, 2)),
+            drafts=drafts,
+            accepted=self.random.randrange(3) if drafts else 0,
+            lookahead_tokens=2 if self.chance(0.05) else 0,
+            external_tokens=2 if self.chance(0.04) else 0,
+            delayed=self.chance(0.05),
+            ahead=self.chance(0.08),
+        )
+
+    def release(self) -> Step:
+        """A request ends, or gives way."""
+        return st.Release(self.who(), again=self.chance(0.7), later=self.chance(0.2))
+
+    def eviction(self) -> Step:
+        """Of a few blocks by content, or of what a request holds."""
+        index, count = self.random.randrange(8), self.random.choice((1, 1, 2, 3))
+        held = self.chance(0.2)
+        return st.Evict(self.who(), self.random.randrange(4), index, count, held)
+
+    def rest(self) -> Step:
+        """Everything that is done now and then."""
+        who, index = self.who(), self.random.randrange(4)
+        call = self.random.randrange(len(ILLEGAL_OPERATIONS))
+        choices: tuple[Step, ...] = (
+            st.FinishLoad(who), st.FinishLoad(who), st.FailLoad(who, index), st.Skip(who),
+            st.CachePartial(who, index, self.random.randrange(9)), st.ReturnPopped(1 + 3 * index),
+            st.Reset(), st.NewStep(), st.NewStep(), st.Take(), st.Ask(who),
+            st.Ask(who, self.random.randint(1, 40)), st.GiveUp(who), st.Break(who, call),
+        )  # fmt: skip
+        return self.random.choice(choices)
+
+
+def _newcomer(draw: Draw) -> list[Step]:
+    admission = draw.admission()
+    return [draw.arrival(), replace(admission, who=LAST) if draw.chance(0.5) else admission]
+
+
+def _decoding(draw: Draw) -> list[Step]:
+    return [draw.run() for _ in range(draw.random.choice((1, 2, 2, 4)))]
+
+
+def _return(draw: Draw) -> list[Step]:
+    """A request gives way and comes again, some of it gone."""
+    gone = [draw.eviction() for _ in range(draw.random.choice((0, 1, 1, 2)))]
+    step: list[Step] = [st.NewStep()] if draw.chance(0.7) else []
+    way = st.Release(draw.who(), again=True, later=draw.chance(0.1))
+    return [*step, way, *gone, draw.admission()]
+
+
+def _holes(draw: Draw) -> list[Step]:
+    """A long text is cached, holes are made in every group, and it is looked up again."""
+    text = tuple(draw.texts[0])
+    steps: list[Step] = [st.Arrive(text), st.Admit(LAST, look_up=False), st.NewStep()]
+    steps.append(st.Release(LAST, again=True))
+    for group in range(3):
+        # At equal distances: windows of several lengths then disagree for several rounds.
+        distance = draw.random.choice((3, 4, 5, 6, 7, 99))
+        last = len(text) // draw.random.choice((1, 2, 2)) - 1
+        holes = range(last - draw.random.randrange(distance), -1, -distance)
+        steps += [st.Evict(LAST, group, place) for place in holes[:5]]
+    if draw.chance(0.7):
+        return [*steps, st.Admit(LAST), st.Ask(LAST)]
+    external, later = draw.random.choice((1, 3, 99)), draw.chance(0.6)
+    own = st.Admit(LAST, external_tokens=external, load_later=later, own_hits=True)
+    return [*steps, own, st.FinishLoad(LAST), st.Ask(LAST)]
+
+
+def _load(draw: Draw) -> list[Step]:
+    """Tokens come from elsewhere, behind what is there, and may turn out void."""
+    loading = st.Admit(
+        LAST,
+        external_tokens=draw.random.choice((1, 2, 4)),
+        load_later=draw.chance(0.4),
+        own_hits=draw.chance(0.4),
+    )
+    end: Step = st.FinishLoad(LAST)
+    if draw.chance(0.4):
+        end = st.FailLoad(LAST, draw.random.randrange(3))
+    return [draw.arrival(), loading, end]
+
+
+def _boundaries(draw: Draw) -> list[Step]:
+    """Boundaries inside a block that is not full yet."""
+    group = draw.random.randrange(3)
+    steps: list[Step] = [draw.arrival(), st.Admit(LAST, chunk_tokens=draw.random.choice((3, 5, 7)))]
+    for _ in range(draw.random.choice((1, 2, 3))):
+        steps.append(st.CachePartial(LAST, group, draw.random.randrange(9)))
+    return [*steps, st.Run(LAST)]
+
+
+def _drafting(draw: Draw) -> list[Step]:
+    """Drafts of one request, of which few are accepted."""
+    who, accepted = draw.who(), draw.random.randrange(2)
+    return [st.Run(who, drafts=(1, 0), accepted=accepted), st.Run(who), draw.run()]
+
+
+HABITS: tuple[Callable[[Draw], list[Step]], ...] = (
+    _newcomer,
+    _decoding,
+    _return,
+    _holes,
+    _load,
+    _boundaries,
+    _drafting,
+    lambda draw: [draw.admission()],
+    lambda draw: [draw.release()],
+    lambda draw: [draw.eviction()],
+    lambda draw: [draw.rest()],
+)
+WEIGHTS = (5, 5, 4, 1, 2, 1, 2, 3, 3, 1, 6)
+"""How often each habit is followed."""

@@ -1,0 +1,206 @@
+"""The report of a run of the suite: text, JSON, JUnit, and a test to paste."""
+
+from __future__ import annotations
+
+import fnmatch
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kvcheck.judge.options import Options
+from kvcheck.judge.pasted import example_test, program_test, walk_test
+from kvcheck.judge.suite import Report, rule_sentences
+from kvcheck.judge.unobservable import UNOBSERVABLE
+from kvcheck.play.verdicts import Violation
+from kvcheck.play.words import operation_text
+
+
+def chosen_rules(report: Report) -> dict[str, str]:
+    """The rules that the run was about."""
+    return {
+        rule: sentence
+        for rule, sentence in rule_sentences().items()
+        if any(fnmatch.fnmatchcase(rule, pattern) for pattern in report.options.rules)
+    }
+
+
+def unobservable(report: Report) -> dict[str, str]:
+    """The rules that the run was about and could not check from outside, each with the reason."""
+    chosen = chosen_rules(report)
+    return {rule: reason for rule, reason in UNOBSERVABLE.items() if rule in chosen}
+
+
+UNBROKEN, BROKEN, NOT_EXERCISED, HIDDEN = VERDICTS = (
+    "unbroken",
+    "broken",
+    "not exercised",
+    "cannot be checked",
+)
+"""What a run finds of a rule. Nothing it did was about one that is not exercised."""
+
+
+def verdicts(report: Report) -> dict[str, str]:
+    """What the run found of each rule that it was about."""
+    found = dict.fromkeys(chosen_rules(report), NOT_EXERCISED)
+    found |= {rule: UNBROKEN for rule in found if rule in report.exercised}
+    found |= dict.fromkeys(unobservable(report), HIDDEN)
+    return found | {violation.rule: BROKEN for violation in report.violations}
+
+
+def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
+    """The report for a reader: every violation, then what was covered, then the verdict.
+
+    `remarks`: one line for each violation, where it was recorded for instance.
+    """
+    for number, violation in enumerate(report.violations):
+        remark = remarks[number] if number < len(remarks) else ""
+        yield from violation_lines(report.options, violation, remark)
+        yield ""
+    yield from _static_lines(report)
+    yield f"directed programs  {report.directed}"
+    yield f"random programs    {report.random}"
+    if report.left_out:
+        lacks = sorted({lack for reasons in report.left_out.values() for lack in reasons})
+        yield f"left out           {len(report.left_out)} directed, for lack of {', '.join(lacks)}"
+    if report.unseen:
+        yield f"not seen           {', '.join(report.unseen)}: the subject shows no snapshot"
+    if report.missed and report.directed + report.random:
+        yield f"never came up      {', '.join(report.missed)}"
+    hidden = unobservable(report)
+    yield from (f"cannot be checked  {rule}: {reason}" for rule, reason in hidden.items())
+    if report.gave_up:
+        yield "gave up            so many programs fail so slowly that the rest was not run"
+    if report.interrupted:
+        yield "interrupted        this is what was found until then"
+    name = report.options.name
+    name += "" if report.subject in name else f" ({report.subject})"
+    yield f"{name} {verdict_of(report)}"
+    counts = Counter(verdicts(report).values())
+    yield "rules: " + ", ".join(f"{counts[kind]} {kind}" for kind in VERDICTS)
+
+
+def verdict_of(report: Report) -> str:
+    """The verdict in words, behind the subject's name."""
+    level = f"at level {report.options.level}"
+    if not report.conforms:
+        return f"does not conform {level}"
+    if report.options.self_checks_only:
+        return f"breaks no rule {level}; self-checks only: nothing to compare with"
+    return f"conforms {level}"
+
+
+def _static_lines(report: Report) -> Iterator[str]:
+    """What was followed of the static vectors; nothing at a level without them."""
+    static = report.static
+    if static.walks:
+        walks = f"{static.walks} walks, {static.operations:,} operations"
+        yield f"static vectors     {static.sets} sets, {walks}"
+    if static.left_out:
+        lacks = sorted({lack for reasons in static.left_out.values() for lack in reasons})
+        names = f"{len(static.left_out)} sets of static vectors"
+        yield f"left out           {names}, for lack of {', '.join(lacks)}"
+
+
+def violation_lines(options: Options, violation: Violation, remark: str = "") -> Iterator[str]:
+    """One violation: the rule, the calls that lead there, what went wrong, and a test to paste."""
+    yield f"{violation.rule}  {rule_sentences().get(violation.rule, '')}"
+    told = violation.operations
+    yield f"  broken at level {options.level} in {violation.program.name!r}" + (
+        f", by the last of {len(told)} operations:" if told else ":"
+    )
+    for number, (name, request, arguments) in enumerate(told, 1):
+        mark = ">" if number == len(told) else " "
+        yield f"  {mark} {number:>3}  {operation_text(name, request, arguments)}"
+    expected, observed = said(violation)
+    yield f"  expected  {expected}"
+    yield f"  observed  {observed}"
+    if remark:
+        yield f"  record    {remark}"
+    yield "  as a test:"
+    yield from (f"    {line}".rstrip() for line in test_of(options, violation).splitlines())
+
+
+def said(violation: Violation) -> tuple[str, str]:
+    """What was expected and observed; a check that says neither means its rule."""
+    sentence = rule_sentences().get(violation.rule, "")
+    return violation.expected or sentence, violation.observed or violation.detail
+
+
+def test_of(options: Options, violation: Violation) -> str:
+    """The test to paste."""
+    rule, program = violation.rule, violation.program
+    if violation.walk is not None:
+        return walk_test(rule, *violation.walk, options.name, str(options.level))
+    if violation.is_example:
+        return example_test(rule, program.name, options.name, options.policy, options.oracle)
+    return program_test(rule, program, options.name, options.oracle, str(options.level))
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """The report for machines. `conforms` is null where nothing was compared and nothing broken."""
+    sentences = rule_sentences()
+    is_open = report.conforms and report.options.self_checks_only
+    return {
+        "subject": report.subject,
+        "level": str(report.options.level),
+        "seed": report.options.seed,
+        "conforms": None if is_open else report.conforms,
+        "self_checks_only": report.options.self_checks_only,
+        "violations": [
+            {
+                "rule": violation.rule,
+                "sentence": sentences.get(violation.rule),
+                "check": violation.name,
+                "detail": violation.detail,
+                "expected": said(violation)[0],
+                "observed": said(violation)[1],
+                "program": violation.program.name,
+                "operations": [
+                    {"op": name, "req": request, "args": arguments}
+                    for name, request, arguments in violation.operations
+                ],
+                "test": test_of(report.options, violation),
+            }
+            for violation in report.violations
+        ],
+        "rules": verdicts(report),
+        "interrupted": report.interrupted,
+        "gave_up": report.gave_up,
+        "static": report.static.to_json(),
+        "directed": report.directed,
+        "random": report.random,
+        "unseen": list(report.unseen),
+        "left_out": {name: list(lacks) for name, lacks in report.left_out.items()},
+        "situations": dict(report.situations),
+        "missed": list(report.missed),
+        "unobservable": unobservable(report),
+        "seconds": round(report.seconds, 3),
+    }
+
+
+def to_junit(report: Report) -> bytes:
+    """One test case per rule, for CI systems."""
+    broken: dict[str, list[Violation]] = {}
+    for violation in report.violations:
+        broken.setdefault(violation.rule, []).append(violation)
+    found = verdicts(report)
+    kinds = Counter(found.values())
+    suite = ET.Element(
+        "testsuite",
+        name=f"kvspec check {report.subject} at {report.options.level}",
+        tests=str(len(found)),
+        failures=str(kinds[BROKEN]),
+        skipped=str(kinds[NOT_EXERCISED] + kinds[HIDDEN]),
+        time=f"{report.seconds:.3f}",
+    )
+    for rule, verdict in found.items():
+        case = ET.SubElement(suite, "testcase", classname="kvspec", name=rule)
+        if verdict in (NOT_EXERCISED, HIDDEN):
+            ET.SubElement(case, "skipped", message=verdict)
+        for violation in broken.get(rule, []):
+            message = "expected {}, observed {}".format(*said(violation))
+            failure = ET.SubElement(case, "failure", message=message)
+            failure.text = "\n".join(violation_lines(report.options, violation))
+    text: bytes = ET.tostring(suite, encoding="utf-8", xml_declaration=True)
+    return text

@@ -1,0 +1,98 @@
+"""The end of a walk that shows a violation, made small: from late in the walk, then call by call.
+
+Every candidate is performed on an oracle, which says what is right in it, and followed by the
+subject.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from kvcheck.judge.static import Parting, Recorded, followed
+from kvcheck.play.verdicts import Level, Violation
+from kvcheck.records.script import Script, perform, script_of
+from kvcheck.records.smaller import smaller
+from kvspec.errors import KVSpecError
+from kvspec.interface import Implementation
+from kvspec.record import Operation
+
+
+def made_smaller(
+    parting: Parting,
+    walk: Recorded,
+    subject: Implementation,
+    oracle: Implementation,
+    level: Level,
+    seconds: float,
+) -> Violation:
+    """The violation by the shortest story found in this time; as it is if there is none."""
+    deadline = time.monotonic() + seconds
+    seeker = _Seeker(parting.violation, walk, subject, oracle, level)
+    operations = walk.operations[: parting.num_operations]
+    for start in _beginnings(operations):
+        if time.monotonic() >= deadline:
+            break
+        script = script_of(walk.header.config, operations[start:])
+        if seeker.shows(script):
+            seeker.make_smaller(script, deadline)
+            break
+    return seeker.best
+
+
+@dataclass
+class _Seeker:
+    """Tries stories. `best`: the violation by the last one that shows it."""
+
+    best: Violation
+    walk: Recorded
+    subject: Implementation
+    oracle: Implementation
+    level: Level
+
+    def shows(self, script: Script) -> bool:
+        """Whether the last call shows the same violation; if so, it is the best one now."""
+        try:
+            recorder = perform(script, self.oracle)
+        except KVSpecError:  # a configuration that there is no manager for
+            return False
+        if recorder is None:
+            return False
+        story = replace(self.walk, header=recorder.header, operations=tuple(recorder.operations))
+        found = followed(story, self.subject, self.level, every_state=True)
+        if found is None or found.num_operations < len(story.operations):
+            return False
+        if (found.violation.rule, found.violation.name) != (self.best.rule, self.best.name):
+            return False
+        self.best = found.violation
+        return True
+
+    def make_smaller(self, script: Script, deadline: float) -> None:
+        """Greedy: each accepted candidate starts over."""
+        is_done = False
+        while not is_done:
+            is_done = True
+            for candidate in smaller(script):
+                if time.monotonic() >= deadline:
+                    return
+                if self.shows(candidate):
+                    script, is_done = candidate, False
+                    break
+
+
+def _beginnings(operations: Sequence[Operation]) -> Iterator[int]:
+    """Where a story could begin: at moments when nobody held a block, from the last one back.
+
+    First at the last moments, then at one twice as far back each time, last at the very start.
+    """
+    idle, holders = [0], dict[str, object]()
+    for number, operation in enumerate(operations[:-1], 1):
+        holders = operation.observed.state.get("req_blocks", holders)
+        if not holders:
+            idle.append(number)
+    back = 1
+    while back < len(idle):
+        yield idle[-back]
+        back *= 2
+    yield 0

@@ -1,0 +1,216 @@
+"""The static tier: recorded walks along every edge of small graphs, followed by a subject.
+
+Deterministic, and compared with nothing but what stands in the records (`kvcheck.explore.vectors`). Level
+safety, at which every answer is the subject's own, leaves them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from kvcheck.judge.following import Follower
+from kvcheck.judge.options import Options
+from kvcheck.play import fit
+from kvcheck.play.steps import Program
+from kvcheck.play.verdicts import Level, Violation, violation_of
+from kvcheck.play.watchdog import Hang, time_limit
+from kvcheck.records.manifest import Manifest, shipped_sets
+from kvspec.errors import InvalidArgumentError
+from kvspec.interface import Capabilities, Feature, Implementation
+from kvspec.policy import Policy
+from kvspec.record import Header, Operation
+from kvspec.record_file import read_whole_trace
+
+FAILURES_OF_A_SET = 2
+"""After so many walks that a subject does not follow, the rest of the set is not shown to it."""
+
+POLICIES_OF_OTHERS = (
+    "capacity_counts_null_block",
+    "chunk_must_align",
+    "exact_block_ids",
+    "extra_keys",
+)
+"""Policies that say nothing about what is recorded: planning, refused configurations, levels, and
+extra keys, which no request of the vectors has."""
+
+
+@dataclass(frozen=True)
+class StaticCount:
+    """What was followed. `left_out`: sets, each with what the subject lacks for it."""
+
+    sets: int = 0
+    walks: int = 0
+    operations: int = 0
+    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+
+    def plus(self, operations: int) -> StaticCount:
+        """With one more walk of so many operations."""
+        return replace(self, walks=self.walks + 1, operations=self.operations + operations)
+
+    def to_json(self) -> dict[str, Any]:
+        """For reports, and to go on later."""
+        left_out = {name: list(lacks) for name, lacks in self.left_out.items()}
+        counts = {"sets": self.sets, "walks": self.walks, "operations": self.operations}
+        return {**counts, "left_out": left_out}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> StaticCount:
+        """The other way; nothing of an earlier version."""
+        left_out = {name: tuple(lacks) for name, lacks in value.get("left_out", {}).items()}
+        return cls(**{**value, "left_out": left_out})
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One walk of a set, read."""
+
+    manifest: Manifest
+    number: int
+    header: Header
+    operations: tuple[Operation, ...]
+
+    @property
+    def name(self) -> str:
+        """As reports name it."""
+        return f"static vectors {self.manifest.name!r}, walk {self.number}"
+
+
+def read_walk(folder: Path, manifest: Manifest, number: int) -> Recorded:
+    """Walk `number`, from 1 on. Raises FormatError."""
+    walk = manifest.walks[number - 1]
+    # Recorded under the rules themselves, not under the profile of records that name no policy.
+    header, operations = read_whole_trace(folder / walk.file, policy=Policy())
+    return Recorded(manifest, number, header, operations)
+
+
+def find_walk(name: str, number: int) -> Recorded:
+    """A walk of a shipped set. Raises InvalidArgumentError where there is none."""
+    for folder, manifest in shipped_sets():
+        if manifest.name == name and 0 < number <= len(manifest.walks):
+            return read_walk(folder, manifest, number)
+    raise InvalidArgumentError("walk", f"{name}/{number}", "a walk of a shipped set of vectors")
+
+
+def lacking(manifest: Manifest, can: Capabilities, policy: Policy, level: Level) -> list[str]:
+    """What a set needs that the subject does not have, or does otherwise on purpose."""
+    found = fit.lacking(fit.without_queues(manifest.config, can.features), can, hashes_matter=True)
+    needed = set(manifest.features) - {feature.value for feature in can.features}
+    names = {Feature.SNAPSHOT.value} - {feature.value for feature in can.features}
+    if level is Level.IDENTITY or Feature.EVICTION_BY_ID in manifest.features:
+        needed |= names  # the whole state; or which block it is that is evicted
+    return list(dict.fromkeys([*found, *sorted(needed), *_other_policies(policy)]))
+
+
+def _other_policies(policy: Policy) -> Iterator[str]:
+    """Choices under which other answers are right."""
+    for member in fields(Policy):
+        if member.name not in POLICIES_OF_OTHERS:
+            value = getattr(policy, member.name)
+            if value != getattr(Policy(), member.name):
+                yield f"records with {member.name}={value!r}"
+
+
+class StaticTier:
+    """All shipped sets on one subject. `about`: the rules of the sets that it followed whole."""
+
+    def __init__(self, subject: Implementation, options: Options) -> None:
+        self.subject = subject
+        self.options = options
+        self.count = StaticCount()
+        self.about: set[str] = set()
+
+    def run(
+        self, is_wanted: Callable[[Sequence[str]], bool], tell: Callable[[float, str], None]
+    ) -> Iterator[tuple[Recorded, Parting | None]]:
+        """Each walk, and where the subject parts from it; few of a set that it does not follow.
+
+        Nothing at level safety, or if the budget has no static vectors.
+        """
+        level = self.options.level
+        if not self.options.budget.static or level is Level.SAFETY:
+            return
+        sets = [(folder, each) for folder, each in shipped_sets() if is_wanted(each.rules)]
+        total, before = sum(each.operations for _, each in sets), 0
+        for folder, manifest in sets:
+            lacks = lacking(manifest, self.subject.capabilities, self.options.policy, level)
+            if lacks:
+                left_out = {**self.count.left_out, manifest.name: tuple(lacks)}
+                self.count = replace(self.count, left_out=left_out)
+            else:
+                self.count = replace(self.count, sets=self.count.sets + 1)
+                yield from self._set(folder, manifest, before, total, tell)
+            before += manifest.operations
+
+    def _set(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        done: int,
+        total: int,
+        tell: Callable[[float, str], None],
+    ) -> Iterator[tuple[Recorded, Parting | None]]:
+        num_failed = 0
+        for number, about in enumerate(manifest.walks, 1):
+            tell(done / total, f"{manifest.name}, walk {number} of {len(manifest.walks)}")
+            walk = read_walk(folder, manifest, number)
+            parting = parting_from(walk, self.subject, self.options.level)
+            self.count = self.count.plus(
+                about.operations if parting is None else parting.num_operations
+            )
+            yield walk, parting
+            done += about.operations
+            num_failed += parting is not None
+            if num_failed == FAILURES_OF_A_SET:
+                return
+        if num_failed == 0:
+            self.about.update(manifest.rules)
+
+
+@dataclass(frozen=True)
+class Parting:
+    """Where a subject parts from a record: what is broken, after how many of its operations."""
+
+    violation: Violation
+    num_operations: int
+
+
+def walk_violation(
+    name: str, number: int, subject: Implementation, level: Level
+) -> Violation | None:
+    """What a subject breaks in a walk of a shipped set; None if it follows it to its end."""
+    parting = parting_from(find_walk(name, number), subject, level)
+    return None if parting is None else parting.violation
+
+
+def parting_from(walk: Recorded, subject: Implementation, level: Level) -> Parting | None:
+    """The first difference from the record, at the operation that shows it."""
+    found = followed(walk, subject, level, every_state=False)
+    if found is None:
+        return None
+    # Once more, looking after every operation: which one was it?
+    return followed(walk, subject, level, every_state=True) or found
+
+
+def followed(
+    walk: Recorded, subject: Implementation, level: Level, *, every_state: bool
+) -> Parting | None:
+    """Follow a walk; where the subject parts from it, or None."""
+    follower: Follower | None = None
+    config = fit.without_queues(walk.header.config, subject.capabilities.features)
+    program = Program(config, (), name=walk.name, rules=walk.manifest.rules)
+    try:
+        with time_limit(subject):
+            follower = Follower(subject, walk.header, exact_ids=level is Level.IDENTITY)
+            follower.follow(walk.operations, every_state=every_state)
+    # Whatever a foreign implementation does is a verdict, as for programs.
+    except (Exception, SystemExit, Hang) as found:
+        asked = () if follower is None else tuple(follower.asked)
+        violation = violation_of(found, program, asked)
+        place = (walk.manifest.name, walk.number)
+        num_operations = 0 if follower is None else follower.num_operations
+        return Parting(replace(violation, walk=place), num_operations)
+    return None

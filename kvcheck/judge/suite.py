@@ -1,0 +1,395 @@
+"""The suite: static vectors, then directed programs, then random ones; one verdict per rule."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+
+from kvcheck.judge.coverage import decided, exercised
+from kvcheck.judge.options import ENDLESS, Options, judged, run_of
+from kvcheck.judge.random_programs import random_programs
+from kvcheck.judge.shrink import shrink
+from kvcheck.judge.smaller_walk import made_smaller
+from kvcheck.judge.state import State
+from kvcheck.judge.static import StaticCount, StaticTier, find_walk, parting_from
+from kvcheck.play import watchdog
+from kvcheck.play.fit import directed_program, random_program
+from kvcheck.play.situations import missed
+from kvcheck.play.steps import Program
+from kvcheck.play.verdicts import HANG, PROTOCOL, Level, Violation, first_violation
+from kvcheck.play.watchdog import OutOfPatienceError
+from kvcheck.rules.examples import EXAMPLES, Example, example_violation, find_example
+from kvcheck.rules.examples.bench import LeftOut
+from kvcheck.rules.examples.random_plans import random_plan
+from kvcheck.rules.scenarios import SCENARIOS
+from kvspec.errors import InvalidArgumentError, UnsupportedError
+from kvspec.interface import Feature, Implementation
+
+BATCH = 100
+SHRINK_SECONDS = 5.0
+"""At most so long for one violation; `Budget.shrink_seconds` for all of them."""
+
+UNSEEN = ("the order of the free queue", "cached keys and counts", "events against keys")
+"""What nobody sees of a subject without Feature.SNAPSHOT."""
+
+SLOW_SECONDS = 2.0
+"""A failing program that takes longer hangs somewhere; others take milliseconds."""
+
+PLANS = 20
+"""Random models to plan for, beside each batch of random programs."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of it.
+
+    `violations`: the first, shrunk, of each broken (rule, check). `static`: the vectors that were
+    followed. `directed`, `random`: programs run. `left_out`: directed programs that need what the
+    subject does not have, and what that is. `unseen`: what could not be checked for lack of a
+    snapshot. `situations`: how often each came up; `missed`: never. `exercised`: rules that
+    something was about which came to its end, or that every program checks. `gave_up`: too many
+    programs hung.
+    """
+
+    subject: str
+    options: Options
+    violations: tuple[Violation, ...]
+    directed: int
+    random: int
+    left_out: Mapping[str, tuple[str, ...]]
+    situations: Counter[str]
+    seconds: float
+    unseen: tuple[str, ...] = ()
+    exercised: frozenset[str] = frozenset()
+    interrupted: bool = False
+    gave_up: bool = False
+    static: StaticCount = field(default_factory=StaticCount)
+
+    @property
+    def conforms(self) -> bool:
+        """No rule was broken."""
+        return not self.violations
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """Situations that never came up."""
+        return missed(self.situations)
+
+
+def rule_sentences() -> dict[str, str]:
+    """Every rule of the contract: id -> sentence."""
+    text = files("kvcheck").joinpath("data/rules.json").read_text(encoding="utf-8")
+    found: dict[str, str] = json.loads(text)
+    return found
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How far a run is. `share` of the phase is done; None: nobody knows. `note`: at what."""
+
+    phase: str
+    share: float | None
+    note: str
+
+
+class Suite:
+    """One run of the suite. `progress` hears how far it is, `save` what is needed to go on."""
+
+    def __init__(
+        self,
+        subject: Implementation,
+        oracle: Implementation | None,
+        options: Options,
+        progress: Callable[[Reached], None] = lambda reached: None,
+        save: Callable[[State], None] = lambda state: None,
+    ) -> None:
+        self.subject = subject
+        self.oracle = oracle
+        self.options = options = judged(options, subject)
+        self.progress = progress
+        self.save = save
+        self.can = subject.capabilities
+        self.hashes_matter = options.level is not Level.SAFETY
+        self.situations: Counter[str] = Counter()
+        self.violations: dict[tuple[str, str], Violation] = {}
+        self.left_out: dict[str, tuple[str, ...]] = {}
+        self.about: set[str] = set()
+        self.num_directed = self.num_random = 0
+        self.static = StaticTier(subject, options)
+        self.lost_seconds, self.is_slow = 0.0, False
+        self.shrink_seconds = options.budget.shrink_seconds
+        self.state = State(run_of(subject, options))
+        self.can_be_resumed = False  # only after the directed programs, which are not run again
+
+    def run(self, state: State | None = None) -> Report:
+        """Vectors, directed programs, then random ones until the budget is spent or Ctrl-C.
+
+        `state`: where an earlier run stopped; only random programs are still to come. Raises
+        UnsupportedError at level identity for a subject without Feature.SNAPSHOT,
+        InvalidArgumentError if the state is that of another run.
+        """
+        if self.options.level is Level.IDENTITY and Feature.SNAPSHOT not in self.can.features:
+            raise UnsupportedError("snapshot, which level identity compares", self.can.name)
+        start = time.monotonic()
+        before = 0.0 if state is None else state.seconds
+        interrupted = gave_up = False
+        try:
+            if state is None:
+                self._static()
+                if self.options.budget.directed:
+                    self._directed()
+                    self._examples()
+                self._note(0, start, before)
+            else:
+                self._restore(state)
+            self._random(start, before)
+        except KeyboardInterrupt:
+            interrupted = True
+        except OutOfPatienceError:
+            gave_up = True
+        if self.can_be_resumed:
+            self.save(self._with_violations(self.state))
+        return Report(
+            self.can.name,
+            self.options,
+            tuple(self.violations.values()),
+            self.num_directed,
+            self.num_random,
+            self.left_out,
+            self.situations,
+            before + time.monotonic() - start,
+            () if Feature.SNAPSHOT in self.can.features else UNSEEN,
+            exercised(self.about, self.options.level, self.can),
+            interrupted,
+            gave_up,
+            self.static.count,
+        )
+
+    def _static(self) -> None:
+        """Recorded walks; what is found in them is made small beside the oracle."""
+
+        def told(share: float, note: str) -> None:
+            self._tell("static", share, note)
+
+        begin = time.monotonic()
+        for walk, parting in self.static.run(self._is_wanted, told):
+            violation = None if parting is None else parting.violation
+            if violation is not None and violation.name == HANG:
+                self.lost_seconds += time.monotonic() - begin
+            elif parting is not None and violation is not None:
+                kind = (violation.rule, violation.name)
+                if kind not in self.violations and self._is_wanted(kind[:1]):
+                    self._tell("static", None, f"making a violation of {kind[0]} smaller")
+                    seconds, begin = self._shrink_seconds(), time.monotonic()
+                    if self.oracle is not None:
+                        violation = made_smaller(
+                            parting, walk, self.subject, self.oracle, self.options.level, seconds
+                        )
+                    self._spend(begin)
+            if violation is not None and self._is_wanted((violation.rule,)):
+                self.violations.setdefault((violation.rule, violation.name), violation)
+            begin = time.monotonic()
+        self.about.update(self.static.about)
+
+    def _directed(self) -> None:
+        chosen = [program for program in SCENARIOS if self._is_wanted(program.rules)]
+        for number, program in enumerate(chosen):
+            self._tell("directed", number / len(chosen), ", ".join(program.rules))
+            fitting, lacks = directed_program(
+                program, self.can, self.options.policy, hashes_matter=self.hashes_matter
+            )
+            if lacks:
+                self.left_out[program.name] = tuple(lacks)
+                continue
+            self.num_directed += 1
+            violation = self._verdict(fitting)
+            if violation is None:
+                rules, is_alone = program.rules, self.options.self_checks_only
+                self.about.update(decided(rules) if is_alone else rules)
+            else:
+                self._keep(violation)
+
+    def _examples(self) -> None:
+        """What is asked without a program; there is nothing to make smaller."""
+        level = self.options.level
+        chosen = [e for e in EXAMPLES if self._is_wanted(e.rules) and e.binds_at(level)]
+        for number, example in enumerate(chosen):
+            self._tell("examples", number / len(chosen), ", ".join(example.rules))
+            self._try(example)
+
+    def _try(self, example: Example) -> None:
+        begin = time.monotonic()
+        try:
+            violation = example_violation(
+                example, self.subject, self.options.policy, self._compared
+            )
+        except LeftOut as reason:
+            self.left_out[example.name] = tuple(str(reason).split(", "))
+            return
+        self._note_loss(violation, begin)
+        self.num_directed += 1
+        if violation is None:
+            self.about.update(example.rules)
+        else:
+            self.violations.setdefault((violation.rule, violation.name), violation)
+
+    def _random(self, start: float, before: float) -> None:
+        budget = self.options.budget
+        begin = time.monotonic()
+        for batch in itertools.count(self.state.batch):
+            if budget.seconds:
+                self._plans(batch)
+            for program in random_programs(self.options.seed, batch, budget.max_steps):
+                spent = time.monotonic() - begin
+                if spent >= budget.seconds:
+                    return
+                share = None if budget.seconds >= ENDLESS else spent / budget.seconds
+                broken = len({rule for rule, _ in self.violations})
+                self._tell("random", share, f"{self.num_random:,} programs, {broken} rules broken")
+                self._draw(program)
+            self._note(batch + 1, start, before)
+
+    @property
+    def _compared(self) -> Implementation | None:
+        """The oracle, at a level that compares, unless it is the subject itself."""
+        is_alone = self.options.self_checks_only or self.options.level is Level.SAFETY
+        return None if is_alone else self.oracle
+
+    def _plans(self, batch: int) -> None:
+        """A few random models beside each batch of programs."""
+        if Feature.PLANNING not in self.can.features:
+            return
+        for number in range(batch * PLANS, (batch + 1) * PLANS):
+            example = random_plan(self.options.seed, number)
+            if not self._is_wanted(example.rules):
+                return
+            try:
+                violation = example_violation(
+                    example, self.subject, self.options.policy, self._compared
+                )
+            except LeftOut:
+                continue
+            self.num_random += 1
+            if violation is not None and self._is_wanted((violation.rule,)):
+                self.violations.setdefault((violation.rule, violation.name), violation)
+
+    def _draw(self, program: Program) -> None:
+        asked = (program, self.can, self.options.policy)
+        fitting = random_program(*asked, hashes_matter=self.hashes_matter, oracle=self.oracle)
+        if fitting is None:
+            return
+        self.num_random += 1
+        violation = self._verdict(fitting)
+        if violation is not None and self._is_wanted((violation.rule,)):
+            self._keep(violation)
+
+    def _note(self, batch: int, start: float, before: float) -> None:
+        """A whole batch is done: what a later run goes on from."""
+        self.can_be_resumed = True
+        self.state = replace(
+            self.state,
+            batch=batch,
+            directed=self.num_directed,
+            random=self.num_random,
+            seconds=before + time.monotonic() - start,
+            situations=dict(self.situations),
+            left_out=dict(self.left_out),
+            about=tuple(sorted(self.about)),
+            static=self.static.count.to_json(),
+        )
+        self.save(self._with_violations(self.state))
+
+    def _with_violations(self, state: State) -> State:
+        """The state of the last whole batch, and every violation found until now."""
+        found = self.violations.values()
+        return replace(
+            state,
+            programs=tuple(v.program for v in found if not v.is_example and v.walk is None),
+            examples=tuple(v.program.name for v in found if v.is_example),
+            walks=tuple(v.walk for v in found if v.walk is not None),
+        )
+
+    def _restore(self, state: State) -> None:
+        if dict(state.run) != dict(self.state.run):
+            different = {
+                name: value
+                for name, value in state.run.items()
+                if self.state.run.get(name) != value
+            }
+            raise InvalidArgumentError("resume", different, f"a state of {dict(self.state.run)}")
+        self.state = state
+        self.situations = Counter(state.situations)
+        self.left_out = dict(state.left_out)
+        self.about = set(state.about)
+        self.static.count = StaticCount.from_json(state.static)
+        self._tell("trying again", None, "what was broken before")
+        for walk in state.walks:
+            parting = parting_from(find_walk(*walk), self.subject, self.options.level)
+            if parting is not None:
+                found = parting.violation
+                self.violations.setdefault((found.rule, found.name), found)
+        for program in state.programs:
+            violation = first_violation(program, self.subject, self.options.level, self._compared)
+            if violation is not None:
+                self.violations.setdefault((violation.rule, violation.name), violation)
+        for name in state.examples:
+            self._try(find_example(name))
+        self.num_directed, self.num_random = state.directed, state.random
+        self.can_be_resumed = True
+
+    def _tell(self, phase: str, share: float | None, note: str) -> None:
+        """Say how far the run is. Raises OutOfPatienceError when it is not worth going on."""
+        if self.lost_seconds >= watchdog.PATIENCE_SECONDS:
+            raise OutOfPatienceError
+        self.progress(Reached(phase, share, note))
+
+    def _verdict(self, program: Program) -> Violation | None:
+        begin = time.monotonic()
+        sides = (self.subject, self.options.level, self._compared)
+        violation = first_violation(program, *sides, self.situations)
+        self._note_loss(violation, begin)
+        return violation
+
+    def _note_loss(self, violation: Violation | None, begin: float) -> None:
+        """Seconds that a failure took, if they are more than any that does not hang takes."""
+        spent = time.monotonic() - begin
+        self.is_slow = violation is not None and spent > SLOW_SECONDS
+        if self.is_slow:
+            self.lost_seconds += spent
+
+    def _is_wanted(self, rules: Sequence[str]) -> bool:
+        pairs = itertools.product(rules, self.options.rules)
+        return not rules or PROTOCOL in rules or any(itertools.starmap(fnmatch.fnmatchcase, pairs))
+
+    def _keep(self, violation: Violation) -> None:
+        """The first of each kind, made small as long as there is time for that."""
+        kind = (violation.rule, violation.name)
+        if kind in self.violations:
+            return
+        self.violations[kind] = violation
+        if self.is_slow:
+            return  # each attempt to make it smaller would take as long
+
+        def fails(program: Program) -> bool:
+            again = first_violation(program, self.subject, self.options.level, self._compared)
+            return again is not None and (again.rule, again.name) == kind
+
+        begin = time.monotonic()
+        small = shrink(violation.program, fails, seconds=self._shrink_seconds())
+        again = first_violation(small, self.subject, self.options.level, self._compared)
+        if again is not None:
+            self.violations[kind] = again
+        self._spend(begin)
+
+    def _shrink_seconds(self) -> float:
+        """Of the time to make violations small, what one may take."""
+        return min(SHRINK_SECONDS, self.shrink_seconds)
+
+    def _spend(self, begin: float) -> None:
+        self.shrink_seconds = max(0.0, self.shrink_seconds - (time.monotonic() - begin))

@@ -1,0 +1,39 @@
+"""Why an allocation was refused, as far as it can be told from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvcheck.play.runner import Performed, Runner
+from kvspec.specs import MambaSpec
+
+
+def refusals(runner: Runner, done: Performed) -> Iterator[str]:
+    """The situations that a refused allocation was."""
+    if done.before.snapshot.requests != done.after.snapshot.requests:
+        yield "removal at refusal"
+    asked = done.arguments
+    start = asked["num_computed_tokens"] + asked.get("num_new_computed_tokens", 0)
+    start += asked.get("num_external_computed_tokens", 0)
+    slots = start + asked["num_new_tokens"] + asked.get("num_lookahead_tokens", 0)
+    free = done.before.num_free_blocks - asked.get("reserved_blocks", 0)
+    if _at_most(runner, slots, asked.get("num_encoder_tokens", 0)) > free:
+        return  # there may simply have been no room
+    if any(isinstance(spec, MambaSpec) for spec in runner.specs) and asked.get(
+        "num_new_computed_tokens"
+    ):
+        yield "state too new"
+    elif asked.get("full_sequence_must_fit"):
+        yield "gate refusal"
+    elif asked.get("has_scheduled_reqs", True) and asked["status"] != "RUNNING":
+        yield "watermark refusal"
+
+
+def _at_most(runner: Runner, num_slots: int, num_encoder_tokens: int) -> int:
+    """At least the blocks that so many slots need, drafted states included."""
+    needed = 0
+    for spec, size in zip(runner.specs, runner.block_sizes, strict=True):
+        tokens = max(num_slots, num_encoder_tokens)
+        drafted = spec.num_speculative_blocks if isinstance(spec, MambaSpec) else 0
+        needed += -(-tokens // size) + drafted
+    return needed

@@ -1,0 +1,101 @@
+"""How a request comes in: it arrives, is looked up, and asks for its first slots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvcheck.play import steps as st
+from kvcheck.play.runner import Runner, Tracked
+from kvspec.interface import Feature
+
+
+def arrive(runner: Runner, step: st.Arrive) -> None:
+    request = Tracked(
+        f"r{runner.num_made}",
+        step.salt,
+        step.lora,
+        list(step.prompt),
+        items=step.items,
+        skip_reading=step.skip_reading,
+        embedded=step.embedded,
+    )
+    runner.num_made += 1
+    arguments: dict[str, Any] = {"prompt_token_ids": list(step.prompt)}
+    if step.salt is not None:
+        arguments["cache_salt"] = step.salt
+    if step.lora is not None:
+        arguments["lora"] = {"name": step.lora, "id": 1}
+    if step.items:
+        keys = ("identifier", "offset", "length")
+        arguments["mm_features"] = [dict(zip(keys, item, strict=True)) for item in step.items]
+    if step.skip_reading:
+        arguments["skip_reading_prefix_cache"] = True
+    if step.embedded is not None:
+        arguments["prompt_embeddings"] = list(step.embedded)
+    runner.do("new_request", request, arguments)
+    runner.requests.append(request)
+
+
+def admit(runner: Runner, step: st.Admit) -> None:
+    request = runner.pick(step.who, "waiting")
+    if request is None:
+        return
+    hit_tokens, hits = look_up(runner, step, request)
+    rest = len(request.tokens) - hit_tokens
+    external = min(step.external_tokens, rest)
+    if Feature.DELAYED_CACHING not in runner.subject.features:
+        external = min(external, rest - 1)  # a load of everything is registered when it is there
+    loading = external > 0 and step.load_later
+    new = 0 if loading else rest - external
+    if step.chunk_tokens is not None:
+        new = min(new, step.chunk_tokens)
+    if new == 0 and external == 0:
+        return
+    granted, _ = runner.do(
+        "allocate_slots",
+        request,
+        {
+            "num_computed_tokens": 0,
+            "status": request.status,
+            "num_new_tokens": new,
+            "num_new_computed_tokens": hit_tokens,
+            "num_external_computed_tokens": external,
+            "delay_cache_blocks": loading,
+            "num_lookahead_tokens": step.lookahead_tokens,
+            "num_encoder_tokens": step.encoder_tokens,
+            "full_sequence_must_fit": step.must_fit,
+            "reserved_blocks": step.reserved_blocks,
+            "has_scheduled_reqs": step.others_scheduled,
+        },
+        lambda side: {"new_computed_blocks": hits.get(id(side)) if hit_tokens else None},
+    )
+    if granted is None:
+        return
+    computed = hit_tokens + external + new
+    request.holds_blocks, request.status = True, "RUNNING"
+    request.loading_tokens = computed if loading else 0
+    request.fresh_load = (hit_tokens, hit_tokens + external) if external else None
+    # After a load of everything the last token is still computed again.
+    request.num_computed = min(computed, len(request.tokens) - 1 + (new > 0))
+
+
+def look_up(
+    runner: Runner, step: st.Admit, request: Tracked
+) -> tuple[int, Mapping[int, list[list[int]]]]:
+    """The tokens that the request hits, and its hit blocks on each side."""
+    if not step.look_up:
+        return 0, {}
+    can_differ = runner.config.enable_caching and len(runner.specs) > 1
+    if step.own_hits and step.external_tokens and can_differ and not request.skip_reading:
+        length = {"max_cache_hit_length": len(request.tokens) - 1}
+        ours, theirs = runner.do("find_longest_cache_hit_per_group", request, length)
+        hit_tokens = max(ours["hit_lengths"])
+    else:
+        arguments = {"num_preemptions": request.num_preemptions}
+        ours, theirs = runner.do("get_computed_blocks", request, arguments)
+        hit_tokens = ours["num_computed_tokens"]
+    hits = {id(runner.subject): ours["blocks"]}
+    if runner.oracle is not None:
+        hits[id(runner.oracle)] = theirs["blocks"]
+    return hit_tokens, hits

@@ -1,0 +1,364 @@
+"""What is checked after every operation of a program.
+
+- `SafetyCheck` needs no agreement on policy: shadow memory, conservation, errors without effect.
+- `InvariantCheck`: the named invariants over every snapshot and transition.
+- `CompareCheck`: the answers (level behaviour) and the ids and eviction order (level identity) are
+  those of an oracle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+from kvcheck.play.outside import check_from_outside
+from kvcheck.play.runner import Performed, Runner, Tracked
+from kvcheck.play.shadow.content import Content
+from kvcheck.play.shadow.content_check import ContentCheck
+from kvcheck.play.shadow.event_fold import EventFold
+from kvcheck.play.words import WrongAnswer
+from kvspec.blocks import NULL_BLOCK
+from kvspec.errors import InvariantViolation, KVSpecError
+from kvspec.events import BlockRemoved, BlockStored
+from kvspec.interface import Feature
+from kvspec.invariants import check_snapshot
+from kvspec.transitions import Transition, check_transition
+
+
+class SafetyCheck:
+    """Content: what attention reads is there, and is what was written.
+
+    `awaited`: loads that did not arrive yet, as the arguments of their allocations.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self.check = ContentCheck(runner.config)
+        self.contents: dict[str, Content] = {}
+        self.awaited: dict[str, Mapping[str, Any]] = {}
+
+    def after_operation(self, runner: Runner, done: Performed) -> None:
+        """Read hits back, write what was granted, expect errors to change nothing."""
+        if done.outcome.error is not None:
+            return
+        if done.name == "get_computed_blocks" and done.request is not None:
+            hit = done.outcome.result
+            content = self._content(done.request)
+            name, length = done.request.name, hit["num_computed_tokens"]
+            self.check.read_hit(name, content, hit["blocks"], length)
+        elif done.name == "find_longest_cache_hit_per_group" and done.request is not None:
+            self._read_hits(done.request, done.outcome.result)
+        elif done.name == "allocate_slots" and done.request is not None:
+            if done.outcome.result is not None:
+                self._write_granted(runner, done.request, done.arguments)
+        elif done.name == "reset_prefix_cache":
+            self._expect_idle(runner, done)
+        elif done.name == "cache_blocks" and done.request is not None:
+            self._arrive(runner, done.request)
+        elif done.name in ("free", "pop_blocks_for_free") and done.request is not None:
+            self.awaited.pop(done.request.name, None)
+        elif done.name == "evict_blocks":
+            self._lose(runner, done.lost)
+        elif done.name == "append_tokens" and done.request is not None:
+            self._accept_drafts(runner, done.request, done.arguments["token_ids"])
+
+    def after_step(self, runner: Runner) -> None:
+        """What every running request will read next is still there."""
+        for request in runner.requests:
+            if request.holds_blocks and not request.loading_tokens:
+                what, lists = f"held of {request.name}", runner.subject.blocks(request)
+                content = self._content(request)
+                self.check.read(what, content, lists, request.num_computed, "KV-HASH-1")
+
+    def _content(self, request: Tracked) -> Content:
+        """What the request's tokens are now."""
+        if request.name not in self.contents:
+            root = repr((request.salt, request.lora)).encode()
+            self.contents[request.name] = Content(root)
+        content = self.contents[request.name]
+        known = len(content.tokens)
+        content.tokens.extend(identities(request, known, request.tokens[known:]))
+        return content
+
+    def _expect_idle(self, runner: Runner, done: Performed) -> None:
+        """A reset succeeds exactly when nothing is in use, and leaves no key (KV-POOL-11)."""
+        before = done.before.snapshot
+        in_use = any(before.ref_counts) and set(before.reserved_blocks) != {
+            block for block, count in enumerate(before.ref_counts) if count
+        }
+        if done.outcome.result is in_use:
+            state = "in use" if in_use else "idle"
+            raise InvariantViolation(
+                "reset_only_when_idle", "KV-POOL-11", f"a reset of a pool that is {state}"
+            )
+        if done.outcome.result and done.after.snapshot.lookup_order:
+            raise InvariantViolation(
+                "reset_leaves_no_key", "KV-POOL-11", "keys are left after a reset"
+            )
+
+    def _write_granted(
+        self, runner: Runner, request: Tracked, arguments: Mapping[str, Any]
+    ) -> None:
+        """External and new tokens are in the cache now; a load that comes later is not yet."""
+        external = arguments.get("num_external_computed_tokens", 0)
+        self._write(runner, request, arguments, arguments["num_new_tokens"])
+        is_first = not request.holds_blocks  # a load under way is there when its step is over
+        loads = external and not arguments["num_new_tokens"]
+        if is_first and loads and arguments.get("delay_cache_blocks"):
+            self.awaited[request.name] = arguments
+            hits = arguments.get("new_computed_blocks") or [()] * len(runner.block_sizes)
+            for blocks, found in zip(runner.subject.blocks(request), hits, strict=True):
+                self.check.shadow.lose(blocks[len(found) :])
+
+    def _write(
+        self, runner: Runner, request: Tracked, arguments: Mapping[str, Any], num_new: int
+    ) -> None:
+        """What an allocation with these arguments brings and computes."""
+        num_hit = arguments.get("num_new_computed_tokens", 0)
+        self.check.write_granted(
+            request.name,
+            self._content(request),
+            runner.subject.blocks(request),
+            start=arguments["num_computed_tokens"] + num_hit,
+            num_external=arguments.get("num_external_computed_tokens", 0),
+            num_new=num_new,
+            hits=arguments["new_computed_blocks"] if num_hit else None,
+        )
+
+    def _read_hits(self, request: Tracked, hits: Mapping[str, Any]) -> None:
+        """Each group's own hit holds what it claims."""
+        content, what = self._content(request), f"own hit of {request.name}"
+        for group, length in enumerate(hits["hit_lengths"]):
+            self.check.read_group(what, content, group, hits["blocks"][group], length, "KV-HASH-1")
+
+    def _lose(self, runner: Runner, lost: Sequence[int]) -> None:
+        """A load failed: what is before these blocks came, they hold nothing."""
+        for request in runner.requests:
+            if request.name in self.awaited:
+                lists = runner.subject.blocks(request)
+                if any(block in lost for blocks in lists for block in blocks):
+                    self._arrive(runner, request)
+        self.check.shadow.lose(lost)
+
+    def _arrive(self, runner: Runner, request: Tracked) -> None:
+        """A load that was awaited is there now."""
+        if request.name in self.awaited:
+            self._write(runner, request, self.awaited.pop(request.name), 0)
+
+    def _accept_drafts(self, runner: Runner, request: Tracked, tokens: Sequence[int]) -> None:
+        """Accepted drafts were computed as what they are; only a scheduled request has any."""
+        content = self._content(request)
+        start = len(content.tokens)
+        content.tokens.extend(identities(request, start, tokens))
+        lists = runner.subject.blocks(request)
+        self.check.accept_drafts(content, lists, start, start + len(tokens))
+
+
+def identities(request: Tracked, start: int, tokens: Sequence[int]) -> Iterator[int]:
+    """What tells the tokens from `start` on apart: item and embedding besides the token."""
+    for position, token in enumerate(tokens, start):
+        items = [
+            (name, position - first)
+            for name, first, length in request.items
+            if first <= position < first + length
+        ]
+        embedded = (request.embedded or ())[position : position + 1]
+        if not items and not embedded:
+            yield token
+        else:
+            content = repr((token, items, embedded)).encode()
+            yield int.from_bytes(blake2b(content, digest_size=7).digest(), "big")
+
+
+UNSTABLE_LISTS = frozenset({"a_list_only_grows_or_turns_null"})
+"""Not promised without Feature.STABLE_LISTS; that the new block holds the same is read back."""
+
+REFUSALS = (("allocate_slots", None), ("reset_prefix_cache", False))
+"""How an operation says that it refuses."""
+
+
+class InvariantCheck:
+    """The named invariants, after every operation; from outside if the subject shows no more."""
+
+    def __init__(self) -> None:
+        self.num_free_at_start: int | None = None
+
+    def after_operation(self, runner: Runner, done: Performed) -> None:
+        """Snapshot, transition."""
+        if self.num_free_at_start is None:
+            self.num_free_at_start = done.before.num_free_blocks
+        if Feature.SNAPSHOT in runner.subject.features:
+            check_snapshot(runner.config, done.after.snapshot)
+        else:
+            check_from_outside(runner.config, done.after, self.num_free_at_start)
+        outcome = "done"
+        refused = (done.name, done.outcome.result) in REFUSALS
+        if done.outcome.error is not None:
+            outcome = "error"
+        elif refused:
+            outcome = "refused"
+        call = {"get_block_ids": "get_blocks"}.get(done.name, done.name)
+        transition = Transition(call, outcome, done.before.snapshot, done.after.snapshot)
+        stable = Feature.STABLE_LISTS in runner.subject.features
+        left_out = frozenset() if stable else UNSTABLE_LISTS
+        check_transition(runner.config, transition, left_out=left_out)
+
+    def after_step(self, runner: Runner) -> None:
+        """Steps are made of operations."""
+
+
+RULE_OF_OPERATION: Mapping[str, str] = {
+    "new_request": "KV-HASH-1",
+    "append_tokens": "KV-HASH-4",
+    "get_computed_blocks": "KV-MGR-1",
+    "find_longest_cache_hit_per_group": "KV-COORD-9",
+    "allocate_slots": "KV-MGR-7",
+    "free": "KV-MGR-12",
+    "pop_blocks_for_free": "KV-MGR-13",
+    "free_blocks": "KV-MGR-13",
+    "remove_skipped_blocks": "KV-MGR-14",
+    "cache_blocks": "KV-MGR-11",
+    "evict_blocks": "KV-POOL-10",
+    "reset_prefix_cache": "KV-POOL-11",
+    "get_num_common_prefix_blocks": "KV-MGR-15",
+    "get_block_ids": "KV-GRP-1",
+    "get_num_blocks_to_allocate": "KV-MGR-18",
+    "take_new_block_ids": "KV-MGR-16",
+    "new_step_starts": "KV-MGR-19",
+    "make_prefix_cache_stats": "KV-STAT-1",
+    "cache_partial_block": "KV-PART-1",
+    "take_residency_samples": "KV-STAT-7",
+}
+
+RULE_OF_STATE: Mapping[str, str] = {
+    "free_queue": "KV-POOL-6",
+    "ref_cnt": "KV-POOL-16",
+    "block_hash": "KV-POOL-13",
+    "req_blocks": "KV-GRP-1",
+    "num_cached_block": "KV-GRP-11",
+}
+
+
+RULE_OF_MEMBER: Mapping[str, str] = {
+    "requests": "KV-MAMBA-9",
+    "block_keys": "KV-PART-2",
+    "covered_tokens": "KV-PART-3",
+    "popped_blocks": "KV-MGR-13",
+    "new_block_ids": "KV-GRP-10",
+    "step_keys": "KV-MAMBA-2",
+    "reserved_blocks": "KV-FULL-8",
+}
+"""What a snapshot shows besides the state of records, and what differs if the state does not."""
+
+
+class CompareCheck:
+    """Answers equal to the oracle's; with `identity` ids and order too."""
+
+    def __init__(self, *, exact_ids: bool) -> None:
+        self.exact_ids = exact_ids
+
+    def after_operation(self, runner: Runner, done: Performed) -> None:
+        """Compare the answer, the number of free blocks, and at identity the state."""
+        if done.oracle is None or done.oracle_after is None:
+            return
+        rule = RULE_OF_OPERATION.get(done.name, "KV-ERR-2")
+        expected, got = done.oracle, done.outcome
+        if (expected.error is None) != (got.error is None):
+            self._differ(rule, f"{done.name} ends", _ending(expected.error), _ending(got.error))
+        ours, theirs = got.result, expected.result
+        if not self.exact_ids:
+            ours, theirs = without_ids(done.name, ours), without_ids(done.name, theirs)
+        if ours != theirs:
+            self._differ(rule, f"{done.name} answers", theirs, ours)
+        free = (done.oracle_after.num_free_blocks, done.after.num_free_blocks)
+        if free[0] != free[1]:
+            self._differ(rule, f"free blocks after {done.name}", *free)
+        if self.exact_ids:
+            for name, value in done.oracle_after.state.items():
+                if value != done.after.state[name]:
+                    what = f"{name} after {done.name}"
+                    self._differ(RULE_OF_STATE[name], what, value, done.after.state[name])
+            order = (done.oracle_after.dup_order, done.after.dup_order)
+            if order[0] != order[1]:
+                self._differ("KV-POOL-13", f"order of duplicates after {done.name}", *order)
+            for name, rule in RULE_OF_MEMBER.items():
+                theirs, ours = (getattr(v.snapshot, name) for v in (done.oracle_after, done.after))
+                if theirs != ours:
+                    self._differ(rule, f"{name} after {done.name}", theirs, ours)
+
+    def after_step(self, runner: Runner) -> None:
+        """Events are compared by `EventCheck`, which takes them from both sides."""
+
+    @staticmethod
+    def _differ(rule: str, what: str, expected: object, got: object) -> None:
+        raise WrongAnswer("answers_as_the_reference", rule, what, expected, got)
+
+
+class EventCheck:
+    """The event stream tells what is cached (KV-EVT-7), and is the oracle's if there is one."""
+
+    def __init__(self) -> None:
+        self.fold = EventFold()
+
+    def after_operation(self, runner: Runner, done: Performed) -> None:
+        """Events are taken once per step."""
+
+    def after_step(self, runner: Runner) -> None:
+        """Take and compare."""
+        if not runner.config.enable_events and Feature.EVENTS not in runner.subject.features:
+            return
+        got = runner.subject.player.manager.take_events()
+        if not runner.config.enable_events:
+            if got:
+                raise InvariantViolation("no_event_when_off", "KV-EVT-1", f"events are off: {got}")
+            return
+        self.fold.take_in(got)
+        if Feature.SNAPSHOT in runner.subject.features:
+            self.fold.expect_state(runner.view.snapshot, int_hashes=runner.config.int_event_hashes)
+        if runner.oracle is None:
+            return
+        expected = runner.oracle.player.manager.take_events()
+        for number, (theirs, ours) in enumerate(zip(expected, got, strict=False)):
+            if theirs != ours:
+                CompareCheck._differ(_rule_of_event(theirs), f"event {number}", theirs, ours)
+        if len(expected) != len(got):
+            CompareCheck._differ("KV-EVT-1", "number of events", len(expected), len(got))
+
+
+def _rule_of_event(event: object) -> str:
+    if isinstance(event, BlockStored):
+        return "KV-EVT-2"
+    if isinstance(event, BlockRemoved):
+        return "KV-EVT-4"
+    return "KV-EVT-5"
+
+
+def _ending(error: Exception | None) -> str:
+    """How a call ended, in words."""
+    if error is None:
+        return "with an answer"
+    kind = "a typed error" if isinstance(error, KVSpecError) else type(error).__name__
+    return f"with {kind}: {error}"
+
+
+def without_ids(name: str, result: Any) -> Any:
+    """What stays of an answer when block ids are a policy: which blocks are null, how many."""
+    if name == "get_computed_blocks":
+        return {**result, "blocks": _null_pattern(result["blocks"])}
+    if name == "find_longest_cache_hit_per_group":
+        return {**result, "blocks": _null_pattern(result["blocks"])}
+    if name == "allocate_slots":
+        return None if result is None else _null_pattern(result)
+    if name == "get_block_ids":
+        unhashed = [len(ids) for ids in result["unhashed"]]
+        return {"blocks": _null_pattern(result["blocks"]), "unhashed": unhashed}
+    if name in ("pop_blocks_for_free", "take_new_block_ids"):
+        return len(result)
+    if name == "take_residency_samples":  # which blocks are taken again is a policy
+        return None
+    return result
+
+
+def _null_pattern(lists: Sequence[Sequence[int]]) -> list[list[bool]]:
+    """Where null stands."""
+    return [[block == NULL_BLOCK for block in blocks] for blocks in lists]

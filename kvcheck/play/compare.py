@@ -1,0 +1,215 @@
+"""Comparing what a record says with what an implementation did, and saying it readably."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvcheck.play.player import Outcome
+from kvcheck.play.state import View, digest, parts
+from kvspec.record import STATE_FIELDS, Observed
+
+ABSENT = "(absent)"
+"""Stands in a difference for a list element or an object member that isn't there."""
+
+SHOWN_CHARACTERS = 300
+"""Values longer than this are cut in a readable diff; `--verbose` and `--json` show all."""
+
+BUILTIN_ERRORS: Mapping[str, type[Exception]] = {
+    error.__name__: error for error in (ValueError, KeyError, LookupError, NotImplementedError)
+}
+"""The classes a trace's `raises` may name: what a caller writes after `except`."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that must be equal and isn't.
+
+    `place` is where the two values part, e.g. `[0][2]` (empty: at the top).
+    """
+
+    field: str
+    expected: Any
+    got: Any
+    place: str = ""
+    expected_there: Any = None
+    got_there: Any = None
+
+    def lines(self, limit: int | None) -> Iterator[str]:
+        """The readable form; `limit` cuts long values (None: never)."""
+        yield self.field
+        yield f"  expected {_show(self.expected, limit)}"
+        yield f"  got      {_show(self.got, limit)}"
+        if self.place:
+            expected, got = _show(self.expected_there, limit), _show(self.got_there, limit)
+            yield f"  first at {self.place}: expected {expected}, got {got}"
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A record that an implementation does not follow.
+
+    `what` names the record ("operation 17"), `call` what was asked with which `arguments`.
+    `before` and `after` describe the state around it, as the implementation shows it.
+    """
+
+    file: str
+    line: int
+    what: str
+    call: str
+    arguments: Mapping[str, Any]
+    differences: tuple[Difference, ...]
+    before: str = ""
+    after: str = ""
+
+    def render(self, *, verbose: bool = False) -> str:
+        """Some lines for a terminal."""
+        limit = None if verbose else SHOWN_CHARACTERS
+        arguments = ", ".join(
+            f"{name}={_cut(json.dumps(value), limit)}" for name, value in self.arguments.items()
+        )
+        lines = [f"{self.file}, line {self.line}: {self.what}", f"  {self.call}({arguments})"]
+        for difference in self.differences:
+            lines += [f"  {line}" for line in difference.lines(limit)]
+        for title, state in (("state before", self.before), ("state after", self.after)):
+            if state:
+                lines += [f"  {title}", *(f"    {line}" for line in state.splitlines())]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for programs, uncut."""
+        return {
+            "file": self.file,
+            "line": self.line,
+            "record": self.what,
+            "call": self.call,
+            "arguments": dict(self.arguments),
+            "differences": [
+                {"field": d.field, "expected": d.expected, "got": d.got, "place": d.place}
+                for d in self.differences
+            ],
+            "state_before": self.before,
+            "state_after": self.after,
+        }
+
+
+def compare_values(field: str, expected: Any, got: Any) -> Iterator[Difference]:
+    """The difference between two JSON values, if there is one.
+
+    Types count: `true` is not 1, and 1 is not 1.0. Doubles must be equal bit for bit.
+    """
+    parting = _part(expected, got, "")
+    if parting is not None:
+        place, expected_there, got_there = parting
+        yield Difference(field, expected, got, place, expected_there, got_there)
+
+
+def compare_outcome(result: Any, raises: str | None, outcome: Outcome) -> Iterator[Difference]:
+    """What a call should come to against what it came to.
+
+    Only the class of an error counts, not its message: an implementation passes when
+    `except ValueError` would catch what it raises.
+    """
+    error = outcome.error
+    if raises is None and error is not None:
+        yield Difference("error", "none", describe_error(error))
+    elif raises is None:
+        yield from compare_values("result", result, outcome.result)
+    elif error is None:
+        yield Difference("error", raises, f"none, but the result {_show(outcome.result, 100)}")
+    elif not isinstance(error, BUILTIN_ERRORS[raises]):
+        yield Difference("error", raises, describe_error(error))
+
+
+def compare_usage(expected: Observed, num_free_blocks: int, usage: float) -> Iterator[Difference]:
+    """What every record shows: how many blocks are free."""
+    yield from compare_values("num_free_blocks", expected.num_free_blocks, num_free_blocks)
+    yield from compare_values("usage", expected.usage, usage)
+
+
+def compare_observed(expected: Observed, got: View, before: View | None) -> Iterator[Difference]:
+    """What a record shows of the state against what the implementation shows.
+
+    `before` is the state that the previous record was found equal to; what a record does not
+    mention must still be as it was there.
+    """
+    yield from compare_usage(expected, got.num_free_blocks, got.usage)
+    if expected.state_sha256 is not None:
+        yield from _compare_hashes(expected, got, before)
+        return
+    for name in STATE_FIELDS:
+        unchanged = None if before is None else before.state[name]
+        yield from compare_values(
+            f"state.{name}", expected.state.get(name, unchanged), got.state[name]
+        )
+    order = expected.dup_order
+    if order is None:
+        order = {} if before is None else before.dup_order
+    yield from compare_values("dup_order", dict(order), dict(got.dup_order))
+
+
+def _compare_hashes(expected: Observed, got: View, before: View | None) -> Iterator[Difference]:
+    """The hash of a large pool's state; the hashes of its parts say which field is wrong."""
+    for name in STATE_FIELDS:
+        if name in expected.state_parts:
+            wanted = expected.state_parts[name]
+        elif before is not None:
+            wanted = parts({name: before.state[name]})[name]
+        else:
+            continue
+        part = parts({name: got.state[name]})[name]
+        yield from compare_values(f"state_parts.{name}", wanted, part)
+    yield from compare_values("state_sha256", expected.state_sha256, digest(dict(got.state)))
+
+
+def describe_error(error: Exception) -> str:
+    """`Class: message (file:line)`, the place where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+def _part(expected: Any, got: Any, place: str) -> tuple[str, Any, Any] | None:
+    """Where two JSON values part: the place and both values there; None when they are equal."""
+    if type(expected) is not type(got):
+        return place, expected, got
+    if isinstance(expected, dict):
+        for name in [*expected, *(name for name in got if name not in expected)]:
+            there = f"{place}.{name}"
+            if name not in got or name not in expected:
+                return there, expected.get(name, ABSENT), got.get(name, ABSENT)
+            parting = _part(expected[name], got[name], there)
+            if parting is not None:
+                return parting
+        return None
+    if isinstance(expected, list):
+        for position, (left, right) in enumerate(zip(expected, got, strict=False)):
+            parting = _part(left, right, f"{place}[{position}]")
+            if parting is not None:
+                return parting
+        if len(expected) != len(got):
+            end = min(len(expected), len(got))
+            left = expected[end] if len(expected) > end else ABSENT
+            right = got[end] if len(got) > end else ABSENT
+            return f"{place}[{end}]", left, right
+        return None
+    return None if expected == got else (place, expected, got)
+
+
+def _show(value: Any, limit: int | None) -> str:
+    """Text as it is, its further lines indented; other values as JSON. Cut to `limit`."""
+    if not isinstance(value, str):
+        return _cut(json.dumps(value, default=repr), limit)
+    printable = value.encode("utf-8", "backslashreplace").decode("utf-8")
+    return _cut(printable, limit).replace("\n", "\n" + " " * 13)
+
+
+def _cut(text: str, limit: int | None) -> str:
+    """The first `limit` characters (None: all), and how many there were."""
+    if limit is None or len(text) <= limit:
+        return text
+    return f"{text[:limit]} … ({len(text)} characters)"

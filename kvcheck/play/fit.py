@@ -1,0 +1,296 @@
+"""Programs cut to what a subject has: nobody is judged for what it says it lacks.
+
+A directed program tells one story. If the story needs what the subject lacks, it is left out, with
+the reason; only questions and switches beside the story (events, statistics) are dropped. Of a
+random program the rest is a program too, so that steps, members of steps, groups and options are
+dropped one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TypeAlias
+
+from kvcheck.play import steps as st
+from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
+from kvspec.config import HASH_FUNCTIONS, WEAK_HASHES, KVCacheGroup, ManagerConfig
+from kvspec.errors import ConfigError
+from kvspec.interface import Capabilities, Feature, Implementation
+from kvspec.policy import Policy
+from kvspec.specs import CrossAttentionSpec, FullAttentionSpec, MambaSpec, SlidingWindowSpec
+
+Needs: TypeAlias = Iterator[tuple[Feature, st.Step | None]]
+"""What a step needs, and what is left of it (None: nothing) without."""
+
+FEATURE_OF_OPERATION: Mapping[str, Feature] = {
+    "evict_blocks": Feature.EVICTION_BY_ID,
+    "free_blocks": Feature.DEFERRED_FREE,
+    "pop_blocks_for_free": Feature.DEFERRED_FREE,
+    "cache_blocks": Feature.DELAYED_CACHING,
+    "remove_skipped_blocks": Feature.SKIPPED_REMOVAL,
+    "reset_prefix_cache": Feature.RESET,
+}
+"""Operations that are not part of the base."""
+
+FEATURES_OF_STEP: Mapping[type[st.Step], tuple[Feature, ...]] = {
+    st.FinishLoad: (Feature.DELAYED_CACHING,),
+    st.FailLoad: (Feature.EXTERNAL_TOKENS, Feature.EVICTION_BY_ID),
+    st.CachePartial: (Feature.PARTIAL_BLOCKS,),
+    st.Skip: (Feature.SKIPPED_REMOVAL,),
+    st.ReturnPopped: (Feature.DEFERRED_FREE,),
+    st.Evict: (Feature.EVICTION_BY_ID,),
+    st.EvictIds: (Feature.EVICTION_BY_ID,),
+    st.Reset: (Feature.RESET,),
+}
+"""Steps that are nothing without a feature."""
+
+
+def without_queues(config: ManagerConfig, features: frozenset[Feature]) -> ManagerConfig:
+    """The configuration without the queues that the subject does not have."""
+    return replace(
+        config,
+        enable_events=config.enable_events and Feature.EVENTS in features,
+        log_stats=config.log_stats and Feature.STATISTICS in features,
+    )
+
+
+def features_of_config(config: ManagerConfig) -> set[Feature]:
+    """What a configuration needs."""
+    groups = config.kv_cache.groups
+    needed = {
+        Feature.MULTIPLE_GROUPS: len(groups) != 1,
+        Feature.PREFIX_CACHING: config.enable_caching,
+        Feature.EVENTS: config.enable_events,
+        Feature.STATISTICS: config.log_stats,
+        Feature.EAGLE: config.use_eagle or any(group.is_eagle_group for group in groups),
+        Feature.CONTEXT_PARALLEL: config.dcp_world_size * config.pcp_world_size > 1,
+        Feature.RETENTION: config.retention_interval_tokens is not None,
+        Feature.ADMISSION: config.watermark > 0,
+        Feature.RESIDENCY: config.residency_sample_rate > 0,
+    }
+    return {feature for feature, wanted in needed.items() if wanted}
+
+
+def lacking(config: ManagerConfig, can: Capabilities, *, hashes_matter: bool) -> list[str]:
+    """What a configuration needs and the subject does not have, in words."""
+    types = {type(config.registry.resolve(group.spec)) for group in config.kv_cache.groups}
+    found = sorted(cls.__name__ for cls in types - can.spec_types)
+    if config.hash_function not in can.hash_functions and (hashes_matter or can.hash_functions):
+        found.append(config.hash_function)
+    sizes = [group.spec.block_size for group in config.kv_cache.groups]
+    if min(sizes, default=can.min_block_size_tokens) < can.min_block_size_tokens:
+        found.append(f"blocks of {min(sizes)}")
+    return found + sorted(features_of_config(config) - can.features)
+
+
+def directed_program(
+    program: st.Program, can: Capabilities, policy: Policy, *, hashes_matter: bool
+) -> tuple[st.Program, list[str]]:
+    """The program for this subject, and what it lacks for it; it runs if that is nothing."""
+    config = _without_switches(program.config, can, policy, hashes_matter=hashes_matter)
+    lacks = lacking(config, can, hashes_matter=hashes_matter)
+    for step in program.steps:
+        lacks += [feature for feature, _ in needs(step) if feature not in can.features]
+    steps = tuple(_to_the_point(program.steps, can))
+    return replace(program, config=config, steps=steps), list(dict.fromkeys(lacks))
+
+
+def random_program(
+    program: st.Program,
+    can: Capabilities,
+    policy: Policy,
+    *,
+    hashes_matter: bool,
+    oracle: Implementation | None,
+) -> st.Program | None:
+    """What the subject can do of a random program.
+
+    None if that is nothing, or if the oracle does not accept what is left of the configuration:
+    then another one is to be drawn.
+    """
+    whole = _without_switches(program.config, can, policy, hashes_matter=hashes_matter)
+    config = _cut(whole, can)
+    if config is None or lacking(config, can, hashes_matter=hashes_matter):
+        return None
+    if config != whole and oracle is not None and not _accepts(oracle, config):
+        return None
+    return replace(program, config=config, steps=tuple(_cut_steps(program.steps, can)))
+
+
+def _accepts(oracle: Implementation, config: ManagerConfig) -> bool:
+    """Whether the rules allow the configuration."""
+    try:
+        oracle.create(config, check_invariants=False)
+    except ConfigError:
+        return False
+    return True
+
+
+def needs(step: st.Step) -> Needs:
+    """What a step needs beyond the base."""
+    if isinstance(step, st.Arrive):
+        yield from _needs_of_arrival(step)
+    elif isinstance(step, st.Admit):
+        yield from _needs_of_admission(step)
+    elif isinstance(step, st.Run):
+        yield from _needs_of_running(step)
+    elif isinstance(step, st.Release) and step.later:
+        yield Feature.DEFERRED_FREE, replace(step, later=False)
+    elif isinstance(step, st.Evict):
+        yield Feature.SNAPSHOT, None  # which block is evicted is read there
+    elif isinstance(step, st.Break):
+        illegal = ILLEGAL_OPERATIONS[step.call % len(ILLEGAL_OPERATIONS)]
+        feature = illegal.feature or FEATURE_OF_OPERATION.get(illegal.operation)
+        if feature is not None:
+            yield feature, None
+    for feature in FEATURES_OF_STEP.get(type(step), ()):
+        yield feature, None
+
+
+def _needs_of_arrival(step: st.Arrive) -> Needs:
+    if step.salt is not None:
+        yield Feature.CACHE_SALT, replace(step, salt=None)
+    if step.lora is not None:
+        yield Feature.LORA, replace(step, lora=None)
+    if step.items:
+        yield Feature.MULTIMODAL, replace(step, items=())
+    if step.embedded is not None:
+        yield Feature.PROMPT_EMBEDDINGS, replace(step, embedded=None)
+    if step.skip_reading:
+        yield Feature.SKIP_READING, replace(step, skip_reading=False)
+    if step.embedded is not None:
+        yield Feature.PROMPT_EMBEDDINGS, replace(step, embedded=None)
+
+
+def _needs_of_run(step: st.Run) -> Needs:
+    if step.drafts:
+        yield Feature.DRAFTING, replace(step, drafts=(), accepted=0)
+    if step.ahead or step.lookahead_tokens:
+        yield Feature.DRAFTING, replace(step, ahead=False, lookahead_tokens=0)
+    if step.external_tokens:
+        yield Feature.EXTERNAL_TOKENS, replace(step, external_tokens=0)
+    if step.delayed:
+        yield Feature.DELAYED_CACHING, replace(step, delayed=False)
+
+
+def _needs_of_admission(step: st.Admit) -> Needs:
+    if step.external_tokens:
+        yield Feature.EXTERNAL_TOKENS, replace(step, external_tokens=0, load_later=False)
+    if step.own_hits:
+        for feature in (Feature.HITS_PER_GROUP, Feature.DELAYED_CACHING):
+            yield feature, replace(step, own_hits=False)
+    if step.external_tokens and step.load_later:
+        yield Feature.DELAYED_CACHING, replace(step, load_later=False)
+    if step.lookahead_tokens:
+        yield Feature.DRAFTING, replace(step, lookahead_tokens=0)
+    if step.reserved_blocks or step.must_fit:
+        yield Feature.ADMISSION, replace(step, reserved_blocks=0, must_fit=False)
+
+
+def _needs_of_running(step: st.Run) -> Needs:
+    if step.drafts or step.lookahead_tokens or step.ahead:
+        plain = replace(step, drafts=(), accepted=0, lookahead_tokens=0, ahead=False)
+        yield Feature.DRAFTING, plain
+    if step.external_tokens:
+        yield Feature.EXTERNAL_TOKENS, replace(step, external_tokens=0)
+    if step.delayed:
+        yield Feature.DELAYED_CACHING, replace(step, delayed=False)
+
+
+def _cut_steps(steps: Iterable[st.Step], can: Capabilities) -> Iterator[st.Step]:
+    """The steps without what is lacking; a step may have to be cut several times."""
+    for step in _to_the_point(steps, can):
+        left: st.Step | None = step
+        while left is not None:
+            cuts = [rest for feature, rest in needs(left) if feature not in can.features]
+            if not cuts:
+                yield left
+                break
+            left = cuts[0]
+
+
+def _to_the_point(steps: Iterable[st.Step], can: Capabilities) -> Iterator[st.Step]:
+    """The steps without what means nothing to the subject's types of blocks.
+
+    The beginning of a scheduling step matters to Mamba states, encoder tokens to cross attention.
+    """
+    for step in steps:
+        if isinstance(step, st.NewStep) and MambaSpec not in can.spec_types:
+            continue
+        if isinstance(step, (st.Admit, st.Run)) and CrossAttentionSpec not in can.spec_types:
+            yield replace(step, encoder_tokens=0)
+        else:
+            yield step
+
+
+def _without_switches(
+    config: ManagerConfig, can: Capabilities, policy: Policy, *, hashes_matter: bool
+) -> ManagerConfig:
+    """The subject's policy and hash function, and no queue that it does not have."""
+    function = config.hash_function
+    if not hashes_matter and function not in can.hash_functions:
+        function = min(can.hash_functions, default=HASH_FUNCTIONS[0])
+    return replace(
+        without_queues(config, can.features),
+        policy=policy,
+        hash_function=function,
+        trusted_tenants=config.trusted_tenants or function in WEAK_HASHES,
+        residency_sample_rate=(
+            config.residency_sample_rate if Feature.RESIDENCY in can.features else 0.0
+        ),
+    )
+
+
+def _with_blocks_of(group: KVCacheGroup, min_tokens: int) -> KVCacheGroup:
+    """The group with blocks that are not too small. ConfigError if its spec allows none such."""
+    if group.spec.block_size >= min_tokens:
+        return group
+    return replace(group, spec=replace(group.spec, block_size=min_tokens))
+
+
+def _cut(config: ManagerConfig, can: Capabilities) -> ManagerConfig | None:
+    """The configuration without the groups and options that are lacking; None if nothing is left.
+
+    What only made sense with a group that is gone goes too.
+    """
+    has = can.features
+    groups = _cut_groups(config, can)
+    if groups is None:
+        return None
+    specs = [config.registry.resolve(group.spec) for group in groups]
+    caching = config.enable_caching and Feature.PREFIX_CACHING in has
+    if caching and all(spec == specs[0] for spec in specs):  # KV-COORD-3
+        groups, specs = groups[:1], specs[:1]
+    is_retained = any(isinstance(spec, (SlidingWindowSpec, MambaSpec)) for spec in specs)
+    is_retained &= Feature.RETENTION in has  # KV-CFG-7
+    return replace(
+        config,
+        kv_cache=replace(config.kv_cache, groups=tuple(groups)),
+        enable_caching=caching,
+        use_eagle=config.use_eagle and Feature.EAGLE in has,
+        watermark=config.watermark if Feature.ADMISSION in has else 0.0,
+        dcp_world_size=config.dcp_world_size if Feature.CONTEXT_PARALLEL in has else 1,
+        pcp_world_size=config.pcp_world_size if Feature.CONTEXT_PARALLEL in has else 1,
+        retention_interval_tokens=config.retention_interval_tokens if is_retained else None,
+    )
+
+
+def _cut_groups(config: ManagerConfig, can: Capabilities) -> list[KVCacheGroup] | None:
+    """The groups that the subject can have, one of full attention if none is left."""
+    groups = [
+        group if Feature.EAGLE in can.features else replace(group, is_eagle_group=False)
+        for group in config.kv_cache.groups
+        if type(config.registry.resolve(group.spec)) in can.spec_types
+    ]
+    if not groups and FullAttentionSpec in can.spec_types:
+        first = config.kv_cache.groups[0]
+        spec = FullAttentionSpec(first.spec.block_size, 1, 8, "float16")
+        groups = [replace(first, spec=spec, is_eagle_group=False)]
+    if Feature.MULTIPLE_GROUPS not in can.features:
+        groups = groups[:1]
+    try:
+        found = [_with_blocks_of(group, can.min_block_size_tokens) for group in groups]
+    except ConfigError:
+        return None
+    return found or None

@@ -1,0 +1,315 @@
+"""Performing steps: what a scheduler does becomes operations, and its bookkeeping follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kvcheck.play import steps as st
+from kvcheck.play.admitting import admit, arrive
+from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
+from kvcheck.play.runner import Runner, Side, Tracked
+from kvspec.blocks import NULL_BLOCK
+from kvspec.errors import InvariantViolation, KVSpecError
+from kvspec.interface import Feature
+from kvspec.specs import FullAttentionSpec
+
+
+def perform(runner: Runner, steps: Sequence[st.Step]) -> None:
+    """All steps, then the end: everything is released and the pool is whole."""
+    for step in steps:
+        perform_step(runner, step)
+    finish(runner)
+
+
+def perform_step(runner: Runner, step: st.Step) -> None:
+    """One step, which does nothing if it fits no request."""
+    STEPS[type(step)](runner, step)
+    runner.end_step()
+
+
+def finish(runner: Runner) -> None:
+    """The end: everything is released."""
+    for request in [r for r in runner.requests if r.holds_blocks]:
+        runner.do("free", request)
+        request.holds_blocks = False
+    return_popped(runner, len(runner.subject.popped))
+    runner.end_step()
+
+
+def run_on(runner: Runner, step: st.Run) -> None:
+    request = runner.pick(step.who, "running")
+    if request is None:
+        return
+    pending = len(request.tokens) - request.num_computed
+    room = runner.config.max_model_len_tokens - len(request.tokens)
+    is_ahead = step.ahead and pending == 0 and room > 0
+    if pending == 0 and room > 0:
+        pending, room = 1, room - 1
+        if not is_ahead:
+            append(runner, request, [step.token])
+    if pending == 0:
+        return
+    external = min(step.external_tokens, pending)
+    if is_ahead or not may_load(runner, request):
+        external = 0
+    left = pending - external
+    chunk = left if step.chunk_tokens is None else max(1, min(left, step.chunk_tokens))
+    drafts = step.drafts[: max(room, 0)] if chunk == left > 0 else ()
+    granted, _ = runner.do(
+        "allocate_slots",
+        request,
+        {
+            "num_computed_tokens": request.num_computed,
+            "status": request.status,
+            "num_new_tokens": min(chunk, left) + len(drafts),
+            "num_external_computed_tokens": external,
+            "num_lookahead_tokens": step.lookahead_tokens,
+            "num_encoder_tokens": step.encoder_tokens,
+            "delay_cache_blocks": step.delayed,
+        },
+    )
+    if granted is None:
+        return
+    request.fresh_load = None
+    kept = list(drafts[: step.accepted])
+    if kept or is_ahead:
+        append(runner, request, [step.token] * is_ahead + kept)
+    computed = request.num_computed + external + min(chunk, left) + len(kept)
+    # After a load of everything the last token is still computed again.
+    request.num_computed = min(computed, len(request.tokens) - 1 + (left > 0))
+
+
+def may_load(runner: Runner, request: Tracked) -> bool:
+    """Whether a request under way may get external tokens: it has an entry (KV-GRP-9).
+
+    Not in a group that skips: were it refused, what the tokens skip would be gone (KV-MGR-6).
+    """
+    state = runner.view.snapshot.requests.get(request.name)
+    has_entry = state is not None and any(count is not None for count in state.num_cached_blocks)
+    return has_entry and all(isinstance(spec, FullAttentionSpec) for spec in runner.specs)
+
+
+def append(runner: Runner, request: Tracked, tokens: list[int]) -> None:
+    runner.do("append_tokens", request, {"token_ids": tokens})
+    request.tokens.extend(tokens)
+
+
+def finish_load(runner: Runner, step: st.FinishLoad) -> None:
+    request = runner.pick(step.who, "loading")
+    if request is not None:
+        runner.do("cache_blocks", request, {"num_computed_tokens": request.loading_tokens})
+        request.loading_tokens = 0
+
+
+def fail_load(runner: Runner, step: st.FailLoad) -> None:
+    """What the load should have brought is void, and all that was computed after it."""
+    request = runner.pick(step.who, "running", "loading")
+    if request is None or request.fresh_load is None:
+        return
+    lists = runner.subject.blocks(request)
+    counts = runner.view.snapshot.ref_counts
+    sizes = runner.block_sizes
+    first, end = request.fresh_load
+    valid = min(first + step.index * min(sizes), end - 1) // max(sizes) * max(sizes)
+    valid = max(first, valid)
+
+    def void(side: Side) -> list[int]:
+        lists = side.blocks(request)
+        sized = zip(lists, sizes, strict=True)
+        return [block for blocks, size in sized for block in blocks[valid // size :]]
+
+    lost = void(runner.subject)
+    if any(counts[block] > 1 for block in lost):
+        return
+    runner.do("evict_blocks", None, {}, lambda side: {"block_ids": void(side)}, lost=lost)
+    request.loading_tokens, request.fresh_load = 0, None
+    if all(isinstance(spec, FullAttentionSpec) for spec in runner.specs) and all(map(any, lists)):
+        request.num_computed = valid
+    else:
+        drop(runner, request, again=True, later=False)
+
+
+def cache_partial(runner: Runner, step: st.CachePartial) -> None:
+    request = runner.pick(step.who, "running")
+    if request is None or not runner.config.enable_caching or len(runner.specs) < 2:
+        return
+    group = step.group % len(runner.specs)
+    size, hash_size = runner.block_sizes[group], runner.config.hash_block_size_tokens or 1
+    lists = runner.subject.blocks(request)[group]
+    end = min(request.num_computed, len(lists) * size)
+    lengths = [n for n in range(hash_size, end + 1, hash_size) if n % size]
+    if lengths and size > hash_size:
+        arguments = {"group": group, "num_tokens": lengths[step.index % len(lengths)]}
+        runner.do("cache_partial_block", request, arguments)
+
+
+def skip(runner: Runner, step: st.Skip) -> None:
+    request = runner.pick(step.who, "running")
+    if request is not None:
+        request.fresh_load = None
+        arguments = {"total_computed_tokens": request.num_computed}
+        runner.do("remove_skipped_blocks", request, arguments)
+
+
+def release(runner: Runner, step: st.Release) -> None:
+    request = runner.pick(step.who, "running", "loading")
+    if request is not None:
+        drop(runner, request, again=step.again, later=step.later)
+
+
+def drop(runner: Runner, request: Tracked, *, again: bool, later: bool) -> None:
+    """Free the request's blocks, or pop them; if it does not come again, it is forgotten."""
+    if later:
+        runner.do("pop_blocks_for_free", request)
+    else:
+        runner.do("free", request)
+    request.num_lost = request.num_computed
+    request.holds_blocks, request.loading_tokens, request.num_computed = False, 0, 0
+    request.fresh_load = None
+    request.num_preemptions += 1
+    request.status = "PREEMPTED"
+    if not again:
+        runner.requests.remove(request)
+
+
+def give_up(runner: Runner, step: st.GiveUp) -> None:
+    """An engine frees whatever it drops, also a request that holds nothing (KV-ERR-4)."""
+    request = runner.pick(step.who, "waiting")
+    if request is not None:
+        runner.do("free", request)
+        runner.requests.remove(request)
+
+
+def return_popped(runner: Runner, count: int) -> None:
+    count = min(count, len(runner.subject.popped))
+    if count == 0:
+        return
+    runner.do("free_blocks", None, {}, lambda side: {"block_ids": side.popped[-count:][::-1]})
+
+
+def evict(runner: Runner, step: st.Evict) -> None:
+    """Named by content, since two sides may keep it in different blocks."""
+    if not runner.requests or not runner.specs:
+        return
+    request = runner.requests[step.who % len(runner.requests)]
+    group = step.group % len(runner.specs)
+    places = range(step.index, step.index + step.count)
+
+    def blocks(side: Side) -> list[int]:
+        null = [NULL_BLOCK] * (step.count > 1)
+        if step.held:
+            return null + side.blocks(request)[group][places.start : places.stop]
+        return null + [
+            block
+            for index in places
+            for block in blocks_of_content(runner, side, request, group, index)
+        ]
+
+    if blocks(runner.subject):
+        runner.do("evict_blocks", None, {}, lambda side: {"block_ids": blocks(side)})
+
+
+def evict_ids(runner: Runner, step: st.EvictIds) -> None:
+    """Ids mean nothing to an oracle that may keep the same content elsewhere."""
+    if runner.oracle is None:
+        num_blocks = runner.config.kv_cache.num_blocks
+        ids = [block % num_blocks for block in step.blocks]
+        runner.do("evict_blocks", None, {"block_ids": ids})
+
+
+def blocks_of_content(
+    runner: Runner, side: Side, request: Tracked, group: int, index: int
+) -> list[int]:
+    """The block that is cached for the request's block `index`, free or not; none if none."""
+    hash_size = runner.config.hash_block_size_tokens or 1
+    number = (index + 1) * max(1, runner.block_sizes[group] // hash_size) - 1
+    hashes = side.player.requests[request.name].block_hashes
+    if number >= len(hashes):
+        return []
+    key = hashes[number] + group.to_bytes(4, "big")
+    return list(side.look().snapshot.lookup_order.get(key, ())[:1])
+
+
+def break_rules(runner: Runner, step: st.Break) -> None:
+    """An illegal call raises a typed error and changes nothing (KV-ERR-2)."""
+    if not runner.requests:
+        return
+    request = runner.requests[step.who % len(runner.requests)]
+    illegal = ILLEGAL_OPERATIONS[step.call % len(ILLEGAL_OPERATIONS)]
+    arguments = illegal.arguments(runner, request)
+    if arguments is None:
+        return
+    before = runner.view
+    on_request = request.name if illegal.on_request else None
+    runner.operations.append((illegal.operation, on_request, arguments))
+    outcome = runner.subject.player.perform(illegal.operation, on_request, arguments)
+    runner.view = runner.subject.look()
+    if isinstance(outcome.error, InvariantViolation):
+        raise outcome.error
+    if not isinstance(outcome.error, KVSpecError):
+        got = "was accepted" if outcome.error is None else f"raised {outcome.error!r}"
+        raise InvariantViolation(
+            "illegal_calls_raise",
+            illegal.rule,
+            f"{illegal.name}: {illegal.operation}({arguments}) {got}",
+        )
+    if runner.view != before:
+        raise InvariantViolation(
+            "errors_change_nothing", "KV-ERR-2", f"{illegal.name} changed the state"
+        )
+
+
+def take(runner: Runner) -> None:
+    runner.do("make_prefix_cache_stats")
+    if Feature.NEW_BLOCK_IDS in runner.subject.features:
+        runner.do("take_new_block_ids")
+    if runner.config.residency_sample_rate:
+        runner.do("take_residency_samples")
+
+
+def ask(runner: Runner, step: st.Ask) -> None:
+    request = runner.pick(step.who, "running", "loading", "waiting")
+    if request is None:
+        return
+    can = runner.subject.features
+    if Feature.COMMON_PREFIX in can:
+        runner.do("get_num_common_prefix_blocks", request)
+    if Feature.UNHASHED_BLOCKS in can:
+        runner.do("get_block_ids", request)
+    num_tokens = len(request.tokens) if step.num_tokens is None else step.num_tokens
+    arguments = {
+        "num_tokens": num_tokens,
+        "total_computed_tokens": request.num_computed,
+        "num_tokens_main_model": num_tokens,
+    }
+    if Feature.NEED in can:
+        runner.do("get_num_blocks_to_allocate", request, arguments)
+        capped = {**arguments, "apply_admission_cap": True, "num_encoder_tokens": 5}
+        runner.do("get_num_blocks_to_allocate", request, capped)
+    has_hits = runner.config.enable_caching and len(runner.specs) > 1
+    if has_hits and Feature.HITS_PER_GROUP in can:
+        length = num_tokens - 1 if step.num_tokens is None else step.num_tokens
+        asked = {"max_cache_hit_length": length}
+        runner.do("find_longest_cache_hit_per_group", request, asked)
+
+
+STEPS: Mapping[type[st.Step], Callable[[Runner, Any], object]] = {
+    st.Arrive: arrive,
+    st.Admit: admit,
+    st.Run: run_on,
+    st.FinishLoad: finish_load,
+    st.FailLoad: fail_load,
+    st.CachePartial: cache_partial,
+    st.Skip: skip,
+    st.Release: release,
+    st.GiveUp: give_up,
+    st.ReturnPopped: lambda runner, step: return_popped(runner, step.count),
+    st.Evict: evict,
+    st.EvictIds: evict_ids,
+    st.Reset: lambda runner, step: runner.do("reset_prefix_cache"),
+    st.NewStep: lambda runner, step: runner.do("new_step_starts"),
+    st.Take: lambda runner, step: take(runner),
+    st.Ask: ask,
+    st.Break: break_rules,
+}

@@ -1,0 +1,99 @@
+"""Making records: play operations on an implementation and keep what it did."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kvcheck.play.compare import BUILTIN_ERRORS
+from kvcheck.play.player import Player
+from kvcheck.play.state import look, observed
+from kvspec._json import Where
+from kvspec.config import ManagerConfig
+from kvspec.interface import Implementation
+from kvspec.operations import OPERATIONS, check_arguments
+from kvspec.record import Footer, Header, Operation
+from kvspec.record_file import write_trace
+from kvspec.snapshot import Snapshot
+
+
+class Recorder:
+    """One manager whose every operation is recorded, in JSON terms.
+
+    >>> recorder = Recorder(implementation, config)          # doctest: +SKIP
+    >>> recorder.play("new_request", "r0", prompt_token_ids=[1, 2, 3, 4])
+    >>> recorder.write(Path("mine.jsonl"))
+    """
+
+    def __init__(
+        self,
+        implementation: Implementation,
+        config: ManagerConfig,
+        *,
+        scenario: str = "",
+        seed: int = 0,
+        check_invariants: bool = True,
+    ) -> None:
+        manager = implementation.create(config, check_invariants=check_invariants)
+        self._player = Player(implementation, manager)
+        self._view = look(manager)
+        is_small = Header(manager.config, manager.none_hash, None).is_small
+        self.header = Header(
+            config=manager.config,
+            none_hash=manager.none_hash,
+            initial=observed(self._view, None, is_small=is_small),
+            source=f"{implementation.capabilities.name} {implementation.capabilities.version}",
+            scenario=scenario,
+            seed=seed,
+        )
+        self.operations: list[Operation] = []
+
+    def play(self, name: str, request_id: str | None = None, /, **arguments: Any) -> Any:
+        """Play one operation and record it; returns its result.
+
+        An error that records can hold is recorded (the result is None then); any other goes on
+        to the caller.
+        """
+        if name in OPERATIONS:
+            check_arguments(OPERATIONS[name], arguments, Where("arguments"))
+        outcome = self._player.perform(name, request_id, arguments)
+        raises = None
+        if outcome.error is not None:
+            raises = _recordable(outcome.error)
+        before, self._view = self._view, look(self._player.manager)
+        self.operations.append(
+            Operation(
+                index=len(self.operations),
+                name=name,
+                request_id=request_id,
+                arguments=arguments,
+                observed=observed(self._view, before, is_small=self.header.is_small),
+                result=outcome.result,
+                raises=raises,
+                message=None if outcome.error is None else str(outcome.error),
+            )
+        )
+        return outcome.result
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The manager's state after the last operation."""
+        return self._view.snapshot
+
+    def coverage(self) -> Mapping[str, int]:
+        """How often each operation was played, for the footer."""
+        return dict(sorted(Counter(f"op:{op.name}" for op in self.operations).items()))
+
+    def write(self, path: Path) -> Footer:
+        """Write everything recorded so far."""
+        return write_trace(path, self.header, self.operations, self.coverage())
+
+
+def _recordable(error: Exception) -> str:
+    """The name under which a record shows this error; raises it again if there is none."""
+    for name, cls in BUILTIN_ERRORS.items():
+        if isinstance(error, cls):
+            return name
+    raise error

@@ -1,0 +1,204 @@
+"""Running a program: every operation is performed, and its answer is checked.
+
+The scheduler's side (what was computed, what is pending, who waits) is kept here, once, from the
+answers of the *subject*; `kvcheck.play.performing` makes operations of steps. With an
+*oracle* the same operations run on it too; block ids in arguments (hits, popped blocks, evicted
+blocks) are then each side's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kvcheck.play import steps as st
+from kvcheck.play.outside import look_from_outside
+from kvcheck.play.player import Outcome
+from kvcheck.play.program_player import ProgramPlayer
+from kvcheck.play.state import View, look
+from kvcheck.remote.manager import foresee
+from kvspec.config import ManagerConfig
+from kvspec.errors import InvariantViolation, KVSpecError, RemoteError
+from kvspec.interface import Feature, Implementation
+
+
+@dataclass(eq=False)
+class Tracked:
+    """A request as its scheduler sees it.
+
+    `fresh_load`: the first and the end of the external tokens of an admission that nothing
+    followed yet. `num_lost`: tokens that were computed when it was preempted.
+    """
+
+    name: str
+    salt: str | None
+    lora: str | None
+    tokens: list[int]
+    num_computed: int = 0
+    num_preemptions: int = 0
+    status: str = "WAITING"
+    holds_blocks: bool = False
+    loading_tokens: int = 0
+    items: tuple[tuple[str, int, int], ...] = ()
+    skip_reading: bool = False
+    embedded: tuple[int, ...] | None = None
+    fresh_load: tuple[int, int] | None = None
+    num_lost: int = 0
+
+    @property
+    def state(self) -> str:
+        """waiting, running, or loading external tokens."""
+        if not self.holds_blocks:
+            return "waiting"
+        return "loading" if self.loading_tokens else "running"
+
+
+@dataclass
+class Side:
+    """One implementation that the operations run on."""
+
+    player: ProgramPlayer
+    popped: list[int] = field(default_factory=list)
+    features: frozenset[Feature] = frozenset(Feature)
+
+    @classmethod
+    def of(cls, implementation: Implementation, program: st.Program, *, audit: bool) -> Side:
+        """A fresh manager for the program's configuration."""
+        manager = implementation.create(program.config, check_invariants=audit)
+        player = ProgramPlayer(implementation, manager)
+        return cls(player, features=implementation.capabilities.features)
+
+    def blocks(self, request: Tracked) -> list[list[int]]:
+        """The request's block lists."""
+        return self.player.manager.get_blocks(self.player.requests[request.name]).to_lists()
+
+    def perform(self, name: str, request_id: str | None, asked: Mapping[str, Any]) -> Outcome:
+        """One operation; what is popped after it is known before anybody looks."""
+        outcome = self.player.perform(name, request_id, asked)
+        if name == "pop_blocks_for_free" and outcome.error is None:
+            self.popped.extend(outcome.result)
+        elif name == "free_blocks" and outcome.error is None:  # the last popped ones
+            del self.popped[len(self.popped) - len(asked["block_ids"]) :]
+        return outcome
+
+    def will_look(self) -> None:
+        """The state is looked at after the next operation: it may be asked along with that."""
+        if Feature.SNAPSHOT in self.features:
+            foresee(self.player.manager, "snapshot", "get_usage")
+
+    def look(self) -> View:
+        """The state now; without Feature.SNAPSHOT what is seen of it from outside."""
+        if Feature.SNAPSHOT in self.features:
+            return look(self.player.manager)
+        return look_from_outside(self.player.manager, self.player.requests, self.popped)
+
+
+@dataclass(frozen=True)
+class Performed:
+    """One operation on the subject: what was asked, what came, and the state around it.
+
+    `lost`: the subject's blocks whose content, as the scheduler has heard, never came.
+    """
+
+    name: str
+    request: Tracked | None
+    arguments: Mapping[str, Any]
+    outcome: Outcome
+    before: View
+    after: View
+    oracle: Outcome | None = None
+    oracle_after: View | None = None
+    lost: Sequence[int] = ()
+
+
+class Check(Protocol):
+    """Looks at every operation; raises InvariantViolation."""
+
+    def after_operation(self, runner: Runner, done: Performed) -> None:
+        """One operation was performed."""
+
+    def after_step(self, runner: Runner) -> None:
+        """A whole step was performed: what was scheduled is computed now."""
+
+
+class Runner:
+    """Performs steps. `operations` lists what was asked, for a record."""
+
+    def __init__(
+        self,
+        program: st.Program,
+        subject: Implementation,
+        oracle: Implementation | None = None,
+        checks: Sequence[Check] = (),
+        *,
+        audit: bool = False,
+    ) -> None:
+        self.subject = Side.of(subject, program, audit=audit)
+        self.oracle = None if oracle is None else Side.of(oracle, program, audit=False)
+        self.config: ManagerConfig = self.subject.player.manager.config
+        factor = self.config.dcp_world_size * self.config.pcp_world_size
+        self.specs = self.config.managed_specs
+        self.block_sizes = tuple(spec.block_size * factor for spec in self.specs)
+        self.checks = checks
+        self.requests: list[Tracked] = []
+        self.num_made = 0
+        self.operations: list[tuple[str, str | None, dict[str, Any]]] = []
+        self.view = self.subject.look()
+
+    def do(
+        self,
+        name: str,
+        request: Tracked | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        own: Callable[[Side], Mapping[str, Any]] = lambda side: {},
+        *,
+        may_fail: bool = False,
+        lost: Sequence[int] = (),
+    ) -> tuple[Any, Any]:
+        """One operation on both sides; the subject's result and the oracle's.
+
+        `own` gives the arguments that hold block ids, for each side. An error that the scheduler
+        did not ask for is the implementation's fault.
+        """
+        request_id = request.name if request is not None else None
+        asked = {**(arguments or {}), **own(self.subject)}
+        self.operations.append((name, request_id, asked))  # first: it may never come back
+        self.subject.will_look()
+        outcome = self.subject.perform(name, request_id, asked)
+        before, self.view = self.view, self.subject.look()
+        expected = expected_after = None
+        if self.oracle is not None:
+            theirs = {**(arguments or {}), **own(self.oracle)}
+            expected = self.oracle.perform(name, request_id, theirs)
+            expected_after = self.oracle.look()
+        if outcome.error is not None and not may_fail:
+            raise_as_violation(name, outcome.error)
+        done = Performed(
+            name, request, asked, outcome, before, self.view, expected, expected_after, lost
+        )
+        for check in self.checks:
+            check.after_operation(self, done)
+        return outcome.result, None if expected is None else expected.result
+
+    def end_step(self) -> None:
+        """A whole step is over."""
+        for check in self.checks:
+            check.after_step(self)
+
+    def pick(self, who: int, *states: str) -> Tracked | None:
+        """Request number `who` among those in one of these states."""
+        fitting = [request for request in self.requests if request.state in states]
+        return fitting[who % len(fitting)] if fitting else None
+
+
+def raise_as_violation(name: str, error: Exception) -> None:
+    """A legal call ended with an error: that is the implementation's fault."""
+    if isinstance(error, InvariantViolation):
+        raise error
+    if isinstance(error, RemoteError) and error.is_of_protocol:
+        raise error  # no answer to judge
+    kind = "a typed error" if isinstance(error, KVSpecError) else type(error).__name__
+    raise InvariantViolation(
+        "legal_calls_succeed", "KV-ERR-1", f"{name} raised {kind}: {error}"
+    ) from error

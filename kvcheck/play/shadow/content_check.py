@@ -1,0 +1,169 @@
+"""What attention reads is there, and is what was written.
+
+Groups of Mamba states and encoder tokens hold no tokens of the sequence: they are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from kvcheck.play.shadow.content import Content, ShadowMemory
+from kvspec.blocks import NULL_BLOCK
+from kvspec.config import ManagerConfig
+from kvspec.errors import InvariantViolation
+from kvspec.specs import (
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    EncoderOnlyAttentionSpec,
+    LayerSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+
+Lists = Sequence[Sequence[int]]
+"""Block ids, one list per group."""
+
+SENTENCES: Mapping[str, str] = MappingProxyType(
+    {
+        "the_last_token_is_computed": "A hit leaves at least the last token to be computed.",
+        "what_is_read_is_there": "A token that is still read has a block.",
+        "content_is_where_it_is_claimed": (
+            "A slot that is read holds its token, computed behind the same prefix."
+        ),
+        "granted_tokens_have_slots": "A token that was granted has a slot.",
+        "no_write_to_null": "No token is written to the null block.",
+    }
+)
+"""What is expected, by the name of the check."""
+
+
+def first_token_read(spec: LayerSpec, position: int) -> int:
+    """The first token that the token at `position` attends to."""
+    if isinstance(spec, SlidingWindowSpec):
+        return max(0, position - spec.sliding_window + 1)
+    if isinstance(spec, ChunkedLocalAttentionSpec):
+        return position // spec.attention_chunk_size * spec.attention_chunk_size
+    return 0
+
+
+class ContentCheck:
+    """The shadow of one manager's pool. Every method raises InvariantViolation at an offence.
+
+    `name` is how messages call a request, `lists` its block lists, `content` its tokens.
+    """
+
+    def __init__(self, config: ManagerConfig) -> None:
+        self.shadow = ShadowMemory()
+        self.max_model_len = config.max_model_len_tokens
+        self.groups: dict[int, tuple[LayerSpec, int]] = {}
+        factor = config.dcp_world_size * config.pcp_world_size
+        for number, spec in enumerate(config.managed_specs):
+            if not isinstance(spec, (MambaSpec, CrossAttentionSpec, EncoderOnlyAttentionSpec)):
+                self.groups[number] = (spec, spec.block_size * factor)
+
+    def read_hit(self, name: str, content: Content, lists: Lists, length: int) -> None:
+        """A look-up answered `lists` for the first `length` tokens."""
+        if length >= len(content.tokens):
+            raise InvariantViolation(
+                "the_last_token_is_computed", "KV-MGR-1", f"a hit of all {length} tokens"
+            )
+        self.read(f"hit of {name}", content, lists, length, "KV-HASH-1")
+
+    def read(self, what: str, content: Content, lists: Lists, length: int, rule: str) -> None:
+        """The next token, behind `length` ones, attends to what is in these blocks."""
+        for group in self.groups:
+            self.read_group(what, content, group, lists[group], length, rule)
+
+    def read_group(
+        self, what: str, content: Content, group: int, blocks: Sequence[int], length: int, rule: str
+    ) -> None:
+        """The same for one group."""
+        if group not in self.groups:
+            return
+        spec, size = self.groups[group]
+        length = min(length, len(content.tokens))
+        first = first_token_read(spec, length)
+        for index in range(first // size, -(-length // size)):
+            if index >= len(blocks) or blocks[index] == NULL_BLOCK:
+                raise InvariantViolation(
+                    "what_is_read_is_there",
+                    "KV-GRP-2",
+                    f"{what} in group {group}: token {max(first, index * size)} is still read"
+                    " but has no block",
+                )
+        for index in range(min(len(blocks), -(-length // size))):
+            if blocks[index] != NULL_BLOCK:
+                filled = min(size, length - index * size)
+                self._read_block(what, content, group, (blocks[index], index), filled, rule)
+
+    def _read_block(
+        self, what: str, content: Content, group: int, place: tuple[int, int], n: int, rule: str
+    ) -> None:
+        """The first `n` slots of a block, given with its index, hold the tokens of its index."""
+        block, index = place
+        size = self.groups[group][1]
+        offence = self.shadow.first_offence(block, group, size, index, n, content)
+        if offence is not None:
+            slot, found = offence
+            raise InvariantViolation(
+                "content_is_where_it_is_claimed",
+                rule,
+                f"{what} in group {group}: token {index * size + slot} should be in slot {slot} of"
+                f" block {block}, which holds {found}",
+            )
+
+    def write_granted(
+        self,
+        name: str,
+        content: Content,
+        lists: Lists,
+        *,
+        start: int,
+        num_external: int,
+        num_new: int,
+        hits: Lists | None = None,
+    ) -> None:
+        """External and new tokens from `start` on are in the cache now.
+
+        `hits`: what the request begins with, if anything; where a list is short, the load brings
+        what it lacks, too (KV-MGR-8). What is beyond the tokens that are known is a draft; slots
+        end at the longest sequence.
+        """
+        skip_at = start + num_external
+        end = min(skip_at + num_new, self.max_model_len)
+        if num_external:
+            skip_at = min(skip_at, len(content.tokens) - 1)
+        for group, (spec, size) in self.groups.items():
+            blocks = lists[group]
+            if len(blocks) * size < end:
+                raise InvariantViolation(
+                    "granted_tokens_have_slots",
+                    "KV-GRP-7",
+                    f"{name} has no slot for token {max(start, len(blocks) * size)}"
+                    f" in group {group}",
+                )
+            kept = first_token_read(spec, skip_at)
+            first = start if hits is None else len(hits[group]) * size
+            for index, span in _by_block(first, end, size):
+                if blocks[index] == NULL_BLOCK:
+                    span = range(max(span.start, kept), span.stop)
+                if span:
+                    self.shadow.write(blocks[index], group, size, index, span, content)
+
+    def accept_drafts(self, content: Content, lists: Lists, start: int, end: int) -> None:
+        """Tokens `start` … `end - 1` were computed as drafts, and are those of `content` now."""
+        for group, (_, size) in self.groups.items():
+            for index, span in _by_block(start, min(end, len(content.tokens)), size):
+                if index < len(lists[group]):
+                    self.shadow.accept(lists[group][index], group, size, index, span, content)
+
+
+def _by_block(start: int, end: int, size: int) -> list[tuple[int, range]]:
+    """The blocks that tokens `start` … `end - 1` lie in: index, and which of the tokens."""
+    if start >= end:
+        return []
+    return [
+        (index, range(max(start, index * size), min(end, (index + 1) * size)))
+        for index in range(start // size, (end - 1) // size + 1)
+    ]

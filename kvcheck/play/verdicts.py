@@ -1,0 +1,124 @@
+"""From a program to a verdict: what a level checks, and what went wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from kvcheck.play.checks import CompareCheck, EventCheck, InvariantCheck, SafetyCheck
+from kvcheck.play.performing import perform
+from kvcheck.play.runner import Check, Runner
+from kvcheck.play.shadow import content_check
+from kvcheck.play.situations import SituationCounter
+from kvcheck.play.steps import Program
+from kvcheck.play.watchdog import Hang, time_limit
+from kvcheck.play.words import WrongAnswer, shortened
+from kvspec.errors import InvariantViolation, KVSpecError, RemoteError
+from kvspec.interface import Implementation
+from kvspec.invariants import INVARIANTS
+from kvspec.transitions import TRANSITION_INVARIANTS
+
+HANG = "calls_answer"
+"""What is checked by a time limit."""
+
+PROTOCOL = "protocol"
+"""Stands in place of a rule where a server did not speak spec/protocol.md."""
+
+
+class Level(StrEnum):
+    """How much must be equal; each level includes those before it."""
+
+    SAFETY = "safety"
+    BEHAVIOUR = "behaviour"
+    IDENTITY = "identity"
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A rule that an implementation broke, and the program that shows it.
+
+    `operations` are those performed up to the offence: (name, request id, arguments). `expected`
+    and `observed` say in words what was wrong after the last of them.
+    `is_example`: it was an example (`kvcheck.rules.examples`) of the program's name and rules,
+    and there is nothing to replay. `walk`: the set and the number of the walk of static vectors
+    (`kvcheck.judge.static`) that it was found in; its program has no steps.
+    """
+
+    rule: str
+    name: str
+    detail: str
+    program: Program
+    operations: tuple[tuple[str, str | None, dict[str, Any]], ...]
+    expected: str = ""
+    observed: str = ""
+    is_example: bool = False
+    walk: tuple[str, int] | None = None
+
+
+def first_violation(
+    program: Program,
+    subject: Implementation,
+    level: Level,
+    oracle: Implementation | None = None,
+    situations: Counter[str] | None = None,
+) -> Violation | None:
+    """Run a program; the first rule that is broken, or None.
+
+    Levels above safety compare with `oracle`. Whatever exception the subject raises is its fault.
+    `situations` are counted up.
+    """
+    compared = oracle if level is not Level.SAFETY else None
+    runner: Runner | None = None
+    try:
+        with time_limit(subject):
+            runner = Runner(program, subject, compared)
+            checks: list[Check] = [SafetyCheck(runner), InvariantCheck(), EventCheck()]
+            if compared is not None:
+                checks.append(CompareCheck(exact_ids=level is Level.IDENTITY))
+            if situations is not None:
+                checks.append(SituationCounter(situations))
+            runner.checks = checks
+            perform(runner, program.steps)
+    # Whatever a foreign implementation does is a verdict; its sys.exit(0) would end the run as if
+    # all were well.
+    except (Exception, SystemExit, Hang) as found:
+        return violation_of(found, program, () if runner is None else runner.operations)
+    return None
+
+
+def violation_of(
+    found: Exception | SystemExit | Hang,
+    program: Program,
+    operations: Sequence[tuple[str, str | None, dict[str, Any]]],
+) -> Violation:
+    """The violation that an exception stands for: one of a check, or any of the subject."""
+    if isinstance(found, WrongAnswer):
+        expected, observed = found.expected, found.observed
+    elif isinstance(found, InvariantViolation):
+        expected, observed = SENTENCES.get(found.invariant, ""), shortened(found.detail)
+    else:
+        rule, name = ("KV-ERR-1", "legal_calls_succeed")
+        if isinstance(found, Hang):
+            name = HANG
+        elif isinstance(found, RemoteError) and found.is_of_protocol:
+            rule, name = PROTOCOL, "speaks_the_protocol"
+        elif not isinstance(found, KVSpecError):
+            rule, name = "KV-ERR-2", "errors_are_typed"
+        found = InvariantViolation(name, rule, f"{type(found).__name__}: {found}")
+        expected, observed = "an answer, or a typed error for an illegal call", found.detail
+        if rule == PROTOCOL:
+            expected = "a message as spec/protocol.md has it"
+    where = (found.rule, found.invariant, found.detail)
+    return Violation(*where, program, tuple(operations), expected, observed)
+
+
+SENTENCES: Mapping[str, str] = MappingProxyType(
+    {invariant.name: invariant.sentence for invariant in INVARIANTS}
+    | {invariant.name: invariant.sentence for invariant in TRANSITION_INVARIANTS}
+    | dict(content_check.SENTENCES)
+)
+"""What an invariant or a check of content says, by its name."""

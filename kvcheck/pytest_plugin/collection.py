@@ -1,0 +1,230 @@
+"""The tests as pytest sees them: `kvspec::KV-POOL-4` for a rule, `kvspec::static[hybrid]` for a set
+of static vectors, `kvspec::random[3]`.
+
+Every process makes the same tests in the same order and finds everything out for itself, so that
+pytest-xdist may deal them out as it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from fnmatch import fnmatchcase
+from os import PathLike
+from typing import Any, NoReturn
+
+import pytest
+
+from kvcheck.discovery import find_implementation
+from kvcheck.judge.options import BUDGETS, Options, same_code
+from kvcheck.judge.report import violation_lines
+from kvcheck.judge.suite import rule_sentences
+from kvcheck.play.verdicts import Level, Violation
+from kvcheck.pytest_plugin.examination import Examination
+from kvspec.errors import KVSpecError
+from kvspec.interface import Feature
+from kvspec.profile import find_profile
+
+ORACLE = "kvref"
+NAME = "kvspec"
+EXHAUSTED = "not run: programs failed for a minute before"
+
+
+class ContractBroken(Exception):  # noqa: N818 (it says what happened)
+    """A test failed; the text is the whole report."""
+
+
+class Contract:
+    """The plugin proper, registered when `--kv-impl` is given."""
+
+    def __init__(self, examination: Examination, profile: str, *, alone: bool) -> None:
+        self.examination = examination
+        self.profile = profile
+        self.alone = alone
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> Contract:
+        """What the command line asks for. Raises UsageError for what can't be found."""
+        given = config.getoption
+        rules = tuple(given("--kv-rules") or ("*",))
+        if not any(fnmatchcase(rule, pattern) for rule in rule_sentences() for pattern in rules):
+            raise pytest.UsageError(
+                f"no rule fits {', '.join(rules)}; rules are named like KV-POOL-4"
+            )
+        try:
+            subject = find_implementation(given("--kv-impl"))
+            oracle = find_implementation(ORACLE)
+            level = Level(given("--kv-level"))
+            options = Options(
+                level,
+                dict(BUDGETS)[given("--kv-budget")],
+                rules,
+                given("--kv-seed"),
+                find_profile(given("--kv-profile")).policy,
+                name=given("--kv-impl"),
+                oracle=ORACLE,
+                self_checks_only=level is not Level.SAFETY and same_code(subject, oracle),
+            )
+            examination = Examination(subject, oracle, options, given("--kv-budget"))
+        except KVSpecError as error:
+            raise pytest.UsageError(str(error)) from None
+        can = subject.capabilities
+        if options.level is Level.IDENTITY and Feature.SNAPSHOT not in can.features:
+            raise pytest.UsageError(
+                f"{can.name} shows no snapshot, which level identity compares;"
+                " give --kv-level behaviour or --kv-level safety"
+            )
+        return cls(examination, given("--kv-profile"), alone=_is_alone(config))
+
+    @pytest.hookimpl
+    def pytest_report_header(self) -> str:
+        """What is checked, at the top of the run."""
+        options, can = self.examination.options, self.examination.subject.capabilities
+        return (
+            f"kvspec: {can.name} {can.version} at level {options.level},"
+            f" seed {options.seed}, profile {self.profile}"
+            + ("; self-checks only: nothing to compare with" if options.self_checks_only else "")
+        )
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> None:
+        """Without paths on the command line the contract is all that is collected."""
+        if self.alone:
+            session.config.args[:] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(
+        self, session: pytest.Session, items: list[pytest.Item]
+    ) -> None:
+        """Put the tests behind those of the project; first of all hooks, so that -k sees them."""
+        tests = Tests.from_parent(session, name=NAME, nodeid=NAME, examination=self.examination)
+        items.extend(session.genitems(tests))
+
+
+def _is_alone(config: pytest.Config) -> bool:
+    """Whether `--kv-impl` was typed, and no path with it.
+
+    In `addopts` it stands for every run of the project, which then keeps its own tests.
+    """
+    typed = any(str(argument).startswith("--kv-i") for argument in config.invocation_params.args)
+    return typed and config.args_source is not pytest.Config.ArgsSource.ARGS
+
+
+class Tests(pytest.Collector):
+    """All tests of the contract."""
+
+    def __init__(self, *, examination: Examination, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.examination = examination
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """The rules in their order, then the static vectors, then the random tests."""
+        for rule in rule_sentences():
+            if self.examination.is_wanted(rule):
+                yield RuleTest.from_parent(self, name=rule)
+        for vectors in self.examination.static_sets:
+            yield StaticTest.from_parent(self, name=f"static[{vectors}]", vectors=vectors)
+        for number in range(self.examination.num_random_tests):
+            yield RandomTest.from_parent(self, name=f"random[{number}]", number=number)
+
+
+class ContractTest(pytest.Item):
+    """What both kinds share: the report instead of a traceback, and a place to show."""
+
+    parent: Tests
+
+    @property
+    def examination(self) -> Examination:
+        return self.parent.examination
+
+    @property
+    def rules_of_the_run(self) -> frozenset[str]:
+        """The rules whose own tests run too; -k and the like may have left some out."""
+        return frozenset(test.name for test in self.session.items if isinstance(test, RuleTest))
+
+    def fail_with(self, violation: Violation) -> NoReturn:
+        """Raise what becomes the report of this test."""
+        lines = violation_lines(self.examination.options, violation)
+        raise ContractBroken("\n".join(lines))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """The report; a traceback only for a defect of ours."""
+        if isinstance(excinfo.value, ContractBroken):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[PathLike[str] | str, int | None, str]:
+        """The same place as in the test's id; there is no file."""
+        return self.config.rootpath / NAME, 0, self.name
+
+
+class RuleTest(ContractTest):
+    """Whether a directed program breaks one rule."""
+
+    def runtest(self) -> None:
+        """Fail if the rule is broken; skip if a program about it did not come to its end."""
+        violation = self.examination.broken(self.name)
+        if violation is not None:
+            self.fail_with(violation)
+        reason = self.examination.why_not_checked(self.name)
+        if reason is not None:
+            pytest.skip(reason)
+        undecided = self.examination.undecided(self.name)
+        if undecided is None:
+            return
+        if undecided.violation is None:
+            pytest.skip(EXHAUSTED)
+        if undecided.violation.rule not in self.rules_of_the_run:
+            self.fail_with(undecided.violation)  # no other test of this run would show it
+        pytest.skip(f"its program ended early, at a violation of {undecided.violation.rule}")
+
+
+class SearchingTest(ContractTest):
+    """What finds violations of any rule: it fails with what no test of a rule shows."""
+
+    def search(self, known: Collection[str]) -> tuple[Violation | None, set[str]]:
+        """The first violation of a rule that is not known, and the known ones found before."""
+        raise NotImplementedError
+
+    def runtest(self) -> None:
+        """Fail with the first violation of a rule that no other test shows to be broken."""
+        known = self.examination.broken_rules & self.rules_of_the_run
+        violation, again = self.search(known)
+        if violation is not None:
+            self.fail_with(violation)
+        if self.examination.is_exhausted:
+            pytest.skip(EXHAUSTED)
+        if again:
+            pytest.skip(
+                f"nothing but what other tests show to be broken: {', '.join(sorted(again))}"
+            )
+
+
+class StaticTest(SearchingTest):
+    """Whether the subject follows the walks of a set of static vectors."""
+
+    def __init__(self, *, vectors: str, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.vectors = vectors
+
+    def runtest(self) -> None:
+        """Skip if the subject lacks what the set needs."""
+        lacks = self.examination.static_lacks(self.vectors)
+        if lacks:
+            pytest.skip(f"needs {', '.join(lacks)}: not among the capabilities")
+        super().runtest()
+
+    def search(self, known: Collection[str]) -> tuple[Violation | None, set[str]]:
+        """Walk by walk."""
+        return self.examination.static_violation(self.vectors, known)
+
+
+class RandomTest(SearchingTest):
+    """Whether some of the random programs with this number break a rule."""
+
+    def __init__(self, *, number: int, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.number = number
+
+    def search(self, known: Collection[str]) -> tuple[Violation | None, set[str]]:
+        """Program by program."""
+        return self.examination.random_violation(self.number, known)

@@ -1,0 +1,138 @@
+"""Old names and hashes of a record, and the new ones that `kvspec redact` gives them."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kvcheck.play.player import Player
+from kvcheck.records.prompts import Prompts
+from kvspec.interface import Implementation
+from kvspec.record import Header, Operation
+
+GROUP_BYTES = 4
+"""A key is a hash followed by the group (KV-HASH-6)."""
+
+
+@dataclass
+class Names:
+    """Old values and new ones, numbered as they come.
+
+    Texts of all kinds share their numbers: a salt and an adapter of one name make one extra key.
+    """
+
+    texts: dict[str, str] = field(default_factory=dict)
+    adapters: dict[int, int] = field(default_factory=dict)
+    requests: dict[str, str] = field(default_factory=dict)
+
+    def text(self, text: str | None) -> str | None:
+        """A salt, an adapter's name, an item's identifier; the empty one means something."""
+        return self.texts.setdefault(text, f"text-{len(self.texts)}") if text else text
+
+    def request(self, name: str) -> str:
+        """A request's id."""
+        return self.requests.setdefault(name, f"r{len(self.requests)}") if name else name
+
+    def adapter(self, number: int | None) -> int | None:
+        """An adapter's id, from 1."""
+        if number is None:
+            return None
+        return self.adapters.setdefault(number, len(self.adapters) + 1)
+
+    def arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of any operation, but for its tokens."""
+        new = dict(arguments)
+        if new.get("cache_salt"):
+            new["cache_salt"] = self.text(new["cache_salt"])
+        if new.get("lora") is not None:
+            lora = new["lora"]
+            texts = {key: self.text(lora[key]) for key in ("name", "path") if key in lora}
+            new["lora"] = {**texts, "id": self.adapter(lora["id"])}
+        if new.get("mm_features"):
+            new["mm_features"] = [
+                {**item, "identifier": self.text(item["identifier"])} for item in new["mm_features"]
+            ]
+        return new
+
+
+class Hashes:
+    """Old hashes and new ones: the same requests, made of old and of new content on an oracle."""
+
+    def __init__(self, header: Header, oracle: Implementation, key: bytes) -> None:
+        config = header.config
+        self.config = config
+        self.short_in_events = config.int_event_hashes
+        self.key_bytes = key
+        self.none_hash = header.none_hash.hex()
+        self.known: dict[str, str] = {}
+        self.short: dict[str, str] = {}
+        self.prompts = Prompts()
+        if header.raises is not None:  # there is no manager, and there are no requests
+            return
+        if config.hash_seed is not None:
+            self.config = replace(config, hash_seed=self.stranger("seed", 32))
+        self.old = Player(oracle, oracle.create(config, check_invariants=False))
+        self.new = Player(oracle, oracle.create(self.config, check_invariants=False))
+        if self.old.manager.none_hash.hex() == self.none_hash:
+            self._note(self.none_hash, self.new.manager.none_hash.hex())
+
+    def learn(self, operation: Operation, names: Names) -> dict[str, Any]:
+        """Take in what a request's content hashes to, before and after; the new arguments."""
+        arguments = names.arguments(operation.arguments)
+        name = operation.request_id or ""
+        is_new = operation.name == "new_request"
+        if not is_new and operation.name != "append_tokens":
+            return arguments
+        member = "prompt_token_ids" if is_new else "token_ids"
+        renamed = (self.prompts.begun if is_new else self.prompts.appended)(name, arguments[member])
+        arguments[member] = renamed
+        if operation.raises is not None:
+            return arguments
+        old = self.old.perform(operation.name, name, operation.arguments)
+        new = self.new.perform(operation.name, names.request(name), arguments)
+        if old.error is not None or new.error is not None:
+            return arguments
+        self.prompts.keep(name, renamed, is_new=is_new)
+        pairs = list(
+            zip(*(side.result[_HASHES[operation.name]] for side in (old, new)), strict=True)
+        )
+        first = 0 if is_new else old.result["num_block_hashes"] - len(pairs)
+        size = self.old.manager.config.hash_block_size_tokens or 1
+        for number, (before, after) in enumerate(pairs, start=first + 1):
+            self._note(before, after)
+            for text in (before, _short(before)):
+                self.prompts.mark(text, name, number * size)
+        return arguments
+
+    def _note(self, before: str, after: str) -> None:
+        self.known[before] = after
+        self.short[_short(before)] = _short(after)
+
+    def stranger(self, text: str, num_digits: int) -> str:
+        """A hash of no content, of the same length, which only this run makes of this text."""
+        found = hmac.digest(self.key_bytes, text.encode(), "sha256").hex()
+        return (found * (num_digits // len(found) + 1))[:num_digits]
+
+    def hash(self, text: str) -> str:
+        """A block hash as hex."""
+        return self.known.setdefault(text, self.stranger(text, len(text)))
+
+    def in_event(self, text: str) -> str:
+        """A block hash as events have it: hex, or the decimal number of its last 64 bits."""
+        if not self.short_in_events:
+            return self.hash(text)
+        return self.short.setdefault(text, _short(self.stranger(text, 16)))
+
+    def key(self, text: str) -> str:
+        """A key: a hash and its group."""
+        return self.hash(text[: -2 * GROUP_BYTES]) + text[-2 * GROUP_BYTES :]
+
+
+_HASHES: Mapping[str, str] = {"new_request": "block_hashes", "append_tokens": "new_block_hashes"}
+
+
+def _short(text: str) -> str:
+    """The number that events have for a hash."""
+    return str(int(text[-16:] or "0", 16))

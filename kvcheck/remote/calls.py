@@ -1,0 +1,257 @@
+"""How a server makes each call of the protocol on the implementation it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import index
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from kvcheck.remote.session import ProtocolViolation, Session, known, unused
+from kvcheck.remote.values import decode_request, encode_sample
+from kvspec._json import Where, checked_members
+from kvspec.blocks import KVCacheBlocks
+from kvspec.codec import decode_manager_config
+from kvspec.errors import FormatError, UnsupportedError
+from kvspec.event_codec import decode_stats, encode_event, encode_stats
+from kvspec.interface import KVCacheManager
+from kvspec.planning_functions import FUNCTIONS
+from kvspec.request import Request
+from kvspec.snapshot_codec import decode_snapshot, encode_snapshot, hexes, ints
+
+_ARGS = Where("message", field="args")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One message, checked; handles are looked up when the call asks for what they stand for."""
+
+    session: Session
+    name: str
+    args: Mapping[str, Any]
+    manager_handle: int
+    request_handle: int
+
+    @property
+    def manager(self) -> KVCacheManager:
+        """The manager that the message names."""
+        return known(self.session.managers, "manager", self.manager_handle)
+
+    @property
+    def request(self) -> Request:
+        """The request that the message names."""
+        return known(self.session.requests, "request", self.request_handle)
+
+
+def _create_manager(call: Call) -> Any:
+    handle = unused(call.session.managers, "manager", call.manager_handle)
+    config = _decoded(decode_manager_config, call.args["config"], "config")
+    check = _decoded(_boolean, call.args["check_invariants"], "check_invariants")
+    manager = call.session.implementation.create(config, check_invariants=check)
+    return _created(call, handle, manager)
+
+
+def _restore_manager(call: Call) -> Any:
+    handle = unused(call.session.managers, "manager", call.manager_handle)
+    config = _decoded(decode_manager_config, call.args["config"], "config")
+    snapshot = _decoded(decode_snapshot, call.args["snapshot"], "snapshot")
+    manager = call.session.implementation.restore(config, snapshot)
+    return _created(call, handle, manager)
+
+
+def _created(call: Call, handle: int, manager: KVCacheManager) -> Any:
+    config = manager.config
+    shown = {
+        "scheduler_block_size": index(config.scheduler_block_size_tokens or 0),
+        "hash_block_size": index(config.hash_block_size_tokens or 0),
+        "none_hash": manager.none_hash.hex(),
+    }
+    call.session.managers[handle] = manager
+    return shown
+
+
+def _clone_manager(call: Call) -> None:
+    handle = unused(call.session.managers, "manager", call.args["copy"])
+    call.session.managers[handle] = call.session.implementation.clone(call.manager)
+
+
+def _make_request(call: Call) -> Any:
+    handle = unused(call.session.requests, "request", call.request_handle)
+    request_input = _decoded(decode_request, dict(call.args), "")
+    request = call.session.implementation.make_request(call.manager, request_input)
+    shown = {"num_tokens": index(request.num_tokens), "block_hashes": hexes(request.block_hashes)}
+    call.session.requests[handle] = request
+    return shown
+
+
+def _append_tokens(call: Call) -> Any:
+    request = call.request
+    before = len(request.block_hashes)
+    tokens = _sequence(call.args["token_ids"])
+    call.session.implementation.append_tokens(call.manager, request, tokens)
+    hashes = request.block_hashes
+    return {
+        "num_tokens": index(request.num_tokens),
+        "num_block_hashes": len(hashes),
+        "new_block_hashes": hexes(hashes[before:]),
+    }
+
+
+def _drop(call: Call) -> None:
+    for kind, table in (
+        ("managers", call.session.managers),
+        ("requests", call.session.requests),
+        ("windows", call.session.windows),
+    ):
+        for handle in call.args[kind]:
+            table.pop(handle, None)
+
+
+def _get_computed_blocks(call: Call) -> Any:
+    hit = call.manager.get_computed_blocks(call.request)
+    uncached = hit.uncached_common_prefix_tokens
+    return {
+        "blocks": hit.blocks.to_lists(),
+        "num_computed_tokens": index(hit.hit_length_tokens),
+        "num_uncached_common_prefix_tokens": None if uncached is None else index(uncached),
+    }
+
+
+def _find_longest_cache_hit_per_group(call: Call) -> Any:
+    longest = call.args["max_cache_hit_length"]
+    hits = call.manager.find_longest_cache_hit_per_group(call.request, longest)
+    return {"blocks": hits.blocks.to_lists(), "hit_lengths": ints(hits.hit_lengths_tokens)}
+
+
+def _allocate_slots(call: Call) -> Any:
+    args = dict(call.args)
+    hit = args.pop("new_computed_blocks", None)
+    if isinstance(hit, list):
+        hit = KVCacheBlocks(tuple(_sequence(ids) for ids in hit))
+    new = args.pop("num_new_tokens")
+    allocated = call.manager.allocate_slots(call.request, new, new_computed_blocks=hit, **args)
+    return None if allocated is None else allocated.to_lists()
+
+
+def _get_block_ids(call: Call) -> Any:
+    return {
+        "blocks": call.manager.get_blocks(call.request).to_lists(),
+        "unhashed": [ints(ids) for ids in call.manager.get_unhashed_block_ids(call.request)],
+    }
+
+
+def _make_prefix_cache_stats(call: Call) -> Any:
+    stats = call.manager.make_prefix_cache_stats()
+    return None if stats is None else encode_stats(stats)
+
+
+def _get_usage(call: Call) -> Any:
+    manager = call.manager
+    return {"num_free_blocks": index(manager.num_free_blocks), "usage": float(manager.usage)}
+
+
+def _make_window(call: Call) -> None:
+    handle = unused(call.session.windows, "window", call.args["window"])
+    window = call.session.implementation.make_hit_rate_window(call.args["max_requests"])
+    call.session.windows[handle] = window
+
+
+def _observe(call: Call) -> Any:
+    window = known(call.session.windows, "window", call.args["window"])
+    window.observe(_decoded(decode_stats, call.args["stats"], "stats"))
+    return {"num_requests": index(window.num_requests), "hit_rate": float(window.hit_rate)}
+
+
+def _plan(call: Call) -> Any:
+    planner = call.session.implementation.planner
+    if planner is None:
+        raise UnsupportedError("planning", call.session.implementation.capabilities.name)
+    name = call.args["fn"]
+    if not isinstance(name, str) or name not in FUNCTIONS:
+        raise ProtocolViolation("unknown_op", f"unknown planning function {name!r}")
+    function = FUNCTIONS[name]
+    values = _decoded(
+        lambda value, where: checked_members(value, where, function.inputs, {}),
+        call.args["input"],
+        "input",
+    )
+    answer = function.call(planner, values)
+    shown = function.answer(answer, values)
+    if name == "get_kv_cache_configs":
+        shown = {**shown, "warnings": list(answer.warnings)}
+    return shown
+
+
+def _decoded(decode: Callable[[Any, Where], Any], value: object, name: str) -> Any:
+    """A structured argument. Its shape is the protocol's; what it says, the implementation's."""
+    try:
+        return decode(value, _ARGS.member(name) if name else _ARGS)
+    except FormatError as error:
+        raise ProtocolViolation("bad_message", str(error)) from None
+
+
+def _boolean(value: object, where: Where) -> bool:
+    if not isinstance(value, bool):
+        raise where.error(f"{value!r} is not true or false")
+    return value
+
+
+def _sequence(value: Any) -> Any:
+    """A list as a tuple; what is none is for the implementation to refuse."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _truth(answer: object) -> bool:
+    if not isinstance(answer, bool):
+        raise TypeError(f"answered {answer!r} where True or False is due")
+    return answer
+
+
+Make: TypeAlias = Callable[[Call], Any]
+
+CALLS: Mapping[str, Make] = MappingProxyType(
+    {
+        "create_manager": _create_manager,
+        "clone_manager": _clone_manager,
+        "restore_manager": _restore_manager,
+        "make_request": _make_request,
+        "append_tokens": _append_tokens,
+        "drop": _drop,
+        "get_computed_blocks": _get_computed_blocks,
+        "find_longest_cache_hit_per_group": _find_longest_cache_hit_per_group,
+        "allocate_slots": _allocate_slots,
+        "cache_blocks": lambda c: c.manager.cache_blocks(c.request, c.args["num_computed_tokens"]),
+        "cache_partial_block": lambda c: _truth(
+            c.manager.cache_partial_block(c.request, c.args["group"], c.args["num_tokens"])
+        ),
+        "free": lambda c: c.manager.free(c.request),
+        "pop_blocks_for_free": lambda c: ints(c.manager.pop_blocks_for_free(c.request)),
+        "free_blocks": lambda c: c.manager.free_blocks(_sequence(c.args["block_ids"])),
+        "remove_skipped_blocks": lambda c: c.manager.remove_skipped_blocks(
+            c.request, c.args["total_computed_tokens"]
+        ),
+        "evict_blocks": lambda c: c.manager.evict_blocks(_sequence(c.args["block_ids"])),
+        "reset_prefix_cache": lambda c: _truth(c.manager.reset_prefix_cache()),
+        "get_num_common_prefix_blocks": lambda c: ints(
+            c.manager.get_num_common_prefix_blocks(c.request)
+        ),
+        "get_block_ids": _get_block_ids,
+        "get_num_blocks_to_allocate": lambda c: index(
+            c.manager.get_num_blocks_to_allocate(c.request, **c.args)
+        ),
+        "take_events": lambda c: [encode_event(event) for event in c.manager.take_events()],
+        "take_new_block_ids": lambda c: ints(c.manager.take_new_block_ids()),
+        "make_prefix_cache_stats": _make_prefix_cache_stats,
+        "take_residency_samples": lambda c: [
+            encode_sample(sample) for sample in c.manager.take_residency_samples()
+        ],
+        "new_step_starts": lambda c: c.manager.new_step_starts(),
+        "get_usage": _get_usage,
+        "snapshot": lambda c: encode_snapshot(c.manager.snapshot()),
+        "make_window": _make_window,
+        "observe": _observe,
+        "plan": _plan,
+    }
+)
+"""Every message but `hello`."""

@@ -1,0 +1,244 @@
+"""An `Implementation` whose managers, requests and planner live in a child process.
+
+What can't be said in a message (a set where a sequence is due, a number of 80 bits) is refused
+here, with the error that any implementation owes for it.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kvcheck.discovery import installed_implementations
+from kvcheck.remote.connection import Connection, Options
+from kvcheck.remote.manager import RemoteManager, manager_handle, sent_ids
+from kvcheck.remote.planner import RemotePlanner
+from kvcheck.remote.request import RemoteRequest, own
+from kvcheck.remote.values import carried, encode_request
+from kvspec.codec import encode_manager_config, field_of_member
+from kvspec.config import ManagerConfig
+from kvspec.errors import (
+    ConfigError,
+    InvalidArgumentError,
+    UnknownImplementationError,
+    UnsupportedError,
+)
+from kvspec.event_codec import encode_stats
+from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
+from kvspec.planning import Planner
+from kvspec.request import Request, RequestInput, has_extra_keys, token_list
+from kvspec.snapshot import Snapshot
+from kvspec.snapshot_codec import encode_snapshot
+from kvspec.specs import SPEC_TYPES, LayerSpec, UniformTypeKVCacheSpecs
+from kvspec.stats import PrefixCacheStats
+
+
+def connect(name: str) -> RemoteImplementation:
+    """The implementation behind `cmd:PROGRAM ARGS…`.
+
+    Before the colon may stand `+json` or `+cbor` (the framing), and `+timeout=SECONDS` for each
+    answer. Raises UnknownImplementationError for a name that can't be read and RemoteError when
+    the program doesn't answer the handshake.
+    """
+    return RemoteImplementation(parse_name(name))
+
+
+def parse_name(name: str) -> Options:
+    """The command and the options in `cmd[+json][+timeout=SECONDS]:PROGRAM ARGS…`."""
+    head, _, rest = name.partition(":")
+    framing, timeout_s = Options.framing, Options.timeout_s
+    for option in head.split("+")[1:]:
+        if option in ("json", "cbor"):
+            framing = option
+        elif option.startswith("timeout="):
+            timeout_s = _seconds(name, option.removeprefix("timeout="))
+        else:
+            raise _unreadable(
+                name, f"unknown option {option!r}; known: json, cbor, timeout=SECONDS"
+            )
+    try:
+        command = tuple(shlex.split(rest))
+    except ValueError as error:
+        raise _unreadable(name, f"{error} in the command") from None
+    if not command:
+        raise _unreadable(name, "no program behind the colon")
+    return Options(command, framing, timeout_s)
+
+
+def _seconds(name: str, digits: str) -> float:
+    try:
+        seconds = float(digits)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise _unreadable(name, f"timeout={digits} is not a number of seconds above 0")
+    return seconds
+
+
+def _unreadable(name: str, reason: str) -> UnknownImplementationError:
+    return UnknownImplementationError(name, installed_implementations(), reason)
+
+
+class RemoteImplementation:
+    """See `kvspec.interface.Implementation` for what each call promises.
+
+    When the child has failed, its managers and requests are lost and every call of them raises
+    RemoteError; the next `create`, `restore`, look at the planner or new window starts another.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._connection = Connection(options)
+
+    @property
+    def connection(self) -> Connection:
+        """The conversation for new things: the one there is, or another after a failure."""
+        if self._connection.has_failed:
+            self._connection = Connection(self.options)
+        return self._connection
+
+    def close(self) -> None:
+        """End the child now; else it ends when nobody uses it any more, or at interpreter exit.
+
+        Raises RemoteError if it wrote more than it was asked for.
+        """
+        self._connection.close()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the server said in the handshake; custom specs are code and stay on this side."""
+        return self._connection.capabilities
+
+    def create(
+        self,
+        config: ManagerConfig,
+        *,
+        check_invariants: bool = True,
+        clock: Callable[[], int] | None = None,
+    ) -> KVCacheManager:
+        """A manager in the child. A clock of the caller can't go there: UnsupportedError."""
+        if clock is not None and not callable(clock):
+            raise InvalidArgumentError("clock", clock, "a function, or None")
+        if clock is not None:
+            raise UnsupportedError("a clock of the caller", self.capabilities.name)
+        args = {"config": self._config(config), "check_invariants": bool(check_invariants)}
+        try:
+            return self._made("create_manager", config, args)
+        except ConfigError as error:
+            error.field = field_of_member(error.field)  # a server knows the names of the protocol
+            raise
+
+    def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
+        """A manager in the child, in the state of the snapshot."""
+        self._needs(Feature.RESTORE)
+        if not isinstance(snapshot, Snapshot):
+            raise InvalidArgumentError("snapshot", snapshot, "a Snapshot")
+        args = {"config": self._config(config), "snapshot": encode_snapshot(snapshot)}
+        return self._made("restore_manager", config, args)
+
+    def clone(self, manager: KVCacheManager) -> KVCacheManager:
+        """A copy of the manager, in the same child."""
+        self._needs(Feature.CLONE)
+        original = manager_handle(manager)
+        handle = original.connection.new_handle()
+        original.connection.call("clone_manager", manager=original.handle, args={"copy": handle})
+        return RemoteManager(original.connection, handle, original.config, original.none_hash)
+
+    def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
+        """A request in the child, with a copy of its tokens and hashes here."""
+        remote = manager_handle(manager)
+        if not isinstance(request, RequestInput):
+            raise InvalidArgumentError("request", request, "a RequestInput")
+        form = remote.config.policy.extra_keys
+        if form not in self.capabilities.extra_key_forms and has_extra_keys(request):
+            raise UnsupportedError(f"extra keys {form}", self.capabilities.name)
+        args = encode_request(request)
+        handle = remote.connection.new_handle()
+        made = remote.connection.call(
+            "make_request", manager=remote.handle, request=handle, args=args
+        )
+        return RemoteRequest(remote.connection, handle, args, made)
+
+    def append_tokens(
+        self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
+    ) -> None:
+        """Append tokens to the request, there and here."""
+        remote = manager_handle(manager)
+        mine = own(request, remote.connection)
+        tokens = sent_ids("token_ids", token_list(token_ids))
+        answer = mine.call("append_tokens", remote.handle, {"token_ids": tokens})
+        mine.appended(tokens, answer)
+
+    def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
+        """An empty window in the child."""
+        self._needs(Feature.STATISTICS)
+        return RemoteWindow(self.connection, max_requests)
+
+    @property
+    def planner(self) -> Planner | None:
+        """The child's planning functions, if it has any."""
+        if Feature.PLANNING not in self.capabilities.features:
+            return None
+        return RemotePlanner(self.connection)
+
+    def _made(self, op: str, config: ManagerConfig, args: dict[str, Any]) -> KVCacheManager:
+        connection = self.connection
+        handle = connection.new_handle()
+        made = connection.call(op, manager=handle, args=args)
+        return RemoteManager.made(connection, handle, config, made)
+
+    def _config(self, config: ManagerConfig) -> dict[str, Any]:
+        """The configuration as records have it; what is code can't be sent."""
+        if not isinstance(config, ManagerConfig):
+            raise ConfigError("config", config, "a ManagerConfig")
+        if config.registry.custom:
+            raise UnsupportedError("custom specs", self.capabilities.name)
+        for group in config.kv_cache.groups:
+            self._check_spec(group.spec)
+        sent = encode_manager_config(config)
+        if "tagged" not in self.capabilities.extra_key_forms and "policy" in sent:
+            # A server that is older than the tags: the member is unknown to it, and means plain.
+            sent["policy"].pop("extra_keys")
+        return sent
+
+    def _check_spec(self, spec: LayerSpec) -> None:
+        if type(spec) not in SPEC_TYPES:
+            raise UnsupportedError(f"spec type {type(spec).__name__}", self.capabilities.name)
+        if isinstance(spec, UniformTypeKVCacheSpecs):
+            for _, inner in spec.kv_cache_specs:
+                self._check_spec(inner)
+
+    def _needs(self, feature: Feature) -> None:
+        if feature not in self.capabilities.features:
+            raise UnsupportedError(feature.value, self.capabilities.name)
+
+
+class RemoteWindow:
+    """A hit-rate window in the child."""
+
+    def __init__(self, connection: Connection, max_requests: int) -> None:
+        self._connection = connection
+        self._handle = connection.new_handle()
+        self._shown: dict[str, Any] = {"num_requests": 0, "hit_rate": 0.0}
+        args = {"window": self._handle, "max_requests": carried("max_requests", max_requests)}
+        connection.call("make_window", args=args)
+        connection.forget(self, "windows", self._handle)
+
+    def observe(self, stats: PrefixCacheStats) -> None:
+        """Take in one update."""
+        if not isinstance(stats, PrefixCacheStats):
+            raise InvalidArgumentError("stats", stats, "PrefixCacheStats")
+        args = {"window": self._handle, "stats": encode_stats(stats)}
+        self._shown = self._connection.call("observe", args=args)
+
+    @property
+    def num_requests(self) -> int:
+        """Requests in the window, as the last update was answered."""
+        return int(self._shown["num_requests"])
+
+    @property
+    def hit_rate(self) -> float:
+        """Hit tokens / queried tokens in the window, as the last update was answered."""
+        return float(self._shown["hit_rate"])

@@ -1,0 +1,245 @@
+"""One conversation with a child process, from the handshake to its end."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvcheck.remote.child import ENDING_S, Child, ChildFailure
+from kvcheck.remote.codec import decode, encode
+from kvcheck.remote.operations import HELLO_MORE, HELLO_RESULT, MESSAGES, PROTOCOL_VERSION
+from kvcheck.remote.values import decode_capabilities, decode_error
+from kvspec._json import Where, anything, checked_members, members, shown
+from kvspec.errors import FormatError, RemoteError
+from kvspec.interface import Capabilities
+
+DEFAULT_TIMEOUT_S = 30.0
+
+DROP_AT_ONCE = 256
+"""Handles that nobody uses any more are told to the server this many at a time."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to talk to a child: its program and arguments, the framing, seconds for each answer."""
+
+    command: tuple[str, ...]
+    framing: str = "cbor"
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+    @property
+    def name(self) -> str:
+        """The command as one would type it."""
+        return shlex.join(self.command)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message on its way. `named`: its handles, `set` and `args`, as far as it has them."""
+
+    number: int
+    op: str
+    named: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """As errors call it."""
+        return f"{self.op}, number {self.number}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is sent."""
+        return {"id": self.number, "op": self.op, **self.named}
+
+
+class Connection:
+    """A child that speaks the protocol.
+
+    Every answer is checked before it is used. The first failure ends the child and the
+    conversation: what a child that broke the protocol once says afterwards means nothing.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._number = 0
+        self._last_handle = 0
+        self._last = "none"
+        self._failure: RemoteError | None = None
+        self._pipelining = False
+        self._foreseen: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+        self._ahead: dict[str, tuple[Sent, dict[str, Any]]] = {}
+        # Handles of values that were collected; the collector may run anywhere, so no message here.
+        self._dropped: deque[tuple[str, int]] = deque()
+        if os.name != "posix":
+            raise RemoteError(options.name, "none", "programs can be asked on POSIX systems only")
+        try:
+            self._child = Child(options.command, options.framing)
+        except (OSError, ValueError) as error:
+            problem = f"can't be started: {getattr(error, 'strerror', None) or error}"
+            raise RemoteError(options.name, "none", problem) from None
+        self.end: Callable[[], Any] = weakref.finalize(self, self._child.end)
+        self.capabilities = self._greet()
+
+    @property
+    def process_id(self) -> int:
+        """The child's process id."""
+        return self._child.process_id
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the conversation is over."""
+        return self._failure is not None
+
+    def _greet(self) -> Capabilities:
+        """The handshake."""
+        args = {"protocol": [PROTOCOL_VERSION], "client": "kvspec"}
+        answer = self.call("hello", args=args)
+        try:
+            where = Where("answer", field="result")
+            found = members(answer, where, HELLO_RESULT, answer)
+            for member, check in {**HELLO_RESULT, **HELLO_MORE}.items():
+                if member in found:
+                    check(found[member], where.member(member))
+            if found["protocol"] != PROTOCOL_VERSION:
+                raise where.member("protocol").error(f"{found['protocol']} was not offered")
+        except (FormatError, TypeError) as error:
+            raise self._fail(f"answered nonsense: {error}") from None
+        self._pipelining = found.get("pipelining", False)
+        return decode_capabilities(found)
+
+    def close(self) -> None:
+        """End the child. Raises RemoteError if it wrote more than it was asked for."""
+        unasked = self._child.end(ENDING_S)
+        if unasked and self._failure is None:
+            raise self._fail(f"wrote more than its answers: {unasked!r}")
+
+    def new_handle(self) -> int:
+        """A handle that was never used in this conversation."""
+        self._last_handle += 1
+        return self._last_handle
+
+    def forget(self, owner: object, table: str, handle: int) -> None:
+        """Tell the server to drop the handle once `owner` is gone."""
+        weakref.finalize(owner, self._dropped.append, (table, handle)).atexit = False
+
+    def call(
+        self,
+        op: str,
+        *,
+        manager: int | None = None,
+        request: int | None = None,
+        owned: Mapping[str, Any] | None = None,
+        args: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Send one message and return its checked result.
+
+        Raises the error of the tree that the answer carries, or RemoteError.
+        """
+        named = {"manager": manager, "request": request, "set": owned, "args": args}
+        message = {name: value for name, value in named.items() if value not in (None, {})}
+        if op in self._ahead:
+            sent, answer = self._ahead[op]
+            if sent.named == message:
+                return self._result(sent, answer)
+        foreseen, self._foreseen = self._foreseen, ()
+        if len(self._dropped) >= DROP_AT_ONCE:
+            self._drop()
+        return self._ask((op, message), *foreseen)
+
+    def foresee(self, manager: int, questions: Iterable[str]) -> None:
+        """Send these questions about a manager along with the next message.
+
+        Each of `QUESTIONS` that is asked before another message goes out then has its answer
+        already. Nothing happens where the server answers one message at a time.
+        """
+        if self._pipelining:
+            self._foreseen = tuple((question, {"manager": manager}) for question in questions)
+
+    def _drop(self) -> None:
+        """Let the server forget what nobody here uses any more."""
+        handles: dict[str, list[int]] = {"managers": [], "requests": [], "windows": []}
+        while self._dropped:
+            table, handle = self._dropped.popleft()
+            handles[table].append(handle)
+        self._ask(("drop", {"args": handles}))
+
+    def _ask(self, *messages: tuple[str, Mapping[str, Any]]) -> Any:
+        """Send messages at once. The result of the first; answers of others are kept for `call`."""
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        self._ahead.clear()
+        sent = [Sent(self._number + place, *message) for place, message in enumerate(messages)]
+        self._number += len(sent)
+        # May raise for a message that is too long; then nothing was sent.
+        framed = b"".join(encode(message.to_json(), self.options.framing) for message in sent)
+        answers = self._answers(sent, framed)
+        self._ahead.update(
+            (message.op, (message, answer))
+            for message, answer in zip(sent[1:], answers[1:], strict=True)
+        )
+        return self._result(sent[0], answers[0])
+
+    def _answers(self, sent: Sequence[Sent], framed: bytes) -> list[dict[str, Any]]:
+        """What the child answers to these messages, not yet checked."""
+        answers = []
+        self._last = sent[0].name
+        try:
+            bodies = self._child.exchange(framed, self.options.timeout_s, len(sent))
+            for message in sent:
+                self._last = message.name
+                answers.append(decode(next(bodies), self.options.framing))
+                number = answers[-1].get("id")
+                if type(number) is int and 0 <= number < sent[0].number:
+                    # It came too late to be seen behind the first one, and in place of this answer.
+                    raise ChildFailure(f"wrote more than one answer to number {number}")
+        except ChildFailure as failure:
+            raise self._fail(str(failure)) from None
+        except FormatError as error:
+            raise self._fail(f"wrote what is no message: {error.problem}") from None
+        except BaseException:
+            self._fail("interrupted")  # the answer would be taken for the next one
+            raise
+        return answers
+
+    def _result(self, sent: Sent, answer: dict[str, Any]) -> Any:
+        """The result in an answer, or its error raised."""
+        self._last = sent.name
+        where = Where("answer")
+        try:
+            outcome = "error" if "error" in answer else "result"
+            checked_members(answer, where, {"id": anything, outcome: anything}, {})
+            at = where.member(outcome)
+            error = decode_error(answer[outcome], at) if outcome == "error" else None
+            if isinstance(error, tuple):  # also with id null: the message was not readable
+                raise self._refused(*error)
+            if type(answer["id"]) is not int or answer["id"] != sent.number:
+                raise where.member("id").error(f"{shown(answer['id'])}, not {sent.number}")
+            if error is not None:
+                raise error
+            return MESSAGES[sent.op].result(answer[outcome], at)
+        except FormatError as error:
+            raise self._fail(f"answered nonsense: {error}") from None
+
+    def nonsense(self, what: str) -> RemoteError:
+        """An answer of the right shape that still can't be: the conversation ends."""
+        return self._fail(f"answered nonsense: {what}")
+
+    def _refused(self, kind: str, message: str) -> RemoteError:
+        """A failure of the implementation itself, or of a message that it does not know.
+
+        The conversation goes on: the server answered as it should.
+        """
+        problem = f"{kind}: {message}"
+        return RemoteError(self.options.name, self._last, problem, self._child.last_words())
+
+    def _fail(self, problem: str) -> RemoteError:
+        """End everything; the error to raise now and at every later call."""
+        self._child.end(grace_s=0.0)
+        self._failure = RemoteError(
+            self.options.name, self._last, problem, self._child.last_words()
+        )
+        return self._failure

@@ -1,0 +1,124 @@
+"""Every message of the protocol: the handles it names, its arguments, the shape of its result.
+
+What records know is taken from there; only the members that a scheduler owns are no arguments
+here, they come in `set`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from kvcheck.remote.values import decode_sample
+from kvspec._json import (
+    Check,
+    anything,
+    boolean,
+    count,
+    hex_bytes,
+    integer,
+    list_of,
+    null,
+    real,
+    structure,
+    text,
+)
+from kvspec.operations import OPERATIONS
+from kvspec.snapshot_codec import decode_snapshot
+
+PROTOCOL_VERSION = 1
+
+OWNED_BY_SCHEDULER = ("num_computed_tokens", "num_preemptions", "status")
+"""Attributes of a request that any message about it may set before the call."""
+
+_TAKEN_FROM_RECORDS = frozenset(OPERATIONS) - {"new_request"}
+
+
+@dataclass(frozen=True)
+class MessageShape:
+    """`handles`: `manager` and `request`, as far as the message names them.
+
+    `required` and `optional` are the names of arguments; their values are for the implementation
+    to judge.
+    """
+
+    handles: tuple[str, ...]
+    result: Check[Any]
+    required: frozenset[str] = frozenset()
+    optional: frozenset[str] = frozenset()
+
+
+_MANAGER = ("manager",)
+_REQUEST = ("manager", "request")
+
+HELLO_RESULT: Mapping[str, Check[Any]] = {
+    "protocol": integer,
+    "name": text,
+    "version": text,
+    "spec_types": list_of(text),
+    "hash_functions": list_of(text),
+    "features": list_of(text),
+}
+"""What a hello's answer must have; more is ignored, so that later versions may add to it."""
+
+HELLO_MORE: Mapping[str, Check[Any]] = {
+    "min_block_size": count,
+    "pipelining": boolean,
+    "extra_keys": list_of(text),
+}
+"""What it may have."""
+
+_CREATED = structure(
+    {"scheduler_block_size": count, "hash_block_size": count, "none_hash": hex_bytes}
+)
+
+
+def _shape(handles: tuple[str, ...], result: Check[Any], required: str = "") -> MessageShape:
+    return MessageShape(handles, result, frozenset(required.split()))
+
+
+def _of_record(name: str) -> MessageShape:
+    """The shape of an operation that records have too."""
+    recorded = OPERATIONS[name]
+    owned = frozenset(OWNED_BY_SCHEDULER)
+    if name == "cache_blocks":
+        owned = frozenset()  # its argument has the name of an attribute, and is none
+    return MessageShape(
+        _REQUEST if recorded.on_request else _MANAGER,
+        recorded.result,
+        frozenset(recorded.required) - owned,
+        frozenset(recorded.optional) - owned,
+    )
+
+
+QUESTIONS = frozenset({"get_usage", "snapshot"})
+"""Messages about a manager alone that change nothing."""
+
+MESSAGES: Mapping[str, MessageShape] = MappingProxyType(
+    {
+        "hello": _shape((), anything, "protocol client"),
+        "create_manager": _shape(_MANAGER, _CREATED, "config check_invariants"),
+        "clone_manager": _shape(_MANAGER, null, "copy"),
+        "restore_manager": _shape(_MANAGER, _CREATED, "config snapshot"),
+        "make_request": MessageShape(
+            _REQUEST,
+            OPERATIONS["new_request"].result,
+            frozenset({"request_id", "prompt_token_ids"}),
+            frozenset({*OPERATIONS["new_request"].optional, "prompt_embeddings"}),
+        ),
+        "drop": _shape((), null, "managers requests windows"),
+        **{name: _of_record(name) for name in sorted(_TAKEN_FROM_RECORDS)},
+        "cache_partial_block": _shape(_REQUEST, boolean, "group num_tokens"),
+        "take_residency_samples": _shape(_MANAGER, list_of(decode_sample)),
+        "get_usage": _shape(_MANAGER, structure({"num_free_blocks": integer, "usage": real})),
+        "snapshot": _shape(_MANAGER, decode_snapshot),
+        "make_window": _shape((), null, "window max_requests"),
+        "observe": _shape(
+            (), structure({"num_requests": integer, "hit_rate": real}), "window stats"
+        ),
+        "plan": _shape((), anything, "fn input"),
+    }
+)
+"""Every message by its `op`."""

@@ -1,0 +1,311 @@
+"""Random engine steps, told to two batched managers at once: every answer and effect is compared.
+
+The first side is right by definition (`kvspec.sequential.SequentialManager`), the second is
+examined. Both get the same calls, so that their handles, tables and states are equal.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from itertools import chain
+from operator import methodcaller
+from random import Random
+from typing import Any
+
+from kvcheck.play.words import WrongAnswer
+from kvcheck.rules.batch_sides import Batch, Clock, Outputs, Side
+from kvcheck.rules.broken_batches import broken_plans
+from kvspec._arrays import ints_of
+from kvspec._check import COUNT_MAX
+from kvspec.batched import StepPlan
+from kvspec.config import ManagerConfig
+from kvspec.errors import KVSpecError
+from kvspec.interface import Feature, Implementation
+from kvspec.request import RequestInput
+from kvspec.specs import CrossAttentionSpec, EncoderOnlyAttentionSpec, MambaSpec
+
+WITHOUT_SLOTS = (MambaSpec, CrossAttentionSpec, EncoderOnlyAttentionSpec)
+TOKEN_IDS = range(2)
+"""So few that texts share prefixes."""
+MAX_REQUESTS = 6
+
+
+def listed(values: object) -> list[int]:
+    """The numbers of a plan's member."""
+    return ints_of("values", values).tolist()
+
+
+class Engine:
+    """Tells two managers the same steps. Raises WrongAnswer at the first difference.
+
+    `sides`: an implementation and how whole steps on its manager are made; the first is right.
+    `table`: what rows have said of block lists so far (KV-BATCH-10).
+    """
+
+    def __init__(
+        self, config: ManagerConfig, sides: Sequence[tuple[Implementation, Batch]], random: Random
+    ) -> None:
+        self.config = config
+        self.random = random
+        self.clock = Clock()
+        self.sides: list[Side] = []
+        for implementation, batch in sides:
+            manager = implementation.create(config, check_invariants=False, clock=self.clock)
+            self.sides.append(
+                Side(implementation, manager, batch(implementation, manager), Outputs())
+            )
+        self.handles: list[int] = []
+        self.num_requests = 0
+        self.table: dict[tuple[int, ...], int] = {}
+        self.num_granted = self.num_refused = self.num_illegal = 0
+
+    def play(self, num_steps: int) -> None:
+        """So many rounds of an engine."""
+        for _ in range(num_steps):
+            self.clock.now += self.random.randint(1, 9)
+            while len(self.handles) < MAX_REQUESTS and self.random.random() < 0.8:
+                self.arrive()
+            plan = self.plan()
+            if self.random.random() < 0.25:
+                self.try_broken(plan)
+            self.step(plan)
+            if self.random.random() < 0.3:
+                self.take_deltas()
+            if self.random.random() < 0.2:
+                self.look_up(self.some(self.handles, 0.5))
+
+    # What the engine does.
+
+    def look_up(self, handles: list[int]) -> None:
+        """Ask for hits, and admit nobody."""
+        self.both("KV-BATCH-12", "hit lengths", lambda s: s.batched.lookup(handles))
+
+    def arrive(self) -> None:
+        """Register a request."""
+        longest = self.config.max_model_len_tokens
+        tokens = self.tokens(self.random.choice((1, 3, 5, 9, 14, longest - 1, longest)))
+        given = RequestInput(f"r{self.num_requests}", tokens)
+        self.num_requests += 1
+
+        def register(side: Side) -> int:
+            request = side.implementation.make_request(side.manager, given)
+            return side.batched.register(request)
+
+        self.handles.append(self.both("KV-BATCH-4", "the handle", register))
+
+    def step(self, plan: StepPlan) -> None:
+        """A legal step; then tokens are sampled, and some of what ended is forgotten."""
+        self.new_outputs(plan)
+        result = self.both("KV-BATCH-1", f"{plan}", lambda s: s.batched.step(plan, s.outputs.given))
+        first, second = (side.outputs for side in self.sides)
+        self.equal("KV-BATCH-9", "slot mappings", first.slots, second.slots)
+        self.equal("KV-BATCH-10", "block deltas", first.rows, second.rows)
+        self.compare("KV-BATCH-1", f"after {plan}")
+        for handle in chain(*map(listed, (plan.finished, plan.preempted))):
+            self.forget_rows(handle)
+        self.note_rows(result.num_deltas)
+        entries = chain(*map(listed, (plan.decoding, plan.prefilling, plan.new)))
+        for handle, num_tokens in zip(entries, result.num_scheduled_tokens, strict=True):
+            self.num_granted += num_tokens > 0
+            self.num_refused += num_tokens == 0
+            if num_tokens:
+                self.sample(handle)
+        gone = self.some(listed(plan.finished), 0.7)
+        self.both("KV-BATCH-4", "unregister", lambda s: s.batched.unregister(gone))
+        self.handles = [handle for handle in self.handles if handle not in gone]
+        self.compare("KV-BATCH-12", "after sampling")
+
+    def sample(self, handle: int) -> None:
+        """The step's tokens come back: some drafts were right, and the next token is known."""
+        request = self.sides[0].batched.request_of(handle)
+        drafts = request.num_computed_tokens - request.num_tokens
+        if drafts < 0:
+            return
+        right = self.random.randint(0, drafts)
+        room = self.config.max_model_len_tokens - request.num_tokens
+        tokens = self.tokens(min(right + 1, room))
+        back = drafts - right
+        self.both("KV-BATCH-12", "rewind", lambda s: s.batched.rewind([handle], back))
+        self.both(
+            "KV-BATCH-12", "append", lambda s: s.batched.append([handle], tokens, len(tokens))
+        )
+
+    def take_deltas(self) -> None:
+        """Ask for the rest, with room for all or not, and read the table if it is whole."""
+        num_rows = self.random.choice((1, 3, 1000))
+        for side in self.sides:
+            side.outputs = Outputs(num_rows)
+
+        def take(side: Side) -> int:
+            return side.batched.take_deltas(side.outputs.given.block_deltas)  # type: ignore[arg-type]
+
+        num_taken = self.both("KV-BATCH-11", "rows taken", take)
+        first, second = (side.outputs for side in self.sides)
+        self.equal("KV-BATCH-11", "block deltas", first.rows, second.rows)
+        self.note_rows(num_taken)
+        if num_rows > num_taken and Feature.STABLE_LISTS in self.features:
+            for handle in self.handles:
+                self.check_table(handle)
+
+    def try_broken(self, plan: StepPlan) -> None:
+        """Every mistake: an error of the same type and field, and no effect."""
+        for side in self.sides:
+            side.state()  # the queues are empty now
+        before = [side.state() for side in self.sides]
+        for broken in broken_plans(plan, *self.standing()):
+            self.new_outputs(plan)
+            self.fails(broken)
+        short = self.lengths(plan, missing=1)
+        if any(short):
+            for side in self.sides:
+                side.outputs = Outputs(0, short)
+            self.fails(plan)
+        for side, state in zip(self.sides, before, strict=True):
+            self.equal("KV-BATCH-2", f"state after variants of {plan}", state, side.state())
+
+    def fails(self, plan: StepPlan) -> None:
+        """The plan is illegal: the same error on both sides."""
+
+        def error_of(side: Side) -> object:
+            try:
+                return side.batched.step(plan, side.outputs.given)
+            except KVSpecError as error:
+                return type(error).__name__, getattr(error, "field", None)
+
+        self.both("KV-BATCH-2", f"the error of {plan}", error_of)
+        self.num_illegal += 1
+
+    # What it plans.
+
+    def standing(self) -> tuple[list[int], list[int]]:
+        """Handles of requests that hold nothing, and of those under way."""
+        first = self.sides[0]
+        idle = []
+        for handle in self.handles:
+            request = first.batched.request_of(handle)
+            if first.manager.get_blocks(request).is_empty and request.num_computed_tokens == 0:
+                idle.append(handle)
+        return idle, [handle for handle in self.handles if handle not in idle]
+
+    def plan(self) -> StepPlan:
+        """A legal one, with all kinds of entries and options."""
+        random = self.random
+        idle, under_way = self.standing()
+        random.shuffle(under_way)
+        finished = self.some(under_way, 0.12) + self.some(idle, 0.2)
+        preempted = [h for h in self.some(under_way, 0.12) if h not in finished]
+        going = {h: self.next_tokens(h) for h in under_way if h not in (*finished, *preempted)}
+        full = [handle for handle, num_tokens in going.items() if num_tokens == 0]
+        decoding = [h for h, n in going.items() if n > 0 and random.random() < 0.6]
+        prefilling = [h for h, n in going.items() if n > 0 and h not in decoding]
+        new = [handle for handle in self.some(idle, 0.7) if handle not in finished]
+        can_draft = Feature.DRAFTING in self.features
+        can_reserve = Feature.ADMISSION in self.features
+        return StepPlan(
+            finished=[*finished, *full],
+            preempted=preempted,
+            decoding=decoding,
+            decode_tokens=array("q", [going[handle] for handle in decoding]),
+            prefilling=prefilling,
+            prefill_tokens=[going[handle] for handle in prefilling],
+            new=array("i", new),
+            max_new_tokens=random.choice((COUNT_MAX, 3, [random.randint(1, 9) for _ in new])),
+            token_budget=random.choice((COUNT_MAX, 30, 8, 2)),
+            num_lookahead_tokens=random.choice((0, 0, 2)) * can_draft,
+            full_sequence_must_fit=can_reserve and random.random() < 0.3,
+            reserved_blocks=random.choice((0, 0, 0, 2)) * can_reserve,
+            stops_at_refusal=random.random() < 0.5,
+            starts_step=random.random() < 0.9,
+        )
+
+    def next_tokens(self, handle: int) -> int:
+        """New tokens for a request under way: a chunk, or the last token and drafts; 0 if full."""
+        request = self.sides[0].batched.request_of(handle)
+        left = request.num_tokens - request.num_computed_tokens
+        drafts = self.random.choice((0, 0, 1, 3)) if Feature.DRAFTING in self.features else 0
+        wanted = left + drafts if left <= 1 else self.random.randint(1, left)
+        room = self.config.max_model_len_tokens - request.num_computed_tokens
+        return max(0, min(wanted, room))
+
+    def lengths(self, plan: StepPlan, *, missing: int = 0) -> list[int | None]:
+        """For each group how long its mapping must be, less `missing`; None where it has none."""
+        certain = sum(listed(plan.decode_tokens)) + sum(listed(plan.prefill_tokens))
+        new = listed(plan.new)
+        most = plan.max_new_tokens
+        limits = [most] * len(new) if isinstance(most, int) else listed(most)
+        requests = map(self.sides[0].batched.request_of, new)
+        wanted = sum(min(n, r.num_tokens) for n, r in zip(limits, requests, strict=True))
+        length = certain + min(wanted, max(0, plan.token_budget - certain)) - missing
+        return [
+            None if isinstance(spec, WITHOUT_SLOTS) or length < 0 else length
+            for spec in self.config.managed_specs
+        ]
+
+    def new_outputs(self, plan: StepPlan) -> None:
+        """Outputs for a step: rows that suffice or not, mappings for some groups."""
+        num_rows = self.random.choice((0, 2, 7, 400))
+        lengths: list[int | None] | None = None
+        if self.random.random() < 0.7:
+            more = self.random.choice((0, 0, 3))
+            lengths = [
+                None if length is None or self.random.random() < 0.3 else length + more
+                for length in self.lengths(plan)
+            ]
+        for side in self.sides:
+            side.outputs = Outputs(num_rows, lengths)
+
+    def tokens(self, num_tokens: int) -> list[int]:
+        """Some text."""
+        return [self.random.choice(TOKEN_IDS) for _ in range(num_tokens)]
+
+    def some(self, values: Sequence[int], share: float) -> list[int]:
+        """About this share of the values, in their order."""
+        return [value for value in values if self.random.random() < share]
+
+    # What is compared.
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        """What both sides have."""
+        first, second = (side.implementation.capabilities.features for side in self.sides)
+        return first & second
+
+    def both(self, rule: str, what: str, call: Callable[[Side], Any]) -> Any:
+        """The same call on both sides: the first one's answer, which the second one's must be."""
+        first, second = (call(side) for side in self.sides)
+        self.equal(rule, what, first, second)
+        return first
+
+    def compare(self, rule: str, what: str) -> None:
+        """All that can be seen is the same."""
+        self.both(rule, f"the state {what}", methodcaller("state", self.handles))
+        for handle in self.handles:
+            self.both(rule, f"request {handle} {what}", methodcaller("members", handle))
+
+    def equal(self, rule: str, what: str, expected: object, got: object) -> None:
+        """Raise WrongAnswer unless these are equal."""
+        if expected != got:
+            raise WrongAnswer("batches_are_their_single_calls", rule, what, expected, got)
+
+    # The table that rows make (KV-BATCH-10).
+
+    def note_rows(self, num_rows: int) -> None:
+        """Write the rows to their places."""
+        for number in range(num_rows):
+            *place, block = self.sides[0].outputs.row(number)
+            self.table[tuple(place)] = block
+
+    def forget_rows(self, handle: int) -> None:
+        """The request gave everything back."""
+        self.table = {place: block for place, block in self.table.items() if place[0] != handle}
+
+    def check_table(self, handle: int) -> None:
+        """The table is the block lists of both sides, wherever these are not null."""
+        for side in self.sides:
+            lists = side.manager.get_blocks(side.batched.request_of(handle)).to_lists()
+            for group, blocks in enumerate(lists):
+                for index, block in enumerate(blocks):
+                    if block:
+                        told = self.table.get((handle, group, index))
+                        self.equal("KV-BATCH-10", "an entry of the table", block, told)

@@ -1,0 +1,1 @@
+"""The tools of the command: replays of traffic, benchmarks, plans, pages."""

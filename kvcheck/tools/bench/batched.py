@@ -1,0 +1,130 @@
+"""The same work by batched calls: one per part, over an array of handles.
+
+An engine has to learn which blocks its requests got, as it does from the answers of single calls.
+So every step writes them, as rows of (handle, group, index, block), into a buffer made before.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvcheck.tools.bench.calls import Calls
+from kvcheck.tools.bench.work import Part
+from kvspec.batched import BatchedManager, StepOutput, StepResult
+
+INCLUDES = (
+    "batched calls over arrays of handles; `hash` registers the request, `free` unregisters it,"
+    " and steps write their blocks to a buffer"
+)
+
+
+class Rows:
+    """A buffer of block deltas for a step; read outside the timed part."""
+
+    def __init__(self, num_rows: int) -> None:
+        self._numbers = array("i", bytes(16 * num_rows))
+        view = memoryview(self._numbers).cast("B").cast("i", (num_rows, 4))
+        self.output = StepOutput(block_deltas=view)
+
+    def read(self, num_rows: int) -> dict[int, list[int]]:
+        """The blocks that each handle got, in order, from the first rows of the buffer."""
+        found: dict[int, list[int]] = {}
+        numbers = self._numbers
+        for at in range(0, 4 * num_rows, 4):
+            found.setdefault(numbers[at], []).append(numbers[at + 3])
+        return found
+
+
+@dataclass(frozen=True)
+class BatchedWork:
+    """See `kvcheck.tools.bench.work.Work`. A group is an array of handles.
+
+    `calls`: single calls on the manager that `batched` works on. `rows`: room for what a step
+    brings.
+    """
+
+    batched: BatchedManager
+    calls: Calls
+    rows: Rows
+
+    def make(self, given: Sequence[Any]) -> Part:
+        """Requests, registered."""
+        make, register = self.calls.make_request, self.batched.register
+        return Part(
+            lambda: array("q", [register(make(each)) for each in given]),
+            lambda made: [self._hashes(handle) for handle in made],
+        )
+
+    def _hashes(self, handle: int) -> list[bytes]:
+        read = self.calls.read_hashes
+        return [] if read is None else read(self.batched.request_of(handle))
+
+    def group(self, references: Sequence[Any]) -> Any:
+        """An array."""
+        return array("q", references)
+
+    def look_up(self, group: Any) -> Part:
+        """See `Work`. The ids come from single look-ups, which have to find the same."""
+        look_up, calls = self.batched.lookup, self.calls
+
+        def read(lengths: Sequence[int]) -> list[tuple[int, list[int]]]:
+            requests = map(self.batched.request_of, group)
+            hits = [calls.read_hit(calls.look_up(request)) for request in requests]
+            return [(length, ids) for length, (_, ids) in zip(lengths, hits, strict=True)]
+
+        return Part(lambda: look_up(group), read)
+
+    def admit(self, group: Any, counts: Sequence[int]) -> Part:
+        """See `Work`."""
+        admit, output, given = self.batched.admit, self.rows.output, array("q", counts)
+
+        def read(result: Any) -> list[tuple[int, list[int]] | None]:
+            came = zip(self.came(group, result), result.hit_tokens, strict=True)
+            return [None if ids is None else (hit, ids) for ids, hit in came]
+
+        return Part(lambda: admit(group, given, output=output), read)
+
+    def run(self, group: Any, counts: int | Sequence[int]) -> Part:
+        """See `Work`."""
+        decode, output = self.batched.decode, self.rows.output
+        given = counts if isinstance(counts, int) else array("q", counts)
+        return Part(
+            lambda: decode(group, given, output=output), lambda result: self.came(group, result)
+        )
+
+    def came(self, group: Any, result: StepResult) -> list[list[int] | None]:
+        """The ids that a step brought each of its scheduled; None where nothing was granted."""
+        ids, nothing = self.rows.read(result.num_deltas), list[int]()
+        granted = zip(group, result.num_scheduled_tokens, strict=True)
+        return [ids.get(handle, nothing) if new else None for handle, new in granted]
+
+    def append(self, group: Any, tokens: Sequence[int]) -> Part:
+        """See `Work`."""
+        append, given = self.batched.append, array("q", tokens)
+        return Part(lambda: append(group, given), lambda _: ())
+
+    def last_hashes(self, group: Any) -> Sequence[Any]:
+        """See `Work`."""
+        return [self._hashes(handle)[-1:] for handle in group]
+
+    def free(self, group: Any) -> Part:
+        """See `Work`."""
+        free, unregister = self.batched.free, self.batched.unregister
+        requests = self.requests(group)
+
+        def work() -> list[Any]:
+            free(group)
+            unregister(group)
+            return requests
+
+        return Part(work, lambda _: [self.calls.num_free_blocks()])
+
+    def requests(self, group: Any) -> list[Any]:
+        """To be kept until a part is over: what it costs to destroy a request is in no time."""
+        return [self.batched.request_of(handle) for handle in group]
+
+    def computed(self, group: Any, counts: int | Sequence[int]) -> None:
+        """Nothing: a step has raised it."""

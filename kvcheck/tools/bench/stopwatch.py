@@ -1,0 +1,112 @@
+"""Times of a round, phase by phase, and the answers that all contestants have to agree on.
+
+Times of unequal work mean nothing, so every answer is compared: after the round, as a comparison
+between two timed parts would take the processor's caches from the second.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from kvcheck.tools.bench.calls import Calls
+from kvcheck.tools.bench.cases import Case
+from kvcheck.tools.bench.errors import UnequalWorkError
+from kvcheck.tools.bench.work import Part, outline
+
+Clock = Callable[[], int]
+"""Nanoseconds, from any start."""
+
+
+class Answers:
+    """What was answered in one round, by whoever came first, to be compared with the others."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self._first: dict[tuple[str, int], tuple[str, Sequence[Any]]] = {}
+
+    def compare(self, phase: str, index: int, name: str, answers: Sequence[Any]) -> None:
+        """Raise UnequalWorkError unless they equal those of the first subject."""
+        first, expected = self._first.setdefault((phase, index), (name, answers))
+        if expected == answers:
+            return
+        for wanted, got in zip(expected, answers, strict=False):
+            if wanted != got:
+                cut = _cut(wanted, got)
+                raise UnequalWorkError(phase, self.case.label, first, name, *cut)
+        raise UnequalWorkError(phase, self.case.label, first, name, len(expected), len(answers))
+
+
+def _cut(wanted: Any, got: Any) -> tuple[Any, Any]:
+    """The first place in which two lists differ, and as they are what is not two lists."""
+    if isinstance(wanted, list | tuple) and isinstance(got, list | tuple):
+        for left, right in zip(wanted, got, strict=False):
+            if left != right:
+                return _cut(left, right)
+        return f"{len(wanted)} items", f"{len(got)} items"
+    return wanted, got
+
+
+class Stopwatch:
+    """Adds up the time of each phase over one round; the sum is what a round is worth."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._name = ""
+        self._answers: Answers | None = None
+        self._has_own_names = False
+        self._not_timed: frozenset[str] = frozenset()
+        self._spent: dict[str, tuple[int, int]] = {}
+        self._kept: list[tuple[str, Sequence[Any]]] = []
+
+    def start_round(self, name: str, answers: Answers, calls: Calls) -> Stopwatch:
+        """Forget the last round."""
+        self._name, self._answers = name, answers
+        self._has_own_names, self._not_timed = calls.has_own_names, calls.not_timed
+        self._spent = {}
+        self._kept = []
+        return self
+
+    def __call__(self, phase: str, units: int, part: Part) -> tuple[Any, Sequence[Any]]:
+        """See `kvcheck.tools.bench.scenarios.Timed`."""
+        clock, work = self._clock, part.work
+        began = clock()
+        result = work()
+        ended = clock()
+        answers = part.read(result)
+        if phase not in self._not_timed:
+            spent, counted = self._spent.get(phase, (0, 0))
+            self._spent[phase] = spent + ended - began, counted + units
+            self.keep(phase, answers)
+        return result, answers
+
+    def keep(self, what: str, answers: Sequence[Any]) -> None:
+        """See `kvcheck.tools.bench.scenarios.Timed`."""
+        self._kept.append((what, answers))
+
+    def compare(self) -> None:
+        """Raise UnequalWorkError at the first answer of the round that differs.
+
+        Lengths are compared with everyone's, the rest with those who mean the same by it.
+        """
+        kept, self._kept = self._kept, []
+        parts: Counter[str] = Counter()
+        for what, answers in kept:
+            index = parts[what]
+            parts[what] += 1
+            if self._answers is None or not answers:
+                continue
+            outlines = [outline(answer) for answer in answers]
+            if not self._has_own_names:
+                self._answers.compare(what, index, self._name, answers)
+            self._answers.compare(f"{what}, lengths", index, self._name, outlines)
+
+    def add_up(self, phase: str, phases: Sequence[str], units: int) -> None:
+        """See `kvcheck.tools.bench.scenarios.Timed`."""
+        self._spent[phase] = sum(self._spent.get(each, (0, 0))[0] for each in phases), units
+
+    def spent(self) -> Iterator[tuple[str, int, int]]:
+        """Phase, nanoseconds and units of the round."""
+        for phase, (spent, units) in self._spent.items():
+            yield phase, spent, units or 1

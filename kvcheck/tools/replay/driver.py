@@ -1,0 +1,342 @@
+"""Continuous batching on a logical clock: a trace through a manager, step by step.
+
+The rules, in the order of the methods of `Driver`, are those of spec/replay.md. Nothing here
+depends on time, so equal input gives equal numbers (the seconds aside).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from kvcheck.tools.replay.explain import Explainer
+from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.result import Counts, PhaseSeconds, ReplayResult
+from kvcheck.tools.replay.series import Bucket, Series
+from kvcheck.tools.replay.tokens import OUTPUT_TOKEN_BASE, prompt_tokens
+from kvcheck.tools.replay.trace import TraceError, TraceRecord
+from kvspec.errors import KVSpecError
+from kvspec.events import BlockRemoved
+from kvspec.interface import Implementation, KVCacheManager
+from kvspec.request import Request, RequestInput, RequestStatus
+
+
+class ReplayError(KVSpecError):
+    """The implementation answers what no manager may answer; the replay cannot go on.
+
+    `step` counts from 0; `line` is the request's line in the trace.
+    """
+
+    def __init__(self, step: int, line: int, problem: str) -> None:
+        super().__init__(f"step {step}, request of line {line}: {problem}")
+        self.step = step
+        self.line = line
+        self.problem = problem
+
+
+@dataclass(slots=True, eq=False)
+class _Sequence:
+    """A request in the driver's hands: `num_tokens` and `computed` count tokens.
+
+    `nodes` are its prefixes in the explanation; empty until it is admitted.
+    """
+
+    record: TraceRecord
+    request: Request
+    num_tokens: int
+    computed: int = 0
+    scheduled: int = 0
+    generated: int = 0
+    nodes: list[int] = field(default_factory=list)
+
+
+class Driver:
+    """One replay of one trace. `run` may be called once.
+
+    `trace_name` is how errors call the trace. `check_invariants` is handed to the implementation.
+    `on_progress` is called after every step with the counts so far.
+    """
+
+    def __init__(
+        self,
+        implementation: Implementation,
+        options: ReplayOptions,
+        records: Iterable[TraceRecord],
+        *,
+        trace_name: str,
+        check_invariants: bool = True,
+        on_progress: Callable[[Counts], None] | None = None,
+    ) -> None:
+        self._implementation = implementation
+        self._options = options
+        self._manager: KVCacheManager = implementation.create(
+            options.manager_config(), check_invariants=check_invariants
+        )
+        self._records = iter(records)
+        self._trace_name = trace_name
+        self._on_progress = on_progress
+        self._running: list[_Sequence] = []
+        self._waiting: deque[_Sequence] = deque()  # preempted ones, then at most one new one
+        self._next: TraceRecord | None = None
+        self._clock_ms = 0
+        self._counts = Counts()
+        self._seconds = PhaseSeconds()
+        self._explainer = Explainer(options.block_size)
+        self._series = Series()
+        self._step_bucket = Bucket()
+
+    def run(self) -> ReplayResult:
+        """Replay the records to the end.
+
+        Raises TraceError for a request larger than the pool, ReplayError when the implementation
+        keeps the replay from going on, and whatever the implementation raises.
+        """
+        began = perf_counter()
+        self._pull()
+        while self._running or self._waiting or self._next is not None:
+            self._step()
+            if self._on_progress is not None:
+                self._on_progress(self._counts)
+        seconds = self._seconds
+        seconds.driver += perf_counter() - began - seconds.total
+        waterfall = self._explainer.waterfall(self._counts.tokens_hit)
+        return ReplayResult(self._options, self._counts, seconds, waterfall, self._series)
+
+    def _step(self) -> None:
+        """One step: schedule, sample the usage, generate, drain the events."""
+        if self._options.arrival == "timestamp" and not self._running and not self._waiting:
+            self._jump()
+        self._step_bucket = Bucket(steps=1)
+        self._manager.new_step_starts()
+        budget, preempted = self._schedule_running()
+        if not preempted:
+            self._admit(budget)
+        self._sample_usage()
+        self._generate()
+        self._drain_events()
+        self._series.add_step(self._step_bucket)
+        self._counts.steps += 1
+        self._clock_ms += self._options.step_ms
+
+    def _jump(self) -> None:
+        """Nothing to do: move the clock to the first step at or after the next arrival."""
+        if self._next is not None and self._next.timestamp_ms > self._clock_ms:
+            step_ms = self._options.step_ms
+            self._clock_ms = -(-self._next.timestamp_ms // step_ms) * step_ms
+
+    def _schedule_running(self) -> tuple[int, bool]:
+        """Give running requests their tokens, oldest first.
+
+        Returns the token budget that is left, and whether a request was preempted.
+        """
+        budget = self._options.max_tokens_per_step
+        running = self._running
+        preempted = False
+        position = 0
+        while position < len(running) and budget:
+            sequence = running[position]
+            num_new = min(sequence.num_tokens - sequence.computed, budget)
+            while not self._allocate(sequence, num_new):
+                preempted = True
+                self._preempt_youngest(sequence)
+                if len(running) == position:
+                    return budget, preempted
+            budget -= num_new
+            position += 1
+        return budget, preempted
+
+    def _allocate(self, sequence: _Sequence, num_new: int) -> bool:
+        """Slots for the next tokens of a running request; False when refused."""
+        began = perf_counter()
+        blocks = self._manager.allocate_slots(sequence.request, num_new)
+        spent = perf_counter() - began
+        start = sequence.computed
+        input_length = sequence.record.input_length
+        if start >= input_length:
+            self._seconds.decode += spent
+        else:
+            self._seconds.allocate += spent
+        if blocks is None:
+            return False
+        if start < input_length:
+            end = min(start + num_new, input_length)
+            self._explainer.registered(sequence.nodes, start, end)
+        sequence.scheduled = num_new
+        return True
+
+    def _preempt_youngest(self, refused: _Sequence) -> None:
+        """Take everything from the request admitted last; it waits in front of all others."""
+        running = self._running
+        if len(running) == 1:
+            problem = "was refused slots although it is alone and the pool has room for it"
+            raise ReplayError(self._counts.steps, refused.record.line, problem)
+        victim = running.pop()
+        self._free(victim)
+        victim.computed = 0
+        victim.scheduled = 0
+        request = victim.request
+        request.num_computed_tokens = 0
+        request.status = RequestStatus.PREEMPTED
+        request.num_preemptions += 1
+        self._waiting.appendleft(victim)
+        self._counts.preemptions += 1
+        self._step_bucket.preemptions += 1
+
+    def _admit(self, budget: int) -> None:
+        """Take requests from the front of the queue while tokens and places are left."""
+        scheduled_any = budget < self._options.max_tokens_per_step
+        while budget and len(self._running) < self._options.max_running:
+            sequence = self._first_waiting()
+            if sequence is None:
+                return
+            num_new = self._admit_one(sequence, budget, scheduled_any)
+            if num_new == 0:
+                return
+            budget -= num_new
+            scheduled_any = True
+
+    def _first_waiting(self) -> _Sequence | None:
+        """The request at the front of the queue, made from its record when it gets there."""
+        if self._waiting:
+            return self._waiting[0]
+        record = self._next
+        if record is None:
+            return None
+        if self._options.arrival == "timestamp" and record.timestamp_ms > self._clock_ms:
+            return None
+        tokens = prompt_tokens(record)
+        began = perf_counter()
+        request = self._implementation.make_request(
+            self._manager, RequestInput(f"line-{record.line}", tokens)
+        )
+        self._seconds.hash += perf_counter() - began
+        self._waiting.append(_Sequence(record, request, num_tokens=record.input_length))
+        self._pull()
+        return self._waiting[0]
+
+    def _pull(self) -> None:
+        """Read one record ahead, and refuse one that the whole pool cannot hold."""
+        record = next(self._records, None)
+        self._next = record
+        if record is None:
+            return
+        capacity = self._options.max_model_len_tokens
+        needed = max(record.input_length, record.input_length + record.output_length - 1)
+        if needed > capacity:
+            name = "input_length" if record.input_length > capacity else "output_length"
+            blocks = -(-needed // self._options.block_size)
+            problem = (
+                f"the request needs {blocks} blocks of {self._options.block_size} tokens"
+                f" ({record.input_length} tokens in, {record.output_length} out), the pool has"
+                f" {self._options.num_blocks - 1}; use --num-blocks {blocks + 1} or more"
+            )
+            raise TraceError(self._trace_name, record.line, name, problem)
+
+    def _admit_one(self, sequence: _Sequence, budget: int, scheduled_any: bool) -> int:
+        """Look the request up and give it its first tokens; how many, or 0 when refused."""
+        request = sequence.request
+        began = perf_counter()
+        prefix = self._manager.get_computed_blocks(request)
+        looked_up = perf_counter()
+        hit = prefix.hit_length_tokens
+        if not 0 <= hit < sequence.num_tokens:
+            problem = f"a hit of {hit} tokens, of {sequence.num_tokens}; the last is never a hit"
+            raise ReplayError(self._counts.steps, sequence.record.line, problem)
+        num_new = min(sequence.num_tokens - hit, budget)
+        before_allocate = perf_counter()
+        blocks = self._manager.allocate_slots(
+            request,
+            num_new,
+            num_new_computed_tokens=hit,
+            new_computed_blocks=prefix.blocks,
+            has_scheduled_reqs=scheduled_any,
+        )
+        self._seconds.lookup += looked_up - began
+        self._seconds.allocate += perf_counter() - before_allocate
+        if blocks is None:
+            if not self._running:
+                problem = "was refused although nothing runs and the pool has room for it"
+                raise ReplayError(self._counts.steps, sequence.record.line, problem)
+            return 0
+        self._waiting.popleft()
+        self._running.append(sequence)
+        self._count_admission(sequence, hit)
+        end = min(hit + num_new, sequence.record.input_length)
+        self._explainer.registered(sequence.nodes, 0, end)
+        sequence.computed = hit
+        sequence.scheduled = num_new
+        request.num_computed_tokens = hit
+        request.status = RequestStatus.RUNNING
+        return num_new
+
+    def _count_admission(self, sequence: _Sequence, hit: int) -> None:
+        """Count the look-up that led to an admission; after a preemption, apart."""
+        counts = self._counts
+        if sequence.nodes:
+            counts.preempted_requests += 1
+            counts.preempted_tokens_queried += sequence.num_tokens
+            counts.preempted_tokens_hit += hit
+            return
+        counts.requests += 1
+        counts.tokens_queried += sequence.num_tokens
+        counts.tokens_hit += hit
+        self._step_bucket.queried_tokens += sequence.num_tokens
+        self._step_bucket.hit_tokens += hit
+        sequence.nodes = self._explainer.admitted(sequence.record, hit)
+
+    def _sample_usage(self) -> None:
+        """The share of the pool in use, after scheduling and before anything is freed."""
+        usage = self._manager.usage
+        self._step_bucket.usage_sum = usage
+        self._step_bucket.usage_max = usage
+        self._counts.usage_sum += usage
+        self._counts.peak_usage = max(self._counts.peak_usage, usage)
+
+    def _generate(self) -> None:
+        """The scheduled tokens are computed; fully computed requests get one more, or end."""
+        still_running = []
+        computed = 0
+        for sequence in self._running:
+            computed += sequence.scheduled
+            sequence.computed += sequence.scheduled
+            sequence.scheduled = 0
+            sequence.request.num_computed_tokens = sequence.computed
+            if sequence.computed < sequence.num_tokens or not self._finish_or_append(sequence):
+                still_running.append(sequence)
+        self._running = still_running
+        self._counts.tokens_computed += computed
+
+    def _finish_or_append(self, sequence: _Sequence) -> bool:
+        """Append one generated token; True when that (or the prompt) was the last and it ended."""
+        output_length = sequence.record.output_length
+        if sequence.generated < output_length:
+            token = OUTPUT_TOKEN_BASE + self._counts.tokens_generated
+            began = perf_counter()
+            self._implementation.append_tokens(self._manager, sequence.request, (token,))
+            self._seconds.decode += perf_counter() - began
+            self._counts.tokens_generated += 1
+            sequence.generated += 1
+            sequence.num_tokens += 1
+        if sequence.generated < output_length:
+            return False
+        self._free(sequence)
+        return True
+
+    def _free(self, sequence: _Sequence) -> None:
+        """Give the request's blocks back."""
+        began = perf_counter()
+        self._manager.free(sequence.request)
+        self._seconds.free += perf_counter() - began
+
+    def _drain_events(self) -> None:
+        """Count the keys that left the cache in this step."""
+        began = perf_counter()
+        evictions = 0
+        for event in self._manager.take_events():
+            if isinstance(event, BlockRemoved):
+                evictions += len(event.block_hashes)
+        self._seconds.events += perf_counter() - began
+        self._counts.evictions += evictions
+        self._step_bucket.evictions = evictions

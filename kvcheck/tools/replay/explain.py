@@ -1,0 +1,266 @@
+"""Why the measured hit rate differs from the trace's own repeat rate, token by token.
+
+The trace alone says which ids repeat; a manager can reuse less, since only full blocks are cached,
+the last token is always recomputed, and so on. Every repeated token that was not hit is given
+exactly one reason, in the order of `Reason`; what is left over must be zero. See spec/replay.md.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+
+from kvcheck.tools.replay.trace import RUN_LENGTH_TOKENS, TraceRecord
+from kvspec.errors import KVSpecError
+
+
+class Reason(Enum):
+    """Why repeated tokens are not hits, in the order in which they are given a reason.
+
+    `label` is the key in the report, `meaning` one line for its reader.
+    """
+
+    OTHER_PREFIX = (
+        "other_prefix",
+        "the id was seen, but after other tokens: not the same prefix",
+    )
+    INCOMPLETE_BLOCK = (
+        "incomplete_block",
+        "in the last, incomplete block: only full blocks are cached",
+    )
+    LAST_TOKEN = (
+        "last_token",
+        "in the block of the last token, which is always recomputed",
+    )
+    PARTLY_NEW_BLOCK = (
+        "partly_new_block",
+        "in a block that also holds tokens of an id not seen before",
+    )
+    SEEN_SHORTER = (
+        "seen_shorter",
+        "the run was seen only cut shorter: the block was never full",
+    )
+    NOT_YET_COMPUTED = (
+        "not_yet_computed",
+        "an earlier request had the block, but had not computed it yet",
+    )
+    NOT_REACHABLE = (
+        "not_reachable",
+        "cached before, but evicted (or behind an evicted block)",
+    )
+    BEYOND_REPEATS = (
+        "beyond_repeats",
+        "hits beyond the repeated ids: different ids, equal tokens",
+    )
+
+    def __init__(self, label: str, meaning: str) -> None:
+        self.label = label
+        self.meaning = meaning
+
+
+CUT_LAST_RUN = "cut_last_run"
+"""The first item: what changes when repeats are weighted by tokens instead of counted by ids."""
+
+_CUT_LAST_RUN_MEANING = "a request's last run is cut: weighted by tokens, not counted by ids"
+
+
+class ExplanationError(KVSpecError):
+    """The explanation does not add up to the measured hits; carries both counts."""
+
+    def __init__(self, explained_tokens: int, hit_tokens: int) -> None:
+        super().__init__(
+            f"explanation and measurement differ: {explained_tokens} tokens explained as hits,"
+            f" {hit_tokens} hit"
+        )
+        self.explained_tokens = explained_tokens
+        self.hit_tokens = hit_tokens
+
+
+@dataclass(frozen=True)
+class WaterfallItem:
+    """One step of the explanation: `rate_change` is added to the rate so far.
+
+    `tokens` (negative: not hit) is None for the first item, which only re-weights.
+    """
+
+    name: str
+    meaning: str
+    tokens: int | None
+    rate_change: Fraction
+
+
+@dataclass(frozen=True)
+class Waterfall:
+    """From the share of repeated ids to the share of hit tokens, over first admissions.
+
+    `changes` are tokens by reason. All numbers are exact.
+    """
+
+    ids: int
+    repeated_ids: int
+    tokens: int
+    repeated_tokens: int
+    changes: dict[Reason, int]
+    hit_tokens: int
+
+    @property
+    def repeat_rate(self) -> Fraction:
+        """Share of ids that were in the trace before: the trace's own repeat rate."""
+        return Fraction(self.repeated_ids, max(self.ids, 1))
+
+    @property
+    def hit_rate(self) -> Fraction:
+        """Share of tokens that were hit."""
+        return self._share(self.hit_tokens)
+
+    @property
+    def items(self) -> tuple[WaterfallItem, ...]:
+        """The steps from `repeat_rate` to `hit_rate`, in order."""
+        cut = self._share(self.repeated_tokens) - self.repeat_rate
+        first = WaterfallItem(CUT_LAST_RUN, _CUT_LAST_RUN_MEANING, None, cut)
+        others = (
+            WaterfallItem(reason.label, reason.meaning, tokens, self._share(tokens))
+            for reason, tokens in self.changes.items()
+        )
+        return (first, *others)
+
+    @property
+    def residual(self) -> Fraction:
+        """What the items leave unexplained: 0."""
+        explained = self.repeat_rate + sum(item.rate_change for item in self.items)
+        return self.hit_rate - explained
+
+    def _share(self, tokens: int) -> Fraction:
+        return Fraction(tokens, max(self.tokens, 1))
+
+
+class Explainer:
+    """Follows the first admissions of a replay; they come in trace order.
+
+    Prefixes are numbered: a *node* is one id after one node (-1 before the first), so equal nodes
+    mean equal ids from the start. Kept per node: the most tokens of its run that an earlier
+    request had, and the most whose blocks were registered. Memory grows with distinct prefixes.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._nodes: dict[tuple[int, int], int] = {}
+        self._ids: set[int] = set()
+        self._seen = array("i")
+        self._registered = array("i")
+        self._total_ids = 0
+        self._total_tokens = 0
+        self._repeated_ids = 0
+        self._repeated_tokens = 0
+        self._changes = dict.fromkeys(Reason, 0)
+
+    def admitted(self, record: TraceRecord, hit_tokens: int) -> list[int]:
+        """Account for a first admission with a hit of so many tokens.
+
+        Returns the request's nodes, one per id, for `registered`.
+        """
+        length = record.input_length
+        self._total_ids += len(record.hash_ids)
+        self._total_tokens += length
+        repeated = 0
+        for index, run_id in enumerate(record.hash_ids):
+            if run_id in self._ids:
+                self._repeated_ids += 1
+                repeated += _run_length(index, length)
+            else:
+                self._ids.add(run_id)
+        self._repeated_tokens += repeated
+        nodes, known = self._enter(record.hash_ids)
+        self._give_reasons(nodes[:known], length, repeated, hit_tokens)
+        for index, node in enumerate(nodes):
+            self._seen[node] = max(self._seen[node], _run_length(index, length))
+        return nodes
+
+    def registered(self, nodes: Sequence[int], start: int, end: int) -> None:
+        """Tokens `start` … `end` - 1 of a request's input got their slots.
+
+        From now on its full blocks among the first `end` tokens are registered.
+        """
+        full = end - end % self._block_size
+        if full <= start - start % self._block_size:
+            return
+        first = (start - start % self._block_size) // RUN_LENGTH_TOKENS
+        for index in range(first, -(-full // RUN_LENGTH_TOKENS)):
+            node = nodes[index]
+            self._registered[node] = max(self._registered[node], _run_length(index, full))
+
+    def _enter(self, hash_ids: Sequence[int]) -> tuple[list[int], int]:
+        """The nodes of a request, and how many of them, from the start, are not new."""
+        nodes = []
+        known = 0
+        node = -1
+        for run_id in hash_ids:
+            key = (node, run_id)
+            found = self._nodes.get(key)
+            if found is None:
+                node = len(self._nodes)
+                self._nodes[key] = node
+                self._seen.append(0)
+                self._registered.append(0)
+            else:
+                node = found
+                known += 1
+            nodes.append(node)
+        return nodes, known
+
+    def _give_reasons(self, known: list[int], length: int, repeated: int, hit: int) -> None:
+        """Cut the repeated tokens down to the hit, one reason after the other."""
+        size = self._block_size
+        changes = self._changes
+        same_prefix = min(len(known) * RUN_LENGTH_TOKENS, length)
+        limits = (
+            (Reason.OTHER_PREFIX, same_prefix),
+            (Reason.INCOMPLETE_BLOCK, length - length % size),
+            (Reason.LAST_TOKEN, (length - 1) - (length - 1) % size),
+            (Reason.PARTLY_NEW_BLOCK, same_prefix - same_prefix % size),
+            (Reason.SEEN_SHORTER, self._full_blocks(known, self._seen)),
+            (Reason.NOT_YET_COMPUTED, self._full_blocks(known, self._registered)),
+        )
+        left = repeated
+        for reason, limit in limits:
+            kept = min(left, limit)
+            changes[reason] -= left - kept
+            left = kept
+        if hit <= left:
+            changes[Reason.NOT_REACHABLE] -= left - hit
+        else:
+            changes[Reason.BEYOND_REPEATS] += hit - left
+
+    def _full_blocks(self, known: list[int], extents: array[int]) -> int:
+        """Tokens of the leading full blocks within the extents of a chain of nodes."""
+        tokens = 0
+        for node in known:
+            tokens += extents[node]
+            if extents[node] < RUN_LENGTH_TOKENS:
+                break
+        return tokens - tokens % self._block_size
+
+    def waterfall(self, hit_tokens: int) -> Waterfall:
+        """The explanation of `hit_tokens`, the hits that the driver counted.
+
+        Raises ExplanationError when the items do not lead there exactly.
+        """
+        explained = self._repeated_tokens + sum(self._changes.values())
+        if explained != hit_tokens:
+            raise ExplanationError(explained, hit_tokens)
+        return Waterfall(
+            ids=self._total_ids,
+            repeated_ids=self._repeated_ids,
+            tokens=self._total_tokens,
+            repeated_tokens=self._repeated_tokens,
+            changes=dict(self._changes),
+            hit_tokens=hit_tokens,
+        )
+
+
+def _run_length(index: int, length: int) -> int:
+    """Tokens of run `index` in an input of `length` tokens."""
+    return min(RUN_LENGTH_TOKENS, length - index * RUN_LENGTH_TOKENS)

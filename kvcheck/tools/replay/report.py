@@ -1,0 +1,156 @@
+"""The report of a replay: one dictionary for machines, one text for people.
+
+The keys are documented in spec/replay.md, section 7.
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from kvcheck.tools.replay.result import ReplayResult
+from kvspec.interface import Capabilities
+
+FORMAT = "kvspec-replay"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class ReplayContext:
+    """What the result alone does not say: which trace, which implementation, which selection."""
+
+    trace: str
+    implementation: Capabilities
+    sample: float
+    limit: int | None
+    check_invariants: bool
+
+
+def report(result: ReplayResult, context: ReplayContext) -> dict[str, Any]:
+    """Everything measured, ready for JSON. Equal input gives equal values but for `seconds`."""
+    counts = result.counts
+    waterfall = result.waterfall
+    return {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "trace": context.trace,
+        "implementation": {
+            "name": context.implementation.name,
+            "version": context.implementation.version,
+        },
+        "versions": {"kvspec": metadata.version("kvspec"), "python": platform.python_version()},
+        "options": {
+            **asdict(result.options),
+            "sample": context.sample,
+            "limit": context.limit,
+            "check_invariants": context.check_invariants,
+        },
+        "requests": counts.requests,
+        "tokens_queried": counts.tokens_queried,
+        "tokens_hit": counts.tokens_hit,
+        "hit_rate": counts.hit_rate,
+        "trace_repeat_rate": float(waterfall.repeat_rate),
+        "preemptions": counts.preemptions,
+        "preempted_requests": counts.preempted_requests,
+        "preempted_tokens_queried": counts.preempted_tokens_queried,
+        "preempted_tokens_hit": counts.preempted_tokens_hit,
+        "evictions": counts.evictions,
+        "peak_usage": counts.peak_usage,
+        "mean_usage": counts.mean_usage,
+        "steps": counts.steps,
+        "tokens_computed": counts.tokens_computed,
+        "tokens_generated": counts.tokens_generated,
+        "explanation": {
+            "ids": waterfall.ids,
+            "repeated_ids": waterfall.repeated_ids,
+            "repeated_tokens": waterfall.repeated_tokens,
+            "items": [
+                {
+                    "name": item.name,
+                    "meaning": item.meaning,
+                    "tokens": item.tokens,
+                    "rate_change": float(item.rate_change),
+                }
+                for item in waterfall.items
+            ],
+            "residual": float(waterfall.residual),
+        },
+        "seconds": {**asdict(result.seconds), "total": result.seconds.total},
+    }
+
+
+def report_text(content: dict[str, Any]) -> str:
+    """The report for a terminal."""
+    sections = [
+        _section(heading(content), number_rows(content)),
+        _section("From the trace's repeat rate to the hit rate", explanation_rows(content)),
+        _section("Seconds", seconds_rows(content)),
+    ]
+    return "\n".join(sections)
+
+
+def heading(content: dict[str, Any]) -> str:
+    """Which trace went through which implementation, in one line."""
+    implementation = content["implementation"]
+    options = content["options"]
+    checked = "all invariants checked" if options["check_invariants"] else "invariants not checked"
+    name = Path(content["trace"]).name
+    return (
+        f"{name} through {implementation['name']} {implementation['version']},"
+        f" {options['num_blocks']:,} blocks of {options['block_size']} tokens, {checked}"
+    )
+
+
+def number_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
+    """Label and value of the main numbers."""
+    hits = _share(content["tokens_hit"], content["tokens_queried"])
+    again = _share(content["preempted_tokens_hit"], content["preempted_tokens_queried"])
+    return [
+        ("requests", f"{content['requests']:,}"),
+        ("tokens queried", f"{content['tokens_queried']:,}"),
+        ("tokens hit", f"{content['tokens_hit']:,}  ({hits})"),
+        ("trace repeat rate", f"{content['trace_repeat_rate']:.2%} of ids"),
+        ("evictions", f"{content['evictions']:,}"),
+        ("preemptions", f"{content['preemptions']:,}"),
+        (
+            "hit after preemption",
+            f"{content['preempted_tokens_hit']:,} of"
+            f" {content['preempted_tokens_queried']:,} tokens  ({again})",
+        ),
+        ("usage", f"peak {content['peak_usage']:.1%}, mean {content['mean_usage']:.1%}"),
+        ("steps", f"{content['steps']:,}"),
+        ("tokens computed", f"{content['tokens_computed']:,}"),
+        ("tokens generated", f"{content['tokens_generated']:,}"),
+    ]
+
+
+def explanation_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
+    """The explanation, item by item; items without an effect are left out."""
+    rows = [("trace repeat rate", f"{content['trace_repeat_rate']:>9.3%}")]
+    for item in content["explanation"]["items"]:
+        if item["rate_change"] == 0:
+            continue
+        tokens = "" if item["tokens"] is None else f"{item['tokens']:+,}"
+        change = f"{100 * item['rate_change']:>+8.3f} "
+        rows.append((item["name"].replace("_", " "), f"{change}  {tokens:>14}  {item['meaning']}"))
+    rows.append(("hit rate", f"{content['hit_rate']:>9.3%}"))
+    rows.append(("unexplained", f"{content['explanation']['residual']:>9.3%}"))
+    return rows
+
+
+def seconds_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
+    """Wall time by phase."""
+    return [(phase, f"{seconds:,.2f}") for phase, seconds in content["seconds"].items()]
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.2%}" if whole else "none asked"
+
+
+def _section(title: str, rows: list[tuple[str, str]]) -> str:
+    width = max(len(label) for label, _ in rows)
+    lines = [f"  {label:<{width}}  {value}".rstrip() for label, value in rows]
+    return "\n".join([title, *lines, ""])

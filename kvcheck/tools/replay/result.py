@@ -1,0 +1,75 @@
+"""What a finished replay measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvcheck.tools.replay.explain import Waterfall
+from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.series import Series
+
+
+@dataclass(slots=True)
+class Counts:
+    """Everything the driver counts; see the keys of the report."""
+
+    requests: int = 0
+    tokens_queried: int = 0
+    tokens_hit: int = 0
+    preempted_requests: int = 0
+    preempted_tokens_queried: int = 0
+    preempted_tokens_hit: int = 0
+    evictions: int = 0
+    preemptions: int = 0
+    steps: int = 0
+    tokens_computed: int = 0
+    tokens_generated: int = 0
+    peak_usage: float = 0.0
+    usage_sum: float = 0.0
+
+    @property
+    def mean_usage(self) -> float:
+        """Mean over the steps."""
+        return self.usage_sum / self.steps if self.steps else 0.0
+
+    @property
+    def hit_rate(self) -> float:
+        """Hit tokens per queried token over first admissions."""
+        return self.tokens_hit / self.tokens_queried if self.tokens_queried else 0.0
+
+
+@dataclass(slots=True)
+class PhaseSeconds:
+    """Wall time by phase; `driver` is what is in none of the others."""
+
+    hash: float = 0.0
+    lookup: float = 0.0
+    allocate: float = 0.0
+    decode: float = 0.0
+    free: float = 0.0
+    events: float = 0.0
+    driver: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Wall time of the whole replay."""
+        return (
+            self.hash
+            + self.lookup
+            + self.allocate
+            + self.decode
+            + self.free
+            + self.events
+            + self.driver
+        )
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """What a finished replay measured."""
+
+    options: ReplayOptions
+    counts: Counts
+    seconds: PhaseSeconds
+    waterfall: Waterfall
+    series: Series

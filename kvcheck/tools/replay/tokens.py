@@ -1,0 +1,32 @@
+"""From ids to tokens: the same id is the same run of tokens, in every replay everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from array import array
+
+from kvcheck.tools.replay.trace import RUN_LENGTH_TOKENS, TraceRecord
+
+OUTPUT_TOKEN_BASE = 2**16
+"""First generated token of a replay; input tokens are all smaller."""
+
+
+def run_tokens(run_id: int) -> array[int]:
+    """The 512 tokens that `run_id` stands for, each in 0 … 65,535.
+
+    SHAKE-128 of "kvspec-run:" + the id in decimal, 1,024 bytes, two bytes a token, low byte first.
+    """
+    tokens = array("H", hashlib.shake_128(b"kvspec-run:%d" % run_id).digest(2 * RUN_LENGTH_TOKENS))
+    if sys.byteorder == "big":
+        tokens.byteswap()
+    return tokens
+
+
+def prompt_tokens(record: TraceRecord) -> list[int]:
+    """The input of a request: its runs one after another, the last one cut to the input length."""
+    tokens: list[int] = []
+    for run_id in record.hash_ids:
+        tokens.extend(run_tokens(run_id))
+    del tokens[record.input_length :]
+    return tokens

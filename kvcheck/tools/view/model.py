@@ -1,0 +1,273 @@
+"""A record as a sequence of frames: each operation with the state that it left behind.
+
+Small pools show their states in the record, as changes that are folded here. Of large pools a
+record has only hashes, so an implementation must play the operations and show its states.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kvcheck.play.compare import Mismatch
+from kvcheck.play.state import View
+from kvcheck.records.trace import TraceResult, replay_trace
+from kvcheck.tools.view.marks import Lives, Marks, life_of_requests, marks_of
+from kvspec.interface import Implementation
+from kvspec.policy import Policy
+from kvspec.record import STATE_FIELDS, Header, Observed, Operation
+from kvspec.record_file import read_header, read_whole_trace
+
+MAX_CELLS = 4_000_000
+"""Blocks × frames that one page holds; what is beyond is left out, and the page says so."""
+
+
+class NotShownError(Exception):
+    """Why this record can't be shown, in one line that says what to do."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What a record shows of a manager at one moment: the five state fields and the rest.
+
+    Fields that did not change are the same objects as in the frame before.
+    """
+
+    fields: Mapping[str, Any]
+    dup_order: Mapping[str, list[int]]
+    num_free_blocks: int
+    usage: float
+
+
+@dataclass(frozen=True)
+class Frame:
+    """An operation (None: the new manager), the state after it, and what is worth a mark."""
+
+    operation: Operation | None
+    state: State
+    marks: Marks = field(default_factory=Marks)
+
+
+@dataclass(frozen=True)
+class Violation:
+    """The operation (-1: building the manager) at which an implementation parts from the record.
+
+    `text` says what was expected and what came instead. `rule`: it is a finding of the record
+    itself, of a checker that found this rule broken.
+    """
+
+    operation: int
+    text: str
+    rule: str | None = None
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A record ready to be shown.
+
+    `frames` are consecutive; `num_operations` counts the operations of the whole record.
+    """
+
+    path: Path
+    header: Header
+    frames: tuple[Frame, ...]
+    lives: Lives
+    num_operations: int
+    replayed_on: str | None = None
+    violation: Violation | None = None
+    notes: tuple[str, ...] = ()
+
+
+def load(
+    path: Path,
+    implementation: Implementation | None = None,
+    *,
+    first_operation: int = 0,
+    max_cells: int = MAX_CELLS,
+    policy: Policy | None = None,
+) -> Recording:
+    """Read a record and, with an implementation, replay it.
+
+    `policy` is that of a record which names none; None: the profile `vllm-0.24`.
+    The frames begin with the new manager, or with `first_operation` where that is not the first.
+    Raises FormatError for a malformed file, NotShownError for a record with nothing to show.
+    """
+    header = _header(path, implementation)
+    num_blocks = header.config.kv_cache.num_blocks
+    operations = _operations(path, first_operation)
+    # Where the record leaves states out, an implementation tells them.
+    leaves_out = any("state" in operation.uncompared for operation in operations)
+    is_told = implementation is not None and (leaves_out or not header.is_small)
+    frames = _Frames(max(2, max_cells // num_blocks), first_operation)
+    violation = None
+    if implementation is not None:
+        watch = frames.watch if is_told else None
+        result = replay_trace(path, implementation, policy=policy, watch=watch)
+        _require_nothing_more(result, implementation.capabilities.name)
+        violation = _violation(result.mismatch)
+        frames.notes += _notes_on_quirks(result)
+    if not is_told:
+        if leaves_out:
+            frames.notes.append(
+                "Some operations were recorded without the state after them; the last one known is"
+                " shown. --impl shows the states of an implementation instead."
+            )
+        frames.fold(header, operations, violation)
+    violation = violation or _finding(operations[: frames.count - 1])
+    if not frames.count:
+        reason = violation.text if violation is not None else "the implementation shows none"
+        raise NotShownError(f"{path}: no state to show: {reason}")
+    if frames.count < len(operations) + 1:
+        frames.notes.append(
+            f"This page ends with operation {frames.count - 2} of {len(operations)}: "
+            + ("it differs." if violation is not None else "later states are not known.")
+        )
+    chosen = frames.chosen(at_end=violation is not None)
+    if not chosen:
+        raise NotShownError(
+            f"{path}: no state is known from operation {first_operation} on;"
+            f" choose one up to {frames.count - 2}"
+        )
+    return Recording(
+        path=path,
+        header=header,
+        frames=chosen,
+        lives=life_of_requests(operations),
+        num_operations=len(operations),
+        replayed_on=None if implementation is None else implementation.capabilities.name,
+        violation=violation,
+        notes=tuple(frames.notes),
+    )
+
+
+def _require_nothing_more(result: TraceResult, name: str) -> None:
+    """Raise NotShownError if the record was not replayed for lack of something."""
+    if result.lacks:
+        raise NotShownError(f"{result.path}: {name} does not have {', '.join(result.lacks)}")
+
+
+def _operations(path: Path, first: int) -> list[Operation]:
+    """All operations of a record, `first` among them."""
+    operations = list(read_whole_trace(path)[1])
+    if first and first >= len(operations):
+        raise NotShownError(
+            f"{path}: no operation {first}; there are {len(operations)}, counted from 0"
+        )
+    return operations
+
+
+def _notes_on_quirks(result: TraceResult) -> list[str]:
+    """Where the comparison ended early."""
+    if not result.quirks:
+        return []
+    return [
+        f"Operation {result.compared} is marked as a quirk of the recorded engine"
+        f" ({', '.join(result.quirks)}); from there on nothing was compared."
+    ]
+
+
+def _header(path: Path, implementation: Implementation | None) -> Header:
+    """The header of a record that can be shown."""
+    header = read_header(path)
+    if not isinstance(header, Header):
+        raise NotShownError(f"{path}: a planning file; only traces can be shown")
+    if header.raises is not None:
+        raise NotShownError(
+            f"{path}: building this manager must fail with {header.raises}, so there are no"
+            " operations to show; check it with kvspec golden"
+        )
+    if header.is_stateless:
+        raise NotShownError(f"{path}: the manager that was recorded showed no state")
+    if not header.is_small and implementation is None:
+        raise NotShownError(
+            f"{path}: a pool of {header.config.kv_cache.num_blocks} blocks, of which a record"
+            " holds only hashes; name an implementation to replay it on, such as --impl kvref"
+        )
+    return header
+
+
+def _violation(mismatch: Mismatch | None) -> Violation | None:
+    # Line 1 is the header, operation 0 stands on line 2.
+    return None if mismatch is None else Violation(mismatch.line - 2, mismatch.render())
+
+
+def _finding(operations: list[Operation]) -> Violation | None:
+    """The last finding of a record."""
+    for operation in reversed(operations):
+        if (found := operation.finding) is not None:
+            text = f"expected {found.expected}\nobserved {found.observed}"
+            return Violation(operation.index, text, found.rule)
+    return None
+
+
+class _Frames:
+    """Frames as they come; `limit` from the first operation on and the last `limit` are kept."""
+
+    def __init__(self, limit: int, first_operation: int) -> None:
+        self._limit = limit
+        self._skipped = 0 if first_operation == 0 else first_operation + 1
+        self._first: list[Frame] = []
+        self._last: deque[Frame] = deque(maxlen=limit)
+        self.count = 0
+        self.notes: list[str] = []
+
+    def watch(self, operation: Operation | None, view: View) -> None:
+        """Add a frame with the state that an implementation shows."""
+        self._add(operation, view.state, view.dup_order, view.num_free_blocks, view.usage)
+
+    def fold(
+        self, header: Header, operations: list[Operation], violation: Violation | None
+    ) -> None:
+        """Add the frames of a record that shows its states as changes.
+
+        Where not all of them fit, the frames end with the violation.
+        """
+        if violation is not None and len(operations) >= self._limit:
+            operations = operations[: violation.operation + 1]
+        fields: dict[str, Any] = {}
+        order: Mapping[str, list[int]] = {}
+        steps: list[tuple[Operation | None, Observed | None]] = [(None, header.initial)]
+        for operation, seen in steps + [(each, each.observed) for each in operations]:
+            if seen is None:
+                raise TypeError("a header without an initial state has no operations")
+            fields.update(seen.state)
+            order = order if seen.dup_order is None else seen.dup_order
+            self._add(operation, fields, order, seen.num_free_blocks, seen.usage)
+
+    def chosen(self, *, at_end: bool) -> tuple[Frame, ...]:
+        """The frames to show: all, or as many as fit, the last ones when the end matters."""
+        if self.count - self._skipped <= self._limit:
+            return tuple(self._first)
+        which = "last" if at_end else "first"
+        self.notes.append(
+            f"This page shows the {which} {self._limit} of {self.count - self._skipped} states:"
+            " more would make it too large. --from shows others."
+        )
+        return tuple(self._last if at_end else self._first)
+
+    def _add(
+        self,
+        operation: Operation | None,
+        fields: Mapping[str, Any],
+        order: Mapping[str, list[int]],
+        num_free_blocks: int,
+        usage: float,
+    ) -> None:
+        before = self._last[-1].state if self._last else None
+        shared = {
+            name: before.fields[name]
+            if before is not None and before.fields[name] == fields[name]
+            else fields[name]
+            for name in STATE_FIELDS
+        }
+        marks = Marks()
+        if operation is not None and before is not None:
+            marks = marks_of(operation, before.fields["block_hash"], shared["block_hash"])
+        frame = Frame(operation, State(shared, order, num_free_blocks, usage), marks)
+        if self.count >= self._skipped and len(self._first) < self._limit:
+            self._first.append(frame)
+        self._last.append(frame)
+        self.count += 1

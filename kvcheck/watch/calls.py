@@ -1,0 +1,248 @@
+"""One call as the monitor saw it, and how records write it down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from operator import index
+from typing import Any
+
+from kvcheck.play.compare import BUILTIN_ERRORS
+from kvspec.blocks import KVCacheBlocks
+from kvspec.errors import UnsupportedError
+from kvspec.event_codec import encode_event, encode_stats
+from kvspec.interface import KVCacheManager
+from kvspec.request import Request
+from kvspec.snapshot_codec import ints
+
+
+@dataclass(slots=True)
+class Call:
+    """A call of the manager. `arguments` are those of the interface, by name, with defaults.
+
+    What the scheduler owns is as it was at the call: a request goes on changing. `result` and
+    `error` are what came of it; `num_free_blocks` and `usage` are those afterwards.
+    """
+
+    name: str
+    request: Request | None
+    arguments: Mapping[str, Any]
+    num_tokens: int = 0
+    num_computed_tokens: int = 0
+    num_preemptions: int = 0
+    status: str = ""
+    result: Any = None
+    error: Exception | None = None
+    num_free_blocks: int = 0
+    usage: float = 0.0
+    is_about_no_request: bool = False
+
+    @classmethod
+    def of(cls, name: str, request: Request | None, arguments: Mapping[str, Any]) -> Call:
+        """A call that is about to be made."""
+        if request is None:
+            return cls(name, None, arguments)
+        try:
+            owned = (request.num_computed_tokens, request.num_preemptions, str(request.status))
+            return cls(name, request, arguments, request.num_tokens, *owned)
+        except AttributeError:  # no request; the manager will say so
+            return cls(name, None, arguments, is_about_no_request=True)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it was answered that there is no room, or that something is in use."""
+        if self.error is not None:
+            return False
+        return self.result is False or (self.name == "allocate_slots" and self.result is None)
+
+    @property
+    def outcome(self) -> str:
+        """As transitions call it."""
+        if self.error is not None:
+            return "error"
+        return "refused" if self.is_refused else "done"
+
+    def describe(self) -> str:
+        """For a message: `allocate_slots of r1`."""
+        return self.name if self.request is None else f"{self.name} of {self.request.request_id}"
+
+
+@dataclass(slots=True)
+class Noted:
+    """A call in the form of records. `raises` and `message`: the error it ended with."""
+
+    name: str
+    request: Request | None
+    num_tokens: int
+    arguments: dict[str, Any]
+    result: Any
+    raises: str | None
+    message: str | None
+    num_free_blocks: int
+    usage: float
+
+    @property
+    def size_bytes(self) -> int:
+        """An estimate of the memory in use."""
+        return 1500 + 8 * (_num_values(self.arguments) + _num_values(self.result))
+
+
+def note(call: Call) -> Noted | None:
+    """The call as a record shows it; None for one that has no place there and changes nothing."""
+    if call.name not in ARGUMENTS or call.is_about_no_request:
+        return None
+    name = "get_block_ids" if call.name in LISTS else call.name
+    raises = None
+    if call.error is not None:
+        raises = next((n for n, cls in BUILTIN_ERRORS.items() if isinstance(call.error, cls)), None)
+        if raises is None:
+            return None
+    shown: Callable[[Any], Any] = RESULTS.get(call.name, _nothing)
+    return Noted(
+        name=name,
+        request=call.request,
+        num_tokens=call.num_tokens,
+        arguments=ARGUMENTS[call.name](call),
+        result=shown(call.result) if raises is None else None,
+        raises=raises,
+        message=None if raises is None else str(call.error),
+        num_free_blocks=index(call.num_free_blocks),
+        usage=float(call.usage),
+    )
+
+
+def with_lists(call: Call, manager: KVCacheManager) -> Call:
+    """A question for the lists of a request as records ask it: with both answers in one."""
+    if call.name not in LISTS or call.request is None or call.error is not None:
+        return call
+    blocks = manager.get_blocks(call.request).to_lists()
+    unhashed: list[list[int]] = [[] for _ in blocks]
+    with suppress(UnsupportedError):  # without Feature.UNHASHED_BLOCKS empty lists stand there
+        unhashed = [ints(ids) for ids in manager.get_unhashed_block_ids(call.request)]
+    return replace(call, result={"blocks": blocks, "unhashed": unhashed})
+
+
+def _allocate(call: Call) -> dict[str, Any]:
+    given = call.arguments
+    asked: dict[str, Any] = {
+        "num_computed_tokens": call.num_computed_tokens,
+        "status": call.status,
+        "num_new_tokens": given["num_new_tokens"],
+    }
+    for name, default in ALLOCATE_DEFAULTS.items():
+        if given[name] != default:
+            asked[name] = given[name]
+    hit = given["new_computed_blocks"]
+    if hit is not None:
+        asked["new_computed_blocks"] = hit.to_lists()
+    return asked
+
+
+ALLOCATE_DEFAULTS: Mapping[str, Any] = {
+    "num_new_computed_tokens": 0,
+    "num_lookahead_tokens": 0,
+    "num_external_computed_tokens": 0,
+    "delay_cache_blocks": False,
+    "num_encoder_tokens": 0,
+    "full_sequence_must_fit": False,
+    "reserved_blocks": 0,
+    "has_scheduled_reqs": True,
+}
+
+
+def _need(call: Call) -> dict[str, Any]:
+    defaults = {"num_encoder_tokens": 0, "apply_admission_cap": False}
+    given = call.arguments
+    return {name: value for name, value in given.items() if defaults.get(name, ...) != value}
+
+
+def _as_given(call: Call) -> dict[str, Any]:
+    return dict(call.arguments)
+
+
+def _ids(call: Call) -> dict[str, Any]:
+    return {"block_ids": ints(call.arguments["block_ids"])}
+
+
+LISTS = frozenset({"get_blocks", "get_unhashed_block_ids"})
+"""Questions that records ask as one, `get_block_ids`."""
+
+ARGUMENTS: Mapping[str, Callable[[Call], dict[str, Any]]] = {
+    "get_computed_blocks": lambda call: (
+        {"num_preemptions": call.num_preemptions} if call.num_preemptions else {}
+    ),
+    "find_longest_cache_hit_per_group": lambda call: {
+        "max_cache_hit_length": call.arguments["max_hit_length_tokens"]
+    },
+    "allocate_slots": _allocate,
+    "free": _as_given,
+    "pop_blocks_for_free": _as_given,
+    "free_blocks": _ids,
+    "remove_skipped_blocks": _as_given,
+    "cache_blocks": _as_given,
+    "cache_partial_block": _as_given,
+    "evict_blocks": _ids,
+    "reset_prefix_cache": _as_given,
+    "get_num_common_prefix_blocks": _as_given,
+    "get_blocks": _as_given,
+    "get_unhashed_block_ids": _as_given,
+    "get_num_blocks_to_allocate": _need,
+    "take_new_block_ids": _as_given,
+    "new_step_starts": _as_given,
+    "make_prefix_cache_stats": _as_given,
+    "take_events": _as_given,
+}
+"""The arguments of each call that records know. Residency samples are none of theirs."""
+
+
+def _nothing(result: Any) -> None:
+    return None
+
+
+def _unchanged(result: Any) -> Any:
+    return result
+
+
+def _lists(blocks: KVCacheBlocks | None) -> list[list[int]] | None:
+    return None if blocks is None else blocks.to_lists()
+
+
+RESULTS: Mapping[str, Callable[[Any], Any]] = {
+    "get_computed_blocks": lambda hit: {
+        "blocks": hit.blocks.to_lists(),
+        "num_computed_tokens": index(hit.hit_length_tokens),
+        "num_uncached_common_prefix_tokens": (
+            None
+            if hit.uncached_common_prefix_tokens is None
+            else index(hit.uncached_common_prefix_tokens)
+        ),
+    },
+    "find_longest_cache_hit_per_group": lambda hits: {
+        "blocks": hits.blocks.to_lists(),
+        "hit_lengths": ints(hits.hit_lengths_tokens),
+    },
+    "allocate_slots": _lists,
+    "pop_blocks_for_free": ints,
+    "cache_partial_block": _unchanged,
+    "reset_prefix_cache": _unchanged,
+    "get_num_common_prefix_blocks": ints,
+    # Given both answers: see `with_lists`.
+    "get_blocks": _unchanged,
+    "get_unhashed_block_ids": _unchanged,
+    "get_num_blocks_to_allocate": index,
+    "take_new_block_ids": ints,
+    "make_prefix_cache_stats": lambda stats: None if stats is None else encode_stats(stats),
+    "take_events": lambda events: [encode_event(event) for event in events],
+}
+"""The answer of each call that has one."""
+
+
+def _num_values(value: object) -> int:
+    """Roughly how many values there are in arguments or a result."""
+    if type(value) is dict:
+        return sum(map(_num_values, value.values()))
+    if type(value) is list:
+        is_flat = not value or type(value[0]) is int
+        return len(value) if is_flat else sum(map(_num_values, value))
+    return 1

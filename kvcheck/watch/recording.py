@@ -1,0 +1,192 @@
+"""An implementation whose manager is recorded: each call, its answer, and the state after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kvcheck.play.state import View, look, observed
+from kvcheck.watch.calls import Call, note, with_lists
+from kvcheck.watch.forwarding import Forwarding
+from kvcheck.watch.requests import described
+from kvcheck.watch.writing import OperationWriter, UnrecordableError
+from kvspec.audit import unwrapped
+from kvspec.config import ManagerConfig
+from kvspec.errors import UnsupportedError
+from kvspec.interface import (
+    Capabilities,
+    Feature,
+    HitRateWindow,
+    Implementation,
+    KVCacheManager,
+)
+from kvspec.planning import Planner
+from kvspec.record import Header, Operation
+from kvspec.record_file import trace_writer
+from kvspec.request import Request, RequestInput
+from kvspec.snapshot import Snapshot
+
+
+class RecordedImplementation:
+    """`inner`; what the one manager made of it is asked and answers is written to `path`.
+
+    Requests and their tokens are operations of the record, too (spec/records.md); calls that
+    records do not know are left out. It is written while it happens, and there when the `with`
+    block ends (`is_written`), also with an error; not when it is interrupted or nothing was asked.
+
+    >>> with RecordedImplementation(kvfast, Path("run.jsonl")) as recorded:  # doctest: +SKIP
+    ...     manager = recorded.create(config)
+    """
+
+    def __init__(self, inner: Implementation, path: Path, *, scenario: str = "") -> None:
+        self.inner = inner
+        self.path = path
+        self.scenario = scenario
+        self.is_written = False
+        self._recording: _Recording | None = None
+        self._open_files = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None or (issubclass(kind, Exception) and self.num_operations):
+            self._open_files.close()
+            self.is_written = self._recording is not None
+        else:
+            self._open_files.__exit__(kind, error, trace)
+
+    @property
+    def num_operations(self) -> int:
+        """How many operations were written."""
+        return 0 if self._recording is None else self._recording.writer.index
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of `inner`, but whole steps are made of single calls, which are recorded."""
+        has = self.inner.capabilities
+        return replace(has, features=has.features - {Feature.BATCHED})
+
+    @property
+    def planner(self) -> Planner | None:
+        """That of `inner`; planning is not recorded."""
+        return self.inner.planner
+
+    def create(
+        self,
+        config: ManagerConfig,
+        *,
+        check_invariants: bool = True,
+        clock: Callable[[], int] | None = None,
+    ) -> KVCacheManager:
+        """A manager that is recorded.
+
+        Raises UnsupportedError for a second one, or for one that does not show its state.
+        """
+        if self._recording is not None:
+            raise UnsupportedError("a second manager", "a record")
+        manager = self.inner.create(config, check_invariants=check_invariants, clock=clock)
+        has = self.inner.capabilities
+        source = f"{has.name} {has.version}"
+        header = Header(
+            manager.config, manager.none_hash, None, source=source, scenario=self.scenario
+        )
+        view = look(unwrapped(manager))
+        initial = observed(view, None, is_small=header.is_small)
+        header = replace(header, initial=initial)
+        add = self._open_files.enter_context(trace_writer(self.path, header))
+        writer = OperationWriter(manager.config, described, initial)
+        self._recording = _Recording(
+            unwrapped(manager), view, writer, add, is_small=header.is_small
+        )
+        return Forwarding(manager, self._recording.perform)
+
+    def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
+        """A request; recorded as `new_request`."""
+        made = self.inner.make_request(unwrapped(manager), request)
+        if self._recording is not None:
+            self._recording.made(made, request)
+        return made
+
+    def append_tokens(
+        self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
+    ) -> None:
+        """More tokens; recorded as `append_tokens`."""
+        num_before = request.num_tokens
+        self.inner.append_tokens(unwrapped(manager), request, token_ids)
+        if self._recording is not None:
+            self._recording.extended(request, num_before)
+
+    def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
+        """That of `inner`; not recorded."""
+        return self.inner.make_hit_rate_window(max_requests)
+
+    def clone(self, manager: KVCacheManager) -> KVCacheManager:
+        """A copy, which is not recorded."""
+        return self.inner.clone(unwrapped(manager))
+
+    def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
+        """A manager in that state, which is not recorded."""
+        return self.inner.restore(config, snapshot)
+
+
+@dataclass
+class _Recording:
+    """One manager, and where its operations go. `view`: its state now.
+
+    `manager` is without the audits that may be around it: to look at it is no call to audit.
+    """
+
+    manager: KVCacheManager
+    view: View
+    writer: OperationWriter
+    add: Callable[[Operation], None]
+    is_small: bool
+
+    def made(self, request: Request, given: RequestInput) -> None:
+        """A request was made."""
+        self.add(self.writer.new_request(request, given))
+
+    def extended(self, request: Request, num_before: int) -> None:
+        """A request has more tokens than before."""
+        self.add(self.writer.append_tokens(request, num_before, request.num_tokens))
+
+    def perform(
+        self,
+        name: str,
+        make_call: Callable[[], Any],
+        arguments: Mapping[str, Any],
+        request: Request | None,
+    ) -> Any:
+        """Make a call and write it down. Raises UnrecordableError for an answer of no shape."""
+        call = Call.of(name, request, arguments)
+        try:
+            call.result = make_call()
+        except Exception as error:
+            call.error = error
+        call.num_free_blocks, call.usage = self.manager.num_free_blocks, self.manager.usage
+        try:
+            noted = note(with_lists(call, self.manager))
+            if noted is not None:
+                before, self.view = self.view, look(self.manager)
+                self.add(
+                    self.writer.operation(
+                        noted, observed(self.view, before, is_small=self.is_small)
+                    )
+                )
+        except (AttributeError, TypeError, ValueError) as error:
+            if call.error is None:
+                problem = f"records cannot say what {name} answered: {error!r}"
+                raise UnrecordableError(problem) from error
+        if call.error is not None:
+            raise call.error
+        return call.result

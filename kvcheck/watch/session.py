@@ -1,0 +1,247 @@
+"""One watched run: when to look at the state, what to keep for the record, what to do at an end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TypeAlias
+
+from kvcheck.play.state import View, abstract_state, duplicate_order
+from kvcheck.watch.calls import LISTS, Call, note, with_lists
+from kvcheck.watch.history import History
+from kvcheck.watch.report import MonitorReport
+from kvcheck.watch.requests import Describe
+from kvcheck.watch.watch import Watch
+from kvcheck.watch.writing import UnrecordableError
+from kvspec.errors import InvariantViolation, MonitorViolation, UnsupportedError
+from kvspec.interface import KVCacheManager
+from kvspec.invariants import check_snapshot
+from kvspec.record import Footer
+from kvspec.request import Request
+from kvspec.snapshot import Snapshot
+
+FOLDER_VARIABLE = "KVSPEC_MONITOR_DIR"
+"""Where records go when nobody says it."""
+
+WEIGHED_EVERY = 64
+"""Operations between two estimates of the memory in use, which cost as much as an audit."""
+
+OnViolation: TypeAlias = Callable[[MonitorViolation], object]
+
+
+class Session:
+    """Watches one manager until the first violation."""
+
+    def __init__(
+        self,
+        manager: KVCacheManager,
+        *,
+        every: int,
+        record: Path | None,
+        on_violation: OnViolation | None,
+        describe: Describe,
+        history: int,
+    ) -> None:
+        self.manager = manager
+        self.every = every
+        self.record = record
+        self.on_violation = on_violation
+        self.is_watching = True
+        self.violation: MonitorViolation | None = None
+        self._operations = self._audits = self._peak_bytes = 0
+        self._since_audit = self._since_events = 0
+        self._manager_seconds = self._checking_seconds = 0.0
+        started = perf_counter()
+        self.shows_state = True
+        snapshot = self._snapshot()
+        if snapshot is not None:
+            check_snapshot(manager.config, snapshot)
+        self._last: Snapshot | None = snapshot  # the state now, as long as nobody calls
+        self.watch = Watch(manager, describe, snapshot)
+        view = None if snapshot is None else self._view(snapshot)
+        self.history = History(manager, describe, view, length=history)
+        self._checking_seconds += perf_counter() - started
+
+    def perform(
+        self,
+        name: str,
+        call_manager: Callable[[], Any],
+        arguments: Mapping[str, Any],
+        request: Request | None,
+    ) -> Any:
+        """Make one call of the manager and check what it did."""
+        if not self.is_watching:
+            return call_manager()
+        began = perf_counter()
+        call = Call.of(name, request, arguments)
+        is_due = self._is_due(name)
+        before = (self._last or self._snapshot()) if is_due else None
+        self._last = None
+        self._checked(lambda: self.watch.before(call), call)
+        asked = perf_counter()
+        try:
+            call.result = call_manager()
+        except Exception as error:
+            call.error = error
+        answered = perf_counter()
+        try:
+            self._checked(lambda: self._look(call, before, is_due=is_due), call)
+        finally:
+            self._operations += 1
+            self._manager_seconds += answered - asked
+            self._checking_seconds += perf_counter() - began - (answered - asked)
+        if call.error is not None:
+            raise call.error
+        return call.result
+
+    def close(self) -> None:
+        """Audit once more and stop watching."""
+        if not self.is_watching:
+            return
+        began = perf_counter()
+        call = Call("close", None, {})
+        self._checked(lambda: self._look(call, None, is_due=True), call)
+        self.is_watching = False
+        self._checking_seconds += perf_counter() - began
+
+    def report(self) -> MonitorReport:
+        """What was done so far."""
+        return MonitorReport(
+            self._operations,
+            self._audits,
+            self._manager_seconds,
+            self._checking_seconds,
+            self._peak_bytes,
+            self.violation,
+        )
+
+    def _is_due(self, name: str) -> bool:
+        """Whether the state is looked at after this call.
+
+        Events can be compared with the state only where they are taken.
+        """
+        self._since_audit += 1
+        self._since_events += 1
+        due = self._since_audit >= self.every or self.history.is_full
+        if name == "take_events" and self.watch.config.enable_events:
+            due = due or self._since_events >= self.every or not self.watch.fold_is_exact
+            self._since_events = 0 if due else self._since_events
+        if due:
+            self._since_audit = 0
+        return due and self.shows_state
+
+    def _look(self, call: Call, before: Snapshot | None, *, is_due: bool) -> None:
+        """Everything that is checked after a call, and the note for the record."""
+        manager = self.manager
+        call.num_free_blocks, call.usage = manager.num_free_blocks, manager.usage
+        after = self._snapshot() if is_due else None
+        view = None
+        if after is not None and self.history.is_small:
+            view = self._view(after, call)
+        self._note(call, view)
+        if isinstance(call.error, InvariantViolation):
+            raise call.error  # the manager found it itself
+        if after is not None:
+            self.watch.state(call, before, after)
+        self.watch.after(call)
+        if after is not None:
+            self.watch.agreement(call.name, after)
+            self._last = after
+            self._audits += 1
+            if self.history.is_full:
+                self.history.begin_part(view or self._view(after, call))
+        if self._operations % WEIGHED_EVERY == 0:
+            held = self.watch.size_bytes + self.history.size_bytes
+            self._peak_bytes = max(self._peak_bytes, held)
+
+    def _checked(self, check: Callable[[], None], call: Call) -> None:
+        """Run a check; what it finds is the end of watching."""
+        if not self.is_watching:
+            return
+        try:
+            check()
+        except InvariantViolation as found:
+            self._end(found, call)
+
+    def _note(self, call: Call, view: View | None) -> None:
+        if call.name in LISTS:  # asked too often; see `_note_lists`
+            return
+        try:
+            self.history.add(note(call), view)
+        except Exception as error:  # an answer of no shape that records know; or illegal arguments
+            if call.error is None:
+                self.history.break_off(f"records cannot say what {call.name} answered: {error!r}")
+
+    def _end(self, found: InvariantViolation, call: Call) -> None:
+        """Write the record, stop watching, and tell."""
+        self.is_watching = False
+        record, hint = self._write(found, call)
+        self.violation = MonitorViolation(found, call.describe(), record, hint)
+        if self.on_violation is None:
+            raise self.violation from (call.error or found)
+        self.on_violation(self.violation)
+
+    def _write(self, found: InvariantViolation, call: Call) -> tuple[Path | None, str]:
+        """Write the record: its path, and what to do with it; or None, and why there is none."""
+        try:
+            if call.request is not None and call.error is None:
+                self._note_lists(call.request)
+            path = self._path(found.rule)
+            coverage = {f"violation:{found.rule}": 1}
+            self._write_history(path, f"monitor {found.rule}", coverage, self._snapshot())
+        except UnrecordableError as error:
+            return None, f"no record: {error}"
+        except Exception as error:  # a full disk, a manager that cannot be asked any more
+            return None, f"no record: {error!r}"
+        return path, f"replay it with: kvspec golden {path} --impl IMPL"
+
+    def write_record(self, path: Path) -> int:
+        """Write the last calls now; the number of operations. Raises UnrecordableError, OSError."""
+        # Who watches no more does not know what was called since, so the state may be another one.
+        snapshot = self._snapshot() if self.is_watching else None
+        return self._write_history(path, "monitor", {}, snapshot).num_ops
+
+    def _write_history(
+        self, path: Path, scenario: str, coverage: Mapping[str, int], snapshot: Snapshot | None
+    ) -> Footer:
+        last = None if snapshot is None else self._view(snapshot)
+        kind = type(self.manager)
+        source = f"{kind.__module__}.{kind.__qualname__} under kvcheck.monitor"
+        return self.history.write(path, source, scenario, coverage, last)
+
+    def _note_lists(self, request: Request) -> None:
+        """Ask for the lists of the request, as the checks did, in the way of records."""
+        call = Call.of("get_blocks", request, {})
+        call.num_free_blocks, call.usage = self.manager.num_free_blocks, self.manager.usage
+        self.history.add(note(with_lists(call, self.manager)), None)
+
+    def _path(self, rule: str) -> Path:
+        """The file to write: the one that was named, or the first free name in a folder."""
+        if self.record is not None and not self.record.is_dir():
+            return self.record
+        folder = self.record or Path(os.environ.get(FOLDER_VARIABLE) or ".")
+        folder.mkdir(parents=True, exist_ok=True)
+        number, path = 1, folder / f"kvspec-violation-{rule}.jsonl"
+        while path.exists():
+            number += 1
+            path = folder / f"kvspec-violation-{rule}-{number}.jsonl"
+        return path
+
+    def _snapshot(self) -> Snapshot | None:
+        """The state; None, from then on, of a manager that does not show it."""
+        if not self.shows_state:
+            return None
+        try:
+            return self.manager.snapshot()
+        except UnsupportedError:
+            self.shows_state = False
+            return None
+
+    def _view(self, snapshot: Snapshot, call: Call | None = None) -> View:
+        """The state as records show it."""
+        manager = self.manager
+        free = manager.num_free_blocks if call is None else call.num_free_blocks
+        usage = manager.usage if call is None else call.usage
+        return View(free, usage, snapshot, abstract_state(snapshot), duplicate_order(snapshot))

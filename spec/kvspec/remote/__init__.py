@@ -1,5 +1,0 @@
-"""Implementations in other processes and other languages, over standard input and output.
-
-`spec/protocol.md` describes the protocol. `kvspec.remote.client` is an `Implementation` whose
-managers live in a child process, `kvspec.remote.server` offers any `Implementation` that way.
-"""
