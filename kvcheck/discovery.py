@@ -1,7 +1,7 @@
 """Finding implementations: by the name they are installed under, as `package.module:factory`, or as
 a program that speaks the protocol of `spec/protocol.md`.
 
-kvspec imports no implementation. Each registers a factory without arguments in the entry-point
+kvcheck imports no implementation. Each registers a factory without arguments in the entry-point
 group `kvspec.implementations`.
 """
 
@@ -13,15 +13,9 @@ import sys
 import traceback
 from importlib.metadata import EntryPoint, entry_points
 
+from kvcheck.installed import GROUP, installed_implementations
 from kvspec.errors import UnknownImplementationError
 from kvspec.interface import Implementation
-
-GROUP = "kvspec.implementations"
-
-
-def installed_implementations() -> tuple[str, ...]:
-    """The names of the installed implementations, sorted; none of them is imported."""
-    return tuple(sorted(entry_points(group=GROUP).names))
 
 
 def find_implementation(name: str) -> Implementation:
@@ -29,9 +23,9 @@ def find_implementation(name: str) -> Implementation:
 
     `name` is an installed name such as `kvref`, or `package.module:factory`. The module may also
     stand in the current directory, which is then put last on `sys.path`. Or it is
-    `cmd:PROGRAM ARGS…`, see `kvcheck.remote.client.connect`. Raises UnknownImplementationError, with
-    the reason, when nothing is found or what is found does not load or is no implementation, and
-    RemoteError when a program does not speak the protocol.
+    `cmd:PROGRAM ARGS…`, see `kvcheck.remote.client.connect`. Raises UnknownImplementationError,
+    with the reason, when nothing is found or what is found does not load or is no implementation,
+    and RemoteError when a program does not speak the protocol.
     """
     if name.startswith(("cmd:", "cmd+")):
         # Late: most uses start no program.

@@ -73,14 +73,13 @@ PLACES = (
     ("spec/kvspec/invariants.py", Kind.INVARIANT),
     ("spec/kvspec/transitions.py", Kind.INVARIANT),
     ("kvcheck/judge/unobservable.py", Kind.TEXT),
-    ("kvcheck/judge/", Kind.SUITE),
+    *((f"kvcheck/{part}/", Kind.SUITE) for part in ("judge", "play", "rules")),
     ("kvcheck/data/records/", Kind.RECORD),
     ("kvcheck/data/vectors/", Kind.VECTOR),
     ("spec/kvspec/", Kind.CODE),  # but for the rules that explorations call broken
     ("spec/tla/", Kind.MODEL),
     ("spec/", Kind.TEXT),
-    ("kvref/", Kind.CODE),
-    ("kvfast/", Kind.CODE),
+    *((f"{part}/", Kind.CODE) for part in ("kvcheck", "kvref", "kvfast")),
     ("proofs/contracts/canaries.py", Kind.TEXT),  # about the checker
     ("proofs/contracts/", Kind.CONTRACT),  # in the docstring of a file that is run, as below
     ("proofs/README.md", Kind.TEXT),

@@ -12,11 +12,15 @@ ROOT = Path(__file__).parents[1]
 # Import packages and where they stand.
 PACKAGES = (
     ("kvspec", ROOT / "spec/kvspec"),
+    ("kvcheck", ROOT / "kvcheck"),
     ("kvref", ROOT / "kvref"),
     ("kvfast", ROOT / "kvfast"),
 )
 
-_FOLDERS = ("spec", "kvref", "kvfast", "tests", "proofs", "bench", "examples", "docs", ".ci")
+_FOLDERS = (
+    *("spec", "kvcheck", "kvref", "kvfast", "tests", "proofs", "bench", "examples", "docs"),
+    ".ci",
+)
 _TEXT = frozenset({".py", ".pxd", ".md", ".toml", ".txt", ".yml", ".yaml", ".sh", ""})
 
 
@@ -41,7 +45,7 @@ def python_files() -> tuple[Path, ...]:
 
 
 def package_modules() -> Iterator[tuple[str, Path]]:
-    """Dotted name and file of every module of the three packages."""
+    """Dotted name and file of every module of the four packages."""
     for package, folder in PACKAGES:
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder).with_suffix("").parts

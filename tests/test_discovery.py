@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from kvcheck import discovery
-from kvcheck.discovery import find_implementation, installed_implementations
+from kvcheck.discovery import find_implementation
+from kvcheck.installed import GROUP, installed_implementations
 from kvspec.errors import UnknownImplementationError
 from kvspec.interface import Implementation
 
@@ -99,8 +100,7 @@ def test_a_factory_of_something_else_is_refused() -> None:
 
 def test_two_registrations_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [
-        EntryPoint(name="two", value=value, group=discovery.GROUP)
-        for value in ("a:make", "b:make", "a:make")
+        EntryPoint(name="two", value=value, group=GROUP) for value in ("a:make", "b:make", "a:make")
     ]
     known = installed_implementations()
     monkeypatch.setattr(discovery, "entry_points", lambda **_: entries)

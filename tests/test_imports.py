@@ -1,8 +1,9 @@
-"""Who may import whom. README.md has the map; this is what enforces it."""
+"""Who may import whom: the layers of pyproject.toml, and what a package needs to be imported."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,32 +11,35 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from importlinter.cli import lint_imports
 
-from tests.source import PACKAGES, package_modules, python_files, shown, tree
+from tests.source import PACKAGES, ROOT, package_modules, python_files, shown, tree
 
-# What a module may import beside the standard library; the longest prefix of its name counts.
+# What a module may import beside the standard library; the longest prefix of its name counts. Who
+# may import whom among our own packages says pyproject.toml, [tool.importlinter].
+OURS = frozenset({"kvspec", "kvcheck", "kvref", "kvfast"})
 ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
-    # The core of the contract needs nothing, and names no implementation.
-    ("kvspec", frozenset({"kvspec"})),
-    ("kvspec._stream", frozenset({"kvspec", "zstandard"})),
-    ("kvcheck.cli", frozenset({"kvspec", "click", "rich"})),
-    ("kvcheck.tools.replay", frozenset({"kvspec", "matplotlib"})),
-    ("kvcheck.tools.bench", frozenset({"kvspec", "matplotlib"})),
-    ("kvcheck.remote", frozenset({"kvspec", "cbor2"})),
-    ("kvcheck.judge", frozenset({"kvspec", "hypothesis"})),
-    ("kvcheck.pytest_plugin", frozenset({"kvspec", "pytest"})),
+    ("kvspec", frozenset()),  # the contract needs nothing
+    ("kvspec._stream", frozenset({"zstandard"})),  # records and traces in .zst files
+    ("kvcheck", frozenset()),
+    ("kvcheck.cli", frozenset({"click", "rich"})),
+    ("kvcheck.tools.replay", frozenset({"matplotlib", "zstandard"})),
+    ("kvcheck.tools.bench", frozenset({"matplotlib"})),
+    ("kvcheck.remote", frozenset({"cbor2"})),
+    ("kvcheck.judge", frozenset({"hypothesis"})),
+    ("kvcheck.pytest_plugin", frozenset({"pytest"})),
     # An adapter names the project that it adapts, in its factory.
-    ("kvcheck.adapters.vllm", frozenset({"kvspec", "vllm"})),
-    ("kvcheck.adapters.sglang", frozenset({"kvspec", "sglang"})),
-    ("kvref", frozenset({"kvspec", "kvref", "cbor2", "xxhash"})),
-    ("kvfast", frozenset({"kvspec", "kvfast", "cbor2", "torch", "xxhash"})),
-    ("kvfast.device", frozenset({"kvspec", "kvfast", "torch", "triton"})),
+    ("kvcheck.adapters.vllm", frozenset({"vllm"})),
+    ("kvcheck.adapters.sglang", frozenset({"sglang"})),
+    ("kvref", frozenset({"cbor2", "xxhash"})),
+    ("kvfast", frozenset({"cbor2", "torch", "xxhash"})),
+    ("kvfast.device", frozenset({"torch", "triton"})),
 )
 
 # Extras are imported inside functions, so that importing a package needs none of them. These parts
 # are extras as a whole and are only imported once theirs is known to be there.
 WHOLLY_EXTRA = ("kvcheck.cli", "kvcheck.judge", "kvcheck.pytest_plugin.", "kvfast.device")
-ALWAYS_INSTALLED = frozenset({"kvspec", "kvref", "kvfast", "cbor2"})
+ALWAYS_INSTALLED = OURS | {"cbor2"}
 
 
 @dataclass(frozen=True)
@@ -76,26 +80,41 @@ def allowed_for(name: str) -> frozenset[str]:
     return max(matching, key=lambda entry: len(entry[0]))[1]
 
 
-MODULES = tuple(pytest.param(name, path, id=name) for name, path in package_modules())
+def is_wholly_extra(name: str) -> bool:
+    return name.startswith(WHOLLY_EXTRA) and name != "kvcheck.cli"
 
 
-@pytest.mark.parametrize(("name", "path"), MODULES)
-def test_a_module_imports_only_what_its_part_may(name: str, path: Path) -> None:
-    allowed = allowed_for(name) | sys.stdlib_module_names
+def test_the_layers_are_kept() -> None:
+    """The contracts of [tool.importlinter]: layers, no circle, twins that never meet."""
+    assert lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True) == 0
+
+
+LAYER = 'layers = [\n    "kvcheck.cli",'
+
+
+def test_a_layer_that_is_turned_around_is_found(tmp_path: Path) -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert LAYER in text
+    turned = re.sub(r'"kvcheck\.play",', "", text).replace(LAYER, 'layers = [\n    "kvcheck.play",')
+    (tmp_path / "pyproject.toml").write_text(turned, encoding="utf-8")
+    assert lint_imports(config_filename=str(tmp_path / "pyproject.toml"), no_cache=True) == 1
+
+
+def test_modules_import_only_what_their_part_may() -> None:
     wrong = [
         f"{shown(path)}:{found.line} imports {found.root}"
+        for name, path in package_modules()
         for found in imports(tree(path))
-        if found.root not in allowed
+        if found.root not in allowed_for(name) | OURS | sys.stdlib_module_names
     ]
     assert not wrong
 
 
-@pytest.mark.parametrize(("name", "path"), MODULES)
-def test_extras_are_imported_only_when_needed(name: str, path: Path) -> None:
-    if name.startswith(WHOLLY_EXTRA) and name != "kvcheck.cli":
-        return
+def test_extras_are_imported_only_when_needed() -> None:
     early = [
         f"{shown(path)}:{found.line} imports {found.root} when it is imported itself"
+        for name, path in package_modules()
+        if not is_wholly_extra(name)
         for found in imports(tree(path))
         if found.at_import and found.root not in sys.stdlib_module_names | ALWAYS_INSTALLED
     ]
@@ -129,7 +148,7 @@ def f():
         ("e", False),
         ("g", False),
     ]
-    assert allowed_for("kvcheck.cli.doctor") != allowed_for("kvspec.client")
+    assert allowed_for("kvcheck.cli.doctor") != allowed_for("kvcheck.client")
 
 
 IMPORT_EVERYTHING_WITH_ONLY = """
@@ -147,25 +166,29 @@ for package in {packages!r}:
     for info in pkgutil.walk_packages(module.__path__, package + "."):
         if not info.name.startswith({extras!r}):
             importlib.import_module(info.name)
-from kvcheck.cli import main
-sys.exit(main(["doctor"]))
+if "kvcheck" in {packages!r}:
+    from kvcheck.cli import main
+    sys.exit(main(["doctor"]))
 """
 
 
 @pytest.mark.parametrize(
-    ("packages", "needs"),
-    [(("kvspec",), ()), (("kvspec", "kvref", "kvfast"), ("cbor2",))],
-    ids=["kvspec alone", "everything"],
+    ("packages", "needs", "code"),
+    [
+        (("kvspec",), (), 0),
+        (("kvspec", "kvcheck"), (), 2),
+        (("kvspec", "kvcheck", "kvref", "kvfast"), ("cbor2",), 2),
+    ],
+    ids=["kvspec alone", "kvspec and kvcheck", "everything"],
 )
 def test_packages_import_without_any_extra_and_the_command_says_what_it_needs(
-    packages: tuple[str, ...], needs: tuple[str, ...]
+    packages: tuple[str, ...], needs: tuple[str, ...], code: int
 ) -> None:
     allowed = (*(name for name, _ in PACKAGES if name in packages), *needs)
-    code = IMPORT_EVERYTHING_WITH_ONLY.format(
+    text = IMPORT_EVERYTHING_WITH_ONLY.format(
         allowed=allowed, packages=packages, extras=WHOLLY_EXTRA
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.splitlines() == [
-        "kvspec: error: the command line needs click; install it with: pip install 'kvspec[cli]'"
-    ]
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    said = "kvspec: error: the command line needs click; install it with: pip install 'kvspec[cli]'"
+    assert done.stderr.splitlines() == ([said] if code else [])

@@ -5,9 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from tests.source import package_modules, python_files, shown, text_files, tree
 
@@ -33,20 +30,21 @@ MUTABLE_TYPES = frozenset(
 )
 READ_ONLY_TYPES = frozenset({"Mapping", "Sequence", "Collection"})
 
-FILES = tuple(pytest.param(path, id=shown(path)) for path in python_files())
-TEXTS = tuple(pytest.param(path, id=shown(path)) for path in text_files())
+
+def test_a_file_is_at_most_400_lines() -> None:
+    long = [
+        f"{shown(path)}: {lines} lines"
+        for path in python_files()
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > MAX_FILE_LINES
+        and shown(path) not in dict(LONGER_FILES)
+    ]
+    assert not long
 
 
-@pytest.mark.parametrize("path", FILES)
-def test_a_file_is_at_most_400_lines(path: Path) -> None:
-    if shown(path) not in dict(LONGER_FILES):
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_FILE_LINES
-
-
-@pytest.mark.parametrize("path", FILES)
-def test_a_function_is_at_most_60_lines(path: Path) -> None:
+def test_a_function_is_at_most_60_lines() -> None:
     long = [
         f"{shown(path)}:{node.lineno} {node.name}: {lines} lines"
+        for path in python_files()
         for node in ast.walk(tree(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
@@ -54,21 +52,23 @@ def test_a_function_is_at_most_60_lines(path: Path) -> None:
     assert not long
 
 
-@pytest.mark.parametrize("path", TEXTS)
-def test_nothing_is_left_to_do_and_no_file_knows_a_machine(path: Path) -> None:
+def test_nothing_is_left_to_do_and_no_file_knows_a_machine() -> None:
     found = [
         f"{shown(path)}:{number}: {line.strip()}"
+        for path in text_files()
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if MARKERS.search(line) or MACHINE_PATHS.search(line)
     ]
     assert not found
 
 
-@pytest.mark.parametrize(
-    "path", [pytest.param(path, id=shown(path)) for _, path in package_modules()]
-)
-def test_a_module_keeps_no_state_that_can_change(path: Path) -> None:
-    assert not [f"{shown(path)}:{line}" for line in mutable_state(tree(path))]
+def test_a_module_keeps_no_state_that_can_change() -> None:
+    found = [
+        f"{shown(path)}:{line}"
+        for _, path in package_modules()
+        for line in mutable_state(tree(path))
+    ]
+    assert not found
 
 
 def mutable_state(module: ast.Module) -> Iterator[int]:

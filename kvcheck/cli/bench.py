@@ -24,7 +24,8 @@ from kvcheck.cli._support import (
     write_json,
     write_whole,
 )
-from kvcheck.discovery import find_implementation, installed_implementations
+from kvcheck.discovery import find_implementation
+from kvcheck.installed import installed_implementations
 from kvcheck.tools.bench.calls import HOOK
 from kvcheck.tools.bench.cases import (
     BLOCK_SIZE_TOKENS,

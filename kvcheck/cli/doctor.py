@@ -17,7 +17,8 @@ from typing import Any
 import click
 
 from kvcheck.cli._support import write_json
-from kvcheck.discovery import find_implementation, installed_implementations
+from kvcheck.discovery import find_implementation
+from kvcheck.installed import installed_implementations
 from kvspec.errors import UnknownImplementationError
 
 DIAGNOSTICS_GROUP = "kvspec.diagnostics"

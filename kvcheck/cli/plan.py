@@ -12,7 +12,8 @@ from rich import box
 from rich.table import Table
 
 from kvcheck.cli._support import fail, output_console, write_json
-from kvcheck.discovery import find_implementation, installed_implementations
+from kvcheck.discovery import find_implementation
+from kvcheck.installed import installed_implementations
 from kvcheck.tools.plans.document import AUTO, GIB, PlanFile, read_plan_file
 from kvcheck.tools.plans.report import PlanReport, make_report, used_bytes
 from kvcheck.tools.plans.shipped import shipped_names, shipped_path

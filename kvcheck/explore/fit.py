@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from kvcheck.explore.bounds import Call, Configuration
-from kvcheck.play import fit
+from kvspec import requirements
 from kvspec.interface import Capabilities, Feature
 
 FEATURES_OF_CALL: Mapping[Call, tuple[Feature, ...]] = MappingProxyType(
@@ -26,7 +26,7 @@ FEATURES_OF_CALL: Mapping[Call, tuple[Feature, ...]] = MappingProxyType(
 
 def lacks(configuration: Configuration, can: Capabilities) -> list[str]:
     """What an implementation would need for this configuration and does not have."""
-    found = fit.lacking(configuration.config, can, hashes_matter=True)
+    found = requirements.lacking(configuration.config, can, hashes_matter=True)
     needed = {feature for call in configuration.calls for feature in FEATURES_OF_CALL.get(call, ())}
     needed |= _features_of_options(configuration)
     # Every move asks for them.

@@ -1,7 +1,7 @@
 """The static tier: recorded walks along every edge of small graphs, followed by a subject.
 
-Deterministic, and compared with nothing but what stands in the records (`kvcheck.explore.vectors`). Level
-safety, at which every answer is the subject's own, leaves them out.
+Deterministic, and compared with nothing but what stands in the records (`kvcheck.explore.vectors`).
+Level safety, at which every answer is the subject's own, leaves them out.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, Violation, violation_of
 from kvcheck.play.watchdog import Hang, time_limit
 from kvcheck.records.manifest import Manifest, shipped_sets
+from kvspec import requirements
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Capabilities, Feature, Implementation
 from kvspec.policy import Policy
@@ -97,7 +98,8 @@ def find_walk(name: str, number: int) -> Recorded:
 
 def lacking(manifest: Manifest, can: Capabilities, policy: Policy, level: Level) -> list[str]:
     """What a set needs that the subject does not have, or does otherwise on purpose."""
-    found = fit.lacking(fit.without_queues(manifest.config, can.features), can, hashes_matter=True)
+    config = fit.without_queues(manifest.config, can.features)
+    found = requirements.lacking(config, can, hashes_matter=True)
     needed = set(manifest.features) - {feature.value for feature in can.features}
     names = {Feature.SNAPSHOT.value} - {feature.value for feature in can.features}
     if level is Level.IDENTITY or Feature.EVICTION_BY_ID in manifest.features:

@@ -30,6 +30,7 @@ from kvcheck.play.features import OF_OPERATIONS, can_be_left_out, needed_feature
 from kvcheck.play.player import Outcome, Player
 from kvcheck.play.state import View, look
 from kvcheck.remote.manager import foresee
+from kvspec import requirements
 from kvspec.interface import Capabilities, Feature, Implementation, KVCacheManager
 from kvspec.policy import Policy
 from kvspec.record import Footer, Header, Operation
@@ -200,7 +201,7 @@ def lacking(path: Path, header: Header, can: Capabilities) -> tuple[str, ...]:
     config = fit.without_queues(header.config, can.features)
     # Without a parent of first hashes the recorded manager had none, and nothing compares them.
     hashes_matter = bool(header.none_hash)
-    found = fit.lacking(config, can, hashes_matter=hashes_matter)
+    found = requirements.lacking(config, can, hashes_matter=hashes_matter)
     needed: set[Feature] = set()
     if header.start is not None:
         needed.add(Feature.RESTORE)

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvcheck.discovery import installed_implementations
+from kvcheck.installed import installed_implementations
 from kvcheck.remote.connection import Connection, Options
 from kvcheck.remote.manager import RemoteManager, manager_handle, sent_ids
 from kvcheck.remote.planner import RemotePlanner

@@ -189,7 +189,7 @@ class BaseImplementation:
     ) -> KVCacheManager:
         """A manager of `manager_class`. UnsupportedError for a configuration that needs more."""
         # Late: what a configuration needs is worked out beside the checks.
-        from kvcheck.play.fit import lacking
+        from kvspec.requirements import lacking
 
         lacks = lacking(config, self.capabilities, hashes_matter=False)
         if lacks:

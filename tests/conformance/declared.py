@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import kvref
-from kvcheck.play.fit import lacking
 from kvspec.audit import Wrapper
 from kvspec.batched import BatchedManager
 from kvspec.blocks import KVCacheBlocks
@@ -19,6 +18,7 @@ from kvspec.errors import UnsupportedError
 from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
 from kvspec.planning import Planner
 from kvspec.request import Request, RequestInput
+from kvspec.requirements import lacking
 from kvspec.sequential import SequentialManager
 from kvspec.snapshot import Snapshot
 from kvspec.tier import Tier

@@ -88,13 +88,13 @@ def test_it_is_a_manager_and_says_what_the_inner_one_says() -> None:
 def test_importing_the_package_does_not_import_it() -> None:
     """And it needs nothing that is not in the base installation."""
     code = (
-        "import sys, kvspec; before = 'kvcheck.watch' in sys.modules; kvcheck.monitor;"
+        "import sys, kvcheck; before = 'kvcheck.watch' in sys.modules; kvcheck.monitor;"
         " print(before, sorted({'hypothesis', 'click', 'rich', 'kvref'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False []\n"
     with pytest.raises(AttributeError, match="no attribute 'observe'"):
-        _ = kvspec.observe  # type: ignore[attr-defined]  # that is the point
+        _ = kvcheck.observe  # type: ignore[attr-defined]  # that is the point
 
 
 @pytest.mark.parametrize("every", [1, 100])

@@ -17,7 +17,7 @@ from kvspec.errors import KVSpecError
 from kvspec.interface import Implementation
 from kvspec.record import Header, Operation
 
-GENERATOR = "kvcheck.explore.vectors"
+GENERATOR = "kvspec.vectors"
 GENERATOR_VERSION = 1
 """Another one writes other bytes for the same graph."""
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvcheck.play.fit import lacking
 from kvcheck.play.words import WrongAnswer
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
@@ -15,6 +14,7 @@ from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.planning import Planner
 from kvspec.policy import Policy
 from kvspec.request import Request, RequestInput
+from kvspec.requirements import lacking
 from kvspec.specs import FullAttentionSpec, LayerSpec
 
 

@@ -1,8 +1,8 @@
 """How fast managers are, phase by phase: what `kvspec bench` does.
 
 Every phase is timed alone, by single and by batched calls, in rounds that all managers take part
-in; so is a whole trace. See `kvcheck.tools.bench.scenarios` and `kvcheck.tools.bench.replay` for what is timed,
-`kvcheck.tools.bench.measure` for how, and `kvcheck.tools.bench.pools` for what pools cost.
+in; so is a whole trace. See `scenarios` and `replay` for what is timed,
+`measure` for how, and `pools` for what pools cost.
 """
 
 from __future__ import annotations
