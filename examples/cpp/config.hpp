@@ -47,6 +47,7 @@ struct Config {
 };
 
 constexpr std::int64_t max_block_size = std::int64_t{1} << 40;
+constexpr std::int64_t max_count = (std::int64_t{1} << 53) - 1;  // KV-ERR-6
 
 Bytes first_parent(const Value *seed) {  // KV-HASH-3
     if (seed && seed->text()) return sha256(cbor_text(*seed->text()));
@@ -68,18 +69,19 @@ bool same_spec(const Value &a, const Value &b) {
     return holds(a, b) && holds(b, a);
 }
 
+std::int64_t positive(const Value &object, const std::string &name, std::int64_t most) {
+    std::int64_t number = int_member(object, name);
+    if (number >= 1 && number <= most) return number;
+    throw bad_config(name, number, "in 1 ... " + std::to_string(most));
+}
+
 GroupConfig read_group(const Value &spec, const std::string &type_name) {
     auto type = std::find_if(std::begin(spec_types), std::end(spec_types),
                              [&](const SpecType &served) { return type_name == served.name; });
     if (type == std::end(spec_types)) throw unsupported(type_name);
-    GroupConfig group{type, int_member(spec, "block_size"), 0, false, 0};
-    if (group.block_size < 1 || group.block_size > max_block_size)
-        throw bad_config("block_size", group.block_size, "in 1 ... 2^40");
-    if (type->has_window) {
-        group.window = int_member(spec, "sliding_window");
-        if (group.window < 1) throw bad_config("sliding_window", group.window, "at least 1");
-    }
-    return group;
+    std::int64_t block_size = positive(spec, "block_size", max_block_size);
+    std::int64_t window = type->has_window ? positive(spec, "sliding_window", max_count) : 0;
+    return {type, block_size, window, false, 0};
 }
 
 void read_groups(Config &config, const Value &value) {
@@ -117,8 +119,9 @@ void derive_block_sizes(Config &config, const Value &value) {  // KV-CFG-4, KV-C
     const Value *scheduler = optional_member(value, "scheduler_block_size");
     const Value *hashed = optional_member(value, "hash_block_size");
     if (config.groups.empty()) {
-        const Value *given = scheduler ? scheduler : hashed;
-        config.alignment = config.hash_size = given && given->integer() ? *given->integer() : 1;
+        const char *given = scheduler ? "scheduler_block_size" : "hash_block_size";
+        config.alignment = scheduler || hashed ? positive(value, given, max_count) : 1;
+        config.hash_size = config.alignment;
         return;
     }
     config.alignment = 1, config.hash_size = 0;
@@ -159,11 +162,11 @@ void check_combination(const Config &config, const Value &value) {
 Config read_config(const Value &value) {
     Config config{};
     read_groups(config, value);
-    config.num_blocks = int_member(value, "num_blocks");
-    config.max_model_len = int_member(value, "max_model_len");
+    config.num_blocks = positive(value, "num_blocks", max_count);
+    config.max_model_len = positive(value, "max_model_len", max_count);
     config.max_batched = config.max_model_len;
     if (optional_member(value, "max_num_batched_tokens"))
-        config.max_batched = int_member(value, "max_num_batched_tokens");
+        config.max_batched = positive(value, "max_num_batched_tokens", max_count);
     config.caching = flag("enable_caching", member(value, "enable_caching"));
     config.log_stats = flag("log_stats", member(value, "log_stats"));
     config.events = flag("enable_kv_cache_events", member(value, "enable_kv_cache_events"));
