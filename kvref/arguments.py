@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from kvref.hashing import hash_of_block, make_key
@@ -79,7 +80,7 @@ def offered_hits(manager: ReferenceManager, blocks: KVCacheBlocks | None) -> KVC
         return KVCacheBlocks.empty(num_groups)
     if not isinstance(blocks, KVCacheBlocks):
         raise InvalidArgumentError("new_computed_blocks", blocks, "KVCacheBlocks or None")
-    groups = listed("new_computed_blocks", blocks.groups)
+    groups = list(islice(each("new_computed_blocks", blocks.groups), num_groups + 1))
     if len(groups) != num_groups:
         raise InvalidArgumentError(
             "new_computed_blocks", blocks, f"one list per group ({num_groups})"
@@ -244,20 +245,23 @@ def check_partial(
         )
 
 
-def listed(field: str, values: Sequence[T]) -> list[T]:
-    """The values as a list. A set is no sequence: the order of ids matters."""
+def each(field: str, values: Sequence[T]) -> Iterator[T]:
+    """The values one by one: a range may be longer than any list.
+
+    A set is no sequence: the order of ids matters.
+    """
     if not issubclass(type(values), Sequence):
         raise InvalidArgumentError(field, values, "a sequence")
     try:
-        return list(values)
-    except NotImplementedError as error:  # a memoryview of objects
+        yield from values
+    except (NotImplementedError, TypeError) as error:  # a memoryview of objects, or of one
         raise InvalidArgumentError(field, values, "a sequence that can be read") from error
 
 
 def block_ids(ids: Sequence[int], num_blocks: int, *, field: str = "block_ids") -> list[int]:
     """The ids as a list of exact ints, each a block of the pool (KV-ERR-3)."""
     blocks = []
-    for block in listed(field, ids):
+    for block in each(field, ids):
         if not is_int(block) or not 0 <= exact(block) < num_blocks:
             raise UnknownBlockError(block, num_blocks)
         blocks.append(exact(block))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from kvspec._check import boolean, exact, is_int
@@ -118,7 +119,12 @@ class Checked(Core):
         if not isinstance(blocks, KVCacheBlocks):
             raise InvalidArgumentError("new_computed_blocks", blocks, "KVCacheBlocks or None")
         given: Any = blocks.groups
-        groups = tuple(self.checked_sequence("new_computed_blocks", given))
+        try:
+            groups = tuple(
+                islice(self.checked_sequence("new_computed_blocks", given), self.num_groups + 1)
+            )
+        except (NotImplementedError, TypeError):  # a memoryview
+            groups = ()
         if len(groups) != self.num_groups:
             raise InvalidArgumentError(
                 "new_computed_blocks", blocks, f"one list per group ({self.num_groups})"
@@ -176,11 +182,11 @@ class Checked(Core):
 
     def checked_blocks(self, field: str, block_ids: Sequence[int]) -> list[int]:
         """A copy of the ids, each a block of the pool."""
-        try:
-            ids = list(self.checked_sequence(field, block_ids))
-        except NotImplementedError as error:  # a memoryview of objects
+        ids = self.checked_sequence(field, block_ids)
+        try:  # up to the first that is none: a range may be longer than any list
+            return [self.checked_block(block) for block in ids]
+        except (NotImplementedError, TypeError) as error:  # a memoryview of objects, or of one
             raise InvalidArgumentError(field, block_ids, "a sequence that can be read") from error
-        return [self.checked_block(block) for block in ids]
 
     def check_hits(
         self, request: FastRequest, new_computed: int, external: int, skip_at: int

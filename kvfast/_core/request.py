@@ -65,8 +65,7 @@ class FastRequest:
         self.room_hashes = 0
         self.room_message_bytes = 0
         self.grow_to(self.copy_tokens(request_input.prompt_token_ids, "prompt_token_ids"))
-        self.make_room(1)  # a list that was emptied meanwhile; views are never without memory
-        self.make_room_for_hashes(1)
+        self.make_room_for_hashes(1)  # views are never without memory
         self.num_prompt_tokens = self.num_tokens
         self.is_made = True
 
@@ -256,9 +255,9 @@ class FastRequest:
         return count
 
     def make_room(self, count: int) -> None:
-        """See to it that `count` more tokens fit."""
+        """See to it that `count` more tokens fit, and that there is memory."""
         needed = self.num_tokens + count
-        if needed <= self.room_tokens:
+        if needed <= self.room_tokens and self.room_tokens > 0:
             return
         room = needed + needed // 4 + 32
         tokens = memoryview(bytearray(8 * (room + cell.NUM_OWN))).cast("q")

@@ -32,8 +32,9 @@ def block_list(blocks: Sequence[int], num_blocks: int) -> list[int]:
     """A copy of these ids, each an int in 0 … `num_blocks` - 1 (KV-TIER-8)."""
     if not issubclass(type(blocks), Sequence) or type(blocks) is memoryview:
         raise InvalidArgumentError("blocks", blocks, "a sequence of block ids")
-    listed = [plain(block) for block in blocks]
-    for block in listed:
+    listed = list[int]()
+    for block in map(plain, blocks):  # up to the first that is none: a range may be long
         if type(block) is not int or not 0 <= block < num_blocks:
             raise InvalidArgumentError("blocks", block, f"ids in 0 … {num_blocks - 1}")
+        listed.append(block)
     return listed

@@ -142,7 +142,7 @@ def _text_or_none(field: str, value: str | None) -> None:
 def _length(token_ids: Sequence[int]) -> int:
     try:
         return len(token_ids)
-    except TypeError:  # no sequence; or an array without a dimension
+    except (TypeError, OverflowError):  # no sequence; an array without a dimension; a huge range
         raise InvalidArgumentError("prompt_token_ids", token_ids, "a sequence") from None
 
 
@@ -217,4 +217,7 @@ def token_list(token_ids: Sequence[int], *, field: str = "token_ids") -> list[in
         listed = None
     if not isinstance(listed, Sequence):
         raise InvalidArgumentError(field, token_ids, "a sequence of token ids")
-    return list(listed)
+    try:
+        return list(listed)
+    except OverflowError:  # a range that is longer than any list
+        raise InvalidArgumentError(field, token_ids, "tokens that fit in memory") from None

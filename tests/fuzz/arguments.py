@@ -154,7 +154,7 @@ class Arguments:
                 f"array('q', [*{listed}, -3])", f"set({listed})", f"dict.fromkeys({listed})",
                 f"iter({listed})", f"({listed} for _ in 'x')", f"Posing(list{self.act()})",
                 f"Posing(array{self.act()})", "None", "7", "'123'", "b'123'", "bytearray(16)",
-                "range(3)", "range(0, -9, -1)", "np.int64(3)", "np.zeros(())",
+                "range(3)", "range(0, -9, -1)", "range(2**70)", "np.int64(3)", "np.zeros(())",
             )
         )  # fmt: skip
 

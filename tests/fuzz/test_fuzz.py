@@ -8,15 +8,28 @@ from pathlib import Path
 
 import pytest
 
+from kvfast._build import is_compiled
 from tests.fuzz.draw import draw_story
 from tests.fuzz.planted import PLANTED
 from tests.fuzz.reach import reached
+
+STORIES = 60
 
 
 def fuzz(root: Path, *given: str) -> subprocess.CompletedProcess[str]:
     """The command, in a process of its own: it forks."""
     command = [sys.executable, "-m", "tests.fuzz.core", "--seed", "ci", *given]
     return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600)
+
+
+@pytest.mark.parametrize("build", ["compiled", "uncompiled"])
+def test_nothing_is_found(root: Path, build: str) -> None:
+    if build == "compiled" and not is_compiled():
+        pytest.skip("there is no compiled build")
+    done = fuzz(root, "--build", build, "--stories", str(STORIES), "--seconds", "300", "--whole")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"\n{STORIES} stories, " in done.stdout
+    assert done.stdout.endswith("lines, 0 findings\n")
 
 
 @pytest.mark.parametrize("name", PLANTED)

@@ -253,12 +253,13 @@ def calls(tier: Tier, request: Request) -> list[tuple[Callable[[], object], str,
         (lambda: tier.computed(request, 0, 0, [Lie(12, 3)]), "blocks", 12),
         (lambda: tier.lookup(request, Lie(-4, 4)), "num_local_tokens", -4),
         (lambda: tier.taken(7), "blocks", 7),  # type: ignore[arg-type] # wrong on purpose
+        (lambda: tier.taken(range(2**70)), "blocks", 12),
         (lambda: tier.forget({5}), "blocks", {5}),  # type: ignore[arg-type] # the same
     ]
 
 
 @pytest.mark.rule("KV-TIER-8")
-@pytest.mark.parametrize("number", range(24))
+@pytest.mark.parametrize("number", range(25))
 def test_an_illegal_call_names_the_value_and_changes_nothing(
     implementation: Implementation, number: int
 ) -> None:
