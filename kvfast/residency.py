@@ -35,7 +35,7 @@ class ResidencyLog:
         answer = self.clock()
         if not is_int(answer):
             raise InvalidArgumentError("clock()", answer, "an int of nanoseconds")
-        self.now = int.__index__(answer)
+        self.now = answer if type(answer) is int else int.__index__(answer)
 
     def allocated(self, block: int) -> None:
         """One more allocation; it is followed where the share sampled so far falls behind."""
