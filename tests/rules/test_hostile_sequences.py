@@ -24,7 +24,7 @@ UNREADABLE = (
 
 
 @pytest.mark.rule("KV-ERR-2", "KV-ERR-3", "KV-MGR-8")
-@pytest.mark.parametrize("ids", [*ENDLESS, *UNREADABLE], ids=str)
+@pytest.mark.parametrize("ids", [*ENDLESS, *UNREADABLE])
 def test_ids_that_no_list_can_hold(
     make_manager: MakeManager, make_request: MakeRequest, ids: Any
 ) -> None:
