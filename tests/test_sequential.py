@@ -14,7 +14,7 @@ from kvspec.interface import Feature
 from kvspec.request import RequestInput
 from kvspec.sequential import SequentialManager, batched_of
 from kvspec.specs import FullAttentionSpec
-from tests.conformance.minimal import minimal
+from tests.judge.minimal import minimal
 
 SMALL = minimal()
 CONFIG = ManagerConfig(

@@ -34,9 +34,9 @@ from kvcheck.tools.view.model import NotShownError, load
 from kvspec._json import Where
 from kvspec.profile import RECORDS_PROFILE, read_profile
 from kvspec.record_file import read_header, read_trace
-from tests.golden.planner_tape import ANSWERS, HEADER
+from tests.plans.files import EXPLICIT, SMALL
+from tests.records.planner_tape import ANSWERS, HEADER
 from tests.remote.configs import config, request_input
-from tests.sizing.files import EXPLICIT, SMALL
 
 REFERENCE = kvref.implementation()
 

@@ -31,7 +31,7 @@ from kvspec.errors import (
 from kvspec.profile import read_profile
 from kvspec.record_file import MOST_BYTES, read_header, read_trace, read_whole_trace
 from kvspec.record_lines import MOST_BLOCKS
-from tests.sizing.files import SMALL
+from tests.plans.files import SMALL
 
 HERE = Where("here")
 DIGITS = b"9" * 5_000

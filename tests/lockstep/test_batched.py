@@ -19,7 +19,7 @@ from kvspec.batched import StepPlan
 from kvspec.errors import InvariantViolation
 from kvspec.interface import Feature, Implementation
 from kvspec.sequential import SequentialManager, batched_of
-from tests.conformance.broken_batches import MISTAKES, LeavesOutTheRest
+from tests.judge.broken_batches import MISTAKES, LeavesOutTheRest
 from tests.lockstep.single_calls import SingleCalls
 from tests.lockstep.test_lockstep import fast
 

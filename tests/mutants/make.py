@@ -31,7 +31,7 @@ from kvspec.config import ManagerConfig
 from kvspec.interface import HitRateWindow, Implementation, KVCacheManager
 from kvspec.planning import Planner
 from kvspec.request import Request, RequestInput
-from tests.planning.broken import Patch, PatchedPlanner
+from tests.plans.broken import Patch, PatchedPlanner
 
 REAL_GROUPS: tuple[type[Group], ...] = (
     *dict.fromkeys(group for _, group in GROUP_TYPES),

@@ -7,7 +7,7 @@ from functools import partial
 from types import MappingProxyType
 
 from kvspec.sequential import SequentialManager
-from tests.conformance.broken_batches import MISTAKES, WithSteps
+from tests.judge.broken_batches import MISTAKES, WithSteps
 from tests.mutants.make import Mutant, Mutated
 
 WHAT_IS_WRONG: Mapping[str, tuple[str, str]] = MappingProxyType(

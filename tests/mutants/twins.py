@@ -14,7 +14,7 @@ from tests.fixed_point.twin import Twin
 from tests.invariants.broken_parts import BROKEN_PARTS, BrokenPart, RaisesWhenShort
 from tests.machines.broken_pools import BROKEN_POOLS
 from tests.mutants.make import HEAD, Mutant, Mutated, implementation_with
-from tests.planning.broken import MISTAKES
+from tests.plans.broken import MISTAKES
 from tests.section11 import twins as section11
 
 RULES_OF_POOLS: Mapping[str, tuple[str, ...]] = MappingProxyType(

@@ -54,7 +54,7 @@ TARGETS: tuple[Target, ...] = (
         (
             "tests/rules",
             "tests/kvref",
-            "tests/planning",
+            "tests/plans",
             "tests/invariants",
             "tests/section11",
             "tests/brute_force",
@@ -91,7 +91,7 @@ TARGETS: tuple[Target, ...] = (
             "kvcheck/judge/longest_hit.py",
             "kvcheck/judge/single_group.py",
         ),
-        ("tests/machines", "tests/conformance"),
+        ("tests/machines", "tests/judge"),
         keyword="not kvfast",
     ),
 )

@@ -10,7 +10,7 @@ import pytest
 
 from kvcheck.records.trace import replay_trace
 from kvref import ReferenceImplementation
-from tests.golden.tape import Tape
+from tests.records.tape import Tape
 from tests.section11.twins import twins
 from tests.section11.vectors import RECORDS, REFUSED, chunk_inside_block, folder
 

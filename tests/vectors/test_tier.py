@@ -24,9 +24,9 @@ from kvref.implementation import ReferenceImplementation
 from kvspec._json import Where
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
-from tests.conformance.minimal import minimal
 from tests.explore.test_broken import KeepsTheEagleBlock, TellsOfErrors
 from tests.fixed_point import states, windows
+from tests.judge.minimal import minimal
 from tests.machines import broken_managers, broken_pools
 from tests.mutants import admission, lookups
 from tests.mutants.make import implementation_with

@@ -8,7 +8,7 @@ import pytest
 
 from kvcheck.cli import main
 from kvspec.policy import Policy
-from tests.golden.test_profile import HEAD, played_with, profile_file
+from tests.records.test_profile import HEAD, played_with, profile_file
 from tests.view.records import LARGE, SMALL, with_wrong_answer
 
 

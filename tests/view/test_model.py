@@ -14,7 +14,7 @@ from kvcheck.tools.view.marks import Marks, life_of_requests, marks_of
 from kvcheck.tools.view.model import Frame, NotShownError, Recording, load
 from kvspec.record import Header, Operation
 from kvspec.record_file import read_header
-from tests.golden.tape import Tape
+from tests.records.tape import Tape
 from tests.view.records import LARGE, SMALL, rewritten, with_wrong_answer
 
 KVREF = find_implementation("kvref")

@@ -1,0 +1,55 @@
+"""The checks of whole steps see each mistake, and are left out where there are no own steps."""
+
+from __future__ import annotations
+
+import pytest
+
+import kvref
+from kvcheck.rules.examples import example_violation
+from kvcheck.rules.examples.batches import BATCHES, random_steps
+from kvcheck.rules.examples.bench import LeftOut
+from kvspec.policy import Policy
+from kvspec.sequential import SequentialManager
+from tests.judge.broken_batches import MISTAKES, WithSteps
+from tests.judge.minimal import minimal
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda cls: str(cls.__name__))
+def test_random_steps_see_a_mistake(mistake: type[SequentialManager]) -> None:
+    """Compared with the subject's own single calls, so that no oracle is needed."""
+    found = example_violation(random_steps, WithSteps(mistake), Policy())
+    assert found is not None
+    assert found.rule.startswith("KV-BATCH-")
+
+
+ONLY_RANDOM_STEPS_SEE = {
+    "NeverStartsAStep",
+    "ReservesForEverybody",
+    "DecodesBeforeItPreempts",
+    "LooksUpTwice",
+    "IsAlwaysBesideOthers",
+    "LooksUpInvisibly",
+    "LeavesOutNulls",
+}
+
+
+def test_directed_steps_see_most_mistakes() -> None:
+    """What shows them is short, and says which rule is broken."""
+    directed = [example for example in BATCHES if example is not random_steps]
+    missed = {
+        mistake.__name__
+        for mistake in MISTAKES
+        if not any(example_violation(e, WithSteps(mistake), Policy()) for e in directed)
+    }
+    assert missed == ONLY_RANDOM_STEPS_SEE
+
+
+def test_without_steps_of_its_own_nothing_is_asked() -> None:
+    for example in BATCHES:
+        with pytest.raises(LeftOut, match="batched"):
+            example_violation(example, minimal(), Policy())
+
+
+def test_the_loop_is_not_seen_as_a_mistake() -> None:
+    for example in BATCHES:
+        assert example_violation(example, kvref.implementation(), Policy()) is None

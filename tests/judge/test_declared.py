@@ -1,0 +1,153 @@
+"""Whoever declares less is judged by less: kvref conforms with every part of what it has.
+
+kvref stands behind a declaration that it enforces (`tests.judge.declared`): what the suite
+asks beyond it, and what it makes of a cut that no manager could serve, is a broken rule here.
+
+    pytest --deep tests/judge/test_declared.py         # all of it, at budget fast
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+
+import kvref
+from kvcheck.judge.options import BUDGETS, Budget, Options
+from kvcheck.judge.random_programs import random_programs
+from kvcheck.judge.suite import Report, Suite
+from kvcheck.play import fit
+from kvcheck.play.verdicts import Level
+from kvspec.config import ManagerConfig
+from kvspec.errors import ConfigError, UnsupportedError
+from kvspec.interface import Capabilities, Feature
+from kvspec.policy import Policy
+from kvspec.specs import (
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    EncoderOnlyAttentionSpec,
+    FullAttentionSpec,
+    LayerSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SinkFullAttentionSpec,
+    SlidingWindowMLASpec,
+    SlidingWindowSpec,
+)
+from tests.judge.declared import Declared
+
+REFERENCE = kvref.implementation()
+ALL = REFERENCE.capabilities
+FAST = dict(BUDGETS)["fast"]
+SHORT = replace(FAST, seconds=1.0, static=False)
+
+KINDS: tuple[tuple[type[LayerSpec], ...], ...] = (
+    (FullAttentionSpec,),
+    (FullAttentionSpec, SlidingWindowSpec),
+    (FullAttentionSpec, MambaSpec),
+    (FullAttentionSpec, ChunkedLocalAttentionSpec),
+    (FullAttentionSpec, CrossAttentionSpec),
+    (FullAttentionSpec, EncoderOnlyAttentionSpec, SlidingWindowSpec),
+    (FullAttentionSpec, SinkFullAttentionSpec),
+    (FullAttentionSpec, SlidingWindowSpec, MambaSpec),
+    (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec, SlidingWindowMLASpec),
+    (SlidingWindowSpec,),
+    (MambaSpec,),
+    (ChunkedLocalAttentionSpec,),
+    (CrossAttentionSpec,),
+)
+"""What a manager of one kind of model has."""
+
+BASE = replace(
+    ALL,
+    spec_types=frozenset({FullAttentionSpec}),
+    features=frozenset({Feature.PREFIX_CACHING}),
+)
+
+
+def declarations() -> Iterator[tuple[str, Capabilities]]:
+    """Each with its name."""
+    yield "the base", BASE
+    yield "no hash functions", replace(ALL, hash_functions=frozenset())
+    yield "blocks of 4 and more", replace(ALL, min_block_size_tokens=4)
+    for types in KINDS:
+        name = " + ".join(cls.__name__.removesuffix("Spec") for cls in types)
+        yield name, replace(ALL, spec_types=frozenset(types))
+    for feature in Feature:
+        yield f"without {feature}", replace(ALL, features=ALL.features - {feature})
+
+
+DECLARATIONS: Mapping[str, Capabilities] = dict(declarations())
+IN_EVERY_RUN = (
+    *("the base", "FullAttention + SlidingWindow", "no hash functions", "CrossAttention"),
+    *("without multiple_groups", "without prefix_caching", "without drafting"),
+)
+"""Those that the cuts change most."""
+
+
+def checked(can: Capabilities, level: Level, budget: Budget) -> Report:
+    """A run on kvref that has no more than this."""
+    return Suite(Declared(can), REFERENCE, Options(level, budget)).run()
+
+
+def expect_no_violation(name: str, level: Level, budget: Budget) -> None:
+    """The declaration conforms; level identity asks for a snapshot."""
+    can = DECLARATIONS[name]
+    if level is Level.IDENTITY and Feature.SNAPSHOT not in can.features:
+        with pytest.raises(UnsupportedError, match="snapshot"):
+            checked(can, level, budget)
+        return
+    report = checked(can, level, budget)
+    assert [(found.rule, found.detail) for found in report.violations] == []
+    assert report.directed + report.random > 0
+
+
+@pytest.mark.parametrize("name", IN_EVERY_RUN)
+def test_who_declares_less_conforms(name: str) -> None:
+    """At behaviour, which needs no snapshot and checks what safety does; a second of programs."""
+    expect_no_violation(name, Level.BEHAVIOUR, SHORT)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("level", Level)
+@pytest.mark.parametrize("name", DECLARATIONS)
+def test_every_declaration_conforms_at_every_level(name: str, level: Level) -> None:
+    """At budget fast."""
+    expect_no_violation(name, level, FAST)
+
+
+def served(config: ManagerConfig) -> bool:
+    """Whether the rules allow it."""
+    try:
+        REFERENCE.create(config, check_invariants=False)
+    except ConfigError:
+        return False
+    return True
+
+
+TYPES = sorted(ALL.spec_types, key=lambda cls: cls.__name__)
+PAIRS = [frozenset(pair) for pair in combinations(TYPES, 2)]
+
+
+@pytest.mark.parametrize("types", PAIRS, ids=lambda types: "+".join(sorted(map(str, types))))
+def test_what_is_left_of_a_configuration_is_served(types: frozenset[type[LayerSpec]]) -> None:
+    """With every pair of types: no retention without a window, no two equal groups (KV-CFG-7)."""
+    can = replace(ALL, spec_types=types)
+    for program in random_programs(0, 0, 4):
+        cut = fit.random_program(program, can, Policy(), hashes_matter=True, oracle=None)
+        assert cut is None or served(cut.config)
+
+
+def test_what_the_oracle_refuses_is_drawn_anew() -> None:
+    """Blocks of 8 tokens at least: some retention intervals then fit no more."""
+    can = replace(ALL, min_block_size_tokens=8)
+    refused = 0
+    for program in random_programs(0, 0, 4):
+        cut = fit.random_program(program, can, Policy(), hashes_matter=True, oracle=None)
+        asked = fit.random_program(program, can, Policy(), hashes_matter=True, oracle=REFERENCE)
+        refused += cut is not None and asked is None
+        assert asked is None or served(asked.config)
+        assert asked is None or asked == cut
+    assert refused > 0

@@ -1,0 +1,190 @@
+"""What a subject lacks is left out of programs, and what it has is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+import kvref
+from kvcheck.judge.options import Budget, Options
+from kvcheck.judge.suite import Report, Suite
+from kvcheck.play.fit import directed_program, needs, random_program
+from kvcheck.play.steps import Admit, Arrive, Break, Evict, NewStep, Program, Release, Run
+from kvcheck.play.verdicts import Level
+from kvcheck.rules.scenarios import SCENARIOS
+from kvspec.config import ManagerConfig
+from kvspec.errors import UnsupportedError
+from kvspec.interface import Capabilities, Feature
+from kvspec.policy import Policy
+from kvspec.specs import FullAttentionSpec
+from tests.judge.minimal import MinimalManager, MinimalRequest, minimal
+
+REFERENCE = kvref.implementation()
+ALL = REFERENCE.capabilities
+BASE = replace(
+    ALL,
+    spec_types=frozenset({FullAttentionSpec}),
+    features=frozenset({Feature.PREFIX_CACHING}),
+)
+
+
+def checked(manager_class: type[MinimalManager] = MinimalManager, seconds: float = 0.0) -> Report:
+    """A run of level safety on the small manager."""
+    options = Options(Level.SAFETY, Budget(seconds, 20))
+    return Suite(minimal(manager_class), None, options).run()
+
+
+def test_a_small_manager_is_judged_at_safety() -> None:
+    """One group, prefix caching, and no snapshot: enough for a verdict, also in random programs."""
+    report = checked(seconds=3.0)
+    assert report.violations == ()
+    assert report.directed > 12
+    assert report.random > 20
+    assert set(report.situations) >= {"hit", "shared block", "revived block", "refusal"}
+
+
+def test_what_is_left_out_names_what_is_lacking() -> None:
+    """The reasons are the names of features, hash functions and block types."""
+    left_out = checked().left_out
+    assert left_out["popped blocks come back later"] == ("deferred_free", "reset")
+    assert "SlidingWindowSpec" in left_out["blocks fall out of the window"]
+    assert left_out["the salt tells requests apart"] == ("cache_salt",)
+    assert "a second request shares the prefix" not in left_out
+
+
+class OverwritesSharedBlocks(MinimalManager):
+    """A new request gets blocks that somebody else uses."""
+
+    def take(self) -> int:
+        used = [block for blocks in self.lists.values() for block in blocks]
+        return used[0] if len(used) > 2 else super().take()
+
+
+class Leaks(MinimalManager):
+    """The first block of a request never comes back."""
+
+    def free(self, request: MinimalRequest) -> None:
+        self.lists.get(request.request_id, [])[:1] = []
+        super().free(request)
+
+
+class KeepsStaleIdentities(MinimalManager):
+    """A block that is taken again is still found under its old content."""
+
+    def take(self) -> int:
+        return self.free_ids.pop()
+
+
+class HitsEverything(MinimalManager):
+    """Nothing is left to compute."""
+
+    def longest_hit(self, request: MinimalRequest) -> int:
+        return request.num_tokens
+
+
+class ChangesOnErrors(MinimalManager):
+    """A refused call has released the request's blocks."""
+
+    def checked_hits(self, request: MinimalRequest, options: dict[str, object]) -> list[int]:
+        try:
+            return super().checked_hits(request, options)
+        except ValueError:
+            self.free_ids.pop()
+            raise
+
+
+@pytest.mark.parametrize(
+    ("broken", "rules"),
+    [
+        (OverwritesSharedBlocks, {"KV-POOL-15", "KV-POOL-17", "KV-HASH-1"}),
+        (Leaks, {"KV-POOL-15"}),
+        (KeepsStaleIdentities, {"KV-HASH-1", "KV-POOL-15", "KV-POOL-17"}),
+        (HitsEverything, {"KV-MGR-1"}),
+        (ChangesOnErrors, {"KV-ERR-2", "KV-POOL-15"}),
+    ],
+)
+def test_a_broken_small_manager_is_caught_from_outside(
+    broken: type[MinimalManager], rules: set[str]
+) -> None:
+    """Without a snapshot: by content, by counting, by what an error left behind."""
+    found = {violation.rule for violation in checked(broken).violations}
+    assert found
+    assert found <= rules
+
+
+def test_identity_needs_a_snapshot() -> None:
+    """It compares the order of eviction, which nobody sees from outside."""
+    options = Options(Level.IDENTITY, Budget(0.0, 0))
+    with pytest.raises(UnsupportedError, match="snapshot"):
+        Suite(minimal(), REFERENCE, options).run()
+
+
+@pytest.mark.parametrize("program", SCENARIOS, ids=lambda program: str(program.name))
+def test_nothing_is_cut_for_who_has_everything(program: Program) -> None:
+    """Directed programs reach the reference as they are written."""
+    fitting, lacks = directed_program(program, ALL, program.config.policy, hashes_matter=True)
+    assert lacks == []
+    assert fitting == program
+
+
+STEPS = (
+    Arrive((1, 2), salt="s", lora="x", items=(("i", 0, 1),), skip_reading=True),
+    NewStep(),
+    Admit(external_tokens=1, load_later=True, lookahead_tokens=2, must_fit=True),
+    Run(drafts=(4, 5), accepted=1),
+    Evict(),
+    Break(call=6),
+    Release(later=True),
+)
+
+
+def test_a_random_program_keeps_what_is_left_of_its_steps() -> None:
+    """Members of steps are dropped one by one; what is left needs nothing any more."""
+    program = replace(SCENARIOS[0], steps=STEPS)
+    cut = random_program(program, BASE, Policy(), hashes_matter=True, oracle=None)
+    assert cut is not None
+    assert cut.steps == (
+        Arrive((1, 2)),
+        Admit(encoder_tokens=0),
+        Run(),
+        Release(),
+    )
+
+
+@pytest.mark.parametrize("feature", [f for step in STEPS for f, _ in needs(step)])
+def test_each_feature_is_needed_on_its_own(feature: Feature) -> None:
+    """Who lacks one gets programs without that one."""
+    can: Capabilities = replace(ALL, features=ALL.features - {feature})
+    program = replace(SCENARIOS[0], steps=STEPS)
+    cut = random_program(program, can, Policy(), hashes_matter=True, oracle=None)
+    assert cut is not None
+    needed = {need for step in cut.steps for need, _ in needs(step)}
+    assert needed == {need for step in STEPS for need, _ in needs(step)} - {feature} - lost(feature)
+
+
+def lost(feature: Feature) -> set[Feature]:
+    """What goes with a feature, since the whole step goes or two stand in one member."""
+    together: dict[Feature, set[Feature]] = {
+        Feature.EXTERNAL_TOKENS: {Feature.DELAYED_CACHING},
+        Feature.EVICTION_BY_ID: {Feature.SNAPSHOT},
+    }
+    return together.get(feature, set())
+
+
+def test_a_subject_without_windows_gets_other_groups() -> None:
+    """A random configuration loses the groups that the subject cannot have."""
+    wanted: Callable[[Program], bool] = lambda p: p.name == "three groups, several rounds"  # noqa: E731
+    program = next(filter(wanted, SCENARIOS))
+    cut = random_program(program, BASE, Policy(), hashes_matter=True, oracle=None)
+    assert cut is not None
+    assert [type(group.spec) for group in cut.config.kv_cache.groups] == [FullAttentionSpec]
+
+
+@pytest.mark.parametrize("program", SCENARIOS, ids=lambda program: str(program.name))
+def test_who_has_no_hash_function_is_asked_for_the_default_one(program: Program) -> None:
+    """It tells prefixes apart in its own way, and need not know what it was never told of."""
+    can = replace(ALL, hash_functions=frozenset())
+    fitting, _ = directed_program(program, can, Policy(), hashes_matter=False)
+    assert fitting.config.hash_function == ManagerConfig.hash_function

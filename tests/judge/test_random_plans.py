@@ -1,0 +1,81 @@
+"""Random models to plan for: nothing is found in the reference, and every mistake is."""
+
+from __future__ import annotations
+
+import pytest
+
+import kvref
+from kvcheck.rules.examples import example_violation, find_example
+from kvcheck.rules.examples.bench import LeftOut
+from kvcheck.rules.examples.random_plans import RULES, random_plan
+from kvref.implementation import ReferenceImplementation
+from kvspec.interface import Implementation
+from kvspec.planning import Planner
+from kvspec.policy import Policy
+from tests.plans.broken import MISTAKES, PatchedPlanner
+
+REFERENCE = kvref.implementation()
+NUM_MODELS = 600
+
+
+class WithPlanner(ReferenceImplementation):
+    """The reference with another planner."""
+
+    def __init__(self, planner: Planner) -> None:
+        super().__init__()
+        self.own = planner
+
+    @property
+    def planner(self) -> Planner:
+        """The one that was given."""
+        return self.own
+
+
+def broken_rule(subject: Implementation, oracle: Implementation | None) -> str | None:
+    """The rule that the first models show broken, if any."""
+    for number in range(NUM_MODELS):
+        try:
+            found = example_violation(random_plan(0, number), subject, Policy(), oracle)
+        except LeftOut:
+            continue
+        if found is not None:
+            return found.rule
+    return None
+
+
+@pytest.mark.parametrize("policy", [Policy(), Policy.vllm_0_24()])
+def test_nothing_is_found_in_the_reference(policy: Policy) -> None:
+    """With and without something to compare with."""
+    for number in range(100):
+        for oracle in (None, REFERENCE):
+            assert example_violation(random_plan(7, number), REFERENCE, policy, oracle) is None
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_found(mistake: str) -> None:
+    """Compared with the reference, within the models of a few seconds."""
+    planner = PatchedPlanner(*MISTAKES[mistake].patches)
+    assert broken_rule(WithPlanner(planner), REFERENCE) is not None
+
+
+@pytest.mark.parametrize(
+    ("mistake", "rule"),
+    [
+        ("forgets the null block", "KV-PLAN-20"),
+        ("leaves every worker its own number of blocks", "KV-PLAN-15"),
+        ("rounds the number of blocks up", "KV-PLAN-12"),
+        ("answers differently the second time", "KV-PLAN-19"),
+    ],
+)
+def test_what_always_holds_needs_no_oracle(mistake: str, rule: str) -> None:
+    """At level safety nothing is compared."""
+    planner = PatchedPlanner(*MISTAKES[mistake].patches)
+    assert broken_rule(WithPlanner(planner), None) == rule
+
+
+def test_a_model_is_found_again_by_its_name() -> None:
+    """For the test that a report shows."""
+    example = random_plan(3, 14)
+    assert example.rules == RULES
+    assert find_example(example.name).name == example.name
+    assert find_example(example.name) != random_plan(3, 15)

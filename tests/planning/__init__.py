@@ -1,1 +1,0 @@
-"""Tests of planning as a whole: properties, and broken planners they must catch."""

@@ -1,0 +1,284 @@
+"""Each single alteration, of an implementation or of a record, is found where it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvcheck.records.trace import replay_trace
+from kvref import ReferenceImplementation
+from kvspec.config import ManagerConfig
+from kvspec.errors import InvariantViolation
+from kvspec.interface import KVCacheManager
+from kvspec.record import Header, Operation
+from kvspec.record_file import write_trace
+from kvspec.request import Request, RequestInput
+from tests.records.changed import LARGE, SMALL, fields, result
+from tests.records.tape import Tape, TapeImplementation
+
+
+def observed(**changes: Any) -> Callable[[Operation], Operation]:
+    """Change members of what is observed."""
+    return lambda op: replace(op, observed=replace(op.observed, **changes))
+
+
+def state(name: str, value: Any) -> Callable[[Operation], Operation]:
+    """Change one state field."""
+    return lambda op: replace(
+        op, observed=replace(op.observed, state={**op.observed.state, name: value})
+    )
+
+
+def nudged(op: Operation) -> Operation:
+    """The next double: as small as a difference can be."""
+    usage = math.nextafter(op.observed.usage, 1)
+    return replace(op, observed=replace(op.observed, usage=usage))
+
+
+def duplicates_reversed(op: Operation) -> Operation:
+    """The other block is answered first."""
+    assert op.observed.dup_order
+    order = {key: blocks[::-1] for key, blocks in op.observed.dup_order.items()}
+    return replace(op, observed=replace(op.observed, dup_order=order))
+
+
+KEY = "c9d58ba695280d69b243e1e0df813136ca9196b286fb1a021e0b2e028ef071cb"
+
+ALTERATIONS: Mapping[str, tuple[int, Callable[[Operation], Operation], str]] = {
+    "a block id": (2, result(lambda r: [[1, 3]]), "result"),
+    "one block more": (2, result(lambda r: [[1, 2, 3]]), "result"),
+    "refused": (2, result(lambda r: None), "result"),
+    "not refused": (16, result(lambda r: [[]]), "result"),
+    "a hit length": (5, result(lambda r: {**r, "num_computed_tokens": 4}), "result"),
+    "hit blocks": (5, result(lambda r: {**r, "blocks": [[2, 1]]}), "result"),
+    "a null common prefix": (
+        5,
+        result(lambda r: {**r, "num_uncached_common_prefix_tokens": 0}),
+        "result",
+    ),
+    "a prompt's hash": (0, result(lambda r: {**r, "block_hashes": [KEY, KEY]}), "result"),
+    "an appended hash": (8, result(lambda r: {**r, "new_block_hashes": []}), "result"),
+    "a common prefix": (7, result(lambda r: [1]), "result"),
+    "unhashed blocks": (13, result(lambda r: {**r, "unhashed": [[5]]}), "result"),
+    "blocks to zero": (22, result(lambda r: r[1:]), "result"),
+    "popped blocks": (24, result(lambda r: r[::-1]), "result"),
+    "a reset": (26, result(lambda r: True), "result"),
+    "a statistic": (32, result(lambda r: {**r, "hits": r["hits"] + 1}), "result"),
+    "no statistics": (32, result(lambda r: None), "result"),
+    "an event's member": (33, result(lambda r: [{**r[0], "lora_id": 0}, *r[1:]]), "result"),
+    "events swapped": (33, result(lambda r: [r[1], r[0], *r[2:]]), "result"),
+    "an event less": (33, result(lambda r: r[:-1]), "result"),
+    "free blocks": (4, observed(num_free_blocks=3), "num_free_blocks"),
+    "usage by one bit": (4, nudged, "usage"),
+    "the free queue": (6, state("free_queue", [6, 5, 7]), "state.free_queue"),
+    "a reference count": (6, state("ref_cnt", [0, 2, 2, 1, 2, 0, 0, 0]), "state.ref_cnt"),
+    "a block's key": (3, state("block_hash", [None] * 8), "state.block_hash"),
+    "a block list": (
+        6,
+        state("req_blocks", {"a": [[1, 2, 3]], "b": [[2, 1, 4]]}),
+        "state.req_blocks",
+    ),
+    "a cached count": (
+        6,
+        state("num_cached_block", {"a": [2], "b": [1]}),
+        "state.num_cached_block",
+    ),
+    "the order of duplicates": (12, duplicates_reversed, "dup_order"),
+    "a change where there is none": (5, state("free_queue", [7]), "state.free_queue"),
+    "duplicates where there are none": (5, observed(dup_order={KEY: [1, 2]}), "dup_order"),
+    "no error": (29, lambda op: replace(op, raises=None, message=None), "error"),
+    "another error": (29, lambda op: replace(op, raises="NotImplementedError"), "error"),
+    "an error where there is none": (17, lambda op: replace(op, raises="ValueError"), "error"),
+}
+
+
+@pytest.mark.parametrize("name", ALTERATIONS)
+def test_every_alteration_of_an_implementation_is_found(name: str) -> None:
+    """A tape that does one thing wrong is caught at that operation, for that reason only."""
+    index, change, field = ALTERATIONS[name]
+    tape = Tape.read(SMALL)
+    found = replay_trace(SMALL, TapeImplementation(tape.altered(index, change)))
+    assert fields(found.mismatch) == [field]
+    assert found.compared == index
+    assert found.mismatch is not None
+    assert found.mismatch.line == index + 2
+    assert found.mismatch.what.startswith(f"operation {index}, ")
+
+
+@pytest.mark.parametrize("name", ALTERATIONS)
+def test_every_alteration_of_a_record_is_found(name: str, tmp_path: Path) -> None:
+    """The same alterations in the file, against an implementation that is right."""
+    index, change, field = ALTERATIONS[name]
+    tape = Tape.read(SMALL).altered(index, change)
+    path = tmp_path / "altered.jsonl"
+    write_trace(path, tape.header, tape.operations, {})
+    found = replay_trace(path, ReferenceImplementation())
+    assert fields(found.mismatch) == [field]
+    assert found.compared == index
+
+
+HEADERS: Mapping[str, tuple[Callable[[Header], Header], list[str]]] = {
+    "none hash": (lambda h: replace(h, none_hash=b"\0" * 32), ["none_hash"]),
+    "free blocks": (lambda h: _initial(h, num_free_blocks=6), ["num_free_blocks"]),
+    "usage": (lambda h: _initial(h, usage=0.5), ["usage"]),
+    "state": (
+        lambda h: _initial(h, state={**_state(h), "free_queue": [2, 1, 3, 4, 5, 6, 7]}),
+        ["state.free_queue"],
+    ),
+    "duplicates": (lambda h: _initial(h, dup_order={KEY: [1, 2]}), ["dup_order"]),
+    "refused": (lambda h: replace(h, initial=None, raises="ValueError"), ["error"]),
+}
+
+
+def _state(header: Header) -> Mapping[str, Any]:
+    assert header.initial is not None
+    return header.initial.state
+
+
+def _initial(header: Header, **changes: Any) -> Header:
+    assert header.initial is not None
+    return replace(header, initial=replace(header.initial, **changes))
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_the_freshly_built_manager_is_compared(name: str, tmp_path: Path) -> None:
+    """A difference in the header is found before anything is played."""
+    change, expected = HEADERS[name]
+    tape = Tape.read(SMALL)
+    path = tmp_path / "altered.jsonl"
+    header = change(tape.header)
+    write_trace(path, header, tape.operations if header.initial else (), {})
+    found = replay_trace(path, ReferenceImplementation())
+    assert fields(found.mismatch) == expected
+    assert found.compared == 0
+    assert found.mismatch is not None
+    assert found.mismatch.line == 1
+
+
+def test_a_large_pool_is_compared_by_its_hash(tmp_path: Path) -> None:
+    """A wrong hash is found, and so is a wrong hash of a part."""
+    tape = Tape.read(LARGE)
+    cases: list[tuple[dict[str, Any], list[str]]] = [
+        ({"state_sha256": "00" * 32}, ["state_sha256"]),
+        ({"state_parts": {}}, ["state_parts.free_queue", "state_parts.ref_cnt"]),
+    ]
+    for changes, expected in cases:
+        altered = tape.altered(2, observed(**changes))
+        path = tmp_path / "altered.jsonl"
+        write_trace(path, altered.header, altered.operations, {})
+        found = replay_trace(path, ReferenceImplementation())
+        assert fields(found.mismatch)[: len(expected)] == expected
+        assert found.compared == 2
+
+
+@dataclass
+class BrokenTwin:
+    """The reference with one member of its manager replaced."""
+
+    alter: Callable[[KVCacheManager, str, Any], Any]
+    inner: ReferenceImplementation
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def create(self, config: ManagerConfig, *, check_invariants: bool = True) -> Any:
+        return BrokenManager(self.inner.create(config), self.alter)
+
+    def make_request(self, manager: Any, request: RequestInput) -> Request:
+        return self.inner.make_request(manager.inner, request)
+
+    def append_tokens(self, manager: Any, request: Request, token_ids: tuple[int, ...]) -> None:
+        self.inner.append_tokens(manager.inner, request, token_ids)
+
+
+@dataclass
+class BrokenManager:
+    inner: KVCacheManager
+    alter: Callable[[KVCacheManager, str, Any], Any]
+
+    def __getattr__(self, name: str) -> Any:
+        return self.alter(self.inner, name, getattr(self.inner, name))
+
+
+def twin(alter: Callable[[KVCacheManager, str, Any], Any]) -> Any:
+    return BrokenTwin(alter, ReferenceImplementation())
+
+
+def test_a_large_pool_names_the_field_that_is_wrong() -> None:
+    """The parts say which field the hashes disagree about."""
+
+    def swapped(manager: KVCacheManager, name: str, member: Any) -> Any:
+        if name != "snapshot" or manager.num_free_blocks > 92:
+            return member
+        snapshot = manager.snapshot()
+        first, second, *rest = snapshot.free_queue
+        return lambda: replace(snapshot, free_queue=(second, first, *rest))
+
+    found = replay_trace(LARGE, twin(swapped))
+    assert fields(found.mismatch) == ["state_parts.free_queue", "state_sha256"]
+    assert found.compared > 0
+
+
+def test_an_exception_of_the_implementation_is_a_mismatch() -> None:
+    """Whatever it is: it is shown with the place it came from, and never ends the run."""
+
+    def crash(manager: KVCacheManager, name: str, member: Any) -> Any:
+        return (lambda request: [][3]) if name == "free" else member
+
+    found = replay_trace(SMALL, twin(crash))
+    assert fields(found.mismatch)[0] == "error"
+    assert found.compared == 17
+    assert found.mismatch is not None
+    assert found.mismatch.differences[0].got.startswith(
+        "IndexError: list index out of range (test_alterations.py:"
+    )
+
+
+def test_a_broken_invariant_is_a_mismatch() -> None:
+    """Replays run with the implementation's own checks on."""
+
+    def violate(manager: KVCacheManager, name: str, member: Any) -> Any:
+        if name != "free":
+            return member
+
+        def free(request: Request) -> None:
+            raise InvariantViolation("free_blocks_are_unreferenced", "KV-POOL-1", "block 3")
+
+        return free
+
+    found = replay_trace(SMALL, twin(violate))
+    assert found.mismatch is not None
+    assert "InvariantViolation: free_blocks_are_unreferenced" in found.mismatch.render()
+
+
+def test_a_snapshot_that_fails_is_a_mismatch() -> None:
+    """The state can't be compared, and that is said."""
+
+    def no_snapshot(manager: KVCacheManager, name: str, member: Any) -> Any:
+        return (lambda: 1 / 0) if name == "snapshot" else member
+
+    found = replay_trace(SMALL, twin(no_snapshot))
+    assert fields(found.mismatch) == ["snapshot"]
+
+
+def test_answers_of_another_type_are_differences() -> None:
+    """An implementation that answers floats doesn't pass, nor one that answers 1 for true."""
+
+    def floats(manager: KVCacheManager, name: str, member: Any) -> Any:
+        if name == "pop_blocks_for_free":
+            return lambda request: [float(block) for block in member(request)]
+        return member
+
+    found = replay_trace(SMALL, twin(floats))
+    assert fields(found.mismatch)[0] == "error"
+    assert "TypeError" in str(found.mismatch)
+
+    def one(manager: KVCacheManager, name: str, member: Any) -> Any:
+        return (lambda: int(member())) if name == "reset_prefix_cache" else member
+
+    assert fields(replay_trace(SMALL, twin(one)).mismatch) == ["result"]

@@ -1,0 +1,278 @@
+"""The JSON codec: everything comes back as it was, and what is malformed is refused by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvspec import codec, event_codec
+from kvspec._json import Where
+from kvspec.config import HASH_FUNCTIONS, CustomSpec, KVCacheConfig, ManagerConfig, SpecRegistry
+from kvspec.errors import FormatError, InvalidArgumentError
+from kvspec.planning import PlanningConfig
+from kvspec.policy import Policy
+from kvspec.specs import SPEC_TYPES, FullAttentionSpec, LayerSpec, SlidingWindowSpec
+from kvspec.stats import PrefixCacheStats
+from tests.records import strategies
+
+HERE = Where("some.jsonl", 7)
+FULL = {"type": "FullAttentionSpec", "block_size": 16, "num_kv_heads": 8, "head_size": 64}
+
+
+def there_and_back(
+    value: Any, encode: Callable[[Any], Any], decode: Callable[[Any, Where], Any]
+) -> None:
+    """Through real JSON text, so that only JSON's own types are used."""
+    written = json.loads(json.dumps(encode(value)))
+    assert decode(written, HERE) == value
+    assert encode(decode(written, HERE)) == written
+
+
+@pytest.mark.parametrize("spec_type", SPEC_TYPES, ids=lambda cls: cls.__name__)
+@given(data=st.data())
+def test_every_spec_type_comes_back(spec_type: type[LayerSpec], data: st.DataObject) -> None:
+    """A spec of each type survives JSON, with every one of its members."""
+    spec = data.draw(strategies.specs_of(spec_type))
+    assert type(spec) is spec_type
+    there_and_back(spec, codec.encode_spec, codec.decode_spec)
+
+
+@given(strategies.layers)
+def test_layers_come_back(layers: Any) -> None:
+    """Order and names of layers survive JSON."""
+    there_and_back(layers, codec.encode_layers, codec.decode_layers)
+
+
+@given(strategies.kv_caches)
+def test_cache_layouts_come_back(kv_cache: KVCacheConfig) -> None:
+    """Groups and tensors, packed or not, survive JSON."""
+    there_and_back(kv_cache, codec.encode_kv_cache, codec.decode_kv_cache)
+
+
+@given(strategies.manager_configs)
+def test_manager_configs_come_back(config: ManagerConfig) -> None:
+    """A manager's whole configuration survives JSON, policy included."""
+    there_and_back(config, codec.encode_manager_config, codec.decode_manager_config)
+
+
+@given(strategies.planning_configs)
+def test_planning_configs_come_back(config: PlanningConfig) -> None:
+    """A planning configuration survives JSON."""
+    there_and_back(config, codec.encode_planning_config, codec.decode_planning_config)
+
+
+@pytest.mark.parametrize("int_hashes", [False, True])
+@given(data=st.data())
+def test_events_come_back(int_hashes: bool, data: st.DataObject) -> None:
+    """Events survive JSON, with hashes as bytes and as 64-bit ints."""
+    there_and_back(
+        data.draw(strategies.events(int_hashes)),
+        event_codec.encode_event,
+        lambda value, where: event_codec.decode_event(value, where, int_hashes=int_hashes),
+    )
+
+
+@given(st.builds(PrefixCacheStats, st.booleans(), *[st.integers(0, 2**53)] * 6))
+def test_statistics_come_back(stats: PrefixCacheStats) -> None:
+    """Counters survive JSON."""
+    there_and_back(stats, event_codec.encode_stats, event_codec.decode_stats)
+
+
+def test_members_with_a_default_may_be_left_out() -> None:
+    """A spec in a planning input names only what differs from the defaults."""
+    spec = codec.decode_spec({**FULL, "dtype": "float16"}, HERE)
+    assert spec == FullAttentionSpec(16, 8, 64, "float16")
+    assert codec.encode_spec(spec)["head_size_v"] == 64
+
+
+def test_null_head_size_v_is_head_size() -> None:
+    """Two specs that differ only in how the default is written are equal."""
+    value = {**FULL, "type": "SlidingWindowMLASpec", "dtype": "float16", "sliding_window": 4}
+    assert codec.decode_spec({**value, "head_size_v": None}, HERE) == codec.decode_spec(
+        {**value, "head_size_v": 64}, HERE
+    )
+
+
+def test_a_record_without_policy_runs_under_the_recorded_profile() -> None:
+    """The golden records have no policy member; they were made under vllm-0.24."""
+    config = ManagerConfig(KVCacheConfig(4, ()), 8, policy=Policy.vllm_0_24())
+    written = codec.encode_manager_config(config)
+    assert "policy" not in written
+    assert codec.decode_manager_config(written, HERE).policy == Policy.vllm_0_24()
+    written["policy"] = {"unhashed_freed_to": "back"}
+    decoded = codec.decode_manager_config(written, HERE)
+    assert decoded.policy == Policy(unhashed_freed_to="back", extra_keys="plain")
+
+
+@pytest.mark.rule("KV-POL-1", "KV-POL-10")
+def test_a_policy_without_extra_keys_is_older_than_the_tags() -> None:
+    """Plain in a record; in a profile, which declares, what is left out is what the rules say."""
+    config = ManagerConfig(KVCacheConfig(4, ()), 8)
+    written = codec.encode_manager_config(config)
+    assert written["policy"].pop("extra_keys") == "tagged"
+    assert codec.decode_manager_config(written, HERE).policy == Policy(extra_keys="plain")
+    written["policy"]["extra_keys"] = "tagged"
+    assert codec.decode_manager_config(written, HERE) == config
+    assert codec.decode_policy({}, HERE) == Policy()
+
+
+@pytest.mark.rule("KV-HASH-11", "KV-HASH-12")
+@pytest.mark.parametrize("function", HASH_FUNCTIONS)
+def test_a_weak_function_without_trusted_tenants_is_older_than_that(function: str) -> None:
+    """Such a record still runs; one that says false is refused as its manager would be."""
+    is_weak = function != "sha256_cbor"
+    config = ManagerConfig(KVCacheConfig(4, ()), 8, hash_function=function, trusted_tenants=is_weak)
+    written = codec.encode_manager_config(config)
+    assert written.pop("trusted_tenants", None) is (True if is_weak else None)
+    assert codec.decode_manager_config(written, HERE).trusted_tenants is is_weak
+    written["trusted_tenants"] = False
+    if is_weak:
+        with pytest.raises(FormatError, match="trusted_tenants"):
+            codec.decode_manager_config(written, HERE)
+    else:
+        assert codec.decode_manager_config(written, HERE).trusted_tenants is False
+
+
+def test_custom_specs_cannot_be_written() -> None:
+    """A registry holds code; a record that dropped it would replay something else."""
+    registry = SpecRegistry((CustomSpec(SlidingWindowSpec, lambda spec: spec),))
+    config = ManagerConfig(KVCacheConfig(4, ()), 8, registry=registry)
+    with pytest.raises(InvalidArgumentError, match="registry"):
+        codec.encode_manager_config(config)
+
+
+MALFORMED_SPECS: list[tuple[Any, str | None, str]] = [
+    ([], "type", "missing"),
+    ({"block_size": 16}, "type", "missing"),
+    ({"type": "Nonsense"}, "type", "unknown type 'Nonsense'; known: FullAttentionSpec"),
+    ({"type": 3}, "type", "not a string"),
+    (FULL, "dtype", "missing"),
+    ({**FULL, "dtype": "float17"}, "dtype", "'float17': must be one of float64"),
+    ({**FULL, "dtype": "int8", "window": 3}, "window", "unknown; known members: block_size"),
+    ({**FULL, "dtype": "int8", "block_size": "16"}, "block_size", "'16' is not an int"),
+    ({**FULL, "dtype": "int8", "block_size": True}, "block_size", "True is not an int"),
+    ({**FULL, "dtype": "int8", "block_size": 0}, "block_size", "0: must be an int in 1"),
+    ({**FULL, "dtype": "int8", "non_causal": 1}, "non_causal", "1 is not true or false"),
+    ({**FULL, "dtype": "int8", "kv_quant_mode": None}, "kv_quant_mode", "None is not a string"),
+    (
+        {**FULL, "dtype": "int8", "type": "SlidingWindowSpec"},
+        "sliding_window",
+        "missing; must be an int in 1",
+    ),
+    (
+        {"type": "MambaSpec", "block_size": 4, "shapes": [[1], ["a"]], "dtypes": []},
+        "shapes[1][0]",
+        "'a' is not an int",
+    ),
+    (
+        {"type": "MambaSpec", "block_size": 4, "shapes": [[1]], "dtypes": []},
+        "dtypes",
+        "one per shape",
+    ),
+    (
+        {
+            "type": "UniformTypeKVCacheSpecs",
+            "block_size": 4,
+            "kv_cache_specs": [["a", {**FULL, "dtype": "int8"}], ["b", FULL]],
+        },
+        "kv_cache_specs[1][1].dtype",
+        "missing",
+    ),
+    (
+        {"type": "UniformTypeKVCacheSpecs", "block_size": 4, "kv_cache_specs": [["a"]]},
+        "kv_cache_specs[0]",
+        "not a list of layer name and spec",
+    ),
+]
+
+
+@pytest.mark.parametrize(("value", "field", "problem"), MALFORMED_SPECS)
+def test_malformed_specs_are_refused_by_name(value: Any, field: str, problem: str) -> None:
+    """The error names file, line and field."""
+    with pytest.raises(FormatError) as caught:
+        codec.decode_spec(value, HERE)
+    assert (caught.value.file, caught.value.line, caught.value.field) == ("some.jsonl", 7, field)
+    assert problem in caught.value.problem
+
+
+def test_a_layer_given_twice_is_refused() -> None:
+    """Two layers of one name would share a tensor by accident."""
+    spec = {**FULL, "dtype": "int8"}
+    with pytest.raises(FormatError, match="layer 'a' is given twice"):
+        codec.decode_layers([["a", spec], ["a", spec]], HERE)
+
+
+@pytest.mark.parametrize(
+    ("changed", "field", "problem"),
+    [
+        ({"num_blocks": 0}, "config.num_blocks", "0: must be an int in 1"),
+        ({"max_model_len": None}, "config.max_model_len", "None is not an int"),
+        ({"watermark": 2.0}, "config.watermark", "2.0: must be a number in 0"),
+        ({"watermark": "a"}, "config.watermark", "'a' is not a number"),
+        ({"dcp_world_size": 0}, "config.dcp_world_size", "0: must be an int in 1"),
+        ({"scheduler_block_size": -1}, "config.scheduler_block_size", "-1: must be"),
+        ({"hash_function": "md5"}, "config.hash_function", "'md5': must be one of"),
+        ({"policy": {"unhashed_freed_to": "up"}}, "config.policy.unhashed_freed_to", "'up'"),
+        ({"tensors": [{"size": 1}]}, "config.tensors[0].shared_by", "missing"),
+        (
+            {"tensors": [{"size": 1, "shared_by": [], "offset": 4}]},
+            "config.tensors[0].offset",
+            "4 although block_stride is 0",
+        ),
+        ({"groups": {}}, "config.groups", "{} is not a list"),
+        ({"what": 1}, "config.what", "unknown"),
+    ],
+)
+def test_malformed_configurations_are_refused_by_name(
+    changed: dict[str, Any], field: str, problem: str
+) -> None:
+    """Members that have another name in the file are named as in the file."""
+    config = ManagerConfig(KVCacheConfig(4, ()), 8, policy=Policy.vllm_0_24())
+    value = {**codec.encode_manager_config(config), **changed}
+    with pytest.raises(FormatError) as caught:
+        codec.decode_manager_config(value, HERE.member("config"))
+    assert caught.value.field == field
+    assert problem in caught.value.problem
+
+
+STORED = {
+    "type": "BlockStored",
+    "block_hashes": ["aa"],
+    "parent_block_hash": None,
+    "token_ids": [1],
+    "block_size": 1,
+    "lora_id": None,
+    "lora_name": None,
+    "medium": "GPU",
+    "extra_keys": [None],
+    "group_idx": 0,
+    "kv_cache_spec_kind": "full_attention",
+    "kv_cache_spec_sliding_window": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "int_hashes", "field"),
+    [
+        ({}, False, "type"),
+        ({"type": "BlockMoved"}, False, "type"),
+        ({"type": "AllBlocksCleared", "group_idx": 0}, False, "group_idx"),
+        ({**STORED, "block_hashes": ["AA"]}, False, "block_hashes[0]"),
+        ({**STORED, "block_hashes": ["a"]}, False, "block_hashes[0]"),
+        ({**STORED, "block_hashes": ["aa"]}, True, "block_hashes[0]"),
+        ({**STORED, "block_hashes": [str(2**64)]}, True, "block_hashes[0]"),
+        ({**STORED, "block_hashes": [12]}, True, "block_hashes[0]"),
+        ({**STORED, "extra_keys": [[1]]}, False, "extra_keys[0][0]"),
+        ({**STORED, "extra_keys": [[["a", "b"]]]}, False, "extra_keys[0][0][1]"),
+    ],
+)
+def test_malformed_events_are_refused_by_name(value: Any, int_hashes: bool, field: str) -> None:
+    """Each wrong member is named."""
+    with pytest.raises(FormatError) as caught:
+        event_codec.decode_event(value, HERE, int_hashes=int_hashes)
+    assert caught.value.field == field

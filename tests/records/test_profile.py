@@ -1,0 +1,210 @@
+"""Profiles: what a file may say, what is shipped, and what `kvspec golden --profile` does."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from kvcheck.cli import main
+from kvcheck.play.recorder import Recorder
+from kvcheck.records.planning import replay_planning
+from kvcheck.records.trace import replay_trace
+from kvref import ReferenceImplementation
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.errors import FormatError
+from kvspec.planning import PlanningConfig
+from kvspec.policy import Policy
+from kvspec.profile import RECORDS_PROFILE, find_profile, read_profile, shipped_profiles
+from kvspec.specs import FullAttentionSpec
+from tests.records.planner_tape import CONFIG, MEMORY
+from tests.records.test_planning import with_planner, written
+
+HEAD = 'name = "mine"\nversion = "2"\ndescription = ""\n'
+
+
+def profile_file(folder: Path, text: str) -> Path:
+    """A profile file with this text."""
+    path = folder / "mine.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refused(path: Path) -> FormatError:
+    """The error with which the file is refused; it names the file."""
+    with pytest.raises(FormatError) as caught:
+        read_profile(path)
+    assert caught.value.file == str(path)
+    return caught.value
+
+
+@pytest.mark.rule("KV-POL-1")
+def test_the_shipped_profiles_are_the_two_policies_of_the_package() -> None:
+    """`default` is what the rules say, `vllm-0.24` is `Policy.vllm_0_24()`."""
+    assert shipped_profiles() == ("default", "vllm-0.24")
+    assert find_profile("default").policy == Policy()
+    assert find_profile(RECORDS_PROFILE).policy == Policy.vllm_0_24()
+    assert RECORDS_PROFILE == "vllm-0.24"
+
+
+@pytest.mark.rule("KV-POL-1")
+@pytest.mark.parametrize("name", shipped_profiles())
+def test_a_shipped_profile_names_itself_and_every_choice(name: str) -> None:
+    """A reader of the file sees all that there is to choose."""
+    text = files("kvspec").joinpath("data", "profiles", f"{name}.toml").read_text("utf-8")
+    assert find_profile(name).name == name
+    assert find_profile(name).description
+    assert set(tomllib.loads(text)["policy"]) == {
+        field.name for field in dataclasses.fields(Policy)
+    }
+
+
+@pytest.mark.rule("KV-POL-1")
+def test_choices_that_are_left_out_are_those_of_the_rules(tmp_path: Path) -> None:
+    """One key is given, none, or not even the table."""
+    path = profile_file(tmp_path, HEAD + '[policy]\nunhashed_freed_to = "back"\n')
+    found = read_profile(path)
+    assert (found.name, found.version, found.description) == ("mine", "2", "")
+    assert found.policy == replace(Policy(), unhashed_freed_to="back")
+    for text in (HEAD, HEAD + "[policy]\n"):
+        assert read_profile(profile_file(tmp_path, text)).policy == Policy()
+
+
+@pytest.mark.rule("KV-POL-1")
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ('version = "2"\ndescription = ""\n', "name"),
+        ('name = ""\nversion = "2"\ndescription = ""\n', "name"),
+        ('name = "mine"\nversion = 2\ndescription = ""\n', "version"),
+        ('name = "mine"\nversion = "2"\n', "description"),
+        (HEAD + 'author = "me"\n', "author"),
+        (HEAD + 'policy = "front"\n', "policy"),
+        (HEAD + "[policy]\nunhashed = true\n", "policy.unhashed"),
+        (HEAD + '[policy]\nunhashed_freed_to = "middle"\n', "policy.unhashed_freed_to"),
+        (HEAD + "[policy]\nunhashed_freed_to = 1\n", "policy.unhashed_freed_to"),
+        (HEAD + '[policy]\nremoved_event_per = "block"\n', "policy.removed_event_per"),
+        (HEAD + "[policy]\nchunked_null_prefix_is_hit = 1\n", "policy.chunked_null_prefix_is_hit"),
+        (
+            HEAD + '[policy]\ncapacity_counts_null_block = "yes"\n',
+            "policy.capacity_counts_null_block",
+        ),
+        (HEAD + "[policy]\nchunk_must_align = 0\n", "policy.chunk_must_align"),
+        (HEAD + "[policy]\nexact_block_ids = []\n", "policy.exact_block_ids"),
+    ],
+)
+def test_a_wrong_profile_is_refused_with_file_and_key(
+    tmp_path: Path, text: str, field: str
+) -> None:
+    """Missing and unknown keys, wrong types and wrong values."""
+    assert refused(profile_file(tmp_path, text)).field == field
+
+
+@pytest.mark.rule("KV-POL-1")
+def test_what_is_no_toml_is_refused(tmp_path: Path) -> None:
+    """A syntax error with its place, bytes that are no text, a folder."""
+    assert "line 1" in refused(profile_file(tmp_path, "name = \n")).problem
+    assert "line 2" in refused(profile_file(tmp_path, 'name = "a"\nname = "b"\n')).problem
+    path = tmp_path / "bytes.toml"
+    path.write_bytes(b"name = '\xff'")
+    assert "UTF-8" in refused(path).problem
+    refused(tmp_path)
+
+
+@pytest.mark.rule("KV-POL-1")
+def test_what_is_neither_shipped_nor_a_file_is_refused_with_the_names() -> None:
+    """The error lists what there is."""
+    with pytest.raises(FormatError, match=r"default, vllm-0\.24"):
+        find_profile("vllm-0.25")
+
+
+def played_with(policy: Policy, folder: Path) -> Path:
+    """A record of a release, made under `policy` but without naming it."""
+    config = ManagerConfig(
+        KVCacheConfig(4, (KVCacheGroup(("a",), FullAttentionSpec(2, 1, 8, "float16")),)),
+        max_model_len_tokens=16,
+        hash_seed="0",
+        policy=policy,
+    )
+    recorder = Recorder(ReferenceImplementation(), config)
+    recorder.play("new_request", "r", prompt_token_ids=[1])
+    recorder.play("allocate_slots", "r", num_computed_tokens=0, status="WAITING", num_new_tokens=1)
+    recorder.play("free", "r")
+    path = folder / "unnamed.jsonl"
+    recorder.write(path)
+    header, *rest = path.read_text("utf-8").splitlines()
+    value = json.loads(header)
+    del value["config"]["policy"]
+    path.write_text("\n".join([json.dumps(value), *rest, ""]), encoding="utf-8")
+    return path
+
+
+def golden(*arguments: object) -> int:
+    """The exit code of `kvspec golden … --impl kvref`."""
+    return main(["golden", *map(str, arguments), "--impl", "kvref"])
+
+
+@pytest.mark.rule("KV-POL-1")
+def test_a_trace_without_a_policy_is_replayed_under_the_profile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A release to the back passes under a profile that says so, and under no other."""
+    policy = Policy(unhashed_freed_to="back")
+    trace = played_with(policy, tmp_path)
+    mine = profile_file(tmp_path, HEAD + '[policy]\nunhashed_freed_to = "back"\n')
+    assert golden(trace, "--profile", mine) == 0
+    assert golden(trace) == golden(trace, "--profile", "default") == 1
+    assert replay_trace(trace, ReferenceImplementation(), policy=policy).passed
+    capsys.readouterr()
+    report = tmp_path / "report.json"
+    golden(trace, "--profile", mine, "--json", report)
+    assert json.loads(report.read_text("utf-8"))["profile"] == "mine"
+
+
+@pytest.mark.rule("KV-POL-1")
+def test_a_policy_in_the_record_counts_whatever_the_profile(tmp_path: Path) -> None:
+    """The header of a record is part of what was recorded."""
+    trace = played_with(Policy(unhashed_freed_to="back"), tmp_path)
+    header, *rest = trace.read_text("utf-8").splitlines()
+    value = json.loads(header)
+    value["config"]["policy"] = {"unhashed_freed_to": "back"}
+    trace.write_text("\n".join([json.dumps(value), *rest, ""]), encoding="utf-8")
+    assert golden(trace, "--profile", "default") == 0
+
+
+@pytest.mark.rule("KV-POL-1")
+def test_planning_records_too_are_replayed_under_the_profile(tmp_path: Path) -> None:
+    """Each record of a planning file has a config of its own."""
+    record = {"fn": "estimate_max_model_len", "input": MEMORY, "output": 7}
+    unnamed = {key: value for key, value in CONFIG.items() if key != "policy"}
+    record["input"] = {**MEMORY, "config": unnamed}
+    path = written(tmp_path / "p.jsonl", record)
+    for policy in (None, Policy(), Policy(capacity_counts_null_block=False)):
+        seen: list[Policy] = []
+        replay_planning(path, with_planner(Asked(seen)), policy=policy)
+        assert seen == [Policy.vllm_0_24() if policy is None else policy]
+
+
+class Asked:
+    """A planner that notes the policies it is asked under."""
+
+    def __init__(self, seen: list[Policy]) -> None:
+        self.seen = seen
+
+    def estimate_max_model_len(self, _: object, config: PlanningConfig, __: int) -> int:
+        """Always 7."""
+        self.seen.append(config.policy)
+        return 7
+
+
+def test_an_unknown_profile_cannot_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 2 and one line that names what there is."""
+    assert golden("--profile", "vllm-9") == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "kvspec: error: vllm-9: neither a shipped profile (default, vllm-0.24) nor a file"
+    ]

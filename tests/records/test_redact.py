@@ -1,0 +1,292 @@
+"""`kvspec redact`: nothing of the content is left, and a replay goes as before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kvref
+from kvcheck.cli._run import run
+from kvcheck.discovery import find_implementation
+from kvcheck.play.recorder import Recorder
+from kvcheck.records.redact import redact
+from kvcheck.records.select import shipped_records
+from kvcheck.records.trace import replay_trace
+from kvref.implementation import ReferenceImplementation
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.record import START_VERSION, Finding, Header, Operation
+from kvspec.record_file import read_trace, write_trace
+from kvspec.specs import FullAttentionSpec
+from tests.records.changed import WrongWayRound
+
+REFERENCE = kvref.implementation()
+SECRET_TOKENS = tuple(range(7_000_001, 7_000_012))
+SECRET_TEXTS = ("the-customers-salt", "the-customers-adapter", "sha256:picture", "request-of-acme")
+
+
+def config(num_blocks: int = 12, **options: Any) -> ManagerConfig:
+    """Everything that a record may show is switched on."""
+    spec = FullAttentionSpec(2, 1, 8, "float16")
+    cache = KVCacheConfig(num_blocks, (KVCacheGroup(("layer.0",), spec),))
+    usual: dict[str, Any] = {"enable_events": True, "log_stats": True, "hash_seed": "0"}
+    return ManagerConfig(cache, max_model_len_tokens=64, **{**usual, **options})
+
+
+def story(recorder: Recorder) -> Recorder:
+    """Two requests that share a prefix, with a salt, an adapter and an item; events; a release."""
+    for name in (SECRET_TEXTS[3], "second"):
+        recorder.play(
+            "new_request",
+            name,
+            prompt_token_ids=list(SECRET_TOKENS[:7]),
+            cache_salt=SECRET_TEXTS[0],
+            lora={"name": SECRET_TEXTS[1], "id": 4711},
+            mm_features=[{"identifier": SECRET_TEXTS[2], "offset": 1, "length": 2}],
+        )
+        hit = recorder.play("get_computed_blocks", name)
+        length = hit["num_computed_tokens"]
+        recorder.play(
+            "allocate_slots",
+            name,
+            num_computed_tokens=0,
+            status="WAITING",
+            num_new_tokens=7 - length,
+            num_new_computed_tokens=length,
+            new_computed_blocks=hit["blocks"] if length else None,
+        )
+    recorder.play("append_tokens", "second", token_ids=list(SECRET_TOKENS[7:9]))
+    recorder.play(
+        "allocate_slots", "second", num_computed_tokens=7, status="RUNNING", num_new_tokens=2
+    )
+    recorder.play("new_request", "third", prompt_token_ids=list(SECRET_TOKENS[9:]))
+    recorder.play("take_events")
+    recorder.play("free", SECRET_TEXTS[3])
+    recorder.play("free", "second")
+    recorder.play("reset_prefix_cache")
+    recorder.play("take_events")
+    recorder.play("make_prefix_cache_stats")
+    return recorder
+
+
+def recorded(path: Path, **options: Any) -> Path:
+    """The story of the reference."""
+    recorder = story(Recorder(REFERENCE, config(**options), scenario="a secret of acme"))
+    recorder.write(path)
+    return path
+
+
+def lines(path: Path) -> tuple[Header, list[Operation]]:
+    """Header and operations."""
+    header, *rest = read_trace(path)
+    assert isinstance(header, Header)
+    return header, [line for line in rest if isinstance(line, Operation)]
+
+
+def redacted(path: Path) -> Path:
+    """The same, redacted."""
+    target = path.with_suffix(".redacted")
+    redact(path, target, REFERENCE)
+    return target
+
+
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"num_blocks": 80},
+    {"hash_function": "sha256_cbor_64bit", "trusted_tenants": True, "int_event_hashes": True},
+    {"enable_caching": False},
+)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_no_token_and_no_name_is_left(options: dict[str, Any], tmp_path: Path) -> None:
+    """Nor the scenario, nor any hash of the old content."""
+    before = recorded(tmp_path / "record.jsonl", **options)
+    after = redacted(before).read_text("utf-8")
+    for token in (*SECRET_TOKENS, 4711):
+        number = re.compile(rf"(?<![0-9a-f]){token}(?![0-9a-f])")  # not by chance inside a hash
+        assert number.search(before.read_text("utf-8"))
+        assert not number.search(after)
+    for text in (*SECRET_TEXTS, "acme"):
+        assert text in before.read_text("utf-8")
+        assert text not in after
+    old = set(re.findall(r'"([0-9a-f]{16,})"', before.read_text("utf-8")))
+    assert lines(before)[0].none_hash.hex() in old
+    states = {op.observed.state_sha256 for op in lines(before)[1]}
+    assert not any(text in after for text in old - empty_states(states, before))
+
+
+def empty_states(states: set[str | None], path: Path) -> set[str]:
+    """Digests of states without any content: those of the new manager."""
+    initial = lines(path)[0].initial
+    assert initial is not None
+    shown = {initial.state_sha256, *initial.state_parts.values()}
+    for operation in lines(path)[1]:
+        observed = operation.observed
+        # Parts that hold no hash and no name: free queue and references.
+        shown |= {observed.state_parts.get(name) for name in ("free_queue", "ref_cnt")}
+        if observed.num_free_blocks == initial.num_free_blocks:
+            shown |= {observed.state_sha256, *observed.state_parts.values()}
+    return {text for text in shown if text}
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_redacted_record_passes_as_before(options: dict[str, Any], tmp_path: Path) -> None:
+    """Its hashes, states and events are right for the new tokens."""
+    path = recorded(tmp_path / "record.jsonl", **options)
+    result = replay_trace(redacted(path), REFERENCE)
+    assert result.mismatch is None
+    assert result.compared == len(lines(path)[1])
+
+
+@pytest.mark.parametrize("path", sorted(shipped_records().rglob("*.jsonl")), ids=lambda p: p.stem)
+def test_shipped_records_pass_as_before(path: Path, tmp_path: Path) -> None:
+    """Also those of errors, partial entries, states and several groups."""
+    target = tmp_path / "redacted.jsonl"
+    redact(path, target, REFERENCE)
+    before, after = replay_trace(path, REFERENCE), replay_trace(target, REFERENCE)
+    assert (after.passed, after.compared) == (before.passed, before.compared)
+
+
+@pytest.mark.parametrize("num_blocks", [12, 80])
+def test_a_subject_fails_it_where_it_failed_the_record(num_blocks: int, tmp_path: Path) -> None:
+    """Same line, same field."""
+    before = recorded(tmp_path / "record.jsonl", num_blocks=num_blocks)
+    subject = ReferenceImplementation(WrongWayRound)
+    failed = [replay_trace(path, subject).mismatch for path in (before, redacted(before))]
+    assert failed[0] is not None
+    assert failed[1] is not None
+    assert failed[0].line == failed[1].line
+    assert failed[0].differences[0].field == failed[1].differences[0].field
+
+
+def test_a_wrong_hash_stays_wrong(tmp_path: Path) -> None:
+    """And is the same wherever it stood; a redaction that mended it would hide the defect."""
+    path = recorded(tmp_path / "record.jsonl")
+    header, operations = lines(path)
+    first = operations[0]
+    hashes = [*first.result["block_hashes"]]
+    hashes[1] = "ab" * 32
+    wrong = replace(first, result={**first.result, "block_hashes": hashes})
+    write_trace(path, header, [wrong, *operations[1:]], {})
+    mismatch = replay_trace(redacted(path), REFERENCE).mismatch
+    assert mismatch is not None
+    assert mismatch.line == 2
+    assert "ab" * 32 not in redacted(path).read_text("utf-8")
+
+
+def test_what_is_equal_stays_equal_and_lengths_stay(tmp_path: Path) -> None:
+    """Prompts share what they shared."""
+    path = recorded(tmp_path / "record.jsonl")
+    _, before = lines(path)
+    _, after = lines(redacted(path))
+
+    def prompts(operations: list[Operation]) -> Iterator[list[int]]:
+        for operation in operations:
+            if operation.name == "new_request":
+                yield operation.arguments["prompt_token_ids"]
+
+    old, new = list(prompts(before)), list(prompts(after))
+    assert [len(prompt) for prompt in old] == [len(prompt) for prompt in new]
+    assert new == [[0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 5, 6], [9, 10]]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "renamed"),
+    [
+        ([[7, 7, 7]], [[0, 1, 2]]),
+        ([[1, 2, 3], [1, 9, 3]], [[0, 1, 2], [0, 3, 4]]),
+        ([[1, 2, 3], [2, 3]], [[0, 1, 2], [3, 4]]),
+        ([[5, 6], [5, 6, 7]], [[0, 1], [0, 1, 2]]),
+    ],
+)
+def test_a_token_has_one_number_only_where_prompts_are_alike(
+    tmp_path: Path, prompts: list[list[int]], renamed: list[list[int]]
+) -> None:
+    """Not over the whole record: frequencies would tell which token it is."""
+    recorder = Recorder(REFERENCE, config())
+    for number, tokens in enumerate(prompts):
+        recorder.play("new_request", f"r{number}", prompt_token_ids=tokens)
+    recorder.write(tmp_path / "record.jsonl")
+    _, operations = lines(redacted(tmp_path / "record.jsonl"))
+    assert [each.arguments["prompt_token_ids"] for each in operations] == renamed
+
+
+def test_seed_first_parent_hash_and_quirks_are_replaced(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "record.jsonl", hash_seed="4711-of-acme")
+    header, operations = lines(path)
+    operations[3] = replace(operations[3], quirks=("as acme has it",))
+    write_trace(path, replace(header, quirks=("acme", "acme")), operations, {})
+    target = redacted(path)
+    new_header, new_operations = lines(target)
+    assert new_header.config.hash_seed not in (None, "4711-of-acme")
+    assert new_header.none_hash != header.none_hash
+    assert new_header.seed == 0
+    assert new_header.quirks == ("redacted", "redacted")
+    assert new_operations[3].quirks == ("redacted",)
+    assert "acme" not in target.read_text("utf-8")
+
+
+def test_each_run_makes_other_hashes(tmp_path: Path) -> None:
+    """Else whoever guesses the content could compare."""
+    path = recorded(tmp_path / "record.jsonl")
+    runs = []
+    for key in (None, None, b"k" * 32, b"k" * 32):
+        redact(path, tmp_path / "redacted.jsonl", REFERENCE, key=key)
+        runs.append((tmp_path / "redacted.jsonl").read_bytes())
+    assert len(set(runs)) == 3
+    assert runs[2] == runs[3]
+
+
+@pytest.mark.parametrize("at", [0, 3, 5])
+def test_a_wrong_token_of_an_event_stays_wrong(tmp_path: Path, at: int) -> None:
+    """At the same line, and at the same place of the event."""
+    path = recorded(tmp_path / "record.jsonl")
+    header, operations = lines(path)
+    number = next(n for n, each in enumerate(operations) if each.name == "take_events")
+    events = [dict(event) for event in operations[number].result]
+    tokens = list(events[0]["token_ids"])
+    tokens[at % len(tokens)] = 99
+    events[0]["token_ids"] = tokens
+    operations[number] = replace(operations[number], result=events)
+    write_trace(path, header, operations, {})
+    before, after = (replay_trace(each, REFERENCE).mismatch for each in (path, redacted(path)))
+    assert before is not None
+    assert after is not None
+    assert (before.line, before.differences[0].field) == (after.line, after.differences[0].field)
+
+
+@pytest.mark.parametrize("name", ["life_of_blocks.jsonl", "identities.jsonl"])
+def test_another_implementation_passes_it_as_before(name: str, tmp_path: Path) -> None:
+    subject = find_implementation("kvfast-uncompiled")
+    path = shipped_records() / name
+    redact(path, tmp_path / "redacted.jsonl", REFERENCE)
+    before, after = (replay_trace(p, subject) for p in (path, tmp_path / "redacted.jsonl"))
+    assert (after.passed, after.compared) == (before.passed, before.compared)
+    assert before.passed
+
+
+def test_a_finding_keeps_its_rule_only(tmp_path: Path) -> None:
+    """Its words may quote anything."""
+    path = recorded(tmp_path / "record.jsonl")
+    header, operations = lines(path)
+    finding = Finding("KV-POOL-6", f"block of {SECRET_TOKENS[0]}", SECRET_TEXTS[0])
+    operations[-1] = replace(operations[-1], finding=finding)
+    write_trace(path, replace(header, version=START_VERSION), operations, {SECRET_TEXTS[1]: 1})
+    _, after = lines(redacted(path))
+    assert after[-1].finding == Finding("KV-POOL-6", "redacted", "redacted")
+    text = redacted(path).read_text("utf-8")
+    assert not any(secret in text for secret in SECRET_TEXTS)
+
+
+def test_the_command_writes_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 0; 2 for what is no record."""
+    target = tmp_path / "redacted.jsonl"
+    assert run(["redact", "life_of_blocks", "-o", str(target)]) == 0
+    assert "34 operations, redacted" in capsys.readouterr().out
+    assert replay_trace(target, REFERENCE).passed
+    assert run(["redact", str(tmp_path / "nowhere.jsonl"), "-o", str(target)]) == 2

@@ -1,0 +1,211 @@
+"""Replaying traces: what passes, what is left out, what an implementation lacks, how it is said."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvcheck.discovery import find_implementation
+from kvcheck.play.compare import compare_values
+from kvcheck.play.features import FEATURE_OF_OPERATION, QUESTIONS, needed_features
+from kvcheck.records.select import find, shipped_records
+from kvcheck.records.trace import replay_trace
+from kvref import ReferenceImplementation
+from kvspec.interface import Feature
+from kvspec.record_file import write_trace
+from kvspec.specs import FullAttentionSpec
+from tests.judge.declared import Declared
+from tests.records.changed import LARGE, SMALL, fields, result
+from tests.records.shipped import RECORDS
+from tests.records.tape import CAPABILITIES, Tape, TapeImplementation
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_the_shipped_records_are_what_the_reference_does(name: str) -> None:
+    """Made again they are the same, except for the version that made them."""
+    recorder = RECORDS[name]()
+    tape = Tape.read(shipped_records() / name)
+    assert replace(recorder.header, source="") == replace(tape.header, source="")
+    assert recorder.operations == [replace(op, line=0) for op in tape.operations]
+
+
+@pytest.mark.parametrize("path", [SMALL, LARGE], ids=lambda path: path.stem)
+def test_the_reference_passes_the_shipped_records(path: Path) -> None:
+    """Every operation is compared, none is left out."""
+    result = replay_trace(path, ReferenceImplementation())
+    assert result.passed
+    assert result.compared == len(Tape.read(path).operations)
+    assert result.num_quirky == 0
+
+
+def test_a_tape_passes_its_own_record() -> None:
+    """The player passes every argument on and shows every result as recorded."""
+    assert replay_trace(SMALL, TapeImplementation(Tape.read(SMALL))).passed
+
+
+def test_a_quirk_ends_a_trace_as_passed(tmp_path: Path) -> None:
+    """Neither the marked record nor any behind it is compared; they are counted."""
+    tape = Tape.read(SMALL).altered(20, lambda op: replace(op, quirks=("odd",)))
+    path = tmp_path / "quirky.jsonl"
+    write_trace(path, replace(tape.header, quirks=("odd",)), tape.operations, {})
+    altered = tape.altered(21, result(lambda r: [[9]]))
+    found = replay_trace(path, TapeImplementation(altered))
+    assert found.passed
+    assert (found.compared, found.num_quirky, found.quirks) == (20, 14, ("odd",))
+
+
+def test_a_mismatch_before_a_quirk_still_fails(tmp_path: Path) -> None:
+    """A quirk excuses nothing that comes before it."""
+    tape = Tape.read(SMALL).altered(20, lambda op: replace(op, quirks=("odd",)))
+    path = tmp_path / "quirky.jsonl"
+    write_trace(path, tape.header, tape.operations, {})
+    found = replay_trace(path, TapeImplementation(tape.altered(19, result(lambda r: [[]]))))
+    assert not found.passed
+    assert (found.compared, found.num_quirky) == (19, 0)
+
+
+def test_a_trace_of_a_block_type_that_is_lacking_is_left_out() -> None:
+    """Said before anything is built; it has neither passed nor failed."""
+    without = replace(CAPABILITIES, spec_types=CAPABILITIES.spec_types - {FullAttentionSpec})
+    found = replay_trace(SMALL, TapeImplementation(Tape.read(SMALL), capabilities=without))
+    assert (found.passed, found.mismatch, found.compared) == (False, None, 0)
+    assert found.lacks == ("FullAttentionSpec",)
+
+
+def test_a_lack_is_no_excuse_for_an_invalid_configuration(tmp_path: Path) -> None:
+    """A trace that expects building to fail isn't passed by not having the block type."""
+    tape = Tape.read(SMALL)
+    path = tmp_path / "invalid.jsonl"
+    write_trace(path, replace(tape.header, initial=None, raises="ValueError"), (), {})
+    without = replace(CAPABILITIES, spec_types=frozenset())
+    refusing = TapeImplementation(tape, refuses=True)
+    assert replay_trace(path, refusing).passed
+    assert not replay_trace(path, replace(refusing, capabilities=without)).passed
+    assert not replay_trace(path, TapeImplementation(tape)).passed
+
+
+def test_a_trace_of_a_hash_function_that_is_lacking_is_left_out() -> None:
+    """Its hashes could only be wrong."""
+    without = replace(CAPABILITIES, hash_functions=frozenset({"xxhash_cbor"}))
+    found = replay_trace(SMALL, TapeImplementation(Tape.read(SMALL), capabilities=without))
+    assert found.lacks == ("sha256_cbor",)
+
+
+@pytest.mark.parametrize("feature", [Feature.SNAPSHOT, Feature.PREFIX_CACHING, Feature.DRAFTING])
+def test_a_trace_of_a_feature_that_is_lacking_is_left_out(feature: Feature) -> None:
+    """One of the state, of the configuration, of an operation."""
+    without = replace(CAPABILITIES, features=CAPABILITIES.features - {feature})
+    tape = Tape.read(SMALL)
+    found = replay_trace(SMALL, TapeImplementation(tape, capabilities=without))
+    asked = any(feature in needed_features([*tape.operations[:n]]) for n in (len(tape.operations),))
+    needed = asked or feature is not Feature.DRAFTING
+    assert found.lacks == ((feature,) if needed else ())
+
+
+def test_questions_that_are_lacking_are_not_asked() -> None:
+    """Nothing else depends on them: the rest is compared."""
+    asked = {operation.name for operation in Tape.read(SMALL).operations} & QUESTIONS
+    assert asked
+    lost = {FEATURE_OF_OPERATION[name] for name in asked}
+    without = replace(CAPABILITIES, features=CAPABILITIES.features - lost)
+    found = replay_trace(SMALL, Declared(replace(without, name="kvref")))
+    assert found.passed
+    assert 0 < found.compared < len(Tape.read(SMALL).operations)
+
+
+def test_a_manager_that_cannot_be_built_fails_the_trace() -> None:
+    """The reason is shown."""
+    found = replay_trace(SMALL, TapeImplementation(Tape.read(SMALL), refuses=True))
+    assert fields(found.mismatch) == ["error"]
+    assert "ConfigError: config = None" in str(found.mismatch)
+
+
+def test_the_diff_says_everything_needed() -> None:
+    """Record, call, arguments, both values, where they part, and the state around it."""
+    altered = Tape.read(SMALL).altered(6, result(lambda r: [[3]]))
+    found = replay_trace(SMALL, TapeImplementation(altered))
+    assert found.mismatch is not None
+    text = found.mismatch.render()
+    for part in (
+        f"{SMALL}, line 8: operation 6, 'b', allocate_slots",
+        'allocate_slots(num_computed_tokens=0, status="WAITING", num_new_tokens=1',
+        "result",
+        "expected [[4]]",
+        "got      [[3]]",
+        "first at [0][0]: expected 4, got 3",
+        "state before",
+        "free queue : (4, 5, 6, 7)",
+        "state after",
+        "free queue : (5, 6, 7)",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "place"),
+    [
+        (1, True, ""),
+        (1, 1.0, ""),
+        (0.0, math.nextafter(0.0, 1), ""),
+        (None, 0, ""),
+        ([1, 2], [1], "[1]"),
+        ([1], [1, 2], "[1]"),
+        ({"a": 1}, {}, ".a"),
+        ({}, {"b": 1}, ".b"),
+        ({"a": [1, {"b": None}]}, {"a": [1, {"b": []}]}, ".a[1].b"),
+    ],
+)
+def test_values_part_where_they_differ(expected: Any, got: Any, place: str) -> None:
+    """Types count, and the place is exact."""
+    (difference,) = compare_values("f", expected, got)
+    assert difference.place == place
+    assert list(compare_values("f", expected, expected)) == []
+
+
+def test_the_example_of_the_format_is_true(root: Path, tmp_path: Path) -> None:
+    """The record in spec/records.md can be replayed as it stands."""
+    text = (root / "spec" / "records.md").read_text(encoding="utf-8")
+    example = tmp_path / "example.jsonl"
+    example.write_text(text.partition("```jsonl\n")[2].partition("```")[0])
+    found = replay_trace(example, ReferenceImplementation())
+    assert found.passed, found.mismatch and found.mismatch.render()
+    assert found.compared == 7
+
+
+@pytest.mark.shared
+def test_tapes_pass_the_shared_traces(shared: Path) -> None:
+    """Every operation and argument of every block type goes through the interface unharmed."""
+    folder = shared / "golden" / "manager"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not here")
+    left_out = 0
+    for path in sorted(folder.iterdir()):
+        tape = Tape.read(path)
+        if tape.header.is_small:  # the tape can't show a state of which it knows only the hash
+            found = replay_trace(path, TapeImplementation(tape))
+            assert found.passed, found.mismatch and found.mismatch.render()
+            assert found.compared + found.num_quirky == len(tape.operations)
+            left_out += found.num_quirky
+    assert left_out > 0
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["kvref", "kvfast", "kvfast-uncompiled"])
+def test_an_implementation_passes_all_shared_traces(name: str, shared: Path) -> None:
+    """All 120, whatever their groups; what follows a record marked with a quirk is left out."""
+    folder = shared / "golden" / "manager"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not here")
+    implementation = find_implementation(name)
+    paths = find([folder])
+    assert len(paths) == 120
+    compared = 0
+    for candidate in paths:
+        found = replay_trace(candidate.path, implementation)
+        assert found.passed, found.mismatch and found.mismatch.render()
+        compared += found.compared
+    assert compared == 12_824

@@ -1,0 +1,293 @@
+"""A record of kvfast with one thing changed is not accepted, and the line is named.
+
+Each kind of change is made, one at a time, at every operation where it can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from kvcheck.cli import main
+from kvcheck.records.trace import replay_trace
+from kvcheck.tools.replay.options import ReplayOptions
+from kvfast._implementation import FastImplementation
+from kvref import ReferenceImplementation
+from kvspec.errors import FormatError
+from kvspec.record import Operation
+from kvspec.record_file import write_trace
+from tests.records.fast_records import MonitoredFast, recorded_replay, replay
+from tests.records.tape import Tape
+
+Operations: TypeAlias = tuple[Operation, ...]
+REFERENCE = ReferenceImplementation()
+
+# Of the many places where a change can be made, so many are tried, evenly spread.
+MAX_PLACES = 5
+
+
+def other_id(op: Operation) -> Operation | None:
+    """The first new block is another one."""
+    if op.name != "allocate_slots" or not op.result or not op.result[0]:
+        return None
+    first, *rest = op.result[0]
+    return replace(op, result=[[first % 20 + 1, *rest]])
+
+
+def reversed_ids(op: Operation) -> Operation | None:
+    """The new blocks in the opposite order."""
+    if op.name != "allocate_slots" or not op.result or len(op.result[0]) < 2:
+        return None
+    return replace(op, result=[op.result[0][::-1]])
+
+
+def longer_hit(op: Operation) -> Operation | None:
+    """A hit of one block more, its blocks as they were."""
+    if op.name != "get_computed_blocks":
+        return None
+    length = op.result["num_computed_tokens"] + 4
+    return replace(op, result={**op.result, "num_computed_tokens": length})
+
+
+def shorter_hit(op: Operation) -> Operation | None:
+    """A hit of one block less, in length and in blocks."""
+    if op.name != "get_computed_blocks" or not op.result["num_computed_tokens"]:
+        return None
+    length = op.result["num_computed_tokens"] - 4
+    blocks = [op.result["blocks"][0][:-1]]
+    return replace(op, result={**op.result, "num_computed_tokens": length, "blocks": blocks})
+
+
+def granted(op: Operation) -> Operation | None:
+    """A refusal told as a success."""
+    if op.name != "allocate_slots" or op.result is not None:
+        return None
+    return replace(op, result=[[1]])
+
+
+def refused(op: Operation) -> Operation | None:
+    """A success told as a refusal."""
+    if op.name != "allocate_slots" or op.result is None:
+        return None
+    return replace(op, result=None)
+
+
+def event_left_out(op: Operation) -> Operation | None:
+    """The last event was not told."""
+    if op.name != "take_events" or not op.result:
+        return None
+    return replace(op, result=op.result[:-1])
+
+
+def other_key(op: Operation) -> Operation | None:
+    """An event tells of another key."""
+    if op.name != "take_events" or not op.result:
+        return None
+    first, *rest = op.result
+    return replace(op, result=[{**first, "block_hashes": ["00" * 32]}, *rest])
+
+
+def other_free_count(op: Operation) -> Operation | None:
+    """One free block more."""
+    count = op.observed.num_free_blocks + 1
+    return replace(op, observed=replace(op.observed, num_free_blocks=count))
+
+
+def other_order_of_eviction(op: Operation) -> Operation | None:
+    """The two blocks that are taken next, swapped."""
+    queue = op.observed.state.get("free_queue", ())
+    if len(queue) < 2:
+        return None
+    state = {**op.observed.state, "free_queue": [queue[1], queue[0], *queue[2:]]}
+    return replace(op, observed=replace(op.observed, state=state))
+
+
+def an_error(op: Operation) -> Operation | None:
+    """An error that was none; a request that was not made would make the file no record."""
+    if op.name == "new_request":
+        return None
+    return replace(op, result=None, raises="ValueError")
+
+
+CHANGES: tuple[Callable[[Operation], Operation | None], ...] = (
+    other_id,
+    reversed_ids,
+    longer_hit,
+    shorter_hit,
+    granted,
+    refused,
+    event_left_out,
+    other_key,
+    other_free_count,
+    other_order_of_eviction,
+    an_error,
+)
+
+
+@dataclass(frozen=True)
+class Tampered:
+    """A record in which the operation at `index` is the first that is not as it was."""
+
+    index: int
+    operations: Operations
+
+
+def changed(tape: Tape, change: Callable[[Operation], Operation | None]) -> Iterator[Tampered]:
+    """One operation changed."""
+    for index, operation in enumerate(tape.operations):
+        other = change(operation)
+        if other is not None and other != operation:
+            operations = list(tape.operations)
+            operations[index] = other
+            yield Tampered(index, tuple(operations))
+
+
+def dropped(tape: Tape) -> Iterator[Tampered]:
+    """One operation left out that took or gave back blocks, the rest numbered anew."""
+    for index in places(tape, lambda before, op: num_free(before) != num_free(op)):
+        rest = (*tape.operations[:index], *tape.operations[index + 1 :])
+        yield Tampered(index, numbered(rest))
+
+
+def unseen_dropped(tape: Tape) -> Iterator[Tampered]:
+    """One left out that changed the state, but took and gave back nothing."""
+    for index in places(tape, lambda before, op: num_free(before) == num_free(op)):
+        if tape.operations[index].observed.state:
+            rest = (*tape.operations[:index], *tape.operations[index + 1 :])
+            yield Tampered(index, numbered(rest))
+
+
+def swapped(tape: Tape) -> Iterator[Tampered]:
+    """Two neighbours that both changed the state, each with its answer."""
+    for index in places(tape, lambda before, op: bool(before.observed.state and op.observed.state)):
+        first, second = tape.operations[index - 1 : index + 1]
+        rest = tape.operations[index + 1 :]
+        yield Tampered(index - 1, numbered((*tape.operations[: index - 1], second, first, *rest)))
+
+
+def places(tape: Tape, wanted: Callable[[Operation, Operation], bool]) -> Iterator[int]:
+    """Where an operation and the one before it are as wanted."""
+    for index in range(1, len(tape.operations) - 1):
+        if wanted(tape.operations[index - 1], tape.operations[index]):
+            yield index
+
+
+def num_free(operation: Operation) -> int:
+    return operation.observed.num_free_blocks
+
+
+def numbered(operations: Operations) -> Operations:
+    return tuple(replace(operation, index=index) for index, operation in enumerate(operations))
+
+
+def spread(found: Iterator[Tampered]) -> Sequence[Tampered]:
+    """Some of them, evenly spread; at least one."""
+    places = list(found)
+    assert places
+    step = -(-len(places) // MAX_PLACES)
+    return places[::step]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Tape:
+    """A replay whose record shows states."""
+    path = tmp_path_factory.mktemp("records") / "run.jsonl"
+    return Tape.read(recorded_replay(path, FastImplementation("uncompiled")))
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Tape:
+    """A replay whose record shows hashes of states."""
+    path = tmp_path_factory.mktemp("records") / "run.jsonl"
+    options = ReplayOptions(num_blocks=70, block_size=4, max_tokens_per_step=64)
+    return Tape.read(recorded_replay(path, FastImplementation("uncompiled"), options))
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Tape:
+    """The end of the same run as a monitor writes it, from a state on."""
+    subject = MonitoredFast("uncompiled", history=60)
+    replay(subject)
+    path = tmp_path_factory.mktemp("records") / "run.jsonl"
+    subject.monitor.write_record(path)
+    tape = Tape.read(path)
+    assert tape.header.start is not None
+    return tape
+
+
+def first_wrong(tape: Tape, tampered: Tampered, folder: Path) -> int:
+    """The operation that the reference does not accept; its line must fit."""
+    path = folder / "tampered.jsonl"
+    write_trace(path, tape.header, tampered.operations, {})
+    mismatch = replay_trace(path, REFERENCE).mismatch
+    assert mismatch is not None
+    number = int(mismatch.what.split(",")[0].removeprefix("operation "))
+    assert mismatch.line == number + 2  # behind the header, and lines count from 1
+    return number
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: str(change.__name__))
+def test_a_changed_operation_is_named(
+    change: Callable[[Operation], Operation | None], small: Tape, tmp_path: Path
+) -> None:
+    for tampered in spread(changed(small, change)):
+        assert first_wrong(small, tampered, tmp_path) == tampered.index
+
+
+@pytest.mark.parametrize("tamper", [dropped, swapped])
+def test_an_operation_that_is_missing_or_out_of_order_is_named(
+    tamper: Callable[[Tape], Iterator[Tampered]], small: Tape, tmp_path: Path
+) -> None:
+    for tampered in spread(tamper(small)):
+        assert first_wrong(small, tampered, tmp_path) == tampered.index
+
+
+def test_what_left_no_mark_is_missed_where_it_tells_next(small: Tape, tmp_path: Path) -> None:
+    """A line shows the fields that it changed: a key is missed when keys are shown again."""
+    for tampered in spread(unseen_dropped(small)):
+        assert first_wrong(small, tampered, tmp_path) >= tampered.index
+
+
+def test_without_new_numbers_a_missing_line_is_no_record(small: Tape, tmp_path: Path) -> None:
+    path = tmp_path / "tampered.jsonl"
+    write_trace(path, small.header, small.operations, {})
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:40], *lines[41:]]))
+    with pytest.raises(FormatError, match="line 41, field 'i': 40 where 39 is due"):
+        replay_trace(path, REFERENCE)
+
+
+def test_the_command_says_where(
+    small: Tape, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tampered = next(changed(small, longer_hit))
+    request = tampered.operations[tampered.index].request_id
+    path = tmp_path / "tampered.jsonl"
+    write_trace(path, small.header, tampered.operations, {})
+    assert main(["golden", str(path), "--impl", "kvref"]) == 1
+    place = f"line {tampered.index + 2}: operation {tampered.index}, {request!r}"
+    assert f"{path}, {place}, get_computed_blocks" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("change", [other_id, longer_hit, event_left_out, other_free_count])
+def test_so_it_is_in_a_large_pool(
+    change: Callable[[Operation], Operation | None], large: Tape, tmp_path: Path
+) -> None:
+    for tampered in spread(changed(large, change)):
+        assert first_wrong(large, tampered, tmp_path) == tampered.index
+
+
+@pytest.mark.parametrize(
+    "change", [other_id, longer_hit, shorter_hit, other_key, other_order_of_eviction, an_error]
+)
+def test_so_it_is_in_a_record_of_the_monitor(
+    change: Callable[[Operation], Operation | None], watched: Tape, tmp_path: Path
+) -> None:
+    for tampered in spread(changed(watched, change)):
+        first = watched.operations[tampered.index]
+        if "result" not in first.uncompared or change is an_error:
+            assert first_wrong(watched, tampered, tmp_path) == tampered.index

@@ -1,0 +1,226 @@
+"""`kvspec replay` from its arguments to its exit code."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from kvcheck.cli import main
+from kvcheck.tools.replay.source import open_trace
+from kvcheck.tools.replay.synth import SynthTrace
+from kvcheck.tools.replay.trace import record_line
+from tests.replay.records import line
+
+FAST = ["--impl", "kvref", "--no-check"]
+
+
+def replay_json(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
+    assert main(["replay", *args, *FAST, "--json", "-"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    content: dict[str, Any] = json.loads(captured.out)
+    return content
+
+
+def failure(capsys: pytest.CaptureFixture[str], *args: str, exit_code: int = 2) -> str:
+    assert main(["replay", *args]) == exit_code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def bad_trace(folder: Path) -> str:
+    path = folder / "bad.jsonl"
+    path.write_text("\n".join(json.dumps(each) for each in (line(), line(input_length=-4))))
+    return str(path)
+
+
+def test_the_demo_shows_hits_evictions_and_preemptions(capsys: pytest.CaptureFixture[str]) -> None:
+    content = replay_json(capsys, "demo")
+    assert content["trace"] == "demo"
+    assert content["requests"] == 200
+    assert content["hit_rate"] > 0.5
+    assert content["evictions"] > 1_000
+    assert 5 < content["preemptions"] < 50
+    assert content["peak_usage"] == 1.0
+
+
+def test_the_demo_is_a_generated_trace() -> None:
+    with open_trace("demo") as demo:
+        assert list(demo) == list(SynthTrace("synth:chat?requests=200&seed=0"))
+
+
+def test_all_invariants_hold_on_the_way(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "demo", "--impl", "kvref", "--limit", "15"]) == 0
+    assert "all invariants checked" in capsys.readouterr().out
+
+
+def test_equal_input_gives_equal_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ("demo", "--arrival", "timestamp", "--sample", "0.5", "--limit", "60")
+    first, second = (replay_json(capsys, *args) for _ in range(2))
+    assert {**first, "seconds": None} == {**second, "seconds": None}
+    assert first["requests"] == 60
+
+
+def test_a_file_a_compressed_file_and_a_pipe_are_one_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "".join(record_line(each) + "\n" for each in SynthTrace("synth:chat?requests=20"))
+    plain, zipped = tmp_path / "t.jsonl", tmp_path / "t.jsonl.gz"
+    plain.write_text(text)
+    zipped.write_bytes(gzip.compress(text.encode()))
+    from_pipe = subprocess.run(
+        [sys.executable, "-m", "kvcheck.cli", "replay", "-", *FAST, "--json", "-"],
+        input=text.encode(),
+        capture_output=True,
+        check=True,
+    )
+    reports = [replay_json(capsys, str(path)) for path in (plain, zipped)]
+    reports.append(json.loads(from_pipe.stdout))
+    reports.append(replay_json(capsys, "synth:chat?requests=20"))
+    names = [each.pop("trace") for each in reports]
+    assert names[2:] == ["standard input", "synth:chat?seed=0&requests=20"]
+    assert all({**each, "seconds": None} == {**reports[0], "seconds": None} for each in reports)
+
+
+def test_a_limit_takes_as_many_generated_requests_as_it_says(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    content = replay_json(capsys, "synth:chat", "--limit", "30", "--seed", "4", "--sample", "0.3")
+    assert (content["requests"], content["trace"]) == (30, "synth:chat?seed=4")
+
+
+def test_every_output_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outputs = [str(tmp_path / name) for name in ("r.json", "p.SVG", "h.html")]
+    args = [
+        flag for pair in zip(("--json", "--plot", "--html"), outputs, strict=True) for flag in pair
+    ]
+    assert main(["replay", "demo", "--limit", "9", *FAST, *args]) == 0
+    assert "tokens hit" in capsys.readouterr().out
+    assert json.loads(Path(outputs[0]).read_text())["requests"] == 9
+    assert "<svg" in Path(outputs[1]).read_text()
+    assert "<svg" in Path(outputs[2]).read_text()
+    assert sorted(os.listdir(tmp_path)) == ["h.html", "p.SVG", "r.json"]
+
+
+def test_bad_input_leaves_nothing_half_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = bad_trace(tmp_path)
+    (tmp_path / "r.json").write_text("as before")
+    outputs = ["--json", str(tmp_path / "r.json"), "--plot", str(tmp_path / "p.png")]
+    error = failure(capsys, trace, *FAST, *outputs)
+    assert error == (
+        f"kvspec: error: {trace}, line 2, field 'input_length':"
+        " must be an integer of at least 1, not -4\n"
+    )
+    assert sorted(os.listdir(tmp_path)) == ["bad.jsonl", "r.json"]
+    assert (tmp_path / "r.json").read_text() == "as before"
+
+
+def test_a_request_larger_than_the_pool_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    error = failure(capsys, "demo", *FAST, "--num-blocks", "20")
+    assert "demo, line 2, field 'input_length'" in error
+    assert "--num-blocks" in error
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["missing.jsonl", *FAST], "missing.jsonl: cannot be read: No such file"),
+        (["demo", "--impl", "nothing"], "unknown implementation 'nothing'"),
+        (["demo"], "Missing option '--impl'"),
+        (["demo", *FAST, "--num-blocks", "1"], "'--num-blocks'"),
+        (["demo", *FAST, "--sample", "0"], "sample = 0.0"),
+        (["demo", *FAST, "--sample", "1e-9"], "--sample kept none"),
+        (["demo", *FAST, "--seed", "1"], "unless the trace is generated"),
+        (["synth:poem", *FAST], "synth:chat, synth:agent, synth:rag"),
+        (["demo", *FAST, "--plot", "p.jpg"], "must end in .png or .svg"),
+        (["demo", *FAST, "--plot", "no/such/p.png"], "there is no folder"),
+        (["demo", *FAST, "--json", "."], "is a folder"),
+    ],
+)
+def test_what_cannot_run_is_one_line_and_exit_code_2(
+    args: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert message in failure(capsys, *args)
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_empty_trace_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "empty.jsonl"
+    path.write_text("\n\n")
+    assert "holds no requests; nothing was replayed" in failure(capsys, str(path), *FAST)
+
+
+def test_timestamps_that_go_backwards_stop_only_a_replay_by_timestamp(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(json.dumps(line(timestamp=each)) for each in (9, 3)))
+    error = failure(capsys, str(path), *FAST, "--arrival", "timestamp")
+    assert "line 2, field 'timestamp'" in error
+    assert replay_json(capsys, str(path))["requests"] == 2
+
+
+def test_an_implementation_that_breaks_a_rule_is_exit_code_1(
+    capsys: pytest.CaptureFixture[str], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root)
+    error = failure(capsys, "demo", "--impl", "tests.replay.toy:refuser", exit_code=1)
+    assert error.startswith("kvspec: error: toy: step 0, request of line 1: was refused")
+
+
+def test_a_folder_without_permission_is_known_beforehand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Root may write everywhere, so the answer of the system is replaced.
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)
+    assert "no permission to write in" in failure(
+        capsys, "demo", *FAST, "--json", str(tmp_path / "r.json")
+    )
+
+
+@pytest.mark.parametrize("trace", ["demo", "-"], ids=["bar", "spinner"])
+def test_a_terminal_sees_progress_and_quiet_does_not(
+    trace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[io.StringIO] = []
+
+    def terminal() -> Console:
+        seen.append(io.StringIO())
+        return Console(file=seen[-1], force_terminal=True, width=120)
+
+    monkeypatch.setattr("kvcheck.cli.replay.progress_console", terminal)
+    for quiet in ([], ["--quiet"]):
+        text = "".join(record_line(each) + "\n" for each in SynthTrace("synth:chat?requests=20"))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        assert main(["replay", trace, *FAST, *quiet]) == 0
+    shown, silent = (each.getvalue() for each in seen)
+    assert " requests, " in shown
+    assert ("━" in shown) == (trace == "demo")
+    assert silent == ""
+    assert "tokens hit" in capsys.readouterr().out
+
+
+def test_without_matplotlib_a_picture_says_how_to_get_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    error = failure(capsys, "demo", *FAST, "--plot", str(tmp_path / "p.png"))
+    assert "pip install 'kvspec[plot]'" in error
