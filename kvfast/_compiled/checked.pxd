@@ -18,16 +18,16 @@ cdef class Checked(Core):
     cdef FastRequest claim(self, object request)
     @cython.locals(theirs=Hasher)
     cdef bint can_use_hashes(self, FastRequest request) except -1
+    cdef int check_scheduling(self, FastRequest request) except -1
     @cython.locals(computed="long long")
     cdef long long computed_of(self, FastRequest request) except -1
-    cdef int check_scheduling(self, FastRequest request) except -1
     cdef long long watermark_for(self, FastRequest request) except -1
     @cython.locals(g=int, slots="long long")
     cdef int check_has_slots(self, int row, long long computed) except -1
-    @cython.locals(total="long long", g=int)
-    cdef long long offer(self, list hits) except -1
     @cython.locals(groups=tuple, hits=list)
     cdef list copied_hits(self, object blocks)
+    @cython.locals(total="long long", g=int)
+    cdef long long offer(self, list hits) except -1
     @cython.locals(base="long long", length="long long", num_blocks=int, i="long long", block=int, view="int[::1]")
     cdef long long offer_ids(self, int g, object ids) except -1
     cdef object checked_sequence(self, str field, object values)

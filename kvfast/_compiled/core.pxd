@@ -49,11 +49,10 @@ cdef class Core:
     cdef bint is_ready(self) noexcept
     cdef int check_sound(self) except -1
     cdef int enter(self) except -1
-    cdef int clear_stats(self) except -1
     cdef int leave(self) except -1
     cdef int ask_clock(self) except -1
+    cdef int clear_stats(self) except -1
     cdef int set_sinks_aside(self) except -1
-    cdef int adopt(self, snapshot) except -1
     @cython.locals(row="long long")
     cdef int row_of(self, FastRequest request) except -2
     @cython.locals(row="long long")
@@ -61,16 +60,17 @@ cdef class Core:
     @cython.locals(row=int)
     cdef int new_row(self, FastRequest request) except -2
     cdef int count_look_up(self, FastRequest request, long long tokens) except -1
+    @cython.locals(g=int, n="long long", view="int[::1]", i="long long")
+    cdef object blocks_of_hit(self)
+    cdef object hit_found(self, long long tokens)
     @cython.locals(total="long long", main="long long", slots="long long", is_running=bint, free="long long", whole="long long", at="long long", needed="long long")
     cdef int place(self, int row, FastRequest request, long long new, long long lookahead, long long local, long long external, long long skip_at, long long encoder, bint has_hits, bint whole_must_fit, long long reserved, long long watermark) except -2
     @cython.locals(total="long long", g=int)
     cdef object new_blocks(self, int row)
     @cython.locals(at="long long", n="long long", start="long long", view="int[::1]", i="long long")
     cdef object ids_of(self, int row, int g, long long first)
-    @cython.locals(g=int, n="long long", view="int[::1]", i="long long")
-    cdef object blocks_of_hit(self)
-    cdef object hit_found(self, long long tokens)
     @cython.locals(row=int)
     cdef object lists_of(self, FastRequest request)
     cdef object snapshot_now(self)
     cdef int copy_into(self, Core copy) except -1
+    cdef int adopt(self, snapshot) except -1

@@ -29,9 +29,9 @@ cdef class Registry:
     @cython.locals(handle=Py_ssize_t, request=FastRequest, named="long long[::1]", reported="int[::1]", cells="long long[::1]")
     cdef int make_room_for_requests(self, Py_ssize_t num_handles) except -1
     cdef bint has_cells_of(self, FastRequest request) noexcept
-    cdef void note_row(self, Py_ssize_t handle, long long row) noexcept nogil
     @cython.locals(request=FastRequest)
     cdef int remove(self, Py_ssize_t handle) except -1
+    cdef void note_row(self, Py_ssize_t handle, long long row) noexcept nogil
     @cython.locals(g=int)
     cdef void nothing_reported(self, Py_ssize_t handle) noexcept nogil
     @cython.locals(g=int, total="long long", length="long long", told="long long")

@@ -42,6 +42,7 @@ cdef class FastRequest:
 
     cdef bint is_ready(self) noexcept
     cdef int check_made(self) except -1
+    cdef int hold_off(self) except -1
     @cython.locals(is_running=bint)
     cdef int set_status(self, value) except -1
     cdef long long computed_now(self) noexcept nogil
@@ -49,7 +50,6 @@ cdef class FastRequest:
     @cython.locals(computed="long long")
     cdef int hold(self, holder, Turn turn, long long[::1] cells, Py_ssize_t at) except -1
     cdef int let_go(self) except -1
-    cdef int hold_off(self) except -1
     @cython.locals(turn=Turn)
     cdef int append_in(self, token_ids, Turn taken) except -1
     cdef int append_now(self, token_ids) except -1
@@ -77,6 +77,9 @@ cdef class FastRequest:
     cpdef bytes hash_at(self, long long number)
 
 
+@cython.locals(count="long long")
+cdef Py_ssize_t count_of(value) except -2
+
 @cython.locals(i=Py_ssize_t, token="long long", largest="long long")
 cdef Py_ssize_t put_list(long long[::1] tokens, Py_ssize_t at, list values, Py_ssize_t count) except -2
 
@@ -87,6 +90,3 @@ cdef Py_ssize_t put_longs(
 
 @cython.locals(i=Py_ssize_t, token="long long")
 cdef Py_ssize_t put_ints(long long[::1] tokens, Py_ssize_t at, const int[::1] values) noexcept
-
-@cython.locals(count="long long")
-cdef Py_ssize_t count_of(value) except -2
