@@ -31,6 +31,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("explore", "Explore every state of small configurations, and try every operation there."),
     Entry("golden", "Replay records against an implementation and show every difference."),
     Entry("plan", "Show how a model's cache is laid out, and what it holds."),
+    Entry("probe", "Tell a server's author what it answers right, message by message."),
     Entry("redact", "Make a record whose tokens and names are replaced, to be shared."),
     Entry("replay", "Replay a request trace and report hits, evictions, usage."),
     Entry("serve", "Offer an implementation over stdin and stdout, for `--impl cmd:…`."),

@@ -1,0 +1,104 @@
+"""`kvspec probe`: first aid for a server in any language, message by message."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvcheck.cli._support import fail, output_console, write_json
+from kvcheck.discovery import find_implementation
+
+if TYPE_CHECKING:
+    from kvcheck.tools.probe import Exchange
+
+SHOWN_CHARACTERS = 160
+
+
+@click.command()
+@click.argument("name", metavar="cmd:PROGRAM")
+@click.option(
+    "--oracle", default="kvref", show_default=True, metavar="IMPL", help="What to compare with."
+)
+@click.option("--verbose", is_flag=True, help="Show messages and answers whole.")
+@click.option("--json", "as_json", is_flag=True, help="Write what was found as JSON to stdout.")
+def command(name: str, oracle: str, verbose: bool, as_json: bool) -> int:
+    """Tell a server's author what it answers right, message by message.
+
+    Sends the handshake and one short story of two requests, in JSON lines unless the name says
+    cmd+cbor:, and compares each answer with the reference's. What the server does not serve yet is
+    said, and the story goes on. kvspec check comes next.
+
+    Exit code 0: every answer is right (ids of blocks may differ), 1: some are not, 2: it could not
+    run.
+    """
+    from kvcheck.remote.client import parse_name
+    from kvcheck.tools.probe import OF_NO_CONCERN, probe
+
+    head = name.partition(":")[0]
+    if head.partition("+")[0] != "cmd":
+        fail(f"{name!r} is no server; name a program: kvspec probe 'cmd:./server'")
+    framed = "+cbor" in head or "+json" in head
+    options = parse_name(name if framed else name.replace("cmd", "cmd+json", 1))
+    exchanges: list[Exchange] = []
+    output = output_console()
+    try:
+        for exchange in probe(options, find_implementation(oracle)):
+            exchanges.append(exchange)
+            if not as_json:
+                for line in lines(exchange, whole=verbose):
+                    output.print(line, markup=False, soft_wrap=True)
+    except OSError as error:
+        fail(f"{options.name} can't be started: {error.strerror or error}")
+    wrong = [each for each in exchanges if each.verdict not in OF_NO_CONCERN]
+    if as_json:
+        write_json(
+            [
+                {
+                    "message": dict(each.message),
+                    "answer": None if each.answer is None else dict(each.answer),
+                    "verdict": each.verdict.name.lower(),
+                    "detail": each.detail,
+                }
+                for each in exchanges
+            ]
+        )
+    else:
+        output.print(_last_line(exchanges, wrong, name), markup=False, soft_wrap=True)
+    return 1 if wrong else 0
+
+
+def lines(exchange: Exchange, *, whole: bool) -> list[str]:
+    """A message, its answer, the verdict; of a right hello what is offered."""
+    limit = None if whole else SHOWN_CHARACTERS
+    said = "(none)" if exchange.answer is None else _text(exchange.answer, limit)
+    found = f"  {exchange.verdict}" + (f": {exchange.detail}" if exchange.detail else "")
+    told = [f"> {_text(exchange.message, limit)}", f"< {said}", found]
+    if exchange.message["op"] == "hello" and exchange.answer and "result" in exchange.answer:
+        offered = exchange.answer["result"]
+        if isinstance(offered, dict):
+            for member in ("spec_types", "hash_functions", "features"):
+                values = offered.get(member)
+                if isinstance(values, list):
+                    told.append(f"  {member}: {', '.join(map(str, values)) or 'none'}")
+    return told
+
+
+def _text(message: Mapping[str, Any], limit: int | None) -> str:
+    text = json.dumps(message, separators=(",", ":"))
+    if limit is None or len(text) <= limit:
+        return text
+    return f"{text[:limit]} … ({len(text)} characters; --verbose shows them)"
+
+
+def _last_line(exchanges: list[Exchange], wrong: list[Exchange], name: str) -> str:
+    right = f"{len(exchanges) - len(wrong)} of {len(exchanges)} answers are right"
+    if not wrong:
+        return f"{right}; next: kvspec check '{name}'"
+    counts = Counter(each.verdict for each in wrong)
+    why = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    first = wrong[0].message
+    return f"{right} ({why}); first look at number {first['id']}, {first['op']}"

@@ -1,0 +1,275 @@
+"""First aid for a server of spec/protocol.md: one story, message by message, each answer checked.
+
+The same messages go to a reference in this process. A half-written server is asked on: what it
+refuses or answers wrongly is said, and the next message is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+from kvcheck.play.checks import without_ids
+from kvcheck.play.compare import compare_values
+from kvcheck.remote.child import Child, ChildFailure
+from kvcheck.remote.codec import decode, encode
+from kvcheck.remote.connection import Options
+from kvcheck.remote.operations import HELLO_MORE, HELLO_RESULT, MESSAGES, PROTOCOL_VERSION
+from kvcheck.remote.server import answer
+from kvcheck.remote.session import Session
+from kvspec._json import Where, anything, checked_members, members, shown
+from kvspec.codec import encode_manager_config
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.errors import FormatError
+from kvspec.interface import Feature, Implementation
+from kvspec.policy import Policy
+from kvspec.specs import FullAttentionSpec
+
+NUM_BLOCKS = 8
+MANAGER, FIRST, SECOND = 1, 2, 3
+"""Handles of the story."""
+
+
+class Verdict(StrEnum):
+    """What an answer is worth."""
+
+    RIGHT = "as the reference answers"
+    OTHER_BLOCKS = "other blocks than the reference's, which level identity alone minds"
+    REFUSED = "not served yet"
+    WRONG = "differs from the reference"
+    MALFORMED = "not as spec/protocol.md says"
+    SILENT = "no answer"
+
+
+NOT_SERVED = ("ProtocolError", "UnsupportedError", "InternalError")
+"""Errors of a server that does not have what it was asked for, or broke on it."""
+
+OF_NO_CONCERN = (Verdict.RIGHT, Verdict.OTHER_BLOCKS)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One message, the answer (None: none came), and what was found. `detail`: where and how."""
+
+    message: Mapping[str, Any]
+    answer: Mapping[str, Any] | None
+    verdict: Verdict
+    detail: str = ""
+
+
+Given = Mapping[str, Any]
+"""Results that one side gave before, by operation and request, for messages that pass them on."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A message of the story. `args` may depend on what that side answered before."""
+
+    op: str
+    handles: Mapping[str, int]
+    args: Callable[[Given], dict[str, Any]] = lambda given: {}
+    owned: Mapping[str, Any] | None = None
+    feature: Feature | None = None
+
+    @property
+    def key(self) -> str:
+        """Under which its result is kept."""
+        return f"{self.op} {self.handles.get('request', '')}".strip()
+
+
+def probe(options: Options, reference: Implementation) -> Iterator[Exchange]:
+    """The handshake, then the story, one exchange at a time. The child ends with the iterator."""
+    child = Child(options.command, options.framing)
+    try:
+        yield from _Conversation(child, options, Session(reference)).exchanges()
+    finally:
+        child.end()
+
+
+class _Conversation:
+    """Both sides of the story."""
+
+    def __init__(self, child: Child, options: Options, session: Session) -> None:
+        self.child, self.options, self.session = child, options, session
+        self.number = 0
+        self.theirs: dict[str, Any] = {}
+        self.ours: dict[str, Any] = {}
+
+    def exchanges(self) -> Iterator[Exchange]:
+        """Hello, and what follows from it."""
+        hello = Line(
+            "hello", {}, lambda given: {"protocol": [PROTOCOL_VERSION], "client": "kvspec"}
+        )
+        greeted = self._exchange(hello)
+        yield greeted
+        if greeted.verdict is not Verdict.RIGHT or greeted.answer is None:
+            return
+        offered = greeted.answer["result"]
+        for line in story(offered):
+            if line.feature is not None and line.feature not in offered["features"]:
+                continue
+            done = self._exchange(line)
+            yield done
+            if done.verdict is Verdict.SILENT:
+                return
+
+    def _exchange(self, line: Line) -> Exchange:
+        """One message to both."""
+        message = self._message(line, self.theirs)
+        expected = answer(self.session, self._message(line, self.ours))
+        self.number += 1
+        if "result" in expected:
+            self.ours[line.key] = expected["result"]
+        try:
+            framed = encode(dict(message), self.options.framing)
+            body = next(self.child.exchange(framed, self.options.timeout_s))
+            got = decode(body, self.options.framing)
+        except (ChildFailure, FormatError) as failure:
+            said = self.child.last_words()
+            detail = str(failure) + (f"; stderr ends with: {said}" if said else "")
+            return Exchange(message, None, Verdict.SILENT, detail)
+        verdict, detail = judged(line, message, expected, got)
+        # Where it answered nothing usable, what the reference answered is passed on.
+        usable = "result" in got and verdict is not Verdict.MALFORMED
+        self.theirs[line.key] = got["result"] if usable else self.ours.get(line.key)
+        return Exchange(message, got, verdict, detail)
+
+    def _message(self, line: Line, given: Given) -> dict[str, Any]:
+        message: dict[str, Any] = {"id": self.number, "op": line.op, **line.handles}
+        if line.owned:
+            message["set"] = dict(line.owned)
+        args = line.args(given)
+        return {**message, "args": args} if args else message
+
+
+def judged(
+    line: Line, message: Mapping[str, Any], expected: Mapping[str, Any], got: Mapping[str, Any]
+) -> tuple[Verdict, str]:
+    """What an answer is worth beside the reference's."""
+    where = Where("answer")
+    outcome = "error" if "error" in got else "result"
+    try:
+        checked_members(dict(got), where, {"id": anything, outcome: anything}, {})
+        if outcome == "error":
+            error = got["error"]
+            checked = {"class": anything, "message": anything, "fields": anything}
+            checked_members(error, where.member("error"), checked, {})
+        if type(got["id"]) is not int or got["id"] != message["id"]:
+            said = f"{shown(got['id'])}, not {message['id']}"
+            raise where.member("id").error(said)
+        if outcome == "result":
+            _check_result(line.op, got["result"], where.member("result"))
+    except (FormatError, TypeError) as error:
+        return Verdict.MALFORMED, str(error)
+    if outcome == "error":
+        return _judged_error(expected, got["error"])
+    if "error" in expected:
+        return Verdict.WRONG, f"expected a {expected['error']['class']}, got {shown(got['result'])}"
+    if line.op == "hello":
+        return Verdict.RIGHT, ""
+    for difference in compare_values("result", expected["result"], got["result"]):
+        detail = " ".join(text.strip() for text in list(difference.lines(None))[-1:])
+        plain = _without_ids if line.op == "snapshot" else partial(without_ids, line.op)
+        if plain(expected["result"]) == plain(got["result"]):
+            return Verdict.OTHER_BLOCKS, detail
+        return Verdict.WRONG, detail
+    return Verdict.RIGHT, ""
+
+
+def _without_ids(snapshot: Mapping[str, Any]) -> object:
+    """What stays of a snapshot when which block it is does not matter."""
+    requests = {
+        name: ([len(blocks) for blocks in state["block_ids"]], state["num_cached_blocks"])
+        for name, state in snapshot["requests"].items()
+    }
+    counts, keys = sorted(snapshot["ref_counts"]), sorted(snapshot["lookup_order"])
+    return counts, keys, len(snapshot["free_queue"]), requests
+
+
+def _check_result(op: str, result: Any, where: Where) -> None:
+    if op != "hello":
+        MESSAGES[op].result(result, where)
+        return
+    found = members(result, where, HELLO_RESULT, result)
+    for member, check in {**HELLO_RESULT, **HELLO_MORE}.items():
+        if member in found:
+            check(found[member], where.member(member))
+
+
+def _judged_error(expected: Mapping[str, Any], error: Mapping[str, Any]) -> tuple[Verdict, str]:
+    said = f"{error['class']}: {error['message']}"
+    if error["class"] in NOT_SERVED:
+        return Verdict.REFUSED, said
+    if "error" not in expected:
+        return Verdict.WRONG, said
+    if error["class"] != expected["error"]["class"]:
+        return Verdict.WRONG, f"expected a {expected['error']['class']}, got {said}"
+    return Verdict.RIGHT, ""
+
+
+def configuration(offered: Mapping[str, Any]) -> ManagerConfig:
+    """One full-attention group, as small as the server allows."""
+    block_size = max(4, offered.get("min_block_size", 1))
+    spec = FullAttentionSpec(block_size, 1, 8, "float16")
+    hashes = [name for name in offered["hash_functions"] if name == "sha256_cbor"]
+    return ManagerConfig(
+        KVCacheConfig(NUM_BLOCKS, (KVCacheGroup(("layer.0",), spec),)),
+        max_model_len_tokens=16 * block_size,
+        hash_function=(hashes or [*offered["hash_functions"], "sha256_cbor"])[0],
+        trusted_tenants=True,
+        hash_seed="0",
+        enable_caching=Feature.PREFIX_CACHING in offered["features"],
+        enable_events=Feature.EVENTS in offered["features"],
+        policy=Policy(extra_keys=min(offered.get("extra_keys", ["plain"]))),
+    )
+
+
+def story(offered: Mapping[str, Any]) -> Iterator[Line]:
+    """Two requests with a common prefix: compute, hit, decode, an illegal call, give back."""
+    config = configuration(offered)
+    size = config.kv_cache.groups[0].spec.block_size
+    sent = encode_manager_config(config)
+    if "policy" in sent and "extra_keys" not in offered:
+        sent["policy"].pop("extra_keys")
+    manager = {"manager": MANAGER}
+    first, second = {**manager, "request": FIRST}, {**manager, "request": SECOND}
+    prompt = list(range(1, 2 * size + 2))
+
+    def made(name: str, tokens: list[int]) -> Callable[[Given], dict[str, Any]]:
+        return lambda given: {"request_id": name, "prompt_token_ids": tokens}
+
+    def with_hit(given: Given) -> dict[str, Any]:
+        hit = given[f"get_computed_blocks {SECOND}"]
+        length = hit["num_computed_tokens"]
+        args: dict[str, Any] = {"num_new_tokens": len(prompt) + size - length}
+        if length:
+            args |= {"num_new_computed_tokens": length, "new_computed_blocks": hit["blocks"]}
+        return args
+
+    def new(count: int) -> Callable[[Given], dict[str, Any]]:
+        return lambda given: {"num_new_tokens": count}
+
+    look = (Line("get_usage", manager), Line("snapshot", manager, feature=Feature.SNAPSHOT))
+    running = {"num_computed_tokens": len(prompt), "status": "RUNNING"}
+    yield Line("create_manager", manager, lambda given: {"config": sent, "check_invariants": False})
+    yield from look
+    yield Line("make_request", first, made("a", prompt))
+    yield Line("get_computed_blocks", first)
+    yield Line("allocate_slots", first, new(len(prompt)))
+    yield Line("get_block_ids", first, owned=running)
+    yield Line("make_request", second, made("b", [*prompt, *range(100, 100 + size)]))
+    yield Line("get_computed_blocks", second)
+    yield Line("allocate_slots", second, with_hit)
+    yield from look
+    yield Line("append_tokens", first, lambda given: {"token_ids": [7]})
+    yield Line("allocate_slots", first, new(1))
+    yield Line("allocate_slots", first, new(-1))  # illegal: a typed error, and nothing changes
+    yield Line("get_block_ids", first)
+    yield Line("take_events", manager, feature=Feature.EVENTS)
+    yield Line("free", first)
+    yield Line("free", second)
+    yield from look
+    yield Line("drop", {}, lambda given: {"managers": [1], "requests": [2, 3], "windows": []})

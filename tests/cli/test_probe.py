@@ -1,0 +1,117 @@
+"""`kvspec probe`: what it says of servers that are right, half-written, wrong and silent."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kvcheck.cli import main
+from tests.remote.servers import script, serve
+from tests.source import ROOT
+
+
+def probed(name: str, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str]:
+    """The exit code and what was printed."""
+    code = main(["probe", name, *more])
+    return code, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("framing", ["", "+json", "+cbor"])
+def test_the_reference_answers_everything_right(
+    framing: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = probed(serve("kvref", options=framing), capsys)
+    assert code == 0
+    assert "features: admission, cache_salt" in said
+    assert said.splitlines()[-1].startswith("23 of 23 answers are right; next: kvspec check")
+
+
+def test_the_example_in_cpp_answers_everything_right(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    program, source = tmp_path / "server", ROOT / "examples/cpp/server.cpp"
+    subprocess.run((compiler, "-std=c++17", "-O0", "-o", str(program), str(source)), check=True)
+    assert probed(f"cmd:{program}", capsys)[0] == 0
+
+
+HALF = """
+for line in sys.stdin:
+    message = json.loads(line)
+    if message["op"] in RIGHT:
+        answer(message, RIGHT[message["op"]])
+    else:
+        fields = {"reason": "unknown_op"}
+        error = {"class": "ProtocolError", "message": "unknown op", "fields": fields}
+        write({"id": message["id"], "error": error})
+"""
+
+
+def test_a_half_written_server_is_asked_to_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it does not serve is said, what it answers wrongly is shown where it differs."""
+    code, said = probed(script(tmp_path, HALF), capsys, "--json")
+    found = {(each["message"]["id"], each["message"]["op"]): each for each in json.loads(said)}
+    assert code == 1
+    assert found[0, "hello"]["verdict"] == "right"
+    made = found[1, "create_manager"]
+    assert made["verdict"] == "wrong"
+    assert made["detail"].startswith("first at .none_hash: expected 4e11")
+    assert {each["verdict"] for (_, op), each in found.items() if op == "allocate_slots"} == {
+        "refused"
+    }
+    assert [op for _, op in found][-1] == "drop"
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict", "detail"),
+    [
+        ("sys.exit(3)", "silent", "ended with exit status 3"),
+        ("until('get_usage'); print('hm', file=sys.stderr); sys.exit(4)", "silent", "hm"),
+        ("m = until('get_usage'); answer(m, {'usage': 0.5}); read()", "malformed", "num_free"),
+        ("m = until('get_usage'); write({'id': 7, 'result': 1}); read()", "malformed", "7, not 2"),
+        (
+            "m = until('get_usage'); answer(m, {'num_free_blocks': 8, 'usage': 0.0}); read()",
+            "wrong",
+            "first at .num_free_blocks: expected 7, got 8",
+        ),
+    ],
+)
+def test_the_first_wrong_answer_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], code: str, verdict: str, detail: str
+) -> None:
+    status, said = probed(script(tmp_path, code), capsys, "--json")
+    wrong = [each for each in json.loads(said) if each["message"]["op"] in ("hello", "get_usage")]
+    assert status == 1
+    assert any(each["verdict"] == verdict and detail in each["detail"] for each in wrong)
+
+
+def test_other_block_ids_are_told_and_are_no_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A policy may hand out other blocks; only level identity minds."""
+    code = """
+        from kvref import implementation
+        from kvref.block_pool import BlockPool
+        from kvcheck.remote.server import serve_stdio
+        BlockPool.allocate = lambda pool, n, f=BlockPool.allocate: f(pool, n)[::-1]
+        serve_stdio(implementation)
+        """
+    lines = "\n".join(line.strip() for line in code.splitlines())
+    status, said = probed(script(tmp_path, lines), capsys)
+    assert status == 0
+    assert "other blocks than the reference's, which level identity alone minds" in said
+
+
+def test_a_name_that_is_no_program_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe", "kvref"]) == 2
+    assert "'kvref' is no server; name a program" in capsys.readouterr().err
+    assert main(["probe", "cmd:/nonexistent/server"]) == 2
+    assert "can't be started: No such file" in capsys.readouterr().err
