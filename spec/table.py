@@ -1,17 +1,19 @@
-"""The table of rules in README.md beside this file: rule, code, tests, other checks.
+"""Rules and who cites them: code, tests, other checks.
 
-    python spec/table.py              write it
-    python spec/table.py --check      exit 1 when it is not current, or when something does not fit
     python spec/table.py KV-POOL-4    where one rule is written, implemented and checked
+    python spec/table.py              write kvcheck/data/rules.json
+    python spec/table.py --check      exit 1 when it is not current, or when something does not fit
 
-It is made from citations. A rule is a heading in spec/rules. Code cites it in a docstring or a
+A rule is a heading in spec/rules, with its id and short name, and the paragraph below it, which is
+what the rule says. Code cites it in a docstring or a
 comment, a test as `@pytest.mark.rule("KV-POOL-4")`, a mutant by its row in docs/MUTANTS.md, an
 exploration by the rule that it calls broken, a proof in the docstring that says what it proves, and
 every other check by naming it anywhere. A proof that runs nothing of kvref or kvfast is about
-formulas; it is shown in the table, and counts as no check. What does
+formulas; it is listed, and counts as no check. What does
 not fit: a rule without a test, one that a single kind of check is about or no mutant breaks, unless
-exceptions.toml gives the reason; a reason without need; a citation without its rule. A withdrawn
-rule keeps its heading, `### KV-POOL-9 Withdrawn: …`; only text may still cite it.
+exceptions.toml gives the reason; a reason without need; a citation without its rule; a rule that is
+not written as one. A withdrawn rule keeps its heading, and its paragraph begins with `Withdrawn:`;
+only text may still cite it.
 """
 
 from __future__ import annotations
@@ -28,8 +30,7 @@ from enum import Enum
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-README = "spec/README.md"
-# The sentences of the rules as package data: what `kvspec check` shows of a broken rule.
+# Names and sentences of the rules as package data: what `kvspec check` shows of a broken rule.
 SENTENCES = "kvcheck/data/rules.json"
 # Rules that are checked in fewer ways, with the reasons: [one_kind] and [no_mutant].
 EXCEPTIONS = "spec/exceptions.toml"
@@ -37,9 +38,12 @@ EXCEPTIONS = "spec/exceptions.toml"
 BESIDE = ("spec/rules/device.md", "spec/rules/tier.md")
 MUTANTS = "docs/MUTANTS.md"
 INSTALLED = "node_modules"
-BEGIN, END = "<!-- table:begin -->", "<!-- table:end -->"
 
-HEADING = re.compile(r"^### (KV-[A-Z]+-[0-9]+) (\S.*)$", re.MULTILINE)
+# `### KV-POOL-8 · reverse release <a id="KV-POOL-8"></a>`: links go by the id, not by the name.
+HEADING = re.compile(r"^### (KV-[A-Z]+-[0-9]+)\b(.*)\n+((?:.+\n?)*)", re.MULTILINE)
+TITLE = re.compile(r'^ · (\S.*\S) <a id="(KV-[A-Z]+-[0-9]+)"></a>$')
+MAX_NAME_WORDS, MAX_NAME_CHARACTERS = 4, 32
+MAX_FIRST_SENTENCE_WORDS = 25
 # Of a rule the mutants that something killed, and those that survived.
 KILLED = re.compile(r"^\| (KV-[A-Z]+-[0-9]+) \| ([1-9][0-9]*) \| [0-9]+ \|$")
 # A single rule, or a range of one chapter: KV-MGR-3 … KV-MGR-10.
@@ -47,7 +51,7 @@ CITATION = re.compile(r"KV-([A-Z]+)-([0-9]+)(?:\s*…\s*KV-\1-([0-9]+))?")
 
 
 class Kind(Enum):
-    """What a citation shows: the column it goes to."""
+    """What a citation shows."""
 
     TEXT = "text"  # other rules and documents: counts for nothing, but must name a rule
     CODE = "code"
@@ -64,9 +68,10 @@ class Kind(Enum):
     MUTANT = "mutants"
 
 
-# What the table lists after the tests, and which of it checks an implementation.
-OTHERS = tuple(kind for kind in Kind if kind not in (Kind.TEXT, Kind.CODE, Kind.TEST))
-OTHER_CHECKS = tuple(kind for kind in OTHERS if kind is not Kind.FORMULA)
+# What checks an implementation, besides tests.
+OTHER_CHECKS = tuple(
+    kind for kind in Kind if kind not in (Kind.TEXT, Kind.CODE, Kind.TEST, Kind.FORMULA)
+)
 
 # What a file's citations count as: the first matching beginning of its path.
 PLACES = (
@@ -94,9 +99,10 @@ SUFFIXES = frozenset({".py", ".pxd", ".md", ".jsonl", ".json", ".tla", ".cfg", "
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: its id, its sentence, and the chapter it stands in."""
+    """A rule: its id, its short name, what it says, and the chapter it stands in."""
 
     id: str
+    name: str
     sentence: str
     chapter: str
 
@@ -104,12 +110,19 @@ class Rule:
     def withdrawn(self) -> bool:
         return self.sentence.startswith("Withdrawn")
 
-    @property
-    def link(self) -> str:
-        """Markdown link from spec/README.md; the anchor is made as GitHub makes it."""
-        heading = f"{self.id} {self.sentence}".lower()
-        anchor = re.sub(r"[^\w\- ]", "", heading).replace(" ", "-")
-        return f"[{self.id}]({self.chapter.removeprefix('spec/')}#{anchor})"
+    def flaws(self) -> Iterator[str]:
+        """What is wrong with the way in which it is written."""
+        first = re.split(r"(?<=[.])\s", self.sentence)[0]
+        if not self.name:
+            yield f'is not headed `### {self.id} · short name <a id="{self.id}"></a>`'
+        if len(self.name.split()) > MAX_NAME_WORDS or len(self.name) > MAX_NAME_CHARACTERS:
+            yield f"has a long name, {self.name!r}"
+        if ";" in self.sentence:
+            yield "joins sentences by a semicolon"
+        if len(first.split()) > MAX_FIRST_SENTENCE_WORDS:
+            yield f"has a first sentence of {len(first.split())} words"
+        if not self.sentence.endswith("."):
+            yield "is no sentence"
 
 
 @dataclass(frozen=True)
@@ -124,11 +137,8 @@ class Citation:
 
     @property
     def place(self) -> str:
-        """As the table shows it: `kvref.block_pool.BlockPool.take`, or the file."""
-        if self.kind is Kind.CODE and self.path.endswith(".py"):
-            module = self.path.removeprefix("spec/").removesuffix(".py").replace("/", ".")
-            return f"{module.removesuffix('.__init__')}{'.' * bool(self.inside)}{self.inside}"
-        return self.path
+        """`kvref/block_pool.py:39 BlockPool.take`."""
+        return f"{self.path}:{self.line} {self.inside}".rstrip()
 
 
 def find_rules(root: Path = ROOT) -> list[Rule]:
@@ -136,7 +146,10 @@ def find_rules(root: Path = ROOT) -> list[Rule]:
     rules = []
     for path in sorted((root / "spec/rules").glob("*.md")):
         for match in HEADING.finditer(path.read_text(encoding="utf-8")):
-            rules.append(Rule(match[1], match[2], path.relative_to(root).as_posix()))
+            title = TITLE.match(match[2])
+            name = title[1] if title and title[2] == match[1] else ""
+            sentence = " ".join(match[3].split())
+            rules.append(Rule(match[1], name, sentence, path.relative_to(root).as_posix()))
     return sorted(rules, key=lambda rule: (rule.chapter, _number(rule.id)))
 
 
@@ -168,8 +181,6 @@ def find_citations(root: Path = ROOT) -> list[Citation]:
         ):
             continue
         text = path.read_text(encoding="utf-8")
-        if name == README:
-            text = text.partition(BEGIN)[0] + text.partition(END)[2]
         if kind is Kind.PROOF and path.suffix == ".py" and not _runs_code(path, root):
             kind = Kind.FORMULA
         found += _citations_of(name, text, kind)
@@ -213,7 +224,7 @@ def _citations_of(name: str, text: str, kind: Kind) -> Iterator[Citation]:
             yield Citation(rule, Kind.EXPLORATION, name, number)
     stated = _statement(text, tree) if kind in PROVING and tree is not None else None
     for number, line in enumerate(text.splitlines(), 1):
-        if name.startswith("spec/rules/") and HEADING.match(line):
+        if name.startswith("spec/rules/") and line.startswith("### "):
             continue
         killed = KILLED.match(line) if name == MUTANTS else None
         if killed is not None:
@@ -307,6 +318,9 @@ def problems(
     for rule in rules:
         if sum(other.id == rule.id for other in rules) > 1:
             found.append(f"{rule.chapter}: {rule.id} stands more than once")
+        if rule.name and sum(other.name == rule.name for other in rules) > 1:
+            found.append(f"{rule.chapter}: {rule.id} shares its name, {rule.name!r}")
+        found += [f"{rule.chapter}: {rule.id} {flaw}" for flaw in rule.flaws()]
     tested = {citation.rule for citation in citations if citation.kind is Kind.TEST}
     untested = [rule for rule in rules if rule.id not in tested and not rule.withdrawn]
     found += [f"{rule.chapter}: {rule.id} has no test" for rule in untested]
@@ -319,78 +333,50 @@ def problems(
     return list(dict.fromkeys(found))
 
 
-def make_table(rules: list[Rule], citations: list[Citation]) -> str:
-    """The table in Markdown."""
-    rows = ["| rule | in one sentence | code | tests | other checks |", "|---|---|---|---|---|"]
-    for rule in rules:
-        of_rule = [citation for citation in citations if citation.rule == rule.id]
-        code = _list(c.place for c in of_rule if c.kind is Kind.CODE)
-        tests = _list(c.place for c in of_rule if c.kind is Kind.TEST)
-        others = _list(kind.value for kind in OTHERS for c in of_rule if c.kind is kind)
-        sentence = rule.sentence.replace("|", "\\|")
-        rows.append(f"| {rule.link} | {sentence} | {code} | {tests} | {others} |")
-    return "\n".join(rows)
-
-
 def sentences(rules: list[Rule]) -> str:
-    """Rule id -> sentence, as JSON; a withdrawn rule can neither be kept nor broken.
+    """Rule id -> name and sentence, as JSON; a withdrawn rule can neither be kept nor broken.
 
     Nor can a manager keep or break the rules of what stands beside it.
     """
     mine = [rule for rule in rules if rule.chapter not in BESIDE and not rule.withdrawn]
-    kept = {rule.id: rule.sentence for rule in mine}
+    kept = {rule.id: {"name": rule.name, "sentence": rule.sentence} for rule in mine}
     return json.dumps(kept, indent=1, ensure_ascii=False) + "\n"
-
-
-def _list(places: Iterator[str]) -> str:
-    return ", ".join(dict.fromkeys(places)) or "–"
-
-
-def with_table(readme: str, table: str) -> str:
-    """The text of the README with the table in its place."""
-    before, begin, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{README} lacks the lines {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
 
 
 def show(rule_id: str, rules: list[Rule], citations: list[Citation]) -> int:
     """Print where one rule stands and who cites it; 1 when there is no such rule."""
     for rule in rules:
         if rule.id == rule_id:
-            print(f"{rule.id} {rule.sentence}\n  rule        {rule.chapter}")
-            for citation in citations:
-                if citation.rule == rule_id:
-                    print(f"  {citation.kind.value:<10}  {citation.path}:{citation.line}")
+            print(f"{rule.id} ({rule.name})  {rule.sentence}\n  rule        {rule.chapter}")
+            mine = [citation for citation in citations if citation.rule == rule_id]
+            for kind in (*list(Kind)[1:], Kind.TEXT):
+                places = dict.fromkeys(each.place for each in mine if each.kind is kind)
+                if kind in (Kind.RECORD, Kind.VECTOR) and places:
+                    places = {f"{len(places)} files": None}
+                for place in places:
+                    print(f"  {kind.value:<10}  {place}")
             return 0
     print(f"{rule_id} is no rule", file=sys.stderr)
     return 1
 
 
 def main(args: list[str]) -> int:
-    parser = argparse.ArgumentParser(description="Write or check the table of rules.")
-    parser.add_argument("rule", nargs="?", help="show one rule instead")
+    parser = argparse.ArgumentParser(description="Show one rule, or write the file of all.")
+    parser.add_argument("rule", nargs="?", help="show who cites this one")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 on a misfit")
     options = parser.parse_args(args)
-    rules, citations = find_rules(), find_citations()
+    rules = find_rules()
+    if not (options.rule or options.check):
+        (ROOT / SENTENCES).write_text(sentences(rules), encoding="utf-8")
+        return 0
+    citations = find_citations()
     if options.rule:
         return show(options.rule, rules, citations)
-    readme = (ROOT / README).read_text(encoding="utf-8")
-    current = {
-        README: with_table(readme, make_table(rules, citations)),
-        SENTENCES: sentences(rules),
-    }
-    if not options.check:
-        for name, text in current.items():
-            (ROOT / name).write_text(text, encoding="utf-8")
-        return 0
     found = problems(rules, citations, find_exceptions())
-    for name, text in current.items():
-        path = ROOT / name
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            found.append(f"{name} is not current; run: python spec/table.py")
-    print("\n".join(found) or f"{len(rules)} rules, each checked in two ways; the table is current")
+    path = ROOT / SENTENCES
+    if not path.exists() or path.read_text(encoding="utf-8") != sentences(rules):
+        found.append(f"{SENTENCES} is not current; run: python spec/table.py")
+    print("\n".join(found) or f"{len(rules)} rules, each checked in two ways")
     return 1 if found else 0
 
 

@@ -1,4 +1,4 @@
-"""Every rule has its test, every citation its rule, and the table in spec/README.md is current."""
+"""Every rule has its name and test, every citation its rule; the file of rules is current."""
 
 from __future__ import annotations
 
@@ -36,18 +36,21 @@ def test_rules_code_and_tests_fit_together() -> None:
     assert found == []
 
 
-def test_the_table_is_current() -> None:
-    made = table.make_table(table.find_rules(), table.find_citations())
-    readme = (ROOT / table.README).read_text(encoding="utf-8")
-    assert readme == table.with_table(readme, made), "run: python spec/table.py"
+def test_the_file_of_rules_is_current() -> None:
+    written = (ROOT / table.SENTENCES).read_text(encoding="utf-8")
+    assert written == table.sentences(table.find_rules()), "run: python spec/table.py"
+
+
+def rule(rule_id: str, sentence: str, name: str = "") -> str:
+    """A rule as a chapter has it."""
+    return f'### {rule_id} · {name or rule_id.lower()} <a id="{rule_id}"></a>\n\n{sentence}\n\n'
 
 
 FILES = {
-    "spec/rules/pool.md": """# The pool
-### KV-POOL-1 Block 0 is null.
-### KV-POOL-2 The queue is in order.
-Follows from KV-POOL-1.
-""",
+    "spec/rules/pool.md": "# The pool\n\n"
+    + rule("KV-POOL-1", "Block 0 is null.", "null block")
+    + rule("KV-POOL-2", "The queue\nis in order.")
+    + "Follows from KV-POOL-1.\n",
     "kvref/pool.py": '''
 class Pool:
     def take(self):
@@ -178,12 +181,32 @@ def test_a_mark_without_a_rule_is_found(tmp_path: Path) -> None:
 
 
 def test_a_rule_that_stands_twice_is_found(tmp_path: Path) -> None:
-    folder = small_repository(tmp_path, **{"spec/rules/zoo.md": "### KV-POOL-1 Again.\n"})
+    again = rule("KV-POOL-1", "Again.")
+    folder = small_repository(tmp_path, **{"spec/rules/zoo.md": again})
     assert "spec/rules/zoo.md: KV-POOL-1 stands more than once" in found_in(folder)
 
 
+@pytest.mark.parametrize(
+    ("text", "flaw"),
+    [
+        ("### KV-POOL-2 The queue is in order.\n", "is not headed `### KV-POOL-2 · short name"),
+        (rule("KV-POOL-2", "It is.", "a b c d e"), "has a long name, 'a b c d e'"),
+        (rule("KV-POOL-2", "It is.", "a" * 33), "has a long name, "),
+        (rule("KV-POOL-2", "It is.", "null block"), "shares its name, 'null block'"),
+        (rule("KV-POOL-2", "It is; so is that."), "joins sentences by a semicolon"),
+        (rule("KV-POOL-2", "It " + "so " * 24 + "is."), "has a first sentence of 26 words"),
+        (rule("KV-POOL-2", "When it is:"), "is no sentence"),
+        (rule("KV-POOL-2", ""), "is no sentence"),
+    ],
+)
+def test_a_rule_that_is_not_written_as_one_is_found(tmp_path: Path, text: str, flaw: str) -> None:
+    text = rule("KV-POOL-1", "Block 0 is null.", "null block") + text
+    folder = small_repository(tmp_path, **{"spec/rules/pool.md": text})
+    assert any(f"KV-POOL-2 {flaw}" in problem for problem in found_in(folder))
+
+
 def test_a_withdrawn_rule_needs_no_test_and_may_only_be_cited_in_text(tmp_path: Path) -> None:
-    text = FILES["spec/rules/pool.md"].replace("The queue is in order.", "Withdrawn: no queue.")
+    text = FILES["spec/rules/pool.md"].replace("The queue\nis in order", "Withdrawn: no queue")
     cited = {
         "spec/rules/pool.md": text,
         "docs/x.md": "KV-POOL-2\n",
@@ -194,7 +217,7 @@ def test_a_withdrawn_rule_needs_no_test_and_may_only_be_cited_in_text(tmp_path: 
     folder = small_repository(tmp_path, **cited)
     assert found_in(folder) == ["spec/kvspec/invariants.py:1: KV-POOL-2 is withdrawn"]
     assert json.loads(table.sentences(table.find_rules(folder))) == {
-        "KV-POOL-1": "Block 0 is null."
+        "KV-POOL-1": {"name": "null block", "sentence": "Block 0 is null."}
     }
 
 
@@ -202,27 +225,20 @@ def test_without_any_rule_nothing_fits(tmp_path: Path) -> None:
     assert found_in(tmp_path) == ["spec/rules: there is no rule"]
 
 
-def test_the_table_names_code_tests_and_other_checks(tmp_path: Path) -> None:
-    folder = small_repository(tmp_path)
-    made = table.make_table(table.find_rules(folder), table.find_citations(folder))
-    assert made.splitlines()[2:] == [
-        "| [KV-POOL-1](rules/pool.md#kv-pool-1-block-0-is-null) | Block 0 is null. "
-        "| kvref.pool.Pool.take | tests/test_pool.py | mutants |",
-        "| [KV-POOL-2](rules/pool.md#kv-pool-2-the-queue-is-in-order) | The queue is in order. "
-        "| kvref.pool.Pool.take | tests/test_pool.py | invariants, mutants |",
+def test_one_rule_is_shown_with_all_that_cites_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = small_repository(tmp_path, **{"proofs/x.py": STATED.replace("KV-POOL-1", "KV-POOL-2")})
+    rules, citations = table.find_rules(folder), table.find_citations(folder)
+    assert table.show("KV-POOL-2", rules, citations) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "KV-POOL-2 (kv-pool-2)  The queue is in order.",
+        "  rule        spec/rules/pool.md",
+        "  code        kvref/pool.py:4 Pool.take",
+        "  tests       tests/test_pool.py:8",
+        "  invariants  spec/kvspec/invariants.py:1",
+        "  formulas    proofs/x.py:1",
+        "  mutants     docs/MUTANTS.md:2",
+        "  text        tests/test_pool.py:8",
     ]
-
-
-def test_a_proof_about_formulas_is_shown_as_one(tmp_path: Path) -> None:
-    folder = small_repository(tmp_path, **{"proofs/x.py": STATED})
-    made = table.make_table(table.find_rules(folder), table.find_citations(folder))
-    assert made.splitlines()[2].endswith("| formulas, mutants |")
-
-
-def test_the_table_replaces_the_one_before() -> None:
-    text = f"a\n{table.BEGIN}\nold\n{table.END}\nb\n"
-    once = table.with_table(text, "new")
-    assert once == f"a\n{table.BEGIN}\n\nnew\n\n{table.END}\nb\n"
-    assert table.with_table(once, "new") == once
-    with pytest.raises(SystemExit, match="lacks"):
-        table.with_table("no table here", "new")
+    assert table.show("KV-POOL-9", rules, citations) == 1

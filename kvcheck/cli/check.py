@@ -124,8 +124,9 @@ def command(
     """
     require_extra("hypothesis", "conformance")
     from kvcheck.judge.options import BUDGETS, Options, same_code
-    from kvcheck.judge.suite import Suite, rule_sentences
+    from kvcheck.judge.suite import Suite
     from kvcheck.play.verdicts import Level
+    from kvcheck.rulebook import rule_sentences
 
     subject, reference = find_implementation(name), find_implementation(oracle)
     options = Options(

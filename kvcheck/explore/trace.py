@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from kvcheck.explore.state import BATCHED_STEP
 from kvcheck.play.player import Outcome
 from kvcheck.play.recorder import Recorder
 from kvcheck.play.words import operation_text, shortened, shown
+from kvcheck.rulebook import rule_names, rule_sentences, stated
 from kvspec.errors import KVSpecError
 from kvspec.record import START_VERSION, Finding
 from kvspec.record_file import read_trace, write_trace
@@ -65,7 +64,7 @@ def _answer(name: str, outcome: Outcome) -> str:
 def lines(violation: Violation, pair: Pair) -> Iterator[str]:
     """The violation in words: the rule, the calls that lead there, what is wrong after them."""
     broken = violation.broken
-    yield f"{broken.rule}  {sentence(broken.rule)}"
+    yield stated(broken.rule)
     way = f"the last of {len(violation.path)} moves; fewer do not show it"
     if broken.before:
         way = f"the last of {len(violation.path)} moves, some of which changed nothing to be seen"
@@ -88,6 +87,7 @@ def to_json(violation: Violation, pair: Pair) -> dict[str, Any]:
     return {
         "configuration": violation.configuration.name,
         "rule": broken.rule,
+        "rule_name": rule_names().get(broken.rule),
         "invariant": broken.name,
         "detail": broken.detail,
         "num_moves": len(violation.path),
@@ -96,13 +96,6 @@ def to_json(violation: Violation, pair: Pair) -> dict[str, Any]:
             for told in operations(violation, pair)
         ],
     }
-
-
-def sentence(rule: str) -> str:
-    """What the rule says."""
-    text = files("kvcheck").joinpath("data/rules.json").read_text(encoding="utf-8")
-    found: dict[str, str] = json.loads(text)
-    return found.get(rule, "")
 
 
 def write_record(violation: Violation, pair: Pair, folder: Path) -> tuple[Path | None, str]:
@@ -126,7 +119,9 @@ def write_record(violation: Violation, pair: Pair, folder: Path) -> tuple[Path |
         for told in operations(violation, pair):
             recorder.play(told.name, told.request_id, **told.arguments)
         last = recorder.operations[-1]
-        finding = Finding(broken.rule, sentence(broken.rule), shortened(broken.detail))
+        finding = Finding(
+            broken.rule, rule_sentences().get(broken.rule, ""), shortened(broken.detail)
+        )
         listed = [*recorder.operations[:-1], replace(last, finding=finding)]
         header = replace(recorder.header, version=START_VERSION)
         write_trace(path, header, listed, recorder.coverage())

@@ -17,10 +17,11 @@ from kvcheck.judge.report import (
     verdict_of,
     verdicts,
 )
-from kvcheck.judge.suite import Report, rule_sentences
+from kvcheck.judge.suite import Report
 from kvcheck.play.situations import SITUATIONS
 from kvcheck.play.verdicts import Violation
 from kvcheck.play.words import operation_text
+from kvcheck.rulebook import rule_names, rule_sentences, titled
 
 SHOWN: Mapping[str, str] = {UNBROKEN: "good", BROKEN: "bad", NOT_EXERCISED: "none", HIDDEN: "none"}
 """The class of each verdict in the page's style."""
@@ -49,7 +50,7 @@ summary { cursor: pointer; padding: 0.5rem 0.8rem; }
 details[open] > summary { border-bottom: 1px solid var(--line); }
 details > div { padding: 0.5rem 0.8rem 0.8rem; }
 details.broken > summary { background: var(--bad-page); color: var(--text); }
-.id { font-weight: 600; white-space: nowrap; margin-right: 0.4rem; }
+.id { font-weight: 600; margin-right: 0.4rem; }
 pre, code, ol { font: 13px/1.5 ui-monospace, monospace; }
 pre { background: var(--panel); border-radius: 6px; padding: 0.6rem 0.8rem; overflow-x: auto;
       overflow-wrap: normal; }
@@ -144,9 +145,9 @@ def _violations(report: Report, remarks: Sequence[str]) -> Iterator[str]:
 
 
 def _violation(report: Report, violation: Violation, remark: str) -> Iterator[str]:
-    sentence = rule_sentences().get(violation.rule, "")
+    title, sentence = titled(violation.rule), rule_sentences().get(violation.rule, "")
     yield '<details class="broken"><summary>'
-    yield f'<span class="id">{escape(violation.rule)}</span> {escape(sentence)}</summary><div>'
+    yield f'<span class="id">{escape(title)}</span> {escape(sentence)}</summary><div>'
     if violation.operations:
         yield f"<p>In {escape(repr(violation.program.name))}, after these operations:</p><ol>"
         last = len(violation.operations)
@@ -169,7 +170,7 @@ def _chapters(report: Report) -> Iterator[str]:
     chapters: dict[str, list[str]] = {}
     for rule in found:
         chapters.setdefault(rule.rpartition("-")[0], []).append(rule)
-    sentences = rule_sentences()
+    names, sentences = rule_names(), rule_sentences()
     for chapter, rules in chapters.items():
         counts = Counter(found[rule] for rule in rules)
         summary = ", ".join(
@@ -179,14 +180,14 @@ def _chapters(report: Report) -> Iterator[str]:
         )
         kind = "broken" if counts[BROKEN] else "whole"
         yield f'<details class="{kind}"><summary><span class="id">{escape(chapter)}</span>'
-        rows = (_rule_row(rule, sentences.get(rule, ""), found[rule]) for rule in rules)
+        rows = (_rule_row(rule, names[rule], sentences[rule], found[rule]) for rule in rules)
         yield f'{summary}</summary><div><table class="rules">{"".join(rows)}</table>'
         yield "</div></details>"
 
 
-def _rule_row(rule: str, sentence: str, verdict: str) -> str:
+def _rule_row(rule: str, name: str, sentence: str, verdict: str) -> str:
     return (
-        f"<tr><th>{escape(rule)}</th><td>{escape(sentence)}</td>"
+        f"<tr><th>{escape(rule)}<br>{escape(name)}</th><td>{escape(sentence)}</td>"
         f'<td class="{SHOWN[verdict]}">{verdict}</td></tr>'
     )
 

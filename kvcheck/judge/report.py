@@ -10,10 +10,11 @@ from typing import Any
 
 from kvcheck.judge.options import Options
 from kvcheck.judge.pasted import example_test, program_test, walk_test
-from kvcheck.judge.suite import Report, rule_sentences
+from kvcheck.judge.suite import Report
 from kvcheck.judge.unobservable import UNOBSERVABLE
 from kvcheck.play.verdicts import Violation
 from kvcheck.play.words import operation_text
+from kvcheck.rulebook import rule_names, rule_sentences, stated, titled
 
 
 def chosen_rules(report: Report) -> dict[str, str]:
@@ -68,7 +69,7 @@ def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
     if report.missed and report.directed + report.random:
         yield f"never came up      {', '.join(report.missed)}"
     hidden = unobservable(report)
-    yield from (f"cannot be checked  {rule}: {reason}" for rule, reason in hidden.items())
+    yield from (f"cannot be checked  {titled(rule)}: {reason}" for rule, reason in hidden.items())
     if report.gave_up:
         yield "gave up            so many programs fail so slowly that the rest was not run"
     if report.interrupted:
@@ -104,7 +105,7 @@ def _static_lines(report: Report) -> Iterator[str]:
 
 def violation_lines(options: Options, violation: Violation, remark: str = "") -> Iterator[str]:
     """One violation: the rule, the calls that lead there, what went wrong, and a test to paste."""
-    yield f"{violation.rule}  {rule_sentences().get(violation.rule, '')}"
+    yield stated(violation.rule)
     told = violation.operations
     yield f"  broken at level {options.level} in {violation.program.name!r}" + (
         f", by the last of {len(told)} operations:" if told else ":"
@@ -139,7 +140,7 @@ def test_of(options: Options, violation: Violation) -> str:
 
 def to_json(report: Report) -> dict[str, Any]:
     """The report for machines. `conforms` is null where nothing was compared and nothing broken."""
-    sentences = rule_sentences()
+    names, sentences = rule_names(), rule_sentences()
     is_open = report.conforms and report.options.self_checks_only
     return {
         "subject": report.subject,
@@ -150,6 +151,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "violations": [
             {
                 "rule": violation.rule,
+                "rule_name": names.get(violation.rule),
                 "sentence": sentences.get(violation.rule),
                 "check": violation.name,
                 "detail": violation.detail,

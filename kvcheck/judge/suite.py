@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import itertools
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.resources import files
 
 from kvcheck.judge.coverage import decided, exercised
 from kvcheck.judge.options import ENDLESS, Options, judged, run_of
@@ -80,13 +78,6 @@ class Report:
     def missed(self) -> tuple[str, ...]:
         """Situations that never came up."""
         return missed(self.situations)
-
-
-def rule_sentences() -> dict[str, str]:
-    """Every rule of the contract: id -> sentence."""
-    text = files("kvcheck").joinpath("data/rules.json").read_text(encoding="utf-8")
-    found: dict[str, str] = json.loads(text)
-    return found
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ import pytest
 from kvcheck.discovery import find_implementation
 from kvcheck.judge.options import BUDGETS, Options, same_code
 from kvcheck.judge.report import violation_lines
-from kvcheck.judge.suite import rule_sentences
 from kvcheck.play.verdicts import Level, Violation
 from kvcheck.pytest_plugin.examination import Examination
+from kvcheck.rulebook import rule_sentences
 from kvspec.errors import KVSpecError
 from kvspec.interface import Feature
 from kvspec.profile import find_profile

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvcheck.rulebook import titled
 from kvspec.errors import MonitorViolation
 
 
@@ -28,7 +29,8 @@ class MonitorReport:
     def __str__(self) -> str:
         seconds = self.manager_seconds + self.checking_seconds
         share = self.checking_seconds / seconds if seconds else 0.0
-        state = "no violation" if self.violation is None else f"violation: {self.violation.rule}"
+        found = self.violation
+        state = "no violation" if found is None else f"violation: {titled(found.rule)}"
         return (
             f"{self.operations} operations, {self.audits} audits, {state};"
             f" {self.checking_seconds:.3f} s of {seconds:.3f} s ({share:.0%}) spent in checking,"

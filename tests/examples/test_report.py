@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from kvcheck.judge.suite import rule_sentences
+from kvcheck.rulebook import rule_sentences
 from tests.examples.test_own_manager import DIRECTED
 from tests.source import ROOT
 

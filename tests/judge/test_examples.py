@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 import kvref
-from kvcheck.judge.suite import rule_sentences
 from kvcheck.judge.unobservable import UNOBSERVABLE
 from kvcheck.play.verdicts import Level, first_violation
+from kvcheck.rulebook import rule_sentences
 from kvcheck.rules.examples import EXAMPLES, Example, example_violation, find_example
 from kvcheck.rules.scenarios import SCENARIOS
 from kvspec.policy import Policy

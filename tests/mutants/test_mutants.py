@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from kvcheck.discovery import find_implementation
-from kvcheck.judge.suite import rule_sentences
 from kvcheck.play.verdicts import Level
+from kvcheck.rulebook import rule_sentences
 from kvref import hashing
 from kvref.configuration import Parts
 from kvspec.errors import UnknownImplementationError

@@ -165,7 +165,7 @@ def test_a_failure_is_the_report_and_no_traceback(project: pytest.Pytester) -> N
     done.stdout.fnmatch_lines(
         [
             "kvspec: kvref * at level identity, seed 0, profile default",
-            "KV-POOL-15  Each block but the null block is either free*",
+            "KV-POOL-15 (conservation)  Each block but the null block is either free*",
             "*allocate_slots(*",
             "*leaked*",
             "*def test_kv_pool_15():",

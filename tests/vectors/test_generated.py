@@ -24,8 +24,8 @@ from kvcheck.explore.vectors.graph import (
 from kvcheck.explore.vectors.tour import tour
 from kvcheck.explore.vectors.walk import record_of
 from kvcheck.explore.vectors.write import sha256_of, write_set
-from kvcheck.judge.suite import rule_sentences
 from kvcheck.records.manifest import FILE, INDEX, read_manifest, shipped_sets, shipped_vectors
+from kvcheck.rulebook import rule_sentences
 from kvspec.errors import FormatError, KVSpecError
 from tests.explore.exploring import explored
 from tests.vectors.having import NAMES, vector_set, walks

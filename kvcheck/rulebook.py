@@ -1,0 +1,33 @@
+"""The rules of the contract as data: id, short name, sentence. `spec/table.py` writes the file."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+
+
+def _rules() -> dict[str, dict[str, str]]:
+    text = files("kvcheck").joinpath("data/rules.json").read_text(encoding="utf-8")
+    found: dict[str, dict[str, str]] = json.loads(text)
+    return found
+
+
+def rule_sentences() -> dict[str, str]:
+    """Every rule that a manager can keep or break: id -> what it says."""
+    return {rule: each["sentence"] for rule, each in _rules().items()}
+
+
+def rule_names() -> dict[str, str]:
+    """The same rules: id -> short name."""
+    return {rule: each["name"] for rule, each in _rules().items()}
+
+
+def titled(rule: str) -> str:
+    """The id with the short name in brackets; what is no rule stands alone."""
+    name = rule_names().get(rule)
+    return rule if name is None else f"{rule} ({name})"
+
+
+def stated(rule: str) -> str:
+    """The rule in one line: its title and what it says."""
+    return f"{titled(rule)}  {rule_sentences().get(rule, '')}"
