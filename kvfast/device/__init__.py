@@ -1,9 +1,17 @@
 """The device plane: the cache itself as torch tensors, and what moves data in it.
 
-`__all__` is all that engines need, their annotations included; modules with an underscore are no
-part of it. Nothing here is imported by `import kvfast`. Names that need torch raise
-MissingDependencyError when asked for without it. Kernels are Triton's on CUDA devices where it is
-installed, and plain torch anywhere else, with the same results.
+`__all__` is all that engines need, their annotations included. Nothing here is imported by
+`import kvfast`. Names that need torch raise MissingDependencyError when asked for without it.
+Kernels are Triton's on CUDA devices where it is installed, and plain torch anywhere else, with the
+same results.
+
+    base      layouts, errors, checks of arguments
+    pages     pools, and what writes, reads, copies and zeroes their pages
+    tables    block tables, lengths, positions and slots of each step
+    hashing   block hashes of many prompts at once
+    index     how much of each waiting prompt is cached
+    resident  decode steps that the device decides alone
+    tier      blocks in host memory
 """
 
 from __future__ import annotations
@@ -13,25 +21,22 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from kvfast.device._backend import Backend
-from kvfast.device.errors import (
+from kvfast.device.base.backend import Backend
+from kvfast.device.base.errors import (
     DeviceMemoryError,
     MissingDependencyError,
     ResidentOrderError,
     RunDifferenceError,
 )
-from kvfast.device.layout import Layout
+from kvfast.device.base.layout import Layout
 
 if TYPE_CHECKING:
-    from kvfast.device._arguments import Ids
     from kvfast.device.hashing import BlockHashes, hash_blocks
-    from kvfast.device.host_tier import HostTier
-    from kvfast.device.operations import PADDING_SLOT, PageOperations
-    from kvfast.device.pools import KVPools, Layer
-    from kvfast.device.prefix_index import Crossover, PrefixIndex
+    from kvfast.device.index import Crossover, PrefixIndex
+    from kvfast.device.pages import PADDING_SLOT, Ids, KVPools, Layer, PageOperations
     from kvfast.device.resident import ResidentDecode, ResidentRun
-    from kvfast.device.swap import Swapper, Transfer
     from kvfast.device.tables import DeviceStep, DeviceTables, TableDifference
+    from kvfast.device.tier import HostTier, Swapper, Transfer
 
 __all__ = [
     "PADDING_SLOT",
@@ -59,32 +64,32 @@ __all__ = [
     "hash_blocks",
 ]
 
-_MODULES: Mapping[str, str] = {
-    "PADDING_SLOT": "operations",
+_FOLDERS: Mapping[str, str] = {
     "BlockHashes": "hashing",
-    "Crossover": "prefix_index",
+    "Crossover": "index",
     "DeviceStep": "tables",
     "DeviceTables": "tables",
-    "HostTier": "host_tier",
-    "Ids": "_arguments",
-    "KVPools": "pools",
-    "Layer": "pools",
-    "PageOperations": "operations",
-    "PrefixIndex": "prefix_index",
+    "HostTier": "tier",
+    "Ids": "pages",
+    "KVPools": "pages",
+    "Layer": "pages",
+    "PADDING_SLOT": "pages",
+    "PageOperations": "pages",
+    "PrefixIndex": "index",
     "ResidentDecode": "resident",
     "ResidentRun": "resident",
-    "Swapper": "swap",
+    "Swapper": "tier",
     "TableDifference": "tables",
-    "Transfer": "swap",
+    "Transfer": "tier",
     "hash_blocks": "hashing",
 }
 """Where the names are that need torch."""
 
 
 def __getattr__(name: str) -> object:
-    module = _MODULES.get(name)
-    if module is None:
+    folder = _FOLDERS.get(name)
+    if folder is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if find_spec("torch") is None:
         raise MissingDependencyError("torch", "kvspec[torch]", f"kvfast.device.{name}")
-    return getattr(import_module(f"{__name__}.{module}"), name)
+    return getattr(import_module(f"{__name__}.{folder}"), name)

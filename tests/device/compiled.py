@@ -24,8 +24,9 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompilationError
 
-from kvfast.device import _formats
-from kvfast.device.pools import KVPools
+from kvfast.device import KVPools
+from kvfast.device.pages import formats as _formats
+from kvfast.device.pages.segments import Segments
 from kvspec.config import KVCacheConfig, KVCacheGroup
 from kvspec.specs import FullAttentionSpec
 
@@ -121,7 +122,7 @@ def pools_of(stored: torch.dtype, heads: int, size: int, *, scaled: bool) -> KVP
 
 def launches(*, all_of_them: bool) -> Iterator[dict[str, object]]:
     """Each format, or each conversion, of vectors of 6 elements; then vectors of large models."""
-    from kvfast.device import _pages_triton as pages
+    from kvfast.device.pages import kernels as pages
 
     found: list[dict[str, object]] = []
     for name in ("_store_kernel", "_load_kernel", "_copy_kernel", "_zero_kernel"):
@@ -148,8 +149,9 @@ def launches(*, all_of_them: bool) -> Iterator[dict[str, object]]:
         found.clear()
     table, ids = torch.zeros((2, 3), dtype=torch.int64), torch.arange(1, 3, dtype=torch.int32)
     for word_bytes in (16, 8, 4, 2, 1) if all_of_them else (16,):
-        pages.copy_pages(table, table, ids, ids, 1 << 20, 7, 4096, word_bytes)
-        pages.zero_pages(table, ids.long(), 1, 4096, word_bytes)
+        many, few = (Segments((), table, num, 4096, word_bytes) for num in (1 << 20, 7))
+        pages.copy_pages(many, few, ids, ids)
+        pages.zero_pages(Segments((), table, 1, 4096, word_bytes), ids.long())
         for one in found:
             yield {"word_bytes": word_bytes, **one}
         found.clear()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 if TYPE_CHECKING:
-    from kvfast.device._backend import Backend
+    from kvfast.device import Backend
 
 collect_ignore_glob = [] if find_spec("torch") else ["test_*.py"]
 

@@ -12,8 +12,7 @@ from math import prod
 import numpy as np
 import torch
 
-from kvfast.device.operations import PageOperations
-from kvfast.device.pools import KVPools, Layer
+from kvfast.device import KVPools, Layer, PageOperations
 from kvspec.specs import AttentionSpec
 from tests.device.models import DEVICE
 

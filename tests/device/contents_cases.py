@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kvfast.device.layout import Layout, page_size_bytes
+from kvfast.device import Layout
+from kvfast.device.base.layout import page_size_bytes
 from kvspec.config import KVCacheConfig, KVCacheTensor, ManagerConfig
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,

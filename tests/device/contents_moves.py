@@ -10,12 +10,16 @@ from typing import TypeAlias
 
 import torch
 
-from kvfast.device._backend import Backend
-from kvfast.device.host_tier import HostTier
-from kvfast.device.operations import PageOperations
-from kvfast.device.pools import KVPools
-from kvfast.device.swap import Swapper, Transfer, resized
-from kvfast.device.tables import DeviceTables
+from kvfast.device import (
+    Backend,
+    DeviceTables,
+    HostTier,
+    KVPools,
+    PageOperations,
+    Swapper,
+    Transfer,
+)
+from kvfast.device.tier.swap import resized
 from kvspec.interface import Implementation
 from kvspec.request import Request, RequestStatus
 from kvspec.sequential import batched_of

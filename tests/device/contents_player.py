@@ -12,8 +12,7 @@ from random import Random
 
 import torch
 
-from kvfast.device._backend import Backend
-from kvfast.device.tables import DeviceStep
+from kvfast.device import Backend, DeviceStep
 from kvspec.batched import StepOutput, StepPlan
 from kvspec.interface import Implementation
 from kvspec.request import RequestInput

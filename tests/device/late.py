@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from kvfast.device._streams import Event
+from kvfast.device.tier.streams import Event
 
 
 class LateEvent:

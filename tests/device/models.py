@@ -6,8 +6,7 @@ import os
 
 import torch
 
-from kvfast.device.layout import Layout
-from kvfast.device.pools import KVPools
+from kvfast.device import KVPools, Layout
 from kvspec.config import KVCacheConfig, KVCacheGroup
 from kvspec.specs import (
     FullAttentionSpec,

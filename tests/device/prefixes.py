@@ -10,8 +10,7 @@ import torch
 
 import kvfast
 import kvref
-from kvfast.device._backend import Backend
-from kvfast.device.prefix_index import Crossover, PrefixIndex
+from kvfast.device import Backend, Crossover, PrefixIndex
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation
 from kvspec.request import RequestInput

@@ -17,17 +17,23 @@ from unittest.mock import patch
 import torch
 
 import kvfast
-from kvfast.device import _hashing_torch, _index_torch, _pages_torch, _tables_torch
-from kvfast.device._backend import Backend
-from kvfast.device._index_table import IndexTable
-from kvfast.device._resident_state import RunState
-from kvfast.device._tables_state import DeviceState
-from kvfast.device.host_tier import HostTier
-from kvfast.device.operations import PageOperations
-from kvfast.device.pools import KVPools
-from kvfast.device.prefix_index import Crossover, PrefixIndex
-from kvfast.device.swap import Swapper
-from kvfast.device.tables import DeviceTables
+from kvfast.device import (
+    Backend,
+    Crossover,
+    DeviceTables,
+    HostTier,
+    KVPools,
+    PageOperations,
+    PrefixIndex,
+    Swapper,
+)
+from kvfast.device.hashing import plain as _hashing_torch
+from kvfast.device.index import plain as _index_torch
+from kvfast.device.index.table import IndexTable
+from kvfast.device.pages import plain as _pages_torch
+from kvfast.device.resident.state import RunState
+from kvfast.device.tables import plain as _tables_torch
+from kvfast.device.tables.state import DeviceState
 from kvspec.errors import InvalidArgumentError, KVSpecError
 from kvspec.request import RequestInput
 from tests.device.models import DEVICE, cache, filled, full, mamba, mla
@@ -162,7 +168,10 @@ def counted(world: World) -> Iterator[list[str]]:
     modules = [(_pages_torch, PAGE_FUNCTIONS), (_tables_torch, TABLE_FUNCTIONS)]
     modules += [(_hashing_torch, ("block_hashes",)), (_index_torch, INDEX_FUNCTIONS)]
     if world.backend == "triton":
-        from kvfast.device import _hashing_triton, _index_triton, _pages_triton, _tables_triton
+        from kvfast.device.hashing import kernels as _hashing_triton
+        from kvfast.device.index import kernels as _index_triton
+        from kvfast.device.pages import kernels as _pages_triton
+        from kvfast.device.tables import kernels as _tables_triton
 
         modules += [(_pages_triton, PAGE_FUNCTIONS), (_tables_triton, TABLE_FUNCTIONS)]
         modules += [(_hashing_triton, ("block_hashes",)), (_index_triton, INDEX_FUNCTIONS)]

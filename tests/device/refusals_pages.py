@@ -6,12 +6,10 @@ from typing import Any
 
 import torch
 
-from kvfast.device import layout, pools, segments
-from kvfast.device.errors import DeviceMemoryError
-from kvfast.device.operations import PageOperations
+from kvfast.device import DeviceMemoryError, KVPools, PageOperations
 from kvspec.config import KVCacheConfig, KVCacheGroup, KVCacheTensor
 from kvspec.errors import ConfigError
-from kvspec.specs import FullAttentionSpec, UniformTypeKVCacheSpecs
+from kvspec.specs import FullAttentionSpec
 from tests.device import refusals_kinds as kinds
 from tests.device.models import DEVICE, cache, full, mla
 from tests.device.refusals import Bad, Call
@@ -19,6 +17,12 @@ from tests.device.refusals import Bad, Call
 NUM_BLOCKS = 7
 NUM_SLOTS = 4 * NUM_BLOCKS
 GROUP = cache(full()).groups[0]
+
+
+def one_layer(spec: Any) -> KVCacheConfig:
+    return KVCacheConfig(3, (KVCacheGroup(("a",), spec),))
+
+
 NO_LAYERS = KVCacheConfig(3, ())
 UNEVEN = KVCacheConfig(3, (KVCacheGroup(("a",), full()), KVCacheGroup(("b",), mla())))
 TWICE = KVCacheConfig(3, (GROUP,), (KVCacheTensor(432, ("0.0", "0.0", "0.1")),))
@@ -44,12 +48,14 @@ def formats(kept: str) -> tuple[Bad, ...]:
 
 
 POOLS = Call(
-    "pools.KVPools", lambda w: pools.KVPools, lambda w: {"cache": cache(full())},
+    "KVPools", lambda w: KVPools, lambda w: {"cache": cache(full())},
     (
         *kinds.objects("cache", error=ConfigError),
         Bad("cache", KVCacheConfig(0, cache(full()).groups), "num_blocks", ConfigError),
         Bad("cache", UNEVEN, "tensors", ConfigError),
         Bad("cache", TWICE, "shared_by", ConfigError),
+        Bad("cache", one_layer(ODD_RATIO), "compress_ratio", ConfigError),
+        Bad("cache", one_layer(NARROW), "page_size_padded", ConfigError),
         *kinds.devices(),
         *(Bad("layout", value, "layout") for value in ("DNH", None, 3, ["NHD"])),
         Bad("layout", "DNH", "layout", others={"cache": NO_LAYERS}),
@@ -60,44 +66,8 @@ POOLS = Call(
     ),
 )  # fmt: skip
 
-MEMORY = Call(
-    "pools.free_memory_bytes", lambda w: pools.free_memory_bytes, lambda w: {},
-    kinds.devices(),
-)  # fmt: skip
-
-LAYOUTS = (
-    Call(
-        "layout.page_parts", lambda w: layout.page_parts, lambda w: {"spec": full()},
-        (
-            *(Bad("spec", value, "spec", ConfigError) for value in (None, 3, "full", GROUP)),
-            Bad("spec", UniformTypeKVCacheSpecs(4, (("a", full()),)), "spec", ConfigError),
-            Bad("spec", ODD_RATIO, "compress_ratio", ConfigError),
-            *(Bad("layout", value, "layout") for value in ("DNH", None, 3, ["NHD"])),
-        ),
-    ),
-    Call(
-        "layout.page_size_bytes", lambda w: layout.page_size_bytes, lambda w: {},
-        (
-            *(Bad("spec", value, "spec", ConfigError) for value in (None, 3, "full", GROUP)),
-            Bad("spec", NARROW, "page_size_padded", ConfigError),
-        ),
-    ),
-    Call(
-        "layout.layer_spec", lambda w: layout.layer_spec,
-        lambda w: {"group": GROUP, "layer": "0.0"},
-        (*kinds.objects("group"), *LAYERS),
-    ),
-    Call(
-        "layout.with_tensors", lambda w: layout.with_tensors, lambda w: {},
-        (
-            *kinds.objects("cache", error=ConfigError),
-            Bad("cache", UNEVEN, "tensors", ConfigError),
-        ),
-    ),
-)  # fmt: skip
-
 OPERATIONS = Call(
-    "operations.PageOperations", lambda w: PageOperations, lambda w: {"pools": w.pools},
+    "PageOperations", lambda w: PageOperations, lambda w: {"pools": w.pools},
     (*kinds.objects("pools"), *kinds.backends()),
 )  # fmt: skip
 
@@ -105,7 +75,7 @@ _WRITTEN = kinds.ids("slots", 4, NUM_SLOTS, skips=True, writes=True)
 _READ = kinds.ids("slots", 4, NUM_SLOTS, skips=True)
 WRITES = (
     Call(
-        "operations.PageOperations.write", lambda w: w.small_pages.write,
+        "PageOperations.write", lambda w: w.small_pages.write,
         lambda w: KEYS_AND_VALUES,
         (
             *LAYERS, *kinds.tokens("keys", 2, 6), *kinds.tokens("values", 2, 3), *_WRITTEN,
@@ -114,7 +84,7 @@ WRITES = (
         ),
     ),
     Call(
-        "operations.PageOperations.write", lambda w: w.pages.write,
+        "PageOperations.write", lambda w: w.pages.write,
         lambda w: {**KEYS_AND_VALUES, **SAME},
         (
             Bad("key_scale", 2.0, "key_scale"), Bad("value_scale", 0.5, "value_scale"),
@@ -122,16 +92,16 @@ WRITES = (
         ),
     ),
     Call(
-        "operations.PageOperations.write", lambda w: w.scaled_pages.write,
+        "PageOperations.write", lambda w: w.scaled_pages.write,
         lambda w: KEYS_AND_VALUES,
         (Bad("key_scale", 2.0, "key_scale"), Bad("value_scale", 0.5, "value_scale")),
     ),
     Call(
-        "operations.PageOperations.write", lambda w: w.latent_pages.write,
+        "PageOperations.write", lambda w: w.latent_pages.write,
         lambda w: KEYS_AND_VALUES, (Bad("layer", "0.0", "layer"),),
     ),
     Call(
-        "operations.PageOperations.write_latent", lambda w: w.latent_pages.write_latent,
+        "PageOperations.write_latent", lambda w: w.latent_pages.write_latent,
         lambda w: LATENTS,
         (
             *LAYERS, *kinds.tokens("latents", 1, 9), *_WRITTEN, *kinds.scales("scale"),
@@ -139,14 +109,14 @@ WRITES = (
         ),
     ),
     Call(
-        "operations.PageOperations.write_latent", lambda w: w.pages.write_latent,
+        "PageOperations.write_latent", lambda w: w.pages.write_latent,
         lambda w: LATENTS, (Bad("layer", "0.0", "layer"), Bad("layer", "1.0", "layer")),
     ),
 )  # fmt: skip
 
 READS = (
     Call(
-        "operations.PageOperations.gather", lambda w: w.small_pages.gather,
+        "PageOperations.gather", lambda w: w.small_pages.gather,
         lambda w: {"layer": "0.0", "slots": [5, 9], "dtype": torch.float32},
         (
             *LAYERS, *_READ, *formats("float8_e4m3fn"),
@@ -155,12 +125,12 @@ READS = (
         ),
     ),
     Call(
-        "operations.PageOperations.gather", lambda w: w.scaled_pages.gather,
+        "PageOperations.gather", lambda w: w.scaled_pages.gather,
         lambda w: {"layer": "0.0", "slots": [5, 9], "dtype": torch.float32},
         (Bad("value_scale", 2.0, "value_scale"), Bad("dtype", torch.int16, "dtype")),
     ),
     Call(
-        "operations.PageOperations.gather_latent", lambda w: w.latent_pages.gather_latent,
+        "PageOperations.gather_latent", lambda w: w.latent_pages.gather_latent,
         lambda w: {"layer": "0.0", "slots": [5, 9], "dtype": torch.float32},
         (*LAYERS, *_READ, *formats("float8_e5m2"), *kinds.scales("scale")),
     ),
@@ -186,7 +156,7 @@ def copies(lowest_source: int, lowest: int, limit: int) -> tuple[Bad, ...]:
 
 COPIES = (
     Call(
-        "operations.PageOperations.copy_slots", lambda w: w.pages.copy_slots,
+        "PageOperations.copy_slots", lambda w: w.pages.copy_slots,
         lambda w: {"group": 0, "sources": [5, 6], "destinations": [9, 10]},
         (
             *kinds.numbers("group", 0, 1), *copies(4, 4, NUM_SLOTS),
@@ -194,20 +164,15 @@ COPIES = (
         ),
     ),
     Call(
-        "operations.PageOperations.copy_blocks", lambda w: w.pages.copy_blocks,
+        "PageOperations.copy_blocks", lambda w: w.pages.copy_blocks,
         lambda w: {"sources": [1, 2], "destinations": [3, 4]},
         (*copies(0, 1, NUM_BLOCKS), *GROUPS),
     ),
     Call(
-        "operations.PageOperations.zero_blocks", lambda w: w.pages.zero_blocks,
+        "PageOperations.zero_blocks", lambda w: w.pages.zero_blocks,
         lambda w: {"blocks": [1, 2]}, (*kinds.ids("blocks", 1, NUM_BLOCKS, skips=True), *GROUPS),
-    ),
-    Call(
-        "segments.segments", lambda w: segments.segments,
-        lambda w: {"pools": w.pools, "group": None},
-        (*kinds.objects("pools"), *GROUPS, *kinds.devices(optional=True)),
     ),
 )  # fmt: skip
 
 
-CALLS = (POOLS, MEMORY, *LAYOUTS, OPERATIONS, *WRITES, *READS, *COPIES)
+CALLS = (POOLS, OPERATIONS, *WRITES, *READS, *COPIES)

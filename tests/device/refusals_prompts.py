@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kvfast.device import hashing, prefix_index
+from kvfast.device import Crossover, PrefixIndex, hash_blocks
 from kvspec.events import BlockRemoved, BlockStored
 from tests.device import refusals_kinds as kinds
 from tests.device.refusals import Bad, Call, World
@@ -56,7 +56,7 @@ def arguments(world: World) -> dict[str, Any]:
 
 CALLS = (
     Call(
-        "hashing.hash_blocks", lambda w: hashing.hash_blocks,
+        "hash_blocks", lambda w: hash_blocks,
         lambda w: {
             "tokens": TOKENS, "starts": [0, 3, 9], "block_size_tokens": 2, "none_hash": HASH,
             "backend": w.backend,
@@ -71,16 +71,16 @@ CALLS = (
         ),
     ),
     Call(
-        "prefix_index.Crossover", lambda w: prefix_index.Crossover, lambda w: {},
+        "Crossover", lambda w: Crossover, lambda w: {},
         kinds.numbers("num_prompts", 1, optional=True),
     ),
     Call(
-        "prefix_index.Crossover.chooses_device",
-        lambda w: prefix_index.Crossover(2).chooses_device, lambda w: {},
+        "Crossover.chooses_device",
+        lambda w: Crossover(2).chooses_device, lambda w: {},
         (*kinds.objects("num_blocks"), Bad("num_blocks", [3, 4], "num_blocks")),
     ),
     Call(
-        "prefix_index.PrefixIndex", lambda w: prefix_index.PrefixIndex, arguments,
+        "PrefixIndex", lambda w: PrefixIndex, arguments,
         (
             *kinds.objects("implementation"),
             *kinds.objects("manager"),
@@ -90,7 +90,7 @@ CALLS = (
         ),
     ),
     Call(
-        "prefix_index.PrefixIndex.update", lambda w: w.prefixes.update, lambda w: {},
+        "PrefixIndex.update", lambda w: w.prefixes.update, lambda w: {},
         (
             *(Bad("events", value, "events") for value in (None, 3, object(), stored(HASH))),
             *(Bad("events", [stored(HASH), value], "events[1]") for value in
@@ -100,7 +100,7 @@ CALLS = (
         ),
     ),
     Call(
-        "prefix_index.PrefixIndex.lookup", lambda w: w.prefixes.lookup,
+        "PrefixIndex.lookup", lambda w: w.prefixes.lookup,
         lambda w: {"tokens": TOKENS, "starts": [0, 3, 9]}, PROMPTS,
     ),
 )  # fmt: skip

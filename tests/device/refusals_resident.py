@@ -8,9 +8,7 @@ from typing import Any
 import torch
 
 import kvfast
-from kvfast.device._backend import Backend
-from kvfast.device.resident import ResidentDecode, ResidentRun
-from kvfast.device.tables import DeviceTables
+from kvfast.device import Backend, DeviceTables, ResidentDecode, ResidentRun
 from kvspec.batched import BatchedManager, StepOutput, StepPlan
 from kvspec.request import RequestInput
 from kvspec.specs import SlidingWindowSpec
@@ -58,16 +56,16 @@ def ended(backend: Backend) -> tuple[ResidentDecode, BatchedManager, ResidentRun
 
 CALLS = (
     Call(
-        "resident.ResidentDecode", lambda w: ResidentDecode,
+        "ResidentDecode", lambda w: ResidentDecode,
         lambda w: {"tables": w.decoding[0].tables, "max_blocks": 4},
         (*kinds.objects("tables"), *kinds.numbers("max_blocks", 1, 2**31 - 1)),
     ),
     Call(
-        "resident.ResidentDecode.new_blocks", lambda w: w.decoding[0].new_blocks, lambda w: {},
+        "ResidentDecode.new_blocks", lambda w: w.decoding[0].new_blocks, lambda w: {},
         (*kinds.numbers("group", 0, 0), Bad("group", [], "group")),
     ),
     Call(
-        "resident.ResidentDecode.begin", lambda w: w.decoding[0].begin,
+        "ResidentDecode.begin", lambda w: w.decoding[0].begin,
         lambda w: {"batched": w.decoding[1], "handles": [0, 1], "max_steps": 3},
         (
             *kinds.objects("batched"),
@@ -81,11 +79,11 @@ CALLS = (
         ),
     ),
     Call(
-        "resident.ResidentRun.places", lambda w: w.ended[2].places, lambda w: {},
+        "ResidentRun.places", lambda w: w.ended[2].places, lambda w: {},
         (*kinds.numbers("step", 0, 0), Bad("step", [], "step")),
     ),
     Call(
-        "resident.ResidentDecode.replay", lambda w: w.ended[0].replay,
+        "ResidentDecode.replay", lambda w: w.ended[0].replay,
         lambda w: {"run": w.ended[2], "batched": w.ended[1], "token_ids": [[1, 2]]},
         (
             *kinds.objects("run"),

@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kvfast.device import swap
-from kvfast.device.host_tier import HostTier
-from kvfast.device.pools import KVPools
+from kvfast.device import HostTier, KVPools, Swapper
 from kvspec.batched import StepPlan
-from kvspec.errors import ConfigError
 from tests.device import refusals_kinds as kinds
 from tests.device.models import cache, full
 from tests.device.refusals import HOST_BLOCKS, Bad, Call, World
-from tests.device.refusals_pages import NUM_BLOCKS, UNEVEN
+from tests.device.refusals_pages import NUM_BLOCKS
 from tests.device.refusals_tables import result
 from tests.device.tables import rows_of
 
@@ -21,7 +18,7 @@ from tests.device.tables import rows_of
 def swaps(method: str, source: str, destination: str) -> Call:
     limits = {"blocks": NUM_BLOCKS, "host_blocks": HOST_BLOCKS}
     return Call(
-        f"swap.Swapper.{method}", lambda w: getattr(w.swapper, method),
+        f"Swapper.{method}", lambda w: getattr(w.swapper, method),
         lambda w: {"blocks": [5, 6], "host_blocks": [2, 3]},
         (
             *kinds.ids(source, 1, limits[source]),
@@ -36,22 +33,13 @@ STREAMS = (Bad("streams", 3, "streams"), Bad("streams", "cuda", "streams"))
 
 SWAPS = (
     Call(
-        "swap.Swapper", lambda w: swap.Swapper,
+        "Swapper", lambda w: Swapper,
         lambda w: {"device_pools": w.pools, "host_pools": w.host},
         (
             *kinds.objects("device_pools"),
             *kinds.objects("host_pools"),
             *kinds.backends(),
             *STREAMS,
-        ),
-    ),
-    Call(
-        "swap.resized", lambda w: swap.resized,
-        lambda w: {"cache": cache(full()), "num_blocks": 3},
-        (
-            *kinds.objects("cache", error=ConfigError),
-            Bad("cache", UNEVEN, "tensors", ConfigError),
-            *kinds.numbers("num_blocks", 1),
         ),
     ),
     swaps("swap_out", "blocks", "host_blocks"),
@@ -85,7 +73,7 @@ ROWS = tuple(
 )
 TIERS = (
     Call(
-        "host_tier.HostTier", lambda w: HostTier, made,
+        "HostTier", lambda w: HostTier, made,
         (
             *(replace(bad, field="num_blocks") for bad in kinds.numbers("num_host_blocks", 1)),
             *kinds.objects("implementation"),
@@ -98,14 +86,14 @@ TIERS = (
         ),
     ),
     Call(
-        "host_tier.HostTier.load", lambda w: w.tier().load, lambda w: {}, kinds.objects("request"),
+        "HostTier.load", lambda w: w.tier().load, lambda w: {}, kinds.objects("request"),
     ),
     Call(
-        "host_tier.HostTier.take", lambda w: w.tier().take, lambda w: {},
+        "HostTier.take", lambda w: w.tier().take, lambda w: {},
         tuple(Bad("blocks", [19, value], "blocks") for value in (1.5, True, "7", 20, 2**70)),
     ),
     Call(
-        "host_tier.HostTier.before_step", lambda w: w.tier().before_step,
+        "HostTier.before_step", lambda w: w.tier().before_step,
         lambda w: {"plan": StepPlan(decoding=[0]), "result": result(1), "rows": rows_of()},
         (
             *kinds.objects("plan"),
@@ -117,7 +105,7 @@ TIERS = (
         ),
     ),
     Call(
-        "host_tier.HostTier.after_step", lambda w: w.tier().after_step, lambda w: {},
+        "HostTier.after_step", lambda w: w.tier().after_step, lambda w: {},
         (Bad("handles", [5], "handle"), Bad("handles", [True], "handle")),
     ),
 )  # fmt: skip

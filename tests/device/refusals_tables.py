@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kvfast.device.tables import DeviceTables
+from kvfast.device import DeviceTables
 from kvspec.batched import StepPlan, StepResult
 from tests.device import refusals_kinds as kinds
 from tests.device.refusals import Bad, Call, World
@@ -43,7 +43,7 @@ DELTAS = tuple(Bad("deltas", value, field) for value, field in ROWS)
 GROUPS = (*kinds.numbers("group", 0, 1), Bad("group", [], "group"))
 
 MADE = Call(
-    "tables.DeviceTables", lambda w: DeviceTables,
+    "DeviceTables", lambda w: DeviceTables,
     lambda w: {"config": config_of(FULL, MAMBA), "max_requests": 2, "max_tokens": 16},
     (
         *kinds.objects("config"),
@@ -60,13 +60,13 @@ MADE = Call(
 
 BETWEEN = (
     Call(
-        "tables.DeviceTables.table", lambda w: w.tables.table, lambda w: {}, GROUPS,
+        "DeviceTables.table", lambda w: w.tables.table, lambda w: {}, GROUPS,
     ),
     Call(
-        "tables.DeviceTables.block_tables", lambda w: w.tables.block_tables, lambda w: {}, GROUPS,
+        "DeviceTables.block_tables", lambda w: w.tables.block_tables, lambda w: {}, GROUPS,
     ),
     Call(
-        "tables.DeviceTables.set_lengths", lambda w: w.tables.set_lengths,
+        "DeviceTables.set_lengths", lambda w: w.tables.set_lengths,
         lambda w: {"handles": [0, 1], "lengths": [3, 4]},
         (
             *kinds.handles("handles", limit=MAX_HANDLES),
@@ -76,7 +76,7 @@ BETWEEN = (
         ),
     ),
     Call(
-        "tables.DeviceTables.rewind", lambda w: w.tables.rewind,
+        "DeviceTables.rewind", lambda w: w.tables.rewind,
         lambda w: {"handles": [0, 1], "num_tokens": [0, 4]},
         (
             *kinds.handles("handles", limit=MAX_HANDLES),
@@ -86,10 +86,10 @@ BETWEEN = (
             Bad("num_tokens", [1], "num_tokens"),
         ),
     ),
-    Call("tables.DeviceTables.write", lambda w: w.tables.write, lambda w: {},
+    Call("DeviceTables.write", lambda w: w.tables.write, lambda w: {},
          (*DELTAS, Bad("deltas", None, "deltas"))),
     Call(
-        "tables.DeviceTables.set_row", lambda w: w.tables.set_row,
+        "DeviceTables.set_row", lambda w: w.tables.set_row,
         lambda w: {"handle": 1, "group": 1, "blocks": [2]},
         (
             *(Bad("handle", value, "handle[0]") for value in
@@ -102,7 +102,7 @@ BETWEEN = (
         ),
     ),
     Call(
-        "tables.DeviceTables.read_rows", lambda w: w.tables.read_rows,
+        "DeviceTables.read_rows", lambda w: w.tables.read_rows,
         lambda w: {"batched": w.batched, "handles": [w.handle]},
         (
             *kinds.objects("batched"),
@@ -111,7 +111,7 @@ BETWEEN = (
         ),
     ),
     Call(
-        "tables.DeviceTables.difference", lambda w: w.tables.difference, lambda w: {},
+        "DeviceTables.difference", lambda w: w.tables.difference, lambda w: {},
         kinds.objects("batched"),
     ),
 )  # fmt: skip
@@ -146,7 +146,7 @@ def _method(name: str, world: World) -> Callable[..., object]:
 
 STEPS = (
     Call(
-        "tables.DeviceTables.step", lambda w: w.tables.step,
+        "DeviceTables.step", lambda w: w.tables.step,
         lambda w: {"plan": StepPlan(decoding=[0]), "result": result(1), "deltas": None},
         (
             *kinds.objects("plan"), *kinds.objects("result"),
@@ -167,7 +167,7 @@ STEPS = (
     ),
     *(
         Call(
-            f"tables.DeviceTables.{method}", partial(_method, method),
+            f"DeviceTables.{method}", partial(_method, method),
             lambda w: {"handles": [0, 1], "num_scheduled": [1, 2], "deltas": None},
             (
                 *kinds.handles("handles", limit=MAX_HANDLES), *DELTAS,

@@ -8,10 +8,7 @@ from typing import TypeAlias
 
 import kvfast
 from kvcheck.play.random_configs import random_config
-from kvfast.device._backend import Backend
-from kvfast.device._tables_device import DeviceStep
-from kvfast.device.resident import ResidentDecode, ResidentRun
-from kvfast.device.tables import DeviceTables
+from kvfast.device import Backend, DeviceStep, DeviceTables, ResidentDecode, ResidentRun
 from kvref.implementation import ReferenceImplementation
 from kvspec.batched import StepPlan
 from kvspec.config import ManagerConfig

@@ -15,9 +15,7 @@ import kvfast
 from kvcheck.play.random_configs import random_config
 from kvcheck.rules.batch_sides import Outputs
 from kvcheck.rules.random_batches import WITHOUT_SLOTS, Engine, listed
-from kvfast.device._backend import Backend
-from kvfast.device._tables_device import DeviceStep
-from kvfast.device.tables import DeviceTables
+from kvfast.device import Backend, DeviceStep, DeviceTables
 from kvspec.batched import BatchedManager, StepPlan, StepResult
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.interface import Feature, Implementation

@@ -31,7 +31,7 @@ WITHOUT_TRITON = """
 import torch
 import kvfast
 from kvfast import device
-from kvfast.device._backend import chosen
+from kvfast.device.base.backend import chosen
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.specs import FullAttentionSpec, MLAAttentionSpec
 
@@ -96,7 +96,7 @@ for name in device.__all__:
         getattr(device, name)
     except device.MissingDependencyError as error:
         print(name, error.package, error.install, error)
-for module in ("kvfast.device", "kvfast.device.pools"):
+for module in ("kvfast.device", "kvfast.device.pages.pools"):
     try:
         exec(f"from {module} import KVPools")
     except ImportError as error:

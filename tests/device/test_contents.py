@@ -14,7 +14,7 @@ import torch
 
 import kvfast
 import kvref
-from kvfast.device._backend import Backend
+from kvfast.device import Backend
 from tests.device.contents import fingerprints
 from tests.device.contents_cases import ARRANGED, CASES, Case
 from tests.device.contents_player import Player

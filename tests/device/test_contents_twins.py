@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import pytest
 import torch
 
-from kvfast.device import _pages_torch
-from kvfast.device.swap import Transfer
+from kvfast.device import Transfer
+from kvfast.device.pages import plain as _pages_torch
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
 from kvspec.blocks import KVCacheBlocks

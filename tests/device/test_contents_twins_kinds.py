@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import kvfast
-from kvfast.device import _tables_geometry, pools
+from kvfast.device.pages import pools
+from kvfast.device.tables import geometry as _tables_geometry
 from kvref.groups.base import Demand
 from kvref.groups.mamba import MambaGroup
 from kvref.implementation import ReferenceImplementation

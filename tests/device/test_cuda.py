@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from kvfast.device._backend import BACKENDS, Backend
-from kvfast.device._offload import Offload
-from kvfast.device.operations import PageOperations
-from kvfast.device.pools import KVPools
-from kvfast.device.swap import Swapper
-from kvfast.device.tables import DeviceTables
+from kvfast.device import Backend, DeviceTables, KVPools, PageOperations, Swapper
+from kvfast.device.base.backend import BACKENDS
+from kvfast.device.tier.offload import Offload
 from tests.device.models import DEVICE, cache, contents, filled, full
 from tests.device.tables import FULL, MAMBA, config_of, rows_of
 

@@ -10,11 +10,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from kvfast.device import _formats
-from kvfast.device._backend import BACKENDS
-from kvfast.device.layout import Layout
-from kvfast.device.operations import PageOperations
-from kvfast.device.pools import KVPools
+from kvfast.device import KVPools, Layout, PageOperations
+from kvfast.device.base.backend import BACKENDS
+from kvfast.device.pages import formats as _formats
 from kvspec.config import KVCacheConfig, KVCacheGroup
 from kvspec.specs import FullAttentionSpec
 from tests.device.models import DEVICE
@@ -96,7 +94,7 @@ def test_whatever_the_bits_are_kernels_do_what_torch_does(
 
 @pytest.mark.rule("KV-DEV-4")
 def test_a_product_stands_for_a_division_only_where_it_is_the_same() -> None:
-    from kvfast.device._pages_triton import inverse_of
+    from kvfast.device.pages.kernels import inverse_of
 
     assert [inverse_of(one) for one in (0.37, 3.0, 1.5, 2.0**127)] == [None] * 4
     assert [inverse_of(one) for one in (1, 0.5, 2.0**126)] == [1.0, 2.0, 2.0**-126]

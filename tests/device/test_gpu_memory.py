@@ -5,13 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvfast.device import pools
-from kvfast.device._backend import Backend
-from kvfast.device._streams import sent
-from kvfast.device.errors import DeviceMemoryError
-from kvfast.device.layout import Layout
-from kvfast.device.operations import PageOperations
-from kvfast.device.pools import KVPools, free_memory_bytes
+from kvfast.device import Backend, DeviceMemoryError, KVPools, Layout, PageOperations
+from kvfast.device.base.memory import free_memory_bytes, sent
+from kvfast.device.pages import pools
 from kvspec.config import KVCacheConfig, KVCacheGroup
 from kvspec.specs import FullAttentionSpec
 from tests.device.models import DEVICE, cache, full
@@ -20,7 +16,6 @@ from tests.device.models import DEVICE, cache, full
 @pytest.mark.rule("KV-DEV-2")
 def test_what_torch_keeps_for_later_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cuda:0")
-    monkeypatch.setattr(pools, "check_device", lambda field, given: device)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 9000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 500)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 200)

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 import kvfast
 import kvref
-from kvfast.device import _hashing_torch, _sha256
-from kvfast.device._backend import BACKENDS, Backend
-from kvfast.device._hashing import hash_words
-from kvfast.device._hashing_prompts import Prompts, prompts_on
-from kvfast.device.hashing import BlockHashes, hash_blocks
-from kvfast.device.prefix_index import Crossover, PrefixIndex
+from kvfast.device import Backend, BlockHashes, Crossover, PrefixIndex, hash_blocks
+from kvfast.device.base.backend import BACKENDS
+from kvfast.device.hashing import plain as _hashing_torch
+from kvfast.device.hashing import sha256 as _sha256
+from kvfast.device.hashing.prompts import Prompts, hash_words, prompts_on
 from kvspec.request import RequestInput
 from tests.device.models import DEVICE
 from tests.device.prompts import (
@@ -142,7 +141,7 @@ def test_random_prompts_are_the_same_in_both_forms(
     block_size: int, num: int, seed: int, slices: int, width: torch.dtype
 ) -> None:
     """By slices of one block, of two, and all blocks at once."""
-    kernels = pytest.importorskip("kvfast.device._hashing_triton", exc_type=ImportError)
+    kernels = pytest.importorskip("kvfast.device.hashing.kernels", exc_type=ImportError)
     random = Random(seed)
     top = 2**31 if width == torch.int32 else 2**63
     prompts = random_prompts(random, num, 2 * block_size, top=top)
@@ -157,7 +156,7 @@ def test_random_prompts_are_the_same_in_both_forms(
 def test_more_prompts_than_there_is_memory_for_go_one_after_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kernels = pytest.importorskip("kvfast.device._hashing_triton", exc_type=ImportError)
+    kernels = pytest.importorskip("kvfast.device.hashing.kernels", exc_type=ImportError)
     monkeypatch.setattr(kernels, "SCRATCH_BYTES", 3 * 64 * _hashing_torch.max_chunks(2))
     with quick_interpreter():
         both_forms([[n] * (n % 5 + 1) for n in range(7)], 2, width=torch.int64)
@@ -258,7 +257,7 @@ def test_a_mistake_is_found(
 
 def test_a_mistake_in_a_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hashes that are read as parents with their bytes in the other order."""
-    kernels = pytest.importorskip("kvfast.device._hashing_triton", exc_type=ImportError)
+    kernels = pytest.importorskip("kvfast.device.hashing.kernels", exc_type=ImportError)
     if environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("kernels that are compiled are not changed afterwards")
     monkeypatch.setattr(kernels, "_swapped", lambda word: word)

@@ -18,9 +18,10 @@ COMPILE = """
 import json
 import torch
 from tests.device.compiled import Compiling
-from kvfast.device import _hashing_triton as hashing, _index_triton as index
-from kvfast.device._hashing_prompts import prompts_on
-from kvfast.device._index_table import IndexTable
+from kvfast.device.hashing import kernels as hashing
+from kvfast.device.index import kernels as index
+from kvfast.device.hashing.prompts import prompts_on
+from kvfast.device.index.table import IndexTable
 
 found = []
 for module, name in (

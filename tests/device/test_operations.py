@@ -7,10 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvfast.device import _formats
-from kvfast.device._backend import BACKENDS, Backend
-from kvfast.device.layout import Layout
-from kvfast.device.operations import PADDING_SLOT, PageOperations
+from kvfast.device import PADDING_SLOT, Backend, Layout, PageOperations
+from kvfast.device.base.backend import BACKENDS
+from kvfast.device.pages import formats as _formats
 from kvspec.errors import InvalidArgumentError
 from kvspec.specs import LayerSpec
 from tests.device.models import (
@@ -212,7 +211,8 @@ def test_latents_go_through_the_same_operations(backend: Backend) -> None:
 def test_slots_on_the_device_that_are_out_of_range_are_skipped() -> None:
     """What the host cannot see without waiting: here by the functions below the checks."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    from kvfast.device import _pages_torch, _pages_triton
+    from kvfast.device.pages import kernels as _pages_triton
+    from kvfast.device.pages import plain as _pages_torch
 
     slots = torch.tensor([-5, 0, 3, 28, 2**40, 9], device=DEVICE)
     tokens = numbers((6, 2, 6), torch.float32, 3)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvfast.device.errors import DeviceMemoryError
-from kvfast.device.layout import LAYOUTS, Layout, page_parts, page_size_bytes
-from kvfast.device.pools import KVPools, free_memory_bytes
+from kvfast.device import DeviceMemoryError, KVPools, Layout
+from kvfast.device.base.layout import LAYOUTS, page_parts, page_size_bytes
+from kvfast.device.base.memory import free_memory_bytes
 from kvref.planning.planner import ReferencePlanner
 from kvspec.config import KVCacheConfig, KVCacheGroup, KVCacheTensor
 from kvspec.errors import ConfigError, InvalidArgumentError

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kvfast
-from kvfast.device import _index_keys, _index_torch
-from kvfast.device._hashing_prompts import Prompts
-from kvfast.device._index_table import IndexTable
-from kvfast.device.prefix_index import Crossover, PrefixIndex
+from kvfast.device import Crossover, PrefixIndex
+from kvfast.device.hashing.prompts import Prompts
+from kvfast.device.index import keys as _index_keys
+from kvfast.device.index import plain as _index_torch
+from kvfast.device.index.table import IndexTable
 from kvspec.config import KVCacheConfig, KVCacheGroup
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.policy import Policy

@@ -10,11 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvfast.device import _index_torch
-from kvfast.device._backend import BACKENDS, Backend
-from kvfast.device._hashing_prompts import Prompts, prompts_on
-from kvfast.device._index_keys import Changes
-from kvfast.device._index_table import EMPTY, IndexTable, operations
+from kvfast.device import Backend
+from kvfast.device.base.backend import BACKENDS, form_of
+from kvfast.device.hashing.prompts import Prompts, prompts_on
+from kvfast.device.index import plain as _index_torch
+from kvfast.device.index.keys import Changes
+from kvfast.device.index.table import EMPTY, IndexTable
 from tests.device.prompts import NONE_HASH
 from tests.device.tables import kernel_device
 
@@ -57,7 +58,7 @@ def hits(table: IndexTable, prompts: list[Hashes], backend: Backend) -> torch.Te
     if joined:
         words = torch.frombuffer(joined, dtype=torch.int32).view(-1, 8)
     words = words.to(table.slots.device)
-    found: torch.Tensor = operations(backend).lookup(table, given, words, 0, 1)
+    found: torch.Tensor = form_of("kvfast.device.index", backend).lookup(table, given, words, 0, 1)
     return found.cpu()
 
 

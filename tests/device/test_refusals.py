@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from inspect import isclass, isfunction, signature
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 
 import pytest
 
 from kvfast import device
-from kvfast.device import _arguments, _hashing_prompts, _tables_input
-from kvfast.device._backend import Backend
-from kvfast.device.pools import KVPools
+from kvfast.device import Backend, KVPools
+from kvfast.device.base import arguments as base
+from kvfast.device.hashing import prompts as hashing
+from kvfast.device.pages import arguments as pages
+from kvfast.device.tables import input as tables
 from tests.device import (
     refusals_pages,
     refusals_prompts,
@@ -38,28 +40,25 @@ def test_what_is_bad_is_named_and_nothing_is_done(call: Call, backend: Backend) 
     world = World(backend)
     found = {str(bad): verdict(call, bad, world) for bad in call.bad}
     assert {bad: problem for bad, problem in found.items() if problem is not None} == {}
-    if call.name.startswith("tables."):
+    if call.name.startswith("DeviceTables."):
         is_same = world.after_a_step() == World(backend).after_a_step()
         assert is_same, "what was refused shows in the next step"
 
 
 def public_callables() -> dict[str, Callable[..., object]]:
-    """Functions, constructors and methods of the modules and names without an underscore."""
+    """Functions, constructors and methods of what `kvfast.device` exports."""
     found: dict[str, Callable[..., object]] = {}
-    for info in iter_modules(device.__path__):
-        module = import_module(f"{device.__name__}.{info.name}")
-        for name, thing in vars(module).items() if info.name[0] != "_" else ():
-            if name[0] == "_" or getattr(thing, "__module__", None) != module.__name__:
-                continue
-            if isfunction(thing):
-                found[f"{info.name}.{name}"] = thing
-            elif isclass(thing):
-                found[f"{info.name}.{name}"] = thing.__init__
-                found |= {
-                    f"{info.name}.{name}.{method}": function
-                    for method, function in vars(thing).items()
-                    if isfunction(function) and method[0] != "_"
-                }
+    for name in device.__all__:
+        thing = getattr(device, name)
+        if isfunction(thing):
+            found[name] = thing
+        elif isclass(thing):
+            found[name] = thing.__init__
+            found |= {
+                f"{name}.{method}": function
+                for method, function in vars(thing).items()
+                if isfunction(function) and method[0] != "_"
+            }
     return {name: found[name] for name in found if parameters(found[name])}
 
 
@@ -67,30 +66,11 @@ def parameters(function: Callable[..., object]) -> set[str]:
     return set(signature(function).parameters) - {"self"}
 
 
-NOT_CALLED: Mapping[str, str] = {
-    **dict.fromkeys(
-        (
-            "hashing.BlockHashes",
-            "layout.Part",
-            "pools.Layer",
-            "resident.ResidentRun",
-            "segments.Segments",
-            "swap.Transfer",
-        ),
-        "made by the library and handed out",
-    ),
-    "swap.copy_pages": "what swaps have in common; trusts its arguments",
-    **dict.fromkeys(
-        (
-            "errors.DeviceMemoryError",
-            "errors.MissingDependencyError",
-            "errors.ResidentOrderError",
-            "errors.RunDifferenceError",
-        ),
-        "raised by the library",
-    ),
+NOT_CALLED = {
+    *("BlockHashes", "DeviceStep", "Layer", "ResidentRun", "TableDifference", "Transfer"),
+    *("DeviceMemoryError", "MissingDependencyError", "ResidentOrderError", "RunDifferenceError"),
 }
-"""What takes arguments that no user gives."""
+"""What the library makes and hands out, or raises."""
 
 
 def missing(calls: Iterable[Call]) -> set[str]:
@@ -107,15 +87,15 @@ def missing(calls: Iterable[Call]) -> set[str]:
 
 def test_every_argument_of_every_public_callable_is_in_the_table() -> None:
     assert missing(CALLS) == set()
-    assert set(IDS) | NOT_CALLED.keys() == public_callables().keys()
-    made = {f"pools.KVPools({name})" for name in parameters(KVPools.__init__)}
+    assert set(IDS) | NOT_CALLED == public_callables().keys()
+    made = {f"KVPools({name})" for name in parameters(KVPools.__init__)}
     assert missing(CALLS[1:]) == made
-    assert "operations.PageOperations.write(slots)" in missing(())
+    assert "PageOperations.write(slots)" in missing(())
 
 
 CHECKS = tuple(
     name
-    for module in (_arguments, _hashing_prompts, _tables_input)
+    for module in (base, hashing, pages, tables)
     for name, thing in vars(module).items()
     if isfunction(thing) and thing.__module__ == module.__name__ and "check_" in name
 )
@@ -125,8 +105,8 @@ CHECKS = tuple(
 def test_without_a_check_the_table_fails(check: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each check by turns does nothing: then something is done that must not be, or it crashes."""
     world = World("torch")
-    names = [one.name for one in iter_modules(device.__path__) if "triton" not in one.name]
-    for module in (import_module(f"{device.__name__}.{name}") for name in names):
+    names = [one.name for one in walk_packages(device.__path__, f"{device.__name__}.")]
+    for module in (import_module(name) for name in names if "kernels" not in name):
         if isfunction(getattr(module, check, None)):
             monkeypatch.setattr(module, check, lambda field, value, *others, **options: value)
     found = (verdict(call, bad, world) for call in CALLS for bad in call.bad)

@@ -8,13 +8,16 @@ import pytest
 import torch
 
 import kvfast
-from kvfast.device import _tables_state, pools
-from kvfast.device._backend import Backend
-from kvfast.device.errors import DeviceMemoryError
-from kvfast.device.host_tier import HostTier
-from kvfast.device.operations import PageOperations
-from kvfast.device.pools import KVPools
-from kvfast.device.tables import DeviceTables
+from kvfast.device import (
+    Backend,
+    DeviceMemoryError,
+    DeviceTables,
+    HostTier,
+    KVPools,
+    PageOperations,
+)
+from kvfast.device.pages import pools
+from kvfast.device.tables import state as _tables_state
 from tests.device.models import DEVICE, cache, contents, filled, full
 from tests.device.refusals import World
 from tests.device.tables import FULL, config_of, rows_of

@@ -8,11 +8,14 @@ import pytest
 import torch
 
 import kvfast
-from kvfast.device._backend import Backend
-from kvfast.device._resident_plan import Demand
-from kvfast.device.errors import ResidentOrderError, RunDifferenceError
-from kvfast.device.resident import ResidentDecode
-from kvfast.device.tables import DeviceTables
+from kvfast.device import (
+    Backend,
+    DeviceTables,
+    ResidentDecode,
+    ResidentOrderError,
+    RunDifferenceError,
+)
+from kvfast.device.resident.plan import Demand
 from kvspec.batched import BatchedManager, StepOutput, StepPlan
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvfast.device import _resident_torch
-from kvfast.device._resident_state import MAX_STEPS, RunState, new_run
-from kvfast.device._tables_geometry import Geometry, GroupTable
-from kvfast.device._tables_state import DeviceState, new_state
+from kvfast.device.resident import plain as _resident_torch
+from kvfast.device.resident.state import MAX_STEPS, RunState, new_run
+from kvfast.device.tables.geometry import Geometry, GroupTable
+from kvfast.device.tables.state import DeviceState, new_state
 from tests.device.tables import kernel_device
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -64,7 +64,7 @@ def check_steps(
     seed: int, max_requests: int, max_tokens: int, num_steps: int = 4, **options: bool
 ) -> int:
     """Play both; the blocks that were taken."""
-    from kvfast.device import _resident_triton
+    from kvfast.device.resident import kernels as _resident_triton
 
     geometry, state, run = random_state(Random(seed), max_requests, max_tokens, **options)
     _, state_too, run_too = random_state(Random(seed), max_requests, max_tokens, **options)

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from kvfast.device import _resident_plan, _resident_torch
-from kvfast.device._resident_state import NUM_RESERVED, RunState
-from kvfast.device._tables_geometry import Geometry
-from kvfast.device._tables_lengths import Lengths
-from kvfast.device._tables_loan import Loan
-from kvfast.device._tables_state import DeviceState
-from kvfast.device.errors import RunDifferenceError
-from kvfast.device.resident import ResidentDecode
+from kvfast.device import ResidentDecode, RunDifferenceError
+from kvfast.device.resident import plain as _resident_torch
+from kvfast.device.resident import plan as _resident_plan
+from kvfast.device.resident.state import NUM_RESERVED, RunState
+from kvfast.device.tables.geometry import Geometry
+from kvfast.device.tables.handover import Loan
+from kvfast.device.tables.lengths import Lengths
+from kvfast.device.tables.state import DeviceState
 from tests.device.resident import resident_engines
 from tests.device.test_resident import the_same_batch_before_and_after_a_run
 
@@ -28,7 +28,7 @@ class Deciding(ResidentDecode):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._operations = SimpleNamespace(decide=self.decide)
+        self._form = SimpleNamespace(decide=self.decide)  # type: ignore[assignment] # in its place
 
     def decide(self, state: DeviceState, run: RunState, geometry: Geometry) -> None:
         """The wrong decision."""
@@ -111,7 +111,7 @@ class ForgetsTheSlots(ResidentDecode):
     """Slots are those of the step before."""
 
     def step(self) -> Any:
-        self._operations.decide(self._loan.state, self._run, self._loan.geometry)
+        self._form.decide(self._loan.state, self._run, self._loan.geometry)
         return self._loan.tables._device.step(len(self._handles), len(self._handles), 1, 1)
 
 

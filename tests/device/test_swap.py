@@ -7,9 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvfast.device._backend import BACKENDS, Backend
-from kvfast.device.pools import KVPools
-from kvfast.device.swap import Swapper
+from kvfast.device import Backend, KVPools, Swapper
+from kvfast.device.base.backend import BACKENDS
 from kvspec.config import KVCacheConfig
 from kvspec.errors import InvalidArgumentError
 from tests.device.models import DEVICE, cache, contents, filled, full, mamba

@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from kvfast.device import Ids
-from kvfast.device._offload import Offload
-from kvfast.device._streams import CudaStreams
-from kvfast.device.pools import KVPools
-from kvfast.device.swap import Swapper, Transfer
+from kvfast.device import Ids, KVPools, Swapper, Transfer
+from kvfast.device.tier.offload import Offload
+from kvfast.device.tier.streams import CudaStreams
 from tests.device.late import LateStreams
 from tests.device.models import cache, filled, full, mamba
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kvfast
-from kvfast.device.tables import DeviceTables, TableDifference
+from kvfast.device import DeviceTables, TableDifference
 from kvspec.batched import BatchedManager, StepOutput, StepPlan
 from kvspec.request import RequestInput
 from kvspec.specs import (

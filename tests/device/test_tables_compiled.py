@@ -16,7 +16,8 @@ import sys
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from kvfast.device import _resident_triton, _tables_triton as kernels
+from kvfast.device.resident import kernels as _resident_triton
+from kvfast.device.tables import kernels
 
 NARROW = {"staged", "entries", "num_computed", "rows", "query_start", "places", "seq_lens", "out"}
 NARROW |= {"control", "handles", "left", "granted", "lengths", "reserve", "new_blocks", "log"}

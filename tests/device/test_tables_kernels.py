@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvfast.device._backend import BACKENDS
-from kvfast.device._tables_state import DeviceState
-from kvfast.device.tables import DeviceTables
+from kvfast.device import DeviceTables
+from kvfast.device.base.backend import BACKENDS
+from kvfast.device.tables.state import DeviceState
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.specs import FullAttentionSpec, LayerSpec, MambaSpec, SlidingWindowSpec
 from tests.device.tables import kernel_device

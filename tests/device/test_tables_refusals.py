@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from kvfast.device import _tables_state
-from kvfast.device._tables_state import DeviceState
-from kvfast.device.errors import DeviceMemoryError
-from kvfast.device.tables import DeviceTables
+from kvfast.device import DeviceMemoryError, DeviceTables
+from kvfast.device.tables import state as _tables_state
+from kvfast.device.tables.state import DeviceState
 from kvspec.batched import StepPlan, StepResult
 from kvspec.errors import InvalidArgumentError
 from tests.device.tables import FULL, MAMBA, rows_of, tables_of

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from kvfast.device._tables_batch import Batch
-from kvfast.device._tables_device import DeviceSide
-from kvfast.device._tables_geometry import Geometry
-from kvfast.device.tables import DeviceTables
+from kvfast.device import DeviceTables
+from kvfast.device.tables.batch import Batch
+from kvfast.device.tables.geometry import Geometry
+from kvfast.device.tables.side import DeviceSide
 from kvspec.batched import Ints
 from tests.device.tables import engines
 

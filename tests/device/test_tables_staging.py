@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from kvfast.device._tables_staging import Staging
-from kvfast.device._tables_state import Header
+from kvfast.device.tables.staging import Staging
+from kvfast.device.tables.state import Header
 
 NUM_WORDS = 20
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kvfast.device._tables_state import DeviceState
-from kvfast.device.tables import DeviceTables
+from kvfast.device import DeviceTables
+from kvfast.device.tables.state import DeviceState
 from tests.device.tables import FULL, MAMBA, rows_of, tables_of
 
 

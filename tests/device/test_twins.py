@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 
-from kvfast.device import _formats, _pages_torch, layout
+from kvfast.device.base import layout
+from kvfast.device.pages import formats as _formats
+from kvfast.device.pages import plain as _pages_torch
+from kvfast.device.pages.segments import Segments
 from kvspec.specs import LayerSpec
 from tests.device import test_operations, test_pools, test_swap
 from tests.device.models import full, mamba
@@ -89,31 +92,26 @@ def without_scales(
         store_tokens(part, None, tokens, slots, scale)
 
 
-def first_pages_only(pages: Sequence[torch.Tensor], ids: torch.Tensor) -> None:
-    pages[0][ids] = 0
+def first_pages_only(segments: Segments, ids: torch.Tensor) -> None:
+    segments.pages[0][ids] = 0
 
 
-def all_but_the_padding(pages: Sequence[torch.Tensor], ids: torch.Tensor) -> None:
-    for one in pages:
+def all_but_the_padding(segments: Segments, ids: torch.Tensor) -> None:
+    for one in segments.pages:
         one[ids, : one.shape[1] // 2] = 0
 
 
 def copies_the_other_way(
-    sources: Sequence[torch.Tensor],
-    destinations: Sequence[torch.Tensor],
-    source_ids: torch.Tensor,
-    destination_ids: torch.Tensor,
+    source: Segments, destination: Segments, read: torch.Tensor, written: torch.Tensor
 ) -> None:
-    copy_pages(destinations, sources, destination_ids, source_ids)
+    copy_pages(destination, source, written, read)
 
 
 def copies_the_first_allocation(
-    sources: Sequence[torch.Tensor],
-    destinations: Sequence[torch.Tensor],
-    source_ids: torch.Tensor,
-    destination_ids: torch.Tensor,
+    source: Segments, destination: Segments, read: torch.Tensor, written: torch.Tensor
 ) -> None:
-    copy_pages(sources[:1], destinations[:1], source_ids, destination_ids)
+    one, other = (replace(each, pages=each.pages[:1]) for each in (source, destination))
+    copy_pages(one, other, read, written)
 
 
 def values_over_keys(spec: LayerSpec, order: layout.Layout = "NHD") -> tuple[layout.Part, ...]:

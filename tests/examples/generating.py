@@ -13,7 +13,7 @@ import torch
 import kvfast
 from examples.tiny_engine.engine import Engine, EngineConfig
 from examples.tiny_engine.model import Model, ModelConfig, generated
-from kvfast.device._backend import Backend
+from kvfast.device import Backend
 from kvspec.interface import Implementation
 
 TOLERANCE = 1e-9

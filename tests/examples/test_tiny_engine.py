@@ -17,11 +17,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import kvref
 from examples.tiny_engine.engine import Engine
-from kvfast.device import RunDifferenceError
-from kvfast.device._arguments import Ids
-from kvfast.device.host_tier import HostTier
-from kvfast.device.swap import Transfer
-from kvfast.device.tables import DeviceStep
+from kvfast.device import DeviceStep, HostTier, Ids, RunDifferenceError, Transfer
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
 from kvspec.batched import Array, StepPlan, StepResult

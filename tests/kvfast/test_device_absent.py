@@ -8,12 +8,12 @@ import pytest
 
 import kvfast
 import kvfast.device
-from kvfast.device.errors import MissingDependencyError
+from kvfast.device import MissingDependencyError
 from kvspec.errors import KVSpecError
 
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed")
-@pytest.mark.parametrize("name", sorted(kvfast.device._MODULES))
+@pytest.mark.parametrize("name", sorted(kvfast.device._FOLDERS))
 def test_what_needs_torch_says_so(name: str) -> None:
     with pytest.raises(MissingDependencyError, match=r"pip install 'kvspec\[torch\]'") as caught:
         getattr(kvfast.device, name)
@@ -25,7 +25,7 @@ def test_what_needs_torch_says_so(name: str) -> None:
 
 def test_every_public_name_is_there_or_needs_torch() -> None:
     there = set(vars(kvfast.device))
-    needing = kvfast.device._MODULES.keys()
+    needing = kvfast.device._FOLDERS.keys()
     assert set(kvfast.device.__all__) - there <= needing <= set(kvfast.device.__all__)
     assert {"Backend", "DeviceMemoryError", "Layout", "MissingDependencyError"} <= there
 

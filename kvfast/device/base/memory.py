@@ -1,0 +1,39 @@
+"""The memory of a device: what is free, and how the host's tensors get there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+
+def free_memory_bytes(device: torch.device) -> int | None:
+    """Bytes that can be allocated on a device now; None where that can't be asked."""
+    if device.type == "cuda":
+        free: int = torch.cuda.mem_get_info(device)[0]
+        # What torch keeps for later is as good as free: it is given back when there is no other.
+        kept: int = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return free + kept
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    available = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(available[0]) * 1024 if device.type == "cpu" and available else None
+
+
+def sent(host: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A copy on a CUDA device, which the host does not wait for.
+
+    It goes out from pinned memory of its own: `host` may be written to at once, pinned or not.
+    """
+    own = torch.empty(host.shape, dtype=host.dtype, pin_memory=True)
+    own.copy_(host)
+    return own.to(device, non_blocking=True)
+
+
+def on_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor there; of one in host memory a copy that nobody waits for."""
+    if tensor.device.type == "cpu" and device.type == "cuda":
+        return sent(tensor, device)
+    return tensor

@@ -1,0 +1,90 @@
+"""How many steps a run may have: as many as there are blocks for, while no block may come back.
+
+A block without a key that leaves a window goes to the front of the free queue (KV-POOL-6), before
+those of the reserve. So a run ends before that (KV-DEV-15).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kvfast.device.tables.geometry import Geometry
+from kvspec.config import ManagerConfig
+from kvspec.errors import UnsupportedError
+from kvspec.interface import KVCacheManager
+from kvspec.request import Request
+from kvspec.specs import ChunkedLocalAttentionSpec, LayerSpec, MambaSpec, SlidingWindowSpec
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What the requests of a run have and may get; int64 on the host.
+
+    `computed` [n]: computed tokens. `most` [n]: tokens that each may be granted. `lengths` [G, n]:
+    of its lists, in groups with slots; `spans` [G, 1]: tokens that a block covers.
+    """
+
+    computed: torch.Tensor
+    most: torch.Tensor
+    lengths: torch.Tensor
+    spans: torch.Tensor
+
+    def num_blocks(self, num_steps: int) -> int:
+        """Blocks that so many steps take if nobody stops early."""
+        granted = self.most.clamp(max=num_steps)
+        required = (self.computed + granted + self.spans - 1) // self.spans
+        return int((required - self.lengths).clamp(min=0)[:, granted > 0].sum())
+
+    def num_steps(self, max_steps: int, max_blocks: int) -> int:
+        """The most steps that take no more blocks than these."""
+        low, high = 0, min(max_steps, int(self.most.max())) if len(self.most) else 0
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.num_blocks(middle) <= max_blocks:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+def check_groups(config: ManagerConfig) -> None:
+    """Runs know lists that grow with the tokens; UnsupportedError for states."""
+    if any(isinstance(spec, MambaSpec) for spec in config.managed_specs):
+        raise UnsupportedError("resident decode steps with Mamba groups", "kvfast.device")
+
+
+def has_windows(config: ManagerConfig) -> bool:
+    """Whether blocks can come back while requests go on, to the front of the queue."""
+    windows = (SlidingWindowSpec, ChunkedLocalAttentionSpec)
+    is_front = config.policy.unhashed_freed_to == "front"
+    return is_front and any(isinstance(spec, windows) for spec in config.managed_specs)
+
+
+def steps_within_windows(
+    manager: KVCacheManager, geometry: Geometry, request: Request, num_steps: int
+) -> int:
+    """The most steps, up to `num_steps`, in which no block without a key leaves a window."""
+    lists = manager.get_blocks(request).groups
+    unhashed = manager.get_unhashed_block_ids(request)
+    computed = request.num_computed_tokens
+    for g, spec in enumerate(manager.config.managed_specs):
+        if not isinstance(spec, (SlidingWindowSpec, ChunkedLocalAttentionSpec)):
+            continue
+        without = set(unhashed[g])
+        places = (i for i, block in enumerate(lists[g]) if block in without)
+        first = next(places, len(lists[g]))  # what comes during the run has no key at first
+        span = geometry.groups[g].span_tokens
+        while num_steps and first_attended(spec, computed + num_steps - 1) // span > first:
+            num_steps -= 1
+    return num_steps
+
+
+def first_attended(spec: LayerSpec, num_computed: int) -> int:
+    """The first token that the one at `num_computed` attends to."""
+    if isinstance(spec, SlidingWindowSpec):
+        return max(0, num_computed - spec.sliding_window + 1)
+    if isinstance(spec, ChunkedLocalAttentionSpec):
+        return num_computed // spec.attention_chunk_size * spec.attention_chunk_size
+    return 0

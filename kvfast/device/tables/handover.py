@@ -1,0 +1,66 @@
+"""Tables in the hands of who decides steps in place of the host; a friend of `DeviceTables`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from kvfast.device.base.arguments import host_ints
+from kvfast.device.tables.batch import unknown_batch
+from kvfast.device.tables.geometry import Geometry
+from kvfast.device.tables.input import check_handles
+from kvfast.device.tables.side import DeviceStep
+from kvfast.device.tables.state import DeviceState
+from kvfast.device.tables.tables import DeviceTables
+from kvspec.batched import BatchedManager, Ints
+
+
+class Loan:
+    """What a run needs of the tables. Between `begin` and `end` they can't be told of steps."""
+
+    def __init__(self, tables: DeviceTables) -> None:
+        self.tables = tables
+
+    @property
+    def geometry(self) -> Geometry:
+        """Where entries lie now."""
+        return self.tables._geometry
+
+    @property
+    def state(self) -> DeviceState:
+        """The arrays on the device."""
+        return self.tables._device.state
+
+    def checked_handles(self, field: str, handles: Ints) -> torch.Tensor:
+        """int64 [n] on the host; each has a row, and stands there once."""
+        chosen = host_ints(field, handles)
+        check_handles(field, chosen, self.geometry)
+        return chosen
+
+    def lengths_of(self, handles: torch.Tensor) -> torch.Tensor:
+        """Computed tokens of each, as they were told or will be with the next step."""
+        return self.tables._lengths.copy(handles)[handles]
+
+    def begin(self, batched: BatchedManager, handles: torch.Tensor) -> None:
+        """Tell the device all that it was not told yet, and lend it."""
+        self.tables._reach(int(handles.max()) + 1)
+        num_rows = batched.num_pending_deltas()
+        if num_rows:
+            rows = torch.empty((num_rows, 4), dtype=torch.int32)
+            self.tables.write(rows[: batched.take_deltas(rows)])
+        self.tables._tell()
+        self.tables._is_lent = True
+
+    def outputs(self, num_requests: int, longest: int) -> DeviceStep:
+        """Compute what a step needs that was decided on the device."""
+        device = self.tables._device
+        device.outputs()
+        return device.step(num_requests, num_requests, min(1, num_requests), longest)
+
+    def end(self, handles: Sequence[int], granted: Sequence[int]) -> None:
+        """So many tokens were computed there; of the batch the host knows nothing."""
+        lengths = self.tables._lengths
+        lengths.add_computed(torch.tensor(handles), torch.tensor(granted))
+        self.tables._batch = unknown_batch()
+        self.tables._is_lent = False
