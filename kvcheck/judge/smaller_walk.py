@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kvcheck.judge.static import Parting, Recorded, followed
+from kvcheck.play.shrink import smallest
 from kvcheck.play.verdicts import Level, Violation
 from kvcheck.records.script import Script, perform, script_of
 from kvcheck.records.smaller import smaller
@@ -36,7 +37,8 @@ def made_smaller(
             break
         script = script_of(walk.header.config, operations[start:])
         if seeker.shows(script):
-            seeker.make_smaller(script, deadline)
+            left = deadline - time.monotonic()
+            smallest(script, smaller, lambda one: one if seeker.shows(one) else None, seconds=left)
             break
     return seeker.best
 
@@ -67,18 +69,6 @@ class _Seeker:
             return False
         self.best = found.violation
         return True
-
-    def make_smaller(self, script: Script, deadline: float) -> None:
-        """Greedy: each accepted candidate starts over."""
-        is_done = False
-        while not is_done:
-            is_done = True
-            for candidate in smaller(script):
-                if time.monotonic() >= deadline:
-                    return
-                if self.shows(candidate):
-                    script, is_done = candidate, False
-                    break
 
 
 def _beginnings(operations: Sequence[Operation]) -> Iterator[int]:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from kvcheck.judge.coverage import decided, exercised
 from kvcheck.judge.options import ENDLESS, Options, judged, run_of
 from kvcheck.judge.random_programs import random_programs
-from kvcheck.judge.shrink import shrink
 from kvcheck.judge.smaller_walk import made_smaller
 from kvcheck.judge.state import State
 from kvcheck.judge.static import StaticCount, StaticTier, find_walk, parting_from
 from kvcheck.play import watchdog
 from kvcheck.play.fit import directed_program, random_program
+from kvcheck.play.shrink import shrink
 from kvcheck.play.situations import missed
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import HANG, PROTOCOL, Level, Violation, first_violation

@@ -13,12 +13,12 @@ from pathlib import Path
 from kvcheck.judge.coverage import always_checked, decided, exercised
 from kvcheck.judge.options import Options, judged
 from kvcheck.judge.random_programs import random_programs
-from kvcheck.judge.shrink import shrink
 from kvcheck.judge.smaller_walk import made_smaller
 from kvcheck.judge.static import FAILURES_OF_A_SET, lacking, parting_from, read_walk
 from kvcheck.judge.suite import SHRINK_SECONDS
 from kvcheck.judge.unobservable import UNOBSERVABLE
 from kvcheck.play.fit import directed_program, random_program
+from kvcheck.play.shrink import shrink
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, Violation, first_violation
 from kvcheck.play.watchdog import PATIENCE_SECONDS

@@ -7,12 +7,12 @@ subject. It is kept if the subject fails it at its last operation in the same wa
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvcheck.play.compare import Mismatch
+from kvcheck.play.shrink import smallest
 from kvcheck.play.words import shown
 from kvcheck.records.script import Script, perform, script_of
 from kvcheck.records.smaller import smaller
@@ -108,7 +108,14 @@ class Shrinker:
                     f"one that follows {self.path} up to the operation at which"
                     f" {self.subject.capabilities.name} fails it; name another",
                 )
-            after = self._smallest(before, kind, scratch, time.monotonic() + seconds)
+
+            def tried(script: Script) -> Script | None:
+                if not self._fails(script, kind, scratch):
+                    return None
+                self.progress(script, self.tried)
+                return script
+
+            after = smallest(before, smaller, tried, seconds=seconds)
             self._fails(after, kind, scratch)
             shrunk_header, shrunk_operations = read_whole_trace(scratch)
         if shrunk_operations and finding is not None:
@@ -124,20 +131,6 @@ class Shrinker:
             allowed = "one that begins with a new manager and shows its state"
             raise InvalidArgumentError("record", str(self.path), allowed)
         return header, operations
-
-    def _smallest(self, script: Script, kind: Kind, scratch: Path, deadline: float) -> Script:
-        """Greedy: each accepted candidate starts over."""
-        changed = True
-        while changed:
-            changed = False
-            for candidate in smaller(script):
-                if time.monotonic() >= deadline:
-                    return script
-                if self._fails(candidate, kind, scratch):
-                    script, changed = candidate, True
-                    self.progress(script, self.tried)
-                    break
-        return script
 
     def _fails(self, script: Script, kind: Kind, scratch: Path) -> bool:
         """Whether the subject fails it at the end, as it failed the whole; leaves the record."""

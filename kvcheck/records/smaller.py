@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from kvcheck.play.shrink import without_runs
 from kvcheck.records.script import Call, Script
 from kvspec.config import ManagerConfig
 from kvspec.errors import ConfigError
@@ -51,12 +52,8 @@ def _fewer_requests(script: Script) -> Iterator[Script]:
 
 def _fewer_calls(script: Script) -> Iterator[Script]:
     """Without a run of calls; the last one, which fails, stays."""
-    calls, last = script.calls[:-1], script.calls[-1:]
-    length = max(1, len(calls) // 2)
-    while calls and length >= 1:
-        for start in range(0, len(calls) - length + 1, max(1, length // 2)):
-            yield _with_calls(script, calls[:start] + calls[start + length :] + last)
-        length //= 2
+    for fewer in without_runs(script.calls[:-1]):
+        yield replace(script, calls=(*fewer, *script.calls[-1:]))
 
 
 def _shorter_prompts(script: Script) -> Iterator[Script]:

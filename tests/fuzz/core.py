@@ -25,6 +25,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from kvcheck.play.shrink import smallest, without_runs
 from tests.fuzz.draw import draw_story
 from tests.fuzz.planted import PLANTED
 from tests.fuzz.reach import Reached, reached
@@ -166,19 +167,13 @@ class Fuzzer:
 
     def shrunk(self, lines: list[str], found: Finding) -> list[str]:
         """As few of the lines as lead to the same finding, as far as time allows."""
-        until = time.monotonic() + SHRINK_SECONDS
-        step = len(lines) // 2
-        while step:
-            at = 0
-            while at < len(lines) and time.monotonic() < until:
-                fewer = lines[:at] + lines[at + step :]
-                again = self.replay(fewer)
-                if again is not None and again.key == found.key:
-                    lines = fewer[: again.line + 1]
-                else:
-                    at += step
-            step //= 2
-        return lines
+
+        def tried(fewer: tuple[str, ...]) -> tuple[str, ...] | None:
+            again = self.replay(fewer)
+            is_same = again is not None and again.key == found.key
+            return fewer[: again.line + 1] if again is not None and is_same else None
+
+        return list(smallest(tuple(lines), without_runs, tried, seconds=SHRINK_SECONDS))
 
 
 def report(build: str, lines: Sequence[str], found: Finding) -> str:

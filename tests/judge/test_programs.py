@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 import kvref
 from kvcheck.judge.generators import programs
 from kvcheck.judge.mixed_configs import mixed_configs
-from kvcheck.judge.shrink import shrink
+from kvcheck.play.shrink import shrink
 from kvcheck.play.situations import missed
 from kvcheck.play.steps import Admit, Arrive, Program, Release
 from kvcheck.play.verdicts import Level, first_violation

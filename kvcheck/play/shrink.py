@@ -1,0 +1,79 @@
+"""Making what fails smaller: the one search, and what it tries of programs.
+
+Other stories bring their own candidates: records (`kvcheck.records.smaller`), lines of the fuzzer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import MISSING, fields, replace
+from typing import Any, TypeVar
+
+from kvcheck.play.steps import Arrive, Program, Step
+
+T = TypeVar("T")
+
+
+def smallest(
+    story: T,
+    smaller: Callable[[T], Iterable[T]],
+    tried: Callable[[T], T | None],
+    *,
+    seconds: float,
+) -> T:
+    """The smallest story found in this time that still fails.
+
+    Greedy: `smaller` gives candidates, those that save most first; every one that fails starts
+    over. `tried` answers a candidate that fails, perhaps cut after the failure, and None of others.
+    """
+    deadline = time.monotonic() + seconds
+    found: T | None = story
+    while found is not None:
+        story, found = found, None
+        for candidate in smaller(story):
+            if time.monotonic() >= deadline:
+                return story
+            found = tried(candidate)
+            if found is not None:
+                break
+    return story
+
+
+def without_runs(operations: Sequence[T]) -> Iterator[tuple[T, ...]]:
+    """The operations without a run of them: half, at every quarter, then runs of halving length."""
+    listed = tuple(operations)
+    length = max(1, len(listed) // 2)
+    while listed and length >= 1:
+        for start in range(0, len(listed) - length + 1, max(1, length // 2)):
+            yield listed[:start] + listed[start + length :]
+        length //= 2
+
+
+def shrink(program: Program, fails: Callable[[Program], bool], *, seconds: float = 20.0) -> Program:
+    """The smallest program found within the time that still `fails`."""
+    return smallest(program, _smaller, lambda one: one if fails(one) else None, seconds=seconds)
+
+
+def _smaller(program: Program) -> Iterator[Program]:
+    """Programs a little smaller: without a run of steps, or with one plainer step."""
+    steps = program.steps
+    for fewer in without_runs(steps):
+        yield replace(program, steps=fewer)
+    for index, step in enumerate(steps):
+        for plainer in _plainer(step):
+            yield replace(program, steps=(*steps[:index], plainer, *steps[index + 1 :]))
+
+
+def _plainer(step: Step) -> Iterator[Step]:
+    """The step with one member at its default, or a prompt of fewer or equal tokens."""
+    for member in fields(step):
+        value: Any = getattr(step, member.name)
+        if member.default is not MISSING and value != member.default:
+            yield replace(step, **{member.name: member.default})
+    if isinstance(step, Arrive):
+        for length in (len(step.prompt) // 2, len(step.prompt) - 1):
+            if 0 < length < len(step.prompt):
+                yield replace(step, prompt=step.prompt[:length])
+        if any(step.prompt):
+            yield replace(step, prompt=(0,) * len(step.prompt))
