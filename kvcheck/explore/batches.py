@@ -18,7 +18,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kvcheck.explore.bounds import Call, Configuration, Step
-from kvcheck.explore.state import BATCHED_STEP, EMPTY, PREEMPTED, RUNNING, Seat, State, World
+from kvcheck.explore.state import BATCHED_STEP, State, World
+from kvcheck.play.scheduler import EMPTY, PREEMPTED, RUNNING, Seat
 
 if TYPE_CHECKING:
     from kvcheck.explore.moves import Move
@@ -57,7 +58,7 @@ def _roles(configuration: Configuration, number: int, seat: Seat) -> Iterator[En
     elif seat.phase == RUNNING:
         yield "finished", number, None, 0
         yield "preempted", number, None, 0
-        pending = len(seat.tokens) - seat.num_computed
+        pending = seat.num_pending
         if pending:
             yield from (("running", number, None, count) for count in sorted({1, pending}))
         elif len(seat.tokens) < configuration.config.max_model_len_tokens:
@@ -72,10 +73,10 @@ def play_batch(configuration: Configuration, state: State, move: Move, do: Do) -
         name = configuration.name_of(number)
         if kind == "new" and given is not None:
             do("new_request", name, {"prompt_token_ids": list(given)})
-            seats[number] = Seat(EMPTY, given, len(given))
+            seats[number] = Seat.of(given)
         elif kind == "running" and given is not None:
             do("append_tokens", name, {"token_ids": [given]})
-            seats[number] = seats[number]._replace(tokens=(*seats[number].tokens, given))
+            seats[number] = seats[number].appended([given])
     answer = do(BATCHED_STEP, None, plan_of(configuration, configuration.steps[option], entries))
     scheduled, hits = iter(answer["num_scheduled_tokens"]), iter(answer["hit_tokens"])
     for kind, number, _, _ in entries:
@@ -83,14 +84,14 @@ def play_batch(configuration: Configuration, state: State, move: Move, do: Do) -
         if kind == "finished":
             seats[number] = Seat()
         elif kind == "preempted":
-            seats[number] = Seat(PREEMPTED, seat.tokens, seat.num_prompt)
+            seats[number] = seat.preempted()
         elif kind == "running":
-            seats[number] = seat._replace(num_computed=seat.num_computed + next(scheduled))
+            granted = next(scheduled)
+            seats[number] = seat.granted(granted) if granted else seat
         else:
             granted, hit = next(scheduled), next(hits)
-            admitted = Seat(RUNNING, seat.tokens, seat.num_prompt, hit + granted)
             gone = state.world.seats[number]
-            seats[number] = admitted if granted else gone
+            seats[number] = seat.granted(granted, num_hit=hit) if granted else gone
     return World(tuple(seats), state.world.popped)
 
 

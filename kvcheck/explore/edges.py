@@ -8,14 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvcheck.explore.agreement import require_agreement
 from kvcheck.explore.bounds import Configuration
 from kvcheck.explore.moves import Move, moves
 from kvcheck.explore.play import play
 from kvcheck.explore.renaming import renamed_fingerprint
 from kvcheck.explore.sides import WRITES, Fresh, Seen, Side, grown, is_typed, restored
 from kvcheck.explore.state import BATCHED_STEP, State, World, fingerprint, manager_bytes, start
-from kvcheck.play.words import shown
+from kvcheck.play.agreement import (
+    require_same,
+    require_same_members,
+    require_same_outcome,
+    require_same_state,
+    rule_of,
+)
+from kvcheck.play.state import abstract_state, duplicate_order
+from kvcheck.play.text import shown
 from kvspec.errors import InvariantViolation, KVSpecError
 from kvspec.interface import Implementation
 from kvspec.invariants import check_snapshot
@@ -181,7 +188,7 @@ class Turn:
         if name in WRITES:
             outcome = oracle.write(name, request_id or "", given)
             if subject is not None:
-                require_agreement(name, outcome, subject.write(name, request_id or "", given))
+                require_same_outcome(name, outcome, subject.write(name, request_id or "", given))
             return outcome.result
         before, had_changed = self.after, self.has_changed
         self.has_changed = True  # for all we know
@@ -190,7 +197,7 @@ class Turn:
             seen = subject.do(name, request_id, given)
             if seen != expected or seen.outcome.error is not None:
                 self._check(before, seen, illegal)
-                require_agreement(name, expected.outcome, seen.outcome, expected, seen)
+                require_agreement(expected, seen)
         self.has_changed = had_changed
         if self._check(before, expected, illegal):
             self.after = expected.snapshot
@@ -228,6 +235,23 @@ class Turn:
             self.edges.sound.add(data)
         return True
 
+
+def require_agreement(expected: Seen, got: Seen) -> None:
+    """The same answer, the same state, the same events and blocks to be zeroed."""
+    name, when = got.name, f"after {got.name}"
+    require_same_outcome(name, expected.outcome, got.outcome)
+    theirs, ours = expected.snapshot, got.snapshot
+    if theirs != ours:
+        copies = duplicate_order(theirs), duplicate_order(ours)
+        require_same_state(abstract_state(theirs), abstract_state(ours), copies, when)
+        require_same_members(theirs, ours, when)
+        require_same(rule_of(name), f"the state {when}", theirs, ours)
+    for rule, one, other in zip(RULES_OF_QUEUES, expected.queued, got.queued, strict=True):
+        require_same(rule, f"queued by {name}", one, other)
+
+
+RULES_OF_QUEUES = ("KV-EVT-1", "KV-MGR-16")
+"""Of events, and of blocks to be zeroed."""
 
 PURE: Mapping[str, str] = {"get_block_ids": "get_blocks"}
 """Operations of records under the name of the call that they are."""

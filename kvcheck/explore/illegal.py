@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from kvcheck.explore.state import LOADING, RUNNING, Seat, State
+from kvcheck.explore.state import State
+from kvcheck.play.scheduler import LOADING, RUNNING
 from kvspec.config import ManagerConfig
 
 Arguments: TypeAlias = dict[str, Any]
@@ -23,18 +24,9 @@ class IllegalCall:
     on_request: bool = True
 
 
-def _allocation(seat: Seat, num_new_tokens: int, **more: Any) -> Arguments:
-    return {
-        "num_computed_tokens": seat.num_computed,
-        "status": seat.status,
-        "num_new_tokens": num_new_tokens,
-        **more,
-    }
-
-
 def _nothing_asked(config: ManagerConfig, state: State, number: int) -> Arguments | None:
     seat = state.world.seats[number]
-    return _allocation(seat, 0) if seat.phase == RUNNING else None
+    return seat.asks(0) if seat.phase == RUNNING else None
 
 
 def _beyond_slots(config: ManagerConfig, state: State, number: int) -> Arguments | None:
@@ -44,7 +36,7 @@ def _beyond_slots(config: ManagerConfig, state: State, number: int) -> Arguments
         return None
     sizes = [spec.block_size for spec in config.managed_specs]
     slots = config.max_model_len_tokens + state.snapshot.num_blocks * max(sizes)
-    return {**_allocation(seat, 1), "num_computed_tokens": slots}
+    return seat._replace(num_computed=slots).asks(1)
 
 
 def _hit_while_running(config: ManagerConfig, state: State, number: int) -> Arguments | None:
@@ -53,7 +45,7 @@ def _hit_while_running(config: ManagerConfig, state: State, number: int) -> Argu
     if seat.phase != RUNNING or len(config.kv_cache.groups) != 1:
         return None
     size = config.managed_specs[0].block_size
-    return _allocation(seat, 1, num_new_computed_tokens=size, new_computed_blocks=[[1]])
+    return seat.asks(1, num_new_computed_tokens=size, new_computed_blocks=[[1]])
 
 
 def _stale_hit(config: ManagerConfig, state: State, number: int) -> Arguments | None:
@@ -66,7 +58,7 @@ def _stale_hit(config: ManagerConfig, state: State, number: int) -> Arguments | 
     if not stale or len(seat.tokens) <= size:
         return None
     hit: Arguments = {"num_new_computed_tokens": size, "new_computed_blocks": [stale[:1]]}
-    return _allocation(seat, 1, **hit)
+    return seat.asks(1, **hit)
 
 
 def _too_much_to_cache(config: ManagerConfig, state: State, number: int) -> Arguments | None:

@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 from kvcheck.explore.batches import batches
 from kvcheck.explore.bounds import Call, Configuration
 from kvcheck.explore.illegal import ILLEGAL
-from kvcheck.explore.state import EMPTY, LOADING, PREEMPTED, RUNNING, Seat, State
+from kvcheck.explore.state import State
+from kvcheck.play.scheduler import EMPTY, LOADING, PREEMPTED, RUNNING, Seat
 from kvspec.snapshot import Snapshot
 
 Move: TypeAlias = tuple[Any, ...]
@@ -61,7 +62,7 @@ def _admissions(
 
 
 def _computations(configuration: Configuration, number: int, seat: Seat) -> Iterator[Move]:
-    pending = len(seat.tokens) - seat.num_computed
+    pending = seat.num_pending
     if pending > 0:
         for option, computation in enumerate(configuration.computations):
             in_chunks = configuration.in_chunks and not computation.num_drafts

@@ -10,7 +10,8 @@ from kvcheck.explore.batches import play_batch, play_wrong_batch
 from kvcheck.explore.bounds import Configuration
 from kvcheck.explore.illegal import ILLEGAL
 from kvcheck.explore.moves import Move
-from kvcheck.explore.state import EMPTY, LOADING, PREEMPTED, RUNNING, Seat, State, World
+from kvcheck.explore.state import State, World
+from kvcheck.play.scheduler import EMPTY, Seat
 
 
 class Do(Protocol):
@@ -37,7 +38,7 @@ def _admit(configuration: Configuration, state: State, move: Move, do: Do) -> Wo
     admission, name = configuration.admissions[option], configuration.name_of(number)
     seat = state.world.seats[number]
     if prompt is not None:
-        seat = Seat(EMPTY, prompt, len(prompt))
+        seat = Seat.of(prompt)
         do("new_request", name, {"prompt_token_ids": list(prompt)})
     hit_tokens, hit = 0, None
     if admission.own_hits:
@@ -54,28 +55,23 @@ def _admit(configuration: Configuration, state: State, move: Move, do: Do) -> Wo
     granted = do(
         "allocate_slots",
         name,
-        {
-            "num_computed_tokens": 0,
-            "status": seat.status,
-            "num_new_tokens": new,
-            "num_new_computed_tokens": hit_tokens,
-            "new_computed_blocks": hit if hit_tokens else None,
-            "num_external_computed_tokens": external,
-            "delay_cache_blocks": admission.load_later or admission.delayed,
-            "num_lookahead_tokens": admission.lookahead_tokens,
-            "full_sequence_must_fit": admission.must_fit,
-            "reserved_blocks": admission.reserved_blocks,
-            "has_scheduled_reqs": admission.others_scheduled,
-        },
+        seat.asks(
+            new,
+            num_new_computed_tokens=hit_tokens,
+            new_computed_blocks=hit if hit_tokens else None,
+            num_external_computed_tokens=external,
+            delay_cache_blocks=admission.load_later or admission.delayed,
+            num_lookahead_tokens=admission.lookahead_tokens,
+            full_sequence_must_fit=admission.must_fit,
+            reserved_blocks=admission.reserved_blocks,
+            has_scheduled_reqs=admission.others_scheduled,
+        ),
     )
     if granted is None:
         return state.world
-    computed = hit_tokens + external + new
-    # After a load of everything the last token is still computed again.
-    now = min(computed, len(seat.tokens) - (new == 0))
-    loading = computed if admission.load_later else 0
-    phase = LOADING if admission.load_later else RUNNING
-    return state.world.with_seat(number, Seat(phase, seat.tokens, seat.num_prompt, now, loading))
+    later = admission.load_later
+    seat = seat.granted(new, num_hit=hit_tokens, num_external=external, later=later)
+    return state.world.with_seat(number, seat)
 
 
 def _compute(configuration: Configuration, state: State, move: Move, do: Do) -> World | None:
@@ -84,36 +80,32 @@ def _compute(configuration: Configuration, state: State, move: Move, do: Do) -> 
     seat = state.world.seats[number]
     if token is not None:
         do("append_tokens", name, {"token_ids": [token]})
-        seat = seat._replace(tokens=(*seat.tokens, token))
+        seat = seat.appended([token])
     if len(seat.tokens) + computation.num_drafts > configuration.config.max_model_len_tokens:
         return None
-    new = len(seat.tokens) - seat.num_computed - left
+    new = seat.num_pending - left
     granted = do(
         "allocate_slots",
         name,
-        {
-            "num_computed_tokens": seat.num_computed,
-            "status": seat.status,
-            "num_new_tokens": new + computation.num_drafts,
-            "num_lookahead_tokens": computation.lookahead_tokens,
-            "delay_cache_blocks": computation.delayed,
-        },
+        seat.asks(
+            new + computation.num_drafts,
+            num_lookahead_tokens=computation.lookahead_tokens,
+            delay_cache_blocks=computation.delayed,
+        ),
     )
     if granted is None:
         return state.world.with_seat(number, seat)
     accepted = configuration.tokens[:1] * computation.num_accepted
     if accepted:
         do("append_tokens", name, {"token_ids": list(accepted)})
-    computed = seat.num_computed + new + len(accepted)
-    seat = seat._replace(tokens=(*seat.tokens, *accepted), num_computed=computed)
-    return state.world.with_seat(number, seat)
+    return state.world.with_seat(number, seat.appended(accepted).granted(new + len(accepted)))
 
 
 def _finish_load(configuration: Configuration, state: State, move: Move, do: Do) -> World:
     number, seat = move[1], state.world.seats[move[1]]
     name = configuration.name_of(number)
     do("cache_blocks", name, {"num_computed_tokens": seat.num_loading})
-    return state.world.with_seat(number, seat._replace(phase=RUNNING, num_loading=0))
+    return state.world.with_seat(number, seat.loaded())
 
 
 def _free(configuration: Configuration, state: State, move: Move, do: Do) -> World:
@@ -125,7 +117,7 @@ def _free(configuration: Configuration, state: State, move: Move, do: Do) -> Wor
 def _preempt(configuration: Configuration, state: State, move: Move, do: Do) -> World:
     seat = state.world.seats[move[1]]
     do("free", configuration.name_of(move[1]))
-    return state.world.with_seat(move[1], Seat(PREEMPTED, seat.tokens, seat.num_prompt))
+    return state.world.with_seat(move[1], seat.preempted())
 
 
 def _pop(configuration: Configuration, state: State, move: Move, do: Do) -> World | None:

@@ -10,8 +10,9 @@ from kvcheck.explore.bounds import Configuration
 from kvcheck.explore.copies import copies
 from kvcheck.explore.moves import Move
 from kvcheck.explore.play import play
-from kvcheck.explore.state import BATCHED_STEP, EMPTY, PREEMPTED, Seat, State, World, start
+from kvcheck.explore.state import BATCHED_STEP, State, World, start
 from kvcheck.play.player import Outcome, Player
+from kvcheck.play.scheduler import EMPTY, PREEMPTED, Seat
 from kvspec.audit import unwrapped
 from kvspec.errors import KVSpecError
 from kvspec.interface import Feature, Implementation, KVCacheManager

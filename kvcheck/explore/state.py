@@ -8,11 +8,10 @@ answer: queues are drained after every call, so they are empty in every state.
 from __future__ import annotations
 
 import marshal
-from collections.abc import Mapping
 from hashlib import blake2b
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from kvcheck.play.scheduler import Seat
 from kvspec.snapshot import RequestState, Snapshot
 
 FINGERPRINT_BYTES = 16
@@ -22,30 +21,6 @@ MARSHAL_VERSION = 2
 
 BATCHED_STEP = "batched_step"
 """A whole engine step as an operation: the fields of a `StepPlan`, requests by their names."""
-
-EMPTY, PREEMPTED, RUNNING, LOADING = "empty", "preempted", "running", "loading"
-
-STATUS_OF_PHASE: Mapping[str, str] = MappingProxyType(
-    {EMPTY: "WAITING", PREEMPTED: "PREEMPTED", RUNNING: "RUNNING", LOADING: "RUNNING"}
-)
-
-
-class Seat(NamedTuple):
-    """A request as its scheduler sees it; `phase` is empty between two requests of this name.
-
-    `num_loading`: tokens that are computed once its load is done.
-    """
-
-    phase: str = EMPTY
-    tokens: tuple[int, ...] = ()
-    num_prompt: int = 0
-    num_computed: int = 0
-    num_loading: int = 0
-
-    @property
-    def status(self) -> str:
-        """What the scheduler says of the request."""
-        return STATUS_OF_PHASE[self.phase]
 
 
 class World(NamedTuple):

@@ -12,7 +12,7 @@ from kvcheck.explore.sides import Side, follow
 from kvcheck.explore.state import BATCHED_STEP
 from kvcheck.play.player import Outcome
 from kvcheck.play.recorder import Recorder
-from kvcheck.play.words import operation_text, shortened, shown
+from kvcheck.play.text import operation_text, shortened, shown
 from kvcheck.rulebook import rule_names, rule_sentences, stated
 from kvspec.errors import KVSpecError
 from kvspec.record import START_VERSION, Finding

@@ -37,7 +37,7 @@ class AccountCheck:
 
     def after_step(self, runner: Runner) -> None:
         """Once nobody holds anything, the pool is whole again."""
-        if runner.subject.popped or any(request.holds_blocks for request in runner.requests):
+        if runner.subject.popped or any(request.seat.holds_blocks for request in runner.requests):
             return
         total = runner.config.kv_cache.num_blocks - 1
         whole = total - len(runner.view.snapshot.reserved_blocks)
@@ -64,12 +64,12 @@ class AccountCheck:
     def get_computed_blocks(self, runner: Runner, done: Performed) -> None:
         """Count the look-up, unless it reads nothing."""
         request = done.request
-        if request is None or request.skip_reading or not runner.config.enable_caching:
+        if request is None or request.arrival.skip_reading or not runner.config.enable_caching:
             return
         prefix = "preempted_" if request.num_preemptions else ""
         counted = {
             "requests": 1,
-            "queries_tokens": len(request.tokens),
+            "queries_tokens": len(request.seat.tokens),
             "hits_tokens": done.outcome.result["num_computed_tokens"],
         }
         self.stats = replace(

@@ -7,30 +7,31 @@ Nothing is asked of a reference: the record is all there is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kvcheck.judge.own_blocks import OwnBlocks
-from kvcheck.play.checks import RULE_OF_OPERATION, RULE_OF_STATE, without_ids
-from kvcheck.play.compare import BUILTIN_ERRORS, compare_values
+from kvcheck.play.agreement import (
+    AS_RECORDED,
+    require_same,
+    require_same_events,
+    require_same_state,
+    rule_of,
+    without_ids,
+)
+from kvcheck.play.compare import BUILTIN_ERRORS
+from kvcheck.play.difference import WrongAnswer, first_difference
 from kvcheck.play.features import can_be_left_out, needs
 from kvcheck.play.fit import without_queues
 from kvcheck.play.player import Outcome, Player
 from kvcheck.play.runner import raise_as_violation
 from kvcheck.play.state import abstract_state, duplicate_order
-from kvcheck.play.words import WrongAnswer
 from kvcheck.remote.manager import foresee
 from kvspec.errors import InvariantViolation, KVSpecError
 from kvspec.interface import Feature, Implementation
-from kvspec.record import STATE_FIELDS, Header, Operation
+from kvspec.record import Header, Operation
 from kvspec.snapshot import Snapshot
-
-RULE_OF_EVENT: Mapping[str, str] = {
-    "BlockStored": "KV-EVT-2",
-    "BlockRemoved": "KV-EVT-4",
-    "AllBlocksCleared": "KV-EVT-5",
-}
 
 
 @dataclass
@@ -81,8 +82,7 @@ class Follower:
         that changes nothing and does change it is noticed soon, with `every_state` at once.
         """
         none_hash = self.player.manager.none_hash
-        if none_hash != self.none_hash:
-            differ("KV-HASH-3", "the parent of the first hash", self.none_hash, none_hash)
+        same("KV-HASH-3", "the parent of the first hash", self.none_hash, none_hash)
         self._compare_state("KV-POOL-2", "at the start")
         is_seen, rule, name = True, "", ""
         listed = tuple(operations)
@@ -94,7 +94,7 @@ class Follower:
                 self._compare_state(rule, f"after {name}")
             self.num_operations += 1
             is_seen = not self._follow(operation, looks_after=changes or next_changes)
-            rule, name = RULE_OF_OPERATION.get(operation.name, "KV-ERR-2"), operation.name
+            rule, name = rule_of(operation.name), operation.name
             self.expected.after(operation)
             if changes and not is_seen:
                 self._compare_state(rule, f"after {name}")
@@ -136,17 +136,11 @@ class Follower:
         expected = self.expected
         if not self.exact_ids:
             free = self.player.manager.num_free_blocks
-            if free != expected.num_free_blocks:
-                differ(rule, f"free blocks {when}", expected.num_free_blocks, free)
+            same(rule, f"free blocks {when}", expected.num_free_blocks, free)
             return
         snapshot = self.player.manager.snapshot()
         got, copies = abstract_state(snapshot), duplicate_order(snapshot)
-        for name in STATE_FIELDS:
-            if expected.state[name] != got[name]:
-                what = f"{name} {when}"
-                differ(RULE_OF_STATE[name], what, expected.state[name], got[name])
-        if dict(expected.copies) != copies:
-            differ("KV-POOL-13", f"order of duplicates {when}", dict(expected.copies), copies)
+        require_same_state(expected.state, got, (expected.copies, copies), when, AS_RECORDED)
         self._compare_usage(rule, when)
 
     def _compare_usage(self, rule: str, when: str) -> None:
@@ -155,11 +149,8 @@ class Follower:
         if expected.num_free_blocks == self.last_num_free:
             return
         self.last_num_free = expected.num_free_blocks
-        if expected.num_free_blocks != manager.num_free_blocks:
-            free = manager.num_free_blocks
-            differ(rule, f"free blocks {when}", expected.num_free_blocks, free)
-        if expected.usage != manager.usage:
-            differ("KV-POOL-12", f"usage {when}", expected.usage, manager.usage)
+        same(rule, f"free blocks {when}", expected.num_free_blocks, manager.num_free_blocks)
+        same("KV-POOL-12", f"usage {when}", expected.usage, manager.usage)
 
     def _snapshot(self) -> Snapshot | None:
         if Feature.SNAPSHOT not in self.features:
@@ -175,20 +166,19 @@ def changes_state(operation: Operation) -> bool:
 def compare_answer(operation: Operation, outcome: Outcome, *, exact_ids: bool) -> None:
     """Raise InvariantViolation unless the operation ended as recorded."""
     name, error = operation.name, outcome.error
-    rule = RULE_OF_OPERATION.get(name, "KV-ERR-2")
     if operation.raises is not None:
         _compare_error(operation, outcome)
         return
     if error is not None:
         raise_as_violation(name, error)
     if name == "take_events":
-        _compare_events(operation.result, outcome.result)
+        require_same_events(operation.result, outcome.result, AS_RECORDED)
         return
     expected, got = operation.result, outcome.result
     if not exact_ids:
         expected, got = without_ids(name, expected), without_ids(name, got)
-    if any(compare_values("result", expected, got)):
-        differ(rule, f"{name} answers", expected, got)
+    if first_difference(expected, got) is not None:
+        raise WrongAnswer(AS_RECORDED, rule_of(name), f"{name} answers", expected, got)
 
 
 def _compare_error(operation: Operation, outcome: Outcome) -> None:
@@ -203,14 +193,6 @@ def _compare_error(operation: Operation, outcome: Outcome) -> None:
         raise InvariantViolation("illegal_calls_raise", "KV-ERR-2", detail)
 
 
-def _compare_events(expected: Sequence[Mapping[str, Any]], got: Sequence[Any]) -> None:
-    for number, (theirs, ours) in enumerate(zip(expected, got, strict=False)):
-        if theirs != ours:
-            differ(RULE_OF_EVENT[theirs["type"]], f"event {number}", theirs, ours)
-    if len(expected) != len(got):
-        differ("KV-EVT-1", "number of events", len(expected), len(got))
-
-
-def differ(rule: str, what: str, expected: object, got: object) -> None:
-    """Raise the violation."""
-    raise WrongAnswer("answers_as_recorded", rule, what, expected, got)
+def same(rule: str, what: str, expected: object, got: object) -> None:
+    """Raise WrongAnswer unless these are equal."""
+    require_same(rule, what, expected, got, AS_RECORDED)

@@ -45,12 +45,12 @@ class LongestHitCheck:
             return
         config = runner.config
         expected: tuple[int, list[list[int]]] = (0, [[] for _ in config.kv_cache.groups])
-        if config.enable_caching and not done.request.skip_reading:
+        if config.enable_caching and not done.request.arrival.skip_reading:
             expected = self.oracle(
                 config,
                 done.before.snapshot,
                 runner.subject.player.requests[done.request.name],
-                len(done.request.tokens) - 1,
+                len(done.request.seat.tokens) - 1,
             )
         length, blocks = expected
         hit = done.outcome.result

@@ -31,6 +31,7 @@ from kvcheck.play import steps
 from kvcheck.play.checks import EventCheck, InvariantCheck, SafetyCheck
 from kvcheck.play.performing import finish, perform_step
 from kvcheck.play.runner import Check, Runner
+from kvcheck.play.scheduler import LOADING, PREEMPTED, RUNNING, WAITING
 from kvcheck.play.situations import SituationCounter
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation
@@ -80,9 +81,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             SituationCounter(self.situations),
         ]
 
-    def num_in(self, *states: str) -> int:
-        """How many requests are in one of these states."""
-        return sum(request.state in states for request in self.runner.requests)
+    def num_in(self, *phases: str) -> int:
+        """How many requests are in one of these phases."""
+        return sum(request.seat.phase in phases for request in self.runner.requests)
 
     def do(self, step: steps.Step) -> None:
         perform_step(self.runner, step)
@@ -91,31 +92,31 @@ class SchedulerMachine(RuleBasedStateMachine):
     def arrive(self, arrival: steps.Arrive, admission: steps.Admit) -> None:
         """A new request asks for admission; too many, and the oldest waiting one gives up."""
         if len(self.runner.requests) >= MAX_REQUESTS:
-            if not self.num_in("waiting"):
+            if not self.num_in(WAITING, PREEMPTED):
                 return
             self.do(steps.GiveUp())
         self.do(arrival)
-        self.do(replace(admission, who=self.num_in("waiting") - 1))
+        self.do(replace(admission, who=self.num_in(WAITING, PREEMPTED) - 1))
 
-    @precondition(lambda self: self.num_in("waiting") > 0)
+    @precondition(lambda self: self.num_in(WAITING, PREEMPTED) > 0)
     @rule(admission=ADMISSIONS)
     def retry(self, admission: steps.Admit) -> None:
         """A request that was refused or preempted asks again."""
         self.do(admission)
 
-    @precondition(lambda self: self.num_in("running") > 0)
+    @precondition(lambda self: self.num_in(RUNNING) > 0)
     @rule(step=generators.RUNS)
     def run_on(self, step: steps.Run) -> None:
         """A chunk, or a decode step with drafts of which some are accepted."""
         self.do(step)
 
-    @precondition(lambda self: self.num_in("loading") > 0)
+    @precondition(lambda self: self.num_in(LOADING) > 0)
     @rule(who=generators.WHO)
     def finish_load(self, who: int) -> None:
         """The external tokens arrived: register their blocks."""
         self.do(steps.FinishLoad(who))
 
-    @precondition(lambda self: self.num_in("running", "loading") > 0)
+    @precondition(lambda self: self.num_in(RUNNING, LOADING) > 0)
     @rule(step=generators.RELEASES)
     def release(self, step: steps.Release) -> None:
         """Finish or preempt a request; at once, or with its blocks returned later."""

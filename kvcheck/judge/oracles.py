@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kvcheck.play.words import WrongAnswer
+from kvcheck.play.difference import WrongAnswer
 from kvspec.snapshot import Snapshot
 
 

@@ -19,8 +19,8 @@ from kvcheck.judge.report import (
 )
 from kvcheck.judge.suite import Report
 from kvcheck.play.situations import SITUATIONS
+from kvcheck.play.text import operation_text
 from kvcheck.play.verdicts import Violation
-from kvcheck.play.words import operation_text
 from kvcheck.rulebook import rule_names, rule_sentences, titled
 
 SHOWN: Mapping[str, str] = {UNBROKEN: "good", BROKEN: "bad", NOT_EXERCISED: "none", HIDDEN: "none"}

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 from kvcheck.play.steps import Program
-from kvcheck.play.words import changed_members
+from kvcheck.play.text import changed_members
 from kvspec.policy import Policy
 
 WIDTH = 88

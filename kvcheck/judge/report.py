@@ -12,8 +12,8 @@ from kvcheck.judge.options import Options
 from kvcheck.judge.pasted import example_test, program_test, walk_test
 from kvcheck.judge.suite import Report
 from kvcheck.judge.unobservable import UNOBSERVABLE
+from kvcheck.play.text import operation_text
 from kvcheck.play.verdicts import Violation
-from kvcheck.play.words import operation_text
 from kvcheck.rulebook import rule_names, rule_sentences, stated, titled
 
 

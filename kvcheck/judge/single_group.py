@@ -51,7 +51,7 @@ def _fits(runner: Runner, done: Performed, request: Tracked, held: int, hit: Seq
         return False
     if not arguments.get("full_sequence_must_fit", False):
         return True
-    whole = blocks_needed(before, held, hit, min(len(request.tokens), most), size)
+    whole = blocks_needed(before, held, hit, min(len(request.seat.tokens), most), size)
     return whole + watermark <= free
 
 

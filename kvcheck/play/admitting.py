@@ -7,19 +7,12 @@ from typing import Any
 
 from kvcheck.play import steps as st
 from kvcheck.play.runner import Runner, Tracked
+from kvcheck.play.scheduler import PREEMPTED, WAITING, Seat
 from kvspec.interface import Feature
 
 
 def arrive(runner: Runner, step: st.Arrive) -> None:
-    request = Tracked(
-        f"r{runner.num_made}",
-        step.salt,
-        step.lora,
-        list(step.prompt),
-        items=step.items,
-        skip_reading=step.skip_reading,
-        embedded=step.embedded,
-    )
+    request = Tracked(f"r{runner.num_made}", step, Seat.of(step.prompt))
     runner.num_made += 1
     arguments: dict[str, Any] = {"prompt_token_ids": list(step.prompt)}
     if step.salt is not None:
@@ -38,11 +31,11 @@ def arrive(runner: Runner, step: st.Arrive) -> None:
 
 
 def admit(runner: Runner, step: st.Admit) -> None:
-    request = runner.pick(step.who, "waiting")
+    request = runner.pick(step.who, WAITING, PREEMPTED)
     if request is None:
         return
     hit_tokens, hits = look_up(runner, step, request)
-    rest = len(request.tokens) - hit_tokens
+    rest = len(request.seat.tokens) - hit_tokens
     external = min(step.external_tokens, rest)
     if Feature.DELAYED_CACHING not in runner.subject.features:
         external = min(external, rest - 1)  # a load of everything is registered when it is there
@@ -55,29 +48,24 @@ def admit(runner: Runner, step: st.Admit) -> None:
     granted, _ = runner.do(
         "allocate_slots",
         request,
-        {
-            "num_computed_tokens": 0,
-            "status": request.status,
-            "num_new_tokens": new,
-            "num_new_computed_tokens": hit_tokens,
-            "num_external_computed_tokens": external,
-            "delay_cache_blocks": loading,
-            "num_lookahead_tokens": step.lookahead_tokens,
-            "num_encoder_tokens": step.encoder_tokens,
-            "full_sequence_must_fit": step.must_fit,
-            "reserved_blocks": step.reserved_blocks,
-            "has_scheduled_reqs": step.others_scheduled,
-        },
+        request.seat.asks(
+            new,
+            num_new_computed_tokens=hit_tokens,
+            num_external_computed_tokens=external,
+            delay_cache_blocks=loading,
+            num_lookahead_tokens=step.lookahead_tokens,
+            num_encoder_tokens=step.encoder_tokens,
+            full_sequence_must_fit=step.must_fit,
+            reserved_blocks=step.reserved_blocks,
+            has_scheduled_reqs=step.others_scheduled,
+        ),
         lambda side: {"new_computed_blocks": hits.get(id(side)) if hit_tokens else None},
     )
-    if granted is None:
-        return
-    computed = hit_tokens + external + new
-    request.holds_blocks, request.status = True, "RUNNING"
-    request.loading_tokens = computed if loading else 0
-    request.fresh_load = (hit_tokens, hit_tokens + external) if external else None
-    # After a load of everything the last token is still computed again.
-    request.num_computed = min(computed, len(request.tokens) - 1 + (new > 0))
+    if granted is not None:
+        request.fresh_load = (hit_tokens, hit_tokens + external) if external else None
+        request.seat = request.seat.granted(
+            new, num_hit=hit_tokens, num_external=external, later=loading
+        )
 
 
 def look_up(
@@ -87,8 +75,8 @@ def look_up(
     if not step.look_up:
         return 0, {}
     can_differ = runner.config.enable_caching and len(runner.specs) > 1
-    if step.own_hits and step.external_tokens and can_differ and not request.skip_reading:
-        length = {"max_cache_hit_length": len(request.tokens) - 1}
+    if step.own_hits and step.external_tokens and can_differ and not request.arrival.skip_reading:
+        length = {"max_cache_hit_length": len(request.seat.tokens) - 1}
         ours, theirs = runner.do("find_longest_cache_hit_per_group", request, length)
         hit_tokens = max(ours["hit_lengths"])
     else:

@@ -12,15 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
+from kvcheck.play.agreement import (
+    require_same,
+    require_same_events,
+    require_same_members,
+    require_same_outcome,
+    require_same_state,
+    rule_of,
+)
 from kvcheck.play.outside import check_from_outside
 from kvcheck.play.runner import Performed, Runner, Tracked
+from kvcheck.play.scheduler import RUNNING
 from kvcheck.play.shadow.content import Content
 from kvcheck.play.shadow.content_check import ContentCheck
 from kvcheck.play.shadow.event_fold import EventFold
-from kvcheck.play.words import WrongAnswer
-from kvspec.blocks import NULL_BLOCK
-from kvspec.errors import InvariantViolation, KVSpecError
-from kvspec.events import BlockRemoved, BlockStored
+from kvspec.errors import InvariantViolation
 from kvspec.interface import Feature
 from kvspec.invariants import check_snapshot
 from kvspec.transitions import Transition, check_transition
@@ -65,19 +71,19 @@ class SafetyCheck:
     def after_step(self, runner: Runner) -> None:
         """What every running request will read next is still there."""
         for request in runner.requests:
-            if request.holds_blocks and not request.loading_tokens:
+            if request.seat.phase == RUNNING:
                 what, lists = f"held of {request.name}", runner.subject.blocks(request)
                 content = self._content(request)
-                self.check.read(what, content, lists, request.num_computed, "KV-HASH-1")
+                self.check.read(what, content, lists, request.seat.num_computed, "KV-HASH-1")
 
     def _content(self, request: Tracked) -> Content:
         """What the request's tokens are now."""
         if request.name not in self.contents:
-            root = repr((request.salt, request.lora)).encode()
+            root = repr((request.arrival.salt, request.arrival.lora)).encode()
             self.contents[request.name] = Content(root)
         content = self.contents[request.name]
         known = len(content.tokens)
-        content.tokens.extend(identities(request, known, request.tokens[known:]))
+        content.tokens.extend(identities(request, known, request.seat.tokens[known:]))
         return content
 
     def _expect_idle(self, runner: Runner, done: Performed) -> None:
@@ -102,7 +108,7 @@ class SafetyCheck:
         """External and new tokens are in the cache now; a load that comes later is not yet."""
         external = arguments.get("num_external_computed_tokens", 0)
         self._write(runner, request, arguments, arguments["num_new_tokens"])
-        is_first = not request.holds_blocks  # a load under way is there when its step is over
+        is_first = not request.seat.holds_blocks  # a load under way is there when its step is over
         loads = external and not arguments["num_new_tokens"]
         if is_first and loads and arguments.get("delay_cache_blocks"):
             self.awaited[request.name] = arguments
@@ -159,10 +165,10 @@ def identities(request: Tracked, start: int, tokens: Sequence[int]) -> Iterator[
     for position, token in enumerate(tokens, start):
         items = [
             (name, position - first)
-            for name, first, length in request.items
+            for name, first, length in request.arrival.items
             if first <= position < first + length
         ]
-        embedded = (request.embedded or ())[position : position + 1]
+        embedded = (request.arrival.embedded or ())[position : position + 1]
         if not items and not embedded:
             yield token
         else:
@@ -207,50 +213,6 @@ class InvariantCheck:
         """Steps are made of operations."""
 
 
-RULE_OF_OPERATION: Mapping[str, str] = {
-    "new_request": "KV-HASH-1",
-    "append_tokens": "KV-HASH-4",
-    "get_computed_blocks": "KV-MGR-1",
-    "find_longest_cache_hit_per_group": "KV-COORD-9",
-    "allocate_slots": "KV-MGR-7",
-    "free": "KV-MGR-12",
-    "pop_blocks_for_free": "KV-MGR-13",
-    "free_blocks": "KV-MGR-13",
-    "remove_skipped_blocks": "KV-MGR-14",
-    "cache_blocks": "KV-MGR-11",
-    "evict_blocks": "KV-POOL-10",
-    "reset_prefix_cache": "KV-POOL-11",
-    "get_num_common_prefix_blocks": "KV-MGR-15",
-    "get_block_ids": "KV-GRP-1",
-    "get_num_blocks_to_allocate": "KV-MGR-18",
-    "take_new_block_ids": "KV-MGR-16",
-    "new_step_starts": "KV-MGR-19",
-    "make_prefix_cache_stats": "KV-STAT-1",
-    "cache_partial_block": "KV-PART-1",
-    "take_residency_samples": "KV-STAT-7",
-}
-
-RULE_OF_STATE: Mapping[str, str] = {
-    "free_queue": "KV-POOL-6",
-    "ref_cnt": "KV-POOL-16",
-    "block_hash": "KV-POOL-13",
-    "req_blocks": "KV-GRP-1",
-    "num_cached_block": "KV-GRP-11",
-}
-
-
-RULE_OF_MEMBER: Mapping[str, str] = {
-    "requests": "KV-MAMBA-9",
-    "block_keys": "KV-PART-2",
-    "covered_tokens": "KV-PART-3",
-    "popped_blocks": "KV-MGR-13",
-    "new_block_ids": "KV-GRP-10",
-    "step_keys": "KV-MAMBA-2",
-    "reserved_blocks": "KV-FULL-8",
-}
-"""What a snapshot shows besides the state of records, and what differs if the state does not."""
-
-
 class CompareCheck:
     """Answers equal to the oracle's; with `identity` ids and order too."""
 
@@ -259,39 +221,20 @@ class CompareCheck:
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
         """Compare the answer, the number of free blocks, and at identity the state."""
-        if done.oracle is None or done.oracle_after is None:
+        expected, got = done.oracle_after, done.after
+        if done.oracle is None or expected is None:
             return
-        rule = RULE_OF_OPERATION.get(done.name, "KV-ERR-2")
-        expected, got = done.oracle, done.outcome
-        if (expected.error is None) != (got.error is None):
-            self._differ(rule, f"{done.name} ends", _ending(expected.error), _ending(got.error))
-        ours, theirs = got.result, expected.result
-        if not self.exact_ids:
-            ours, theirs = without_ids(done.name, ours), without_ids(done.name, theirs)
-        if ours != theirs:
-            self._differ(rule, f"{done.name} answers", theirs, ours)
-        free = (done.oracle_after.num_free_blocks, done.after.num_free_blocks)
-        if free[0] != free[1]:
-            self._differ(rule, f"free blocks after {done.name}", *free)
+        when = f"after {done.name}"
+        require_same_outcome(done.name, done.oracle, done.outcome, exact_ids=self.exact_ids)
+        free = (expected.num_free_blocks, got.num_free_blocks)
+        require_same(rule_of(done.name), f"free blocks {when}", *free)
         if self.exact_ids:
-            for name, value in done.oracle_after.state.items():
-                if value != done.after.state[name]:
-                    what = f"{name} after {done.name}"
-                    self._differ(RULE_OF_STATE[name], what, value, done.after.state[name])
-            order = (done.oracle_after.dup_order, done.after.dup_order)
-            if order[0] != order[1]:
-                self._differ("KV-POOL-13", f"order of duplicates after {done.name}", *order)
-            for name, rule in RULE_OF_MEMBER.items():
-                theirs, ours = (getattr(v.snapshot, name) for v in (done.oracle_after, done.after))
-                if theirs != ours:
-                    self._differ(rule, f"{name} after {done.name}", theirs, ours)
+            copies = (expected.dup_order, got.dup_order)
+            require_same_state(expected.state, got.state, copies, when)
+            require_same_members(expected.snapshot, got.snapshot, when)
 
     def after_step(self, runner: Runner) -> None:
         """Events are compared by `EventCheck`, which takes them from both sides."""
-
-    @staticmethod
-    def _differ(rule: str, what: str, expected: object, got: object) -> None:
-        raise WrongAnswer("answers_as_the_reference", rule, what, expected, got)
 
 
 class EventCheck:
@@ -317,48 +260,4 @@ class EventCheck:
             self.fold.expect_state(runner.view.snapshot, int_hashes=runner.config.int_event_hashes)
         if runner.oracle is None:
             return
-        expected = runner.oracle.player.manager.take_events()
-        for number, (theirs, ours) in enumerate(zip(expected, got, strict=False)):
-            if theirs != ours:
-                CompareCheck._differ(_rule_of_event(theirs), f"event {number}", theirs, ours)
-        if len(expected) != len(got):
-            CompareCheck._differ("KV-EVT-1", "number of events", len(expected), len(got))
-
-
-def _rule_of_event(event: object) -> str:
-    if isinstance(event, BlockStored):
-        return "KV-EVT-2"
-    if isinstance(event, BlockRemoved):
-        return "KV-EVT-4"
-    return "KV-EVT-5"
-
-
-def _ending(error: Exception | None) -> str:
-    """How a call ended, in words."""
-    if error is None:
-        return "with an answer"
-    kind = "a typed error" if isinstance(error, KVSpecError) else type(error).__name__
-    return f"with {kind}: {error}"
-
-
-def without_ids(name: str, result: Any) -> Any:
-    """What stays of an answer when block ids are a policy: which blocks are null, how many."""
-    if name == "get_computed_blocks":
-        return {**result, "blocks": _null_pattern(result["blocks"])}
-    if name == "find_longest_cache_hit_per_group":
-        return {**result, "blocks": _null_pattern(result["blocks"])}
-    if name == "allocate_slots":
-        return None if result is None else _null_pattern(result)
-    if name == "get_block_ids":
-        unhashed = [len(ids) for ids in result["unhashed"]]
-        return {"blocks": _null_pattern(result["blocks"]), "unhashed": unhashed}
-    if name in ("pop_blocks_for_free", "take_new_block_ids"):
-        return len(result)
-    if name == "take_residency_samples":  # which blocks are taken again is a policy
-        return None
-    return result
-
-
-def _null_pattern(lists: Sequence[Sequence[int]]) -> list[list[bool]]:
-    """Where null stands."""
-    return [[block == NULL_BLOCK for block in blocks] for blocks in lists]
+        require_same_events(runner.oracle.player.manager.take_events(), got)

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvcheck.play.difference import first_difference
 from kvcheck.play.player import Outcome
 from kvcheck.play.state import View, digest, parts
 from kvspec.record import STATE_FIELDS, Observed
-
-ABSENT = "(absent)"
-"""Stands in a difference for a list element or an object member that isn't there."""
 
 SHOWN_CHARACTERS = 300
 """Values longer than this are cut in a readable diff; `--verbose` and `--json` show all."""
@@ -98,11 +96,8 @@ class Mismatch:
 
 
 def compare_values(field: str, expected: Any, got: Any) -> Iterator[Difference]:
-    """The difference between two JSON values, if there is one.
-
-    Types count: `true` is not 1, and 1 is not 1.0. Doubles must be equal bit for bit.
-    """
-    parting = _part(expected, got, "")
+    """The difference between two JSON values, if there is one."""
+    parting = first_difference(expected, got)
     if parting is not None:
         place, expected_there, got_there = parting
         yield Difference(field, expected, got, place, expected_there, got_there)
@@ -171,33 +166,6 @@ def describe_error(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{where}"
-
-
-def _part(expected: Any, got: Any, place: str) -> tuple[str, Any, Any] | None:
-    """Where two JSON values part: the place and both values there; None when they are equal."""
-    if type(expected) is not type(got):
-        return place, expected, got
-    if isinstance(expected, dict):
-        for name in [*expected, *(name for name in got if name not in expected)]:
-            there = f"{place}.{name}"
-            if name not in got or name not in expected:
-                return there, expected.get(name, ABSENT), got.get(name, ABSENT)
-            parting = _part(expected[name], got[name], there)
-            if parting is not None:
-                return parting
-        return None
-    if isinstance(expected, list):
-        for position, (left, right) in enumerate(zip(expected, got, strict=False)):
-            parting = _part(left, right, f"{place}[{position}]")
-            if parting is not None:
-                return parting
-        if len(expected) != len(got):
-            end = min(len(expected), len(got))
-            left = expected[end] if len(expected) > end else ABSENT
-            right = got[end] if len(got) > end else ABSENT
-            return f"{place}[{end}]", left, right
-        return None
-    return None if expected == got else (place, expected, got)
 
 
 def _show(value: Any, limit: int | None) -> str:

@@ -29,28 +29,18 @@ class IllegalOperation:
     feature: Feature | None = None
 
 
-def allocation(request: Tracked, num_new_tokens: int, **more: Any) -> dict[str, Any]:
-    """Arguments of `allocate_slots`."""
-    return {
-        "num_computed_tokens": request.num_computed,
-        "status": request.status,
-        "num_new_tokens": num_new_tokens,
-        **more,
-    }
-
-
 def _hit_of(runner: Runner, request: Tracked, block: int) -> dict[str, Any] | None:
     """A made-up hit of one block in a single group."""
     if len(runner.config.kv_cache.groups) != 1:
         return None
     size = runner.config.scheduler_block_size_tokens or 1
-    return allocation(request, 1, num_new_computed_tokens=size, new_computed_blocks=[[block]])
+    return request.seat.asks(1, num_new_computed_tokens=size, new_computed_blocks=[[block]])
 
 
 def _uncached_hit(runner: Runner, request: Tracked) -> dict[str, Any] | None:
     snapshot = runner.view.snapshot
     free = [block for block in snapshot.free_queue if not snapshot.block_keys[block]]
-    if not free or request.holds_blocks:
+    if not free or request.seat.holds_blocks:
         return None
     return _hit_of(runner, request, free[0])
 
@@ -65,22 +55,22 @@ def _null_hit(runner: Runner, request: Tracked) -> dict[str, Any] | None:
 
 def _hit_tokens_alone(runner: Runner, request: Tracked) -> dict[str, Any]:
     size = runner.config.scheduler_block_size_tokens or 1
-    return allocation(request, 1, num_new_computed_tokens=size)
+    return request.seat.asks(1, num_new_computed_tokens=size)
 
 
 def _short_list(runner: Runner, request: Tracked) -> dict[str, Any] | None:
     """Own hits of unequal length, and no load that brings what the shorter ones lack."""
     config, player = runner.config, runner.subject.player
-    if request.holds_blocks or not config.enable_caching or len(config.kv_cache.groups) < 2:
+    if request.seat.holds_blocks or not config.enable_caching or len(config.kv_cache.groups) < 2:
         return None
     own = player.manager.find_longest_cache_hit_per_group(
-        player.requests[request.name], len(request.tokens) - 1
+        player.requests[request.name], len(request.seat.tokens) - 1
     )
     longest = max(own.hit_lengths_tokens)
     if longest == min(own.hit_lengths_tokens):
         return None
     hits = own.blocks.to_lists()
-    return allocation(request, 1, num_new_computed_tokens=longest, new_computed_blocks=hits)
+    return request.seat.asks(1, num_new_computed_tokens=longest, new_computed_blocks=hits)
 
 
 def _not_popped(runner: Runner, request: Tracked) -> dict[str, Any] | None:
@@ -103,21 +93,17 @@ def _cached_and_outside(runner: Runner, request: Tracked) -> dict[str, Any]:
 def _too_much_to_cache(runner: Runner, request: Tracked) -> dict[str, Any] | None:
     if not any(runner.subject.blocks(request)):  # then nothing happens, also with too many
         return None
-    return {"num_computed_tokens": len(request.tokens) + 1}
+    return {"num_computed_tokens": len(request.seat.tokens) + 1}
 
 
 ILLEGAL_OPERATIONS: tuple[IllegalOperation, ...] = (
-    IllegalOperation(
-        "no tokens at all", "KV-MGR-3", "allocate_slots", lambda u, r: allocation(r, 0)
-    ),
-    IllegalOperation(
-        "negative tokens", "KV-ERR-2", "allocate_slots", lambda u, r: allocation(r, -1)
-    ),
+    IllegalOperation("no tokens at all", "KV-MGR-3", "allocate_slots", lambda u, r: r.seat.asks(0)),
+    IllegalOperation("negative tokens", "KV-ERR-2", "allocate_slots", lambda u, r: r.seat.asks(-1)),
     IllegalOperation(
         "negative lookahead",
         "KV-ERR-2",
         "allocate_slots",
-        lambda u, r: allocation(r, 1, num_lookahead_tokens=-1),
+        lambda u, r: r.seat.asks(1, num_lookahead_tokens=-1),
         feature=Feature.DRAFTING,
     ),
     IllegalOperation("a hit that is not cached", "KV-MGR-8", "allocate_slots", _uncached_hit),
@@ -141,7 +127,7 @@ ILLEGAL_OPERATIONS: tuple[IllegalOperation, ...] = (
         "negative reserve",
         "KV-ERR-2",
         "allocate_slots",
-        lambda u, r: allocation(r, 1, reserved_blocks=-1),
+        lambda u, r: r.seat.asks(1, reserved_blocks=-1),
         feature=Feature.ADMISSION,
     ),
     IllegalOperation("hit tokens without blocks", "KV-MGR-8", "allocate_slots", _hit_tokens_alone),

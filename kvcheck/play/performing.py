@@ -9,6 +9,7 @@ from kvcheck.play import steps as st
 from kvcheck.play.admitting import admit, arrive
 from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
 from kvcheck.play.runner import Runner, Side, Tracked
+from kvcheck.play.scheduler import LOADING, PREEMPTED, RUNNING, WAITING
 from kvspec.blocks import NULL_BLOCK
 from kvspec.errors import InvariantViolation, KVSpecError
 from kvspec.interface import Feature
@@ -30,19 +31,19 @@ def perform_step(runner: Runner, step: st.Step) -> None:
 
 def finish(runner: Runner) -> None:
     """The end: everything is released."""
-    for request in [r for r in runner.requests if r.holds_blocks]:
+    for request in [r for r in runner.requests if r.seat.holds_blocks]:
         runner.do("free", request)
-        request.holds_blocks = False
+        request.seat = request.seat.preempted()
     return_popped(runner, len(runner.subject.popped))
     runner.end_step()
 
 
 def run_on(runner: Runner, step: st.Run) -> None:
-    request = runner.pick(step.who, "running")
+    request = runner.pick(step.who, RUNNING)
     if request is None:
         return
-    pending = len(request.tokens) - request.num_computed
-    room = runner.config.max_model_len_tokens - len(request.tokens)
+    pending = request.seat.num_pending
+    room = runner.config.max_model_len_tokens - len(request.seat.tokens)
     is_ahead = step.ahead and pending == 0 and room > 0
     if pending == 0 and room > 0:
         pending, room = 1, room - 1
@@ -59,15 +60,13 @@ def run_on(runner: Runner, step: st.Run) -> None:
     granted, _ = runner.do(
         "allocate_slots",
         request,
-        {
-            "num_computed_tokens": request.num_computed,
-            "status": request.status,
-            "num_new_tokens": min(chunk, left) + len(drafts),
-            "num_external_computed_tokens": external,
-            "num_lookahead_tokens": step.lookahead_tokens,
-            "num_encoder_tokens": step.encoder_tokens,
-            "delay_cache_blocks": step.delayed,
-        },
+        request.seat.asks(
+            min(chunk, left) + len(drafts),
+            num_external_computed_tokens=external,
+            num_lookahead_tokens=step.lookahead_tokens,
+            num_encoder_tokens=step.encoder_tokens,
+            delay_cache_blocks=step.delayed,
+        ),
     )
     if granted is None:
         return
@@ -75,9 +74,7 @@ def run_on(runner: Runner, step: st.Run) -> None:
     kept = list(drafts[: step.accepted])
     if kept or is_ahead:
         append(runner, request, [step.token] * is_ahead + kept)
-    computed = request.num_computed + external + min(chunk, left) + len(kept)
-    # After a load of everything the last token is still computed again.
-    request.num_computed = min(computed, len(request.tokens) - 1 + (left > 0))
+    request.seat = request.seat.granted(min(chunk, left) + len(kept), num_external=external)
 
 
 def may_load(runner: Runner, request: Tracked) -> bool:
@@ -92,19 +89,19 @@ def may_load(runner: Runner, request: Tracked) -> bool:
 
 def append(runner: Runner, request: Tracked, tokens: list[int]) -> None:
     runner.do("append_tokens", request, {"token_ids": tokens})
-    request.tokens.extend(tokens)
+    request.seat = request.seat.appended(tokens)
 
 
 def finish_load(runner: Runner, step: st.FinishLoad) -> None:
-    request = runner.pick(step.who, "loading")
+    request = runner.pick(step.who, LOADING)
     if request is not None:
-        runner.do("cache_blocks", request, {"num_computed_tokens": request.loading_tokens})
-        request.loading_tokens = 0
+        runner.do("cache_blocks", request, {"num_computed_tokens": request.seat.num_loading})
+        request.seat = request.seat.loaded()
 
 
 def fail_load(runner: Runner, step: st.FailLoad) -> None:
     """What the load should have brought is void, and all that was computed after it."""
-    request = runner.pick(step.who, "running", "loading")
+    request = runner.pick(step.who, RUNNING, LOADING)
     if request is None or request.fresh_load is None:
         return
     lists = runner.subject.blocks(request)
@@ -123,21 +120,21 @@ def fail_load(runner: Runner, step: st.FailLoad) -> None:
     if any(counts[block] > 1 for block in lost):
         return
     runner.do("evict_blocks", None, {}, lambda side: {"block_ids": void(side)}, lost=lost)
-    request.loading_tokens, request.fresh_load = 0, None
+    request.fresh_load = None
     if all(isinstance(spec, FullAttentionSpec) for spec in runner.specs) and all(map(any, lists)):
-        request.num_computed = valid
+        request.seat = request.seat.set_back(valid)
     else:
         drop(runner, request, again=True, later=False)
 
 
 def cache_partial(runner: Runner, step: st.CachePartial) -> None:
-    request = runner.pick(step.who, "running")
+    request = runner.pick(step.who, RUNNING)
     if request is None or not runner.config.enable_caching or len(runner.specs) < 2:
         return
     group = step.group % len(runner.specs)
     size, hash_size = runner.block_sizes[group], runner.config.hash_block_size_tokens or 1
     lists = runner.subject.blocks(request)[group]
-    end = min(request.num_computed, len(lists) * size)
+    end = min(request.seat.num_computed, len(lists) * size)
     lengths = [n for n in range(hash_size, end + 1, hash_size) if n % size]
     if lengths and size > hash_size:
         arguments = {"group": group, "num_tokens": lengths[step.index % len(lengths)]}
@@ -145,15 +142,15 @@ def cache_partial(runner: Runner, step: st.CachePartial) -> None:
 
 
 def skip(runner: Runner, step: st.Skip) -> None:
-    request = runner.pick(step.who, "running")
+    request = runner.pick(step.who, RUNNING)
     if request is not None:
         request.fresh_load = None
-        arguments = {"total_computed_tokens": request.num_computed}
+        arguments = {"total_computed_tokens": request.seat.num_computed}
         runner.do("remove_skipped_blocks", request, arguments)
 
 
 def release(runner: Runner, step: st.Release) -> None:
-    request = runner.pick(step.who, "running", "loading")
+    request = runner.pick(step.who, RUNNING, LOADING)
     if request is not None:
         drop(runner, request, again=step.again, later=step.later)
 
@@ -164,18 +161,16 @@ def drop(runner: Runner, request: Tracked, *, again: bool, later: bool) -> None:
         runner.do("pop_blocks_for_free", request)
     else:
         runner.do("free", request)
-    request.num_lost = request.num_computed
-    request.holds_blocks, request.loading_tokens, request.num_computed = False, 0, 0
-    request.fresh_load = None
+    request.num_lost, request.fresh_load = request.seat.num_computed, None
     request.num_preemptions += 1
-    request.status = "PREEMPTED"
+    request.seat = request.seat.preempted()
     if not again:
         runner.requests.remove(request)
 
 
 def give_up(runner: Runner, step: st.GiveUp) -> None:
     """An engine frees whatever it drops, also a request that holds nothing (KV-ERR-4)."""
-    request = runner.pick(step.who, "waiting")
+    request = runner.pick(step.who, WAITING, PREEMPTED)
     if request is not None:
         runner.do("free", request)
         runner.requests.remove(request)
@@ -269,7 +264,7 @@ def take(runner: Runner) -> None:
 
 
 def ask(runner: Runner, step: st.Ask) -> None:
-    request = runner.pick(step.who, "running", "loading", "waiting")
+    request = runner.pick(step.who, RUNNING, LOADING, WAITING, PREEMPTED)
     if request is None:
         return
     can = runner.subject.features
@@ -277,10 +272,10 @@ def ask(runner: Runner, step: st.Ask) -> None:
         runner.do("get_num_common_prefix_blocks", request)
     if Feature.UNHASHED_BLOCKS in can:
         runner.do("get_block_ids", request)
-    num_tokens = len(request.tokens) if step.num_tokens is None else step.num_tokens
+    num_tokens = len(request.seat.tokens) if step.num_tokens is None else step.num_tokens
     arguments = {
         "num_tokens": num_tokens,
-        "total_computed_tokens": request.num_computed,
+        "total_computed_tokens": request.seat.num_computed,
         "num_tokens_main_model": num_tokens,
     }
     if Feature.NEED in can:

@@ -1,4 +1,8 @@
-"""Plays the operations of a record on a manager and shows the answers as records do."""
+"""The one player: an operation by name becomes a call of a manager, and its answer is shown.
+
+Operations and answers are those of records, and two that only programs have: residency samples, and
+requests with embeddings.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,14 @@ from kvspec.errors import InvalidArgumentError
 from kvspec.event_codec import encode_event, encode_stats
 from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.operations import OPERATIONS
-from kvspec.request import LoRA, MultimodalItem, Request, RequestInput, RequestStatus
+from kvspec.request import (
+    LoRA,
+    MultimodalItem,
+    PromptEmbeddings,
+    Request,
+    RequestInput,
+    RequestStatus,
+)
 
 
 @dataclass(frozen=True)
@@ -43,8 +54,9 @@ class Player:
         """
         if name not in PLAYS:
             raise InvalidArgumentError("op", name, "one of " + ", ".join(PLAYS))
-        if (request_id is not None) != OPERATIONS[name].on_request:
-            wanted = "a request id" if OPERATIONS[name].on_request else "None"
+        on_request = name in OPERATIONS and OPERATIONS[name].on_request
+        if (request_id is not None) != on_request:
+            wanted = "a request id" if on_request else "None"
             raise InvalidArgumentError("req", request_id, f"{wanted} for {name}")
         if request_id is not None and name != "new_request" and request_id not in self.requests:
             raise InvalidArgumentError("req", request_id, "a request that new_request made before")
@@ -54,7 +66,7 @@ class Player:
             return Outcome(error=error)
 
     def _new_request(self, name: str, args: Mapping[str, Any]) -> Any:
-        lora = args.get("lora")
+        lora, embeddings = args.get("lora"), args.get("prompt_embeddings")
         request = self.implementation.make_request(
             self.manager,
             RequestInput(
@@ -65,6 +77,9 @@ class Player:
                 multimodal=tuple(
                     MultimodalItem(item["identifier"], item["offset"], item["length"])
                     for item in args.get("mm_features") or ()
+                ),
+                prompt_embeddings=(
+                    None if embeddings is None else PromptEmbeddings(bytes(embeddings), 1)
                 ),
                 skip_reading_cache=args.get("skip_reading_prefix_cache", False),
             ),
@@ -181,6 +196,11 @@ class Player:
     def _take_events(self, name: str, args: Mapping[str, Any]) -> Any:
         return [encode_event(event) for event in self.manager.take_events()]
 
+    def _take_residency_samples(self, name: str, args: Mapping[str, Any]) -> Any:
+        """How often each life was touched: times are those of a real clock."""
+        samples = self.manager.take_residency_samples()
+        return [len(sample.reuse_gaps_ns) for sample in samples]
+
 
 Play: TypeAlias = Callable[[Player, str, Mapping[str, Any]], Any]
 
@@ -206,9 +226,10 @@ PLAYS: Mapping[str, Play] = MappingProxyType(
         "new_step_starts": Player._new_step_starts,
         "make_prefix_cache_stats": Player._make_prefix_cache_stats,
         "take_events": Player._take_events,
+        "take_residency_samples": Player._take_residency_samples,
     }
 )
-"""How each operation of a record is played."""
+"""How each operation is played."""
 
 
 def _ints(values: Iterable[Any]) -> list[int]:

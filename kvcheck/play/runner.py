@@ -1,7 +1,7 @@
 """Running a program: every operation is performed, and its answer is checked.
 
-The scheduler's side (what was computed, what is pending, who waits) is kept here, once, from the
-answers of the *subject*; `kvcheck.play.performing` makes operations of steps. With an
+The seats of the scheduler (`kvcheck.play.scheduler`) follow the answers of the *subject*;
+`kvcheck.play.performing` makes operations of steps. With an
 *oracle* the same operations run on it too; block ids in arguments (hits, popped blocks, evicted
 blocks) are then each side's own.
 """
@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from kvcheck.play import steps as st
 from kvcheck.play.outside import look_from_outside
-from kvcheck.play.player import Outcome
-from kvcheck.play.program_player import ProgramPlayer
+from kvcheck.play.player import Outcome, Player
+from kvcheck.play.scheduler import Seat
 from kvcheck.play.state import View, look
 from kvcheck.remote.manager import foresee
 from kvspec.config import ManagerConfig
@@ -25,40 +25,25 @@ from kvspec.interface import Feature, Implementation
 
 @dataclass(eq=False)
 class Tracked:
-    """A request as its scheduler sees it.
+    """A request of a program: its seat now, and what it consists of (`arrival`).
 
     `fresh_load`: the first and the end of the external tokens of an admission that nothing
     followed yet. `num_lost`: tokens that were computed when it was preempted.
     """
 
     name: str
-    salt: str | None
-    lora: str | None
-    tokens: list[int]
-    num_computed: int = 0
+    arrival: st.Arrive
+    seat: Seat
     num_preemptions: int = 0
-    status: str = "WAITING"
-    holds_blocks: bool = False
-    loading_tokens: int = 0
-    items: tuple[tuple[str, int, int], ...] = ()
-    skip_reading: bool = False
-    embedded: tuple[int, ...] | None = None
     fresh_load: tuple[int, int] | None = None
     num_lost: int = 0
-
-    @property
-    def state(self) -> str:
-        """waiting, running, or loading external tokens."""
-        if not self.holds_blocks:
-            return "waiting"
-        return "loading" if self.loading_tokens else "running"
 
 
 @dataclass
 class Side:
     """One implementation that the operations run on."""
 
-    player: ProgramPlayer
+    player: Player
     popped: list[int] = field(default_factory=list)
     features: frozenset[Feature] = frozenset(Feature)
 
@@ -66,7 +51,7 @@ class Side:
     def of(cls, implementation: Implementation, program: st.Program, *, audit: bool) -> Side:
         """A fresh manager for the program's configuration."""
         manager = implementation.create(program.config, check_invariants=audit)
-        player = ProgramPlayer(implementation, manager)
+        player = Player(implementation, manager)
         return cls(player, features=implementation.capabilities.features)
 
     def blocks(self, request: Tracked) -> list[list[int]]:
@@ -186,9 +171,9 @@ class Runner:
         for check in self.checks:
             check.after_step(self)
 
-    def pick(self, who: int, *states: str) -> Tracked | None:
-        """Request number `who` among those in one of these states."""
-        fitting = [request for request in self.requests if request.state in states]
+    def pick(self, who: int, *phases: str) -> Tracked | None:
+        """Request number `who` among those in one of these phases."""
+        fitting = [request for request in self.requests if request.seat.phase in phases]
         return fitting[who % len(fitting)] if fitting else None
 
 

@@ -124,7 +124,7 @@ class SituationCounter:
             return
         self._count("several groups")
         hashes = runner.subject.player.requests[request.name].block_hashes
-        limit = len(request.tokens) - 1
+        limit = len(request.seat.tokens) - 1
         found = search(runner.config, runner.specs, done.before.snapshot, hashes, limit)
         for name, reached in (
             ("two rounds", found.rounds > 1),
@@ -209,7 +209,7 @@ class SituationCounter:
 
     def _append(self, runner: Runner, done: Performed) -> None:
         request = done.request
-        if request is not None and request.num_computed == len(request.tokens) - 1:
+        if request is not None and request.seat.num_computed == len(request.seat.tokens) - 1:
             self._count("accepted drafts")
 
 

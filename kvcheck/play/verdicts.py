@@ -10,13 +10,14 @@ from types import MappingProxyType
 from typing import Any
 
 from kvcheck.play.checks import CompareCheck, EventCheck, InvariantCheck, SafetyCheck
+from kvcheck.play.difference import WrongAnswer
 from kvcheck.play.performing import perform
 from kvcheck.play.runner import Check, Runner
 from kvcheck.play.shadow import content_check
 from kvcheck.play.situations import SituationCounter
 from kvcheck.play.steps import Program
+from kvcheck.play.text import shortened
 from kvcheck.play.watchdog import Hang, time_limit
-from kvcheck.play.words import WrongAnswer, shortened
 from kvspec.errors import InvariantViolation, KVSpecError, RemoteError
 from kvspec.interface import Implementation
 from kvspec.invariants import INVARIANTS

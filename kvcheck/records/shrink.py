@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kvcheck.play.compare import Mismatch
 from kvcheck.play.shrink import smallest
-from kvcheck.play.words import shown
+from kvcheck.play.text import shown
 from kvcheck.records.script import Script, perform, script_of
 from kvcheck.records.smaller import smaller
 from kvcheck.records.trace import replay_trace

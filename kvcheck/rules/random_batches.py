@@ -13,7 +13,7 @@ from operator import methodcaller
 from random import Random
 from typing import Any
 
-from kvcheck.play.words import WrongAnswer
+from kvcheck.play.difference import WrongAnswer
 from kvcheck.rules.batch_sides import Batch, Clock, Outputs, Side
 from kvcheck.rules.broken_batches import broken_plans
 from kvspec._arrays import ints_of

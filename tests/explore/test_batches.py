@@ -14,7 +14,8 @@ from kvcheck.explore.batches import batches
 from kvcheck.explore.bounds import Call, Step
 from kvcheck.explore.configurations import cache, full
 from kvcheck.explore.search import Pair
-from kvcheck.explore.state import PREEMPTED, RUNNING, Seat, State, World
+from kvcheck.explore.state import State, World
+from kvcheck.play.scheduler import PREEMPTED, RUNNING, Seat
 from kvspec.batched import StepOutput, StepPlan, StepResult
 from kvspec.interface import Feature
 from kvspec.sequential import SequentialManager

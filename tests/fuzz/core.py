@@ -168,12 +168,16 @@ class Fuzzer:
     def shrunk(self, lines: list[str], found: Finding) -> list[str]:
         """As few of the lines as lead to the same finding, as far as time allows."""
 
+        def smaller(story: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+            return without_runs(story)
+
         def tried(fewer: tuple[str, ...]) -> tuple[str, ...] | None:
             again = self.replay(fewer)
             is_same = again is not None and again.key == found.key
             return fewer[: again.line + 1] if again is not None and is_same else None
 
-        return list(smallest(tuple(lines), without_runs, tried, seconds=SHRINK_SECONDS))
+        left = smallest(tuple(lines), smaller, tried, seconds=SHRINK_SECONDS)
+        return list(left)
 
 
 def report(build: str, lines: Sequence[str], found: Finding) -> str:

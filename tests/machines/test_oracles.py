@@ -18,7 +18,7 @@ from kvcheck.judge.oracles import (
     queue_after_release,
 )
 from kvcheck.judge.single_group import SingleGroupCheck
-from kvcheck.play.words import WrongAnswer
+from kvcheck.play.difference import WrongAnswer
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation
 from kvspec.snapshot import RequestState, Snapshot

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kvcheck.discovery import find_implementation
 from kvcheck.tools.view.model import NotShownError, Recording, load
 from kvcheck.tools.view.page import SHOWN_CHARACTERS, content, embedded, page, queue_change
-from kvcheck.tools.view.words import MEANINGS, group_words
+from kvcheck.tools.view.text import MEANINGS, group_words
 from kvspec.config import KVCacheGroup
 from kvspec.operations import OPERATIONS
 from kvspec.specs import ChunkedLocalAttentionSpec, MLAAttentionSpec, SlidingWindowSpec

@@ -12,7 +12,7 @@ from kvcheck.explore.play import play
 from kvcheck.explore.state import State, start
 from kvcheck.explore.vectors.graph import Graph, in_state, named
 from kvcheck.play.recorder import Recorder
-from kvcheck.play.words import DEFAULT_ARGUMENTS
+from kvcheck.play.text import DEFAULT_ARGUMENTS
 from kvspec.errors import KVSpecError
 from kvspec.interface import Implementation
 from kvspec.record import Header, Operation

@@ -16,7 +16,7 @@ from kvcheck.explore.vectors.sets import SETS, VectorSet
 from kvcheck.explore.vectors.tour import tour
 from kvcheck.explore.vectors.walk import GENERATOR_VERSION, record_of
 from kvcheck.play.features import needed_features
-from kvcheck.play.words import changed_members
+from kvcheck.play.text import changed_members
 from kvcheck.records.manifest import FILE, INDEX, Manifest, Walk
 from kvspec.interface import Feature, Implementation
 from kvspec.record_file import write_trace

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from time import perf_counter
 
+from kvcheck.play.scheduler import admitted, preempted
 from kvcheck.tools.replay.explain import Explainer
 from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.result import Counts, PhaseSeconds, ReplayResult
@@ -20,7 +21,7 @@ from kvcheck.tools.replay.trace import TraceError, TraceRecord
 from kvspec.errors import KVSpecError
 from kvspec.events import BlockRemoved
 from kvspec.interface import Implementation, KVCacheManager
-from kvspec.request import Request, RequestInput, RequestStatus
+from kvspec.request import Request, RequestInput
 
 
 class ReplayError(KVSpecError):
@@ -38,15 +39,15 @@ class ReplayError(KVSpecError):
 
 @dataclass(slots=True, eq=False)
 class _Sequence:
-    """A request in the driver's hands: `num_tokens` and `computed` count tokens.
+    """A request in the driver's hands; its `request` says what is computed and what it is called.
 
+    Counts in place of a `kvcheck.play.scheduler.Seat`: this loop is timed, and prompts are long.
     `nodes` are its prefixes in the explanation; empty until it is admitted.
     """
 
     record: TraceRecord
     request: Request
     num_tokens: int
-    computed: int = 0
     scheduled: int = 0
     generated: int = 0
     nodes: list[int] = field(default_factory=list)
@@ -137,7 +138,7 @@ class Driver:
         position = 0
         while position < len(running) and budget:
             sequence = running[position]
-            num_new = min(sequence.num_tokens - sequence.computed, budget)
+            num_new = min(sequence.num_tokens - sequence.request.num_computed_tokens, budget)
             while not self._allocate(sequence, num_new):
                 preempted = True
                 self._preempt_youngest(sequence)
@@ -152,7 +153,7 @@ class Driver:
         began = perf_counter()
         blocks = self._manager.allocate_slots(sequence.request, num_new)
         spent = perf_counter() - began
-        start = sequence.computed
+        start = sequence.request.num_computed_tokens
         input_length = sequence.record.input_length
         if start >= input_length:
             self._seconds.decode += spent
@@ -174,12 +175,8 @@ class Driver:
             raise ReplayError(self._counts.steps, refused.record.line, problem)
         victim = running.pop()
         self._free(victim)
-        victim.computed = 0
         victim.scheduled = 0
-        request = victim.request
-        request.num_computed_tokens = 0
-        request.status = RequestStatus.PREEMPTED
-        request.num_preemptions += 1
+        preempted(victim.request)
         self._waiting.appendleft(victim)
         self._counts.preemptions += 1
         self._step_bucket.preemptions += 1
@@ -265,10 +262,8 @@ class Driver:
         self._count_admission(sequence, hit)
         end = min(hit + num_new, sequence.record.input_length)
         self._explainer.registered(sequence.nodes, 0, end)
-        sequence.computed = hit
         sequence.scheduled = num_new
-        request.num_computed_tokens = hit
-        request.status = RequestStatus.RUNNING
+        admitted(request, hit)
         return num_new
 
     def _count_admission(self, sequence: _Sequence, hit: int) -> None:
@@ -300,10 +295,10 @@ class Driver:
         computed = 0
         for sequence in self._running:
             computed += sequence.scheduled
-            sequence.computed += sequence.scheduled
+            now = sequence.request.num_computed_tokens + sequence.scheduled
+            sequence.request.num_computed_tokens = now
             sequence.scheduled = 0
-            sequence.request.num_computed_tokens = sequence.computed
-            if sequence.computed < sequence.num_tokens or not self._finish_or_append(sequence):
+            if now < sequence.num_tokens or not self._finish_or_append(sequence):
                 still_running.append(sequence)
         self._running = still_running
         self._counts.tokens_computed += computed

@@ -16,7 +16,7 @@ from typing import Any
 
 from kvcheck.tools.view.marks import PREEMPTED
 from kvcheck.tools.view.model import Frame, Recording
-from kvcheck.tools.view.words import MEANINGS, group_words
+from kvcheck.tools.view.text import MEANINGS, group_words
 from kvspec.record import Operation
 
 SHOWN_CHARACTERS = 2000

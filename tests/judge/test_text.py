@@ -17,10 +17,11 @@ from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.pasted import example_test, source
 from kvcheck.judge.report import text_lines, to_json, to_junit
 from kvcheck.judge.suite import Report, Suite
+from kvcheck.play.difference import WrongAnswer, narrowed
 from kvcheck.play.shadow import content_check
 from kvcheck.play.steps import Arrive, Program
+from kvcheck.play.text import operation_text, shortened, shown
 from kvcheck.play.verdicts import Level
-from kvcheck.play.words import WrongAnswer, narrowed, operation_text, shortened, shown
 from kvcheck.rules.examples import EXAMPLES
 from kvcheck.rules.scenarios import SCENARIOS
 from kvref.block_pool import BlockPool

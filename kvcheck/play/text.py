@@ -10,8 +10,6 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from types import MappingProxyType
 from typing import Any
 
-from kvspec.errors import InvariantViolation
-
 HASH_DIGITS = 8
 """Digits that a hash is shown with: enough to tell two apart in one report."""
 
@@ -34,15 +32,6 @@ DEFAULT_ARGUMENTS: Mapping[str, object] = MappingProxyType(
     }
 )
 """Arguments of operations that say nothing while they are so."""
-
-
-class WrongAnswer(InvariantViolation):
-    """An answer or a state is not as it must be: `what` it is, `expected` and `observed`."""
-
-    def __init__(self, name: str, rule: str, what: str, expected: object, observed: object) -> None:
-        where, theirs, ours = narrowed(expected, observed)
-        self.expected, self.observed = f"{what}{where}: {shown(theirs)}", shown(ours)
-        super().__init__(name, rule, f"expected {self.expected}, got {self.observed}")
 
 
 def shown(value: object, limit: int = LIMIT) -> str:
@@ -98,39 +87,6 @@ def _is_hash(text: str) -> bool:
 
 def _shown_hash(digits: str) -> str:
     return digits if len(digits) <= HASH_DIGITS else f"{digits[:HASH_DIGITS]}…"
-
-
-def narrowed(expected: object, observed: object) -> tuple[str, object, object]:
-    """Where two values differ, and what is there: as deep as there is a single difference.
-
-    >>> narrowed({"blocks": [[1, 2]], "n": 4}, {"blocks": [[1, 2]], "n": 6})
-    ('.n', 4, 6)
-    """
-    pairs = _parts(expected, observed)
-    different = [(where, left, right) for where, left, right in pairs if left != right]
-    if len(different) != 1:
-        return "", expected, observed
-    where, left, right = different[0]
-    deeper, left, right = narrowed(left, right)
-    return where + deeper, left, right
-
-
-def _parts(expected: object, observed: object) -> list[tuple[str, object, object]]:
-    """The members of two values of one shape, side by side; none if the shapes differ."""
-    if isinstance(expected, Mapping) and isinstance(observed, Mapping):
-        if expected.keys() == observed.keys():
-            return [(f".{shown(key)}".replace("'", ""), expected[key], observed[key])
-                    for key in expected]  # fmt: skip
-    elif is_dataclass(expected) and type(expected) is type(observed):
-        names = [field.name for field in fields(expected)]
-        return [(f".{name}", getattr(expected, name), getattr(observed, name)) for name in names]
-    elif isinstance(expected, (list, tuple)) and isinstance(observed, (list, tuple)):
-        # A list of plain values says more as a whole: which block stands where.
-        nested = all(isinstance(item, (list, tuple, Mapping)) for item in (*expected, *observed))
-        if nested and len(expected) == len(observed):
-            sides = zip(expected, observed, strict=True)
-            return [(f"[{index}]", left, right) for index, (left, right) in enumerate(sides)]
-    return []
 
 
 def operation_text(name: str, request: str | None, arguments: Mapping[str, Any]) -> str:

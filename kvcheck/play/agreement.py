@@ -1,0 +1,157 @@
+"""The same answers, states and events on two sides, and the rule that a difference breaks.
+
+`name` is that of the check: whether a reference or a record says what is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kvcheck.play.difference import WrongAnswer
+from kvcheck.play.player import Outcome
+from kvspec.blocks import NULL_BLOCK
+from kvspec.errors import KVSpecError
+from kvspec.snapshot import Snapshot
+
+AS_THE_REFERENCE = "answers_as_the_reference"
+AS_RECORDED = "answers_as_recorded"
+
+RULE_OF_OPERATION: Mapping[str, str] = {
+    "new_request": "KV-HASH-1",
+    "append_tokens": "KV-HASH-4",
+    "get_computed_blocks": "KV-MGR-1",
+    "find_longest_cache_hit_per_group": "KV-COORD-9",
+    "allocate_slots": "KV-MGR-7",
+    "free": "KV-MGR-12",
+    "pop_blocks_for_free": "KV-MGR-13",
+    "free_blocks": "KV-MGR-13",
+    "remove_skipped_blocks": "KV-MGR-14",
+    "cache_blocks": "KV-MGR-11",
+    "evict_blocks": "KV-POOL-10",
+    "reset_prefix_cache": "KV-POOL-11",
+    "get_num_common_prefix_blocks": "KV-MGR-15",
+    "get_block_ids": "KV-GRP-1",
+    "get_num_blocks_to_allocate": "KV-MGR-18",
+    "take_new_block_ids": "KV-MGR-16",
+    "new_step_starts": "KV-MGR-19",
+    "make_prefix_cache_stats": "KV-STAT-1",
+    "cache_partial_block": "KV-PART-1",
+    "take_residency_samples": "KV-STAT-7",
+    "batched_step": "KV-BATCH-1",
+}
+
+RULE_OF_STATE: Mapping[str, str] = {
+    "free_queue": "KV-POOL-6",
+    "ref_cnt": "KV-POOL-16",
+    "block_hash": "KV-POOL-13",
+    "req_blocks": "KV-GRP-1",
+    "num_cached_block": "KV-GRP-11",
+}
+
+
+RULE_OF_MEMBER: Mapping[str, str] = {
+    "requests": "KV-MAMBA-9",
+    "block_keys": "KV-PART-2",
+    "covered_tokens": "KV-PART-3",
+    "popped_blocks": "KV-MGR-13",
+    "new_block_ids": "KV-GRP-10",
+    "step_keys": "KV-MAMBA-2",
+    "reserved_blocks": "KV-FULL-8",
+}
+"""What a snapshot shows besides the state of records, and what differs if the state does not."""
+
+RULE_OF_EVENT: Mapping[str, str] = {
+    "BlockStored": "KV-EVT-2",
+    "BlockRemoved": "KV-EVT-4",
+    "AllBlocksCleared": "KV-EVT-5",
+}
+
+
+def rule_of(operation: str) -> str:
+    """The rule that an operation breaks with a wrong answer."""
+    return RULE_OF_OPERATION.get(operation, "KV-ERR-2")
+
+
+def require_same(
+    rule: str, what: str, expected: object, got: object, name: str = AS_THE_REFERENCE
+) -> None:
+    """Raise WrongAnswer unless these are equal."""
+    if expected != got:
+        raise WrongAnswer(name, rule, what, expected, got)
+
+
+def require_same_outcome(
+    operation: str, expected: Outcome, got: Outcome, *, exact_ids: bool = True
+) -> None:
+    """The same answer, or both an error; block ids count with `exact_ids` only."""
+    rule = rule_of(operation)
+    if (expected.error is None) != (got.error is None):
+        what = f"{operation} ends"
+        raise WrongAnswer(AS_THE_REFERENCE, rule, what, *map(_ending, (expected, got)))
+    ours, theirs = got.result, expected.result
+    if not exact_ids:
+        ours, theirs = without_ids(operation, ours), without_ids(operation, theirs)
+    require_same(rule, f"{operation} answers", theirs, ours)
+
+
+def require_same_state(
+    expected: Mapping[str, Any],
+    got: Mapping[str, Any],
+    copies: tuple[Mapping[str, list[int]], Mapping[str, list[int]]],
+    when: str,
+    name: str = AS_THE_REFERENCE,
+) -> None:
+    """The state fields of records, and the order of the copies of each key, expected first."""
+    for member, rule in RULE_OF_STATE.items():
+        require_same(rule, f"{member} {when}", expected[member], got[member], name)
+    theirs, ours = map(dict, copies)
+    require_same("KV-POOL-13", f"order of duplicates {when}", theirs, ours, name)
+
+
+def require_same_members(expected: Snapshot, got: Snapshot, when: str) -> None:
+    """What a snapshot shows besides the state of records."""
+    for member, rule in RULE_OF_MEMBER.items():
+        require_same(rule, f"{member} {when}", getattr(expected, member), getattr(got, member))
+
+
+def require_same_events(
+    expected: Sequence[Any], got: Sequence[Any], name: str = AS_THE_REFERENCE
+) -> None:
+    """Events one by one, as objects or as records have them."""
+    for number, (theirs, ours) in enumerate(zip(expected, got, strict=False)):
+        kind = theirs["type"] if isinstance(theirs, Mapping) else type(theirs).__name__
+        require_same(RULE_OF_EVENT[kind], f"event {number}", theirs, ours, name)
+    require_same("KV-EVT-1", "number of events", len(expected), len(got), name)
+
+
+def _ending(outcome: Outcome) -> str:
+    """How a call ended, in words."""
+    error = outcome.error
+    if error is None:
+        return "with an answer"
+    kind = "a typed error" if isinstance(error, KVSpecError) else type(error).__name__
+    return f"with {kind}: {error}"
+
+
+def without_ids(name: str, result: Any) -> Any:
+    """What stays of an answer when block ids are a policy: which blocks are null, how many."""
+    if name == "get_computed_blocks":
+        return {**result, "blocks": _null_pattern(result["blocks"])}
+    if name == "find_longest_cache_hit_per_group":
+        return {**result, "blocks": _null_pattern(result["blocks"])}
+    if name == "allocate_slots":
+        return None if result is None else _null_pattern(result)
+    if name == "get_block_ids":
+        unhashed = [len(ids) for ids in result["unhashed"]]
+        return {"blocks": _null_pattern(result["blocks"]), "unhashed": unhashed}
+    if name in ("pop_blocks_for_free", "take_new_block_ids"):
+        return len(result)
+    if name == "take_residency_samples":  # which blocks are taken again is a policy
+        return None
+    return result
+
+
+def _null_pattern(lists: Sequence[Sequence[int]]) -> list[list[bool]]:
+    """Where null stands."""
+    return [[block == NULL_BLOCK for block in blocks] for blocks in lists]

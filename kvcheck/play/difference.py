@@ -1,0 +1,77 @@
+"""Where two answers or states differ: the one comparison, behind every report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from itertools import zip_longest
+from typing import Any
+
+from kvcheck.play.text import shown
+from kvspec.errors import InvariantViolation
+
+ABSENT = "(absent)"
+"""Stands in a difference for a list element or an object member that isn't there."""
+
+
+class WrongAnswer(InvariantViolation):
+    """An answer or a state is not as it must be: `what` it is, `expected` and `observed`."""
+
+    def __init__(self, name: str, rule: str, what: str, expected: object, observed: object) -> None:
+        where, theirs, ours = narrowed(expected, observed)
+        self.expected, self.observed = f"{what}{where}: {shown(theirs)}", shown(ours)
+        super().__init__(name, rule, f"expected {self.expected}, got {self.observed}")
+
+
+def first_difference(expected: Any, got: Any, place: str = "") -> tuple[str, Any, Any] | None:
+    """Where two values first differ, as `.r0[1][0]`, and both values there; None if nowhere.
+
+    Types count: `true` is not 1, and 1 is not 1.0. Doubles must be equal bit for bit.
+    """
+    if type(expected) is not type(got):
+        return place, expected, got
+    pairs = _members(expected, got, str)
+    if pairs is None:
+        return None if expected == got else (place, expected, got)
+    for where, left, right in pairs:
+        found = first_difference(left, right, place + where)
+        if found is not None:
+            return found
+    return None
+
+
+def narrowed(expected: object, observed: object) -> tuple[str, object, object]:
+    """Where two values differ, and what is there: as deep as there is a single difference.
+
+    A list of plain values says more as a whole: which block stands where.
+
+    >>> narrowed({"blocks": [[1, 2]], "n": 4}, {"blocks": [[1, 2]], "n": 6})
+    ('.n', 4, 6)
+    """
+    pairs = _members(expected, observed, lambda key: shown(key).replace("'", "")) or ()
+    different = [(where, left, right) for where, left, right in pairs if left != right]
+    if len(different) != 1 or ABSENT in different[0][1:]:
+        return "", expected, observed
+    if isinstance(expected, (list, tuple)) and not all(
+        isinstance(item, (list, tuple, Mapping)) for pair in pairs for item in pair[1:]
+    ):
+        return "", expected, observed
+    where, left, right = different[0]
+    deeper, left, right = narrowed(left, right)
+    return where + deeper, left, right
+
+
+def _members(
+    expected: Any, got: Any, named: Callable[[Any], str]
+) -> list[tuple[str, Any, Any]] | None:
+    """The members of two values of one shape, side by side; None of plain values."""
+    if isinstance(expected, Mapping) and isinstance(got, Mapping):
+        keys = dict.fromkeys((*expected, *got))
+        return [(f".{named(k)}", expected.get(k, ABSENT), got.get(k, ABSENT)) for k in keys]
+    if is_dataclass(expected) and type(expected) is type(got):
+        names = [member.name for member in fields(expected)]
+        return [(f".{name}", getattr(expected, name), getattr(got, name)) for name in names]
+    if isinstance(expected, (list, tuple)) and isinstance(got, (list, tuple)):
+        pairs = enumerate(zip_longest(expected, got, fillvalue=ABSENT))
+        return [(f"[{index}]", left, right) for index, (left, right) in pairs]
+    return None
