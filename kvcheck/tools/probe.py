@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from kvcheck.play.checks import without_ids
+from kvcheck.play.agreement import without_ids
 from kvcheck.play.compare import compare_values
 from kvcheck.remote.child import Child, ChildFailure
 from kvcheck.remote.codec import decode, encode
