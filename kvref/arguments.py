@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from kvref.hashing import hash_of_block, make_key
-from kvref.request import ReferenceRequest
+from kvref.coordinator import Coordinator
+from kvref.groups.base import Group
+from kvref.hashing import Hasher, hash_of_block, make_key
+from kvref.request import Allocation, ReferenceRequest
 from kvspec._check import boolean, count, exact, is_int
 from kvspec.blocks import NULL_BLOCK, KVCacheBlocks
+from kvspec.config import ManagerConfig
 from kvspec.errors import (
     BlockReleaseError,
     InvalidArgumentError,
@@ -19,38 +22,32 @@ from kvspec.errors import (
 )
 from kvspec.request import Request, RequestStatus, is_status
 
-if TYPE_CHECKING:
-    from kvref.groups.base import Group
-    from kvref.manager import ReferenceManager
-
 T = TypeVar("T")
 
 
-def own_request(manager: ReferenceManager, request: Request) -> ReferenceRequest:
-    """The request, if this implementation made it, with hashes that this manager can use.
-
-    A hash of 8 tokens would claim a block of 4: the hash function, the first parent, the hash block
-    size and the form of extra keys must be the manager's.
-    """
+def made_here(request: Request) -> ReferenceRequest:
+    """The request, if this implementation made it."""
     made = "made by this implementation's make_request"
     if not isinstance(request, ReferenceRequest):
         raise InvalidArgumentError("request", request, made)
     if not vars(request):  # `__new__` alone
         raise InvalidArgumentError("request", None, made)
-    manager.turn.uses(request)
-    config = manager.config
+    return request
+
+
+def check_hashes(request: ReferenceRequest, config: ManagerConfig, hasher: Hasher) -> None:
+    """Its hashes mean what those of the manager do: a hash of 8 tokens would claim a block of 4."""
     if not config.enable_caching:
-        return request
-    hasher = request.hasher
-    made_for = (hasher.function, hasher.none_hash, hasher.tags, request.hash_block_size_tokens)
-    mine = (config.hash_function, manager.none_hash, manager.hasher.tags)
-    if made_for != (*mine, config.hash_block_size_tokens):
+        return
+    theirs, size = request.hasher, request.hash_block_size_tokens
+    made_for = (theirs.function, theirs.none_hash, theirs.tags, size)
+    mine = (hasher.function, hasher.none_hash, hasher.tags, config.hash_block_size_tokens)
+    if made_for != mine:
         raise InvalidArgumentError(
             "request",
             request.request_id,
             "made for a manager with the same hash function, seed, block size and extra keys",
         )
-    return request
 
 
 def check_counts(**counts: int) -> tuple[int, ...]:
@@ -73,9 +70,8 @@ def check_scheduling(request: ReferenceRequest) -> None:
         )
 
 
-def offered_hits(manager: ReferenceManager, blocks: KVCacheBlocks | None) -> KVCacheBlocks:
+def offered_hits(blocks: KVCacheBlocks | None, num_groups: int, num_blocks: int) -> KVCacheBlocks:
     """The hit blocks of a call, one list of block ids per group; none for None (KV-MGR-8)."""
-    num_groups = len(manager.groups)
     if blocks is None:
         return KVCacheBlocks.empty(num_groups)
     if not isinstance(blocks, KVCacheBlocks):
@@ -87,76 +83,82 @@ def offered_hits(manager: ReferenceManager, blocks: KVCacheBlocks | None) -> KVC
         )
     return KVCacheBlocks(
         tuple(
-            tuple(block_ids(ids, manager.pool.num_blocks, field=f"new_computed_blocks[{group}]"))
+            tuple(block_ids(ids, num_blocks, field=f"new_computed_blocks[{group}]"))
             for group, ids in enumerate(groups)
         )
     )
 
 
-def check_allocation(
-    manager: ReferenceManager,
-    request: ReferenceRequest,
-    hits: KVCacheBlocks,
-    *,
-    num_new_tokens: int,
-    num_new_computed_tokens: int,
-    num_external_computed_tokens: int,
-) -> None:
-    """What `allocate_slots` demands of its caller, beside counts."""
-    if num_new_tokens == 0 and num_external_computed_tokens == 0:  # KV-MGR-3
+def check_allocation(asked: Allocation, coordinator: Coordinator, longest: int) -> None:
+    """What `allocate_slots` demands of its caller, beside counts; no sequence is `longest` + 1."""
+    if asked.num_new_tokens == 0 and not asked.has_load:  # KV-MGR-3
         raise InvalidArgumentError(
             "num_new_tokens", 0, "at least 1 when no external tokens come either"
         )
-    check_scheduling(request)
-    _check_computed(manager, request)
-    name = request.request_id
-    if manager.coordinator.holds_blocks(name) or manager.coordinator.is_running(name):  # KV-GRP-9
-        if not hits.is_empty or num_new_computed_tokens:
-            raise InvalidArgumentError(
-                "new_computed_blocks", hits.to_lists(), "empty: the request already holds blocks"
-            )
-        if num_external_computed_tokens and not manager.coordinator.is_running(name):
-            raise InvalidArgumentError(
-                "num_external_computed_tokens",
-                num_external_computed_tokens,
-                "0: the request already holds blocks of its own",
-            )
-    computed = exact(request.num_computed_tokens) + num_new_computed_tokens
-    computed += num_external_computed_tokens
-    longest = manager.config.max_model_len_tokens
+    check_scheduling(asked.request)
+    _check_computed(coordinator.groups, asked.request)
+    _check_continues(asked, coordinator)
+    computed = asked.num_local_tokens + asked.num_external_tokens
     most = longest - min(computed, longest)
-    if num_new_tokens > most:  # KV-MGR-4
+    if asked.num_new_tokens > most:  # KV-MGR-4
         raise InvalidArgumentError(
             "num_new_tokens",
-            num_new_tokens,
+            asked.num_new_tokens,
             f"at most {most}: no token has a slot beyond {longest}",
         )
-    if num_external_computed_tokens > 0:
-        computed = min(computed, request.num_tokens - 1)
-    has_load = num_external_computed_tokens > 0
+    if asked.has_load:
+        computed = min(computed, asked.request.num_tokens - 1)
     _check_hits(
-        manager, request, hits, num_new_computed_tokens, has_load=has_load, skip_at_tokens=computed
+        coordinator.groups,
+        asked.request,
+        asked.hits,
+        asked.num_hit_tokens,
+        has_load=asked.has_load,
+        skip_at_tokens=computed,
     )
 
 
-def _check_computed(manager: ReferenceManager, request: ReferenceRequest) -> None:
+def _check_computed(groups: Sequence[Group], request: ReferenceRequest) -> None:
     """Computed tokens have slots: else unwritten blocks could be cached (KV-REQ-3)."""
     computed = count("request.num_computed_tokens", request.num_computed_tokens)
-    for group in manager.groups:
-        if not group.covers_sequence:
-            continue
-        slots = len(group.blocks_of(request.request_id)) * group.block_size
+    for slots in slots_of(groups, request):
         if computed > slots:
             raise InvalidArgumentError(
                 "request.num_computed_tokens", computed, f"at most the {slots} slots it holds"
             )
 
 
+def slots_of(groups: Sequence[Group], request: ReferenceRequest) -> list[int]:
+    """In each group that covers the sequence, the tokens for which the request holds blocks."""
+    return [
+        len(group.blocks_of(request.request_id)) * group.block_size
+        for group in groups
+        if group.covers_sequence
+    ]
+
+
+def _check_continues(asked: Allocation, coordinator: Coordinator) -> None:
+    """Who holds blocks takes no hits, and loads only if it runs (KV-GRP-9)."""
+    is_running = coordinator.is_running(asked.name)
+    if not is_running and not coordinator.holds_blocks(asked.name):
+        return
+    if not asked.hits.is_empty or asked.num_hit_tokens:
+        raise InvalidArgumentError(
+            "new_computed_blocks", asked.hits.to_lists(), "empty: the request already holds blocks"
+        )
+    if asked.has_load and not is_running:
+        raise InvalidArgumentError(
+            "num_external_computed_tokens",
+            asked.num_external_tokens,
+            "0: the request already holds blocks of its own",
+        )
+
+
 def _check_hits(
-    manager: ReferenceManager,
+    groups: Sequence[Group],
     request: ReferenceRequest,
     hits: KVCacheBlocks,
-    num_new_computed_tokens: int,
+    num_hit_tokens: int,
     *,
     has_load: bool,
     skip_at_tokens: int,
@@ -166,23 +168,23 @@ def _check_hits(
     A list may be short where a load brings what it lacks; the longest one is as long as they say.
     """
     longest = 0
-    for group, blocks in zip(manager.groups, hits.groups, strict=True):
+    for group, blocks in zip(groups, hits.groups, strict=True):
         covered = len(blocks) * group.block_size
-        is_short = covered < num_new_computed_tokens
-        if covered > num_new_computed_tokens or (is_short and not has_load):
+        is_short = covered < num_hit_tokens
+        if covered > num_hit_tokens or (is_short and not has_load):
             raise InvalidArgumentError(
                 f"new_computed_blocks[{group.index}]",
                 list(blocks),
                 f"blocks of {group.block_size} for num_new_computed_tokens"
-                f" = {num_new_computed_tokens} tokens",
+                f" = {num_hit_tokens} tokens",
             )
         num_skipped = group.num_skipped_tokens(skip_at_tokens) // group.block_size
         _check_hit_content(group, request, blocks, num_skipped)
         longest = max(longest, covered)
-    if longest < num_new_computed_tokens:
+    if longest < num_hit_tokens:
         raise InvalidArgumentError(
             "num_new_computed_tokens",
-            num_new_computed_tokens,
+            num_hit_tokens,
             f"the {longest} tokens of the longest list of hits",
         )
 
@@ -204,38 +206,37 @@ def _check_hit_content(
 
 
 def check_caching(
-    manager: ReferenceManager, request: ReferenceRequest, num_computed_tokens: int
+    request: ReferenceRequest, num_computed_tokens: int, coordinator: Coordinator
 ) -> None:
     """`cache_blocks` covers only tokens that exist and have slots (KV-MGR-11)."""
-    if not manager.coordinator.holds_blocks(request.request_id):
+    if not coordinator.holds_blocks(request.request_id):
         return  # KV-ERR-4: an unknown request has nothing to cache
-    limits = [request.num_tokens]
-    limits += [
-        len(group.blocks_of(request.request_id)) * group.block_size
-        for group in manager.groups
-        if group.covers_sequence
-    ]
-    if num_computed_tokens > min(limits):
+    most = min([request.num_tokens, *slots_of(coordinator.groups, request)])
+    if num_computed_tokens > most:
         raise InvalidArgumentError(
             "num_computed_tokens",
             num_computed_tokens,
-            f"at most {min(limits)}: the tokens that the request has, and holds slots for",
+            f"at most {most}: the tokens that the request has, and holds slots for",
         )
 
 
 def check_partial(
-    manager: ReferenceManager, request: ReferenceRequest, group: int, num_tokens: int
+    request: ReferenceRequest,
+    group: int,
+    num_tokens: int,
+    groups: Sequence[Group],
+    config: ManagerConfig,
 ) -> None:
     """A partial entry ends at a hash inside a block that the request holds (KV-PART-1)."""
-    if not 0 <= group < len(manager.groups):
-        raise InvalidArgumentError("group", group, f"an int in 0 … {len(manager.groups) - 1}")
-    size = manager.groups[group].block_size
-    hash_size = manager.config.hash_block_size_tokens or 1
-    if not manager.config.enable_caching or size <= hash_size:
+    if not 0 <= group < len(groups):
+        raise InvalidArgumentError("group", group, f"an int in 0 … {len(groups) - 1}")
+    size = groups[group].block_size
+    hash_size = config.hash_block_size_tokens or 1
+    if not config.enable_caching or size <= hash_size:
         raise InvalidArgumentError(
             "group", group, "a group with caching on and a block size above the hash block size"
         )
-    slots = len(manager.groups[group].blocks_of(request.request_id)) * size
+    slots = len(groups[group].blocks_of(request.request_id)) * size
     limit = min(len(request.block_hashes) * hash_size, slots)
     if num_tokens % hash_size or num_tokens % size == 0 or num_tokens > limit:
         raise InvalidArgumentError(

@@ -19,6 +19,10 @@ class BlockPool:
     - `primary_num_tokens[b]`: tokens from the start of the request that the primary key covers.
     - `reserved`: blocks set aside for good, for attention sinks (KV-FULL-8).
     - `cached[key]`: the blocks that carry the key, first registered first (KV-POOL-13).
+
+    Invariants: null_block_is_apart, free_queue_has_no_duplicates, free_means_unreferenced,
+    keys_and_lookups_agree, keys_are_listed_once, keys_are_covered, blocks_set_aside_are_alone,
+    blocks_that_stay_keep_their_keys, lookups_keep_their_order.
     """
 
     def __init__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvref.allocation import Allocator
 from kvref.block_pool import BlockPool
 from kvref.coordinator import Coordinator, UnitaryCoordinator
 from kvref.events import EventLog
@@ -61,6 +62,7 @@ class Parts:
     pool: type[BlockPool] = BlockPool
     groups: tuple[tuple[type[Group], type[Group]], ...] = ()
     hybrid: type[HybridCoordinator] = HybridCoordinator
+    allocator: type[Allocator] = Allocator
     events: type[EventLog] = EventLog
     residency: type[ResidencyLog] = ResidencyLog
     lookups: type[LookupCounter] = LookupCounter

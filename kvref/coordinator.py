@@ -14,6 +14,8 @@ class Coordinator:
     """Managers with caching off, and what all coordinators share (KV-COORD-1).
 
     Every operation on a request goes to the groups one after another, in group order.
+
+    Invariants: a_block_has_one_place.
     """
 
     def __init__(self, groups: Sequence[Group]) -> None:

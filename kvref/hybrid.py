@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from kvref.coordinator import Coordinator
 from kvref.groups.base import Group
-from kvref.groups.full_attention import FullAttentionGroup
-from kvref.groups.mamba import MambaGroup
 from kvref.request import ReferenceRequest
 from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
 
@@ -29,13 +27,13 @@ class AttentionGroup:
 
     @property
     def is_full(self) -> bool:
-        """Full attention: whatever is a hit, every shorter prefix is one too."""
-        return isinstance(self.members[0], FullAttentionGroup)
+        """Whether every shorter prefix of a hit is one, too."""
+        return self.members[0].is_full
 
     @property
     def is_mamba(self) -> bool:
-        """A Mamba group neither looks further nor drops (KV-COORD-8)."""
-        return isinstance(self.members[0], MambaGroup)
+        """Whether look-ups neither look further nor drop (KV-COORD-8)."""
+        return self.members[0].is_mamba
 
     @property
     def drops_block(self) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from importlib.metadata import version
 
-from kvref.arguments import own_request
 from kvref.block_pool import BlockPool
 from kvref.configuration import Parts, spec_types
 from kvref.groups.base import Group
@@ -85,7 +84,7 @@ class ReferenceImplementation:
         """Append tokens and hash the blocks they complete (KV-REQ-2)."""
         inner = _reference(manager)
         with inner.turn:
-            own_request(inner, request).extend(token_ids)
+            inner.own(request).extend(token_ids)
 
     def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
         """An empty window (KV-STAT-4)."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NoReturn
 
 from kvref import arguments
@@ -12,15 +11,14 @@ from kvref.config_checks import checked
 from kvref.configuration import REAL_PARTS, Parts, build_coordinator, build_groups
 from kvref.groups.base import Demand
 from kvref.hashing import hasher_of
-from kvref.request import ReferenceRequest
+from kvref.request import Allocation, ReferenceRequest
 from kvref.residency import ResidencyLog
 from kvref.state import take_snapshot
-from kvspec._check import exact
 from kvspec.blocks import NULL_BLOCK, GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.events import Event
-from kvspec.request import Request, RequestStatus
+from kvspec.request import Request
 from kvspec.snapshot import Snapshot
 from kvspec.stats import PrefixCacheStats, ResidencySample
 from kvspec.turn import Turn, in_turn
@@ -31,6 +29,9 @@ class ReferenceManager:
 
     `parts` lets tests put broken classes in place of the real ones.
     `popped` lists the references handed out by `pop_blocks_for_free` and not yet returned.
+
+    Invariants: has_the_right_shape, references_are_accounted_for,
+    nothing_is_cached_with_caching_off, errors_change_nothing, pure_calls_change_nothing.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class ReferenceManager:
         self._ask_clock()
         self.groups = build_groups(self.config, specs, self.pool, self.event_log, parts)
         self.coordinator = build_coordinator(self.config, self.groups, parts)
+        self.allocator = parts.allocator(self.config, self.pool, self.coordinator, self.turn)
         self.lookups = parts.lookups()
         self.popped: list[int] = []
 
@@ -91,17 +93,19 @@ class ReferenceManager:
         if self.residency is not None:
             self.residency.ask()
 
-    @property
-    def watermark_blocks(self) -> int:
-        """Blocks kept free when a request is admitted beside others (KV-MGR-9)."""
-        return int(self.config.watermark * self.config.kv_cache.num_blocks)
+    def own(self, request: Request) -> ReferenceRequest:
+        """The request this call is about; it must be made for managers like this one."""
+        reference = arguments.made_here(request)
+        self.turn.uses(reference)
+        arguments.check_hashes(reference, self.config, self.hasher)
+        return reference
 
     # Looking up.
 
     @in_turn
     def get_computed_blocks(self, request: Request) -> PrefixHit:
         """The longest cached prefix, the last token left out (KV-MGR-1, KV-MGR-2)."""
-        reference = arguments.own_request(self, request)
+        reference = self.own(request)
         arguments.check_scheduling(reference)
         if not self.config.enable_caching or reference.input.skip_reading_cache:
             return PrefixHit(KVCacheBlocks.empty(len(self.groups)), 0)
@@ -118,7 +122,7 @@ class ReferenceManager:
     ) -> GroupHits:
         """Each group's own longest hit: only with several groups and caching (KV-COORD-9)."""
         (longest,) = arguments.check_counts(max_hit_length_tokens=max_hit_length_tokens)
-        reference = arguments.own_request(self, request)
+        reference = self.own(request)
         length = min(longest, reference.num_tokens)
         return self.coordinator.longest_hit_per_group(reference, length)
 
@@ -142,14 +146,14 @@ class ReferenceManager:
     ) -> KVCacheBlocks | None:
         """Room for tokens about to be computed, or None (KV-MGR-3 … KV-MGR-10)."""
         self._ask_clock()
-        reference = arguments.own_request(self, request)
+        reference = self.own(request)
         arguments.check_flags(
             delay_cache_blocks=delay_cache_blocks,
             full_sequence_must_fit=full_sequence_must_fit,
             has_scheduled_reqs=has_scheduled_reqs,
         )
-        hits = arguments.offered_hits(self, new_computed_blocks)
-        new, new_computed, lookahead, external, encoder, reserved = arguments.check_counts(
+        hits = arguments.offered_hits(new_computed_blocks, len(self.groups), self.pool.num_blocks)
+        new, hit, lookahead, external, encoder, reserved = arguments.check_counts(
             num_new_tokens=num_new_tokens,
             num_new_computed_tokens=num_new_computed_tokens,
             num_lookahead_tokens=num_lookahead_tokens,
@@ -157,74 +161,21 @@ class ReferenceManager:
             num_encoder_tokens=num_encoder_tokens,
             reserved_blocks=reserved_blocks,
         )
-        arguments.check_allocation(
-            self,
-            reference,
-            hits,
-            num_new_tokens=new,
-            num_new_computed_tokens=new_computed,
-            num_external_computed_tokens=external,
+        return self.allocator.allocate(
+            Allocation(
+                request=reference,
+                hits=hits,
+                num_hit_tokens=hit,
+                num_external_tokens=external,
+                num_new_tokens=new,
+                num_lookahead_tokens=lookahead,
+                num_encoder_tokens=encoder,
+                reserved_blocks=reserved,
+                delay_cache_blocks=delay_cache_blocks,
+                full_sequence_must_fit=full_sequence_must_fit,
+                has_scheduled_reqs=has_scheduled_reqs,
+            )
         )
-        local = exact(reference.num_computed_tokens) + new_computed
-        total = min(local + external, self.config.max_model_len_tokens)  # KV-MGR-4
-        watermark = self._watermark(reference, has_scheduled_reqs)
-        demand = self._demand(reference, local, external, new, lookahead, encoder)
-        if full_sequence_must_fit and not self._whole_fits(reference, hits, demand, watermark):
-            return None
-        name = reference.request_id
-        self.turn.changes()
-        self.coordinator.remove_skipped_blocks(name, min(total, demand.skip_at_tokens))  # KV-MGR-6
-        need = self.coordinator.num_blocks_needed(name, hits, demand)
-        if need + watermark > self.num_free_blocks - reserved:  # KV-MGR-7
-            return None
-        if not hits.is_empty or external > 0:
-            self.coordinator.take_hits(name, hits, demand)
-        new_blocks = self.coordinator.allocate_new(name, demand)
-        if self.config.enable_caching and not delay_cache_blocks:  # KV-MGR-10
-            verified = min(total + new, reference.num_tokens, self.config.max_model_len_tokens)
-            self.coordinator.cache_blocks(reference, verified)
-        return new_blocks
-
-    def _demand(
-        self,
-        request: ReferenceRequest,
-        local: int,
-        external: int,
-        num_new: int,
-        num_lookahead: int,
-        num_encoder: int,
-    ) -> Demand:
-        """What an allocation asks of every group (KV-MGR-4, KV-MGR-7)."""
-        max_len = self.config.max_model_len_tokens
-        main = min(local + external, max_len) + num_new
-        slots = min(main + num_lookahead, max_len)
-        skip_at = local + external
-        if external > 0:
-            # After a load the last token is computed again: its window must stay.
-            skip_at = min(skip_at, request.num_tokens - 1)
-            if not self.coordinator.is_running(request.request_id):
-                slots = max(slots, local + external)  # taken beyond max_model_len too
-        return Demand(slots, main, local, external, skip_at, num_encoder)
-
-    def _whole_fits(
-        self, request: ReferenceRequest, hits: KVCacheBlocks, demand: Demand, watermark: int
-    ) -> bool:
-        """Whether the whole current sequence would fit, with nothing released yet (KV-MGR-5)."""
-        whole = min(request.num_tokens, self.config.max_model_len_tokens)
-        demand = replace(
-            demand,
-            num_slots_tokens=whole,
-            num_main_tokens=whole,
-            skip_at_tokens=min(demand.skip_at_tokens, self.config.max_model_len_tokens),
-            apply_admission_cap=True,
-        )
-        need = self.coordinator.num_blocks_needed(request.request_id, hits, demand)
-        return need + watermark <= self.num_free_blocks
-
-    def _watermark(self, request: ReferenceRequest, has_scheduled_reqs: bool) -> int:
-        """The watermark holds back newcomers only, and only beside others (KV-MGR-9)."""
-        newcomer = request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
-        return self.watermark_blocks if newcomer and has_scheduled_reqs else 0
 
     @in_turn
     def get_num_blocks_to_allocate(
@@ -255,7 +206,7 @@ class ReferenceManager:
             num_encoder_tokens=encoder,
             apply_admission_cap=apply_admission_cap,
         )
-        name = arguments.own_request(self, request).request_id
+        name = self.own(request).request_id
         return self.coordinator.num_blocks_needed(name, no_hits, demand)
 
     # Caching.
@@ -263,9 +214,9 @@ class ReferenceManager:
     @in_turn
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Register full blocks after a delayed load (KV-MGR-11)."""
-        reference = arguments.own_request(self, request)
+        reference = self.own(request)
         (computed,) = arguments.check_counts(num_computed_tokens=num_computed_tokens)
-        arguments.check_caching(self, reference, computed)
+        arguments.check_caching(reference, computed, self.coordinator)
         self.turn.changes()
         if self.config.enable_caching and self.coordinator.holds_blocks(reference.request_id):
             self.coordinator.cache_blocks(reference, computed)
@@ -273,9 +224,9 @@ class ReferenceManager:
     @in_turn
     def cache_partial_block(self, request: Request, group: int, num_tokens: int) -> bool:
         """Make a block reachable at a finer boundary inside it (KV-PART-1)."""
-        reference = arguments.own_request(self, request)
+        reference = self.own(request)
         number, tokens = arguments.check_counts(group=group, num_tokens=num_tokens)
-        arguments.check_partial(self, reference, number, tokens)
+        arguments.check_partial(reference, number, tokens, self.groups, self.config)
         self.turn.changes()
         return self.groups[number].cache_partial_block(reference, tokens)
 
@@ -303,14 +254,14 @@ class ReferenceManager:
     @in_turn
     def free(self, request: Request) -> None:
         """Release all blocks of the request (KV-MGR-12)."""
-        name = arguments.own_request(self, request).request_id
+        name = self.own(request).request_id
         self.turn.changes()
         self.coordinator.free(name)
 
     @in_turn
     def pop_blocks_for_free(self, request: Request) -> tuple[int, ...]:
         """Forget the request, keep its references for `free_blocks` (KV-MGR-13)."""
-        name = arguments.own_request(self, request).request_id
+        name = self.own(request).request_id
         self.turn.changes()
         blocks = self.coordinator.pop(name)
         self.popped.extend(block for block in blocks if block != NULL_BLOCK)
@@ -331,7 +282,7 @@ class ReferenceManager:
     def remove_skipped_blocks(self, request: Request, total_computed_tokens: int) -> None:
         """Release what attention no longer needs (KV-MGR-14)."""
         (computed,) = arguments.check_counts(total_computed_tokens=total_computed_tokens)
-        name = arguments.own_request(self, request).request_id
+        name = self.own(request).request_id
         self.turn.changes()
         self.coordinator.remove_skipped_blocks(name, computed)
 
@@ -340,7 +291,7 @@ class ReferenceManager:
     @in_turn
     def get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
         """Per group, leading blocks that all running requests share (KV-MGR-15)."""
-        name = arguments.own_request(self, request).request_id
+        name = self.own(request).request_id
         return self.coordinator.num_common_prefix_blocks(name)
 
     @in_turn
@@ -349,8 +300,8 @@ class ReferenceManager:
         return self._lists_of(request)
 
     def _lists_of(self, request: Request) -> KVCacheBlocks:
-        name = arguments.own_request(self, request).request_id
-        return KVCacheBlocks(tuple(tuple(group.blocks_of(name)) for group in self.groups))
+        name = self.own(request).request_id
+        return KVCacheBlocks(tuple(group.blocks_of(name) for group in self.groups))
 
     @in_turn
     def get_unhashed_block_ids(self, request: Request) -> tuple[tuple[int, ...], ...]:

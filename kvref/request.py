@@ -1,20 +1,24 @@
-"""A request: its tokens and the hashes of its full blocks (KV-REQ-*)."""
+"""A request: its tokens, the hashes of its full blocks, and what it asks for (KV-REQ-*)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NoReturn
 
 from kvref.hashing import Hasher, extra_keys
-from kvspec.errors import BusyError, InvalidArgumentError, UnsupportedError
+from kvspec._check import exact
+from kvspec.blocks import KVCacheBlocks
+from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.request import RequestInput, RequestStatus, check_token_ids, token_list
+from kvspec.turn import Turn
 
 
 @dataclass(eq=False)
 class ReferenceRequest:
     """What a scheduler and a manager know of one request.
 
+    Tokens and hashes are values, replaced as a whole: who was given them cannot change the request.
     `hash_block_size_tokens` is 0 when caching is off: then there are no hashes. `is_busy`: a call
     uses it, or tokens are being appended.
     """
@@ -22,9 +26,9 @@ class ReferenceRequest:
     input: RequestInput
     hasher: Hasher
     hash_block_size_tokens: int
-    token_ids: list[int]
+    token_ids: Sequence[int]
     num_prompt_tokens: int
-    block_hashes: list[bytes] = field(default_factory=list)
+    block_hashes: Sequence[bytes] = ()
     num_computed_tokens: int = 0
     num_preemptions: int = 0
     status: RequestStatus = RequestStatus.WAITING
@@ -46,24 +50,21 @@ class ReferenceRequest:
 
     def append(self, token_ids: Sequence[int]) -> None:
         """Append tokens and hash the blocks they complete (KV-REQ-2, KV-REQ-5)."""
-        if self.is_busy:  # a call uses it, or appends to it (KV-ERR-7)
-            raise BusyError("request", self.request_id)
-        self.is_busy = True
-        try:
+        turn = Turn()
+        with turn:
+            turn.uses(self)  # KV-ERR-7
             self.extend(token_ids)
-        finally:
-            self.is_busy = False
 
     def extend(self, token_ids: Sequence[int]) -> None:
         """`append` in a call that uses the request already."""
         new_tokens = token_list(token_ids)
         check_token_ids(new_tokens)
-        num_tokens, num_hashes = self.num_tokens, len(self.block_hashes)
+        before = self.token_ids, self.block_hashes
         try:
-            self.token_ids.extend(new_tokens)
+            self.token_ids = (*self.token_ids, *new_tokens)
             self.hash_full_blocks()
         except BaseException:  # tokens and hashes must not part (KV-ERR-8)
-            del self.token_ids[num_tokens:], self.block_hashes[num_hashes:]
+            self.token_ids, self.block_hashes = before
             raise
 
     def hash_full_blocks(self) -> None:
@@ -71,12 +72,46 @@ class ReferenceRequest:
         size = self.hash_block_size_tokens
         if size == 0:
             return
-        parent = self.block_hashes[-1] if self.block_hashes else self.hasher.none_hash
-        for index in range(len(self.block_hashes), self.num_tokens // size):
+        hashes = list(self.block_hashes)
+        parent = hashes[-1] if hashes else self.hasher.none_hash
+        for index in range(len(hashes), self.num_tokens // size):
             start, end = index * size, (index + 1) * size
             extra = extra_keys(self.input, start, end)
             parent = self.hasher.block_hash(parent, self.token_ids[start:end], extra)
-            self.block_hashes.append(parent)
+            hashes.append(parent)
+        self.block_hashes = tuple(hashes)
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What one call of `allocate_slots` asks for; the figure in the chapter on the manager."""
+
+    request: ReferenceRequest
+    hits: KVCacheBlocks
+    num_hit_tokens: int
+    num_external_tokens: int
+    num_new_tokens: int
+    num_lookahead_tokens: int
+    num_encoder_tokens: int
+    reserved_blocks: int
+    delay_cache_blocks: bool
+    full_sequence_must_fit: bool
+    has_scheduled_reqs: bool
+
+    @property
+    def name(self) -> str:
+        """The request's."""
+        return self.request.request_id
+
+    @property
+    def num_local_tokens(self) -> int:
+        """Computed before, and hit now."""
+        return exact(self.request.num_computed_tokens) + self.num_hit_tokens
+
+    @property
+    def has_load(self) -> bool:
+        """Whether a connector brings tokens."""
+        return self.num_external_tokens > 0
 
 
 def make_request(
@@ -88,7 +123,7 @@ def make_request(
     tokens = token_list(request_input.prompt_token_ids, field="prompt_token_ids")
     check_token_ids(tokens, field="prompt_token_ids")
     request = ReferenceRequest(
-        request_input, hasher, hash_block_size_tokens, tokens, num_prompt_tokens=len(tokens)
+        request_input, hasher, hash_block_size_tokens, tuple(tokens), num_prompt_tokens=len(tokens)
     )
     request.hash_full_blocks()
     return request

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 from kvref.block_pool import BlockPool
 from kvref.groups.base import Group
-from kvref.groups.mamba import MambaGroup
-from kvref.groups.mamba_align import AlignedMambaGroup
-from kvspec.snapshot import MambaState, RequestState, Snapshot
+from kvspec.snapshot import RequestState, Snapshot
 
 
 def take_snapshot(
@@ -30,33 +28,17 @@ def take_snapshot(
         none_hash=none_hash,
         requests={
             name: RequestState(
-                block_ids=tuple(tuple(group.blocks_of(name)) for group in groups),
+                block_ids=tuple(group.blocks_of(name) for group in groups),
                 num_cached_blocks=tuple(group.num_cached.get(name) for group in groups),
-                mamba=tuple(mamba_state(group, name) for group in groups),
+                mamba=tuple(group.mamba_state(name) for group in groups),
             )
             for name in sorted(names)
         },
         popped_blocks=tuple(sorted(popped)),
         new_block_ids=tuple(tuple(group.new_block_ids) for group in groups),
-        step_keys=tuple(
-            frozenset(group.step_keys) if isinstance(group, MambaGroup) else frozenset()
-            for group in groups
-        ),
+        step_keys=tuple(group.keys_of_step() for group in groups),
         reserved_blocks=tuple(pool.reserved),
     )
-
-
-def mamba_state(group: Group, name: str) -> MambaState | None:
-    """What an align-mode Mamba group remembers of the request."""
-    if not isinstance(group, AlignedMambaGroup):
-        return None
-    return MambaState(name in group.allocated)
-
-
-def restore_mamba_state(group: AlignedMambaGroup, name: str, state: MambaState) -> None:
-    """The other way."""
-    if state.has_allocated:
-        group.allocated.add(name)
 
 
 def restore_snapshot(
@@ -73,19 +55,10 @@ def restore_snapshot(
     pool.primary_num_tokens = list(snapshot.covered_tokens)
     pool.reserved = list(snapshot.reserved_blocks)
     for name, state in snapshot.requests.items():
-        for group, blocks, count in zip(
-            groups, state.block_ids, state.num_cached_blocks, strict=True
-        ):
-            if blocks:
-                group.block_lists[name] = list(blocks)
-            if count is not None:
-                group.num_cached[name] = count
-        for group, mamba in zip(groups, state.mamba, strict=False):
-            if isinstance(group, AlignedMambaGroup) and mamba is not None:
-                restore_mamba_state(group, name, mamba)
+        for group in groups:
+            group.restore_request(name, state)
     for group, blocks in zip(groups, snapshot.new_block_ids, strict=False):
         group.new_block_ids = list(blocks)
     for group, keys in zip(groups, snapshot.step_keys, strict=False):
-        if isinstance(group, MambaGroup):
-            group.step_keys = set(keys)
+        group.restore_step(keys)
     popped.extend(snapshot.popped_blocks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from kvspec._check import int_at_least, is_int
 from kvspec._tier_checks import block_list, check_blocks, check_request, plain
@@ -105,15 +106,15 @@ class ReferenceTier:
         needed = self.held.get(request.request_id)
         if needed is None:
             raise InvalidArgumentError("request", request.request_id, "one that holds something")
-        lists = [list(ids) for ids in blocks.groups]
         copies = []
         for key, group, index in needed:
-            ids = lists[group] if group < len(lists) else []
-            if index >= len(ids) or ids[index] == NULL_BLOCK:
+            ids = blocks.groups[group] if group < len(blocks.groups) else ()
+            found = list(islice(ids, index, index + 1))  # a range may be longer than any list
+            if not found or found[0] == NULL_BLOCK:
                 raise InvalidArgumentError(
                     "blocks", f"groups[{group}]", f"a list with a block at {index}"
                 )
-            (block,) = block_list([ids[index]], self.config.kv_cache.num_blocks)
+            (block,) = block_list(found, self.config.kv_cache.num_blocks)
             copies.append((self._host_block(key), block))
         for (key, _, _), (_, block) in zip(needed, copies, strict=True):
             self.device[block] = key

@@ -26,7 +26,7 @@ def hash_many(
     """
     if num_threads is not None and (type(num_threads) is not int or num_threads < 1):
         raise InvalidArgumentError("num_threads", num_threads, "an int of at least 1 or None")
-    wanted = list(inputs)
+    wanted = _up_to_the_first_wrong_one(inputs)
     workers = min(num_threads or os.cpu_count() or 1, len(wanted))
     if workers <= 1:
         return [make_request(one, hasher, hash_block_size_tokens) for one in wanted]
@@ -39,3 +39,15 @@ def hash_many(
 
     with ThreadPoolExecutor(workers) as pool:
         return [request for made in pool.map(make, parts) for request in made]
+
+
+def _up_to_the_first_wrong_one(inputs: Iterable[RequestInput]) -> list[RequestInput]:
+    """The inputs, which may be more than memory holds; `make_request` refuses the last one then."""
+    if not isinstance(inputs, Iterable):
+        raise InvalidArgumentError("inputs", inputs, "RequestInputs one after another")
+    found: list[RequestInput] = []
+    for one in inputs:
+        found.append(one)
+        if not isinstance(one, RequestInput):
+            break
+    return found

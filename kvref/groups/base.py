@@ -15,6 +15,7 @@ from kvref.events import EventLog
 from kvref.hashing import hash_of_block, make_key
 from kvref.request import ReferenceRequest
 from kvspec.blocks import NULL_BLOCK
+from kvspec.snapshot import MambaState, RequestState
 from kvspec.specs import (
     FullAttentionSpec,
     HiddenStateCacheSpec,
@@ -77,6 +78,11 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def replay_boundary(request: ReferenceRequest, alignment_tokens: int) -> int:
+    """Where a replay of the prompt would hit at most: its last token is recomputed (KV-RET-4)."""
+    return (request.num_prompt_tokens - 1) // alignment_tokens * alignment_tokens
+
+
 class Group(ABC):
     """The block lists of one group.
 
@@ -84,6 +90,9 @@ class Group(ABC):
     - `num_cached[r]`: its leading blocks that were handed to the cache; no entry before the
       request takes hits or has a full block cached.
     - `new_block_ids`: blocks queued for zeroing.
+
+    Invariants: nulls_come_first, cached_counts_fit_the_lists, keys_are_well_formed,
+    cached_blocks_belong_to_their_group, keys_of_one_place, a_list_only_grows_or_turns_null.
     """
 
     def __init__(self, context: GroupContext, pool: BlockPool, events: EventLog) -> None:
@@ -98,6 +107,12 @@ class Group(ABC):
         self.block_lists: dict[str, list[int]] = {}
         self.num_cached: dict[str, int] = {}
         self.new_block_ids: list[int] = []
+
+    is_full = False
+    """Full attention: whatever is a hit, every shorter prefix is one too."""
+
+    is_mamba = False
+    """States: a look-up neither looks further nor drops (KV-COORD-8)."""
 
     has_null_gaps = False
     """Whether a block may stand before a null one (align-mode Mamba)."""
@@ -137,9 +152,9 @@ class Group(ABC):
 
     # What is the same for all.
 
-    def blocks_of(self, request_id: str) -> list[int]:
+    def blocks_of(self, request_id: str) -> tuple[int, ...]:
         """The request's block list; empty when it holds nothing."""
-        return self.block_lists.get(request_id, [])
+        return tuple(self.block_lists.get(request_id, ()))
 
     def has_entry(self, request_id: str) -> bool:
         """Whether the request took hits here or had a full block cached (KV-GRP-1)."""
@@ -261,9 +276,17 @@ class Group(ABC):
     def new_step_starts(self) -> None:  # noqa: B027 (nothing to do is the usual answer)
         """Nothing waits for the next step, except in Mamba groups."""
 
+    def keys_of_step(self) -> frozenset[bytes]:
+        """Keys that wait for the next step; only those of states do (KV-MAMBA-2)."""
+        return frozenset()
+
+    def mamba_state(self, request_id: str) -> MambaState | None:
+        """What the group remembers of a request beside its blocks; only mode align does."""
+        return None
+
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
         """Replace blocks wholly before s(c) by null; release them, last first (KV-GRP-2)."""
-        blocks = self.blocks_of(request_id)
+        blocks = self.block_lists.get(request_id, [])
         skipped = self.num_skipped_tokens(num_computed_tokens) // self.block_size
         removed: list[int] = []
         for index in reversed(range(min(skipped, len(blocks)))):
@@ -285,3 +308,16 @@ class Group(ABC):
         taken = self.new_block_ids
         self.new_block_ids = []
         return taken
+
+    # Restoring.
+
+    def restore_request(self, request_id: str, state: RequestState) -> None:
+        """What a snapshot says of the request here."""
+        if state.block_ids[self.index]:
+            self.block_lists[request_id] = list(state.block_ids[self.index])
+        num_cached = state.num_cached_blocks[self.index]
+        if num_cached is not None:
+            self.num_cached[request_id] = num_cached
+
+    def restore_step(self, keys: frozenset[bytes]) -> None:  # noqa: B027 (as above)
+        """The keys of `keys_of_step`."""

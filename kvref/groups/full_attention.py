@@ -10,6 +10,8 @@ from kvref.groups.base import Group
 class FullAttentionGroup(Group):
     """Blocks are kept until the request ends; hits are runs from the first block."""
 
+    is_full = True
+
     def num_skipped_tokens(self, num_computed_tokens: int) -> int:
         """Nothing is ever skipped (KV-FULL-1)."""
         return 0

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from kvref.block_pool import BlockPool
 from kvref.events import EventLog
-from kvref.groups.base import Demand, Group, GroupContext
-from kvref.groups.sliding_window import replay_boundary
+from kvref.groups.base import Demand, Group, GroupContext, replay_boundary
 from kvref.hashing import hash_of_block, make_key
 from kvref.request import ReferenceRequest
 from kvspec.blocks import NULL_BLOCK
@@ -18,6 +17,8 @@ from kvspec.specs import MambaSpec
 
 class MambaGroup(Group):
     """Modes none and all. `step_keys`: keys registered since the step began (KV-MAMBA-2)."""
+
+    is_mamba = True
 
     def __init__(self, context: GroupContext, pool: BlockPool, events: EventLog) -> None:
         super().__init__(context, pool, events)
@@ -72,6 +73,14 @@ class MambaGroup(Group):
     def new_step_starts(self) -> None:
         """States registered before may be used now (KV-MAMBA-2)."""
         self.step_keys = set()
+
+    def keys_of_step(self) -> frozenset[bytes]:
+        """Of states that were registered in this step."""
+        return frozenset(self.step_keys)
+
+    def restore_step(self, keys: frozenset[bytes]) -> None:
+        """As a snapshot says."""
+        self.step_keys = set(keys)
 
     def is_hit_too_new(self, hits: Sequence[int]) -> bool:
         """Whether the state to start from was registered in this very step."""

@@ -9,6 +9,7 @@ from kvref.events import EventLog
 from kvref.groups.base import Demand, GroupContext, cdiv
 from kvref.groups.mamba import MambaGroup
 from kvspec.blocks import NULL_BLOCK
+from kvspec.snapshot import MambaState, RequestState
 
 
 class AlignedMambaGroup(MambaGroup):
@@ -62,11 +63,10 @@ class AlignedMambaGroup(MambaGroup):
         moves to index 2 and one new block is taken: [7, null, 8, 9].
         """
         required = self.num_required_blocks(demand)
-        blocks = self.blocks_of(request_id)
-        held = len(blocks)
+        held = len(self.blocks_of(request_id))
         if required <= held:
             return []
-        blocks = self.block_lists.setdefault(request_id, blocks)
+        blocks = self.block_lists.setdefault(request_id, [])
         drafted = self.num_speculative_blocks
         running_index = required - drafted - 1
         while len(blocks) < running_index:
@@ -78,6 +78,17 @@ class AlignedMambaGroup(MambaGroup):
         blocks.extend(self.pool.allocate(required - len(blocks)))
         self.allocated.add(request_id)
         return blocks[held:]
+
+    def mamba_state(self, request_id: str) -> MambaState | None:
+        """Whether it took blocks of its own."""
+        return MambaState(request_id in self.allocated)
+
+    def restore_request(self, request_id: str, state: RequestState) -> None:
+        """With its mark."""
+        super().restore_request(request_id, state)
+        mamba = state.mamba[self.index] if state.mamba else None
+        if mamba is not None and mamba.has_allocated:
+            self.allocated.add(request_id)
 
     def pop(self, request_id: str) -> list[int]:
         """Forget the mark with the request (KV-MAMBA-12)."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from kvref.block_pool import BlockPool
 from kvref.events import EventLog
-from kvref.groups.base import Group, GroupContext, cdiv
+from kvref.groups.base import Group, GroupContext, cdiv, replay_boundary
 from kvref.request import ReferenceRequest
 from kvspec.blocks import NULL_BLOCK
 from kvspec.errors import ConfigError
@@ -116,8 +116,3 @@ class SlidingWindowGroup(Group):
             return False
         replay_end = replay_boundary(request, self.context.alignment_tokens) // self.block_size
         return replay_end + shift - need <= block_index < replay_end + shift  # KV-RET-4
-
-
-def replay_boundary(request: ReferenceRequest, alignment_tokens: int) -> int:
-    """Where a replay of the prompt would hit at most: its last token is recomputed (KV-RET-4)."""
-    return (request.num_prompt_tokens - 1) // alignment_tokens * alignment_tokens

@@ -26,6 +26,9 @@ def check_blocks(blocks: KVCacheBlocks) -> None:
     """InvalidArgumentError for what is no list per group (KV-TIER-8)."""
     if not isinstance(blocks, KVCacheBlocks):
         raise InvalidArgumentError("blocks", blocks, "KVCacheBlocks")
+    for group, ids in enumerate(blocks.groups):
+        if not issubclass(type(ids), Sequence):
+            raise InvalidArgumentError("blocks", f"groups[{group}]", "a sequence of block ids")
 
 
 def block_list(blocks: Sequence[int], num_blocks: int) -> list[int]:

@@ -24,7 +24,11 @@ class KVCacheBlocks:
     def __post_init__(self) -> None:
         if not isinstance(self.groups, Iterable):
             raise InvalidArgumentError("groups", self.groups, "one sequence of ids per group")
-        object.__setattr__(self, "groups", tuple(self.groups))
+        try:
+            groups = tuple(self.groups)
+        except OverflowError:  # a range that is longer than any tuple
+            raise InvalidArgumentError("groups", self.groups, "groups that fit in memory") from None
+        object.__setattr__(self, "groups", groups)
 
     @classmethod
     def empty(cls, num_groups: int) -> KVCacheBlocks:

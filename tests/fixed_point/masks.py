@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kvref.groups.base import cdiv
+from kvref.groups.base import cdiv, replay_boundary
 from kvref.groups.mamba import MambaGroup
-from kvref.groups.sliding_window import SlidingWindowGroup, replay_boundary
+from kvref.groups.sliding_window import SlidingWindowGroup
 from kvref.hybrid import HybridCoordinator
 from kvref.request import ReferenceRequest
 from tests.fixed_point.twin import BOTH, RULE_TESTS, Twin

@@ -218,7 +218,7 @@ class RestatedStates(AlignedMambaGroup):
 
     def allocate_new(self, request_id: str, demand: Demand) -> list[int]:
         required = self.num_required_blocks(demand)
-        blocks = self.block_lists.setdefault(request_id, self.blocks_of(request_id))
+        blocks = self.block_lists.setdefault(request_id, [])
         held, drafted = len(blocks), self.num_speculative_blocks
         if required <= held:
             return self.nothing_to_do(request_id)
@@ -287,7 +287,8 @@ class StateGoesTooEarly(AlignedMambaGroup):
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
         super().remove_skipped_blocks(request_id, num_computed_tokens)
         sure = max(0, num_computed_tokens - self.num_speculative_blocks)
-        blocks, index = self.blocks_of(request_id), cdiv(sure, self.block_size) - 1
+        blocks = self.block_lists.get(request_id, [])
+        index = cdiv(sure, self.block_size) - 1
         if 0 <= index < len(blocks) - 1 - self.num_speculative_blocks and blocks[index]:
             self.pool.release([blocks[index]])
             blocks[index] = NULL_BLOCK
@@ -298,7 +299,7 @@ class LastStateStays(AlignedMambaGroup):
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
         sure = max(0, num_computed_tokens - self.num_speculative_blocks)
-        blocks = self.blocks_of(request_id)
+        blocks = self.block_lists.get(request_id, [])
         skipped = self.num_skipped_tokens(sure) // self.block_size
         held = [index for index, block in enumerate(blocks[:skipped]) if block != NULL_BLOCK]
         kept = {index: blocks[index] for index in held[-1:]}

@@ -23,7 +23,7 @@ class NullIsMinusOne(SlidingWindowGroup):
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
         super().remove_skipped_blocks(request_id, num_computed_tokens)
-        blocks = self.blocks_of(request_id)
+        blocks = self.block_lists.get(request_id, [])
         blocks[:] = [block or -1 for block in blocks]
 
 
@@ -61,7 +61,7 @@ class KeepsTheReferences(SlidingWindowGroup):
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
         skipped = self.num_skipped_tokens(num_computed_tokens) // self.block_size
-        blocks = self.blocks_of(request_id)
+        blocks = self.block_lists.get(request_id, [])
         blocks[:skipped] = [NULL_BLOCK] * min(skipped, len(blocks))
 
 
@@ -107,7 +107,7 @@ class MovesAndKeeps(AlignedMambaGroup):
     def allocate_new(self, request_id: str, demand: Demand) -> list[int]:
         before = list(self.blocks_of(request_id))
         answer = super().allocate_new(request_id, demand)
-        blocks = self.blocks_of(request_id)
+        blocks = self.block_lists.get(request_id, [])
         moved = [old for old, new in zip(before, blocks, strict=False) if old != new]
         self.pool.touch(moved)
         blocks[: len(before)] = before
@@ -177,7 +177,7 @@ class CopiesBeforeWriting(SlidingWindowGroup):
     def allocate_new(self, request_id: str, demand: Demand) -> list[int]:
         held = len(self.blocks_of(request_id))
         answer = super().allocate_new(request_id, demand)
-        blocks = self.blocks_of(request_id)
+        blocks = self.block_lists.get(request_id, [])
         if held and blocks[held - 1] and self.pool.num_free_blocks:
             old = blocks[held - 1]
             blocks[held - 1 : held] = self.pool.allocate(1)
@@ -210,7 +210,7 @@ class KeepsTheFirstBlock(SlidingWindowGroup):
     """Removes what fell out of the window but for the first block of the text."""
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
-        blocks = self.blocks_of(request_id)
+        blocks = self.block_lists.get(request_id, [])
         first = blocks[:1]
         self.pool.touch(first)
         super().remove_skipped_blocks(request_id, num_computed_tokens)
@@ -225,7 +225,7 @@ class MovesTheRunningState(AlignedMambaGroup):
     def allocate_new(self, request_id: str, demand: Demand) -> list[int]:
         running = len(self.blocks_of(request_id)) - self.num_speculative_blocks - 1
         answer = super().allocate_new(request_id, demand)
-        blocks = self.blocks_of(request_id)
+        blocks = self.block_lists.get(request_id, [])
         if answer and running > 0 and blocks[running - 1] == NULL_BLOCK:
             blocks[running - 1], blocks[running] = blocks[running], NULL_BLOCK
         return answer

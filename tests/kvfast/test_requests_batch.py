@@ -128,6 +128,8 @@ def test_make_requests_refuses_what_make_request_refuses(
     for arguments, field in (
         ((manager, [INPUTS[0], RequestInput("bad", [1, -1])], None), "prompt_token_ids[1]"),
         ((manager, [INPUTS[0], "r1"], None), "request"),
+        ((manager, range(2**70), None), "request"),
+        ((manager, None, None), "inputs"),
         ((manager, INPUTS, 0), "num_threads"),
         ((kvref.implementation().create(a_config(enable_caching=True)), INPUTS, 1), "manager"),
     ):

@@ -6,16 +6,16 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from kvref.arguments import own_request
+from kvref.allocation import Allocator
 from kvref.groups.base import Demand
 from kvref.manager import ReferenceManager
-from kvref.request import ReferenceRequest
+from kvref.request import Allocation
 from kvspec.blocks import KVCacheBlocks
 from kvspec.request import Request, RequestStatus
 from tests.mutants.make import classes_in
 
 
-class WatermarkRoundsUp(ReferenceManager):
+class WatermarkRoundsUp(Allocator):
     """KV-MGR-9: a part of a block counts as a block."""
 
     @property
@@ -23,7 +23,7 @@ class WatermarkRoundsUp(ReferenceManager):
         return math.ceil(self.config.watermark * self.config.kv_cache.num_blocks)
 
 
-class WatermarkWithoutNull(ReferenceManager):
+class WatermarkWithoutNull(Allocator):
     """KV-MGR-9: the null block is left out of the product."""
 
     @property
@@ -31,27 +31,27 @@ class WatermarkWithoutNull(ReferenceManager):
         return int(self.config.watermark * (self.config.kv_cache.num_blocks - 1))
 
 
-class WatermarkForAll(ReferenceManager):
+class WatermarkForAll(Allocator):
     """KV-MGR-9: running requests are held back, too."""
 
-    def _watermark(self, request: ReferenceRequest, has_scheduled_reqs: bool) -> int:
-        return self.watermark_blocks if has_scheduled_reqs else 0
+    def watermark(self, asked: Allocation) -> int:
+        return self.watermark_blocks if asked.has_scheduled_reqs else 0
 
 
-class WatermarkAlways(ReferenceManager):
+class WatermarkAlways(Allocator):
     """KV-MGR-9: a request that would be alone is held back, too."""
 
-    def _watermark(self, request: ReferenceRequest, has_scheduled_reqs: bool) -> int:
-        return super()._watermark(request, True)
+    def watermark(self, asked: Allocation) -> int:
+        return super().watermark(replace(asked, has_scheduled_reqs=True))
 
 
-class WatermarkNotForPreempted(ReferenceManager):
+class WatermarkNotForPreempted(Allocator):
     """KV-MGR-9: a preempted request is no newcomer."""
 
-    def _watermark(self, request: ReferenceRequest, has_scheduled_reqs: bool) -> int:
-        if request.status is RequestStatus.PREEMPTED:
+    def watermark(self, asked: Allocation) -> int:
+        if asked.request.status is RequestStatus.PREEMPTED:
             return 0
-        return super()._watermark(request, has_scheduled_reqs)
+        return super().watermark(asked)
 
 
 class ChangesAllocation(ReferenceManager):
@@ -119,127 +119,79 @@ class CachedOneStepLater(ChangesAllocation):
         how = {**how, "delay_cache_blocks": True}
         answer = super().allocate_slots(request, num_new_tokens, **how)
         if answer is not None and self.config.enable_caching:
-            self.coordinator.cache_blocks(own_request(self, request), request.num_computed_tokens)
+            self.coordinator.cache_blocks(self.own(request), request.num_computed_tokens)
         return answer
 
 
-class WholeFitsByNewTokens(ReferenceManager):
+class WholeFitsByNewTokens(Allocator):
     """KV-MGR-5: only the tokens of this step must fit."""
 
-    def _whole_fits(
-        self, request: ReferenceRequest, hits: KVCacheBlocks, demand: Demand, watermark: int
-    ) -> bool:
-        need = self.coordinator.num_blocks_needed(request.request_id, hits, demand)
-        return need + watermark <= self.num_free_blocks
+    def whole_fits(self, asked: Allocation, demand: Demand, watermark: int) -> bool:
+        return self.need(asked, demand) + watermark <= self.pool.num_free_blocks
 
 
-class WholeFitsWithoutWatermark(ReferenceManager):
+class WholeFitsWithoutWatermark(Allocator):
     """KV-MGR-5: the whole sequence may use up the watermark."""
 
-    def _whole_fits(
-        self, request: ReferenceRequest, hits: KVCacheBlocks, demand: Demand, watermark: int
-    ) -> bool:
-        return super()._whole_fits(request, hits, demand, 0)
+    def whole_fits(self, asked: Allocation, demand: Demand, watermark: int) -> bool:
+        return super().whole_fits(asked, demand, 0)
 
 
-class WholeFitsExactlyIsTooMuch(ReferenceManager):
+class WholeFitsExactlyIsTooMuch(Allocator):
     """KV-MGR-5: a sequence that needs all free blocks is refused."""
 
-    def _whole_fits(
-        self, request: ReferenceRequest, hits: KVCacheBlocks, demand: Demand, watermark: int
-    ) -> bool:
-        return super()._whole_fits(request, hits, demand, watermark + 1)
+    def whole_fits(self, asked: Allocation, demand: Demand, watermark: int) -> bool:
+        return super().whole_fits(asked, demand, watermark + 1)
 
 
-class WholeFitsAfterRelease(ReferenceManager):
+class WholeFitsAfterRelease(Allocator):
     """KV-MGR-5: skipped blocks are released before it is seen whether the sequence fits."""
 
-    def _whole_fits(
-        self, request: ReferenceRequest, hits: KVCacheBlocks, demand: Demand, watermark: int
-    ) -> bool:
-        self.coordinator.remove_skipped_blocks(request.request_id, demand.skip_at_tokens)
-        return super()._whole_fits(request, hits, demand, watermark)
+    def whole_fits(self, asked: Allocation, demand: Demand, watermark: int) -> bool:
+        self.coordinator.remove_skipped_blocks(asked.name, demand.skip_at_tokens)
+        return super().whole_fits(asked, demand, watermark)
 
 
-class SlotsBeyondTheLongest(ReferenceManager):
+class SlotsBeyondTheLongest(Allocator):
     """KV-MGR-7: lookahead slots are made beyond max_model_len, too."""
 
-    def _demand(
-        self,
-        request: ReferenceRequest,
-        local: int,
-        external: int,
-        new: int,
-        ahead: int,
-        encoder: int,
-    ) -> Demand:
-        demand = super()._demand(request, local, external, new, ahead, encoder)
-        slots = min(local + external, self.config.max_model_len_tokens) + new + ahead
+    def demand(self, asked: Allocation) -> Demand:
+        demand = super().demand(asked)
+        slots = demand.num_main_tokens + asked.num_lookahead_tokens
         return replace(demand, num_slots_tokens=max(slots, demand.num_slots_tokens))
 
 
-class ExternalTokensAreNotComputed(ReferenceManager):
+class ExternalTokensAreNotComputed(Allocator):
     """KV-MGR-4: slots are made as if no external tokens came."""
 
-    def _demand(
-        self,
-        request: ReferenceRequest,
-        local: int,
-        external: int,
-        new: int,
-        ahead: int,
-        encoder: int,
-    ) -> Demand:
-        demand = super()._demand(request, local, external, new, ahead, encoder)
-        slots = min(local + new + ahead, self.config.max_model_len_tokens)
+    def demand(self, asked: Allocation) -> Demand:
+        demand = super().demand(asked)
+        computed = asked.num_local_tokens + asked.num_new_tokens
+        slots = min(computed + asked.num_lookahead_tokens, self.longest)
         return replace(demand, num_slots_tokens=slots)
 
 
-class LookaheadIsVerified(ReferenceManager):
+class LookaheadIsVerified(Allocator):
     """KV-MGR-4, KV-MAMBA-6: lookahead tokens count as tokens of the main model."""
 
-    def _demand(
-        self,
-        request: ReferenceRequest,
-        local: int,
-        external: int,
-        new: int,
-        ahead: int,
-        encoder: int,
-    ) -> Demand:
-        demand = super()._demand(request, local, external, new, ahead, encoder)
-        return replace(demand, num_main_tokens=demand.num_main_tokens + ahead)
+    def demand(self, asked: Allocation) -> Demand:
+        demand = super().demand(asked)
+        return replace(demand, num_main_tokens=demand.num_main_tokens + asked.num_lookahead_tokens)
 
 
-class WindowAfterTheStep(ReferenceManager):
+class WindowAfterTheStep(Allocator):
     """KV-MGR-6: windows are looked at where the new tokens end."""
 
-    def _demand(
-        self,
-        request: ReferenceRequest,
-        local: int,
-        external: int,
-        new: int,
-        ahead: int,
-        encoder: int,
-    ) -> Demand:
-        demand = super()._demand(request, local, external, new, ahead, encoder)
-        return replace(demand, skip_at_tokens=demand.skip_at_tokens + new)
+    def demand(self, asked: Allocation) -> Demand:
+        demand = super().demand(asked)
+        return replace(demand, skip_at_tokens=demand.skip_at_tokens + asked.num_new_tokens)
 
 
-class EncoderTokensAreForgotten(ReferenceManager):
+class EncoderTokensAreForgotten(Allocator):
     """KV-CROSS-1: the number of encoder tokens is not passed on."""
 
-    def _demand(
-        self,
-        request: ReferenceRequest,
-        local: int,
-        external: int,
-        new: int,
-        ahead: int,
-        encoder: int,
-    ) -> Demand:
-        return super()._demand(request, local, external, new, ahead, 0)
+    def demand(self, asked: Allocation) -> Demand:
+        return super().demand(replace(asked, num_encoder_tokens=0))
 
 
 class NeedIsCapped(ReferenceManager):
@@ -253,7 +205,7 @@ class NeedReleases(ReferenceManager):
     """KV-MGR-18: asking for the need releases what the request no longer reads."""
 
     def get_num_blocks_to_allocate(self, request: Request, **how: Any) -> int:
-        name = own_request(self, request).request_id
+        name = self.own(request).request_id
         self.coordinator.remove_skipped_blocks(name, how["total_computed_tokens"])
         return super().get_num_blocks_to_allocate(request, **how)
 

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 from unittest import mock
 
 from kvref import arguments
-from kvref.arguments import own_request
 from kvref.manager import ReferenceManager
 from kvspec.blocks import NULL_BLOCK, KVCacheBlocks
 from kvspec.errors import InvalidArgumentError, KVSpecError
@@ -108,8 +107,8 @@ class ChecksHitsInAnotherWay(ReferenceManager):
     ) -> KVCacheBlocks | None:
         right = arguments._check_hits
 
-        def checked(manager: Any, request: Any, hits: Any, num_tokens: int, **more: Any) -> None:
-            self.check(right, manager, request, hits, num_tokens, **more)
+        def checked(groups: Any, request: Any, hits: Any, num_tokens: int, **more: Any) -> None:
+            self.check(right, groups, request, hits, num_tokens, **more)
 
         with mock.patch.object(arguments, "_check_hits", checked):
             return super().allocate_slots(request, num_new_tokens, **how)
@@ -148,12 +147,12 @@ class ShortListsAreBelieved(ChecksHitsInAnotherWay):
     """KV-MGR-8: nobody looks at what the blocks of a short list hold."""
 
     def check(self, right: Any, *given: Any, **how: Any) -> None:
-        manager, request, hits, num_tokens = given
+        groups, request, hits, num_tokens = given
         seen = (
             () if len(blocks) * group.block_size < num_tokens and how["has_load"] else blocks
-            for group, blocks in zip(manager.groups, hits.groups, strict=True)
+            for group, blocks in zip(groups, hits.groups, strict=True)
         )
-        right(manager, request, KVCacheBlocks(tuple(seen)), num_tokens, **how)
+        right(groups, request, KVCacheBlocks(tuple(seen)), num_tokens, **how)
 
 
 class RunningRequestsTakeHits(ReferenceManager):
@@ -162,7 +161,7 @@ class RunningRequestsTakeHits(ReferenceManager):
     def allocate_slots(
         self, request: Request, num_new_tokens: int, **how: Any
     ) -> KVCacheBlocks | None:
-        if self.coordinator.holds_blocks(own_request(self, request).request_id):
+        if self.coordinator.holds_blocks(self.own(request).request_id):
             how = {**how, "num_new_computed_tokens": 0, "new_computed_blocks": None}
         return super().allocate_slots(request, num_new_tokens, **how)
 
@@ -190,7 +189,7 @@ class ReleasesBeforeItChecks(ReferenceManager):
     def allocate_slots(
         self, request: Request, num_new_tokens: int, **how: Any
     ) -> KVCacheBlocks | None:
-        own = own_request(self, request)
+        own = self.own(request)
         self.coordinator.remove_skipped_blocks(own.request_id, max(own.num_computed_tokens, 0))
         return super().allocate_slots(request, num_new_tokens, **how)
 
@@ -282,7 +281,7 @@ class StrangersAreErrors(ReferenceManager):
     """KV-ERR-4: releasing a request that holds nothing is an error."""
 
     def free(self, request: Request) -> None:
-        if not self.coordinator.holds_blocks(own_request(self, request).request_id):
+        if not self.coordinator.holds_blocks(self.own(request).request_id):
             raise InvalidArgumentError("request", request.request_id, "one that holds blocks")
         super().free(request)
 
@@ -291,7 +290,7 @@ class AskingStrangersIsAnError(ReferenceManager):
     """KV-ERR-4: asking for the common prefix of a request that holds nothing is an error."""
 
     def get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
-        if not self.coordinator.holds_blocks(own_request(self, request).request_id):
+        if not self.coordinator.holds_blocks(self.own(request).request_id):
             raise KeyError(request.request_id)
         return super().get_num_common_prefix_blocks(request)
 

@@ -8,8 +8,9 @@ from typing import Any
 from kvref import request as kvref_request
 from kvref.block_pool import BlockPool
 from kvref.events import EventLog
+from kvref.groups.base import replay_boundary
 from kvref.groups.mamba import MambaGroup
-from kvref.groups.sliding_window import SlidingWindowGroup, replay_boundary
+from kvref.groups.sliding_window import SlidingWindowGroup
 from kvref.hashing import TaggedKeys, extra_keys
 from kvref.implementation import ReferenceImplementation
 from kvref.manager import ReferenceManager

@@ -261,7 +261,7 @@ def one_hash_per_call(self: ReferenceRequest) -> None:
     before, is_new = len(self.block_hashes), self.num_tokens == self.num_prompt_tokens
     _right_hashes(self)
     if not is_new:
-        del self.block_hashes[before + 1 :]
+        self.block_hashes = self.block_hashes[: before + 1]
 
 
 def incomplete_blocks_are_hashed(self: ReferenceRequest) -> None:

@@ -303,7 +303,7 @@ class HalfSkippedBlocksGo(Group):
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
         super().remove_skipped_blocks(request_id, num_computed_tokens)
         skipped = cdiv(self.num_skipped_tokens(num_computed_tokens), self.block_size)
-        blocks = self.blocks_of(request_id)
+        blocks = self.block_lists.get(request_id, [])
         if 0 < skipped < len(blocks) and blocks[skipped - 1] != NULL_BLOCK:
             self.pool.release([blocks[skipped - 1]])
             blocks[skipped - 1] = NULL_BLOCK

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kvref.arguments import own_request
 from kvref.manager import ReferenceManager
 from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.request import Request, RequestStatus
@@ -17,7 +16,7 @@ class LastTokenMayHit(ReferenceManager):
     """KV-MGR-1: a look-up may answer all tokens of the request."""
 
     def get_computed_blocks(self, request: Request) -> PrefixHit:
-        own = own_request(self, request)
+        own = self.own(request)
         if not self.config.enable_caching or own.input.skip_reading_cache:
             return super().get_computed_blocks(request)
         return self.coordinator.longest_hit(own, own.num_tokens)
@@ -28,7 +27,7 @@ class LastTwoTokensAreComputed(ReferenceManager):
 
     def get_computed_blocks(self, request: Request) -> PrefixHit:
         hit = super().get_computed_blocks(request)
-        own = own_request(self, request)
+        own = self.own(request)
         if hit.hit_length_tokens < own.num_tokens - 1:
             return hit
         return self.coordinator.longest_hit(own, max(own.num_tokens - 2, 0))
@@ -60,7 +59,7 @@ class EverybodyReads(ReferenceManager):
     """KV-MGR-2: a request that skips reading gets a hit all the same."""
 
     def get_computed_blocks(self, request: Request) -> PrefixHit:
-        own = own_request(self, request)
+        own = self.own(request)
         whole, own.input = own.input, replace(own.input, skip_reading_cache=False)
         hit = super().get_computed_blocks(request)
         own.input = whole
@@ -71,7 +70,7 @@ class SkippedReadsAreCounted(ReferenceManager):
     """KV-MGR-2, KV-STAT-1: a look-up that is skipped counts as one without a hit."""
 
     def get_computed_blocks(self, request: Request) -> PrefixHit:
-        own = own_request(self, request)
+        own = self.own(request)
         if own.input.skip_reading_cache and self.config.log_stats:
             self.lookups.record(own.num_tokens, 0, own.num_preemptions > 0)
         return super().get_computed_blocks(request)
@@ -81,7 +80,7 @@ class CountsWithoutCaching(ReferenceManager):
     """KV-MGR-2, KV-STAT-1: look-ups are counted although caching is off."""
 
     def get_computed_blocks(self, request: Request) -> PrefixHit:
-        own = own_request(self, request)
+        own = self.own(request)
         if not self.config.enable_caching and self.config.log_stats:
             self.lookups.record(own.num_tokens, 0, own.num_preemptions > 0)
         return super().get_computed_blocks(request)

@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 from kvref import configuration, manager
+from kvref.allocation import Allocator
 from kvref.block_pool import BlockPool
 from kvref.configuration import GROUP_TYPES, Parts
 from kvref.coordinator import Coordinator
@@ -185,6 +186,7 @@ def implementation_with(broken: type[Any]) -> Implementation:
 PARTS: tuple[tuple[str, type[Any]], ...] = (
     ("pool", BlockPool),
     ("hybrid", HybridCoordinator),
+    ("allocator", Allocator),
     ("events", EventLog),
     ("residency", ResidencyLog),
     ("lookups", LookupCounter),

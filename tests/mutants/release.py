@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from unittest import mock
 
 from kvref import arguments
-from kvref.arguments import own_request
 from kvref.coordinator import Coordinator
 from kvref.groups.base import Demand
 from kvref.manager import ReferenceManager
@@ -103,7 +102,7 @@ class CommonPrefixWithoutCaching(ReferenceManager):
     """KV-COORD-1, KV-MGR-15: groups are asked for their common prefix although caching is off."""
 
     def get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
-        name = own_request(self, request).request_id
+        name = self.own(request).request_id
         return tuple(group.num_common_prefix_blocks(name) for group in self.groups)
 
 

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kvref.arguments import own_request
+from kvref.allocation import Allocator
+from kvref.configuration import Parts
 from kvref.groups.base import Demand, Group
 from kvref.groups.mamba_align import AlignedMambaGroup
 from kvref.hybrid import AttentionGroup, HybridCoordinator
 from kvref.implementation import ReferenceImplementation
 from kvref.manager import ReferenceManager
-from kvref.request import ReferenceRequest
+from kvref.request import Allocation, ReferenceRequest
 from kvspec.audit import AuditedManager, audited
 from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
@@ -95,19 +96,27 @@ class LastItemOnly(ReferenceImplementation):
         """Hide the other items while the new blocks are hashed."""
         inner = manager.inner if isinstance(manager, AuditedManager) else manager
         assert isinstance(inner, ReferenceManager)
-        own = own_request(inner, request)
+        own = inner.own(request)
         whole = own.input
         own.input = replace(whole, multimodal=whole.multimodal[-1:])
         super().append_tokens(manager, request, token_ids)
         own.input = whole
 
 
-class SkipsAtTheEnd(ReferenceManager):
+class SkipsAtTheEnd(Allocator):
     """After a load of the whole prompt the window is taken at its end."""
 
-    def _demand(self, request: ReferenceRequest, local: int, external: int, *rest: int) -> Demand:
-        demand = super()._demand(request, local, external, *rest)
-        return replace(demand, skip_at_tokens=local + external)
+    def demand(self, asked: Allocation) -> Demand:
+        demand = super().demand(asked)
+        return replace(demand, skip_at_tokens=demand.num_computed_tokens)
+
+
+class WithAllocator(ReferenceImplementation):
+    """kvref with another allocator."""
+
+    def __init__(self, allocator: type[Allocator]) -> None:
+        super().__init__()
+        self.parts = Parts(allocator=allocator)
 
 
 class CountsDrafts(ReferenceManager):
@@ -133,7 +142,7 @@ class KeepsThePrefix(ReferenceManager):
     def get_computed_blocks(self, request: Request) -> PrefixHit:
         """Remember, or repeat."""
         hit = super().get_computed_blocks(request)
-        if own_request(self, request).input.skip_reading_cache:
+        if self.own(request).input.skip_reading_cache:
             return replace(hit, uncached_common_prefix_tokens=self.uncached)
         self.uncached = hit.uncached_common_prefix_tokens
         return hit
@@ -196,7 +205,7 @@ class Asserts(ReferenceManager):
         try:
             return super().allocate_slots(request, num_new_tokens, **arguments)
         except InvalidArgumentError:
-            holds_blocks = self.coordinator.holds_blocks(own_request(self, request).request_id)
+            holds_blocks = self.coordinator.holds_blocks(self.own(request).request_id)
             if holds_blocks and arguments.get("num_new_computed_tokens"):
                 raise AssertionError from None
             raise
@@ -211,7 +220,7 @@ def twins() -> dict[str, tuple[ReferenceImplementation, int | None]]:
         "align_null_gap": (ReferenceImplementation(group_classes=[(aligned, StopsAtNull)]), 4),
         "align_external": (ReferenceImplementation(group_classes=[(aligned, ForgetsExternal)]), 1),
         "late_items": (LastItemOnly(), 1),
-        "whole_prompt_external": (WithManager(SkipsAtTheEnd), 1),
+        "whole_prompt_external": (WithAllocator(SkipsAtTheEnd), 1),
         "verified_tokens": (WithManager(CountsDrafts), 4),
         "skipped_read": (WithManager(KeepsThePrefix), 8),
         "chunk_inside_block": (AcceptsAnyChunk(), None),

@@ -241,6 +241,9 @@ def calls(tier: Tier, request: Request) -> list[tuple[Callable[[], object], str,
         (lambda: tier.forget([5]), "blocks", [5]),
         (lambda: tier.reset(), "held", [request.request_id]),
         (lambda: tier.load(request, KVCacheBlocks(())), "blocks", "groups[0]"),
+        (lambda: tier.load(request, KVCacheBlocks((range(2**70),))), "blocks", "groups[0]"),
+        (lambda: tier.load(request, KVCacheBlocks((7,))), "blocks", "groups[0]"),  # type: ignore[arg-type] # wrong on purpose
+        (lambda: tier.load(request, KVCacheBlocks(range(2**70))), "groups", range(2**70)),  # type: ignore[arg-type] # the same
         (lambda: tier.load(request, wrong), "blocks", wrong),
         (lambda: tier.load(wrong, KVCacheBlocks(())), "request", wrong),
         (lambda: tier.lookup(wrong, 0), "request", wrong),
@@ -259,7 +262,7 @@ def calls(tier: Tier, request: Request) -> list[tuple[Callable[[], object], str,
 
 
 @pytest.mark.rule("KV-TIER-8")
-@pytest.mark.parametrize("number", range(25))
+@pytest.mark.parametrize("number", range(28))
 def test_an_illegal_call_names_the_value_and_changes_nothing(
     implementation: Implementation, number: int
 ) -> None:

@@ -1,0 +1,109 @@
+"""`allocate_slots` in its order: check · release · need · take · cache (KV-MGR-3 … KV-MGR-10)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kvref.arguments import check_allocation
+from kvref.block_pool import BlockPool
+from kvref.coordinator import Coordinator
+from kvref.groups.base import Demand
+from kvref.request import Allocation
+from kvspec.blocks import KVCacheBlocks
+from kvspec.config import ManagerConfig
+from kvspec.request import RequestStatus
+from kvspec.turn import Turn
+
+
+class Allocator:
+    """Gives requests room for their next tokens, or refuses.
+
+    Invariants: a_refusal_only_releases.
+    """
+
+    def __init__(
+        self, config: ManagerConfig, pool: BlockPool, coordinator: Coordinator, turn: Turn
+    ) -> None:
+        self.config = config
+        self.longest = config.max_model_len_tokens
+        self.pool = pool
+        self.coordinator = coordinator
+        self.turn = turn
+
+    def allocate(self, asked: Allocation) -> KVCacheBlocks | None:
+        """The new blocks of each group, or None."""
+        self.check(asked)
+        demand = self.demand(asked)
+        watermark = self.watermark(asked)
+        if asked.full_sequence_must_fit and not self.whole_fits(asked, demand, watermark):
+            return None
+        self.turn.changes()
+        self.release(asked, demand)
+        if self.need(asked, demand) + watermark > self.pool.num_free_blocks - asked.reserved_blocks:
+            return None  # KV-MGR-7
+        new_blocks = self.take(asked, demand)
+        if self.config.enable_caching and not asked.delay_cache_blocks:
+            self.cache(asked, demand)
+        return new_blocks
+
+    def check(self, asked: Allocation) -> None:
+        """An illegal call ends here (KV-MGR-3, KV-MGR-4, KV-MGR-8)."""
+        check_allocation(asked, self.coordinator, self.longest)
+
+    def release(self, asked: Allocation, demand: Demand) -> None:
+        """What the request no longer reads goes, whether the rest fits or not (KV-MGR-6)."""
+        total = min(demand.num_computed_tokens, self.longest)
+        self.coordinator.remove_skipped_blocks(asked.name, min(total, demand.skip_at_tokens))
+
+    def need(self, asked: Allocation, demand: Demand) -> int:
+        """Free blocks that all groups together would take (KV-MGR-7)."""
+        return self.coordinator.num_blocks_needed(asked.name, asked.hits, demand)
+
+    def take(self, asked: Allocation, demand: Demand) -> KVCacheBlocks:
+        """First hits, then blocks for external tokens, then new ones (KV-MGR-7)."""
+        if not asked.hits.is_empty or asked.has_load:
+            self.coordinator.take_hits(asked.name, asked.hits, demand)
+        return self.coordinator.allocate_new(asked.name, demand)
+
+    def cache(self, asked: Allocation, demand: Demand) -> None:
+        """Full blocks of finalised tokens; drafts and lookahead are none (KV-MGR-10)."""
+        total = min(demand.num_computed_tokens, self.longest)
+        verified = min(total + asked.num_new_tokens, asked.request.num_tokens, self.longest)
+        self.coordinator.cache_blocks(asked.request, verified)
+
+    # What the steps go by.
+
+    def demand(self, asked: Allocation) -> Demand:
+        """What the call asks of every group (KV-MGR-4, KV-MGR-7)."""
+        local, external = asked.num_local_tokens, asked.num_external_tokens
+        main = min(local + external, self.longest) + asked.num_new_tokens
+        slots = min(main + asked.num_lookahead_tokens, self.longest)
+        skip_at = local + external
+        if asked.has_load:
+            # After a load the last token is computed again: its window must stay.
+            skip_at = min(skip_at, asked.request.num_tokens - 1)
+            if not self.coordinator.is_running(asked.name):
+                slots = max(slots, local + external)  # taken beyond max_model_len too
+        return Demand(slots, main, local, external, skip_at, asked.num_encoder_tokens)
+
+    @property
+    def watermark_blocks(self) -> int:
+        """Blocks kept free when a request is admitted beside others (KV-MGR-9)."""
+        return int(self.config.watermark * self.config.kv_cache.num_blocks)
+
+    def watermark(self, asked: Allocation) -> int:
+        """The watermark holds back newcomers only, and only beside others (KV-MGR-9)."""
+        newcomer = asked.request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
+        return self.watermark_blocks if newcomer and asked.has_scheduled_reqs else 0
+
+    def whole_fits(self, asked: Allocation, demand: Demand, watermark: int) -> bool:
+        """Whether the whole current sequence would fit, with nothing released yet (KV-MGR-5)."""
+        whole = min(asked.request.num_tokens, self.longest)
+        demand = replace(
+            demand,
+            num_slots_tokens=whole,
+            num_main_tokens=whole,
+            skip_at_tokens=min(demand.skip_at_tokens, self.longest),
+            apply_admission_cap=True,
+        )
+        return self.need(asked, demand) + watermark <= self.pool.num_free_blocks
