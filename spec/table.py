@@ -5,15 +5,14 @@
     python spec/table.py --check      exit 1 when it is not current, or when something does not fit
 
 A rule is a heading in spec/rules, with its id and short name, and the paragraph below it, which is
-what the rule says. Code cites it in a docstring or a
-comment, a test as `@pytest.mark.rule("KV-POOL-4")`, a mutant by its row in docs/MUTANTS.md, an
-exploration by the rule that it calls broken, a proof in the docstring that says what it proves, and
-every other check by naming it anywhere. A proof that runs nothing of kvref or kvfast is about
-formulas; it is listed, and counts as no check. What does
-not fit: a rule without a test, one that a single kind of check is about or no mutant breaks, unless
-exceptions.toml gives the reason; a reason without need; a citation without its rule; a rule that is
-not written as one. A withdrawn rule keeps its heading, and its paragraph begins with `Withdrawn:`;
-only text may still cite it.
+what the rule says. Code cites it in a docstring or a comment, a directed check as `@example("KV-
+POOL-4")`, another test as `@pytest.mark.rule("KV-POOL-4")`, a mutant by its row in docs/MUTANTS.md,
+an exploration by the rule that it calls broken, a proof in the docstring that says what it proves,
+and every other check by naming it anywhere. A proof that runs nothing of kvref or kvfast is about
+formulas; it is listed, and counts as no check. What does not fit: a rule without a test, one that a
+single kind of check is about or no mutant breaks, unless exceptions.toml gives the reason; a reason
+without need; a citation without its rule; a rule that is not written as one. A withdrawn rule keeps
+its heading, and its paragraph begins with `Withdrawn:`; only text may still cite it.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Kind(Enum):
     CODE = "code"
     TEST = "tests"
     INVARIANT = "invariants"
-    SUITE = "check"  # programs and examples of `kvspec check`
+    SUITE = "check"  # directed and random programs of `kvspec check`
     EXPLORATION = "explore"  # `kvspec explore`
     RECORD = "records"
     VECTOR = "vectors"
@@ -78,7 +77,9 @@ PLACES = (
     ("spec/kvspec/invariants.py", Kind.INVARIANT),
     ("spec/kvspec/transitions.py", Kind.INVARIANT),
     ("kvcheck/judge/unobservable.py", Kind.TEXT),
-    *((f"kvcheck/{part}/", Kind.SUITE) for part in ("judge", "play", "rules")),
+    *((f"kvcheck/{part}/", Kind.SUITE) for part in ("judge", "play", "rules/scenarios")),
+    ("kvcheck/rules/random_plans.py", Kind.SUITE),
+    ("kvcheck/rules/", Kind.TEXT),  # but for the rules that directed checks are about
     ("kvcheck/data/records/", Kind.RECORD),
     ("kvcheck/data/vectors/", Kind.VECTOR),
     ("spec/kvspec/", Kind.CODE),  # but for the rules that explorations call broken
@@ -94,6 +95,7 @@ PLACES = (
     ("README.md", Kind.TEXT),
 )
 PROVING = (Kind.PROOF, Kind.FORMULA, Kind.CONTRACT)
+MARKS = ("example", "pytest.mark.rule")
 SUFFIXES = frozenset({".py", ".pxd", ".md", ".jsonl", ".json", ".tla", ".cfg", ".smt2"})
 
 
@@ -216,7 +218,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 def _citations_of(name: str, text: str, kind: Kind) -> Iterator[Citation]:
     tree = ast.parse(text) if name.endswith(".py") else None
     scopes = list(_scopes(tree)) if tree is not None else []
-    if name.startswith("tests/") and tree is not None:
+    if name.startswith(("tests/", "kvcheck/rules/")) and tree is not None:
         for rule, number in _marks(tree):
             yield Citation(rule, Kind.TEST, name, number)
     if name.startswith("kvcheck/explore/") and tree is not None:
@@ -255,9 +257,9 @@ def _scopes(node: ast.AST, outer: str = "") -> Iterator[tuple[int, int, str]]:
 
 
 def _marks(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Ids given to `pytest.mark.rule(…)`: on functions and classes, in `pytestmark`, in params."""
+    """Ids given to `example(…)`, or to `pytest.mark.rule(…)` wherever it stands."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.rule":
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in MARKS:
             for argument in node.args:
                 if isinstance(argument, ast.Constant):
                     yield str(argument.value), node.lineno

@@ -35,7 +35,7 @@ def example_test(rule: str, example: str, name: str, policy: Policy, oracle: str
         f"oracle = find_implementation({source(oracle)})",
         f"assert example_violation(example, subject, {source(policy)}, oracle) is None",
     ]
-    examples = "kvcheck.rules.examples"
+    examples = "kvcheck.rules.directed"
     names = {(examples, "example_violation"), (examples, "find_example")}
     return _test(rule, body, names, policy)
 

@@ -22,9 +22,9 @@ from kvcheck.play.situations import missed
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import HANG, PROTOCOL, Level, Violation, first_violation
 from kvcheck.play.watchdog import OutOfPatienceError
-from kvcheck.rules.examples import EXAMPLES, Example, example_violation, find_example
-from kvcheck.rules.examples.bench import LeftOut
-from kvcheck.rules.examples.random_plans import random_plan
+from kvcheck.rules.directed import EXAMPLES, Example, example_violation, find_example
+from kvcheck.rules.judging import LeftOut
+from kvcheck.rules.random_plans import random_plan
 from kvcheck.rules.scenarios import SCENARIOS
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.interface import Feature, Implementation

@@ -44,7 +44,7 @@ class Violation:
 
     `operations` are those performed up to the offence: (name, request id, arguments). `expected`
     and `observed` say in words what was wrong after the last of them.
-    `is_example`: it was an example (`kvcheck.rules.examples`) of the program's name and rules,
+    `is_example`: it was an example (`kvcheck.rules.directed`) of the program's name and rules,
     and there is nothing to replay. `walk`: the set and the number of the walk of static vectors
     (`kvcheck.judge.static`) that it was found in; its program has no steps.
     """

@@ -23,8 +23,8 @@ from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, Violation, first_violation
 from kvcheck.play.watchdog import PATIENCE_SECONDS
 from kvcheck.records.manifest import Manifest, shipped_sets
-from kvcheck.rules.examples import EXAMPLES, Example, example_violation
-from kvcheck.rules.examples.bench import LeftOut
+from kvcheck.rules.directed import EXAMPLES, Example, example_violation
+from kvcheck.rules.judging import LeftOut
 from kvcheck.rules.scenarios import SCENARIOS
 from kvspec.interface import Implementation
 

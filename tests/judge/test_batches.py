@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 
 import kvref
-from kvcheck.rules.examples import example_violation
-from kvcheck.rules.examples.batches import BATCHES, random_steps
-from kvcheck.rules.examples.bench import LeftOut
+from kvcheck.rules import whole_steps
+from kvcheck.rules.example import example_violation, examples_of
+from kvcheck.rules.judging import LeftOut
+from kvcheck.rules.whole_steps import random_steps
 from kvspec.policy import Policy
 from kvspec.sequential import SequentialManager
 from tests.judge.broken_batches import MISTAKES, WithSteps
 from tests.judge.minimal import minimal
+
+BATCHES = examples_of(whole_steps)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda cls: str(cls.__name__))

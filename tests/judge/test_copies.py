@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kvcheck.rules.examples import example_violation
-from kvcheck.rules.examples.copies import COPIES
+from kvcheck.rules import copies
+from kvcheck.rules.example import example_violation, examples_of
 from kvref.implementation import ReferenceImplementation
 from kvspec.config import ManagerConfig
 from kvspec.interface import KVCacheManager
@@ -53,7 +53,9 @@ class TakesAnything(ReferenceImplementation):
 
 def broken(twin: ReferenceImplementation) -> list[bool]:
     """For each example whether it finds the twin."""
-    return [example_violation(example, twin, Policy()) is not None for example in COPIES]
+    return [
+        example_violation(example, twin, Policy()) is not None for example in examples_of(copies)
+    ]
 
 
 @pytest.mark.parametrize(

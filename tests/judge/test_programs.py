@@ -14,7 +14,7 @@ from kvcheck.play.shrink import shrink
 from kvcheck.play.situations import missed
 from kvcheck.play.steps import Admit, Arrive, Program, Release
 from kvcheck.play.verdicts import Level, first_violation
-from kvcheck.rules.examples import EXAMPLES, example_violation
+from kvcheck.rules.directed import EXAMPLES, example_violation
 from kvcheck.rules.scenarios import SCENARIOS
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import kvref
-from kvcheck.rules.examples import example_violation, find_example
-from kvcheck.rules.examples.bench import LeftOut
-from kvcheck.rules.examples.random_plans import RULES, random_plan
+from kvcheck.rules.directed import example_violation, find_example
+from kvcheck.rules.judging import LeftOut
+from kvcheck.rules.random_plans import RULES, random_plan
 from kvref.implementation import ReferenceImplementation
 from kvspec.interface import Implementation
 from kvspec.planning import Planner

@@ -22,7 +22,7 @@ from kvcheck.play.shadow import content_check
 from kvcheck.play.steps import Arrive, Program
 from kvcheck.play.text import operation_text, shortened, shown
 from kvcheck.play.verdicts import Level
-from kvcheck.rules.examples import EXAMPLES
+from kvcheck.rules.directed import EXAMPLES
 from kvcheck.rules.scenarios import SCENARIOS
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation

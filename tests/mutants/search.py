@@ -15,9 +15,9 @@ import kvref
 from kvcheck.judge.random_programs import random_programs
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, Violation, first_violation
-from kvcheck.rules.examples import EXAMPLES, Example, example_violation
-from kvcheck.rules.examples.bench import LeftOut
-from kvcheck.rules.examples.random_plans import random_plan
+from kvcheck.rules.directed import EXAMPLES, Example, example_violation
+from kvcheck.rules.judging import LeftOut
+from kvcheck.rules.random_plans import random_plan
 from kvcheck.rules.scenarios import SCENARIOS
 from kvref.residency import ResidencyLog
 from kvref.stats import ReferenceHitRateWindow

@@ -10,12 +10,12 @@ from itertools import pairwise
 from random import Random
 
 from kvcheck.play.verdicts import Level
-from kvcheck.rules.examples.bench import Bench
-from kvcheck.rules.examples.example import Example
+from kvcheck.rules.bench import Bench
+from kvcheck.rules.example import Example
+from kvcheck.rules.judging import equal, holds
 from kvspec.errors import ConfigError
 from kvspec.planning import AUTO_FIT, Layers, Plan, Planner, PlanningConfig
 from kvspec.policy import Policy
-from kvspec.request import RequestInput
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
@@ -126,8 +126,8 @@ def check_plan(bench: Bench, *, seed: int, number: int) -> None:
     case = random_case(Random(f"{seed}.{number}"), bench.policy)
     before, planner = copy.deepcopy(case), bench.planner
     plan = planned(planner, case)
-    bench.about("KV-PLAN-19").equal("the inputs afterwards", before, case)
-    bench.about("KV-PLAN-19").equal("the answer again", plan, planned(planner, case))
+    equal(case, before, "the inputs afterwards", rule="KV-PLAN-19")
+    equal(planned(planner, case), plan, "the answer again", rule="KV-PLAN-19")
     if plan is not None:
         _check_memory(bench, case, plan)
         if bench.policy.capacity_counts_null_block:
@@ -139,7 +139,7 @@ def check_plan(bench: Bench, *, seed: int, number: int) -> None:
 def _check_memory(bench: Bench, case: Case, plan: Plan) -> None:
     """No worker takes more than it has, and all take equally many blocks."""
     counts = {cache.num_blocks for cache in plan.configs}
-    bench.about("KV-PLAN-15").equal("different numbers of blocks", 1, len(counts))
+    equal(len(counts), 1, "different numbers of blocks", rule="KV-PLAN-15")
     if case.config.num_blocks_override is not None:
         return
     for cache, available in zip(plan.configs, case.memory, strict=True):
@@ -147,7 +147,7 @@ def _check_memory(bench: Bench, case: Case, plan: Plan) -> None:
         taken = sum(t.size_bytes for t in cache.tensors if t.block_stride_bytes is None)
         taken += max(packed, default=0)
         within = taken <= available or not cache.tensors
-        bench.about("KV-PLAN-12").holds(f"{taken} of {available} bytes are taken", within)
+        holds(within, f"{taken} of {available} bytes are taken", rule="KV-PLAN-12")
 
 
 def _check_service(bench: Bench, case: Case, plan: Plan) -> None:
@@ -164,8 +164,7 @@ def _check_service(bench: Bench, case: Case, plan: Plan) -> None:
         dcp_world_size=case.config.dcp_world_size,
         enable_caching=False,
     )
-    content = RequestInput("r", list(range(1, length + 1)))
-    request = bench.subject.make_request(manager, content)
+    request = manager.request("r", range(1, length + 1))
     while request.num_computed_tokens < length:
         left = length - request.num_computed_tokens
         new = min(case.config.max_num_batched_tokens, left)
@@ -173,7 +172,7 @@ def _check_service(bench: Bench, case: Case, plan: Plan) -> None:
             request, new, num_encoder_tokens=case.config.max_encoder_tokens
         )
         what = f"{request.num_computed_tokens} of {length} tokens, then {new} more are granted"
-        bench.about("KV-PLAN-20").holds(what, granted is not None)
+        holds(granted is not None, what, rule="KV-PLAN-20")
         request.num_computed_tokens += new
         manager.new_step_starts()
 
@@ -181,14 +180,14 @@ def _check_service(bench: Bench, case: Case, plan: Plan) -> None:
 def _compare(bench: Bench, oracle: Planner, case: Case, plan: Plan | None) -> None:
     """Everything that the two planners answer about this model."""
     expected = planned(oracle, case)
-    bench.about("KV-PLAN-9").equal("the plan is refused", expected is None, plan is None)
+    equal(plan is None, expected is None, "the plan is refused", rule="KV-PLAN-9")
     if expected is not None and plan is not None:
         length = plan.max_model_len_tokens
-        bench.about("KV-PLAN-10").equal("length", expected.max_model_len_tokens, length)
+        equal(length, expected.max_model_len_tokens, "length", rule="KV-PLAN-10")
         for right, mine in zip(expected.configs, plan.configs, strict=True):
-            bench.about("KV-PLAN-5").equal("groups", right.groups, mine.groups)
-            bench.about("KV-PLAN-12").equal("blocks", right.num_blocks, mine.num_blocks)
-            bench.about("KV-PLAN-13").equal("tensors", right.tensors, mine.tensors)
+            equal(mine.groups, right.groups, "groups", rule="KV-PLAN-5")
+            equal(mine.num_blocks, right.num_blocks, "blocks", rule="KV-PLAN-12")
+            equal(mine.tensors, right.tensors, "tensors", rule="KV-PLAN-13")
     questions: tuple[tuple[str, Callable[[Planner], object]], ...] = (
         ("KV-PLAN-2", lambda p: p.is_uniform(case.layers)),
         ("KV-PLAN-3", lambda p: p.uniform_type(case.layers)),
@@ -207,7 +206,7 @@ def _compare(bench: Bench, oracle: Planner, case: Case, plan: Plan | None) -> No
         )
     for rule, ask in questions:
         theirs, ours = _said(oracle, ask), _said(bench.planner, ask)
-        bench.about(rule).equal(f"the answer to {rule}", theirs, ours)
+        equal(ours, theirs, f"the answer to {rule}", rule=rule)
 
 
 def _memory(case: Case) -> tuple[Layers, PlanningConfig, int]:

@@ -6,11 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from kvcheck.play.verdicts import Level
-from kvcheck.rules.examples.bench import Bench, full
-from kvcheck.rules.examples.example import example
-from kvcheck.rules.examples.plan_specs import GIB, latent, named, settings, sliding
-from kvcheck.rules.examples.statistics import Clock
+from kvcheck.rules.bench import Bench
+from kvcheck.rules.example import example
+from kvcheck.rules.judging import equal, raises
+from kvcheck.rules.plan_specs import GIB, latent, named, settings, sliding
 from kvcheck.rules.scenarios.groups import CROSS, window
+from kvcheck.rules.specs import full
+from kvcheck.rules.statistics import Clock
 from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import InvalidArgumentError, StaleHitError
 from kvspec.events import AllBlocksCleared, BlockStored
@@ -19,32 +21,30 @@ from kvspec.specs import MLAAttentionSpec
 from kvspec.stats import ResidencySample
 
 
-@example("KV-GRP-11", "KV-MGR-11", level=Level.IDENTITY)
-def counts_never_go_back(bench: Bench) -> None:
-    """A caching call for fewer tokens than before changes nothing."""
+@example("KV-GRP-11", "KV-MGR-11", level=Level.IDENTITY, choices=())
+def a_caching_call_for_fewer_tokens_than_before_changes_nothing(bench: Bench) -> None:
     bench.need(Feature.DELAYED_CACHING)
     manager = bench.manager(8)
-    request = bench.started(manager, "r", range(12))
+    request = manager.started("r", range(12))
     before = manager.snapshot()
     manager.cache_blocks(request, 4)
-    bench.equal("the state afterwards", before, manager.snapshot())
+    equal(manager.snapshot(), before, "the state afterwards")
 
 
 @example("KV-GRP-9")
-def running_in_one_group(bench: Bench) -> None:
-    """A request with an entry in one of its groups takes no external blocks."""
+def a_request_with_an_entry_in_one_of_its_groups_takes_no_external_blocks(bench: Bench) -> None:
     bench.need(Feature.EXTERNAL_TOKENS)
     manager = bench.manager(20, full(2), CROSS, enable_caching=False)
-    request = bench.request(manager, "r", range(8))
+    request = manager.request("r", range(8))
     arguments: dict[str, Any] = {"num_external_computed_tokens": 2, "num_encoder_tokens": 2}
     manager.allocate_slots(request, 2, **arguments)
     held = manager.get_blocks(request).to_lists()
     request.num_computed_tokens = 4
     manager.allocate_slots(request, 1, **arguments)
-    bench.equal("the blocks held before", held, [
+    equal([
         blocks[: len(first)]
         for blocks, first in zip(manager.get_blocks(request).to_lists(), held, strict=True)
-    ])  # fmt: skip
+    ], held, "the blocks held before")  # fmt: skip
 
 
 @example("KV-MGR-5")
@@ -52,35 +52,32 @@ def nothing_is_released_first(bench: Bench) -> None:
     """What no longer is read stays until it is known that the whole sequence fits."""
     bench.need(Feature.ADMISSION)
     manager = bench.manager(7, window(3))
-    request = bench.request(manager, "r", range(20))
-    bench.admit(manager, request, 6)
-    bench.started(manager, "other", (90, 91, 92))
-    before = bench.visible(manager)
+    request = manager.request("r", range(20))
+    manager.admit(request, 6)
+    manager.started("other", (90, 91, 92))
+    before = manager.visible()
     answer = manager.allocate_slots(request, 4, full_sequence_must_fit=True)
-    bench.equal("an allocation that is too large", None, answer)
-    bench.equal("the state afterwards", before, bench.visible(manager))
+    equal(answer, None, "an allocation that is too large")
+    equal(manager.visible(), before, "the state afterwards")
 
 
 @example("KV-MGR-8")
-def hits_of_their_group(bench: Bench) -> None:
-    """A hit carries the key of its own group."""
+def a_hit_carries_the_key_of_its_own_group(bench: Bench) -> None:
     bench.need(Feature.MULTIPLE_GROUPS)
     manager = bench.manager(20, full(2), window(9))
-    manager.free(bench.started(manager, "first", range(4)))
-    request = bench.request(manager, "r", range(5))
+    manager.free(manager.started("first", range(4)))
+    request = manager.request("r", range(5))
     hit = manager.get_computed_blocks(request)
-    bench.equal("the hit", 4, hit.hit_length_tokens)
-    before = bench.visible(manager)
-    bench.raises(
-        "the hits of two groups, exchanged",
-        StaleHitError,
-        manager.allocate_slots,
-        request,
-        1,
-        num_new_computed_tokens=4,
-        new_computed_blocks=KVCacheBlocks(hit.blocks.groups[::-1]),
-    )
-    bench.equal("the state afterwards", before, bench.visible(manager))
+    equal(hit.hit_length_tokens, 4, "the hit")
+    before = manager.visible()
+    with manager.refuses(StaleHitError):
+        manager.allocate_slots(
+            request,
+            1,
+            num_new_computed_tokens=4,
+            new_computed_blocks=KVCacheBlocks(hit.blocks.groups[::-1]),
+        )
+    equal(manager.visible(), before, "the state afterwards")
 
 
 @example("KV-MGR-8", "KV-COORD-9", level=Level.SAFETY)
@@ -89,17 +86,15 @@ def short_lists_of_hits(bench: Bench) -> None:
     bench.need(Feature.HITS_PER_GROUP, Feature.EXTERNAL_TOKENS, Feature.DELAYED_CACHING)
     bench.need(Feature.EVICTION_BY_ID)
     manager = bench.manager(20, full(4), MLAAttentionSpec(4, 1, 8, "float16"))
-    first = bench.started(manager, "first", range(12))
+    first = manager.started("first", range(12))
     manager.evict_blocks(manager.get_blocks(first).to_lists()[1][1:])
     manager.free(first)
-    request = bench.request(manager, "r", range(17))
+    request = manager.request("r", range(17))
     own = manager.find_longest_cache_hit_per_group(request, 16)
-    bench.equal("own hits", (12, 4), tuple(own.hit_lengths_tokens))
-    before = bench.visible(manager)
+    equal(tuple(own.hit_lengths_tokens), (12, 4), "own hits")
+    before = manager.visible()
 
-    def allocate(
-        local: int, external: int, blocks: KVCacheBlocks = own.blocks
-    ) -> KVCacheBlocks | None:
+    def allocate(local: int, external: int, blocks: KVCacheBlocks = own.blocks) -> Any:
         return manager.allocate_slots(
             request,
             0 if external else 1,
@@ -110,35 +105,35 @@ def short_lists_of_hits(bench: Bench) -> None:
         )
 
     for local, external in ((12, 0), (4, 4), (16, 4), (0, 4)):
-        what = f"{local} tokens of these hits, and {external} of a load"
-        bench.raises(what, InvalidArgumentError, allocate, local, external)
-        bench.equal("the state after it", before, bench.visible(manager))
+        with raises(InvalidArgumentError):
+            allocate(local, external)
+        equal(manager.visible(), before, "the state after it")
     exchanged = KVCacheBlocks((own.blocks.groups[0], own.blocks.groups[0][:1]))
-    bench.raises("a short list of other blocks", StaleHitError, allocate, 12, 4, exchanged)
-    bench.equal("the state after that", before, bench.visible(manager))
+    with raises(StaleHitError):
+        allocate(12, 4, exchanged)
+    equal(manager.visible(), before, "the state after that")
     granted = allocate(12, 4)
     shown = None if granted is None else granted.to_lists()
-    bench.equal("new blocks of the load", [[], []], shown)
+    equal(shown, [[], []], "new blocks of the load")
     held = [len(blocks) for blocks in manager.get_blocks(request).to_lists()]
-    bench.equal("blocks held for 16 tokens", [4, 4], held)
+    equal(held, [4, 4], "blocks held for 16 tokens")
     manager.cache_blocks(request, 16)
-    again = manager.get_computed_blocks(bench.request(manager, "again", range(17)))
-    bench.equal("the hit when the load is there", 16, again.hit_length_tokens)
+    again = manager.get_computed_blocks(manager.request("again", range(17)))
+    equal(again.hit_length_tokens, 16, "the hit when the load is there")
 
 
 @example("KV-EVT-1", "KV-EVT-5")
-def queue_of_events(bench: Bench) -> None:
-    """A reset is told after what was told before; with events off nothing is."""
+def a_reset_is_told_after_what_was_told_before_with_events_off_nothing_is(bench: Bench) -> None:
     bench.need(Feature.RESET)
     manager = bench.manager(8, enable_events=True)
-    manager.free(bench.started(manager, "r", range(4)))
+    manager.free(manager.started("r", range(4)))
     manager.reset_prefix_cache()
     found = [type(event) for event in manager.take_events()]
-    bench.equal("events", [BlockStored, AllBlocksCleared], found)
+    equal(found, [BlockStored, AllBlocksCleared], "events")
     silent = bench.manager(8)
-    silent.free(bench.started(silent, "r", range(4)))
+    silent.free(silent.started("r", range(4)))
     silent.reset_prefix_cache()
-    bench.equal("events that are off", (), tuple(silent.take_events()))
+    equal(tuple(silent.take_events()), (), "events that are off")
 
 
 @example("KV-STAT-6")
@@ -147,43 +142,35 @@ def lives_with_few_touches(bench: Bench) -> None:
     bench.need(Feature.RESIDENCY, Feature.RESET)
     clock = Clock()
     manager = bench.manager(3, clock=clock, residency_sample_rate=1.0)
-    owner = bench.started(manager, "owner", range(4))
+    owner = manager.started("owner", range(4))
     for now in (10, 30):
         clock.now = now
-        manager.free(bench.started(manager, "r", range(5)))
+        manager.free(manager.started("r", range(5)))
     manager.free(owner)
     manager.take_residency_samples()
     clock.now = 100
-    taker = bench.started(manager, "taker", range(50, 58))
+    taker = manager.started("taker", range(50, 58))
     found = sorted(manager.take_residency_samples(), key=lambda sample: sample.lifetime_ns)
-    bench.equal("a block that was touched twice", ResidencySample(100, 70, (20,)), found[-1])
+    equal(found[-1], ResidencySample(100, 70, (20,)), "a block that was touched twice")
     manager.free(taker)
     manager.reset_prefix_cache()
-    bench.started(manager, "next", range(60, 68))
-    bench.equal("lives of before a reset", (), tuple(manager.take_residency_samples()))
+    manager.started("next", range(60, 68))
+    equal(tuple(manager.take_residency_samples()), (), "lives of before a reset")
 
 
 @example("KV-PLAN-1", "KV-PLAN-8")
-def exact_sizes(bench: Bench) -> None:
-    """What fills its alignment or its blocks exactly needs no more."""
+def what_fills_its_alignment_or_its_blocks_exactly_needs_no_more(bench: Bench) -> None:
     aligned = bench.planner.spec_properties(latent(576, alignment=576), settings())
-    bench.equal("bytes of an aligned page", 18_432, aligned.page_size_bytes)
+    equal(aligned.page_size_bytes, 18_432, "bytes of an aligned page")
     seen = bench.planner.spec_properties(sliding(17), settings(1000, 16))
     blocks = seen.max_admission_blocks_per_request
-    bench.equal("blocks of a window of 17 and a step of 16 tokens", 3, blocks)
+    equal(blocks, 3, "blocks of a window of 17 and a step of 16 tokens")
 
 
 @example("KV-PLAN-16")
-def first_layout(bench: Bench) -> None:
-    """The layers of the first worker are the scheduler's."""
+def the_layers_of_the_first_worker_are_the_scheduler_s(bench: Bench) -> None:
     plan = bench.planner.plan((named(latent()),) * 2, settings(), (GIB, GIB))
     first = plan.configs[0]
     groups = tuple(replace(group, layer_names=("other",)) for group in first.groups)
     found = bench.planner.scheduler_config((first, replace(first, groups=groups)))
-    bench.equal("layers", first.groups[0].layer_names, found.groups[0].layer_names)
-
-
-EDGES = (
-    counts_never_go_back, running_in_one_group, nothing_is_released_first, hits_of_their_group,
-    short_lists_of_hits, queue_of_events, lives_with_few_touches, exact_sizes, first_layout,
-)  # fmt: skip
+    equal(found.groups[0].layer_names, first.groups[0].layer_names, "layers")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kvcheck.rules.examples.bench import Bench
-from kvcheck.rules.examples.example import example
-from kvcheck.rules.examples.plan_specs import (
+from kvcheck.rules.bench import Bench
+from kvcheck.rules.example import example
+from kvcheck.rules.judging import equal, raises
+from kvcheck.rules.plan_specs import (
     CROSS,
     ENCODER,
     V4,
@@ -71,19 +72,19 @@ IMPOSSIBLE: tuple[tuple[LayerSpec, str], ...] = (
 
 
 @example("KV-PLAN-1")
-def pages(bench: Bench) -> None:
-    """Pages have the bytes of their type."""
+def pages_have_the_bytes_of_their_type(bench: Bench) -> None:
     for spec, page, real in PAGES:
         found = bench.planner.spec_properties(spec, settings())
         sizes = (found.page_size_bytes, found.real_page_size_bytes, found.kind)
-        bench.equal(f"the page of {spec}", (page, real, spec.kind), sizes)
+        equal(sizes, (page, real, spec.kind), f"the page of {spec}")
     compressed = latent(512, 64, dtype="uint8", compress_ratio=4, **V4)
     found = bench.planner.spec_properties(compressed, settings())
     expected = (16, replace(compressed, page_size_padded=9_792))
-    bench.equal("slots and padding", expected, (found.storage_block_size, found.normalized_spec))
+    equal((found.storage_block_size, found.normalized_spec), expected, "slots and padding")
     for spec, field in IMPOSSIBLE:
         properties = bench.planner.spec_properties
-        bench.raises(f"the page of {spec}", ConfigError, properties, spec, settings(), field=field)
+        with raises(ConfigError, field=field):
+            properties(spec, settings())
 
 
 MERGED: tuple[tuple[tuple[LayerSpec, ...], LayerSpec | None], ...] = (
@@ -113,15 +114,15 @@ MERGED: tuple[tuple[tuple[LayerSpec, ...], LayerSpec | None], ...] = (
 
 
 @example("KV-PLAN-2")
-def merging(bench: Bench) -> None:
-    """Specs merge when they agree in all that matters."""
+def specs_merge_when_they_agree_in_all_that_matters(bench: Bench) -> None:
     for specs, merged in MERGED:
         if merged is None:
-            bench.raises(f"merging {specs}", ConfigError, bench.planner.merge, specs)
+            with raises(ConfigError):
+                bench.planner.merge(specs)
         else:
-            bench.equal(f"merging {specs}", merged, bench.planner.merge(specs))
+            equal(bench.planner.merge(specs), merged, f"merging {specs}")
         is_uniform = merged is not None or not specs
-        bench.equal(f"is_uniform of {specs}", is_uniform, bench.planner.is_uniform(named(*specs)))
+        equal(bench.planner.is_uniform(named(*specs)), is_uniform, f"is_uniform of {specs}")
 
 
 ONE_TYPE: tuple[tuple[Layers, bool], ...] = (
@@ -141,54 +142,52 @@ ONE_TYPE: tuple[tuple[Layers, bool], ...] = (
 
 
 @example("KV-PLAN-3")
-def one_type(bench: Bench) -> None:
-    """Layers of one type share a group although their pages differ."""
+def layers_of_one_type_share_a_group_although_their_pages_differ(bench: Bench) -> None:
     for layers, is_one in ONE_TYPE:
         expected = UniformTypeKVCacheSpecs(16, layers) if is_one else None
-        bench.equal(f"one type of {layers}", expected, bench.planner.uniform_type(layers))
+        equal(bench.planner.uniform_type(layers), expected, f"one type of {layers}")
 
 
 @example("KV-PLAN-4")
-def equal_pages(bench: Bench) -> None:
-    """Blocks grow, pages are padded, or it is an error that names the layer."""
+def blocks_grow_pages_are_padded_or_it_is_an_error_that_names_the_layer(bench: Bench) -> None:
     unify = bench.planner.unify_page_size
     grown = named(large(head_size=192), sliding(8, block_size=48, head_size=64))
     found = unify(named(large(head_size=192), sliding(8, head_size=64)))
-    bench.equal("a third of the head size", grown, found)
+    equal(found, grown, "a third of the head size")
     groups = bench.planner.groups(named(large(head_size=192), sliding(8, head_size=64)), settings())
-    bench.equal("block sizes of groups", [16, 48], [group.spec.block_size for group in groups])
+    equal([group.spec.block_size for group in groups], [16, 48], "block sizes of groups")
     strided = sliding(8, head_size=80, indexes_kv_by_block_stride=True)
     padded = named(large(head_size=192), replace(strided, page_size_padded=98_304))
-    bench.equal("a page that does not divide", padded, unify(named(large(head_size=192), strided)))
+    equal(unify(named(large(head_size=192), strided)), padded, "a page that does not divide")
     wrong = (
         (named(large(head_size=192), sliding(8, head_size=80)), 40_960),
         (named(state(98_304), state(64)), 64),
         (named(large(), large(head_size=64, page_size_padded=32_768)), 32_768),
     )
     for layers, page in wrong:
-        error = bench.raises(f"pages of {layers}", PageSizeError, unify, layers)
+        with raises(PageSizeError) as caught:
+            unify(layers)
+        error = caught.value
         shown = (getattr(error, "layer", None), getattr(error, "value", None))
-        bench.equal("layer and page in the error", ("1", page), shown)
+        equal(shown, ("1", page), "layer and page in the error")
 
 
 @example("KV-PLAN-5")
-def first_way(bench: Bench) -> None:
-    """Groups are made by the first way that applies."""
+def groups_are_made_by_the_first_way_that_applies(bench: Bench) -> None:
     groups = bench.planner.groups
-    bench.equal("no layers", (), groups((), settings()))
+    equal(groups((), settings()), (), "no layers")
     merged = groups(named(large(), large(sliding_window=8)), settings())
-    bench.equal("merged", [large(sliding_window=8)], [group.spec for group in merged])
+    equal([group.spec for group in merged], [large(sliding_window=8)], "merged")
     layers = named(large(), latent())
     expected = [UniformTypeKVCacheSpecs(16, layers)]
-    bench.equal("of one type", expected, [group.spec for group in groups(layers, settings())])
+    equal([group.spec for group in groups(layers, settings())], expected, "of one type")
     several = groups(named(*[large()] * 10, *[sliding(8)] * 20), settings(use_eagle=True))
-    bench.equal("several", [10, 10, 10], [len(group.layer_names) for group in several])
-    bench.equal("flags", [False] * 3, [group.is_eagle_group for group in several])
+    equal([len(group.layer_names) for group in several], [10, 10, 10], "several")
+    equal([group.is_eagle_group for group in several], [False] * 3, "flags")
 
 
 @example("KV-PLAN-6")
-def group_sizes(bench: Bench) -> None:
-    """A group is as long as the rarest spec, and layers are dealt out."""
+def a_group_is_as_long_as_the_rarest_spec_and_layers_are_dealt_out(bench: Bench) -> None:
     cases = (
         (10, 52, [10, 9, 9, 9, 9, 8, 8]),
         (10, 14, [10, 14]),
@@ -199,10 +198,10 @@ def group_sizes(bench: Bench) -> None:
     for num_full, num_windows, sizes in cases:
         layers = named(*[large()] * num_full, *[sliding(8)] * num_windows)
         found = [len(names) for names in names_of(bench.planner.groups(layers, settings()))]
-        bench.equal(f"{num_full} full layers and {num_windows} windows", sizes, found)
+        equal(found, sizes, f"{num_full} full layers and {num_windows} windows")
     layers = named(large(), *[sliding(8)] * 6, *[large()] * 2)
     dealt = [("0", "7", "8"), ("1", "3", "5"), ("2", "4", "6")]
-    bench.equal("six windows", dealt, names_of(bench.planner.groups(layers, settings())))
+    equal(names_of(bench.planner.groups(layers, settings())), dealt, "six windows")
 
 
 @example("KV-PLAN-7")
@@ -212,20 +211,20 @@ def no_hybrid(bench: Bench) -> None:
     windowed = sliding(128, head_size_v=64, indexes_kv_by_block_stride=True)
     expected = named(large(), large(head_size_v=64, sliding_window=128),
                      large(attention_chunk_size=64))  # fmt: skip
-    bench.equal("window and chunk", expected, unify(named(large(), windowed, local(64))))
+    equal(unify(named(large(), windowed, local(64))), expected, "window and chunk")
     made = groups(named(large(), windowed, local(64)), settings(disable_hybrid=True))
-    bench.equal("as a group", [UniformTypeKVCacheSpecs(16, expected)], [g.spec for g in made])
+    equal([g.spec for g in made], [UniformTypeKVCacheSpecs(16, expected)], "as a group")
     _, (_, over) = unify(named(latent(512, 256, dtype="uint8", **V4), window_over_latents()))
     shown = (type(over), over.block_size)
-    bench.equal("a window over latents", (MLAAttentionSpec, 256), shown)
+    equal(shown, (MLAAttentionSpec, 256), "a window over latents")
     for layers in (named(large(), large()), named(sliding(8)), named(large(), latent()), ()):
-        bench.equal("layers of one type", layers, unify(layers))
+        equal(unify(layers), layers, "layers of one type")
     no_way = (named(large(), sliding(8), state(64)), named(sliding(8), sliding(9)),
               named(large(), large(32)))  # fmt: skip
     config = settings(disable_hybrid=True)
     for layers in no_way:
-        what = f"one group of {layers}"
-        bench.raises(what, ConfigError, groups, layers, config, field="disable_hybrid")
+        with raises(ConfigError, field="disable_hybrid"):
+            groups(layers, config)
 
 
 BOUNDS: tuple[tuple[LayerSpec, dict[str, Any], int], ...] = (
@@ -247,17 +246,11 @@ BOUNDS: tuple[tuple[LayerSpec, dict[str, Any], int], ...] = (
 
 
 @example("KV-PLAN-8")
-def bounds(bench: Bench) -> None:
-    """One request holds at most so many blocks of a type."""
+def one_request_holds_at_most_so_many_blocks_of_a_type(bench: Bench) -> None:
     for spec, members, blocks in BOUNDS:
         config = settings(**{"max_model_len_tokens": 100, **members})
         found = bench.planner.spec_properties(spec, config)
         expected = blocks * found.page_size_bytes
-        bench.equal(f"bytes of {spec} at most", expected, found.max_memory_usage_bytes)
+        equal(found.max_memory_usage_bytes, expected, f"bytes of {spec} at most")
         both = bench.planner.max_memory_usage_bytes(named(spec, spec), config)
-        bench.equal(f"bytes of two layers {spec}", 2 * expected, both)
-
-
-PLAN_GROUPS = (
-    pages, merging, one_type, equal_pages, first_way, group_sizes, no_hybrid, bounds,
-)  # fmt: skip
+        equal(both, 2 * expected, f"bytes of two layers {spec}")

@@ -6,9 +6,11 @@ from itertools import permutations
 from typing import Any
 
 from kvcheck.play.verdicts import Level
-from kvcheck.rules.examples.bench import Bench, full
-from kvcheck.rules.examples.example import example
+from kvcheck.rules.bench import Bench
+from kvcheck.rules.example import example
+from kvcheck.rules.judging import equal, holds
 from kvcheck.rules.scenarios.groups import window
+from kvcheck.rules.specs import full
 from kvspec.interface import Feature
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings
 
@@ -22,25 +24,22 @@ EIGHT = tuple(range(1, 9))
 def hashes(bench: Bench, tokens: tuple[int, ...], **content: Any) -> list[str]:
     """The block hashes of a request, in hex, with hash block size 4."""
     function = content.pop("hash_function", "sha256_cbor")
-    manager = bench.manager(4, full(4), hash_function=function)
-    request = bench.request(manager, "r", tokens, **content)
+    manager = bench.manager(4, full(4), hash_function=function, trusted_tenants=True)
+    request = manager.request("r", tokens, **content)
     return [block_hash.hex() for block_hash in request.block_hashes]
 
 
 @example("KV-HASH-1")
-def chain(bench: Bench) -> None:
-    """Block hashes are a chain."""
-    bench.equal("hashes of 1 … 8", [ONE, TWO], hashes(bench, EIGHT))
-    bench.equal("the first hash of 5 … 8", [LATER], hashes(bench, (5, 6, 7, 8)))
+def block_hashes_are_a_chain(bench: Bench) -> None:
+    equal(hashes(bench, EIGHT), [ONE, TWO], "hashes of 1 … 8")
+    equal(hashes(bench, (5, 6, 7, 8)), [LATER], "the first hash of 5 … 8")
     same, other = hashes(bench, (*EIGHT, 1, 1, 1, 1)), hashes(bench, (*EIGHT[:7], 9, 1, 1, 1, 1))
-    bench.equal("the hash before the token that differs", same[0], other[0])
-    bench.holds("a token that differs changes every hash from its block on",
-                same[1] != other[1] and same[2] != other[2])  # fmt: skip
+    equal(other[0], same[0], "the hash before the token that differs")
+    holds(same[1] != other[1] and same[2] != other[2])
 
 
 @example("KV-HASH-2")
-def encoding(bench: Bench) -> None:
-    """Tokens of every width are encoded."""
+def tokens_of_every_width_are_encoded(bench: Bench) -> None:
     expected = [
         "dd764a125ed01b5d54916c6217e6b5b0b35541004e9cd2aa0f05587f85a26ed5",
         "ee48c3b11ddad92223a62ea9ece5e687f4c570b605f207a1fe9bcf0b759aaac6",
@@ -48,57 +47,53 @@ def encoding(bench: Bench) -> None:
     ]
     widths = ((23, 24, 255, 256), (65_535, 65_536, 2**32 - 1, 2**32), (2**63 - 1, 0, 0, 0))
     found = [hashes(bench, tokens)[0] for tokens in widths]
-    bench.equal("hashes of tokens of 1, 2, 3, 5 and 9 bytes", expected, found)
+    equal(found, expected, "hashes of tokens of 1, 2, 3, 5 and 9 bytes")
 
 
 @example("KV-HASH-3")
-def none_hash(bench: Bench) -> None:
-    """The parent of first blocks."""
-    bench.equal("the parent of first blocks", NONE_HASH, bench.manager(4).none_hash.hex())
+def the_parent_of_first_blocks(bench: Bench) -> None:
+    equal(bench.manager(4).none_hash.hex(), NONE_HASH, "the parent of first blocks")
     again = bench.manager(9, full(2)).none_hash.hex()
-    bench.equal("it depends on the seed alone", NONE_HASH, again)
+    equal(again, NONE_HASH, "it depends on the seed alone")
     empty = bench.manager(4, hash_seed="").none_hash
-    bench.equal("an empty seed is a seed", empty, bench.manager(4, hash_seed="").none_hash)
+    equal(bench.manager(4, hash_seed="").none_hash, empty, "an empty seed is a seed")
     drawn = {bench.manager(4, hash_seed=None).none_hash for _ in range(4)}
-    bench.equal("different parents of four managers without a seed", 4, len(drawn))
-    bench.equal("their widths", {32}, {len(value) for value in drawn})
+    equal(len(drawn), 4, "different parents of four managers without a seed")
+    equal({len(value) for value in drawn}, {32}, "their widths")
     manager = bench.manager(4, hash_seed=None)
-    bench.equal("it is kept for life", manager.none_hash, manager.none_hash)
+    equal(manager.none_hash, manager.none_hash, "it is kept for life")
 
 
 @example("KV-HASH-4")
-def num_hashes(bench: Bench) -> None:
-    """A hash for each full block."""
+def a_hash_for_each_full_block(bench: Bench) -> None:
     manager = bench.manager(4)
-    request = bench.request(manager, "r", (1, 2, 3))
-    bench.equal("hashes of 3 tokens", 0, len(request.block_hashes))
+    request = manager.request("r", (1, 2, 3))
+    equal(len(request.block_hashes), 0, "hashes of 3 tokens")
     for appended, expected in (((4,), 1), ((5, 6, 7), 1), ((8, 9, 10, 11), 2), ((12,), 3)):
-        bench.subject.append_tokens(manager, request, appended)
-        bench.equal(f"hashes up to token {appended[-1]}", expected, len(request.block_hashes))
-    bench.equal("hash 1, found bit by bit", TWO, request.block_hashes[1].hex())
+        manager.append(request, appended)
+        equal(len(request.block_hashes), expected, f"hashes up to token {appended[-1]}")
+    equal(request.block_hashes[1].hex(), TWO, "hash 1, found bit by bit")
     without = bench.manager(4, enable_caching=False)
-    found = bench.request(without, "r", EIGHT).block_hashes
-    bench.equal("hashes with caching off", 0, len(found))
+    found = without.request("r", EIGHT).block_hashes
+    equal(len(found), 0, "hashes with caching off")
 
 
 @example("KV-HASH-5", "KV-CFG-5")
-def large_blocks(bench: Bench) -> None:
-    """A large block uses the last hash inside it."""
+def a_large_block_uses_the_last_hash_inside_it(bench: Bench) -> None:
     manager = bench.manager(20, full(4), full(8))
-    request = bench.started(manager, "r", (*EIGHT, 9))
-    bench.equal("the request's hashes", [ONE, TWO], [h.hex() for h in request.block_hashes])
+    request = manager.started("r", (*EIGHT, 9))
+    equal([h.hex() for h in request.block_hashes], [ONE, TWO], "the request's hashes")
     bench.need(Feature.SNAPSHOT)
     large = manager.get_blocks(request).to_lists()[1][0]
     keys = manager.snapshot().block_keys[large]
-    bench.equal("the key of a block of eight", [TWO + "00000001"], [key.hex() for key in keys])
+    equal([key.hex() for key in keys], [TWO + "00000001"], "the key of a block of eight")
 
 
 @example("KV-HASH-6")
-def cache_keys(bench: Bench) -> None:
-    """A key names the group."""
+def a_key_names_the_group(bench: Bench) -> None:
     bench.need(Feature.SNAPSHOT)
     manager = bench.manager(20, full(4), full(8), full(4, sliding_window=3), window(30, 4))
-    request = bench.started(manager, "r", (*EIGHT, 9))
+    request = manager.started("r", (*EIGHT, 9))
     keys = manager.snapshot().block_keys
     found = [
         sorted(key.hex() for block in blocks for key in keys[block])
@@ -106,12 +101,11 @@ def cache_keys(bench: Bench) -> None:
     ]
     groups = [[ONE, TWO], [TWO], [ONE, TWO], [ONE, TWO]]
     expected = [sorted(h + f"{number:08x}" for h in hashed) for number, hashed in enumerate(groups)]
-    bench.equal("keys by group", expected, found)
+    equal(found, expected, "keys by group")
 
 
 @example("KV-HASH-7")
-def extra_keys(bench: Bench) -> None:
-    """Extra keys are ordered."""
+def extra_keys_are_ordered(bench: Bench) -> None:
     bench.need(Feature.LORA, Feature.MULTIMODAL, Feature.CACHE_SALT, Feature.PROMPT_EMBEDDINGS)
     found = hashes(
         bench,
@@ -125,14 +119,13 @@ def extra_keys(bench: Bench) -> None:
         "tagged": "3b5f2b290238da81095e56255c92c5e8a568ec2d75c29f4cce72ccfcc420b311",
         "plain": "b73a07194b2c460b3af28895fbbe390881a9e28d159fabd0b16a01c918b405d9",
     }[bench.policy.extra_keys]
-    bench.equal("adapter, item, salt and embeddings", [expected], found)
+    equal(found, [expected], "adapter, item, salt and embeddings")
     plain = hashes(bench, EIGHT, lora=None, multimodal=(), cache_salt=None)
-    bench.equal("no extra keys at all", [ONE, TWO], plain)
+    equal(plain, [ONE, TWO], "no extra keys at all")
 
 
 @example("KV-HASH-8")
-def items(bench: Bench) -> None:
-    """Items enter every block they overlap."""
+def items_enter_every_block_they_overlap(bench: Bench) -> None:
     bench.need(Feature.MULTIMODAL)
     tokens = (1, 9, 9, 9, 9, 9, 2, 3)
     both = (MultimodalItem("img", 1, 5), MultimodalItem("snd", 7, 1))
@@ -146,20 +139,18 @@ def items(bench: Bench) -> None:
             "ed7378afca36f4b07b316ff1e811bad9d8e476231126177722a1b50a4125f786",
         ],
     }[bench.policy.extra_keys]
-    bench.equal("two items", expected, hashes(bench, tokens, multimodal=both))
+    equal(hashes(bench, tokens, multimodal=both), expected, "two items")
     behind = hashes(bench, EIGHT, multimodal=(MultimodalItem("img", 4, 4),))
-    bench.equal("an item from token 4 on leaves block 0", ONE, behind[0])
-    bench.holds("it enters block 1", behind[1] != TWO)
+    equal(behind[0], ONE, "an item from token 4 on leaves block 0")
+    holds(behind[1] != TWO, "it enters block 1")
     manager = bench.manager(4)
-    grown = bench.request(manager, "g", tokens[:5], multimodal=both)
-    bench.subject.append_tokens(manager, grown, tokens[5:])
-    bench.equal("blocks that generated tokens complete", expected,
-                [h.hex() for h in grown.block_hashes])  # fmt: skip
+    grown = manager.request("g", tokens[:5], multimodal=both)
+    manager.append(grown, tokens[5:])
+    equal([h.hex() for h in grown.block_hashes], expected)
 
 
 @example("KV-HASH-9")
-def embeddings(bench: Bench) -> None:
-    """Embeddings enter as digests."""
+def embeddings_enter_as_digests(bench: Bench) -> None:
     bench.need(Feature.PROMPT_EMBEDDINGS)
     data = PromptEmbeddings(bytes(range(12)), 2)
     found = hashes(bench, (0,) * 12, prompt_embeddings=data)
@@ -167,17 +158,15 @@ def embeddings(bench: Bench) -> None:
         "tagged": "e4aa10d30c2b08d1088be1f87ebe51651b203cff40571ad888ed130d0d32bdb1",
         "plain": "92ca4b71ae640cc185f22ca7d89dd02a46bd955eea45ec793b875602468283f8",
     }[bench.policy.extra_keys]
-    bench.equal("the first hash", first, found[0])
+    equal(found[0], first, "the first hash")
     other = hashes(bench, (0,) * 12, prompt_embeddings=PromptEmbeddings(bytes(range(11)) + b"x", 2))
-    bench.equal("content that differs in block 1 leaves block 0", found[0], other[0])
-    bench.holds("it changes block 1", found[1] != other[1])
-    bench.holds("a block beyond the embeddings has a digest too",
-                found[2] != hashes(bench, (0,) * 12)[2])  # fmt: skip
+    equal(other[0], found[0], "content that differs in block 1 leaves block 0")
+    holds(found[1] != other[1], "it changes block 1")
+    holds(found[2] != hashes(bench, (0,) * 12)[2])
 
 
 @example("KV-HASH-10")
-def salts(bench: Bench) -> None:
-    """Salt and adapter."""
+def salt_and_adapter(bench: Bench) -> None:
     bench.need(Feature.CACHE_SALT, Feature.LORA)
     salted, adapted = {
         "tagged": (
@@ -201,14 +190,13 @@ def salts(bench: Bench) -> None:
             ],
         ),
     }[bench.policy.extra_keys]
-    bench.equal("with a salt", salted, hashes(bench, EIGHT, cache_salt="tenant-a"))
+    equal(hashes(bench, EIGHT, cache_salt="tenant-a"), salted, "with a salt")
     for number in (1, 2):
         found = hashes(bench, EIGHT, lora=LoRA("sql", number))
-        bench.equal(f"with adapter number {number}", adapted, found)
+        equal(found, adapted, f"with adapter number {number}")
     found = hashes(bench, EIGHT, lora=LoRA("sql", 1, "/adapters/sql"))
     is_new = bench.policy.extra_keys == "tagged"
-    bench.equal("whether a path enters both blocks", [is_new] * 2,
-                [one != other for one, other in zip(found, adapted, strict=True)])  # fmt: skip
+    equal([one != other for one, other in zip(found, adapted, strict=True)], [is_new] * 2)
 
 
 @example("KV-HASH-10", "KV-POL-10", level=Level.SAFETY)
@@ -224,47 +212,27 @@ def equal_names(bench: Bench) -> None:
     )
     for first, second in permutations(contents, 2):
         manager = bench.manager(9)
-        bench.started(manager, "first", range(5), **first)
-        hit = manager.get_computed_blocks(bench.request(manager, "second", range(5), **second))
-        bench.equal(f"the hit of {second} after {first}", 0, hit.hit_length_tokens)
+        manager.started("first", range(5), **first)
+        hit = manager.get_computed_blocks(manager.request("second", range(5), **second))
+        equal(hit.hit_length_tokens, 0, f"the hit of {second} after {first}")
 
 
 @example("KV-HASH-11")
-def short(bench: Bench) -> None:
-    """The short hash function."""
-    manager = bench.manager(4, hash_function="sha256_cbor_64bit")
-    bench.equal("the parent of first blocks", "f8b55adff2e61c3e", manager.none_hash.hex())
+def the_short_hash_function(bench: Bench) -> None:
+    manager = bench.manager(4, hash_function="sha256_cbor_64bit", trusted_tenants=True)
+    equal(manager.none_hash.hex(), "f8b55adff2e61c3e", "the parent of first blocks")
     found = hashes(bench, EIGHT, hash_function="sha256_cbor_64bit")
-    bench.equal("hashes of 1 … 8", ["0b09a5c601439d9c", "0f3b310b01f9683b"], found)
+    equal(found, ["0b09a5c601439d9c", "0f3b310b01f9683b"], "hashes of 1 … 8")
     bench.need(Feature.SNAPSHOT)
-    bench.started(manager, "r", EIGHT[:5])
+    manager.started("r", EIGHT[:5])
     keys = [key.hex() for key in manager.snapshot().lookup_order]
-    bench.equal("the key in group 0", ["0b09a5c601439d9c00000000"], keys)
+    equal(keys, ["0b09a5c601439d9c00000000"], "the key in group 0")
 
 
 @example("KV-HASH-12")
-def fast(bench: Bench) -> None:
-    """The fast hash function."""
-    manager = bench.manager(4, hash_function="xxhash_cbor")
-    bench.equal("the parent of first blocks", "1ebe36576dcb573f26b99533a20aaeca",
-                manager.none_hash.hex())  # fmt: skip
+def the_fast_hash_function(bench: Bench) -> None:
+    manager = bench.manager(4, hash_function="xxhash_cbor", trusted_tenants=True)
+    equal(manager.none_hash.hex(), "1ebe36576dcb573f26b99533a20aaeca")
     found = hashes(bench, EIGHT, hash_function="xxhash_cbor")
     expected = ["0a8577df5ee3430515a8cc1f6e3ac52e", "d152782cb4d753bde718a811a3b75e23"]
-    bench.equal("hashes of 1 … 8", expected, found)
-
-
-HASHING = (
-    chain,
-    encoding,
-    none_hash,
-    num_hashes,
-    large_blocks,
-    cache_keys,
-    extra_keys,
-    items,
-    embeddings,
-    salts,
-    equal_names,
-    short,
-    fast,
-)
+    equal(found, expected, "hashes of 1 … 8")

@@ -6,9 +6,10 @@ import copy
 from dataclasses import replace
 from typing import Any
 
-from kvcheck.rules.examples.bench import Bench
-from kvcheck.rules.examples.example import example
-from kvcheck.rules.examples.plan_specs import (
+from kvcheck.rules.bench import Bench
+from kvcheck.rules.example import example
+from kvcheck.rules.judging import equal, holds, raises
+from kvcheck.rules.plan_specs import (
     ENCODER,
     GIB,
     PAGE,
@@ -30,9 +31,10 @@ def needs(bench: Bench, layers: Layers, config: PlanningConfig, needed_bytes: in
     """So many bytes are accepted, and one fewer is not."""
     check = bench.planner.check_enough_memory
     check(layers, config, needed_bytes)
-    what = f"{needed_bytes - 1} bytes for {layers}"
-    error = bench.raises(what, CacheMemoryError, check, layers, config, needed_bytes - 1)
-    bench.equal("the need in the error", needed_bytes, getattr(error, "needed_bytes", None))
+    with raises(CacheMemoryError) as caught:
+        check(layers, config, needed_bytes - 1)
+    error = caught.value
+    equal(getattr(error, "needed_bytes", None), needed_bytes, "the need in the error")
 
 
 @example("KV-PLAN-9", "KV-POL-5")
@@ -48,56 +50,57 @@ def memory(bench: Bench) -> None:
     needs(bench, padded, config, ((4 + 2 * 3 + 1) * 2 if strict else 2 * 4 + 3 * 3) * PAGE)
     check = bench.planner.check_enough_memory
     for available in (0, -1):
-        what = f"{available} bytes"
-        error = bench.raises(what, ConfigError, check, named(large()), config, available)
-        bench.holds("no memory is an error of its own", not isinstance(error, CacheMemoryError))
+        with raises(ConfigError) as caught:
+            check(named(large()), config, available)
+        error = caught.value
+        holds(not isinstance(error, CacheMemoryError), "no memory is an error of its own")
         check((), config, available)
-    error = bench.raises("one block", CacheMemoryError, check, named(large()), config, 4 * PAGE - 1)
+    with raises(CacheMemoryError) as caught:
+        check(named(large()), config, 4 * PAGE - 1)
+    error = caught.value
     longest = 48 - 16 * strict
-    bench.equal("the longest in the error", longest, getattr(error, "longest_tokens", None))
+    equal(getattr(error, "longest_tokens", None), longest, "the longest in the error")
 
 
 @example("KV-PLAN-10")
-def longest(bench: Bench) -> None:
-    """The longest length is the largest whose need is there."""
+def the_longest_length_is_the_largest_whose_need_is_there(bench: Bench) -> None:
     beside = 1 if bench.policy.capacity_counts_null_block else 0
     config = settings(100, policy=bench.policy)
     for blocks, tokens in ((0, 0), (1, 16), (5, 80), (6, 96), (7, 100), (8, 100)):
         memory_bytes = (blocks + beside) * PAGE
         found = bench.planner.estimate_max_model_len(named(large()), config, memory_bytes)
-        bench.equal(f"the longest in {blocks} blocks", tokens, found)
+        equal(found, tokens, f"the longest in {blocks} blocks")
     automatic = replace(config, original_max_model_len_tokens=AUTO_FIT)
     stages = (named(large()), named(large(), large(), first=1), ())
     sizes = ((5 + beside) * PAGE, 2 * (3 + beside) * PAGE, 0)
     plan = bench.planner.plan(stages, automatic, sizes)
-    bench.equal("as long as it fits", 48, plan.max_model_len_tokens)
+    equal(plan.max_model_len_tokens, 48, "as long as it fits")
     none = (sizes[0], 2 * beside * PAGE + 1, 0)
-    bench.raises("no length at all", ConfigError, bench.planner.plan, stages, automatic, none)
+    with raises(ConfigError):
+        bench.planner.plan(stages, automatic, none)
 
 
 @example("KV-PLAN-12")
-def num_blocks(bench: Bench) -> None:
-    """As many blocks are made as the memory holds, or as were asked for."""
+def as_many_blocks_are_made_as_the_memory_holds_or_as_were_asked_for(bench: Bench) -> None:
     ten = (KVCacheGroup(tuple("abcdefghij"), large()), KVCacheGroup(tuple("klm"), sliding(8)))
     for available, blocks in ((GIB, 1_638), (-1, 0), (655_359, 0), (655_360, 1)):
         cache = bench.planner.config_from_groups(ten, settings(), available)
-        bench.equal(f"blocks in {available} bytes", blocks, cache.num_blocks)
+        equal(cache.num_blocks, blocks, f"blocks in {available} bytes")
     config = settings(16, num_blocks_override=5)
     plan = bench.planner.plan((named(large(), large()),), config, (0,))
-    bench.equal("blocks asked for", 5, plan.configs[0].num_blocks)
+    equal(plan.configs[0].num_blocks, 5, "blocks asked for")
 
 
 @example("KV-PLAN-17")
-def concurrency(bench: Bench) -> None:
-    """Concurrency is blocks by the blocks of one request."""
+def concurrency_is_blocks_by_the_blocks_of_one_request(bench: Bench) -> None:
     cache = KVCacheConfig(36, (KVCacheGroup(("a", "b"), local(512, 64)),))
     config = settings(8_191, 2_048)
-    bench.equal("concurrency", 0.9, bench.planner.max_concurrency(cache, config))
-    bench.equal("capacity", Capacity(7_371, 0.9), bench.planner.capacity(cache, config))
+    equal(bench.planner.max_concurrency(cache, config), 0.9, "concurrency")
+    equal(bench.planner.capacity(cache, config), Capacity(7_371, 0.9), "capacity")
     for groups in ((), (KVCacheGroup(("a",), ENCODER),)):
         empty = KVCacheConfig(1, groups)
-        what = f"concurrency of {groups}"
-        bench.raises(what, ConfigError, bench.planner.max_concurrency, empty, settings())
+        with raises(ConfigError):
+            bench.planner.max_concurrency(empty, settings())
 
 
 def sized(*block_sizes: int) -> tuple[KVCacheGroup, ...]:
@@ -122,27 +125,26 @@ def block_sizes(bench: Bench) -> None:
     for groups, members, expected in cases:
         config = settings(**{"block_size": 8, **members})
         found = bench.planner.block_sizes(KVCacheConfig(9, groups), config)
-        bench.equal(f"sizes of {groups} with {members}", BlockSizes(*expected), found)
+        equal(found, BlockSizes(*expected), f"sizes of {groups} with {members}")
     wrong: tuple[dict[str, Any], ...] = ({"hash_block_size": 16}, {"dcp_world_size": 2})
     for members in wrong:
         cache, config = KVCacheConfig(9, sized(16, 24)), settings(**members)
         (field,) = members
-        bench.raises(f"sizes with {members}", ConfigError, bench.planner.block_sizes, cache, config,
-                     field=field)  # fmt: skip
+        with raises(ConfigError, field=field):
+            bench.planner.block_sizes(cache, config)
 
 
 @example("KV-PLAN-19")
-def purity(bench: Bench) -> None:
-    """Planning changes none of its inputs, and answers the same again."""
+def planning_changes_none_of_its_inputs_and_answers_the_same_again(bench: Bench) -> None:
     layers, config = named(large(), sliding(8), state(PAGE)), settings(64)
     for asked in (config, replace(config, packed_layout=True)):
         before = copy.deepcopy((layers, asked))
         first = bench.planner.plan((layers,), asked, (GIB,))
-        bench.equal("the inputs", before, (layers, asked))
-        bench.equal("the answer again", first, bench.planner.plan((layers,), asked, (GIB,)))
+        equal((layers, asked), before, "the inputs")
+        equal(bench.planner.plan((layers,), asked, (GIB,)), first, "the answer again")
     windowed, off = named(large(), sliding(8)), settings(disable_hybrid=True)
     bench.planner.plan((windowed,), off, (GIB,))
-    bench.equal("the layers with hybrid off", named(large(), sliding(8)), windowed)
+    equal(windowed, named(large(), sliding(8)), "the layers with hybrid off")
 
 
 @example("KV-PLAN-20", "KV-LIVE-3", "KV-LIVE-1")
@@ -158,15 +160,15 @@ def served(bench: Bench) -> None:
         for whole in (True, False):
             manager = bench.manager(plan.configs[0].num_blocks, *(group.spec for group in groups),
                                     max_model_len_tokens=64, max_num_batched_tokens=16)  # fmt: skip
-            request = bench.request(manager, "r", range(64 if whole else 9))
-            bench.equal("the gate", None, refusal(bench, manager, request, whole=whole))
+            request = manager.request("r", range(64 if whole else 9))
+            equal(refusal(bench, manager, request, whole=whole), None, "the gate")
 
 
 def refusal(bench: Bench, manager: Any, request: Any, *, whole: bool) -> int | None:
     """Serve a request to its end in steps of 16; the computed tokens at which it was refused."""
     while request.num_computed_tokens < 64:
         if request.num_computed_tokens == request.num_tokens:
-            bench.subject.append_tokens(manager, request, (7,))
+            manager.append(request, (7,))
         new = min(16, request.num_tokens - request.num_computed_tokens)
         first = request.num_computed_tokens == 0
         granted = manager.allocate_slots(request, new, full_sequence_must_fit=whole and first)
@@ -177,26 +179,19 @@ def refusal(bench: Bench, manager: Any, request: Any, *, whole: bool) -> int | N
 
 
 @example("KV-PLAN-21")
-def acceptable(bench: Bench) -> None:
-    """A plan that no manager would accept is an error."""
+def a_plan_that_no_manager_would_accept_is_an_error(bench: Bench) -> None:
     grown = named(large(head_size=1_024), local(64))
     config = settings(policy=bench.policy)
     if bench.policy.chunk_must_align:
-        what = "a chunk of 64 in blocks of 128"
         field = "attention_chunk_size"
-        bench.raises(what, ConfigError, bench.planner.groups, grown, config, field=field)
+        with raises(ConfigError, field=field):
+            bench.planner.groups(grown, config)
     else:
-        bench.equal("groups", 2, len(bench.planner.groups(grown, config)))
+        equal(len(bench.planner.groups(grown, config)), 2, "groups")
     for field in ("dcp_world_size", "pcp_world_size"):
         members: dict[str, Any] = {field: 2}
         config = settings(**members)
         bench.planner.plan((named(large()),), config, (GIB,))
         for layers in (named(large(), sliding(8)), named(sliding(8)), ()):
-            what = f"{field} 2 for {layers}"
-            bench.raises(what, ConfigError, bench.planner.plan, (layers,), config, (GIB,),
-                         field=field)  # fmt: skip
-
-
-PLAN_MEMORY = (
-    memory, longest, num_blocks, concurrency, block_sizes, purity, served, acceptable,
-)  # fmt: skip
+            with raises(ConfigError, field=field):
+                bench.planner.plan((layers,), config, (GIB,))

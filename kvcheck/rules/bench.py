@@ -1,0 +1,133 @@
+"""The bench of a check: small managers of one implementation, under its declared choices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from kvcheck.remote.client import RemoteImplementation
+from kvcheck.rules.judging import LeftOut, wrong
+from kvcheck.rules.managed import Managed
+from kvcheck.rules.specs import full
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.errors import UnsupportedError
+from kvspec.interface import Feature, Implementation
+from kvspec.planning import Planner
+from kvspec.policy import Policy
+from kvspec.request import Request
+from kvspec.requirements import lacking
+from kvspec.snapshot import Snapshot
+from kvspec.specs import LayerSpec
+
+
+@dataclass(frozen=True)
+class Bench:
+    """An implementation under its declared choices.
+
+    `oracle`: what random examples compare with, if anything.
+    """
+
+    subject: Implementation
+    policy: Policy
+    oracle: Implementation | None = None
+
+    def need(self, *features: Feature) -> None:
+        """Leave the check out unless the subject has these."""
+        lacks = [feature for feature in features if not self.has(feature)]
+        if lacks:
+            raise LeftOut(", ".join(lacks))
+
+    def has(self, feature: Feature) -> bool:
+        """Whether the subject has this."""
+        return feature in self.subject.capabilities.features
+
+    def here(self, why: str) -> None:
+        """Leave the check out if the subject is in another process: what it is about stays here."""
+        if isinstance(self.subject, RemoteImplementation):
+            raise LeftOut(why)
+
+    @property
+    def planner(self) -> Planner:
+        """The subject's planning functions."""
+        self.need(Feature.PLANNING)
+        planner = self.subject.planner
+        if planner is None:
+            raise wrong("the planner", "one, since the capabilities name it", None)
+        return planner
+
+    def config(
+        self,
+        num_blocks: int = 6,
+        *layers: LayerSpec | int,
+        specs: Sequence[LayerSpec] | None = None,
+        block_size: int = 4,
+        eagle_groups: Sequence[int] = (),
+        **options: Any,
+    ) -> ManagerConfig:
+        """One group for each layer; a number is full attention with blocks of that size.
+
+        Without any: one full-attention group with blocks of `block_size` tokens. Hashes are
+        reproducible. `eagle_groups`: the numbers of the groups that are flagged.
+        """
+        listed = list(layers or (block_size,)) if specs is None else list(specs)
+        groups = tuple(
+            KVCacheGroup(
+                (f"layer.{number}",),
+                full(layer) if isinstance(layer, int) else layer,
+                is_eagle_group=number in eagle_groups,
+            )
+            for number, layer in enumerate(listed)
+        )
+        usual = {"max_model_len_tokens": 1000, "hash_seed": "0", "policy": self.policy}
+        return ManagerConfig(KVCacheConfig(num_blocks, groups), **{**usual, **options})
+
+    def create(
+        self,
+        config: ManagerConfig,
+        clock: Callable[[], int] | None = None,
+        *,
+        check_invariants: bool = True,
+    ) -> Managed:
+        """A manager; the check is left out if the subject says that it cannot serve this."""
+        lacks = lacking(config, self.subject.capabilities, hashes_matter=True)
+        if config.registry.custom:
+            self.need(Feature.CUSTOM_SPECS)
+        if lacks:
+            raise LeftOut(", ".join(lacks))
+        create = partial(self.subject.create, config, check_invariants=check_invariants)
+        try:
+            return Managed(self.subject, create() if clock is None else create(clock=clock))
+        except UnsupportedError as error:  # a clock cannot travel to another process
+            if clock is None:
+                raise
+            raise LeftOut(str(error)) from None
+
+    def manager(
+        self,
+        num_blocks: int = 6,
+        *layers: LayerSpec | int,
+        clock: Callable[[], int] | None = None,
+        **options: Any,
+    ) -> Managed:
+        """A manager for `config` of the same arguments."""
+        return self.create(self.config(num_blocks, *layers, **options), clock)
+
+    def restore(self, config: ManagerConfig, snapshot: Snapshot) -> Managed:
+        """A manager in the state of a snapshot."""
+        self.need(Feature.RESTORE, Feature.SNAPSHOT)
+        return Managed(self.subject, self.subject.restore(config, snapshot))
+
+    def story(self, **options: Any) -> tuple[Managed, Request, Request]:
+        """The running example of the chapter on the pool.
+
+        Six blocks of four tokens. Request a, tokens 1 … 10, took 1, 2, 3; request b, tokens 1 … 8
+        and 20, hit 1 and 2 and took 4. The free queue is 5.
+        """
+        manager = self.manager(6, **options)
+        a = manager.request("a", range(1, 11))
+        b = manager.request("b", [*range(1, 9), 20])
+        manager.admit(a)
+        manager.admit(b)
+        return manager, a, b

@@ -1,0 +1,93 @@
+"""The directed suite: examples of every rule, a file for each chapter, and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from kvcheck.play.fit import directed_program
+from kvcheck.play.verdicts import Level, Violation, first_violation
+from kvcheck.rules import (
+    configuration,
+    copies,
+    edges,
+    hashing,
+    liveness,
+    plan_groups,
+    plan_layout,
+    plan_memory,
+    policies,
+    pool,
+    pool_cache,
+    requests,
+    statistics,
+    whole_steps,
+)
+from kvcheck.rules.example import Example, example_violation, examples_of
+from kvcheck.rules.judging import LeftOut
+from kvcheck.rules.random_plans import NAME, plan_of_name
+from kvcheck.rules.scenarios import SCENARIOS
+from kvspec.interface import Implementation
+from kvspec.policy import Policy
+
+CHAPTERS = (
+    hashing, requests, pool, pool_cache, configuration, statistics, policies,
+    plan_groups, plan_layout, plan_memory, liveness, edges, whole_steps, copies,
+)  # fmt: skip
+"""In the order in which they run."""
+
+EXAMPLES: tuple[Example, ...] = tuple(chain.from_iterable(map(examples_of, CHAPTERS)))
+"""All examples, in the order in which they are written."""
+
+__all__ = ["EXAMPLES", "Example", "directed_failures", "example_violation", "find_example"]
+
+
+def find_example(name: str) -> Example:
+    """The example of this name, for a test that was pasted from a report."""
+    if name.startswith(NAME):
+        return plan_of_name(name)
+    return {example.name: example for example in EXAMPLES}[name]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A directed check that an implementation fails: its name, the rule that is broken, how."""
+
+    check: str
+    rule: str
+    violation: Violation
+
+
+def directed_failures(
+    subject: Implementation,
+    level: Level = Level.IDENTITY,
+    *,
+    oracle: Implementation | None = None,
+    rules: Collection[str] | None = None,
+    policy: Policy | None = None,
+) -> Iterator[Failure]:
+    """What the directed suite has against an implementation, one by one as it is found.
+
+    `rules`: only the checks about one of these. `oracle`: what programs and random steps are
+    compared with; without one, no programs are run. What the subject lacks is left out.
+    """
+    policy = policy or Policy()
+    for example in EXAMPLES:
+        if not example.binds_at(level) or not (rules is None or set(rules) & set(example.rules)):
+            continue
+        try:
+            violation = example_violation(example, subject, policy, oracle)
+        except LeftOut:
+            continue
+        if violation is not None:
+            yield Failure(example.name, violation.rule, violation)
+    for program in SCENARIOS if oracle is not None else ():
+        if not (rules is None or set(rules) & set(program.rules)):
+            continue
+        matters = level is not Level.SAFETY
+        can = subject.capabilities
+        fitting, lacks = directed_program(program, can, policy, hashes_matter=matters)
+        violation = None if lacks else first_violation(fitting, subject, level, oracle)
+        if violation is not None:
+            yield Failure(program.name, violation.rule, violation)

@@ -1,0 +1,101 @@
+"""How an answer is judged: equal, so, or refused. What was asked is read from the source."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from kvcheck.play.difference import WrongAnswer
+from kvspec.errors import InvalidArgumentError, InvariantViolation
+
+UNSAID = ""
+"""The rule of a wrong answer that does not say which: the first of its check."""
+
+
+class LeftOut(Exception):  # noqa: N818 (nobody erred)
+    """The check needs what the subject says it lacks."""
+
+
+@dataclass
+class Caught:
+    """The error that ended a call."""
+
+    value: Any = None
+
+
+def wrong(what: str, expected: object, got: object, rule: str = UNSAID) -> WrongAnswer:
+    """The violation that an answer is."""
+    return WrongAnswer("answers_as_the_rule_says", rule, what, expected, got)
+
+
+def equal(got: object, expected: object, what: str = "", *, rule: str = UNSAID) -> None:
+    """The answer is what the rule says. `what`: other words than the source of `got`."""
+    if got != expected:
+        raise wrong(what or _source_of_call(sys._getframe(1)), expected, got, rule)
+
+
+def holds(fact: object, what: str = "", *, rule: str = UNSAID) -> None:
+    """The rule says that this is so."""
+    if not fact:
+        asked = what or _source_of_call(sys._getframe(1))
+        raise InvariantViolation("the_rule_holds", rule, f"not so: {asked}")
+
+
+@contextmanager
+def raises(
+    error: type[BaseException] | tuple[type[BaseException], ...],
+    *,
+    unchanged: Callable[[], object] | None = None,
+    **members: object,
+) -> Iterator[Caught]:
+    """The body ends with this error, with these members; then what is `unchanged` is as before."""
+    wanted = error if isinstance(error, tuple) else (error,)
+    names = " or ".join(cls.__name__ for cls in wanted)
+    before = unchanged() if unchanged is not None else None
+    caught = Caught()
+    try:
+        yield caught
+    except error as found:
+        travels(found)
+        caught.value = found
+    except LeftOut:
+        raise
+    except Exception as other:  # of another type: the wrong answer
+        travels(other)
+        raise wrong("how the call ends", names, other) from other
+    else:
+        raise wrong("how the call ends", names, "an answer")
+    told = {name: getattr(caught.value, name, None) for name in members}
+    if told != members:
+        raise wrong(f"the {names}", members, told)
+    after = unchanged() if unchanged is not None else None
+    if after != before:
+        raise wrong("the state after it", before, after)
+
+
+def travels(error: BaseException) -> None:
+    """Leave the check out if a value of it cannot be sent to another process."""
+    if isinstance(error, InvalidArgumentError) and "the protocol can carry" in error.allowed:
+        raise LeftOut(error.allowed) from None
+
+
+def _source_of_call(frame: FrameType) -> str:
+    """The first argument of the call that a frame is at, as it is written."""
+    positions = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    first, last, begin, end = positions
+    if first is None or last is None or begin is None or end is None:
+        return "the answer"
+    lines = [linecache.getline(frame.f_code.co_filename, n) for n in range(first, last + 1)]
+    lines[-1] = lines[-1].encode()[:end].decode()
+    lines[0] = lines[0].encode()[begin:].decode()
+    try:
+        call = ast.parse("".join(lines).strip(), mode="eval").body
+    except SyntaxError:  # the source is not there
+        return "the answer"
+    return ast.unparse(call.args[0]) if isinstance(call, ast.Call) else "the answer"

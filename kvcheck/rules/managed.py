@@ -1,0 +1,245 @@
+"""A manager on the bench: asked only for what its implementation has, with the usual questions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from kvcheck.rules.judging import Caught, LeftOut, holds, raises
+from kvspec.blocks import KVCacheBlocks
+from kvspec.events import Event
+from kvspec.interface import Feature, Implementation, KVCacheManager
+from kvspec.request import Request, RequestInput
+from kvspec.snapshot import Snapshot
+
+FEATURE_OF_CALL: Mapping[str, Feature] = {
+    "cache_blocks": Feature.DELAYED_CACHING,
+    "cache_partial_block": Feature.PARTIAL_BLOCKS,
+    "pop_blocks_for_free": Feature.DEFERRED_FREE,
+    "free_blocks": Feature.DEFERRED_FREE,
+    "remove_skipped_blocks": Feature.SKIPPED_REMOVAL,
+    "evict_blocks": Feature.EVICTION_BY_ID,
+    "reset_prefix_cache": Feature.RESET,
+    "find_longest_cache_hit_per_group": Feature.HITS_PER_GROUP,
+    "get_num_common_prefix_blocks": Feature.COMMON_PREFIX,
+    "get_unhashed_block_ids": Feature.UNHASHED_BLOCKS,
+    "get_num_blocks_to_allocate": Feature.NEED,
+    "take_new_block_ids": Feature.NEW_BLOCK_IDS,
+    "take_residency_samples": Feature.RESIDENCY,
+    "snapshot": Feature.SNAPSHOT,
+}
+"""Calls that are not part of the base; events and statistics are asked for by the configuration."""
+
+FEATURE_OF_ARGUMENT: Mapping[str, Feature] = {
+    "num_external_computed_tokens": Feature.EXTERNAL_TOKENS,
+    "delay_cache_blocks": Feature.DELAYED_CACHING,
+    "num_lookahead_tokens": Feature.DRAFTING,
+    "full_sequence_must_fit": Feature.ADMISSION,
+    "reserved_blocks": Feature.ADMISSION,
+}
+"""Arguments of `allocate_slots`, where they say something."""
+
+FEATURE_OF_CONTENT: Mapping[str, Feature] = {
+    "cache_salt": Feature.CACHE_SALT,
+    "lora": Feature.LORA,
+    "multimodal": Feature.MULTIMODAL,
+    "prompt_embeddings": Feature.PROMPT_EMBEDDINGS,
+    "skip_reading_cache": Feature.SKIP_READING,
+}
+
+
+@dataclass(frozen=True)
+class Everything:
+    """All that a caller can see; taking it empties the queues."""
+
+    snapshot: Snapshot
+    events: tuple[Event, ...]
+    stats: object
+    samples: object
+
+
+class Managed:
+    """A manager of `subject`; every call of `kvspec.interface.KVCacheManager` goes to `real`.
+
+    A call that the subject says it lacks leaves the check out.
+    """
+
+    def __init__(self, subject: Implementation, real: KVCacheManager) -> None:
+        self.subject = subject
+        self.real = real
+
+    def _need(self, feature: Feature) -> None:
+        if feature not in self.subject.capabilities.features:
+            raise LeftOut(feature)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in FEATURE_OF_CALL:
+            self._need(FEATURE_OF_CALL[name])
+        return getattr(self.real, name)
+
+    def allocate_slots(self, request: Request, num_new_tokens: Any, **arguments: Any) -> Any:
+        """The call, if the subject has what its arguments ask for."""
+        for name, feature in FEATURE_OF_ARGUMENT.items():
+            if arguments.get(name, 0) != 0:
+                self._need(feature)
+        return self.real.allocate_slots(request, num_new_tokens, **arguments)
+
+    # What a scheduler does.
+
+    def request(self, name: str, tokens: Sequence[int], **content: Any) -> Any:
+        """A request with these prompt tokens; `content`: further members of `RequestInput`."""
+        return self.make_request(RequestInput(name, list(tokens), **content))
+
+    def make_request(self, made_from: RequestInput) -> Any:
+        """A request, if the subject has what identifies its content."""
+        for name, feature in FEATURE_OF_CONTENT.items():
+            if getattr(made_from, name):
+                self._need(feature)
+        return self.subject.make_request(self.real, made_from)
+
+    def append(self, request: Request, tokens: Sequence[int]) -> None:
+        """Generated tokens."""
+        self.subject.append_tokens(self.real, request, tokens)
+
+    def admit(
+        self, request: Request, num_new_tokens: int | None = None, **arguments: Any
+    ) -> KVCacheBlocks | None:
+        """Look up, allocate (all that is left unless told otherwise), count it as computed."""
+        hit = self.get_computed_blocks(request)
+        rest = request.num_tokens - hit.hit_length_tokens
+        new = rest if num_new_tokens is None else num_new_tokens
+        granted: KVCacheBlocks | None = self.allocate_slots(
+            request,
+            new,
+            num_new_computed_tokens=hit.hit_length_tokens,
+            new_computed_blocks=hit.blocks,
+            **arguments,
+        )
+        if granted is not None:
+            request.num_computed_tokens = hit.hit_length_tokens + new
+        return granted
+
+    def run(self, request: Request, num_new_tokens: int = 1, rejected: int = 0) -> list[list[int]]:
+        """A step that must not be refused, of whose tokens the last were rejected; its blocks."""
+        granted = self.allocate_slots(request, num_new_tokens)
+        holds(granted is not None, f"{num_new_tokens} more tokens of {request.request_id} fit")
+        request.num_computed_tokens += num_new_tokens - rejected
+        lists: list[list[int]] = granted.to_lists()
+        return lists
+
+    def started(self, name: str, tokens: Sequence[int], **content: Any) -> Any:
+        """A request that is admitted with all its tokens."""
+        request = self.request(name, tokens, **content)
+        granted = self.admit(request)
+        holds(granted is not None, f"the {len(tokens)} tokens of {name} fit")
+        return request
+
+    def preempt(self, request: Request) -> None:
+        """What a scheduler does to a request that has to give way (KV-MGR-17)."""
+        self.free(request)
+        request.num_computed_tokens = 0
+        request.num_preemptions += 1
+
+    def keep_cached(
+        self, request: Request, positions: Collection[int], group: int = 0
+    ) -> list[int]:
+        """Drop the keys of all other blocks of the request's list in this group; the list."""
+        blocks = self.blocks(request, group)
+        self.evict_blocks([block for i, block in enumerate(blocks) if i not in positions])
+        return blocks
+
+    def clone(self) -> Managed:
+        """An independent copy."""
+        self._need(Feature.CLONE)
+        return Managed(self.subject, self.subject.clone(self.real))
+
+    # What is asked.
+
+    def lists(self, request: Request) -> list[list[int]]:
+        """The request's block list in every group."""
+        return [list(blocks) for blocks in self.real.get_blocks(request).to_lists()]
+
+    def blocks(self, request: Request, group: int = 0) -> list[int]:
+        """The request's block list in one group."""
+        return self.lists(request)[group]
+
+    def hit(self, request: Request) -> list[int]:
+        """The blocks that a look-up answers in group 0."""
+        return list(self.real.get_computed_blocks(request).blocks.to_lists()[0])
+
+    def queue(self) -> list[int]:
+        """The free queue, front first."""
+        return list(self.snapshot().free_queue)
+
+    def references(self) -> dict[int, int]:
+        """Block to references, those without any left out."""
+        return {b: count for b, count in enumerate(self.snapshot().ref_counts) if count}
+
+    def cached(self) -> set[int]:
+        """The blocks that carry a key."""
+        return {block for block, keys in enumerate(self.snapshot().block_keys) if keys}
+
+    def counts(self, request: Request) -> tuple[int | None, ...]:
+        """Per group, leading blocks handed to the cache; None without an entry (KV-GRP-1)."""
+        counts: tuple[int | None, ...] = (
+            self.snapshot().requests[request.request_id].num_cached_blocks
+        )
+        return counts
+
+    def cached_count(self, request: Request) -> int | None:
+        """The same in group 0; None also for a request that is not known."""
+        known = request.request_id in self.snapshot().requests
+        return self.counts(request)[0] if known else None
+
+    def null_positions(self, request: Request, group: int = 0) -> list[int]:
+        """The positions of the request's list where null stands."""
+        return [i for i, block in enumerate(self.blocks(request, group)) if block == 0]
+
+    def cached_positions(self, request: Request, group: int = 0) -> list[int]:
+        """The positions of the request's list whose block carries a key."""
+        cached = self.cached()
+        return [i for i, block in enumerate(self.blocks(request, group)) if block in cached]
+
+    def need(
+        self,
+        request: Request,
+        num_tokens: int,
+        *,
+        computed: int = 0,
+        encoder: int = 0,
+        capped: bool = False,
+    ) -> int:
+        """Free blocks the request would take to have slots for these tokens (KV-MGR-18)."""
+        needed: int = self.get_num_blocks_to_allocate(
+            request,
+            num_tokens=num_tokens,
+            total_computed_tokens=computed,
+            num_tokens_main_model=num_tokens,
+            num_encoder_tokens=encoder,
+            apply_admission_cap=capped,
+        )
+        return needed
+
+    def visible(self) -> object:
+        """What a caller sees without changing it."""
+        if Feature.SNAPSHOT in self.subject.capabilities.features:
+            return self.real.snapshot()
+        return self.real.num_free_blocks
+
+    def everything(self) -> Everything:
+        """State, queued events, statistics and samples."""
+        return Everything(
+            self.snapshot(),
+            self.take_events(),
+            self.make_prefix_cache_stats(),
+            self.take_residency_samples(),
+        )
+
+    def refuses(
+        self, error: type[BaseException] | tuple[type[BaseException], ...], **members: object
+    ) -> AbstractContextManager[Caught]:
+        """The body ends with this error and members, and the state is as it was (KV-ERR-2)."""
+        return raises(error, unchanged=partial(self.visible), **members)

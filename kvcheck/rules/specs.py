@@ -1,0 +1,59 @@
+"""Small layers of every block type, as the checks use them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvspec.specs import (
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    EncoderOnlyAttentionSpec,
+    FullAttentionSpec,
+    MambaSpec,
+    SlidingWindowMLASpec,
+    SlidingWindowSpec,
+)
+
+
+def full(block_size: int = 4, **members: Any) -> FullAttentionSpec:
+    """A small full-attention layer."""
+    sizes = {"num_kv_heads": 1, "head_size": 8, "dtype": "float16", **members}
+    return FullAttentionSpec(block_size, **sizes)
+
+
+def sliding(block_size: int, window: int, **members: Any) -> SlidingWindowSpec:
+    """A small sliding window."""
+    return SlidingWindowSpec(block_size, 1, 8, "float16", sliding_window=window, **members)
+
+
+def sliding_mla(block_size: int, window: int) -> SlidingWindowMLASpec:
+    """A small sliding window over latents."""
+    return SlidingWindowMLASpec(block_size, 1, 8, "float16", sliding_window=window)
+
+
+def chunked(block_size: int, chunk: int, **members: Any) -> ChunkedLocalAttentionSpec:
+    """A small chunked local attention."""
+    return ChunkedLocalAttentionSpec(
+        block_size, 1, 8, "float16", attention_chunk_size=chunk, **members
+    )
+
+
+def mamba(block_size: int, mode: str = "all", *, speculative: int = 0) -> MambaSpec:
+    """A small Mamba layer."""
+    return MambaSpec(
+        block_size,
+        ((2, 2),),
+        ("float32",),
+        mamba_cache_mode=mode,
+        num_speculative_blocks=speculative,
+    )
+
+
+def cross(block_size: int) -> CrossAttentionSpec:
+    """A small cross attention."""
+    return CrossAttentionSpec(block_size, 1, 8, "float16")
+
+
+def encoder_only(block_size: int) -> EncoderOnlyAttentionSpec:
+    """A small encoder-only attention."""
+    return EncoderOnlyAttentionSpec(block_size, 1, 8, "float16")

@@ -1,0 +1,1 @@
+"""The contract, tried on the three implementations there are."""

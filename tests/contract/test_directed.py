@@ -1,0 +1,36 @@
+"""Every directed check, on every implementation: kvcheck.rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvcheck.discovery import find_implementation
+from kvcheck.rules.directed import CHAPTERS
+from kvcheck.rules.example import Example, example_violation, examples_of
+from kvspec.policy import Policy
+from tests.contract.conftest import IMPLEMENTATIONS
+
+CHECKS = {
+    f"{chapter.__name__.rpartition('.')[2]}-{found.name.replace(' ', '_')}": found
+    for chapter in CHAPTERS
+    for found in examples_of(chapter)
+}
+
+
+def only_plans(check: Example) -> bool:
+    """Whether it asks the planner, which kvfast lacks."""
+    return check.rules[0].startswith("KV-PLAN-")
+
+
+@pytest.mark.parametrize(
+    ("check", "implementation"),
+    [
+        pytest.param(check, implementation, id=f"{name}-{implementation}")
+        for name, check in CHECKS.items()
+        for implementation in IMPLEMENTATIONS[: 1 if only_plans(check) else 3]
+    ],
+)
+def test_the_contract(check: Example, implementation: str) -> None:
+    """All of them have what every check needs: nothing is left out."""
+    violation = example_violation(check, find_implementation(implementation), Policy())
+    assert violation is None, f"{violation.rule}: {violation.detail}"
