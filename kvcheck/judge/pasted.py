@@ -13,6 +13,8 @@ from kvcheck.play.text import changed_members
 from kvspec.policy import Policy
 
 WIDTH = 88
+LONG = 16
+"""Numbers in a row that are written by their runs."""
 
 
 def program_test(rule: str, program: Program, name: str, oracle: str, level: str) -> str:
@@ -65,12 +67,34 @@ def source(value: object) -> str:
     if is_dataclass(value) and not isinstance(value, type):
         parts = [f"{member.name}={source(getattr(value, member.name))}" for member in _said(value)]
         return _in_brackets(f"{type(value).__name__}(", parts, ")")
+    if isinstance(value, tuple) and len(value) > LONG and {type(item) for item in value} == {int}:
+        return _long(value)
     if isinstance(value, tuple):
         parts = [source(item) for item in value]
         return _in_brackets("(", parts, ",)" if len(parts) == 1 else ")")
     if isinstance(value, str) and '"' not in value:
         return f'"{repr(value)[1:-1]}"'
     return repr(value)
+
+
+def _long(numbers: tuple[int, ...]) -> str:
+    """Thousands of tokens by their runs: equal ones, or one more each time."""
+    runs: list[str] = []
+    start = 0
+    while start < len(numbers):
+        end = start + 1
+        step = numbers[end] - numbers[start] if end < len(numbers) else 0
+        while step in (0, 1) and end < len(numbers) and numbers[end] == numbers[end - 1] + step:
+            end += 1
+        if end - start <= 3:
+            end = start + 1
+            runs.append(str(numbers[start]))
+        elif step:
+            runs.append(f"*range({numbers[start]}, {numbers[end - 1] + 1})")
+        else:
+            runs.append(f"*({numbers[start]},) * {end - start}")
+        start = end
+    return _in_brackets("(", runs, ",)" if len(runs) == 1 else ")")
 
 
 def _in_brackets(opening: str, parts: list[str], closing: str) -> str:

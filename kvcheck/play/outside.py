@@ -50,7 +50,7 @@ def look_from_outside(
         popped_blocks=tuple(sorted(block for block in popped if block != NULL_BLOCK)),
     )
     state = {"ref_cnt": counts, "req_blocks": held}
-    return View(manager.num_free_blocks, manager.usage, snapshot, state, {})
+    return View(manager.num_free_blocks, manager.usage, snapshot, state)
 
 
 def check_from_outside(config: ManagerConfig, view: View, num_free_at_start: int) -> None:

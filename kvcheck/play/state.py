@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from kvspec.interface import KVCacheManager
@@ -18,25 +19,31 @@ PART_DIGITS = 16
 
 @dataclass(frozen=True)
 class View:
-    """Everything a record says about a manager at one moment."""
+    """Everything a record says about a manager at one moment.
+
+    `seen`: as much of the state as is known of a manager that shows no snapshot.
+    """
 
     num_free_blocks: int
     usage: float
     snapshot: Snapshot
-    state: Mapping[str, Any]
-    dup_order: Mapping[str, list[int]]
+    seen: Mapping[str, Any] | None = None
+
+    @cached_property
+    def state(self) -> Mapping[str, Any]:
+        """The state fields of records; worked out when they are asked for."""
+        return abstract_state(self.snapshot) if self.seen is None else self.seen
+
+    @cached_property
+    def dup_order(self) -> Mapping[str, list[int]]:
+        """The order of the copies of each key."""
+        return duplicate_order(self.snapshot) if self.seen is None else {}
 
 
 def look(manager: KVCacheManager) -> View:
     """The manager's state now."""
     snapshot = manager.snapshot()
-    return View(
-        num_free_blocks=manager.num_free_blocks,
-        usage=manager.usage,
-        snapshot=snapshot,
-        state=abstract_state(snapshot),
-        dup_order=duplicate_order(snapshot),
-    )
+    return View(manager.num_free_blocks, manager.usage, snapshot)
 
 
 def abstract_state(snapshot: Snapshot) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from kvspec.specs import CrossAttentionSpec, EncoderOnlyAttentionSpec, MambaSpec
 WITHOUT_SLOTS = (MambaSpec, CrossAttentionSpec, EncoderOnlyAttentionSpec)
 TOKEN_IDS = range(2)
 """So few that texts share prefixes."""
-MAX_REQUESTS = 6
 
 
 def listed(values: object) -> list[int]:
@@ -42,6 +41,8 @@ class Engine:
     `sides`: an implementation and how whole steps on its manager are made; the first is right.
     `table`: what rows have said of block lists so far (KV-BATCH-10).
     """
+
+    max_requests = 6
 
     def __init__(
         self, config: ManagerConfig, sides: Sequence[tuple[Implementation, Batch]], random: Random
@@ -64,7 +65,7 @@ class Engine:
         """So many rounds of an engine."""
         for _ in range(num_steps):
             self.clock.now += self.random.randint(1, 9)
-            while len(self.handles) < MAX_REQUESTS and self.random.random() < 0.8:
+            while len(self.handles) < self.max_requests and self.random.random() < 0.8:
                 self.arrive()
             plan = self.plan()
             if self.random.random() < 0.25:
@@ -83,9 +84,7 @@ class Engine:
 
     def arrive(self) -> None:
         """Register a request."""
-        longest = self.config.max_model_len_tokens
-        tokens = self.tokens(self.random.choice((1, 3, 5, 9, 14, longest - 1, longest)))
-        given = RequestInput(f"r{self.num_requests}", tokens)
+        given = RequestInput(f"r{self.num_requests}", self.prompt())
         self.num_requests += 1
 
         def register(side: Side) -> int:
@@ -254,6 +253,11 @@ class Engine:
             ]
         for side in self.sides:
             side.outputs = Outputs(num_rows, lengths)
+
+    def prompt(self) -> list[int]:
+        """A text to begin with."""
+        longest = self.config.max_model_len_tokens
+        return self.tokens(self.random.choice((1, 3, 5, 9, 14, longest - 1, longest)))
 
     def tokens(self, num_tokens: int) -> list[int]:
         """Some text."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeAlias
 
-from kvcheck.play.state import View, abstract_state, duplicate_order
+from kvcheck.play.state import View
 from kvcheck.watch.calls import LISTS, Call, note, with_lists
 from kvcheck.watch.history import History
 from kvcheck.watch.report import MonitorReport
@@ -244,4 +244,4 @@ class Session:
         manager = self.manager
         free = manager.num_free_blocks if call is None else call.num_free_blocks
         usage = manager.usage if call is None else call.usage
-        return View(free, usage, snapshot, abstract_state(snapshot), duplicate_order(snapshot))
+        return View(free, usage, snapshot)

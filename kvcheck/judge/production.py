@@ -1,0 +1,177 @@
+"""Random programs at the sizes that engines run: what small pools and short texts never reach.
+
+Prompts of thousands of tokens, blocks of 1 to 256 tokens, pools of thousands of blocks, events,
+statistics and samples off as often as on. Lengths are drawn around multiples of the block size that
+an implementation may treat differently: a memory word, a run of blocks, a batch of hashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from random import Random
+
+from kvcheck.judge.random_programs import BATCH, HABITS, WEIGHTS, Draw
+from kvcheck.play import steps as st
+from kvcheck.play.random_configs import random_config
+from kvcheck.play.steps import Program, Step
+from kvspec.config import KVCacheConfig, ManagerConfig
+from kvspec.specs import (
+    ChunkedLocalAttentionSpec,
+    LayerSpec,
+    SinkFullAttentionSpec,
+    SlidingWindowSpec,
+)
+
+BLOCK_SIZES = (1, 2, 8, 16, 16, 16, 16, 32, 64, 128, 256)
+LONGEST_TOKENS = 20_000
+EDGES = (
+    1,
+    2,
+    3,
+    8,
+    16,
+    31,
+    32,
+    33,
+    63,
+    64,
+    65,
+    127,
+    128,
+    255,
+    256,
+    257,
+    511,
+    512,
+    1023,
+    1024,
+    1025,
+)
+"""Numbers of blocks, or of tokens, at which something may change hands in an implementation."""
+
+MOST_BLOCKS_OF_A_TEXT = 1100
+"""So that the reference, which takes microseconds for a block, does some hundred calls a second."""
+
+
+def production_programs(seed: int, batch: int, max_steps: int) -> Iterator[Program]:
+    """Batch number `batch`, the same for equal arguments."""
+    random = Random(seed * 1_000_003 + batch)
+    for _ in range(BATCH):
+        yield production_program(random, max_steps)
+
+
+def production_program(random: Random, max_steps: int) -> Program:
+    """One program: texts that share beginnings, then the habits of schedulers."""
+    config = production_config(random)
+    draw = LongDraw(random, config)
+    steps: list[Step] = [draw.arrival() for _ in range(random.choice((1, 2, 3)))]
+    length = random.randint(max_steps // 2, max_steps)
+    while len(steps) < length:
+        steps += random.choices(HABITS, WEIGHTS)[0](draw)
+    return Program(config, tuple(steps[:max_steps]), name="random at real sizes")
+
+
+def production_config(random: Random) -> ManagerConfig:
+    """The mixtures and options of `random_config`, as large as engines have them."""
+    small = random_config(random, hybrid=random.random() < 0.2)
+    base = random.choice(BLOCK_SIZES)
+    specs = [_scaled(random, spec, base) for spec in small.managed_specs]
+    sizes = [spec.block_size for spec in specs] or [base]
+    alignment = max(sizes)
+    longest = min(LONGEST_TOKENS, MOST_BLOCKS_OF_A_TEXT * min(sizes))
+    longest = max(longest - random.randrange(base + 1), 4 * alignment)
+    per_text = sum(-(-longest // size) for size in sizes)
+    share = random.choice((0.3, 0.7, 1.2, 2.5, 4.0))
+    set_aside = sum(
+        s.sink_len // s.block_size for s in specs if isinstance(s, SinkFullAttentionSpec)
+    )
+    groups = [
+        replace(group, spec=spec) for group, spec in zip(small.kv_cache.groups, specs, strict=True)
+    ]
+    interval = small.retention_interval_tokens
+    return replace(
+        small,
+        kv_cache=KVCacheConfig(max(int(share * per_text), 8) + set_aside, tuple(groups)),
+        max_model_len_tokens=longest,
+        max_num_batched_tokens=random.choice((None, 512, 2048, 8192)),
+        scheduler_block_size_tokens=None,
+        hash_block_size_tokens=None,
+        retention_interval_tokens=alignment * random.choice((1, 4, 64)) if interval else interval,
+        enable_events=random.random() < 0.4,
+        log_stats=random.random() < 0.5,
+        residency_sample_rate=random.choice((0.0, 0.0, 0.5)),
+    )
+
+
+def _scaled(random: Random, spec: LayerSpec, base: int) -> LayerSpec:
+    """The same kind of group, with larger blocks and a window of many."""
+    size = spec.block_size * base
+    if isinstance(spec, SlidingWindowSpec):
+        window = random.choice((base, 4 * base, 33 * base, 1024, 4096)) + random.choice(
+            (-1, 0, 0, 1)
+        )
+        return replace(spec, block_size=size, sliding_window=max(window, 1))
+    if isinstance(spec, ChunkedLocalAttentionSpec):
+        chunk = size * random.choice((1, 4, 33, 64))
+        return replace(spec, block_size=size, attention_chunk_size=chunk)
+    if isinstance(spec, SinkFullAttentionSpec):
+        return replace(spec, block_size=size, sink_len=size * random.choice((1, 2)))
+    return replace(spec, block_size=size)
+
+
+class LongDraw(Draw):
+    """Texts of thousands of tokens; everything else as often as in short programs."""
+
+    def __init__(self, random: Random, config: ManagerConfig) -> None:
+        self.random = random
+        self.sizes = sorted({spec.block_size for spec in config.managed_specs} or {1})
+        self.longest = config.max_model_len_tokens - 1
+        first = list(range(self.length()))  # numbers of one to three bytes, short to write down
+        cut = min(self.length(), len(first))
+        tail = list(range(2**32, 2**32 + len(first) - cut))
+        self.texts = (first, first[:cut] + tail, [3] * self.length())
+
+    def length(self) -> int:
+        """Tokens; mostly within one of a number of blocks that may matter."""
+        size = self.random.choice(self.sizes)
+        length = self.random.choice(EDGES) * size + self.random.choice((-1, 0, 1))
+        if length > self.longest or self.chance(0.3):
+            length = self.random.randint(1, self.longest)
+        return max(length, 1)
+
+    def arrival(self) -> Step:
+        """A request for one of the texts, or the beginning of one."""
+        text: Sequence[int] = self.random.choices(self.texts, (6, 3, 1))[0]
+        length = len(text) if self.chance(0.6) else min(self.length(), len(text))
+        items = ((("a", 0, 2),), (("a", 1, 2), ("b", 3, length)))
+        return st.Arrive(
+            tuple(text[:length]),
+            salt="s" if self.chance(0.06) else None,
+            lora="adapter" if self.chance(0.06) else None,
+            items=self.random.choice(items) if self.chance(0.06) else (),
+            skip_reading=self.chance(0.04),
+            embedded=(1, 2, 3) if self.chance(0.04) else None,
+        )
+
+    def chunk(self) -> int | None:
+        """Tokens of a step; mostly all there are."""
+        return self.random.choice((None, None, None, 1, 512, 2048, self.length()))
+
+    def admission(self) -> st.Admit:
+        """A waiting request asks for slots; some of its tokens may come from elsewhere."""
+        plain = super().admission()
+        external = self.length() if plain.external_tokens else 0
+        return replace(
+            plain,
+            external_tokens=external,
+            lookahead_tokens=self.random.choice((0, 0, 0, 0, 5, 65)),
+            reserved_blocks=self.random.choice((0, 0, 0, 0, 7)),
+        )
+
+    def eviction(self) -> Step:
+        """Of some blocks, anywhere in a text."""
+        plain = super().eviction()
+        most = max(len(self.texts[0]) // self.sizes[0], 1)
+        count = self.random.choice((1, 1, 3, 32, 33, 70))
+        return replace(plain, index=self.random.randrange(most), count=count)  # type: ignore[arg-type]
