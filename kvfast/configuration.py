@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
+from kvfast._core import kinds
+from kvfast._core.kinds import Kind, never
+from kvfast._core.plan import GroupPlan, Plan
 from kvspec.config import ManagerConfig
 from kvspec.errors import ConfigError, UnsupportedError
 from kvspec.specs import (
@@ -24,19 +27,19 @@ from kvspec.specs import (
     TQFullAttentionSpec,
 )
 
-KIND_OF_TYPE: Mapping[type[LayerSpec], str] = MappingProxyType(
+KIND_OF_TYPE: Mapping[type[LayerSpec], Kind] = MappingProxyType(
     {
-        FullAttentionSpec: "full",
-        TQFullAttentionSpec: "full",
-        MLAAttentionSpec: "full",
-        HiddenStateCacheSpec: "full",
-        SinkFullAttentionSpec: "full",
-        SlidingWindowSpec: "sliding",
-        SlidingWindowMLASpec: "sliding",
-        ChunkedLocalAttentionSpec: "chunked",
-        MambaSpec: "mamba",
-        CrossAttentionSpec: "cross",
-        EncoderOnlyAttentionSpec: "encoder_only",
+        FullAttentionSpec: kinds.FULL,
+        TQFullAttentionSpec: kinds.FULL,
+        MLAAttentionSpec: kinds.FULL,
+        HiddenStateCacheSpec: kinds.FULL,
+        SinkFullAttentionSpec: kinds.FULL,
+        SlidingWindowSpec: kinds.SLIDING,
+        SlidingWindowMLASpec: kinds.SLIDING,
+        ChunkedLocalAttentionSpec: kinds.CHUNKED,
+        MambaSpec: kinds.MAMBA,
+        CrossAttentionSpec: kinds.CROSS,
+        EncoderOnlyAttentionSpec: kinds.ENCODER_ONLY,
     }
 )
 """How groups of a spec use their blocks. Exact types: a subclass may behave differently."""
@@ -48,64 +51,18 @@ MOST_BLOCKS = 2**31 - 1
 MOST_TOKENS = 2**53 - 1
 
 
-@dataclass(frozen=True)
-class GroupPlan:
-    """One group, as the core needs it.
-
-    - `kind`: how it uses its blocks (see `kvfast._core.shape`).
-    - `reach_tokens`: its window or chunk; `num_drafted`: Mamba states of drafted tokens.
-    - `drops_block`: its hits give up their last block. `is_zeroed`: its new blocks are queued.
-    - `cap_blocks`: the most one request holds at once, -1 where that is no less than all.
-    - `num_sink_blocks`: set aside for it at the start.
-    """
-
-    spec: LayerSpec
-    kind: str
-    block_size: int
-    hashes_per_block: int
-    reach_tokens: int
-    num_drafted: int
-    drops_block: bool
-    is_zeroed: bool
-    cap_blocks: int
-    num_sink_blocks: int
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A configuration that can be served.
-
-    `config` has its derived block sizes filled in; `attention` lists the groups of each attention
-    group, full attention first (KV-COORD-4).
-    """
-
-    config: ManagerConfig
-    groups: tuple[GroupPlan, ...]
-    attention: tuple[tuple[int, ...], ...]
-
-    @property
-    def alignment_tokens(self) -> int:
-        """Every hit ends on a multiple of it."""
-        return self.config.scheduler_block_size_tokens or 1
-
-    @property
-    def is_hybrid(self) -> bool:
-        """Several groups that have to agree on hits."""
-        return self.config.enable_caching and len(self.groups) > 1
-
-
 def plan_of(config: ManagerConfig) -> Plan:
     """What a manager is made from; ConfigError or UnsupportedError if it cannot be made."""
     if not isinstance(config, ManagerConfig):
         raise ConfigError("config", config, "a ManagerConfig")
     specs = [config.registry.resolve(group.spec) for group in config.kv_cache.groups]
-    kinds = [_kind_of(spec) for spec in specs]
+    kind_per_group = [kind_of(spec) for spec in specs]
     if config.kv_cache.num_blocks > MOST_BLOCKS:
         raise UnsupportedError(f"more than {MOST_BLOCKS} blocks", "kvfast")
-    _refuse_retention_without_effect(config, kinds)
+    _refuse_retention_without_effect(config, kind_per_group)
     _refuse_context_parallel(config, specs)
     if config.enable_caching:
-        _refuse_caching(config, specs, kinds)
+        _refuse_caching(config, specs, kind_per_group)
     config = replace(
         config,
         scheduler_block_size_tokens=(scheduler := _scheduler_block_size(config, specs)),
@@ -116,35 +73,35 @@ def plan_of(config: ManagerConfig) -> Plan:
     _refuse_chunks(config, specs, flagged, scheduler)
     groups = tuple(
         _group_plan(config, spec, kind, index in flagged)
-        for index, (spec, kind) in enumerate(zip(specs, kinds, strict=True))
+        for index, (spec, kind) in enumerate(zip(specs, kind_per_group, strict=True))
     )
-    return Plan(config, groups, _attention_groups(specs, kinds))
+    return Plan(config, groups, _attention_groups(specs, kind_per_group))
 
 
-def _kind_of(spec: LayerSpec) -> str:
+def kind_of(spec: LayerSpec) -> Kind:
+    """How groups of the spec use their blocks; UnsupportedError for a type that is not served."""
     if type(spec) not in KIND_OF_TYPE:
         raise UnsupportedError(f"groups of {type(spec).__name__}", "kvfast")
     if isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align":
-        return "aligned"
+        return kinds.ALIGNED
     return KIND_OF_TYPE[type(spec)]
 
 
-def _group_plan(config: ManagerConfig, spec: LayerSpec, kind: str, drops: bool) -> GroupPlan:
+def reach_of(spec: LayerSpec) -> int:
+    """The tokens of its window or chunk; 0 for neither."""
+    if isinstance(spec, SlidingWindowSpec):
+        return spec.sliding_window
+    return spec.attention_chunk_size if isinstance(spec, ChunkedLocalAttentionSpec) else 0
+
+
+def _group_plan(config: ManagerConfig, spec: LayerSpec, kind: Kind, drops: bool) -> GroupPlan:
     size = spec.block_size * config.dcp_world_size * config.pcp_world_size
-    reach, drafted, cap = 0, 0, -1
-    batched = config.max_num_batched_tokens or config.max_model_len_tokens
+    reach = reach_of(spec)
+    drafted = spec.num_speculative_blocks if isinstance(spec, MambaSpec) else 0
     longest = config.max_model_len_tokens
-    if isinstance(spec, SlidingWindowSpec):  # KV-SW-7: a window need not start at a block
-        reach = spec.sliding_window
-        cap = -(-min(reach - 1 + batched, longest) // size) + 1
-    elif isinstance(spec, ChunkedLocalAttentionSpec):  # KV-CHUNK-5
-        reach = spec.attention_chunk_size
-        cap = -(-min(reach + batched, longest) // size)
-    elif isinstance(spec, MambaSpec):
-        drafted = spec.num_speculative_blocks
     if max(size, drafted * size) > MOST_TOKENS:
         raise UnsupportedError(f"blocks of {size} tokens, {drafted} of them drafted", "kvfast")
-    if kind == "aligned" and longest // size + drafted >= MOST_BLOCKS // 2:  # KV-MAMBA-6
+    if kind == kinds.ALIGNED and longest // size + drafted >= MOST_BLOCKS // 2:  # KV-MAMBA-6
         raise UnsupportedError(f"lists for sequences of {longest} tokens in mode align", "kvfast")
     sinks = spec.sink_len // spec.block_size if isinstance(spec, SinkFullAttentionSpec) else 0
     return GroupPlan(
@@ -156,20 +113,35 @@ def _group_plan(config: ManagerConfig, spec: LayerSpec, kind: str, drops: bool) 
         num_drafted=drafted,
         drops_block=drops,
         is_zeroed=type(spec) in ZEROED_TYPES,
-        cap_blocks=cap,
+        cap_blocks=_cap_blocks(config, kind, size, reach),
         num_sink_blocks=sinks,
     )
 
 
+def _cap_blocks(config: ManagerConfig, kind: Kind, size: int, reach: int) -> int:
+    """The most blocks that a request holds at once, -1 where that is no less than all."""
+    longest = config.max_model_len_tokens
+    batched = config.max_num_batched_tokens or longest
+    if kind == kinds.SLIDING:  # KV-SW-7: a window need not start at a block
+        return -(-min(reach - 1 + batched, longest) // size) + 1
+    if kind == kinds.CHUNKED:  # KV-CHUNK-5
+        return -(-min(reach + batched, longest) // size)
+    if kind == kinds.FULL or kind == kinds.MAMBA or kind == kinds.ALIGNED:
+        return -1
+    if kind == kinds.CROSS or kind == kinds.ENCODER_ONLY:
+        return -1
+    return never(kind)
+
+
 def _attention_groups(
-    specs: Sequence[LayerSpec], kinds: Sequence[str]
+    specs: Sequence[LayerSpec], kind_per_group: Sequence[Kind]
 ) -> tuple[tuple[int, ...], ...]:
     """Groups with equal specs together, full attention first, else in order (KV-COORD-4)."""
     members: dict[LayerSpec, list[int]] = {}
     for index, spec in enumerate(specs):
         members.setdefault(spec, []).append(index)
     found = [tuple(indices) for indices in members.values()]
-    return tuple(sorted(found, key=lambda indices: kinds[indices[0]] != "full"))
+    return tuple(sorted(found, key=lambda indices: kind_per_group[indices[0]] != kinds.FULL))
 
 
 def _flagged(config: ManagerConfig, specs: Sequence[LayerSpec]) -> frozenset[int]:
@@ -208,10 +180,10 @@ def _hash_block_size(config: ManagerConfig, specs: Sequence[LayerSpec], schedule
     return hashed
 
 
-def _refuse_retention_without_effect(config: ManagerConfig, kinds: Sequence[str]) -> None:
+def _refuse_retention_without_effect(config: ManagerConfig, kind_per_group: Sequence[Kind]) -> None:
     """KV-CFG-7, the groups."""
     interval = config.retention_interval_tokens
-    if interval is not None and not {"sliding", "mamba", "aligned"} & set(kinds):
+    if interval is not None and not any(kinds.is_thinned(kind) for kind in kind_per_group):
         raise ConfigError(
             "retention_interval_tokens", interval, "None without sliding-window or Mamba groups"
         )
@@ -235,7 +207,7 @@ def _refuse_context_parallel(config: ManagerConfig, specs: Sequence[LayerSpec]) 
 
 
 def _refuse_caching(
-    config: ManagerConfig, specs: Sequence[LayerSpec], kinds: Sequence[str]
+    config: ManagerConfig, specs: Sequence[LayerSpec], kind_per_group: Sequence[Kind]
 ) -> None:
     """KV-CFG-3, KV-COORD-3, KV-CROSS-4."""
     if not specs:
@@ -244,7 +216,7 @@ def _refuse_caching(
         raise ConfigError(
             "kv_cache.groups", config.kv_cache.groups, "one group, or groups of different specs"
         )
-    if {"cross", "encoder_only"} & set(kinds):
+    if not all(kinds.holds_tokens(kind) for kind in kind_per_group):
         raise ConfigError("enable_caching", True, "False beside encoder groups")
 
 

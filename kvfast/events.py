@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
 
-from kvfast._core.extra_keys import extra_keys
+from kvspec.config import ManagerConfig
 from kvspec.events import (
     MEDIUM_GPU,
     AllBlocksCleared,
@@ -13,38 +13,59 @@ from kvspec.events import (
     BlockStored,
     Event,
     EventHash,
+    ExtraKeys,
 )
+from kvspec.request import RequestInput
 from kvspec.specs import SlidingWindowSpec
 
-if TYPE_CHECKING:
-    from kvfast._core.event_log import Fact, Stored
-    from kvfast.configuration import Plan
+
+class Hashed(Protocol):
+    """What an event shows of a request."""
+
+    @property
+    def input(self) -> RequestInput: ...
+
+    def hash_at(self, number: int) -> bytes: ...
+
+    def tokens_between(self, start: int, stop: int) -> list[int]: ...
 
 
-def as_events(facts: Sequence[Fact], plan: Plan) -> tuple[Event, ...]:
+Stored: TypeAlias = tuple[Hashed, int, int, int, int, list[int]]
+"""request, group, hashes per block, first block, end block, the blocks that were stored."""
+
+Fact: TypeAlias = Stored | tuple[bytes, int] | None
+"""What was stored, what was removed (hash, group), or None: everything was cleared."""
+
+KeysOf: TypeAlias = Callable[[RequestInput, int, int], ExtraKeys]
+"""The extra keys of the tokens from one place to another."""
+
+
+def as_events(
+    facts: Sequence[Fact], config: ManagerConfig, extra_keys: KeysOf
+) -> tuple[Event, ...]:
     """The events, in order."""
-    return tuple([_event(fact, plan) for fact in facts])
+    return tuple([_event(fact, config, extra_keys) for fact in facts])
 
 
-def _event(fact: Fact, plan: Plan) -> Event:
+def _event(fact: Fact, config: ManagerConfig, extra_keys: KeysOf) -> Event:
     if fact is None:
         return AllBlocksCleared()
     if len(fact) == 2:
         block_hash, group = fact
-        return BlockRemoved((_shown(block_hash, plan),), MEDIUM_GPU, group)
-    return _stored(fact, plan)
+        return BlockRemoved((_shown(block_hash, config),), MEDIUM_GPU, group)
+    return _stored(fact, config, extra_keys)
 
 
-def _stored(fact: Stored, plan: Plan) -> BlockStored:
+def _stored(fact: Stored, config: ManagerConfig, extra_keys: KeysOf) -> BlockStored:
     """One caching call: its whole range in tokens, but only the blocks that were stored."""
     request, group, per, first, end, blocks = fact
-    spec = plan.groups[group].spec
-    size = per * (plan.config.hash_block_size_tokens or 1)
+    spec = config.managed_specs[group]
+    size = per * (config.hash_block_size_tokens or 1)
     source = request.input
-    parent = _shown(request.hash_at(first * per - 1), plan) if first > 0 else None  # KV-EVT-3
+    parent = _shown(request.hash_at(first * per - 1), config) if first > 0 else None  # KV-EVT-3
     extras = tuple([extra_keys(source, i * size, (i + 1) * size) for i in blocks])  # KV-EVT-8
     return BlockStored(
-        block_hashes=tuple([_shown(request.hash_at((i + 1) * per - 1), plan) for i in blocks]),
+        block_hashes=tuple([_shown(request.hash_at((i + 1) * per - 1), config) for i in blocks]),
         parent_block_hash=parent,
         token_ids=tuple(request.tokens_between(first * size, end * size)),
         block_size_tokens=size,
@@ -58,8 +79,8 @@ def _stored(fact: Stored, plan: Plan) -> BlockStored:
     )
 
 
-def _shown(block_hash: bytes, plan: Plan) -> EventHash:
+def _shown(block_hash: bytes, config: ManagerConfig) -> EventHash:
     """All bytes of a hash, or its low 64 bits (KV-EVT-6)."""
-    if plan.config.int_event_hashes:
+    if config.int_event_hashes:
         return int.from_bytes(block_hash[-8:], "big")
     return block_hash

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
+from kvfast._core.kinds import FULL, Kind, first_visible
+from kvfast.configuration import kind_of, reach_of
 from kvspec._check import COUNT_MAX, is_int
 from kvspec._tier_checks import block_list, check_blocks, check_request, plain
 from kvspec.blocks import KVCacheBlocks
@@ -29,18 +31,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """A group as the tier sees it: tokens and hashes per block; `reach` None for all tokens."""
+    """A group as the tier sees it: tokens and hashes per block, its kind, its window."""
 
     number: int
     size: int
     hashes: int
-    reach: int | None
+    kind: Kind
+    reach: int
 
     def first_needed(self, local: int, total: int) -> int:
         """The first entry that `total` tokens need from the host."""
-        if self.reach is None:
-            return local // self.size
-        return max(local, total - self.reach, 0) // self.size
+        return max(local, first_visible(self.kind, self.reach, total)) // self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ class FastTier:
             for place, group in enumerate(self._groups):
                 if missing[place] >= group.first_needed(num_local_tokens, total):
                     whole = False
-                    if group.reach is None:  # what is missing here stays missing
+                    if group.kind == FULL:  # what is missing here stays missing
                         return best - num_local_tokens
             if whole:
                 best = total
@@ -280,6 +281,5 @@ def _group(number: int, spec: object, hashed: int) -> _Group:
     if not isinstance(spec, FullAttentionSpec | SlidingWindowSpec):
         kind = getattr(spec, "kind", type(spec).__name__)
         raise UnsupportedError(f"a host tier for {kind} groups", "kvfast")
-    # A token reads `window` - 1 tokens before it, so `total` tokens need those from there on.
-    reach = spec.sliding_window - 1 if isinstance(spec, SlidingWindowSpec) else None
-    return _Group(number, spec.block_size, spec.block_size // hashed, reach)
+    size = spec.block_size
+    return _Group(number, size, size // hashed, kind_of(spec), reach_of(spec))

@@ -1,6 +1,9 @@
 # C types of kvfast/_core/allocator.py.
 cimport cython
+from kvfast._compiled cimport kind_fields as kinds
+from kvfast._compiled.demand cimport Demand
 from kvfast._compiled.event_log cimport EventLog
+from kvfast._compiled.kinds cimport never
 from kvfast._compiled.lookup cimport Lookup
 from kvfast._compiled.pool cimport BlockPool
 from kvfast._compiled.request cimport FastRequest
@@ -23,43 +26,37 @@ cdef class Allocator:
     cdef long long[::1] to_zero
     cdef long long num_to_zero
     cdef readonly list step_hashes
-    cdef long long slots
-    cdef long long main
-    cdef long long local
-    cdef long long external
-    cdef long long skip_at
-    cdef long long encoder
 
-    cdef void ask_for(self, long long slots, long long main, long long local, long long external, long long skip_at, long long encoder) noexcept nogil
     @cython.locals(g=int)
     cdef bint is_running(self, int row) noexcept nogil
     @cython.locals(g=int)
     cdef bint holds_blocks(self, int row) noexcept nogil
     @cython.locals(g=int, total="long long")
-    cdef Py_ssize_t num_needed(self, int row, bint capped) except -1
-    @cython.locals(size="long long", held="long long", has_entry=bint, was_allocated=bint, at="long long", encoder="long long", required="long long", skipped="long long", present="long long")
-    cdef Py_ssize_t need_of(self, int g, int row, bint capped) except -1
+    cdef Py_ssize_t num_needed(self, int row, Demand demand, bint capped) except -1
+    @cython.locals(held="long long", has_entry=bint, was_allocated=bint, at="long long", required="long long", skipped="long long", present="long long")
+    cdef Py_ssize_t need_of(self, int g, int row, Demand demand, bint capped) except -1
+    @cython.locals(kind=int, size="long long")
+    cdef long long length_for(self, int g, Demand demand) noexcept nogil
     @cython.locals(count="long long", i="long long", block=int)
     cdef long long num_revived(self, int g, long long first) noexcept nogil
     @cython.locals(num_hits="long long", block=int)
     cdef bint is_too_new(self, int g) except -1
-    cdef long long aligned_length(self, int g) noexcept nogil
     @cython.locals(required="long long", drafted="long long", num_hits="long long", skipped="long long", length="long long", computed="long long", after_load="long long", need="long long")
-    cdef long long need_of_aligned(self, int g, long long held, bint has_entry, bint was_allocated) noexcept nogil
+    cdef long long need_of_aligned(self, int g, Demand demand, long long held, bint has_entry, bint was_allocated) noexcept nogil
     @cython.locals(g=int, computed="long long", size="long long")
-    cdef int take_hits(self, int row) except -1
+    cdef int take_hits(self, int row, Demand demand) except -1
     @cython.locals(at="long long", skipped="long long", length="long long", start="long long", i="long long")
-    cdef int take_hits_of(self, int g, int row) except -1
-    @cython.locals(g=int, size="long long", tokens="long long", encoder="long long")
-    cdef int take_new(self, int row) except -1
+    cdef int take_hits_of(self, int g, int row, long long skip_at) except -1
+    @cython.locals(g=int)
+    cdef int take_new(self, int row, Demand demand) except -1
     @cython.locals(at="long long", missing="long long", end="long long", place="long long")
     cdef int extend(self, int g, int row, long long num_blocks) except -1
     cdef int queue_to_zero(self, int g, int block) except -1
     @cython.locals(i="long long", entry="long long")
     cpdef list zero_queue(self)
     cpdef forget_step(self)
-    @cython.locals(at="long long", required="long long", held="long long")
-    cdef int take_aligned(self, int g, int row) except -1
+    @cython.locals(at="long long", held="long long")
+    cdef int take_aligned(self, int g, int row, long long required) except -1
     @cython.locals(_="long long", running="long long", start="long long", i="long long")
     cdef int grow_aligned(self, long long at, long long required, long long held, long long drafted) except -1
     @cython.locals(aligned="long long", g=int, size="long long", end="long long", at="long long", first="long long")

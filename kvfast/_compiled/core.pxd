@@ -1,6 +1,7 @@
 # C types of kvfast/_core/core.py.
 cimport cython
 from kvfast._compiled.allocator cimport Allocator
+from kvfast._compiled.demand cimport Demand
 from kvfast._compiled.event_log cimport EventLog
 from kvfast._compiled.hashing cimport Hasher
 from kvfast._compiled.lookup cimport Lookup
@@ -30,6 +31,7 @@ cdef class Core:
     cdef Tables tables
     cdef Lookup lookup
     cdef Allocator allocator
+    cdef Demand demand
     cdef dict rows
     cdef list holders
     cdef dict popped
@@ -63,7 +65,7 @@ cdef class Core:
     @cython.locals(g=int, n="long long", view="int[::1]", i="long long")
     cdef object blocks_of_hit(self)
     cdef object hit_found(self, long long tokens)
-    @cython.locals(total="long long", main="long long", slots="long long", is_running=bint, free="long long", whole="long long", at="long long", needed="long long")
+    @cython.locals(total="long long", main="long long", slots="long long", is_running=bint, free="long long", whole="long long", at="long long", needed="long long", demand=Demand)
     cdef int place(self, int row, FastRequest request, long long new, long long lookahead, long long local, long long external, long long skip_at, long long encoder, bint has_hits, bint whole_must_fit, long long reserved, long long watermark) except -2
     @cython.locals(total="long long", g=int)
     cdef object new_blocks(self, int row)

@@ -11,4 +11,3 @@ cdef class EventLog:
     cdef int stored(self, FastRequest request, int group, int hashes_per_block, long long first, long long end, list blocks) except -1
     cdef int removed(self, KeyMap keys, int entry) except -1
     cpdef cleared(self)
-    cpdef list take(self)

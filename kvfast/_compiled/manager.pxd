@@ -1,6 +1,7 @@
 # C types of kvfast/_core/manager.py.
 cimport cython
 from kvfast._compiled.checked cimport Checked
+from kvfast._compiled.demand cimport Demand
 from kvfast._compiled.request cimport FastRequest
 
 
@@ -12,6 +13,7 @@ cdef class FastManager(Checked):
     cdef object do_allocate_slots(self, request, num_new_tokens, num_new_computed_tokens, new_computed_blocks, num_lookahead_tokens, num_external_computed_tokens, delay_cache_blocks, num_encoder_tokens, full_sequence_must_fit, reserved_blocks, has_scheduled_reqs)
     @cython.locals(computed="long long", row=int, num_hits="long long", local="long long", most="long long", skip_at="long long", watermark="long long", verified="long long")
     cdef object grant(self, FastRequest request, list hits, long long new, long long new_computed, long long lookahead, long long external, long long encoder, long long reserved, bint caches, bint whole_must_fit, bint is_beside_others)
+    @cython.locals(demand=Demand)
     cdef object do_get_num_blocks_to_allocate(self, request, num_tokens, total_computed_tokens, num_tokens_main_model, num_encoder_tokens, apply_admission_cap)
     cdef object do_cache_blocks(self, request, num_computed_tokens)
     cdef object do_cache_partial_block(self, request, group, num_tokens)

@@ -1,13 +1,7 @@
 # C types of kvfast/_core/shape.py.
 cimport cython
-
-cdef int FULL
-cdef int SLIDING
-cdef int CHUNKED
-cdef int MAMBA
-cdef int ALIGNED
-cdef int CROSS
-cdef int ENCODER_ONLY
+from kvfast._compiled cimport kind_fields as kinds
+from kvfast._compiled.kinds cimport first_visible, holds_tokens, never
 
 
 @cython.final
@@ -29,16 +23,12 @@ cdef class Shape:
     cdef int[::1] members
 
     cdef bint is_full(self, int group) noexcept nogil
-    cdef bint is_sliding(self, int group) noexcept nogil
-    cdef bint is_chunked(self, int group) noexcept nogil
     cdef bint is_mamba(self, int group) noexcept nogil
     cdef bint is_aligned(self, int group) noexcept nogil
     cdef bint holds_tokens(self, int group) noexcept nogil
-    cdef long long encoder_tokens(self, int group, long long tokens) noexcept nogil
     cdef long long cdiv(self, long long a, long long b) noexcept nogil
-    @cython.locals(kind=int, tokens="long long")
+    @cython.locals(tokens="long long")
     cdef long long skipped(self, int group, long long computed) noexcept nogil
-    @cython.locals(kind=int, tokens="long long")
     cdef bint is_window_beyond(self, int group, long long at, long long computed) noexcept nogil
     @cython.locals(tokens="long long")
     cdef long long run_length(self, int group, bint drop) noexcept nogil

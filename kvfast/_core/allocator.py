@@ -1,13 +1,16 @@
 """Giving blocks to requests and taking them back (KV-GRP-*, KV-MGR-*).
 
-A request is a row of the tables, or -1 while it holds nothing. What is asked of an allocation is
-set once by `ask_for`; the hits stand in the look-up's arrays.
+A request is a row of the tables, or -1 while it holds nothing. What is asked for is a `Demand`; the
+hits stand in the look-up's arrays.
 """
 
 from __future__ import annotations
 
+from . import kinds
 from .arrays import grown, zeroed
+from .demand import Demand
 from .event_log import EventLog
+from .kinds import never
 from .lookup import Lookup
 from .pool import BlockPool
 from .request import FastRequest
@@ -45,23 +48,6 @@ class Allocator:
         self.num_to_zero = 0
         # Hashes registered in this step, per group; only Mamba groups have any (KV-MAMBA-2).
         self.step_hashes: list[set[bytes]] = [set() for _ in range(shape.num_groups)]
-        self.slots = self.main = self.local = self.external = self.skip_at = self.encoder = 0
-
-    def ask_for(
-        self, slots: int, main: int, local: int, external: int, skip_at: int, encoder: int
-    ) -> None:
-        """What the next need and allocation are about, in tokens.
-
-        `slots`: all that must have slots. `main`: without lookahead and without the limit of the
-        longest sequence. `local`: computed or hit here. `external`: brought from elsewhere now.
-        `skip_at`: computed tokens at which windows are looked at. `encoder`: of cross attention.
-        """
-        self.slots = slots
-        self.main = main
-        self.local = local
-        self.external = external
-        self.skip_at = skip_at
-        self.encoder = encoder
 
     # Needs.
 
@@ -81,18 +67,17 @@ class Allocator:
                     return True
         return False
 
-    def num_needed(self, row: int, capped: bool) -> int:
+    def num_needed(self, row: int, demand: Demand, capped: bool) -> int:
         """Free blocks that all groups together would take, or more than there are; pure."""
         total = 0
         for g in range(self.shape.num_groups):
-            total += self.need_of(g, row, capped)
+            total += self.need_of(g, row, demand, capped)
             if total > self.pool.num_blocks:
                 break  # counts of many groups may be more than 64 bits
         return total
 
-    def need_of(self, g: int, row: int, capped: bool) -> int:
+    def need_of(self, g: int, row: int, demand: Demand, capped: bool) -> int:
         """Free blocks that one group would take (KV-GRP-3, KV-GRP-4)."""
-        size = self.shape.block_size[g]
         held = 0
         has_entry = False
         was_allocated = False
@@ -102,20 +87,35 @@ class Allocator:
             has_entry = self.tables.cached[at] != 0
             was_allocated = self.tables.allocated[at] != 0
         if not self.shape.holds_tokens(g):
-            encoder = self.shape.encoder_tokens(g, self.encoder)
-            return max(self.shape.cdiv(encoder, size) - held, 0)
+            return max(self.length_for(g, demand) - held, 0)
         if self.shape.is_mamba(g) and self.is_too_new(g):
             return self.pool.num_blocks + 1
         if self.shape.is_aligned(g):
-            return self.need_of_aligned(g, held, has_entry, was_allocated)
-        required = self.shape.cdiv(self.slots + self.shape.drafted[g] * size, size)
+            return self.need_of_aligned(g, demand, held, has_entry, was_allocated)
+        required = self.length_for(g, demand)
         if capped and self.shape.cap[g] >= 0:
             required = min(required, self.shape.cap[g])
         if has_entry:
             return max(required - held, 0)
-        skipped = self.shape.skipped(g, self.skip_at)
+        skipped = self.shape.skipped(g, demand.skip_at)
         present = max(skipped, self.lookup.hit_blocks[g] + held)
         return max(required - present, 0) + self.num_revived(g, max(0, skipped - held))
+
+    def length_for(self, g: int, demand: Demand) -> int:
+        """How long a group's list must be (KV-CROSS-1, KV-CROSS-5, KV-MAMBA-6, KV-MAMBA-7)."""
+        kind = self.shape.kind[g]
+        size = self.shape.block_size[g]
+        if kind == kinds.FULL or kind == kinds.SLIDING or kind == kinds.CHUNKED:
+            return self.shape.cdiv(demand.slots, size)
+        if kind == kinds.MAMBA:
+            return self.shape.cdiv(demand.slots, size) + self.shape.drafted[g]
+        if kind == kinds.ALIGNED:
+            return self.shape.cdiv(demand.main, size) + self.shape.drafted[g]
+        if kind == kinds.CROSS:
+            return self.shape.cdiv(demand.encoder, size)
+        if kind == kinds.ENCODER_ONLY:
+            return 0
+        return never(kind)
 
     def num_revived(self, g: int, first: int) -> int:
         """Hits from index `first` on that wait in the free queue; taking them uses it up too."""
@@ -138,19 +138,17 @@ class Allocator:
             if self.pool.keys.group_of(entry) == g
         )
 
-    def aligned_length(self, g: int) -> int:
-        """Length of an align-mode list after the allocation (KV-MAMBA-6)."""
-        return self.shape.cdiv(self.main, self.shape.block_size[g]) + self.shape.drafted[g]
-
-    def need_of_aligned(self, g: int, held: int, has_entry: bool, was_allocated: bool) -> int:
+    def need_of_aligned(
+        self, g: int, demand: Demand, held: int, has_entry: bool, was_allocated: bool
+    ) -> int:
         """The running state and the drafted ones (KV-MAMBA-7, KV-MAMBA-8)."""
-        required = self.aligned_length(g)
+        required = self.length_for(g, demand)
         drafted = self.shape.drafted[g]
         num_hits = self.lookup.hit_blocks[g]
-        if self.external > 0 and not has_entry:
-            skipped = self.shape.skipped(g, self.skip_at)
+        if demand.external > 0 and not has_entry:
+            skipped = self.shape.skipped(g, demand.skip_at)
             length = max(skipped, num_hits)
-            computed = self.shape.cdiv(self.local + self.external, self.shape.block_size[g])
+            computed = self.shape.cdiv(demand.local + demand.external, self.shape.block_size[g])
             after_load = max(length, computed)
             need = after_load - length + self.num_revived(g, skipped)
             if required > after_load:
@@ -163,7 +161,7 @@ class Allocator:
 
     # Taking.
 
-    def take_hits(self, row: int) -> None:
+    def take_hits(self, row: int, demand: Demand) -> None:
         """Start the lists with the hits; those that are skipped become null (KV-GRP-5, KV-GRP-8).
 
         First every group touches its hits, then every group takes blocks for external tokens:
@@ -171,19 +169,19 @@ class Allocator:
         """
         for g in range(self.shape.num_groups):
             if self.shape.holds_tokens(g):
-                self.take_hits_of(g, row)
-        if self.external > 0:
+                self.take_hits_of(g, row, demand.skip_at)
+        if demand.external > 0:
             for g in range(self.shape.num_groups):
                 if self.shape.holds_tokens(g):
-                    computed = self.local + self.external
-                    if not self.shape.is_window_beyond(g, self.skip_at, computed):
+                    computed = demand.local + demand.external
+                    if not self.shape.is_window_beyond(g, demand.skip_at, computed):
                         size = self.shape.block_size[g]
                         self.extend(g, row, self.shape.cdiv(computed, size))
 
-    def take_hits_of(self, g: int, row: int) -> None:
+    def take_hits_of(self, g: int, row: int, skip_at: int) -> None:
         """One group's hits."""
         at = row * self.shape.num_groups + g
-        skipped = self.shape.skipped(g, self.skip_at)
+        skipped = self.shape.skipped(g, skip_at)
         length = max(skipped, self.lookup.hit_blocks[g])
         self.tables.make_room(at, g, length)
         start = self.tables.start[at]
@@ -196,22 +194,17 @@ class Allocator:
         self.tables.cached[at] = 1 + length
         self.tables.passed[at] = skipped
 
-    def take_new(self, row: int) -> None:
-        """Blocks still missing for the slots asked for, in every group (KV-GRP-7).
+    def take_new(self, row: int, demand: Demand) -> None:
+        """Blocks still missing for what is asked for, in every group (KV-GRP-7).
 
         They are those of its list from `new_from[g]` on.
         """
         for g in range(self.shape.num_groups):
             self.new_from[g] = self.tables.length[row * self.shape.num_groups + g]
-            size = self.shape.block_size[g]
             if self.shape.is_aligned(g):
-                self.take_aligned(g, row)
-            elif self.shape.holds_tokens(g):
-                tokens = self.slots + self.shape.drafted[g] * size
-                self.extend(g, row, self.shape.cdiv(tokens, size))
+                self.take_aligned(g, row, self.length_for(g, demand))
             else:
-                encoder = self.shape.encoder_tokens(g, self.encoder)
-                self.extend(g, row, self.shape.cdiv(encoder, size))
+                self.extend(g, row, self.length_for(g, demand))
 
     def extend(self, g: int, row: int, num_blocks: int) -> None:
         """Make the list `num_blocks` long, if it is shorter."""
@@ -245,10 +238,9 @@ class Allocator:
         for hashes in self.step_hashes:
             hashes.clear()
 
-    def take_aligned(self, g: int, row: int) -> None:
+    def take_aligned(self, g: int, row: int, required: int) -> None:
         """Pad with null, move drafted states along, take what is missing (KV-MAMBA-9)."""
         at = row * self.shape.num_groups + g
-        required = self.aligned_length(g)
         held = self.tables.length[at]
         if required > held:
             self.tables.make_room(at, g, required)

@@ -6,7 +6,6 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 
-from kvfast.configuration import Plan
 from kvfast.residency import ResidencyLog
 from kvspec._restorable import check_restorable
 from kvspec.blocks import KVCacheBlocks, PrefixHit
@@ -15,9 +14,11 @@ from kvspec.errors import ConfigError, InvalidArgumentError
 from kvspec.snapshot import Snapshot
 
 from .allocator import Allocator
+from .demand import Demand
 from .event_log import EventLog
 from .hashing import Hasher
 from .lookup import Lookup
+from .plan import Plan
 from .pool import BlockPool
 from .request import FastRequest
 from .shape import Shape
@@ -75,6 +76,7 @@ class Core:
             self.events,
             rounds_down=plan.is_hybrid,
         )
+        self.demand = Demand()
         self.rows: dict[str, int] = {}
         self.holders: list[FastRequest | None] = []
         self.popped: dict[int, int] = {}
@@ -229,19 +231,19 @@ class Core:
         if whole_must_fit:  # KV-MGR-5
             whole = min(request.num_tokens, self.max_len)
             at = min(skip_at, self.max_len)
-            self.allocator.ask_for(whole, whole, local, external, at, encoder)
-            if self.allocator.num_needed(row, True) + watermark > free:
+            demand = self.demand.of(whole, whole, local, external, at, encoder)
+            if self.allocator.num_needed(row, demand, True) + watermark > free:
                 return -1
         self.allocator.remove_skipped(row, min(total, skip_at))  # KV-MGR-6
-        self.allocator.ask_for(slots, main, local, external, skip_at, encoder)
-        needed = self.allocator.num_needed(row, False)
+        demand = self.demand.of(slots, main, local, external, skip_at, encoder)
+        needed = self.allocator.num_needed(row, demand, False)
         if needed + watermark > self.pool.num_free - reserved:  # KV-MGR-7
             return -1
         if row < 0:
             row = self.new_row(request)
         if (has_hits or external > 0) and not is_running:
-            self.allocator.take_hits(row)
-        self.allocator.take_new(row)
+            self.allocator.take_hits(row, demand)
+        self.allocator.take_new(row, demand)
         return row
 
     def new_blocks(self, row: int) -> KVCacheBlocks:

@@ -6,20 +6,14 @@ read later; only removed hashes are copied, since their entry may be used again.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from kvfast.events import Fact
 
 from .key_map import KeyMap
 from .request import FastRequest
 
-Stored: TypeAlias = "tuple[FastRequest, int, int, int, int, list[int]]"
-"""request, group, hashes per block, first block, end block, the blocks that were stored."""
-
-Fact: TypeAlias = "Stored | tuple[bytes, int] | None"
-"""What was stored, what was removed (hash, group), or None: everything was cleared."""
-
 
 class EventLog:
-    """Facts since the last `take`."""
+    """Facts since they were taken last."""
 
     def __init__(self) -> None:
         self.facts: list[Fact] = []
@@ -43,9 +37,3 @@ class EventLog:
     def cleared(self) -> None:
         """A reset succeeded (KV-EVT-5)."""
         self.facts.append(None)
-
-    def take(self) -> list[Fact]:
-        """The facts, in order; none are left."""
-        facts = self.facts
-        self.facts = []
-        return facts

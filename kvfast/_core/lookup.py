@@ -8,7 +8,9 @@ member has it.
 
 from __future__ import annotations
 
+from . import kinds
 from .arrays import zeroed
+from .kinds import never
 from .pool import BlockPool
 from .request import FastRequest
 from .shape import Shape
@@ -63,15 +65,18 @@ class Lookup:
         """The longest hit of at most so many tokens, in blocks, a multiple of `per` (KV-GRP-*)."""
         g = self.shape.members[self.shape.first_member[a]]
         limit = tokens // self.shape.block_size[g]
-        if self.shape.is_full(g):
+        kind = self.shape.kind[g]
+        if kind == kinds.FULL:
             return self.look_up_full(a, request, limit, drop, per)
-        if self.shape.is_sliding(g):
+        if kind == kinds.SLIDING:
             return self.look_up_sliding(a, request, limit, drop, per)
-        if self.shape.is_chunked(g):
+        if kind == kinds.CHUNKED:
             return self.look_up_chunked(a, request, tokens, limit)
-        if self.shape.is_mamba(g):
+        if kind == kinds.MAMBA or kind == kinds.ALIGNED:
             return self.look_up_mamba(a, request, limit, per)
-        return 0
+        if kind == kinds.CROSS or kind == kinds.ENCODER_ONLY:
+            return 0
+        return never(kind)
 
     def run_from(self, a: int, request: FastRequest, first: int, limit: int) -> int:
         """The end of the run of hits that begins at block `first`."""

@@ -18,6 +18,7 @@ from kvspec.snapshot import Snapshot
 from kvspec.stats import PrefixCacheStats, ResidencySample
 
 from .checked import Checked
+from .extra_keys import extra_keys
 from .request import FastRequest
 
 
@@ -161,9 +162,9 @@ class FastManager(Checked):
         capped = apply_admission_cap
         row = self.row_of(self.claim(request))
         self.lookup.clear()
-        self.allocator.ask_for(tokens, main, computed, 0, computed, encoder)
+        demand = self.demand.of(tokens, main, computed, 0, computed, encoder)
         # Of many groups they may be more than 64 bits.
-        return sum([self.allocator.need_of(g, row, capped) for g in range(self.num_groups)])
+        return sum([self.allocator.need_of(g, row, demand, capped) for g in range(self.num_groups)])
 
     # Caching.
 
@@ -327,7 +328,7 @@ class FastManager(Checked):
         if self.events is None:
             return ()
         facts = self.events.facts
-        taken = as_events(facts, self.plan)
+        taken = as_events(facts, self.config, extra_keys)
         facts.clear()
         return taken
 

@@ -1,28 +1,16 @@
-"""What is fixed about the groups of a manager, and the arithmetic that follows from it.
-
-One entry per group in flat arrays. The kind says how a group uses its blocks: "full", "sliding" and
-"chunked" attend to everything, a window, a chunk; "mamba" and "aligned" hold states, the latter in
-mode align; "cross" and "encoder_only" hold no tokens of the sequence.
-"""
+"""What is fixed about the groups of a manager, one entry per group in flat arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import MutableSequence, Sequence
+from typing import TYPE_CHECKING, cast
 
+from . import kinds
 from .arrays import zeroed
+from .kinds import Kind, first_visible, holds_tokens, never
 
 if TYPE_CHECKING:
-    from kvfast.configuration import GroupPlan
-
-KINDS = ("full", "sliding", "chunked", "mamba", "aligned", "cross", "encoder_only")
-FULL = 0
-SLIDING = 1
-CHUNKED = 2
-MAMBA = 3
-ALIGNED = 4
-CROSS = 5
-ENCODER_ONLY = 6
+    from .plan import GroupPlan
 
 
 class Shape:
@@ -46,7 +34,7 @@ class Shape:
         self.retention = retention
         self.null_prefix_is_hit = null_prefix_is_hit
         n = len(groups)
-        self.kind = zeroed("i", n)
+        self.kind = cast("MutableSequence[Kind]", zeroed("i", n))
         self.block_size = zeroed("q", n)
         self.hashes_per_block = zeroed("q", n)
         self.reach = zeroed("q", n)
@@ -55,7 +43,7 @@ class Shape:
         self.is_zeroed = zeroed("i", n)
         self.cap = zeroed("q", n)
         for g, group in enumerate(groups):
-            self.kind[g] = KINDS.index(group.kind)
+            self.kind[g] = group.kind
             self.block_size[g] = group.block_size
             self.hashes_per_block[g] = group.hashes_per_block
             self.reach[g] = group.reach_tokens
@@ -76,31 +64,19 @@ class Shape:
 
     def is_full(self, group: int) -> bool:
         """Attention over everything: every shorter prefix of a hit is a hit too."""
-        return self.kind[group] == FULL
-
-    def is_sliding(self, group: int) -> bool:
-        """A sliding window."""
-        return self.kind[group] == SLIDING
-
-    def is_chunked(self, group: int) -> bool:
-        """Chunked local attention."""
-        return self.kind[group] == CHUNKED
+        return self.kind[group] == kinds.FULL
 
     def is_mamba(self, group: int) -> bool:
         """States, in any mode."""
-        return self.kind[group] == MAMBA or self.kind[group] == ALIGNED
+        return self.kind[group] == kinds.MAMBA or self.kind[group] == kinds.ALIGNED
 
     def is_aligned(self, group: int) -> bool:
         """States in mode align."""
-        return self.kind[group] == ALIGNED
+        return self.kind[group] == kinds.ALIGNED
 
     def holds_tokens(self, group: int) -> bool:
         """Whether the blocks hold the tokens of the sequence, not those of an encoder."""
-        return self.kind[group] != CROSS and self.kind[group] != ENCODER_ONLY
-
-    def encoder_tokens(self, group: int, tokens: int) -> int:
-        """Of so many encoder tokens, those that need slots (KV-CROSS-1, KV-CROSS-5)."""
-        return tokens if self.kind[group] == CROSS else 0
+        return holds_tokens(self.kind[group])
 
     def cdiv(self, a: int, b: int) -> int:
         """Ceiling division of numbers from 0 on."""
@@ -108,28 +84,12 @@ class Shape:
 
     def skipped(self, group: int, computed: int) -> int:
         """Leading blocks that no token after `computed` tokens attends to (KV-GRP-2)."""
-        kind = self.kind[group]
-        if kind == SLIDING:
-            tokens = computed - self.reach[group] + 1
-        elif kind == CHUNKED:
-            tokens = computed - computed % self.reach[group]
-        elif kind in (MAMBA, ALIGNED):
-            tokens = computed - 1
-        else:
-            return 0
+        tokens = first_visible(self.kind[group], self.reach[group], computed)
         return tokens // self.block_size[group] if tokens > 0 else 0
 
     def is_window_beyond(self, group: int, at: int, computed: int) -> bool:
         """Whether everything up to `computed` tokens is skipped at `at` tokens (KV-GRP-6)."""
-        kind = self.kind[group]
-        tokens = 0
-        if kind == SLIDING:
-            tokens = at - self.reach[group] + 1
-        elif kind == CHUNKED:
-            tokens = at - at % self.reach[group]
-        elif kind in (MAMBA, ALIGNED):
-            tokens = at - 1
-        return max(tokens, 0) >= computed
+        return first_visible(self.kind[group], self.reach[group], at) >= computed
 
     def run_length(self, group: int, drop: bool) -> int:
         """Contiguous blocks that fill a window, and one more to drop (KV-SW-2)."""
@@ -139,21 +99,25 @@ class Shape:
     def caches_all(self, group: int) -> bool:
         """Whether every full block of the group is worth caching."""
         kind = self.kind[group]
-        if kind == SLIDING:
+        if kind == kinds.SLIDING:
             if self.retention == 0:
                 return False
             segment = self.retention if self.retention > 0 else self.alignment
             drop = self.drops[group] != 0
             return self.run_length(group, drop) >= segment // self.block_size[group]
-        if kind in (MAMBA, ALIGNED):
+        if kind == kinds.MAMBA or kind == kinds.ALIGNED:
             return self.retention < 0 or 0 < self.retention <= self.block_size[group]
-        return True
+        if kind == kinds.FULL or kind == kinds.CHUNKED:
+            return True
+        if kind == kinds.CROSS or kind == kinds.ENCODER_ONLY:
+            return True
+        return never(kind)
 
     def is_worth_caching(self, group: int, index: int, prompt_tokens: int) -> bool:
         """Whether a later look-up could use block `index` (KV-RET-*), where some are not."""
         size = self.block_size[group]
         replay_end = (prompt_tokens - 1) // self.alignment * self.alignment // size
-        if self.kind[group] != SLIDING:
+        if self.is_mamba(group):
             if self.retention > 0 and (index + 1) * size % self.retention == 0:
                 return True
             return index + 1 == replay_end

@@ -8,6 +8,7 @@ import kvfast._core.extra_keys as extra_keys
 from kvfast._core import checked, hashing, request
 from kvfast._core.allocator import Allocator
 from kvfast._core.checked import Checked
+from kvfast._core.demand import Demand
 from kvfast._core.key_map import KeyMap
 from kvfast._core.lookup import Lookup
 from kvfast._core.pool import BlockPool
@@ -95,9 +96,9 @@ def chunk_beyond_the_end(self: ChunkedLocalGroup) -> int:
     return cdiv(self.chunk + self.context.max_num_batched_tokens, self.block_size)
 
 
-def without_drafts(self: Allocator, group: int) -> int:
+def without_drafts(self: Allocator, group: int, demand: Demand) -> int:
     """The length of a list without its drafted states."""
-    return self.shape.cdiv(self.main, self.shape.block_size[group])
+    return self.shape.cdiv(demand.main, self.shape.block_size[group])
 
 
 WINDOW_SHORT = Mistake("a token short", SlidingWindowGroup, "num_skipped_tokens", skips_one_more)
@@ -109,7 +110,7 @@ NO_STEP = Mistake(
 )
 NO_END = Mistake("without an end", ChunkedLocalGroup, "max_admission_blocks", chunk_beyond_the_end)
 NONE_REVIVED = Mistake("free hits cost nothing", Allocator, "num_revived", none_of_them)
-NO_DRAFTS = Mistake("without drafted states", Allocator, "aligned_length", without_drafts)
+NO_DRAFTS = Mistake("without drafted states", Allocator, "length_for", without_drafts)
 
 
 # Lists.

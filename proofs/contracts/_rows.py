@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvfast._core.allocator import Allocator
+from kvfast._core.demand import Demand as FastDemand
 from kvfast._core.lookup import Lookup
 from kvref.groups.base import Demand, Group
 from proofs.contracts._pools import (
@@ -67,9 +68,9 @@ def fast_row(numbers: Numbers, held: Held) -> Allocator:
     return Allocator(shape, pool, tables, lookup, None, rounds_down=False)
 
 
-def ask_for(allocator: Allocator, demand: Demand) -> None:
-    """Ask kvfast for the same as kvref."""
-    allocator.ask_for(
+def fast_demand(demand: Demand) -> FastDemand:
+    """The same as kvfast's value."""
+    return FastDemand().of(
         demand.num_slots_tokens,
         demand.num_main_tokens,
         demand.num_local_tokens,

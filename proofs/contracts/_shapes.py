@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
+from kvfast._core import kinds
+from kvfast._core.plan import GroupPlan
 from kvfast._core.shape import Shape
-from kvfast.configuration import GroupPlan
 from kvref.block_pool import BlockPool
 from kvref.events import EventLog
 from kvref.groups.base import Group, GroupContext
@@ -90,7 +91,7 @@ def fast_shape(*groups: Numbers) -> Shape:
     plans = [
         GroupPlan(
             spec=cast(LayerSpec, None),
-            kind=numbers.kind,
+            kind=getattr(kinds, numbers.kind.upper()),
             block_size=numbers.block_size,
             hashes_per_block=1,
             reach_tokens=numbers.reach,

@@ -25,7 +25,7 @@ from proofs.contracts._rows import (
     NAME,
     ROW,
     Held,
-    ask_for,
+    fast_demand,
     fast_row,
     fast_row_state,
     reference_row,
@@ -65,19 +65,19 @@ def takes(numbers: Numbers, held: Held, demand: Demand) -> bool:
     In mode align fewer may be taken: KV-MAMBA-7 counts drafted states that hits stand for.
     """
     group, allocator = reference_row(numbers, held), fast_row(numbers, held)
-    ask_for(allocator, demand)
+    asked = fast_demand(demand)
     need = group.num_blocks_needed(NAME, held.hits, demand)
-    if need != allocator.need_of(0, ROW, False):
+    if need != allocator.need_of(0, ROW, asked, False):
         return False
     if need > group.pool.num_free_blocks:
         return True
     if held.num_cached is None and (held.hits or demand.num_external_tokens > 0):
         group.take_hits(NAME, held.hits, demand)
-        allocator.take_hits(ROW)
+        allocator.take_hits(ROW, asked)
         if demand.num_external_tokens > 0:
             group.allocate_external(NAME, demand)
     group.allocate_new(NAME, demand)
-    allocator.take_new(ROW)
+    allocator.take_new(ROW, asked)
     left = len(held.queue) - group.pool.num_free_blocks
     is_as_needed = left <= need if numbers.kind == "aligned" else left == need
     return is_as_needed and reference_row_state(group) == fast_row_state(allocator)

@@ -159,8 +159,8 @@ def cap_of_fast(kind: str, size: int, reach: int, batched: int, longest: int) ->
     if not are_counts(size, reach, batched, longest):
         return None
     config = cast(ManagerConfig, Cluster(batched, longest))
-    plan = configuration._group_plan(config, spec_of(Numbers(kind, size, reach)), kind, False)
-    return plan.cap_blocks
+    spec = spec_of(Numbers(kind, size, reach))
+    return configuration._group_plan(config, spec, configuration.kind_of(spec), False).cap_blocks
 
 
 def window_cap(size: int, window: int, batched: int, longest: int) -> int | None:

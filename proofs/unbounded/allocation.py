@@ -32,8 +32,8 @@ from typing import cast
 
 import z3
 
+from kvfast._core.demand import Demand
 from kvfast._core.pool import BlockPool
-from kvfast._core.shape import KINDS
 from proofs.unbounded._allocation.mistakes import (
     CountsSkippedHits,
     ForgetsDrafts,
@@ -42,13 +42,13 @@ from proofs.unbounded._allocation.mistakes import (
     LeavesTheLastHit,
     ReadsTheNextHit,
 )
-from proofs.unbounded._allocation.run import Numbers, SymbolicAllocator, revived
+from proofs.unbounded._allocation.run import KINDS, Numbers, SymbolicAllocator, revived
 from proofs.unbounded._checks import Ledger, Term, ask
 from proofs.unbounded._paths import Way, term_of, ways
 
 STATES = ("mamba", "aligned")
 ASKED_FOR = ("slots", "main", "local", "external", "skip_at", "encoder")
-"""See `Allocator.ask_for`."""
+"""See `kvfast._core.demand`."""
 
 
 @dataclass(frozen=True)
@@ -144,11 +144,12 @@ def allocations(
         slots, main, local, external, skip_at, encoder = (
             cast(int, way.number(number(name))) for name in ASKED_FOR
         )
-        made.ask_for(slots, main, local, external if case.has_external else 0, skip_at, encoder)
-        need = term_of(made.need_of(0, 0, False))
+        load = external if case.has_external else 0
+        demand = Demand().of(slots, main, local, load, skip_at, encoder)
+        need = term_of(made.need_of(0, 0, demand, False))
         if case.is_first:
-            made.take_hits(0)
-        made.take_new(0)
+            made.take_hits(0, demand)
+        made.take_new(0, demand)
         return need, made
 
     for way, (need, made) in ways(run):
@@ -244,7 +245,7 @@ def check_mistakes(ledger: Ledger) -> None:
 class Several(SymbolicAllocator):
     """Groups of which only the needs are known."""
 
-    def need_of(self, g: int, row: int, capped: bool) -> int:
+    def need_of(self, g: int, row: int, demand: Demand, capped: bool) -> int:
         need: int = self.numbers.number(z3.Int(f"need {g}"))
         return need
 
@@ -257,7 +258,7 @@ def check_sum(ledger: Ledger) -> None:
         groups = Several(way, "full", Numbers(way), has_entry=False, was_allocated=False)
         groups.shape.num_groups = 3
         groups.pool = cast(BlockPool, SimpleNamespace(num_blocks=way.number(num_blocks)))
-        return term_of(groups.num_needed(0, False))
+        return term_of(groups.num_needed(0, Demand(), False))
 
     counts = z3.And(*(need >= 0 for need in needs))
     found = [([counts, *way.conditions], total) for way, total in ways(run)]

@@ -6,6 +6,7 @@ import pytest
 
 from kvfast._core import hashing, record
 from kvfast._core.allocator import Allocator
+from kvfast._core.demand import Demand
 from kvfast._core.key_map import KeyMap
 from kvfast._core.lookup import Lookup
 from kvfast._core.pool import BlockPool
@@ -123,8 +124,10 @@ def test_a_need_that_is_one_too_low_is_named(monkeypatch: pytest.MonkeyPatch) ->
     """In mode align, whose need has a method of its own."""
     need_of = Allocator.need_of_aligned
 
-    def one_less(self: Allocator, g: int, held: int, entry: bool, taken: bool) -> int:
-        return need_of(self, g, held, entry, taken) - 1
+    def one_less(
+        self: Allocator, g: int, demand: Demand, held: int, entry: bool, taken: bool
+    ) -> int:
+        return need_of(self, g, demand, held, entry, taken) - 1
 
     monkeypatch.setattr(Allocator, "need_of_aligned", one_less)
     ledger = _checks.Ledger("twin")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+from kvfast._core.demand import Demand
 from proofs.unbounded._allocation.run import Hit, Hits, SymbolicAllocator, SymbolicTables
 
 
@@ -25,9 +26,9 @@ class CountsSkippedHits(SymbolicAllocator):
 class ForgetsDrafts(SymbolicAllocator):
     """The need lacks the blocks for drafted states."""
 
-    def need_of(self, g: int, row: int, capped: bool) -> int:
+    def need_of(self, g: int, row: int, demand: Demand, capped: bool) -> int:
         drafted, self.shape.drafted[g] = self.shape.drafted[g], 0
-        need = super().need_of(g, row, capped)
+        need = super().need_of(g, row, demand, capped)
         self.shape.drafted[g] = drafted
         return need
 
@@ -35,8 +36,8 @@ class ForgetsDrafts(SymbolicAllocator):
 class ForgetsTheList(SymbolicAllocator):
     """The need is that of a request that holds nothing."""
 
-    def need_of(self, g: int, row: int, capped: bool) -> int:
-        return super().need_of(g, -1, capped)
+    def need_of(self, g: int, row: int, demand: Demand, capped: bool) -> int:
+        return super().need_of(g, -1, demand, capped)
 
 
 class LeavesTheLastHit(SymbolicAllocator):

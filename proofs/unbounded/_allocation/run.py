@@ -16,10 +16,13 @@ from typing import Any, cast
 
 import z3
 
+from kvfast._core import kinds
 from kvfast._core.allocator import Allocator
-from kvfast._core.shape import KINDS, Shape
+from kvfast._core.shape import Shape
 from proofs.unbounded._checks import Term, function, larger, smaller
 from proofs.unbounded._paths import Unknown, Way, merged, term_of
+
+KINDS = ("full", "sliding", "chunked", "mamba", "aligned", "cross", "encoder_only")
 
 
 @dataclass
@@ -119,7 +122,7 @@ class SymbolicAllocator(Allocator):
         shape = object.__new__(Shape)
         shape.num_groups = 1
         lists: dict[str, Any] = {
-            "kind": [KINDS.index(kind)],
+            "kind": [getattr(kinds, kind.upper())],
             "block_size": [way.number(numbers.block_size)],
             "reach": [way.number(numbers.reach)],
             "drafted": [way.number(numbers.drafted) if kind in ("mamba", "aligned") else 0],

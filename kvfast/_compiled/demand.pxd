@@ -1,0 +1,14 @@
+# C types of kvfast/_core/demand.py.
+cimport cython
+
+
+@cython.final
+cdef class Demand:
+    cdef long long slots
+    cdef long long main
+    cdef long long local
+    cdef long long external
+    cdef long long skip_at
+    cdef long long encoder
+
+    cdef Demand of(self, long long slots, long long main, long long local, long long external, long long skip_at, long long encoder)

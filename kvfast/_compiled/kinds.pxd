@@ -1,0 +1,13 @@
+# C types of kvfast/_core/kinds.py.
+cdef int FULL
+cdef int SLIDING
+cdef int CHUNKED
+cdef int MAMBA
+cdef int ALIGNED
+cdef int CROSS
+cdef int ENCODER_ONLY
+
+cpdef int never(int kind) noexcept nogil
+cpdef long long first_visible(int kind, long long reach, long long computed) noexcept nogil
+cpdef bint holds_tokens(int kind) noexcept nogil
+cpdef bint is_thinned(int kind) noexcept nogil

@@ -1,0 +1,1 @@
+# C types of kvfast/_core/plan.py: none, it is read once.

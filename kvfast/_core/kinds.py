@@ -1,0 +1,65 @@
+"""The kinds of groups, and what follows from the kind alone.
+
+Whatever branches by kind handles each one and ends in `never`: mypy then reports a kind that was
+forgotten. Compiled, the same numbers are constants of `_compiled/kind_fields.pxd`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, Never, TypeAlias
+
+Kind: TypeAlias = Literal[0, 1, 2, 3, 4, 5, 6]
+
+FULL: Final = 0
+"""Attention over everything."""
+SLIDING: Final = 1
+"""A sliding window."""
+CHUNKED: Final = 2
+"""Chunked local attention."""
+MAMBA: Final = 3
+"""States."""
+ALIGNED: Final = 4
+"""States in mode align."""
+CROSS: Final = 5
+"""Tokens of an encoder."""
+ENCODER_ONLY: Final = 6
+"""Nothing that is kept."""
+
+
+def never(kind: Never) -> int:
+    """The end of a branch by kind, which no kind reaches."""
+    return 0
+
+
+def first_visible(kind: Kind, reach: int, computed: int) -> int:
+    """The first token that token `computed`, or any after it, attends to (KV-GRP-2).
+
+    `reach`: the length of the window or chunk.
+    """
+    if kind == FULL or kind == CROSS or kind == ENCODER_ONLY:
+        return 0
+    if kind == SLIDING:
+        return max(computed - reach + 1, 0)
+    if kind == CHUNKED:
+        return computed - computed % reach
+    if kind == MAMBA or kind == ALIGNED:
+        return max(computed - 1, 0)
+    return never(kind)
+
+
+def holds_tokens(kind: Kind) -> bool:
+    """Whether the blocks hold the sequence's own tokens, not those of an encoder."""
+    if kind == FULL or kind == SLIDING or kind == CHUNKED or kind == MAMBA or kind == ALIGNED:
+        return True
+    if kind == CROSS or kind == ENCODER_ONLY:
+        return False
+    return never(kind)
+
+
+def is_thinned(kind: Kind) -> bool:
+    """Whether a retention interval keeps blocks of the group out of the cache (KV-RET-*)."""
+    if kind == SLIDING or kind == MAMBA or kind == ALIGNED:
+        return True
+    if kind == FULL or kind == CHUNKED or kind == CROSS or kind == ENCODER_ONLY:
+        return False
+    return never(kind)

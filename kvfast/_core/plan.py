@@ -1,0 +1,56 @@
+"""What a manager is made from: a configuration that can be served (see `kvfast.configuration`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvspec.config import ManagerConfig
+from kvspec.specs import LayerSpec
+
+from .kinds import Kind
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """One group, as the core needs it.
+
+    - `kind`: how it uses its blocks. `reach_tokens`: its window or chunk.
+    - `num_drafted`: Mamba states of drafted tokens.
+    - `drops_block`: its hits give up their last block. `is_zeroed`: its new blocks are queued.
+    - `cap_blocks`: the most one request holds at once, -1 where that is no less than all.
+    - `num_sink_blocks`: set aside for it at the start.
+    """
+
+    spec: LayerSpec
+    kind: Kind
+    block_size: int
+    hashes_per_block: int
+    reach_tokens: int
+    num_drafted: int
+    drops_block: bool
+    is_zeroed: bool
+    cap_blocks: int
+    num_sink_blocks: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A configuration that can be served.
+
+    `config` has its derived block sizes filled in; `attention` lists the groups of each attention
+    group, full attention first (KV-COORD-4).
+    """
+
+    config: ManagerConfig
+    groups: tuple[GroupPlan, ...]
+    attention: tuple[tuple[int, ...], ...]
+
+    @property
+    def alignment_tokens(self) -> int:
+        """Every hit ends on a multiple of it."""
+        return self.config.scheduler_block_size_tokens or 1
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Several groups that have to agree on hits."""
+        return self.config.enable_caching and len(self.groups) > 1
