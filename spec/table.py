@@ -86,8 +86,8 @@ PLACES = (
     ("spec/tla/", Kind.MODEL),
     ("spec/", Kind.TEXT),
     *((f"{part}/", Kind.CODE) for part in ("kvcheck", "kvref", "kvfast")),
-    ("proofs/contracts/canaries.py", Kind.TEXT),  # about the checker
-    ("proofs/contracts/", Kind.CONTRACT),  # in the docstring of a file that is run, as below
+    ("proofs/code/contracts/canaries.py", Kind.TEXT),  # about the checker
+    ("proofs/code/contracts/", Kind.CONTRACT),  # in the docstring of a file that is run, as below
     ("proofs/README.md", Kind.TEXT),
     ("proofs/", Kind.PROOF),  # or FORMULA
     ("tests/", Kind.TEXT),  # but for the marks of tests

@@ -118,12 +118,16 @@ def test_a_rule_with_one_kind_of_check_is_found(tmp_path: Path) -> None:
         ("kvcheck/data/vectors/x.jsonl", '"KV-POOL-1"\n'),
         ("spec/tla/Pool.tla", "\\* KV-POOL-1\n"),
         ("proofs/x.py", STATED + "import kvref.pool\n"),
-        ("proofs/x.py", STATED + "from proofs.contracts import x\n"),
-        ("proofs/contracts/x.py", STATED + "from kvfast import y\n"),
+        ("proofs/x.py", STATED + "from proofs.code.contracts import x\n"),
+        ("proofs/code/contracts/x.py", STATED + "from kvfast import y\n"),
     ],
 )
 def test_a_second_kind_of_check_counts(tmp_path: Path, name: str, text: str) -> None:
-    changes = {"docs/MUTANTS.md": SURVIVED, "proofs/contracts/x.py": "import kvfast\n", name: text}
+    changes = {
+        "docs/MUTANTS.md": SURVIVED,
+        "proofs/code/contracts/x.py": "import kvfast\n",
+        name: text,
+    }
     folder = small_repository(tmp_path, **changes)
     assert found_in(folder) == [NO_MUTANT + NOT_WHY]
 
@@ -138,7 +142,7 @@ def test_a_second_kind_of_check_counts(tmp_path: Path, name: str, text: str) -> 
         ("proofs/x.py", STATED + "import z3\n"),
         ("proofs/x.py", "import kvref\n" + STATED.replace("KV-POOL-1", "x") + "# KV-POOL-1\n"),
         ("proofs/_x.py", '"""KV-POOL-1"""\nimport kvref\n'),
-        ("proofs/contracts/canaries.py", STATED + "import kvref\n"),
+        ("proofs/code/contracts/canaries.py", STATED + "import kvref\n"),
         ("tests/test_x.py", "# KV-POOL-1\n"),
     ],
 )

@@ -172,7 +172,5 @@ def test_a_file_planted_in_a_copy_of_this_repository_is_found(tmp_path: Path) ->
     for name in ("proofs", ".ci"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     before = unrun.problems(tmp_path)
-    (tmp_path / "proofs/unbounded/_left.py").write_text("")
-    assert set(unrun.problems(tmp_path)) - set(before) == {
-        "proofs/unbounded/_left.py: nothing runs it"
-    }
+    (tmp_path / "proofs/code/_left.py").write_text("")
+    assert set(unrun.problems(tmp_path)) - set(before) == {"proofs/code/_left.py: nothing runs it"}

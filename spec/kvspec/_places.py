@@ -1,7 +1,7 @@
 """Where blocks stand in lists, and what their keys say of it: predicates of `kvspec.invariants`.
 
 Without them the others would not be inductive: from a state in which all others hold a legal call
-could lead to one in which they don't (proofs/unbounded).
+could lead to one in which they don't (proofs/code).
 """
 
 from __future__ import annotations

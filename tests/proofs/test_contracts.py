@@ -15,17 +15,19 @@ import pytest
 
 from kvfast._core.pool import BlockPool
 from kvfast._core.shape import Shape
-from proofs.contracts import _runner, canaries, hits, pool, windows
-from proofs.contracts._runner import Answer, Case, Contract, Outcome
+from proofs.code.contracts import _runner, canaries, hits, pool, windows
+from proofs.code.contracts._runner import Answer, Case, Contract, Outcome
 from tests.source import ROOT
 
-FOLDER = ROOT / "proofs/contracts"
+FOLDER = ROOT / "proofs/code/contracts"
 SUBJECTS = sorted({path.stem for path in FOLDER.glob("[!_]*.py")} - {"canaries"})
 
 
 def contracts_of(subject: str) -> tuple[Contract, ...]:
     """The contracts of a file."""
-    found: tuple[Contract, ...] = importlib.import_module(f"proofs.contracts.{subject}").CONTRACTS
+    found: tuple[Contract, ...] = importlib.import_module(
+        f"proofs.code.contracts.{subject}"
+    ).CONTRACTS
     return found
 
 
@@ -183,7 +185,7 @@ def test_the_version_is_the_one_of_the_extra_for_developers() -> None:
 def test_a_file_of_contracts_runs_as_a_command() -> None:
     """As `.ci/run` starts it."""
     done = subprocess.run(
-        [sys.executable, "-m", "proofs.contracts.canaries"],
+        [sys.executable, "-m", "proofs.code.contracts.canaries"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""What proofs/unbounded/fixed_point.py says of searches and look-ups is what kvref does."""
+"""What proofs/code/fixed_point.py says of searches and look-ups is what kvref does."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from kvref.groups.mamba import MambaGroup
 from kvref.groups.sliding_window import SlidingWindowGroup
 from kvref.hybrid import HybridCoordinator
 from kvref.request import ReferenceRequest
-from proofs.unbounded._checks import ask
-from proofs.unbounded._fixed_point import worlds
-from proofs.unbounded._fixed_point.look_ups import FEW, Cache, chunk_of, kinds, reach
+from proofs._z3 import ask
+from proofs.code._fixed_point import worlds
+from proofs.code._fixed_point.look_ups import FEW, Cache, chunk_of, kinds, reach
 
 
 class FakeAttention:

@@ -1,4 +1,4 @@
-"""What proofs/unbounded/lists.py says of lists holds of kvref's states, and not of bad ones."""
+"""What proofs/models/lists.py says of lists holds of kvref's states, and not of bad ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import z3
 
 from kvspec.invariants import group_of_key
-from proofs.unbounded._lists.state import INVARIANTS, Lists
+from proofs.models._lists.state import INVARIANTS, Lists
 from tests.invariants.cases import (
     CASES,
     State,
@@ -80,9 +80,9 @@ def of_two(rows: Sequence[Sequence[int]]) -> Callable[[Term, Term], Term]:
 
 def broken(state: State, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The sentences that do not hold of a state, written out for as many entries as it has."""
-    monkeypatch.setattr("proofs.unbounded._lists.state.FEW_LISTS", 2)
-    monkeypatch.setattr("proofs.unbounded._lists.state.FEW_BLOCKS", 9)
-    monkeypatch.setattr("proofs.unbounded._lists.state.FEW_ENTRIES", 5)
+    monkeypatch.setattr("proofs.models._lists.state.FEW_LISTS", 2)
+    monkeypatch.setattr("proofs.models._lists.state.FEW_BLOCKS", 9)
+    monkeypatch.setattr("proofs.models._lists.state.FEW_ENTRIES", 5)
     lists = seen(state)
     return {name for name, holds in INVARIANTS.items() if not z3.is_true(z3.simplify(holds(lists)))}
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from proofs import liveness_model
+from proofs.code import liveness
 
 
 @pytest.mark.rule("KV-LIVE-1", "KV-LIVE-2")
 def test_every_request_that_fits_is_admitted_and_ends() -> None:
     """By enumeration of small pools, models and triples of requests; both twins get stuck."""
-    assert liveness_model.main() == 0
+    assert liveness.main() == 0

@@ -1,4 +1,4 @@
-"""What proofs/unbounded/key_map.py says of a table holds of kvfast's after every change."""
+"""What proofs/code/key_map.py says of a table holds of kvfast's after every change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import z3
 
 from kvfast._core import key_map, record
 from kvfast._core.key_map import KeyMap
-from proofs.unbounded._map.table import Table, any_table, is_map
+from proofs.code._map.table import Table, any_table, is_map
 from tests.proofs.tabled import tabled
 
 NUM_SLOTS = 8

@@ -1,4 +1,4 @@
-"""The actions of proofs/unbounded/pool.py are those of kvref: the same step on the same state."""
+"""The actions of proofs/models/pool.py are those of kvref: the same step on the same state."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import z3
 
 from kvref.block_pool import BlockPool
 from kvref.events import EventLog
-from proofs.unbounded._pool.actions import ACTIONS
-from proofs.unbounded._pool.state import State, any_state, any_world
+from proofs.models._pool.actions import ACTIONS
+from proofs.models._pool.state import State, any_state, any_world
 from tests.proofs.tabled import tabled
 
 NUM_BLOCKS = 6

@@ -14,8 +14,8 @@ from kvfast._core.request import FastRequest
 from kvref.planning import memory, pages
 from kvspec.planning import PlanningConfig
 from kvspec.specs import LayerSpec
-from proofs.unbounded import (
-    _checks,
+from proofs import _z3
+from proofs.code import (
     allocation,
     cbor_head,
     fixed_point,
@@ -28,7 +28,7 @@ from proofs.unbounded import (
 @pytest.fixture(autouse=True)
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a false statement z3 finds no proof, however long it looks."""
-    monkeypatch.setattr(_checks, "EFFORT", 2_000_000)
+    monkeypatch.setattr(_z3, "EFFORT", 2_000_000)
 
 
 def put_without_a_way_back(self: BlockPool, left: int, block: int) -> None:
@@ -63,7 +63,7 @@ def test_a_mistake_in_the_ring_is_named(
 ) -> None:
     """Only what the operation leads to fails."""
     monkeypatch.setattr(BlockPool, method, twin)
-    ledger = _checks.Ledger("twin")
+    ledger = _z3.Ledger("twin")
     free_queue.check_operations(ledger)
     assert any(line.startswith(named) for line in ledger.unexpected)
     end = "release and set_queue, the end: "
@@ -113,7 +113,7 @@ def test_a_search_that_keeps_its_marks_is_named(monkeypatch: pytest.MonkeyPatch)
         return num_blocks * size
 
     monkeypatch.setattr(Lookup, "ask", ask)
-    ledger = _checks.Ledger("twin")
+    ledger = _z3.Ledger("twin")
     fixed_point.check_claim(ledger, "falls")
     assert not ledger.unexpected
     fixed_point.check_claim(ledger, "marks")
@@ -130,7 +130,7 @@ def test_a_need_that_is_one_too_low_is_named(monkeypatch: pytest.MonkeyPatch) ->
         return need_of(self, g, demand, held, entry, taken) - 1
 
     monkeypatch.setattr(Allocator, "need_of_aligned", one_less)
-    ledger = _checks.Ledger("twin")
+    ledger = _z3.Ledger("twin")
     allocation.check_kind(ledger, "aligned", allocation.CASES[4])
     assert any(line.startswith("aligned, first, way ") for line in ledger.unexpected)
 

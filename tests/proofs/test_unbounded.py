@@ -9,20 +9,19 @@ from pathlib import Path
 import pytest
 import z3
 
-from proofs.unbounded import (
+from proofs._z3 import Ledger, Range, forall, function
+from proofs.code import (
     allocation,
     cbor_head,
     cbor_key,
     fixed_point,
     free_queue,
     key_map,
-    lists,
     planning,
-    pool,
     windows,
 )
-from proofs.unbounded._checks import Ledger, Range, forall, function
-from proofs.unbounded._symbolic import Number, UndecidedError
+from proofs.code._symbolic import Number, UndecidedError
+from proofs.models import lists, pool
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -87,7 +86,7 @@ def test_two_different_keys_never_have_the_same_bytes() -> None:
 def test_a_proof_runs_as_a_command() -> None:
     """As `.ci/run` and proofs/README.md start it."""
     done = subprocess.run(
-        [sys.executable, "-m", "proofs.unbounded.free_queue"],
+        [sys.executable, "-m", "proofs.code.free_queue"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""The checker explores the modules; `proofs.formal_model` does so with larger bounds."""
+"""The checker explores the modules; `proofs.models.formal` does so with larger bounds."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kvcheck.discovery import find_implementation
 from kvcheck.explore.bounds import Call, Configuration
 from kvcheck.explore.search import Exploration, Pair, explore
 from kvref.configuration import Parts
-from proofs.formal import _search
-from proofs.formal._bounds import SMALL_MANAGER, SMALL_POOL, TWO_TEXTS
-from proofs.formal._cache import texts
-from proofs.formal._checker import CheckerMissingError, check, node
-from proofs.formal._manager import ManagerSide
-from proofs.formal._search import Bounds
-from proofs.formal._twins import DIFFERS, TWINS, Twin, UnhashedToTheBack, small
-from proofs.formal_model import check_bounds, verdict
+from proofs.models._formal import _search
+from proofs.models._formal._bounds import SMALL_MANAGER, SMALL_POOL, TWO_TEXTS
+from proofs.models._formal._cache import texts
+from proofs.models._formal._checker import CheckerMissingError, check, node
+from proofs.models._formal._manager import ManagerSide
+from proofs.models._formal._search import Bounds
+from proofs.models._formal._twins import DIFFERS, TWINS, Twin, UnhashedToTheBack, small
+from proofs.models.formal import check_bounds, verdict
 
 EXPLORED: Mapping[str, str] = {
     "Admit": "admit",

@@ -7,10 +7,10 @@ import re
 import pytest
 
 from kvspec.invariants import INVARIANTS
-from proofs.formal._bounds import SCHEDULER, compared, deep
-from proofs.formal._checker import FOLDER, invariants_of, read, source_of
-from proofs.formal._twins import TWINS, UNFAIR, Twin, small
-from proofs.formal._values import Move, text_of
+from proofs.models._formal._bounds import SCHEDULER, compared, deep
+from proofs.models._formal._checker import FOLDER, invariants_of, read, source_of
+from proofs.models._formal._twins import TWINS, UNFAIR, Twin, small
+from proofs.models._formal._values import Move, text_of
 
 MODULES = sorted(path.stem for path in FOLDER.glob("*.tla"))
 MACHINES = sorted(path.stem for path in FOLDER.glob("*.cfg"))

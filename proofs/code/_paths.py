@@ -1,0 +1,141 @@
+"""Code run on unknown ints along every way that it may take.
+
+`Number` of `_symbolic` demands that the assumptions decide a branch; `Unknown` takes both ways, one
+run each, and `ways` gives every run with the conditions under which it is taken. A way that no
+numbers can take is a case of nothing, so whoever uses this shows that the cases are possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import z3
+
+from proofs._z3 import Term
+
+T = TypeVar("T")
+
+
+@dataclass
+class Way:
+    """One run: what it decided so far, and which way it takes at the next branches."""
+
+    to_take: tuple[bool, ...] = ()
+    taken: list[bool] = field(default_factory=list)
+    conditions: list[Term] = field(default_factory=list)
+    decided: dict[int, tuple[bool, Term]] = field(default_factory=dict)
+
+    def decide(self, condition: Term) -> bool:
+        """Whether the condition holds in this run."""
+        simple = z3.simplify(condition) if z3.is_expr(condition) else z3.BoolVal(condition)
+        if z3.is_true(simple) or z3.is_false(simple):
+            return bool(z3.is_true(simple))
+        if simple.get_id() in self.decided:
+            return self.decided[simple.get_id()][0]
+        at = len(self.taken)
+        holds = self.to_take[at] if at < len(self.to_take) else True
+        self.taken.append(holds)
+        self.conditions.append(condition if holds else z3.Not(condition))
+        self.decided[simple.get_id()] = (holds, simple)  # its id lives as long as it does
+        return holds
+
+    def number(self, term: Term) -> Unknown:
+        """An unknown int of this run."""
+        return Unknown(term, self)
+
+
+def ways(run: Callable[[Way], T]) -> Iterator[tuple[Way, T]]:
+    """Run the code once for each way, and give what came of it."""
+    to_take: list[bool] = []
+    while True:
+        way = Way(tuple(to_take))
+        yield way, run(way)
+        to_take = list(way.taken)
+        while to_take and not to_take[-1]:
+            to_take.pop()
+        if not to_take:
+            return
+        to_take[-1] = False
+
+
+def merged(run: Callable[[Way], object]) -> Term:
+    """What the code answers, an int or a bool, as one term for all its ways."""
+    every = [(way.conditions, term_of(answer)) for way, answer in ways(run)]
+    term = every[-1][1]
+    for conditions, answer in every[-2::-1]:
+        term = z3.If(z3.And(*conditions), answer, term)
+    return term
+
+
+class Unknown:
+    """An int of which a run knows only what it decided; z3's // and % are those of Python for
+    positive divisors, and no other may come up.
+    """
+
+    def __init__(self, term: Term, way: Way) -> None:
+        self.term = term
+        self.way = way
+
+    def _number(self, term: Term) -> Unknown:
+        return Unknown(term, self.way)
+
+    def __add__(self, other: Unknown | int) -> Unknown:
+        return self._number(self.term + term_of(other))
+
+    def __sub__(self, other: Unknown | int) -> Unknown:
+        return self._number(self.term - term_of(other))
+
+    def __mul__(self, other: Unknown | int) -> Unknown:
+        return self._number(self.term * term_of(other))
+
+    def __floordiv__(self, other: Unknown | int) -> Unknown:
+        return self._number(self.term / term_of(other))
+
+    def __mod__(self, other: Unknown | int) -> Unknown:
+        return self._number(self.term % term_of(other))
+
+    def __rfloordiv__(self, other: int) -> Unknown:
+        return self._number(z3.IntVal(other) / self.term)
+
+    def __rmod__(self, other: int) -> Unknown:
+        return self._number(z3.IntVal(other) % self.term)
+
+    def __neg__(self) -> Unknown:
+        return self._number(-self.term)
+
+    def __radd__(self, other: int) -> Unknown:
+        return self._number(other + self.term)
+
+    def __rsub__(self, other: int) -> Unknown:
+        return self._number(other - self.term)
+
+    def __rmul__(self, other: int) -> Unknown:
+        return self._number(other * self.term)
+
+    def __eq__(self, other: object) -> bool:
+        return self.way.decide(self.term == term_of(other))
+
+    def __hash__(self) -> int:
+        return hash(self.term)
+
+    def __lt__(self, other: Unknown | int) -> bool:
+        return self.way.decide(self.term < term_of(other))
+
+    def __le__(self, other: Unknown | int) -> bool:
+        return self.way.decide(self.term <= term_of(other))
+
+    def __gt__(self, other: Unknown | int) -> bool:
+        return self.way.decide(self.term > term_of(other))
+
+    def __ge__(self, other: Unknown | int) -> bool:
+        return self.way.decide(self.term >= term_of(other))
+
+    def __bool__(self) -> bool:
+        return self.way.decide(self.term != 0)
+
+
+def term_of(number: object) -> Term:
+    """The term of an unknown int, and an int as it is."""
+    return number.term if isinstance(number, Unknown) else number

@@ -1,0 +1,291 @@
+"""The operations of the free queue, as they are or as the round of a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import cast
+
+import z3
+
+from kvfast._core import record
+from kvfast._core.tables import Tables
+from proofs._z3 import Term
+from proofs.code._queue.ring import (
+    Queue,
+    after,
+    any_pool,
+    before,
+    counted,
+    field_of,
+    is_open,
+    is_queue,
+    outside,
+)
+from proofs.code._symbolic import Number, SymbolicPool, as_int, value
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What holds before it, what allows it, the code, and what holds after it."""
+
+    name: str
+    start: Callable[[SymbolicPool, Queue], Term]
+    allowed: Callable[[Queue], Term]
+    run: Callable[[SymbolicPool, Queue], object]
+    end: Callable[[SymbolicPool, Queue, object], Term]
+    unhashed_to_front: bool = True
+
+
+def block() -> Term:
+    """The block that an operation is about."""
+    return z3.Int("block")
+
+
+def place() -> Term:
+    """A position in the queue."""
+    return z3.Int("place")
+
+
+def within(seq: Queue, first: int) -> Term:
+    """The position is one of a block, or with first = 0 also that of null in front."""
+    return z3.And(seq.low + first <= place(), place() < seq.high)
+
+
+def queue_and_counts(pool: SymbolicPool, seq: Queue) -> Term:
+    """The ring is the sequence, and only its blocks have no reference."""
+    return z3.And(is_queue(pool, seq), counted(pool, seq))
+
+
+def open_and_counts(pool: SymbolicPool, seq: Queue) -> Term:
+    """The same of a ring whose end is missing."""
+    return z3.And(is_open(pool, seq), counted(pool, seq))
+
+
+def last(seq: Queue) -> int:
+    """What `last` is between two rounds of `release` and `set_queue`."""
+    return as_int(seq.at(seq.high - 1))
+
+
+# Straight through the code.
+
+
+def run_put(pool: SymbolicPool, seq: Queue) -> None:
+    pool.put(as_int(seq.at(place())), as_int(block()))
+
+
+def run_unlink(pool: SymbolicPool, seq: Queue) -> None:
+    pool.unlink(as_int(seq.at(place())))
+
+
+def run_take(pool: SymbolicPool, seq: Queue) -> int:
+    return pool.take()
+
+
+def first_taken(pool: SymbolicPool, seq: Queue, answer: object) -> Term:
+    first = seq.at(seq.low + 1)
+    return z3.And(value(answer) == first, queue_and_counts(pool, seq.without_first(1)))
+
+
+def run_drop_ref(pool: SymbolicPool, seq: Queue) -> int:
+    return pool.drop_ref(as_int(block()), as_int(seq.at(place())))
+
+
+def run_touch(pool: SymbolicPool, seq: Queue) -> None:
+    pool.touch(list_of(pool, block()), 0, 1)
+
+
+def list_of(pool: SymbolicPool, *blocks: Term) -> Tables:
+    """Tables whose arena begins with these blocks."""
+    arena = [Number(each, pool.assumptions) for each in blocks]
+    return cast(Tables, SimpleNamespace(arena=arena))
+
+
+def facts(field: int) -> Term:
+    """A field of the block, before the operation."""
+    return field_of(any_pool(), field, block())
+
+
+def dropping(
+    name: str,
+    condition: Callable[[], Term],
+    then: Callable[[Queue], Queue],
+    *,
+    left: Callable[[Queue], Term],
+    unhashed_to_front: bool = True,
+) -> Operation:
+    """`drop_ref` in one of its cases; place() is where the run put in front ends."""
+
+    def end(pool: SymbolicPool, seq: Queue, answer: object) -> Term:
+        return z3.And(queue_and_counts(pool, then(seq)), value(answer) == left(seq))
+
+    return Operation(
+        f"drop_ref, {name}",
+        queue_and_counts,
+        lambda seq: z3.And(outside(seq, block()), within(seq, 0), condition()),
+        run_drop_ref,
+        end,
+        unhashed_to_front,
+    )
+
+
+def run_end(seq: Queue) -> Term:
+    return seq.at(place())
+
+
+# Rounds of loops.
+
+
+def append_cached(pool: SymbolicPool, seq: Queue) -> None:
+    """A round of `release` for a cached block with one reference."""
+    pool.set_refs(as_int(block()), 0)
+    append(pool, seq)
+
+
+def append(pool: SymbolicPool, seq: Queue) -> None:
+    """A round of `set_queue`."""
+    pool.link(last(seq), as_int(block()))
+    pool.num_free += 1
+
+
+def close(pool: SymbolicPool, seq: Queue) -> None:
+    """What ends a run of such rounds."""
+    pool.link(last(seq), 0)
+
+
+def walked(pool: SymbolicPool, seq: Queue, answer: object) -> Term:
+    """The first round of `allocate` begins at the first block, each leads to the next."""
+    step = after(pool, seq.at(place())) == seq.at(place() + 1)
+    return z3.And(after(pool, z3.IntVal(0)) == seq.at(seq.low + 1), step)
+
+
+def cut(pool: SymbolicPool, seq: Queue) -> None:
+    """The end of `allocate`: place() is the position of the last block taken, count in all."""
+    pool.link(0, as_int(seq.at(place() + 1)))
+    pool.num_free -= as_int(place() - seq.low)
+
+
+def leaves(
+    then: Callable[[Queue], Queue], what: Callable[[SymbolicPool, Queue], Term]
+) -> Callable[[SymbolicPool, Queue, object], Term]:
+    """`what` holds of the sequence that `then` makes."""
+    return lambda pool, seq, answer: what(pool, then(seq))
+
+
+def same(seq: Queue) -> Queue:
+    return seq
+
+
+def refs_are(count: int) -> Term:
+    return facts(record.REFS) == count
+
+
+def cached() -> Term:
+    return facts(record.DUP_NEXT) != 0
+
+
+def run_is_placed(pool: SymbolicPool, seq: Queue) -> Term:
+    """`last` is read again after what `drop_ref` may have put at the end."""
+    return z3.And(is_open(pool, seq), before(pool, z3.IntVal(0)) == seq.at(seq.high - 1))
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "put",
+        is_queue,
+        lambda seq: z3.And(within(seq, 0), outside(seq, block())),
+        run_put,
+        leaves(lambda seq: seq.inserted(block(), place()), is_queue),
+    ),
+    Operation(
+        "unlink",
+        is_queue,
+        lambda seq: within(seq, 1),
+        run_unlink,
+        leaves(lambda seq: seq.removed(place()), is_queue),
+    ),
+    Operation(
+        "take",
+        queue_and_counts,
+        lambda seq: seq.low + 1 < seq.high,
+        run_take,
+        first_taken,
+    ),
+    Operation(
+        "touch, a free block",
+        queue_and_counts,
+        lambda seq: z3.And(within(seq, 1), block() == seq.at(place()), block() > 0, refs_are(0)),
+        run_touch,
+        leaves(lambda seq: seq.removed(place()), queue_and_counts),
+    ),
+    Operation(
+        "touch, a block in use",
+        queue_and_counts,
+        lambda seq: z3.And(outside(seq, block()), facts(record.REFS) > 0),
+        run_touch,
+        leaves(same, queue_and_counts),
+    ),
+    dropping("others hold it", lambda: facts(record.REFS) > 1, same, left=run_end),
+    dropping(
+        "unhashed",
+        lambda: z3.And(refs_are(1), z3.Not(cached())),
+        lambda seq: seq.inserted(block(), place()),
+        left=lambda seq: block(),
+    ),
+    dropping(
+        "cached",
+        lambda: z3.And(refs_are(1), cached()),
+        lambda seq: seq.appended(block()),
+        left=run_end,
+    ),
+    dropping(
+        "unhashed, to the back",
+        lambda: refs_are(1),
+        lambda seq: seq.appended(block()),
+        left=run_end,
+        unhashed_to_front=False,
+    ),
+    Operation(
+        "release, before its first round and after drop_ref",
+        is_queue,
+        lambda seq: z3.BoolVal(True),
+        lambda pool, seq: None,
+        leaves(same, run_is_placed),
+    ),
+    Operation(
+        "release, a cached block",
+        open_and_counts,
+        lambda seq: z3.And(outside(seq, block()), refs_are(1)),
+        append_cached,
+        leaves(lambda seq: seq.appended(block()), open_and_counts),
+    ),
+    Operation(
+        "set_queue, a block",
+        is_open,
+        lambda seq: outside(seq, block()),
+        append,
+        leaves(lambda seq: seq.appended(block()), is_open),
+    ),
+    Operation(
+        "release and set_queue, the end",
+        is_open,
+        lambda seq: z3.BoolVal(True),
+        close,
+        leaves(same, is_queue),
+    ),
+    Operation(
+        "allocate, a block",
+        is_queue,
+        lambda seq: within(seq, 1),
+        lambda pool, seq: None,
+        walked,
+    ),
+    Operation(
+        "allocate, the end",
+        is_queue,
+        lambda seq: within(seq, 0),
+        cut,
+        leaves(lambda seq: seq.without_first(place() - seq.low), is_queue),
+    ),
+)

@@ -1,0 +1,95 @@
+"""Which arguments are legal: kvref and kvfast refuse the same (KV-ERR-3, KV-ERR-6, KV-REQ-1).
+
+Any ints, also those that no array holds.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import cast
+
+import kvref.arguments as reference
+from kvfast._core import request
+from kvfast._core.checked import Checked
+from kvspec.errors import InvalidArgumentError, UnknownBlockError
+from kvspec.request import check_token_ids
+from proofs.code.contracts._mistakes import (
+    ANY_BLOCK,
+    FEWER_COUNTS,
+    FEWER_TOKENS,
+    MORE_COUNTS,
+)
+from proofs.code.contracts._pools import fast_pool
+from proofs.code.contracts._runner import Contract, main
+
+
+def is_count(value: int) -> bool:
+    """Whether kvref takes a number for a count (KV-ERR-6)."""
+    try:
+        reference.check_counts(value=value)
+    except InvalidArgumentError:
+        return False
+    return True
+
+
+def is_count_fast(value: int) -> bool:
+    """Whether kvfast does, where the scheduler assigns it."""
+    return request.count_of(value) >= 0
+
+
+def is_counted_fast(value: int) -> bool:
+    """Whether kvfast does, in a call."""
+    try:
+        return object.__new__(Checked).counted("value", value) == value
+    except InvalidArgumentError:
+        return False
+
+
+def is_count_again(value: int) -> bool:
+    """As `is_count`."""
+    return is_count(value)
+
+
+def is_block(block: int) -> bool:
+    """Whether kvref takes a number for a block of the pool (KV-ERR-3)."""
+    try:
+        return reference.block_ids((block,), 4) == [block]
+    except UnknownBlockError:
+        return False
+
+
+def is_block_fast(block: int) -> bool:
+    """Whether kvfast does."""
+    manager = object.__new__(Checked)
+    manager.pool = fast_pool((), (1, 1, 1))
+    try:
+        return manager.checked_block(block) == block
+    except UnknownBlockError:
+        return False
+
+
+def are_tokens(first: int, second: int) -> bool:
+    """Whether kvspec takes numbers for tokens (KV-REQ-1)."""
+    try:
+        check_token_ids((first, second))
+    except InvalidArgumentError:
+        return False
+    return True
+
+
+def are_tokens_fast(first: int, second: int) -> bool:
+    """Whether kvfast does."""
+    room = cast("memoryview[int]", [0, 0])
+    return request.put_list(room, 0, [first, second], 2) == 2
+
+
+CONTRACTS = (
+    Contract(is_count, (FEWER_COUNTS,), other=is_count_fast),
+    Contract(is_count_again, (MORE_COUNTS,), other=is_counted_fast),
+    Contract(is_block, (ANY_BLOCK,), other=is_block_fast),
+    Contract(are_tokens, (FEWER_TOKENS,), other=are_tokens_fast),
+)
+
+
+if __name__ == "__main__":
+    sys.exit(main("arguments"))

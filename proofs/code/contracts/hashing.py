@@ -1,0 +1,105 @@
+"""What is hashed besides tokens, and the heads of CBOR values: kvref, kvfast and cbor2 agree.
+
+No hash is taken. Items lie anywhere; a block has any place and size; heads are those of any value
+below 2^64 (KV-HASH-2, KV-HASH-7, KV-HASH-8, KV-HASH-10).
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import cast
+
+import kvfast._core.extra_keys as fast
+import kvref.hashing as reference
+from kvfast._core import hashing
+from kvspec._check import COUNT_MAX
+from kvspec.events import ExtraKeys
+from kvspec.request import MultimodalItem, RequestInput
+from proofs.code.contracts._mistakes import (
+    HEAD_LATER,
+    ITEMS_BEFORE,
+    NO_CHANGE,
+)
+from proofs.code.contracts._runner import Contract, main
+
+MOST = COUNT_MAX // 4
+"""Sums of places stay counts."""
+
+
+def request_of(first: tuple[int, int], second: tuple[int, int], salt: bool) -> RequestInput:
+    """A request with two items (gap before it, its length), and a salt or none."""
+    place = first[0]
+    items = [MultimodalItem("a", place, first[1])]
+    place += first[1] + second[0]
+    items.append(MultimodalItem("b", place, second[1]))
+    return RequestInput("r", [0], cache_salt="s" if salt else None, multimodal=tuple(items))
+
+
+def are_places(first: tuple[int, int], second: tuple[int, int]) -> bool:
+    """Whether gaps and lengths are possible."""
+    gaps = 0 <= first[0] <= MOST and 0 <= second[0] <= MOST
+    return gaps and 1 <= first[1] <= MOST and 1 <= second[1] <= MOST
+
+
+def extra_keys(
+    first: tuple[int, int], second: tuple[int, int], salt: bool, start: int, end: int
+) -> bool:
+    """The extra keys of a block: the items that overlap it, and the salt (KV-HASH-7, KV-HASH-8).
+
+    pre: are_places(first, second) and 0 <= start < end <= COUNT_MAX
+    post: _
+    """
+    request = request_of(first, second, salt)
+    wanted = reference.extra_keys(request, start, end)
+    found = fast.extra_keys(request, start, end)
+    return found == reference.untagged(wanted) and fast.tagged(request, found) == wanted
+
+
+SIZE = 4
+NUM_BLOCKS = 3
+
+
+def runs(first: tuple[int, int], second: tuple[int, int], salt: bool) -> bool:
+    """Each block of a run has the extra keys that are said of the run (KV-HASH-7, KV-HASH-10).
+
+    pre: are_places(first, second)
+    post: _
+    """
+    request = request_of(first, second, salt)
+    said: list[ExtraKeys] = []
+    for begin, end, keys in fast.runs(request, SIZE, 0, NUM_BLOCKS):
+        if begin != len(said):
+            return False
+        said.extend([keys for _ in range(begin, end)])
+    wanted = [
+        reference.untagged(reference.extra_keys(request, block * SIZE, (block + 1) * SIZE))
+        for block in range(NUM_BLOCKS)
+    ]
+    return tuple(said) == tuple(wanted)
+
+
+def head(major: int, value: int) -> tuple[int, ...] | None:
+    """The head of a value, as kvfast writes it beside tokens (KV-HASH-2)."""
+    if not (0 <= major < 6 and 0 <= value < 1 << 64):
+        return None
+    return tuple(hashing.head(major, value))
+
+
+def head_in_message(major: int, value: int) -> tuple[int, ...] | None:
+    """The head of a token, written into a message."""
+    if not (0 <= major < 6 and 0 <= value < 1 << 64):
+        return None
+    message = [0] * 16
+    end = hashing.put_head(cast("memoryview[int]", message), 0, major, value)
+    return tuple(message[:end])
+
+
+CONTRACTS = (
+    Contract(extra_keys, (ITEMS_BEFORE,)),
+    Contract(runs, (NO_CHANGE,)),
+    Contract(head, (HEAD_LATER,), other=head_in_message),
+)
+
+
+if __name__ == "__main__":
+    sys.exit(main("hashing"))

@@ -1,0 +1,209 @@
+"""The hit of a hybrid is the longest common one, for any number of groups and any lengths.
+
+Statement (KV-COORD-5 … KV-COORD-8, KV-COORD-10 … KV-COORD-12): the search ends; the length that it
+answers is a hit of every attention group, and no length that is one is longer; every list has that
+length when full attention's are cut to it. `ask` of `kvfast._core.lookup` is run as it stands for
+an unknown group among unknown ones, along each way it may take; what holds between two look-ups is
+kept by each (`_fixed_point.search`). That what a look-up answers is the longest hit of its group is
+proved of the rules of each type (`_fixed_point.look_ups`). Rounds shorten the length by whole
+alignments, so there are at most L / A + 2.
+
+Conditions. Windows of one token with a drop are left out (KV-SW-6). A window with a drop may lose a
+short prefix where its block is shorter than the alignment, as KV-SW-5 says, and so may chunks where
+nulls alone are no hit (KV-POL-4); the answer is a common hit then too, but a longer one may exist.
+That the block behind the hit is there as well, as a drop demands, is proved where at most one group
+besides full attention is an eagle group: the drop of a second one clears no marks (KV-COORD-7).
+Each of these conditions is shown to be needed by a counterexample.
+
+All searches of two or three groups over three tokens are made with kvfast's whole `agreed_hit`, and
+mistakes in it are found there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import z3
+
+from proofs._z3 import Ledger, Term, ask, forall
+from proofs.code._fixed_point import worlds
+from proofs.code._fixed_point.groups import Groups, any_groups
+from proofs.code._fixed_point.look_ups import (
+    FEW,
+    Cache,
+    Kind,
+    chunk_answer,
+    chunk_hit,
+    chunk_of,
+    dropping_window,
+    full_hit,
+    kinds,
+    reach,
+    window_hit,
+)
+from proofs.code._fixed_point.search import (
+    BASIC,
+    CLAIMS,
+    Search,
+    any_search,
+    next_round,
+    results,
+    start,
+    steps,
+)
+
+
+def premises(world: Groups, search: Search, *more: str) -> list[Term]:
+    """What is assumed of the groups, and of the search what holds between two look-ups."""
+    names = dict.fromkeys((*BASIC, *more))
+    condition = [world.one_drops()] if "marks" in names else []
+    return [*world.holds(), *condition, *(CLAIMS[name](search, world) for name in names)]
+
+
+def check_claim(ledger: Ledger, name: str) -> None:
+    """What holds between two look-ups holds at the start and of a new round, and is kept."""
+    world, search, claim = any_groups(), any_search(), CLAIMS[name]
+    before = premises(world, search, name)
+    ledger.prove(f"start: {name}", world.holds(), claim(start(world), world))
+    for number, (way, after) in enumerate(steps(world, search)):
+        ledger.prove(f"way {number}: {name}", [*before, *way], claim(after, world))
+    again = [*before, search.turn == world.num, search.length < search.before]
+    ledger.prove(f"next round: {name}", again, claim(next_round(search), world))
+
+
+def check_ends(ledger: Ledger) -> None:
+    """What it says of a search that has ended."""
+    world, search = any_groups(), any_search()
+    for end, condition in ends(world, search).items():
+        ended = [search.turn == world.num, condition]
+        known = [*premises(world, search, "misses_nothing", "round_agrees"), *ended]
+        for name, result in results(world, search).items():
+            ledger.prove(f"{end}: {name}", known, result)
+        known = [*premises(world, search, "round_agrees", "marks"), *ended]
+        ledger.prove(f"{end}: the block behind", known, world.is_common(search.length))
+
+
+def ends(world: Groups, search: Search) -> dict[str, Term]:
+    """When a search ends (KV-COORD-10)."""
+    two = z3.And(world.num == 2, world.is_full(z3.IntVal(0)), search.in_first_round)
+    return {"a round shortens nothing": search.length >= search.before, "one round": two}
+
+
+def check_possible(ledger: Ledger) -> None:
+    """Nothing above holds for lack of cases, and the last claim not without its condition."""
+    world, search = any_groups(3), any_search()
+    known = premises(world, search, *CLAIMS)
+    found = [(way, after) for way, after in steps(world, search) if ask([*known, *way]) == "sat"]
+    outcomes: dict[str, Callable[[Search], Term]] = {
+        "a group shortens": lambda after: after.length < search.length,
+        "a group does not": lambda after: after.length == search.length,
+        "marks are cleared": lambda after: z3.And(search.mark(0), z3.Not(after.mark(0))),
+    }
+    for name, outcome in outcomes.items():
+        answers = (ask([*known, *way, outcome(after)]) for way, after in found)
+        ledger.agree(f"{name}: possible", "sat" in answers)
+    later = [search.turn == world.num, search.length < search.before]
+    ledger.possible("a further round", *known, *later)
+    world = any_groups(2)
+    known = [*premises(world, search, *CLAIMS), search.turn == world.num, search.length > 0]
+    for end, condition in ends(world, search).items():
+        ledger.possible(end, *known, condition)
+    kept = [*premises(world, search), CLAIMS["marks"](search, world)]
+    answers = (
+        ask([*kept, *way, z3.Not(CLAIMS["marks"](after, world))])
+        for way, after in steps(world, search)
+    )
+    ledger.agree("mistake: two groups drop", "sat" in answers)
+
+
+def check_alignment(ledger: Ledger) -> None:
+    """Of an alignment that is a multiple of every block size."""
+    size, per, quotient, other = z3.Ints("size per quotient other")
+    known = [size >= 1, per >= 1, quotient >= 0, other >= 0]
+    number = quotient * (size * per)
+    ledger.prove("an aligned length is whole blocks", known, number % size == 0)
+    ledger.refute("mistake: of any block", known, number % (size + 1) == 0)
+    shorter = [*known, other < quotient]
+    falls = number - other * (size * per)
+    ledger.prove("a round shortens by an alignment", shorter, falls >= size * per)
+    ledger.refute("mistake: by two", shorter, falls >= 2 * size * per)
+
+
+def check_look_ups(ledger: Ledger) -> None:
+    """Each type answers a hit of its own, and the longest."""
+    cache, few, answer = Cache(), Cache(FEW), z3.Int("answer")
+    for kind in kinds():
+        known = [cache.rounds(), kind.known(cache, answer)]
+        ledger.prove(f"{kind.name}: a hit", known, kind.is_hit(cache, answer))
+        longest = kind.is_longest(cache, answer)
+        ledger.prove(f"{kind.name}: the longest", [*known, *conditions(kind, cache)], longest)
+        shown = [few.rounds(), kind.known(few, answer)]
+        ledger.possible(f"{kind.name} is possible", *shown, answer > 1)
+        ledger.refute(
+            f"mistake: {kind.name}, one more", shown, kind.is_hit(few, answer + 1 + kind.drop)
+        )
+        ledger.refute(f"mistake: {kind.name}, shorter", shown, kind.is_longest(few, answer - 1))
+    n = z3.Int("n")
+    both = [cache.rounds(), n >= 0, window_hit(cache, n, drop=1)]
+    ledger.prove("what drops is a hit", [*both, reach() >= 1], window_hit(cache, n, drop=0))
+    both = [few.rounds(), n >= 0, n < FEW, window_hit(few, n, drop=1)]
+    ledger.refute("mistake: of one token", [*both, reach() == 0], window_hit(few, n, drop=0))
+    m = z3.Int("m")
+    for drop in (0, 1):
+        longer = [
+            cache.rounds(),
+            full_hit(cache, n, drop=drop),
+            cache.is_aligned(m),
+            m >= 0,
+            m <= n,
+        ]
+        ledger.prove("a shorter prefix", longer, full_hit(cache, m, drop=drop))
+
+
+def conditions(kind: Kind, cache: Cache) -> list[Term]:
+    """Blocks end where alignments do: so it is with chunks (KV-CHUNK-3), or else see KV-SW-5."""
+    if kind.name in ("window with a drop", "chunk"):
+        return [forall([cache.lengths], cache.is_aligned, about=cache.is_aligned)]
+    return []
+
+
+def check_conditions(ledger: Ledger) -> None:
+    """What is longest only under a condition, without it."""
+    few, answer = Cache(FEW), z3.Int("answer")
+    kind = dropping_window()
+    known = [few.rounds(), kind.known(few, answer)]
+    ledger.refute("a short prefix is lost", known, kind.is_longest(few, answer))
+    chunk = next(each for each in kinds() if each.name == "chunk")
+    nulls = [few.rounds(), chunk_answer(few, z3.Int("end"))]
+    some = z3.Int("end") > chunk_of()(few.limit)
+    policy = answer == z3.If(some, z3.Int("end"), 0)
+    ledger.refute("nulls are no hit", [*nulls, policy], chunk.is_longest(few, answer))
+    ledger.refute("a chunk has gaps", nulls, chunk_hit(few, few.limit))
+
+
+def check_worlds(ledger: Ledger) -> None:
+    """Every small search of kvfast, and broken ones."""
+    ledger.agree("kvfast's own", worlds.first_wrong(worlds.SmallLookup) is None)
+    for mistake in worlds.MISTAKES:
+        ledger.agree(f"mistake: {mistake.__name__}", worlds.first_wrong(mistake) is not None)
+    several = worlds.first_wrong(worlds.SmallLookup, many_drop=True)
+    ledger.agree("where two groups drop, a block behind may be missing", several is not None)
+
+
+def main() -> int:
+    """Ask everything; 0 if each answer is the expected one."""
+    ledger = Ledger("fixed_point")
+    for name in CLAIMS:
+        check_claim(ledger, name)
+    check_ends(ledger)
+    check_possible(ledger)
+    check_alignment(ledger)
+    check_look_ups(ledger)
+    check_conditions(ledger)
+    check_worlds(ledger)
+    return ledger.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""The ring of kvfast is the free queue of the specification, for any number of blocks.
+
+A ring *is* a sequence if after and before of each of its blocks are those at the next and the
+previous position, null stands at both ends, and no block stands at two positions (`is_queue`).
+Statement: each operation of `kvfast._core.pool` that starts at a ring which is a sequence ends at
+one which is the sequence that KV-POOL-2 … KV-POOL-6 name.
+
+`link`, `put`, `unlink`, `take`, `drop_ref`, and `touch` of one block, are run as they stand, on
+unknown memory (`_symbolic`). The rounds of the loops in `allocate`, `release` and `set_queue` are
+written out beside what holds between two of them; whole calls of `release` are run as they stand
+for one and two blocks. A block that is put into the queue must not be in it (KV-POOL-15): `pool.py`
+proves that of a model. There are less than 2^31 blocks, so that a distance fits into 32 bits.
+
+Each operation is shown to be possible, and mistakes in it are found in a ring of a few blocks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+
+import z3
+
+from kvfast._core import record
+from proofs._z3 import Ledger, Range, Term, ask, forall, function
+from proofs.code._queue.calls import KINDS, releasing
+from proofs.code._queue.mistakes import MISTAKES
+from proofs.code._queue.operations import OPERATIONS, Operation
+from proofs.code._queue.ring import (
+    Queue,
+    any_pool,
+    any_queue,
+    closed,
+    is_queue,
+    world,
+)
+from proofs.code._symbolic import Facts, Number, SymbolicPool, as_int
+
+Part = Callable[[Term], Term]
+"""Blocks by their number from 0 on."""
+
+SIZES = (2, 4)
+"""Blocks of the rings in which a mistake is looked for."""
+
+
+def assumed(operation: Operation, size: int | None) -> list[Term]:
+    """What holds before an operation."""
+    seq = any_queue(size)
+    return [world(seq), operation.start(any_pool(), seq), operation.allowed(seq)]
+
+
+def claimed(operation: Operation, size: int | None) -> Term:
+    """What holds after it."""
+    seq = any_queue(size)
+    # What has no quantifier decides which way the code goes.
+    known = (world(seq), operation.allowed(seq))
+    pool = any_pool(*known, unhashed_to_front=operation.unhashed_to_front)
+    answer = operation.run(pool, seq)
+    return operation.end(pool, seq, answer)
+
+
+def check_operations(ledger: Ledger) -> None:
+    """Each does what it must, each can happen, and each mistake is found."""
+    for operation in OPERATIONS:
+        ledger.prove(operation.name, assumed(operation, None), claimed(operation, None))
+        ledger.possible(f"{operation.name} is possible", *assumed(operation, SIZES[-1]))
+    for mistake in MISTAKES:
+        found = (
+            ask([*assumed(mistake, size), z3.Not(claimed(mistake, size))]) == "sat"
+            for size in SIZES
+        )
+        ledger.agree(f"mistake: {mistake.name}", any(found))
+
+
+def check_start(ledger: Ledger) -> None:
+    """Memory of zeros is the queue 1, 2, … (KV-POOL-2), once the last block and null are linked."""
+    seq = any_queue()
+    queue = replace(
+        seq,
+        at=lambda p: z3.If(p == seq.num_blocks, 0, p),
+        pos=lambda b: b,
+        low=z3.IntVal(0),
+        high=seq.num_blocks,
+    )
+    zeros = dict.fromkeys((record.NEXT, record.PREV), _zero)
+    pool = SymbolicPool(Facts(zeros), Number(seq.num_blocks - 1))
+    pool.link(as_int(seq.num_blocks - 1), 0)
+    ledger.prove("start", [world(seq)], is_queue(pool, queue))
+    unlinked = SymbolicPool(Facts(zeros), Number(seq.num_blocks - 1))
+    ledger.refute("start, not linked", [world(seq)], closed(unlinked, queue))
+
+
+def _zero(block: Term) -> Term:
+    return z3.IntVal(0)
+
+
+def check_release_calls(ledger: Ledger) -> None:
+    """After any number of rounds: the run in front, what was there, the run at the back."""
+    seq = any_queue()
+    run, tail, length, new = z3.Ints("run tail length new")
+    front, old, back = function("front_run"), function("old"), function("back_run")
+
+    def some(count: Term, seq: Queue) -> Range:
+        return Range(0, count, None if seq.size is None else range(seq.size + 1))
+
+    def parts(seq: Queue, front: Part, run: Term, back: Part, tail: Term) -> Term:
+        """The sequence is these three parts, one behind the other."""
+        start = seq.low + 1
+        return z3.And(
+            seq.high - start == run + length + tail,
+            forall([some(run, seq)], lambda i: seq.at(start + i) == front(i)),
+            forall([some(length, seq)], lambda i: seq.at(start + run + i) == old(i)),
+            forall([some(tail, seq)], lambda i: seq.at(start + run + length + i) == back(i)),
+        )
+
+    sizes = z3.And(run >= 0, length >= 0, tail >= 0)
+    before = [sizes, parts(seq, front, run, back, tail)]
+    longer_front = parts(
+        seq.inserted(new, seq.low + run),
+        lambda i: z3.If(i == run, new, front(i)),
+        run + 1,
+        back,
+        tail,
+    )
+    longer_back = parts(
+        seq.appended(new), front, run, lambda i: z3.If(i == tail, new, back(i)), tail + 1
+    )
+    ledger.prove("release: the run in front grows at its end", before, longer_front)
+    ledger.prove("release: the run at the back grows at its end", before, longer_back)
+    few = any_queue(SIZES[-1])
+    three = [sizes, parts(few, front, run, back, tail), run == 2, length == 1, tail == 1]
+    ledger.possible("release: three parts", world(few), is_queue(any_pool(), few), *three)
+
+
+def check_whole_calls(ledger: Ledger) -> None:
+    """`release` as it stands, for every list of one or two blocks."""
+    for count in (1, 2):
+        for kinds in product(KINDS, repeat=count):
+            call = releasing(kinds)
+            name = f"release of {' and '.join(kinds)}"
+            ledger.prove(name, assumed(call, None), claimed(call, None))
+            ledger.possible(f"{name} is possible", *assumed(call, SIZES[-1]))
+
+
+def check_distances(ledger: Ledger) -> None:
+    """The distance between two of at most 2^31 blocks fits into 32 bits, as the code stores it."""
+    left, right, num_blocks = z3.Ints("left right num_blocks")
+    blocks = [left >= 0, left < num_blocks, right >= 0, right < num_blocks]
+    stored = (right - left - 1, left - right + 1)
+    fits = z3.And(*(z3.And(each >= -(2**31), each < 2**31) for each in stored))
+    ledger.prove("distances fit", [*blocks, num_blocks <= 2**31 - 1], fits)
+    ledger.refute("distances fit, with 2^31 + 2 blocks", [*blocks, num_blocks <= 2**31 + 2], fits)
+
+
+def main() -> int:
+    """Ask everything; 0 if each answer is the expected one."""
+    ledger = Ledger("free_queue")
+    check_start(ledger)
+    check_distances(ledger)
+    check_operations(ledger)
+    check_release_calls(ledger)
+    check_whole_calls(ledger)
+    return ledger.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""What is compared: parts of kvref, each with the module that shall have the same graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from proofs.models._formal._cache import CacheBounds
+from proofs.models._formal._groups import GroupsSide
+from proofs.models._formal._manager import ManagerBounds, ManagerSide
+from proofs.models._formal._pool import PoolBounds
+from proofs.models._formal._search import Bounds
+
+SMALL_POOL = PoolBounds(num_blocks=3, num_keys=2)
+SMALL_GROUPS = CacheBounds(num_blocks=4, num_requests=1, window=2, num_tokens=1, max_tokens=2)
+SMALL_MANAGER = ManagerBounds(num_blocks=3, num_tokens=1)
+TWO_TEXTS = ManagerBounds(num_blocks=3, num_requests=1, min_prompt=2)
+ADMISSION = ManagerBounds(num_blocks=3, num_tokens=1, watermark=1, must_fit=True)
+
+SCHEDULER: Mapping[str, object] = MappingProxyType(
+    {
+        **ManagerBounds(num_blocks=4, num_requests=3, num_tokens=1, max_tokens=3).constants,
+        "MustFit": True,
+    }
+)
+"""Three requests of three tokens over three blocks: each fits, two at once do not."""
+
+SMALL_SCHEDULER: Mapping[str, object] = MappingProxyType(
+    {
+        **ManagerBounds(num_blocks=3, num_tokens=1, max_prompt=1).constants,
+        "MustFit": True,
+    }
+)
+"""Two requests of two tokens over two blocks, for seeded mistakes."""
+
+
+def compared() -> dict[str, Bounds]:
+    """By name; some 90 seconds of one core together, the checker included."""
+    return {
+        "pool": PoolBounds(),
+        "groups": GroupsSide(
+            CacheBounds(num_blocks=4, window=2, num_tokens=1, max_tokens=2),
+        ),
+        "manager": ManagerSide(ManagerBounds(num_blocks=3)),
+        "deferred frees": ManagerSide(ManagerBounds(num_blocks=3, num_tokens=1, max_popped=1)),
+        "blocks of 2 tokens": ManagerSide(
+            ManagerBounds(
+                num_blocks=3, block_size=2, num_tokens=1, min_prompt=2, max_prompt=3, max_tokens=4
+            )
+        ),
+        "window": ManagerSide(
+            ManagerBounds(num_blocks=3, has_full=False, window=2, num_tokens=1, max_tokens=3)
+        ),
+        "admission": ManagerSide(ADMISSION),
+    }
+
+
+def deep() -> dict[str, Bounds]:
+    """Larger ones, for hours of one core."""
+    return {
+        "deep pool": PoolBounds(num_blocks=5),
+        "deep groups": GroupsSide(
+            CacheBounds(num_blocks=5, window=2, num_tokens=1, max_tokens=2),
+        ),
+        "deep manager": ManagerSide(ManagerBounds(num_blocks=3, max_prompt=3, max_tokens=3)),
+        "deep hybrid": ManagerSide(
+            ManagerBounds(num_blocks=5, num_requests=1, window=2, num_tokens=1, max_tokens=3)
+        ),
+        "deep window": ManagerSide(
+            ManagerBounds(
+                num_blocks=4, has_full=False, window=2, num_tokens=1, max_tokens=3, max_popped=1
+            )
+        ),
+    }

@@ -1,0 +1,140 @@
+"""kvref's groups and their manager, bounded, as Groups.tla describes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from kvref.configuration import REAL_PARTS, Parts
+from kvref.manager import ReferenceManager
+from kvref.request import ReferenceRequest, make_request
+from kvref.state import restore_snapshot
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.request import RequestInput
+from kvspec.snapshot import Snapshot
+from kvspec.specs import FullAttentionSpec, LayerSpec, SlidingWindowSpec
+from proofs.models._formal._pool import pool_value
+
+Text = tuple[int, ...]
+
+
+def texts(num_tokens: int, shortest: int, longest: int) -> list[Text]:
+    """All texts of these lengths, of an alphabet from 0 on."""
+    lengths = range(shortest, longest + 1)
+    return [text for n in lengths for text in product(range(num_tokens), repeat=n)]
+
+
+@dataclass(frozen=True)
+class CacheBounds:
+    """What GroupsModel and Manager have in common. `num_blocks` with the null block."""
+
+    num_blocks: int
+    num_requests: int = 2
+    block_size: int = 1
+    has_full: bool = True
+    window: int = 0
+    num_tokens: int = 2
+    max_tokens: int = 2
+    parts: Parts = field(default=REAL_PARTS)
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """Of the module."""
+        return {
+            "NumBlocks": self.num_blocks,
+            "NumRequests": self.num_requests,
+            "BlockSize": self.block_size,
+            "HasFull": self.has_full,
+            "Window": self.window,
+            "NumTokens": self.num_tokens,
+            "MaxTokens": self.max_tokens,
+        }
+
+    def specs(self) -> list[LayerSpec]:
+        """Of the groups."""
+        size = self.block_size
+        found: list[LayerSpec] = []
+        if self.has_full:
+            found.append(FullAttentionSpec(size, 1, 8, "float16"))
+        if self.window:
+            found.append(SlidingWindowSpec(size, 1, 8, "float16", sliding_window=self.window))
+        return found
+
+    def config(self) -> ManagerConfig:
+        """The manager that has these groups."""
+        groups = tuple(KVCacheGroup((f"layer.{n}",), spec) for n, spec in enumerate(self.specs()))
+        return ManagerConfig(
+            KVCacheConfig(self.num_blocks, groups),
+            max_model_len_tokens=self.max_tokens,
+            hash_seed="0",
+        )
+
+    def names(self) -> list[str]:
+        """Of the requests."""
+        return [f"r{number}" for number in range(self.num_requests)]
+
+    def manager(self) -> ReferenceManager:
+        """One at the start."""
+        return ReferenceManager(self.config(), parts=self.parts)
+
+    def contents(self) -> dict[bytes, Text]:
+        """What each key stands for: the group, from 1 on, then all tokens up to its end."""
+        one = OneManager(self)
+        found = {}
+        for text in texts(self.num_tokens, self.max_tokens, self.max_tokens):
+            for number, block_hash in enumerate(one.request("r", text).block_hashes):
+                for group in range(len(self.specs())):
+                    tokens = text[: (number + 1) * self.block_size]
+                    found[block_hash + group.to_bytes(4, "big")] = (group + 1, *tokens)
+        return found
+
+
+def cache_value(
+    bounds: CacheBounds, snapshot: Snapshot, contents: dict[bytes, Text]
+) -> dict[str, Any]:
+    """A cache as Groups.tla describes it."""
+    nothing = tuple(() for _ in bounds.specs())
+    lists, counts = [], []
+    for name in bounds.names():
+        held = snapshot.requests.get(name)
+        lists.append(nothing if held is None else held.block_ids)
+        entries = [None] * len(nothing) if held is None else held.num_cached_blocks
+        counts.append(tuple(-1 if count is None else count for count in entries))
+    return {
+        "pool": pool_value(
+            snapshot.free_queue,
+            snapshot.ref_counts,
+            snapshot.block_keys,
+            snapshot.lookup_order,
+            contents,
+        ),
+        "lists": tuple(lists),
+        "counts": tuple(counts),
+    }
+
+
+class OneManager:
+    """A manager of kvref that is put into one state after the other, and its requests."""
+
+    def __init__(self, bounds: CacheBounds) -> None:
+        self.manager = bounds.manager()
+        self.made: dict[tuple[str, Text], ReferenceRequest] = {}
+
+    def request(self, name: str, text: Text) -> ReferenceRequest:
+        """The request with this content."""
+        if (name, text) not in self.made:
+            size = self.manager.config.hash_block_size_tokens or 0
+            made = make_request(RequestInput(name, text), self.manager.hasher, size)
+            self.made[name, text] = made
+        return self.made[name, text]
+
+    def restored(self, snapshot: Snapshot) -> ReferenceManager:
+        """The manager in this state."""
+        manager = self.manager
+        for group in manager.groups:
+            group.block_lists.clear()
+            group.num_cached.clear()
+        manager.popped.clear()
+        restore_snapshot(snapshot, manager.pool, manager.groups, manager.popped)
+        return manager

@@ -1,0 +1,216 @@
+"""kvref's manager and a scheduler that may do anything legal: what Manager shall be equal to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from kvspec.config import ManagerConfig
+from kvspec.request import RequestStatus
+from kvspec.snapshot import Snapshot
+from proofs.models._formal._cache import CacheBounds, OneManager, Text, cache_value, texts
+from proofs.models._formal._values import Move
+
+EMPTY, PREEMPTED, RUNNING = "empty", "preempted", "running"
+
+
+@dataclass(frozen=True)
+class ManagerBounds(CacheBounds):
+    """As the constants of Manager. `watermark` counts blocks."""
+
+    min_prompt: int = 1
+    max_prompt: int = 2
+    watermark: int = 0
+    must_fit: bool = False
+    max_popped: int = 0
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """Of the module."""
+        return {
+            **super().constants,
+            "MinPrompt": self.min_prompt,
+            "MaxPrompt": self.max_prompt,
+            "Watermark": self.watermark,
+            "MustFit": self.must_fit,
+            "MaxPopped": self.max_popped,
+        }
+
+    def config(self) -> ManagerConfig:
+        """With the watermark as a share of all blocks, a little more than needed (KV-MGR-9)."""
+        share = self.watermark and (self.watermark + 0.5) / self.num_blocks
+        return replace(super().config(), watermark=share)
+
+
+class Seat(NamedTuple):
+    """A request as its scheduler sees it."""
+
+    phase: str = EMPTY
+    tokens: Text = ()
+    computed: int = 0
+
+
+class ManagerState(NamedTuple):
+    """A manager, its requests, and the blocks of each deferred free that are still out."""
+
+    snapshot: Snapshot
+    seats: tuple[Seat, ...]
+    popped: tuple[tuple[int, ...], ...] = ()
+
+    def with_seat(self, number: int, seat: Seat) -> ManagerState:
+        """The same with one request as it is now."""
+        return self._replace(seats=(*self.seats[:number], seat, *self.seats[number + 1 :]))
+
+
+class ManagerSide:
+    """kvref's manager, which `bounds` limits."""
+
+    module = "Manager"
+
+    def __init__(self, bounds: ManagerBounds) -> None:
+        self.bounds = bounds
+        self.constants = bounds.constants
+        self.contents = bounds.contents()
+        self.kvref = OneManager(bounds)
+
+    def moves(self) -> Iterator[Move]:
+        """Every move there is, possible or not."""
+        bounds = self.bounds
+        for r in range(1, bounds.num_requests + 1):
+            for prompt in texts(bounds.num_tokens, bounds.min_prompt, bounds.max_prompt):
+                yield from (Move("Admit", (r, prompt, left)) for left in range(len(prompt)))
+            for action in ("Resume", "Compute"):
+                yield from (Move(action, (r, left)) for left in range(bounds.max_tokens))
+            yield from (Move("Generate", (r, token)) for token in range(bounds.num_tokens))
+            for action in ("FreeRequest", "Preempt", "GiveUp", "Pop", "Skip"):
+                yield Move(action, (r,))
+        for action in ("ReturnAll", "ReturnLast"):
+            yield from (Move(action, (i,)) for i in range(1, bounds.max_popped + 1))
+        yield from (Move("Evict", (block,)) for block in range(1, bounds.num_blocks))
+        yield Move("EvictAll")
+        yield Move("ResetCache")
+
+    def first(self) -> ManagerState:
+        """Nobody is there."""
+        return ManagerState(self.kvref.manager.snapshot(), (Seat(),) * self.bounds.num_requests)
+
+    def value(self, state: ManagerState) -> dict[str, Any]:
+        """The state as the model has it."""
+        return {
+            **cache_value(self.bounds, state.snapshot, self.contents),
+            "seats": tuple(seat._asdict() for seat in state.seats),
+            "popped": state.popped,
+        }
+
+    def after(self, state: ManagerState, move: Move) -> ManagerState | None:
+        """The state after a move; None where the move is not possible."""
+        if move.action in ("Evict", "EvictAll", "ResetCache"):
+            return self._of_pool(state, move)
+        number, *rest = move.arguments
+        if move.action in ("ReturnAll", "ReturnLast"):
+            return self._return(state, number - 1, move.action == "ReturnAll")
+        seat = state.seats[number - 1]
+        if move.action in ("Admit", "Resume"):
+            return self._start(state, number - 1, seat, *rest)
+        if seat.phase != (PREEMPTED if move.action == "GiveUp" else RUNNING):
+            return None
+        if move.action in ("Compute", "Generate"):
+            return self._continue(state, number - 1, seat, move.action, *rest)
+        return self._of_request(state, number - 1, seat, move.action)
+
+    def _of_pool(self, state: ManagerState, move: Move) -> ManagerState | None:
+        cached = [block for block, keys in enumerate(state.snapshot.block_keys) if keys]
+        if move.action == "ResetCache":
+            manager = self.kvref.restored(state.snapshot)
+            manager.reset_prefix_cache()
+        else:
+            blocks = list(move.arguments) or cached
+            is_possible = set(blocks) <= set(cached) and (move.arguments or len(cached) > 1)
+            if not is_possible:
+                return None
+            manager = self.kvref.restored(state.snapshot)
+            manager.evict_blocks(blocks)
+        return state._replace(snapshot=manager.snapshot())
+
+    def _return(self, state: ManagerState, i: int, everything: bool) -> ManagerState | None:
+        """The last ones, in reverse order."""
+        if i >= len(state.popped):
+            return None
+        blocks = state.popped[i]
+        if not everything and len(blocks) == 1:
+            return None
+        cut = 0 if everything else len(blocks) - 1
+        manager = self.kvref.restored(state.snapshot)
+        manager.free_blocks(blocks[cut:][::-1])
+        kept = (blocks[:cut],) if cut else ()
+        popped = (*state.popped[:i], *kept, *state.popped[i + 1 :])
+        return state._replace(snapshot=manager.snapshot(), popped=popped)
+
+    def _start(
+        self, state: ManagerState, number: int, seat: Seat, *rest: Any
+    ) -> ManagerState | None:
+        """A prompt, or a preempted request, and how many of its tokens are left for later."""
+        *prompt, left = rest
+        tokens = prompt[0] if prompt else seat.tokens
+        if seat.phase != (EMPTY if prompt else PREEMPTED) or left >= len(tokens):
+            return None
+        manager = self.kvref.restored(state.snapshot)
+        request = self.kvref.request(self.bounds.names()[number], tokens)
+        request.num_computed_tokens = 0
+        request.status = RequestStatus.WAITING if prompt else RequestStatus.PREEMPTED
+        hit = manager.get_computed_blocks(request)
+        new = len(tokens) - left - hit.hit_length_tokens
+        if new < 1:
+            return None
+        granted = manager.allocate_slots(
+            request,
+            new,
+            num_new_computed_tokens=hit.hit_length_tokens,
+            new_computed_blocks=hit.blocks if hit.hit_length_tokens else None,
+            full_sequence_must_fit=self.bounds.must_fit,
+        )
+        if granted is not None:
+            seat = Seat(RUNNING, tokens, len(tokens) - left)
+        return state._replace(snapshot=manager.snapshot()).with_seat(number, seat)
+
+    def _continue(
+        self, state: ManagerState, number: int, seat: Seat, action: str, argument: int
+    ) -> ManagerState | None:
+        """The rest of the tokens but some, or one token that was just generated."""
+        tokens, left = seat.tokens, argument
+        if action == "Generate":
+            if seat.computed < len(tokens) or len(tokens) == self.bounds.max_tokens:
+                return None
+            tokens, left = (*tokens, argument), 0
+        new = len(tokens) - left - seat.computed
+        if new < 1:
+            return None
+        manager = self.kvref.restored(state.snapshot)
+        request = self.kvref.request(self.bounds.names()[number], tokens)
+        request.num_computed_tokens = seat.computed
+        request.status = RequestStatus.RUNNING
+        granted = manager.allocate_slots(request, new)
+        computed = seat.computed if granted is None else seat.computed + new
+        after = state._replace(snapshot=manager.snapshot())
+        return after.with_seat(number, Seat(RUNNING, tokens, computed))
+
+    def _of_request(
+        self, state: ManagerState, number: int, seat: Seat, action: str
+    ) -> ManagerState | None:
+        """A request ends, is preempted, or lets go of what is skipped."""
+        if action == "Pop" and len(state.popped) == self.bounds.max_popped:
+            return None
+        manager = self.kvref.restored(state.snapshot)
+        request = self.kvref.request(self.bounds.names()[number], seat.tokens)
+        after, popped = Seat(), state.popped
+        if action == "Pop":
+            popped = (*popped, manager.pop_blocks_for_free(request))
+        elif action == "Skip":
+            manager.remove_skipped_blocks(request, seat.computed)
+            after = seat
+        else:
+            manager.free(request)
+            if action == "Preempt":
+                after = Seat(PREEMPTED, seat.tokens)
+        return ManagerState(manager.snapshot(), state.seats, popped).with_seat(number, after)

@@ -1,0 +1,55 @@
+"""kvref explored breadth first, by the moves that a model has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from proofs.models._formal._checker import Graph
+from proofs.models._formal._values import Move, text_of
+
+
+class Bounds(Protocol):
+    """What is explored: a bounded part of kvref, and the module that shall have the same graph."""
+
+    @property
+    def module(self) -> str:
+        """Its name."""
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """Of the module, for these bounds."""
+
+    def moves(self) -> Iterator[Move]:
+        """Every move there is, possible or not."""
+
+    def first(self) -> Any:
+        """Where everything begins."""
+
+    def after(self, state: Any, move: Move) -> Any:
+        """The state after a move; None where the move is not legal."""
+
+    def value(self, state: Any) -> dict[str, Any]:
+        """The state as the model has it."""
+
+
+def explore(bounds: Bounds) -> Graph:
+    """All states that can be reached, and all edges."""
+    moves = tuple(bounds.moves())
+    first = bounds.first()
+    own = text_of(bounds.value(first))
+    graph, level = Graph({own}), [(own, first)]
+    while level:
+        below = []
+        for own, state in level:
+            for move in moves:
+                after = bounds.after(state, move)
+                if after is None:
+                    continue
+                name = text_of(bounds.value(after))
+                graph.edges.add((own, move.label, name))
+                if name not in graph.states:
+                    graph.states.add(name)
+                    below.append((name, after))
+        level = below
+    return graph

@@ -1,0 +1,211 @@
+"""Seeded mistakes: in a module, each of which the checker must refute, and in kvref."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kvref.block_pool import BlockPool
+from kvspec.blocks import NULL_BLOCK
+from proofs.models._formal._bounds import (
+    ADMISSION,
+    SMALL_GROUPS,
+    SMALL_MANAGER,
+    SMALL_POOL,
+    TWO_TEXTS,
+)
+from proofs.models._formal._checker import read
+from proofs.models._formal._groups import GroupsSide
+from proofs.models._formal._manager import ManagerSide
+from proofs.models._formal._search import Bounds
+
+DIFFERS = "the graph differs"
+"""No invariant is broken, but the states or edges are not those of kvref."""
+
+
+@dataclass(frozen=True)
+class Twin:
+    """A mistake: in `module`, `old` becomes `new`. `found_by`: an invariant, or DIFFERS."""
+
+    name: str
+    bounds: str
+    module: str
+    old: str
+    new: str
+    found_by: str
+
+    def text(self) -> str:
+        """The module with the mistake."""
+        text = read(self.module)
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.module}.tla has {text.count(self.old)} times {self.old!r}")
+        return text.replace(self.old, self.new)
+
+
+def small() -> dict[str, Bounds]:
+    """What the mistakes are looked for in."""
+    return {
+        "pool": SMALL_POOL,
+        "groups": GroupsSide(SMALL_GROUPS),
+        "manager": ManagerSide(SMALL_MANAGER),
+        "two texts": ManagerSide(TWO_TEXTS),
+        "admission": ManagerSide(ADMISSION),
+    }
+
+
+TWINS = (
+    Twin(
+        "a release puts cached blocks to the front",
+        "pool",
+        "Pool",
+        "SelectSeq(freed, LAMBDA b : p.keys[b] = NoKey) \\o p.queue",
+        "SelectSeq(freed, LAMBDA b : p.keys[b] # NoKey) \\o p.queue",
+        "free_means_unreferenced",
+    ),
+    Twin(
+        "a release puts unhashed blocks to the front one by one",
+        "pool",
+        "Pool",
+        "LET freed == Freed(list, p.refs)\n",
+        "LET freed == Freed([i \\in 1 .. Len(list) |-> list[Len(list) + 1 - i]], p.refs)\n",
+        DIFFERS,
+    ),
+    Twin(
+        "a block leaks: its last reference goes, and it does not return",
+        "pool",
+        "Pool",
+        "ELSE (IF Head(list) # Null /\\ refs[Head(list)] = 1 THEN",
+        "ELSE (IF Head(list) # Null /\\ refs[Head(list)] = 2 THEN",
+        "free_means_unreferenced",
+    ),
+    Twin(
+        "two owners: the last block that is taken stays in the queue",
+        "pool",
+        "Pool",
+        "!.queue = SubSeq(p.queue, n + 1, Len(p.queue))",
+        "!.queue = SubSeq(p.queue, n, Len(p.queue))",
+        "free_means_unreferenced",
+    ),
+    Twin(
+        "a touched block stays in the queue",
+        "pool",
+        "Pool",
+        "!.queue = SelectSeq(p.queue, LAMBDA b : b \\notin blocks)",
+        "!.queue = p.queue",
+        "free_means_unreferenced",
+    ),
+    Twin(
+        "a stale hit: a block that is taken keeps its key",
+        "two texts",
+        "Pool",
+        "IN [Forget(p, taken) EXCEPT",
+        "IN [p EXCEPT",
+        "keys_are_listed_once",
+    ),
+    Twin(
+        "evicting a block forgets its copies, too",
+        "pool",
+        "Pool",
+        "IF key \\in lost THEN left[key] ELSE p.cached[key]",
+        "IF key \\in lost THEN Tail(left[key]) ELSE p.cached[key]",
+        "keys_and_lookups_agree",
+    ),
+    Twin(
+        "a look-up answers the block that was registered last",
+        "manager",
+        "Pool",
+        "THEN Head(p.cached[key]) ELSE Null",
+        "THEN p.cached[key][Len(p.cached[key])] ELSE Null",
+        DIFFERS,
+    ),
+    Twin(
+        "a window one token too small",
+        "groups",
+        "Groups",
+        "Max(0, n - Windows[g] + 1)",
+        "Max(0, n - Windows[g] + 2)",
+        DIFFERS,
+    ),
+    Twin(
+        "the blocks of a request are released first to last",
+        "manager",
+        "Groups",
+        "!.pool = Release(c.pool, Reversed(c.lists[r][g]))",
+        "!.pool = Release(c.pool, c.lists[r][g])",
+        DIFFERS,
+    ),
+    Twin(
+        "hits are registered once more",
+        "manager",
+        "Groups",
+        "LET first == Max(c.counts[r][g], 0)\n",
+        "LET first == 0\n",
+        "keys_are_listed_once",
+    ),
+    Twin(
+        "the last token may be hit, too",
+        "manager",
+        "Groups",
+        "(Len(text) - 1) \\div BlockSize))",
+        "Len(text) \\div BlockSize))",
+        DIFFERS,
+    ),
+    Twin(
+        "free forgets the request and keeps its references",
+        "manager",
+        "Manager",
+        "/\\ m' = [FreeAll(m, r) EXCEPT !.seats[r] = Empty]",
+        "/\\ m' = [ForgetRequest(m, r) EXCEPT !.seats[r] = Empty]",
+        "references_are_accounted_for",
+    ),
+    Twin(
+        "the gate does not count the watermark",
+        "admission",
+        "Manager",
+        "MaxTokens), computed) + Watermark <= NumFree(s.pool)",
+        "MaxTokens), computed) <= NumFree(s.pool)",
+        DIFFERS,
+    ),
+)
+"""Each is a mistake that managers have been seen to make, or are close to."""
+
+UNFAIR = (
+    Twin(
+        "nobody is bound to admit",
+        "scheduler",
+        "Scheduler",
+        "/\\ WF_vars(AdmitOldest)",
+        "/\\ TRUE",
+        "liveness",
+    ),
+    Twin(
+        "the oldest is preempted",
+        "scheduler",
+        "Scheduler",
+        "ELSE IF Youngest(Running(tried)) = r THEN PreemptedIn(tried, r)",
+        "ELSE IF TRUE THEN PreemptedIn(tried, Oldest(Running(tried)))",
+        "the_oldest_run",
+    ),
+    Twin(
+        "who finishes keeps its blocks",
+        "scheduler",
+        "Scheduler",
+        '/\\ m\' = [FreeAll(m, r) EXCEPT !.seats[r] = Seat("ended", <<>>, 0)]',
+        '/\\ m\' = [m EXCEPT !.seats[r] = Seat("ended", <<>>, 0)]',
+        "slots_are_there",
+    ),
+)
+"""Mistakes of the scheduler."""
+
+
+class UnhashedToTheBack(BlockPool):
+    """kvref with a mistake: what nobody can hit waits behind what is cached."""
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """All to the back."""
+        for block in blocks:
+            if block == NULL_BLOCK:
+                continue
+            self.ref_counts[block] -= 1
+            if self.ref_counts[block] == 0:
+                self.free_queue.append(block)

@@ -1,0 +1,128 @@
+"""The formal model in spec/tla, its invariants, and that kvref has exactly its graph.
+
+For bounded pools, groups and managers (the table in spec/tla/README.md) the pinned checker explores
+a module and finds that every invariant holds in every state. The states and edges, an edge being a
+state, a move and the state afterwards, are then compared with those of kvref as sets, so that equal
+numbers are no accident. The checker explores `Scheduler` under fairness as well: every request that
+fits is admitted and ends (KV-LIVE-1, KV-LIVE-2).
+
+Rules that the modules name: KV-POOL-1 … KV-POOL-18, KV-GRP-1 … KV-GRP-5, KV-GRP-7 … KV-GRP-9,
+KV-GRP-11, KV-FULL-1, KV-FULL-2, KV-SW-1 … KV-SW-4, KV-COORD-5, KV-COORD-10, KV-COORD-11, KV-MGR-1,
+KV-MGR-3, KV-MGR-5 … KV-MGR-14, KV-MGR-17. Assumption: no two texts have one hash.
+
+It needs Node.js and `npm ci --prefix spec/tla`. With --deep the bounds are larger (hours).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from proofs.models._formal._bounds import SCHEDULER, SMALL_POOL, SMALL_SCHEDULER, compared, deep
+from proofs.models._formal._checker import Answer, CheckerMissingError, Graph, check, node
+from proofs.models._formal._search import Bounds, explore
+from proofs.models._formal._twins import DIFFERS, TWINS, UNFAIR, Twin, UnhashedToTheBack, small
+
+PROPERTIES = ("every_request_is_admitted", "every_request_ends")
+AT_ONCE = 2
+
+
+@dataclass
+class Tally:
+    """How many answers were the expected ones."""
+
+    passed: int = 0
+    failed: int = 0
+
+    def expect(self, name: str, expected: str, answer: str) -> None:
+        """Count one, and tell of it where it fails."""
+        if answer == expected:
+            self.passed += 1
+            return
+        self.failed += 1
+        print(f"{name}: {answer}, expected: {expected}")
+
+
+def verdict(answer: Answer, graph: Graph) -> str:
+    """What is wrong with the model, beside kvref: an invariant, DIFFERS, or nothing."""
+    if answer.broken is not None:
+        return answer.broken
+    is_equal = answer.graph.states == graph.states and answer.graph.edges == graph.edges
+    return "" if is_equal else DIFFERS
+
+
+def check_bounds(bounds: Bounds, twin: Twin | None = None) -> Answer:
+    """The module of these bounds, perhaps with a mistake."""
+    texts = {} if twin is None else {twin.module: twin.text()}
+    return check(bounds.module, bounds.constants, moves=bounds.moves(), texts=texts)
+
+
+def check_scheduler(twin: Twin | None = None) -> Answer:
+    """Invariants and liveness of the scheduler, perhaps with a mistake."""
+    texts = {} if twin is None else {twin.module: twin.text()}
+    return check(
+        "Scheduler",
+        SCHEDULER if twin is None else SMALL_SCHEDULER,
+        specification="SchedulerSpec",
+        properties=PROPERTIES,
+        texts=texts,
+        with_graph=False,
+    )
+
+
+def compare(wanted: dict[str, Bounds], submit: Callable[..., Future[Answer]], tally: Tally) -> None:
+    """Module and kvref, for each of these bounds; kvref is explored while the checker runs."""
+    answers = {name: submit(check_bounds, bounds) for name, bounds in wanted.items()}
+    for name, bounds in wanted.items():
+        graph = explore(bounds)
+        answer = answers[name].result()
+        print(f"{name}: {len(graph.states):,} states, {len(graph.edges):,} edges", flush=True)
+        tally.expect(name, "", verdict(answer, graph))
+
+
+def refute(twins: Iterable[Twin], submit: Callable[..., Future[Answer]], tally: Tally) -> None:
+    """Each seeded mistake is found, as expected."""
+    bounds = small()
+    graphs = {name: explore(each) for name, each in bounds.items()}
+    answers = [(twin, submit(check_bounds, bounds[twin.bounds], twin)) for twin in twins]
+    for twin, answer in answers:
+        tally.expect(twin.name, twin.found_by, verdict(answer.result(), graphs[twin.bounds]))
+
+
+def refute_kvref(submit: Callable[..., Future[Answer]], tally: Tally) -> None:
+    """A mistake in kvref is found, too."""
+    answer = submit(check_bounds, SMALL_POOL).result()
+    broken = explore(replace(SMALL_POOL, pool_class=UnhashedToTheBack))
+    tally.expect("kvref releases to the back", DIFFERS, verdict(answer, broken))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0 if every answer is the expected one."""
+    began = time.monotonic()
+    try:
+        node()
+    except CheckerMissingError as missing:
+        print(f"formal model: {missing}")
+        return 2
+    tally = Tally()
+    with ThreadPoolExecutor(AT_ONCE) as executor:
+        scheduler = executor.submit(check_scheduler)
+        unfair = [(twin, executor.submit(check_scheduler, twin)) for twin in UNFAIR]
+        compare(deep() if "--deep" in arguments else compared(), executor.submit, tally)
+        refute(TWINS, executor.submit, tally)
+        refute_kvref(executor.submit, tally)
+        answer = scheduler.result()
+        print(f"scheduler: {answer.num_states:,} states")
+        tally.expect("scheduler", "", answer.broken or "")
+        for twin, refuted in unfair:
+            tally.expect(twin.name, twin.found_by, refuted.result().broken or "")
+    seconds = time.monotonic() - began
+    print(f"formal model: {tally.passed} passed, {tally.failed} failed ({seconds:.0f} s)")
+    return 1 if tally.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
