@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -44,6 +45,22 @@ def test_the_file_of_rules_is_current() -> None:
 def rule(rule_id: str, sentence: str, name: str = "") -> str:
     """A rule as a chapter has it."""
     return f'### {rule_id} · {name or rule_id.lower()} <a id="{rule_id}"></a>\n\n{sentence}\n\n'
+
+
+LETTER = re.compile(r"(?<![\w.\"'’`-])[B-Z](?![\w\"'’`-])")
+
+
+def test_every_letter_in_the_rules_has_one_meaning() -> None:
+    """Those of the table of symbols; A is also a word."""
+    symbols = (ROOT / "spec/README.md").read_text(encoding="utf-8").partition("## Symbols")[2]
+    known = set(re.findall(r"^\| ([A-Z])\b", symbols.partition("\n## ")[0], re.MULTILINE))
+    used = {
+        letter
+        for path in (ROOT / "spec/rules").glob("*.md")
+        for letter in LETTER.findall(path.read_text(encoding="utf-8"))
+    }
+    assert used <= known, f"not in the table of symbols: {sorted(used - known)}"
+    assert known <= used | {"A"}
 
 
 FILES = {
