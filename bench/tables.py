@@ -2,7 +2,7 @@
 
 python bench/tables.py out.json                              # to stdout
 python bench/tables.py out.json --into bench/RESULTS.md      # in the place that is marked there
-python bench/tables.py out.json --plot docs/images/bench.svg # also the picture; needs matplotlib
+python bench/tables.py out.json --plot docs/images/bench.png # also the picture; needs matplotlib
 
 python bench/tables.py out.json --phase "look up"            # this one only; may be repeated
 

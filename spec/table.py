@@ -341,8 +341,9 @@ def sentences(rules: list[Rule]) -> str:
     Nor can a manager keep or break the rules of what stands beside it.
     """
     mine = [rule for rule in rules if rule.chapter not in BESIDE and not rule.withdrawn]
-    kept = {rule.id: {"name": rule.name, "sentence": rule.sentence} for rule in mine}
-    return json.dumps(kept, indent=1, ensure_ascii=False) + "\n"
+    kept = ({rule.id: {"name": rule.name, "sentence": rule.sentence}} for rule in mine)
+    lines = (json.dumps(each, ensure_ascii=False)[1:-1] for each in kept)
+    return "{\n " + ",\n ".join(lines) + "\n}\n"
 
 
 def show(rule_id: str, rules: list[Rule], citations: list[Citation]) -> int:

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from tests.regenerate import load_table
 from tests.source import ROOT
-
-
-def load_table() -> ModuleType:
-    """The script spec/table.py as a module; spec is no package."""
-    spec = importlib.util.spec_from_file_location("spec_table", ROOT / "spec/table.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look themselves up there
-    spec.loader.exec_module(module)
-    return module
-
 
 table = load_table()
 
@@ -35,11 +21,6 @@ def test_there_are_rules() -> None:
 def test_rules_code_and_tests_fit_together() -> None:
     found = table.problems(table.find_rules(), table.find_citations(), table.find_exceptions())
     assert found == []
-
-
-def test_the_file_of_rules_is_current() -> None:
-    written = (ROOT / table.SENTENCES).read_text(encoding="utf-8")
-    assert written == table.sentences(table.find_rules()), "run: python spec/table.py"
 
 
 def rule(rule_id: str, sentence: str, name: str = "") -> str:
@@ -263,3 +244,23 @@ def test_one_rule_is_shown_with_all_that_cites_it(
         "  text        tests/test_pool.py:8",
     ]
     assert table.show("KV-POOL-9", rules, citations) == 1
+
+
+BLOCK_TYPES = ("ChunkedLocalAttentionSpec", "MambaSpec")
+
+
+@pytest.mark.parametrize("block_type", BLOCK_TYPES)
+def test_the_places_of_a_block_type_are_named(block_type: str) -> None:
+    """In docs/changing-a-rule.md, as a file or as the folder around it."""
+    page = (ROOT / "docs/changing-a-rule.md").read_text(encoding="utf-8")
+    linked = re.findall(r"\]\(\.\./([^)]+)\)", page.partition("## Adding a block type")[2])
+    places = [(ROOT / name).resolve() for name in linked]
+    named = [
+        path
+        for part in ("spec", "kvref", "kvfast", "kvcheck")
+        for path in (ROOT / part).rglob("*.py")
+        if block_type in path.read_text(encoding="utf-8")
+    ]
+    assert len(named) > 10
+    outside = [path for path in named if not any(path.is_relative_to(each) for each in places)]
+    assert outside == []

@@ -38,14 +38,17 @@ def nulls_come_first(config: ManagerConfig, snapshot: Snapshot) -> str | None:
 def keys_of_one_place(config: ManagerConfig, snapshot: Snapshot) -> str | None:
     """The keys of a block name one group; where it is listed, the primary one ends inside it."""
     for block, keys in enumerate(snapshot.block_keys):
+        if len(keys) < 2:
+            continue
         groups = {group_of_key(key) for key in keys}
         if len(groups) > 1:
             return f"block {block} carries keys of the groups {sorted(groups)}"
     for name, state in snapshot.requests.items():
         for group, blocks in enumerate(state.block_ids):
+            span = _span_tokens(config, group)
             for index, block in enumerate(blocks):
                 covered = snapshot.covered_tokens[block]
-                if covered and (covered - 1) // _span_tokens(config, group) != index:
+                if covered and (covered - 1) // span != index:
                     return (
                         f"block {block} is index {index} of request {name!r} in group {group},"
                         f" but its primary key covers {covered} tokens"

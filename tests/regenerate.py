@@ -1,0 +1,161 @@
+"""Everything in the repository that a program writes: `python -m tests.regenerate [NAME…]`.
+
+Without names it writes what takes seconds, and `--check` says whether that is current, as the tests
+do. What takes longer is written by its name; the list says how long.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import click
+
+from tests.section11.vectors import write_vectors
+from tests.source import ROOT
+
+
+def load_table() -> ModuleType:
+    """The script spec/table.py as a module; spec is no package."""
+    spec = importlib.util.spec_from_file_location("spec_table", ROOT / "spec/table.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module
+
+
+@dataclass(frozen=True)
+class Quick:
+    """Texts that take seconds: path -> text."""
+
+    name: str
+    texts: Callable[[], Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A command that writes these files and takes so long on two cores."""
+
+    name: str
+    writes: str
+    takes: str
+    command: tuple[str, ...]
+
+
+def rules() -> Mapping[str, str]:
+    """Names and sentences of the rules."""
+    table = load_table()
+    return {table.SENTENCES: table.sentences(table.find_rules())}
+
+
+def decisions() -> Mapping[str, str]:
+    """The index of docs/decisions, from the headings of its pages."""
+    lines = [
+        "# Decisions",
+        "",
+        "One page each: what the field does, what we chose, why, what it costs.",
+    ]
+    lines.append("")
+    for page in sorted((ROOT / "docs/decisions").glob("0*.md")):
+        heading = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        number, _, title = heading.partition(" ")
+        lines.append(f"- [{number.rstrip('.')}]({page.name}) {title}")
+    return {"docs/decisions/README.md": "\n".join(lines) + "\n"}
+
+
+def differences() -> Mapping[str, str]:
+    """The records of the points at which the rules differ from vLLM 0.24.0."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_vectors(Path(folder))
+        return {
+            f"kvcheck/data/records/section11/{path.name}": path.read_text(encoding="utf-8")
+            for path in sorted(Path(folder).iterdir())
+        }
+
+
+PYTHON = sys.executable
+KVSPEC = (PYTHON, "-m", "kvcheck.cli")
+
+GENERATED: Sequence[Quick | Slow] = (
+    Quick("rules", rules),
+    Quick("decisions", decisions),
+    Quick("differences", differences),
+    Slow(
+        "vectors",
+        "kvcheck/data/vectors",
+        "minutes",
+        (*KVSPEC, "explore", "--vectors", "kvcheck/data/vectors"),
+    ),
+    Slow(
+        "demo",
+        "docs/images/demo.png",
+        "seconds",
+        (
+            *KVSPEC,
+            *[
+                "replay",
+                "demo",
+                "--impl",
+                "kvref",
+                "--limit",
+                "50",
+                "--plot",
+                "docs/images/demo.png",
+            ],
+        ),
+    ),
+    Slow("mutants", "docs/MUTANTS.md", "hours", (PYTHON, "-m", "tests.mutants")),
+    Slow("mutation", "docs/MUTATION.md", "hours", (PYTHON, "-m", "tests.mutation")),
+)
+
+
+def outdated(each: Quick, root: Path = ROOT) -> Iterator[str]:
+    """The files that are not as they would be written."""
+    for name, text in each.texts().items():
+        path = root / name
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            yield name
+
+
+def write(each: Quick | Slow, root: Path = ROOT) -> None:
+    """Write its files."""
+    if isinstance(each, Slow):
+        subprocess.run(each.command, cwd=root, check=True)
+        return
+    for name, text in each.texts().items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=click.Choice([each.name for each in GENERATED]))
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 if something is not current.")
+@click.option("--list", "lists", is_flag=True, help="Show what there is.")
+def command(names: tuple[str, ...], check: bool, lists: bool) -> None:
+    """Write what programs write: what takes seconds, or what is named."""
+    quick = [each for each in GENERATED if isinstance(each, Quick)]
+    if lists:
+        for each in GENERATED:
+            takes = each.takes if isinstance(each, Slow) else "seconds, checked"
+            writes = each.writes if isinstance(each, Slow) else ", ".join(sorted(each.texts())[:2])
+            click.echo(f"{each.name:12}  {takes:16}  {writes}")
+    elif check:
+        found = [name for each in quick for name in outdated(each)]
+        for name in found:
+            click.echo(f"{name} is not current; run: python -m tests.regenerate")
+        sys.exit(bool(found))
+    else:
+        for each in [each for each in GENERATED if each.name in names] or quick:
+            write(each)
+
+
+if __name__ == "__main__":
+    command()
