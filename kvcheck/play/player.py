@@ -6,15 +6,14 @@ requests with embeddings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import index
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from kvspec.blocks import KVCacheBlocks
+from kvcheck.calls import make, plain
 from kvspec.errors import InvalidArgumentError
-from kvspec.event_codec import encode_event, encode_stats
 from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.operations import OPERATIONS
 from kvspec.request import (
@@ -25,6 +24,7 @@ from kvspec.request import (
     RequestInput,
     RequestStatus,
 )
+from kvspec.snapshot_codec import hexes, ints
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Player:
         Raises InvalidArgumentError for what is no operation: an unknown name, or a request that
         was not made before or that the operation is not about.
         """
-        if name not in PLAYS:
-            raise InvalidArgumentError("op", name, "one of " + ", ".join(PLAYS))
+        if name not in NAMES:
+            raise InvalidArgumentError("op", name, "one of " + ", ".join(NAMES))
         on_request = name in OPERATIONS and OPERATIONS[name].on_request
         if (request_id is not None) != on_request:
             wanted = "a request id" if on_request else "None"
@@ -61,7 +61,9 @@ class Player:
         if request_id is not None and name != "new_request" and request_id not in self.requests:
             raise InvalidArgumentError("req", request_id, "a request that new_request made before")
         try:
-            return Outcome(PLAYS[name](self, request_id or "", arguments))
+            if name in OWN_PLAYS:
+                return Outcome(OWN_PLAYS[name](self, request_id or "", arguments))
+            return Outcome(self._call(name, request_id or "", arguments))
         except Exception as error:  # anything an implementation does is its answer
             return Outcome(error=error)
 
@@ -85,7 +87,10 @@ class Player:
             ),
         )
         self.requests[name] = request
-        return {"num_tokens": index(request.num_tokens), "block_hashes": _hex(request.block_hashes)}
+        return {
+            "num_tokens": index(request.num_tokens),
+            "block_hashes": hexes(request.block_hashes),
+        }
 
     def _append_tokens(self, name: str, args: Mapping[str, Any]) -> Any:
         request = self.requests[name]
@@ -95,106 +100,27 @@ class Player:
         return {
             "num_tokens": index(request.num_tokens),
             "num_block_hashes": len(hashes),
-            "new_block_hashes": _hex(hashes[before:]),
+            "new_block_hashes": hexes(hashes[before:]),
         }
 
-    def _get_computed_blocks(self, name: str, args: Mapping[str, Any]) -> Any:
-        request = self.requests[name]
-        request.num_preemptions = args.get("num_preemptions", 0)
-        hit = self.manager.get_computed_blocks(request)
-        uncached = hit.uncached_common_prefix_tokens
-        return {
-            "blocks": hit.blocks.to_lists(),
-            "num_computed_tokens": index(hit.hit_length_tokens),
-            "num_uncached_common_prefix_tokens": None if uncached is None else index(uncached),
-        }
-
-    def _find_longest_cache_hit_per_group(self, name: str, args: Mapping[str, Any]) -> Any:
-        hits = self.manager.find_longest_cache_hit_per_group(
-            self.requests[name], args["max_cache_hit_length"]
-        )
-        return {"blocks": hits.blocks.to_lists(), "hit_lengths": _ints(hits.hit_lengths_tokens)}
-
-    def _allocate_slots(self, name: str, args: Mapping[str, Any]) -> Any:
-        request = self.requests[name]
-        request.num_computed_tokens = args["num_computed_tokens"]
-        request.status = RequestStatus(args["status"])
-        hit = args.get("new_computed_blocks")
-        allocated = self.manager.allocate_slots(
-            request,
-            args["num_new_tokens"],
-            num_new_computed_tokens=args.get("num_new_computed_tokens", 0),
-            new_computed_blocks=None if hit is None else KVCacheBlocks(tuple(map(tuple, hit))),
-            num_lookahead_tokens=args.get("num_lookahead_tokens", 0),
-            num_external_computed_tokens=args.get("num_external_computed_tokens", 0),
-            delay_cache_blocks=args.get("delay_cache_blocks", False),
-            num_encoder_tokens=args.get("num_encoder_tokens", 0),
-            full_sequence_must_fit=args.get("full_sequence_must_fit", False),
-            reserved_blocks=args.get("reserved_blocks", 0),
-            has_scheduled_reqs=args.get("has_scheduled_reqs", True),
-        )
-        return None if allocated is None else allocated.to_lists()
-
-    def _free(self, name: str, args: Mapping[str, Any]) -> Any:
-        self.manager.free(self.requests[name])
-
-    def _pop_blocks_for_free(self, name: str, args: Mapping[str, Any]) -> Any:
-        return _ints(self.manager.pop_blocks_for_free(self.requests[name]))
-
-    def _free_blocks(self, name: str, args: Mapping[str, Any]) -> Any:
-        self.manager.free_blocks(tuple(args["block_ids"]))
-
-    def _remove_skipped_blocks(self, name: str, args: Mapping[str, Any]) -> Any:
-        self.manager.remove_skipped_blocks(self.requests[name], args["total_computed_tokens"])
-
-    def _cache_blocks(self, name: str, args: Mapping[str, Any]) -> Any:
-        self.manager.cache_blocks(self.requests[name], args["num_computed_tokens"])
-
-    def _cache_partial_block(self, name: str, args: Mapping[str, Any]) -> Any:
-        request = self.requests[name]
-        return self.manager.cache_partial_block(request, args["group"], args["num_tokens"])
-
-    def _evict_blocks(self, name: str, args: Mapping[str, Any]) -> Any:
-        self.manager.evict_blocks(tuple(args["block_ids"]))
-
-    def _reset_prefix_cache(self, name: str, args: Mapping[str, Any]) -> Any:
-        return self.manager.reset_prefix_cache()
-
-    def _get_num_common_prefix_blocks(self, name: str, args: Mapping[str, Any]) -> Any:
-        return _ints(self.manager.get_num_common_prefix_blocks(self.requests[name]))
+    def _call(self, name: str, request_id: str, args: Mapping[str, Any]) -> Any:
+        """A call of the manager; what its scheduler owns of the request is set before."""
+        given, request = dict(args), self.requests.get(request_id)
+        if request is not None:
+            if name == "get_computed_blocks":
+                request.num_preemptions = given.pop("num_preemptions", 0)
+            elif name == "allocate_slots":
+                request.num_computed_tokens = given.pop("num_computed_tokens")
+                request.status = RequestStatus(given.pop("status"))
+        return plain(name, make(self.manager, name, request, given))
 
     def _get_block_ids(self, name: str, args: Mapping[str, Any]) -> Any:
         request = self.requests[name]
         has_unhashed = Feature.UNHASHED_BLOCKS in self.implementation.capabilities.features
         asked = self.manager.get_unhashed_block_ids(request) if has_unhashed else None
         blocks = self.manager.get_blocks(request).to_lists()
-        unhashed = [[] for _ in blocks] if asked is None else [_ints(ids) for ids in asked]
+        unhashed = [[] for _ in blocks] if asked is None else [ints(ids) for ids in asked]
         return {"blocks": blocks, "unhashed": unhashed}
-
-    def _get_num_blocks_to_allocate(self, name: str, args: Mapping[str, Any]) -> Any:
-        return index(
-            self.manager.get_num_blocks_to_allocate(
-                self.requests[name],
-                num_tokens=args["num_tokens"],
-                total_computed_tokens=args["total_computed_tokens"],
-                num_tokens_main_model=args["num_tokens_main_model"],
-                num_encoder_tokens=args.get("num_encoder_tokens", 0),
-                apply_admission_cap=args.get("apply_admission_cap", False),
-            )
-        )
-
-    def _take_new_block_ids(self, name: str, args: Mapping[str, Any]) -> Any:
-        return _ints(self.manager.take_new_block_ids())
-
-    def _new_step_starts(self, name: str, args: Mapping[str, Any]) -> Any:
-        self.manager.new_step_starts()
-
-    def _make_prefix_cache_stats(self, name: str, args: Mapping[str, Any]) -> Any:
-        stats = self.manager.make_prefix_cache_stats()
-        return None if stats is None else encode_stats(stats)
-
-    def _take_events(self, name: str, args: Mapping[str, Any]) -> Any:
-        return [encode_event(event) for event in self.manager.take_events()]
 
     def _take_residency_samples(self, name: str, args: Mapping[str, Any]) -> Any:
         """How often each life was touched: times are those of a real clock."""
@@ -204,38 +130,15 @@ class Player:
 
 Play: TypeAlias = Callable[[Player, str, Mapping[str, Any]], Any]
 
-PLAYS: Mapping[str, Play] = MappingProxyType(
+OWN_PLAYS: Mapping[str, Play] = MappingProxyType(
     {
         "new_request": Player._new_request,
         "append_tokens": Player._append_tokens,
-        "get_computed_blocks": Player._get_computed_blocks,
-        "find_longest_cache_hit_per_group": Player._find_longest_cache_hit_per_group,
-        "allocate_slots": Player._allocate_slots,
-        "free": Player._free,
-        "pop_blocks_for_free": Player._pop_blocks_for_free,
-        "free_blocks": Player._free_blocks,
-        "remove_skipped_blocks": Player._remove_skipped_blocks,
-        "cache_blocks": Player._cache_blocks,
-        "cache_partial_block": Player._cache_partial_block,
-        "evict_blocks": Player._evict_blocks,
-        "reset_prefix_cache": Player._reset_prefix_cache,
-        "get_num_common_prefix_blocks": Player._get_num_common_prefix_blocks,
         "get_block_ids": Player._get_block_ids,
-        "get_num_blocks_to_allocate": Player._get_num_blocks_to_allocate,
-        "take_new_block_ids": Player._take_new_block_ids,
-        "new_step_starts": Player._new_step_starts,
-        "make_prefix_cache_stats": Player._make_prefix_cache_stats,
-        "take_events": Player._take_events,
         "take_residency_samples": Player._take_residency_samples,
     }
 )
-"""How each operation is played."""
+"""How operations are played that are not one call of a manager."""
 
-
-def _ints(values: Iterable[Any]) -> list[int]:
-    """Plain ints: an implementation may answer with an array, never with floats."""
-    return [index(value) for value in values]
-
-
-def _hex(hashes: Iterable[bytes]) -> list[str]:
-    return [block_hash.hex() for block_hash in hashes]
+NAMES = tuple(dict.fromkeys((*OPERATIONS, *OWN_PLAYS)))
+"""Every operation."""

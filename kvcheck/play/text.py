@@ -10,6 +10,8 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from types import MappingProxyType
 from typing import Any
 
+from kvcheck.calls import DEFAULTS
+
 HASH_DIGITS = 8
 """Digits that a hash is shown with: enough to tell two apart in one report."""
 
@@ -18,17 +20,9 @@ LIMIT = 200
 
 DEFAULT_ARGUMENTS: Mapping[str, object] = MappingProxyType(
     {
-        "num_new_computed_tokens": 0,
-        "new_computed_blocks": None,
-        "num_lookahead_tokens": 0,
-        "num_external_computed_tokens": 0,
-        "delay_cache_blocks": False,
-        "num_encoder_tokens": 0,
-        "full_sequence_must_fit": False,
-        "reserved_blocks": 0,
-        "has_scheduled_reqs": True,
+        **DEFAULTS["get_num_blocks_to_allocate"],
+        **DEFAULTS["allocate_slots"],
         "num_preemptions": 0,
-        "apply_admission_cap": False,
     }
 )
 """Arguments of operations that say nothing while they are so."""

@@ -8,14 +8,15 @@ from operator import index
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from kvcheck.calls import make, plain, sequence
 from kvcheck.remote.session import ProtocolViolation, Session, known, unused
 from kvcheck.remote.values import decode_request, encode_sample
 from kvspec._json import Where, checked_members
-from kvspec.blocks import KVCacheBlocks
 from kvspec.codec import decode_manager_config
 from kvspec.errors import FormatError, UnsupportedError
-from kvspec.event_codec import decode_stats, encode_event, encode_stats
+from kvspec.event_codec import decode_stats
 from kvspec.interface import KVCacheManager
+from kvspec.operations import OPERATIONS
 from kvspec.planning_functions import FUNCTIONS
 from kvspec.request import Request
 from kvspec.snapshot_codec import decode_snapshot, encode_snapshot, hexes, ints
@@ -88,7 +89,7 @@ def _make_request(call: Call) -> Any:
 def _append_tokens(call: Call) -> Any:
     request = call.request
     before = len(request.block_hashes)
-    tokens = _sequence(call.args["token_ids"])
+    tokens = sequence(call.args["token_ids"])
     call.session.implementation.append_tokens(call.manager, request, tokens)
     hashes = request.block_hashes
     return {
@@ -108,30 +109,17 @@ def _drop(call: Call) -> None:
             table.pop(handle, None)
 
 
-def _get_computed_blocks(call: Call) -> Any:
-    hit = call.manager.get_computed_blocks(call.request)
-    uncached = hit.uncached_common_prefix_tokens
-    return {
-        "blocks": hit.blocks.to_lists(),
-        "num_computed_tokens": index(hit.hit_length_tokens),
-        "num_uncached_common_prefix_tokens": None if uncached is None else index(uncached),
-    }
+def _of_manager(call: Call) -> Any:
+    """A call that records know, too."""
+    request = call.request if OPERATIONS[call.name].on_request else None
+    return plain(call.name, make(call.manager, call.name, request, call.args))
 
 
-def _find_longest_cache_hit_per_group(call: Call) -> Any:
-    longest = call.args["max_cache_hit_length"]
-    hits = call.manager.find_longest_cache_hit_per_group(call.request, longest)
-    return {"blocks": hits.blocks.to_lists(), "hit_lengths": ints(hits.hit_lengths_tokens)}
-
-
-def _allocate_slots(call: Call) -> Any:
-    args = dict(call.args)
-    hit = args.pop("new_computed_blocks", None)
-    if isinstance(hit, list):
-        hit = KVCacheBlocks(tuple(_sequence(ids) for ids in hit))
-    new = args.pop("num_new_tokens")
-    allocated = call.manager.allocate_slots(call.request, new, new_computed_blocks=hit, **args)
-    return None if allocated is None else allocated.to_lists()
+def _true_or_false(call: Call) -> Any:
+    answer = _of_manager(call)
+    if not isinstance(answer, bool):
+        raise TypeError(f"answered {answer!r} where True or False is due")
+    return answer
 
 
 def _get_block_ids(call: Call) -> Any:
@@ -139,11 +127,6 @@ def _get_block_ids(call: Call) -> Any:
         "blocks": call.manager.get_blocks(call.request).to_lists(),
         "unhashed": [ints(ids) for ids in call.manager.get_unhashed_block_ids(call.request)],
     }
-
-
-def _make_prefix_cache_stats(call: Call) -> Any:
-    stats = call.manager.make_prefix_cache_stats()
-    return None if stats is None else encode_stats(stats)
 
 
 def _get_usage(call: Call) -> Any:
@@ -197,56 +180,23 @@ def _boolean(value: object, where: Where) -> bool:
     return value
 
 
-def _sequence(value: Any) -> Any:
-    """A list as a tuple; what is none is for the implementation to refuse."""
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _truth(answer: object) -> bool:
-    if not isinstance(answer, bool):
-        raise TypeError(f"answered {answer!r} where True or False is due")
-    return answer
-
-
 Make: TypeAlias = Callable[[Call], Any]
 
 CALLS: Mapping[str, Make] = MappingProxyType(
     {
+        **dict.fromkeys(set(OPERATIONS) - {"new_request"}, _of_manager),
         "create_manager": _create_manager,
         "clone_manager": _clone_manager,
         "restore_manager": _restore_manager,
         "make_request": _make_request,
         "append_tokens": _append_tokens,
         "drop": _drop,
-        "get_computed_blocks": _get_computed_blocks,
-        "find_longest_cache_hit_per_group": _find_longest_cache_hit_per_group,
-        "allocate_slots": _allocate_slots,
-        "cache_blocks": lambda c: c.manager.cache_blocks(c.request, c.args["num_computed_tokens"]),
-        "cache_partial_block": lambda c: _truth(
-            c.manager.cache_partial_block(c.request, c.args["group"], c.args["num_tokens"])
-        ),
-        "free": lambda c: c.manager.free(c.request),
-        "pop_blocks_for_free": lambda c: ints(c.manager.pop_blocks_for_free(c.request)),
-        "free_blocks": lambda c: c.manager.free_blocks(_sequence(c.args["block_ids"])),
-        "remove_skipped_blocks": lambda c: c.manager.remove_skipped_blocks(
-            c.request, c.args["total_computed_tokens"]
-        ),
-        "evict_blocks": lambda c: c.manager.evict_blocks(_sequence(c.args["block_ids"])),
-        "reset_prefix_cache": lambda c: _truth(c.manager.reset_prefix_cache()),
-        "get_num_common_prefix_blocks": lambda c: ints(
-            c.manager.get_num_common_prefix_blocks(c.request)
-        ),
+        "cache_partial_block": _true_or_false,
+        "reset_prefix_cache": _true_or_false,
         "get_block_ids": _get_block_ids,
-        "get_num_blocks_to_allocate": lambda c: index(
-            c.manager.get_num_blocks_to_allocate(c.request, **c.args)
-        ),
-        "take_events": lambda c: [encode_event(event) for event in c.manager.take_events()],
-        "take_new_block_ids": lambda c: ints(c.manager.take_new_block_ids()),
-        "make_prefix_cache_stats": _make_prefix_cache_stats,
         "take_residency_samples": lambda c: [
             encode_sample(sample) for sample in c.manager.take_residency_samples()
         ],
-        "new_step_starts": lambda c: c.manager.new_step_starts(),
         "get_usage": _get_usage,
         "snapshot": lambda c: encode_snapshot(c.manager.snapshot()),
         "make_window": _make_window,

@@ -4,41 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
+from kvcheck.calls import DEFAULTS, Delegating, decoded
 from kvcheck.remote.connection import Connection
 from kvcheck.remote.request import own
 from kvcheck.remote.values import carried
 from kvspec._json import Where
 from kvspec.audit import unwrapped
-from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
+from kvspec.blocks import KVCacheBlocks
 from kvspec.config import ManagerConfig
 from kvspec.errors import FormatError, InvalidArgumentError, UnknownBlockError
-from kvspec.event_codec import decode_event, decode_stats
-from kvspec.events import Event
 from kvspec.interface import KVCacheManager
 from kvspec.request import Request
 from kvspec.snapshot import Snapshot
-from kvspec.stats import PrefixCacheStats, ResidencySample
 
-ALLOCATE_DEFAULTS: Mapping[str, object] = MappingProxyType(
-    {
-        "num_new_computed_tokens": 0,
-        "new_computed_blocks": None,
-        "num_lookahead_tokens": 0,
-        "num_external_computed_tokens": 0,
-        "delay_cache_blocks": False,
-        "num_encoder_tokens": 0,
-        "full_sequence_must_fit": False,
-        "reserved_blocks": 0,
-        "has_scheduled_reqs": True,
-    }
-)
-"""What stands for an option of `allocate_slots` that is left out."""
+ALLOCATE_DEFAULTS: Mapping[str, object] = DEFAULTS["allocate_slots"]
+
+LISTS = ("get_blocks", "get_unhashed_block_ids")
+"""Calls that are one message, `get_block_ids`."""
+
+WITH_BLOCKS = ("get_computed_blocks", "find_longest_cache_hit_per_group", *LISTS)
 
 
-class RemoteManager:
+class RemoteManager(Delegating):
     """See `kvspec.interface.KVCacheManager` for what each call promises."""
 
     def __init__(
@@ -80,63 +69,38 @@ class RemoteManager:
         """A message about the manager alone."""
         return self.connection.call(op, manager=self.handle, args=args)
 
-    def _ask(self, op: str, request: Request, **args: Any) -> Any:
-        """A message about a request, which takes along what its scheduler changed."""
-        mine = own(request, self.connection)
-        sent = {name: carried(name, value) for name, value in args.items()}
-        return mine.call(op, self.handle, sent)
+    def _made(self, name: str, request: Request | None, given: dict[str, Any]) -> Any:
+        """A message; one about a request takes along what its scheduler changed."""
+        op = "get_block_ids" if name in LISTS else name
+        args = self._arguments(name, given)
+        if request is None:
+            answer = self._call(op, **args)
+        else:
+            sent = {argument: carried(argument, value) for argument, value in args.items()}
+            answer = own(request, self.connection).call(op, self.handle, sent)
+        lists = answer["blocks"] if name in WITH_BLOCKS else answer
+        if name in (*WITH_BLOCKS, "allocate_slots") and lists is not None:
+            self._check_lists(lists)
+        where, int_hashes = Where("answer", field="result"), self.config.int_event_hashes
+        try:
+            return decoded(name, answer, where, int_hashes=int_hashes)
+        except FormatError as error:
+            raise self.connection.nonsense(str(error)) from None
 
-    def get_computed_blocks(self, request: Request) -> PrefixHit:
-        """The longest cached prefix."""
-        hit = self._ask("get_computed_blocks", request)
-        return PrefixHit(
-            self._blocks(hit["blocks"]),
-            hit["num_computed_tokens"],
-            hit["num_uncached_common_prefix_tokens"],
-        )
-
-    def find_longest_cache_hit_per_group(
-        self, request: Request, max_hit_length_tokens: int
-    ) -> GroupHits:
-        """Every group's own longest hit."""
-        hits = self._ask(
-            "find_longest_cache_hit_per_group", request, max_cache_hit_length=max_hit_length_tokens
-        )
-        return GroupHits(self._blocks(hits["blocks"]), tuple(hits["hit_lengths"]))
-
-    def allocate_slots(
-        self,
-        request: Request,
-        num_new_tokens: int,
-        *,
-        num_new_computed_tokens: int = 0,
-        new_computed_blocks: KVCacheBlocks | None = None,
-        num_lookahead_tokens: int = 0,
-        num_external_computed_tokens: int = 0,
-        delay_cache_blocks: bool = False,
-        num_encoder_tokens: int = 0,
-        full_sequence_must_fit: bool = False,
-        reserved_blocks: int = 0,
-        has_scheduled_reqs: bool = True,
-    ) -> KVCacheBlocks | None:
-        """Room for tokens about to be computed, or None."""
-        hit = new_computed_blocks
+    def _arguments(self, name: str, given: dict[str, Any]) -> dict[str, Any]:
+        """The arguments by the protocol's names."""
+        if name == "find_longest_cache_hit_per_group":
+            return {"max_cache_hit_length": given["max_hit_length_tokens"]}
+        if name in ("free_blocks", "evict_blocks"):
+            return {"block_ids": self._sent_blocks("block_ids", given["block_ids"])}
+        if name != "allocate_slots":
+            return given
+        hit = given["new_computed_blocks"]
         if hit is not None and not isinstance(hit, KVCacheBlocks):
             raise InvalidArgumentError("new_computed_blocks", hit, "KVCacheBlocks or None")
-        options = {
-            "num_new_computed_tokens": num_new_computed_tokens,
-            "new_computed_blocks": None if hit is None else self._sent_hits(hit),
-            "num_lookahead_tokens": num_lookahead_tokens,
-            "num_external_computed_tokens": num_external_computed_tokens,
-            "delay_cache_blocks": delay_cache_blocks,
-            "num_encoder_tokens": num_encoder_tokens,
-            "full_sequence_must_fit": full_sequence_must_fit,
-            "reserved_blocks": reserved_blocks,
-            "has_scheduled_reqs": has_scheduled_reqs,
-        }
-        sent = self._some_left_out(options)
-        allocated = self._ask("allocate_slots", request, num_new_tokens=num_new_tokens, **sent)
-        return None if allocated is None else self._blocks(allocated)
+        sent = {option: given[option] for option in ALLOCATE_DEFAULTS}
+        sent["new_computed_blocks"] = None if hit is None else self._sent_hits(hit)
+        return {"num_new_tokens": given["num_new_tokens"], **self._some_left_out(sent)}
 
     def _some_left_out(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options without half of those at their default, another half each time.
@@ -150,112 +114,15 @@ class RemoteManager:
             if number % 2 or value is not ALLOCATE_DEFAULTS[name]
         }
 
-    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
-        """Register the hashes of the full blocks among the first tokens."""
-        self._ask("cache_blocks", request, num_computed_tokens=num_computed_tokens)
-
-    def cache_partial_block(self, request: Request, group: int, num_tokens: int) -> bool:
-        """Make a block reachable at a finer boundary inside it."""
-        return bool(self._ask("cache_partial_block", request, group=group, num_tokens=num_tokens))
-
-    def free(self, request: Request) -> None:
-        """Release all blocks of the request."""
-        self._ask("free", request)
-
-    def pop_blocks_for_free(self, request: Request) -> tuple[int, ...]:
-        """Forget the request but keep its blocks referenced."""
-        return tuple(self._ask("pop_blocks_for_free", request))
-
-    def free_blocks(self, block_ids: Sequence[int]) -> None:
-        """Return popped blocks, in one release call."""
-        self._call("free_blocks", block_ids=self._sent_blocks("block_ids", block_ids))
-
-    def remove_skipped_blocks(self, request: Request, total_computed_tokens: int) -> None:
-        """Release what attention no longer needs."""
-        self._ask("remove_skipped_blocks", request, total_computed_tokens=total_computed_tokens)
-
-    def evict_blocks(self, block_ids: Sequence[int]) -> None:
-        """Drop the cached identity of these blocks."""
-        self._call("evict_blocks", block_ids=self._sent_blocks("block_ids", block_ids))
-
-    def reset_prefix_cache(self) -> bool:
-        """Drop every hash, if no block is in use."""
-        return bool(self._call("reset_prefix_cache"))
-
-    def get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
-        """Per group, leading blocks that all running requests share."""
-        return tuple(self._ask("get_num_common_prefix_blocks", request))
-
-    def get_blocks(self, request: Request) -> KVCacheBlocks:
-        """The request's block list per group."""
-        return self._blocks(self._ask("get_block_ids", request)["blocks"])
-
-    def get_unhashed_block_ids(self, request: Request) -> tuple[tuple[int, ...], ...]:
-        """Per group, the request's blocks that are neither null nor cached."""
-        return tuple(map(tuple, self._ask("get_block_ids", request)["unhashed"]))
-
-    def get_num_blocks_to_allocate(
-        self,
-        request: Request,
-        *,
-        num_tokens: int,
-        total_computed_tokens: int,
-        num_tokens_main_model: int,
-        num_encoder_tokens: int = 0,
-        apply_admission_cap: bool = False,
-    ) -> int:
-        """Free blocks the request would take."""
-        return int(
-            self._ask(
-                "get_num_blocks_to_allocate",
-                request,
-                num_tokens=num_tokens,
-                total_computed_tokens=total_computed_tokens,
-                num_tokens_main_model=num_tokens_main_model,
-                num_encoder_tokens=num_encoder_tokens,
-                apply_admission_cap=apply_admission_cap,
-            )
-        )
-
-    def take_events(self) -> tuple[Event, ...]:
-        """Events since the last call."""
-        where = Where("answer", field="result")
-        int_hashes = self.config.int_event_hashes
-        try:
-            return tuple(
-                decode_event(event, where.item(position), int_hashes=int_hashes)
-                for position, event in enumerate(self._call("take_events"))
-            )
-        except FormatError as error:
-            raise self.connection.nonsense(str(error)) from None
-
-    def take_new_block_ids(self) -> tuple[int, ...]:
-        """Blocks to be zeroed."""
-        return tuple(self._call("take_new_block_ids"))
-
-    def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
-        """Look-up counters since the last call."""
-        stats = self._call("make_prefix_cache_stats")
-        return None if stats is None else decode_stats(stats, Where("answer"))
-
-    def take_residency_samples(self) -> tuple[ResidencySample, ...]:
-        """Lives of sampled blocks that ended."""
-        return tuple(self._call("take_residency_samples"))
-
-    def new_step_starts(self) -> None:
-        """A scheduling step begins."""
-        self._call("new_step_starts")
-
     def snapshot(self) -> Snapshot:
         """The whole abstract state."""
         found: Snapshot = self._call("snapshot")
         return found
 
-    def _blocks(self, groups: list[list[int]]) -> KVCacheBlocks:
-        """Block ids per group, as many groups as there are."""
+    def _check_lists(self, groups: Sequence[object]) -> None:
+        """There are as many lists as groups."""
         if len(groups) != len(self.config.kv_cache.groups):
             raise self.connection.nonsense(f"{len(groups)} lists of blocks, not one per group")
-        return KVCacheBlocks(tuple(map(tuple, groups)))
 
     def _sent_hits(self, hit: KVCacheBlocks) -> list[Any]:
         return [

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
 
+from kvcheck.calls import DEFAULTS, plain
 from kvcheck.play.compare import BUILTIN_ERRORS
-from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import UnsupportedError
-from kvspec.event_codec import encode_event, encode_stats
 from kvspec.interface import KVCacheManager
+from kvspec.operations import OPERATIONS
 from kvspec.request import Request
 from kvspec.snapshot_codec import ints
 
@@ -98,18 +98,22 @@ def note(call: Call) -> Noted | None:
         raises = next((n for n, cls in BUILTIN_ERRORS.items() if isinstance(call.error, cls)), None)
         if raises is None:
             return None
-    shown: Callable[[Any], Any] = RESULTS.get(call.name, _nothing)
     return Noted(
         name=name,
         request=call.request,
         num_tokens=call.num_tokens,
         arguments=ARGUMENTS[call.name](call),
-        result=shown(call.result) if raises is None else None,
+        result=_shown(call) if raises is None else None,
         raises=raises,
         message=None if raises is None else str(call.error),
         num_free_blocks=index(call.num_free_blocks),
         usage=float(call.usage),
     )
+
+
+def _shown(call: Call) -> Any:
+    """The answer; that of `LISTS` is as records have it already: see `with_lists`."""
+    return call.result if call.name in LISTS else plain(call.name, call.result)
 
 
 def with_lists(call: Call, manager: KVCacheManager) -> Call:
@@ -130,8 +134,8 @@ def _allocate(call: Call) -> dict[str, Any]:
         "status": call.status,
         "num_new_tokens": given["num_new_tokens"],
     }
-    for name, default in ALLOCATE_DEFAULTS.items():
-        if given[name] != default:
+    for name, default in DEFAULTS[call.name].items():
+        if name != "new_computed_blocks" and given[name] != default:
             asked[name] = given[name]
     hit = given["new_computed_blocks"]
     if hit is not None:
@@ -139,20 +143,8 @@ def _allocate(call: Call) -> dict[str, Any]:
     return asked
 
 
-ALLOCATE_DEFAULTS: Mapping[str, Any] = {
-    "num_new_computed_tokens": 0,
-    "num_lookahead_tokens": 0,
-    "num_external_computed_tokens": 0,
-    "delay_cache_blocks": False,
-    "num_encoder_tokens": 0,
-    "full_sequence_must_fit": False,
-    "reserved_blocks": 0,
-    "has_scheduled_reqs": True,
-}
-
-
 def _need(call: Call) -> dict[str, Any]:
-    defaults = {"num_encoder_tokens": 0, "apply_admission_cap": False}
+    defaults = DEFAULTS[call.name]
     given = call.arguments
     return {name: value for name, value in given.items() if defaults.get(name, ...) != value}
 
@@ -169,6 +161,7 @@ LISTS = frozenset({"get_blocks", "get_unhashed_block_ids"})
 """Questions that records ask as one, `get_block_ids`."""
 
 ARGUMENTS: Mapping[str, Callable[[Call], dict[str, Any]]] = {
+    **dict.fromkeys((*OPERATIONS, *LISTS), _as_given),
     "get_computed_blocks": lambda call: (
         {"num_preemptions": call.num_preemptions} if call.num_preemptions else {}
     ),
@@ -176,66 +169,11 @@ ARGUMENTS: Mapping[str, Callable[[Call], dict[str, Any]]] = {
         "max_cache_hit_length": call.arguments["max_hit_length_tokens"]
     },
     "allocate_slots": _allocate,
-    "free": _as_given,
-    "pop_blocks_for_free": _as_given,
     "free_blocks": _ids,
-    "remove_skipped_blocks": _as_given,
-    "cache_blocks": _as_given,
-    "cache_partial_block": _as_given,
     "evict_blocks": _ids,
-    "reset_prefix_cache": _as_given,
-    "get_num_common_prefix_blocks": _as_given,
-    "get_blocks": _as_given,
-    "get_unhashed_block_ids": _as_given,
     "get_num_blocks_to_allocate": _need,
-    "take_new_block_ids": _as_given,
-    "new_step_starts": _as_given,
-    "make_prefix_cache_stats": _as_given,
-    "take_events": _as_given,
 }
 """The arguments of each call that records know. Residency samples are none of theirs."""
-
-
-def _nothing(result: Any) -> None:
-    return None
-
-
-def _unchanged(result: Any) -> Any:
-    return result
-
-
-def _lists(blocks: KVCacheBlocks | None) -> list[list[int]] | None:
-    return None if blocks is None else blocks.to_lists()
-
-
-RESULTS: Mapping[str, Callable[[Any], Any]] = {
-    "get_computed_blocks": lambda hit: {
-        "blocks": hit.blocks.to_lists(),
-        "num_computed_tokens": index(hit.hit_length_tokens),
-        "num_uncached_common_prefix_tokens": (
-            None
-            if hit.uncached_common_prefix_tokens is None
-            else index(hit.uncached_common_prefix_tokens)
-        ),
-    },
-    "find_longest_cache_hit_per_group": lambda hits: {
-        "blocks": hits.blocks.to_lists(),
-        "hit_lengths": ints(hits.hit_lengths_tokens),
-    },
-    "allocate_slots": _lists,
-    "pop_blocks_for_free": ints,
-    "cache_partial_block": _unchanged,
-    "reset_prefix_cache": _unchanged,
-    "get_num_common_prefix_blocks": ints,
-    # Given both answers: see `with_lists`.
-    "get_blocks": _unchanged,
-    "get_unhashed_block_ids": _unchanged,
-    "get_num_blocks_to_allocate": index,
-    "take_new_block_ids": ints,
-    "make_prefix_cache_stats": lambda stats: None if stats is None else encode_stats(stats),
-    "take_events": lambda events: [encode_event(event) for event in events],
-}
-"""The answer of each call that has one."""
 
 
 def _num_values(value: object) -> int:

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kvcheck.calls import Delegating, decoded
+from kvcheck.play.text import DEFAULT_ARGUMENTS
 from kvspec._json import Where
-from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.config import HASH_FUNCTIONS, ManagerConfig
 from kvspec.errors import ConfigError, InvalidArgumentError, UnsupportedError
-from kvspec.event_codec import decode_event, decode_stats
-from kvspec.events import Event
 from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
 from kvspec.planning import Planner
 from kvspec.record import Header, Operation
@@ -25,7 +24,8 @@ from kvspec.record_file import read_trace
 from kvspec.request import Request, RequestInput, RequestStatus
 from kvspec.snapshot import RequestState, Snapshot
 from kvspec.specs import SPEC_TYPES
-from kvspec.stats import PrefixCacheStats, ResidencySample
+
+WHERE = Where("tape")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class TapeRequest:
 
 
 @dataclass
-class TapeManager:
+class TapeManager(Delegating):
     """Answers call after call from the tape; `state` follows what the tape says of it."""
 
     tape: Tape
@@ -107,130 +107,29 @@ class TapeManager:
             raise InvalidArgumentError("argument", None, "something else")
         return operation.result
 
-    def get_computed_blocks(self, request: Request) -> PrefixHit:
-        found = self.next("get_computed_blocks", request, num_preemptions=request.num_preemptions)
-        return PrefixHit(
-            _blocks(found["blocks"]),
-            found["num_computed_tokens"],
-            found["num_uncached_common_prefix_tokens"],
-        )
-
-    def find_longest_cache_hit_per_group(
-        self, request: Request, max_hit_length_tokens: int
-    ) -> GroupHits:
-        found = self.next(
-            "find_longest_cache_hit_per_group", request, max_cache_hit_length=max_hit_length_tokens
-        )
-        return GroupHits(_blocks(found["blocks"]), tuple(found["hit_lengths"]))
-
-    def allocate_slots(
-        self,
-        request: Request,
-        num_new_tokens: int,
-        *,
-        num_new_computed_tokens: int = 0,
-        new_computed_blocks: KVCacheBlocks | None = None,
-        num_lookahead_tokens: int = 0,
-        num_external_computed_tokens: int = 0,
-        delay_cache_blocks: bool = False,
-        num_encoder_tokens: int = 0,
-        full_sequence_must_fit: bool = False,
-        reserved_blocks: int = 0,
-        has_scheduled_reqs: bool = True,
-    ) -> KVCacheBlocks | None:
-        found = self.next(
-            "allocate_slots",
-            request,
-            num_computed_tokens=request.num_computed_tokens,
-            status=request.status.value,
-            num_new_tokens=num_new_tokens,
-            num_new_computed_tokens=num_new_computed_tokens,
-            new_computed_blocks=new_computed_blocks and new_computed_blocks.to_lists(),
-            num_lookahead_tokens=num_lookahead_tokens,
-            num_external_computed_tokens=num_external_computed_tokens,
-            delay_cache_blocks=delay_cache_blocks,
-            num_encoder_tokens=num_encoder_tokens,
-            full_sequence_must_fit=full_sequence_must_fit,
-            reserved_blocks=reserved_blocks,
-            has_scheduled_reqs=has_scheduled_reqs,
-        )
-        return None if found is None else _blocks(found)
-
-    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
-        self.next("cache_blocks", request, num_computed_tokens=num_computed_tokens)
-
-    def cache_partial_block(self, request: Request, group: int, num_tokens: int) -> bool:
-        raise UnsupportedError("partial blocks", "the tape")
-
-    def free(self, request: Request) -> None:
-        self.next("free", request)
-
-    def pop_blocks_for_free(self, request: Request) -> tuple[int, ...]:
-        return tuple(self.next("pop_blocks_for_free", request))
-
-    def free_blocks(self, block_ids: Sequence[int]) -> None:
-        self.next("free_blocks", block_ids=list(block_ids))
-
-    def remove_skipped_blocks(self, request: Request, total_computed_tokens: int) -> None:
-        self.next("remove_skipped_blocks", request, total_computed_tokens=total_computed_tokens)
-
-    def evict_blocks(self, block_ids: Sequence[int]) -> None:
-        self.next("evict_blocks", block_ids=list(block_ids))
-
-    def reset_prefix_cache(self) -> bool:
-        return bool(self.next("reset_prefix_cache"))
-
-    def get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
-        return tuple(self.next("get_num_common_prefix_blocks", request))
-
-    def get_blocks(self, request: Request) -> KVCacheBlocks:
-        return _blocks(self.next("get_block_ids", request)["blocks"])
-
-    def get_unhashed_block_ids(self, request: Request) -> tuple[tuple[int, ...], ...]:
-        # One operation of the record is two calls; `get_blocks` moves the tape on.
-        ids = self.tape.operations[self.position].result["unhashed"]
-        return tuple(tuple(group) for group in ids)
-
-    def get_num_blocks_to_allocate(
-        self,
-        request: Request,
-        *,
-        num_tokens: int,
-        total_computed_tokens: int,
-        num_tokens_main_model: int,
-        num_encoder_tokens: int = 0,
-        apply_admission_cap: bool = False,
-    ) -> int:
-        return int(
-            self.next(
-                "get_num_blocks_to_allocate",
-                request,
-                num_tokens=num_tokens,
-                total_computed_tokens=total_computed_tokens,
-                num_tokens_main_model=num_tokens_main_model,
-                num_encoder_tokens=num_encoder_tokens,
-                apply_admission_cap=apply_admission_cap,
-            )
-        )
-
-    def take_events(self) -> tuple[Event, ...]:
-        where, int_hashes = Where("tape"), self.config.int_event_hashes
-        return tuple(
-            decode_event(event, where, int_hashes=int_hashes) for event in self.next("take_events")
-        )
-
-    def take_new_block_ids(self) -> tuple[int, ...]:
-        return tuple(self.next("take_new_block_ids"))
-
-    def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
-        found = self.next("make_prefix_cache_stats")
-        return None if found is None else decode_stats(found, Where("tape"))
-
-    def take_residency_samples(self) -> tuple[ResidencySample, ...]:
-        return ()
-
-    def new_step_starts(self) -> None:
-        self.next("new_step_starts")
+    def _made(self, name: str, request: Request | None, given: dict[str, Any]) -> Any:
+        if name == "get_unhashed_block_ids":
+            # One operation of the record is two calls; `get_blocks` moves the tape on.
+            return decoded(name, self.tape.operations[self.position].result, WHERE, int_hashes=True)
+        if name == "take_residency_samples":
+            return ()
+        asked = dict(given)
+        if name == "find_longest_cache_hit_per_group":
+            asked = {"max_cache_hit_length": given["max_hit_length_tokens"]}
+        elif request is not None and name == "get_computed_blocks":
+            asked = {"num_preemptions": request.num_preemptions}
+        elif request is not None and name == "allocate_slots":
+            hit = given["new_computed_blocks"]
+            asked |= {
+                "num_computed_tokens": request.num_computed_tokens,
+                "status": request.status.value,
+                "new_computed_blocks": hit and hit.to_lists(),
+            }
+        elif "block_ids" in given:
+            asked = {"block_ids": list(given["block_ids"])}
+        op = "get_block_ids" if name == "get_blocks" else name
+        answer = self.next(op, request, **asked)
+        return decoded(name, answer, WHERE, int_hashes=self.config.int_event_hashes)
 
     def snapshot(self) -> Snapshot:
         keys = [(bytes.fromhex(key),) if key else () for key in self.state["block_hash"]]
@@ -326,21 +225,5 @@ class TapeImplementation:
         raise UnsupportedError("restore", "the tape")
 
 
-DEFAULTS: dict[str, Any] = {
-    "num_preemptions": 0,
-    "skip_reading_prefix_cache": False,
-    "num_new_computed_tokens": 0,
-    "num_lookahead_tokens": 0,
-    "num_external_computed_tokens": 0,
-    "delay_cache_blocks": False,
-    "num_encoder_tokens": 0,
-    "full_sequence_must_fit": False,
-    "reserved_blocks": 0,
-    "has_scheduled_reqs": True,
-    "apply_admission_cap": False,
-}
+DEFAULTS = {**DEFAULT_ARGUMENTS, "skip_reading_prefix_cache": False}
 """What a record leaves out."""
-
-
-def _blocks(lists: list[list[int]]) -> KVCacheBlocks:
-    return KVCacheBlocks(tuple(tuple(ids) for ids in lists))
