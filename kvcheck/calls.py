@@ -104,7 +104,7 @@ ANSWERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
 
 def plain(name: str, answer: Any) -> Any:
     """The answer in plain values; None of a call that has none, whatever it returned."""
-    return ANSWERS.get(name, lambda nothing: None)(answer)
+    return ANSWERS[name](answer) if name in ANSWERS else None
 
 
 def _blocks(lists: Sequence[Sequence[int]]) -> KVCacheBlocks:

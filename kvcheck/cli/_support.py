@@ -14,7 +14,14 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from kvspec._json import Where
 from kvspec._jsonlines import parse_json, read_bounded
@@ -60,11 +67,16 @@ def progress_console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-def progress_bars() -> Progress:
-    """Bars behind words, and the time so far, on stderr where that is a terminal; else nothing."""
+def progress_bars(*, counts: bool = False, **options: Any) -> Progress:
+    """Bars behind words, and the time so far, on stderr where that is a terminal; else nothing.
+
+    `counts`: how many of how many, and the time left, in place of the time so far.
+    """
     console = progress_console()
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    after = (MofNCompleteColumn(), TimeRemainingColumn()) if counts else (TimeElapsedColumn(),)
+    columns = (TextColumn("{task.description}"), BarColumn(), *after)
+    hidden = not console.is_terminal
+    return Progress(*columns, console=console, transient=True, disable=hidden, **options)
 
 
 def read_state(path: Path, command: str) -> tuple[Any, Where] | None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,13 +11,14 @@ from types import MappingProxyType
 from typing import Any
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from kvcheck.cli._bench_tables import show
 from kvcheck.cli._support import (
     MOST_BLOCKS,
     fail,
     output_console,
+    progress_bars,
     progress_console,
     require_extra,
     write_json,
@@ -177,7 +177,8 @@ def command(json_path: Path | None, plot_path: Path | None, **given: Any) -> Non
     subjects = _subjects(wanted.names, wanted.peer)
     plan = (quick_plan if wanted.quick else full_plan)(wanted.sections or tuple(Section))
     started = datetime.now(UTC)
-    with _progress() as bar:
+    # Drawn between turns: a thread that draws would take time from what is timed.
+    with progress_bars(counts=True, auto_refresh=False) as bar:
         pools = _measure_pools(plan, subjects, wanted, bar)
         plan = replace(plan, cases=(*plan.cases, *_replay(wanted, subjects)))
         measured = _measure(plan, subjects, wanted, bar)
@@ -240,27 +241,6 @@ def _replay(wanted: Wanted, subjects: tuple[Subject, ...]) -> tuple[Case, ...]:
 
 
 Advance = Callable[[str], None]
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """A bar on stderr where that is a terminal."""
-    console = progress_console()
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    # The bar is drawn between turns: a thread that draws would take time from what is timed.
-    with Progress(
-        *columns,
-        console=console,
-        transient=True,
-        auto_refresh=False,
-        disable=not console.is_terminal,
-    ) as progress:
-        yield progress
 
 
 def _advance(progress: Progress, total: int) -> Advance:

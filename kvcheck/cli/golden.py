@@ -7,9 +7,14 @@ from pathlib import Path
 from time import monotonic
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from kvcheck.cli._support import fail, output_console, progress_console, write_json
+from kvcheck.cli._support import (
+    fail,
+    output_console,
+    progress_bars,
+    progress_console,
+    write_json,
+)
 from kvcheck.discovery import find_implementation
 from kvcheck.play.state import View
 from kvcheck.records.planning import replay_planning
@@ -116,16 +121,7 @@ def _replay(
     fail_fast: bool,
 ) -> Iterator[Result]:
     """Replay one file after the other, with a bar on stderr where that is a terminal."""
-    console = progress_console()
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
+    with progress_bars(counts=True) as progress:
         bar = progress.add_task("replaying", total=len(chosen))
         due = 0.0
 

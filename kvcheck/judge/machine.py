@@ -28,7 +28,7 @@ from kvcheck.judge.mixed_configs import mixed_configs
 from kvcheck.judge.single_configs import single_group_configs
 from kvcheck.judge.single_group import SingleGroupCheck
 from kvcheck.play import steps
-from kvcheck.play.checks import EventCheck, InvariantCheck, SafetyCheck
+from kvcheck.play.checks import EventCheck, InvariantCheck, ShadowCheck
 from kvcheck.play.performing import finish, perform_step
 from kvcheck.play.runner import Check, Runner
 from kvcheck.play.scheduler import LOADING, PREEMPTED, RUNNING, WAITING
@@ -73,7 +73,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.situations: Counter[str] = Counter()
         invariants: list[Check] = [InvariantCheck()] if self.audit else []
         self.runner.checks = [
-            SafetyCheck(self.runner),
+            ShadowCheck(self.runner),
             *invariants,
             AccountCheck(),
             EventCheck(),

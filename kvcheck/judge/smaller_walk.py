@@ -20,7 +20,7 @@ from kvspec.interface import Implementation
 from kvspec.record import Operation
 
 
-def made_smaller(
+def smaller_walk(
     parting: Parting,
     walk: Recorded,
     subject: Implementation,
@@ -65,7 +65,7 @@ class _Seeker:
         found = followed(story, self.subject, self.level, every_state=True)
         if found is None or found.num_operations < len(story.operations):
             return False
-        if (found.violation.rule, found.violation.name) != (self.best.rule, self.best.name):
+        if found.violation.kind != self.best.kind:
             return False
         self.best = found.violation
         return True

@@ -12,15 +12,14 @@ from dataclasses import dataclass, field, replace
 from kvcheck.judge.coverage import decided, exercised
 from kvcheck.judge.options import ENDLESS, Options, judged, run_of
 from kvcheck.judge.random_programs import random_programs
-from kvcheck.judge.smaller_walk import made_smaller
+from kvcheck.judge.smaller_walk import smaller_walk
 from kvcheck.judge.state import State
 from kvcheck.judge.static import StaticCount, StaticTier, find_walk, parting_from
 from kvcheck.play import watchdog
 from kvcheck.play.fit import directed_program, random_program
-from kvcheck.play.shrink import shrink
 from kvcheck.play.situations import missed
 from kvcheck.play.steps import Program
-from kvcheck.play.verdicts import HANG, PROTOCOL, Level, Violation, first_violation
+from kvcheck.play.verdicts import HANG, PROTOCOL, Level, Violation, first_violation, made_smaller
 from kvcheck.play.watchdog import OutOfPatienceError
 from kvcheck.rules.directed import EXAMPLES, Example, example_violation, find_example
 from kvcheck.rules.judging import LeftOut
@@ -174,17 +173,17 @@ class Suite:
             if violation is not None and violation.name == HANG:
                 self.lost_seconds += time.monotonic() - begin
             elif parting is not None and violation is not None:
-                kind = (violation.rule, violation.name)
-                if kind not in self.violations and self._is_wanted(kind[:1]):
-                    self._tell("static", None, f"making a violation of {kind[0]} smaller")
+                rule = violation.rule
+                if violation.kind not in self.violations and self._is_wanted((rule,)):
+                    self._tell("static", None, f"making a violation of {rule} smaller")
                     seconds, begin = self._shrink_seconds(), time.monotonic()
                     if self.oracle is not None:
-                        violation = made_smaller(
+                        violation = smaller_walk(
                             parting, walk, self.subject, self.oracle, self.options.level, seconds
                         )
                     self._spend(begin)
             if violation is not None and self._is_wanted((violation.rule,)):
-                self.violations.setdefault((violation.rule, violation.name), violation)
+                self.violations.setdefault(violation.kind, violation)
             begin = time.monotonic()
         self.about.update(self.static.about)
 
@@ -228,7 +227,7 @@ class Suite:
         if violation is None:
             self.about.update(example.rules)
         else:
-            self.violations.setdefault((violation.rule, violation.name), violation)
+            self.violations.setdefault(violation.kind, violation)
 
     def _random(self, start: float, before: float) -> None:
         budget = self.options.budget
@@ -268,7 +267,7 @@ class Suite:
                 continue
             self.num_random += 1
             if violation is not None and self._is_wanted((violation.rule,)):
-                self.violations.setdefault((violation.rule, violation.name), violation)
+                self.violations.setdefault(violation.kind, violation)
 
     def _draw(self, program: Program) -> None:
         asked = (program, self.can, self.options.policy)
@@ -324,11 +323,11 @@ class Suite:
             parting = parting_from(find_walk(*walk), self.subject, self.options.level)
             if parting is not None:
                 found = parting.violation
-                self.violations.setdefault((found.rule, found.name), found)
+                self.violations.setdefault(found.kind, found)
         for program in state.programs:
             violation = first_violation(program, self.subject, self.options.level, self._compared)
             if violation is not None:
-                self.violations.setdefault((violation.rule, violation.name), violation)
+                self.violations.setdefault(violation.kind, violation)
         for name in state.examples:
             self._try(find_example(name))
         self.num_directed, self.num_random = state.directed, state.random
@@ -360,22 +359,18 @@ class Suite:
 
     def _keep(self, violation: Violation) -> None:
         """The first of each kind, made small as long as there is time for that."""
-        kind = (violation.rule, violation.name)
-        if kind in self.violations:
+        if violation.kind in self.violations:
             return
-        self.violations[kind] = violation
+        self.violations[violation.kind] = violation
         if self.is_slow:
             return  # each attempt to make it smaller would take as long
 
-        def fails(program: Program) -> bool:
-            again = first_violation(program, self.subject, self.options.level, self._compared)
-            return again is not None and (again.rule, again.name) == kind
+        def verdict(program: Program) -> Violation | None:
+            return first_violation(program, self.subject, self.options.level, self._compared)
 
         begin = time.monotonic()
-        small = shrink(violation.program, fails, seconds=self._shrink_seconds())
-        again = first_violation(small, self.subject, self.options.level, self._compared)
-        if again is not None:
-            self.violations[kind] = again
+        small = made_smaller(violation, verdict, self._shrink_seconds())
+        self.violations[violation.kind] = small
         self._spend(begin)
 
     def _shrink_seconds(self) -> float:

@@ -1,6 +1,6 @@
 """What is checked after every operation of a program.
 
-- `SafetyCheck` needs no agreement on policy: shadow memory, conservation, errors without effect.
+- `ShadowCheck` needs no agreement on policy: shadow memory, conservation, errors without effect.
 - `InvariantCheck`: the named invariants over every snapshot and transition.
 - `CompareCheck`: the answers (level behaviour) and the ids and eviction order (level identity) are
   those of an oracle.
@@ -32,7 +32,7 @@ from kvspec.invariants import check_snapshot
 from kvspec.transitions import Transition, check_transition
 
 
-class SafetyCheck:
+class ShadowCheck:
     """Content: what attention reads is there, and is what was written.
 
     `awaited`: loads that did not arrive yet, as the arguments of their allocations.

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from kvcheck.play import steps as st
+from kvcheck.play.features import FEATURE_OF_OPERATION
 from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
 from kvspec.config import HASH_FUNCTIONS, WEAK_HASHES, KVCacheGroup, ManagerConfig
 from kvspec.errors import ConfigError
@@ -23,16 +24,6 @@ from kvspec.specs import CrossAttentionSpec, FullAttentionSpec, MambaSpec, Slidi
 
 Needs: TypeAlias = Iterator[tuple[Feature, st.Step | None]]
 """What a step needs, and what is left of it (None: nothing) without."""
-
-FEATURE_OF_OPERATION: Mapping[str, Feature] = {
-    "evict_blocks": Feature.EVICTION_BY_ID,
-    "free_blocks": Feature.DEFERRED_FREE,
-    "pop_blocks_for_free": Feature.DEFERRED_FREE,
-    "cache_blocks": Feature.DELAYED_CACHING,
-    "remove_skipped_blocks": Feature.SKIPPED_REMOVAL,
-    "reset_prefix_cache": Feature.RESET,
-}
-"""Operations that are not part of the base."""
 
 FEATURES_OF_STEP: Mapping[type[st.Step], tuple[Feature, ...]] = {
     st.FinishLoad: (Feature.DELAYED_CACHING,),
@@ -131,19 +122,6 @@ def _needs_of_arrival(step: st.Arrive) -> Needs:
         yield Feature.PROMPT_EMBEDDINGS, replace(step, embedded=None)
     if step.skip_reading:
         yield Feature.SKIP_READING, replace(step, skip_reading=False)
-    if step.embedded is not None:
-        yield Feature.PROMPT_EMBEDDINGS, replace(step, embedded=None)
-
-
-def _needs_of_run(step: st.Run) -> Needs:
-    if step.drafts:
-        yield Feature.DRAFTING, replace(step, drafts=(), accepted=0)
-    if step.ahead or step.lookahead_tokens:
-        yield Feature.DRAFTING, replace(step, ahead=False, lookahead_tokens=0)
-    if step.external_tokens:
-        yield Feature.EXTERNAL_TOKENS, replace(step, external_tokens=0)
-    if step.delayed:
-        yield Feature.DELAYED_CACHING, replace(step, delayed=False)
 
 
 def _needs_of_admission(step: st.Admit) -> Needs:

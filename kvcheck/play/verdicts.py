@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
-from kvcheck.play.checks import CompareCheck, EventCheck, InvariantCheck, SafetyCheck
+from kvcheck.play.checks import CompareCheck, EventCheck, InvariantCheck, ShadowCheck
 from kvcheck.play.difference import WrongAnswer
 from kvcheck.play.performing import perform
 from kvcheck.play.runner import Check, Runner
 from kvcheck.play.shadow import content_check
+from kvcheck.play.shrink import shrink
 from kvcheck.play.situations import SituationCounter
 from kvcheck.play.steps import Program
 from kvcheck.play.text import shortened
@@ -59,6 +60,11 @@ class Violation:
     is_example: bool = False
     walk: tuple[str, int] | None = None
 
+    @property
+    def kind(self) -> tuple[str, str]:
+        """Violations of one kind break the same rule, found by the same check."""
+        return self.rule, self.name
+
 
 def first_violation(
     program: Program,
@@ -77,7 +83,7 @@ def first_violation(
     try:
         with time_limit(subject):
             runner = Runner(program, subject, compared)
-            checks: list[Check] = [SafetyCheck(runner), InvariantCheck(), EventCheck()]
+            checks: list[Check] = [ShadowCheck(runner), InvariantCheck(), EventCheck()]
             if compared is not None:
                 checks.append(CompareCheck(exact_ids=level is Level.IDENTITY))
             if situations is not None:
@@ -89,6 +95,18 @@ def first_violation(
     except (Exception, SystemExit, Hang) as found:
         return violation_of(found, program, () if runner is None else runner.operations)
     return None
+
+
+def made_smaller(
+    violation: Violation, verdict: Callable[[Program], Violation | None], seconds: float
+) -> Violation:
+    """The same kind of violation by the smallest program found in this time."""
+
+    def fails(program: Program) -> bool:
+        again = verdict(program)
+        return again is not None and again.kind == violation.kind
+
+    return verdict(shrink(violation.program, fails, seconds=seconds)) or violation
 
 
 def violation_of(

@@ -13,14 +13,13 @@ from pathlib import Path
 from kvcheck.judge.coverage import always_checked, decided, exercised
 from kvcheck.judge.options import Options, judged
 from kvcheck.judge.random_programs import random_programs
-from kvcheck.judge.smaller_walk import made_smaller
+from kvcheck.judge.smaller_walk import smaller_walk
 from kvcheck.judge.static import FAILURES_OF_A_SET, lacking, parting_from, read_walk
 from kvcheck.judge.suite import SHRINK_SECONDS
 from kvcheck.judge.unobservable import UNOBSERVABLE
 from kvcheck.play.fit import directed_program, random_program
-from kvcheck.play.shrink import shrink
 from kvcheck.play.steps import Program
-from kvcheck.play.verdicts import Level, Violation, first_violation
+from kvcheck.play.verdicts import Level, Violation, first_violation, made_smaller
 from kvcheck.play.watchdog import PATIENCE_SECONDS
 from kvcheck.records.manifest import Manifest, shipped_sets
 from kvcheck.rules.directed import EXAMPLES, Example, example_violation
@@ -191,7 +190,7 @@ class Examination:
             self.failing_seconds += time.monotonic() - start
             if parting.violation.rule not in known:
                 sides = (self.subject, self.oracle)
-                return made_smaller(parting, walk, *sides, level, SHRINK_SECONDS), again
+                return smaller_walk(parting, walk, *sides, level, SHRINK_SECONDS), again
             again.add(parting.violation.rule)
         return None, again
 
@@ -241,14 +240,9 @@ class Examination:
         """The same violation by the smallest program found; the one there is if it takes long."""
         if violation.is_example:
             return violation
-        kind = (violation.rule, violation.name)
         start = time.monotonic()
-
-        def fails(program: Program) -> bool:
-            again = self._verdict(program)
-            return again is not None and (again.rule, again.name) == kind
-
-        if not fails(violation.program) or time.monotonic() - start > SHRINKABLE_SECONDS:
+        again = self._verdict(violation.program)
+        is_same = again is not None and again.kind == violation.kind
+        if not is_same or time.monotonic() - start > SHRINKABLE_SECONDS:
             return violation
-        small = self._verdict(shrink(violation.program, fails, seconds=SHRINK_SECONDS))
-        return violation if small is None else small
+        return made_smaller(violation, self._verdict, SHRINK_SECONDS)

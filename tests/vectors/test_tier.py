@@ -14,7 +14,7 @@ from kvcheck.judge import report as reports
 from kvcheck.judge.evidence import write_records
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.page import report_html
-from kvcheck.judge.smaller_walk import made_smaller
+from kvcheck.judge.smaller_walk import smaller_walk
 from kvcheck.judge.state import State
 from kvcheck.judge.static import FAILURES_OF_A_SET, walk_violation
 from kvcheck.judge.suite import Reached, Report, Suite
@@ -92,10 +92,10 @@ def test_a_violation_is_made_small_and_still_the_same() -> None:
     place = parting.violation.walk
     assert place is not None
     walk = walks("base")[place[1] - 1]
-    small = made_smaller(parting, walk, subject, REFERENCE, Level.IDENTITY, 60.0)
+    small = smaller_walk(parting, walk, subject, REFERENCE, Level.IDENTITY, 60.0)
     assert len(small.operations) <= 8
     assert (small.rule, small.name) == (parting.violation.rule, parting.violation.name)
-    assert made_smaller(parting, walk, subject, REFERENCE, Level.IDENTITY, 0) == parting.violation
+    assert smaller_walk(parting, walk, subject, REFERENCE, Level.IDENTITY, 0) == parting.violation
 
 
 def checked(
