@@ -1,8 +1,8 @@
-"""python -m tests.device.compiled [--all]: kernels on pages, compiled for sm_90 without a GPU.
+"""python -m tests.device.compiled [--all]: kernels, compiled for sm_90 without a GPU.
 
-The functions of `_pages_triton` run as they are, with tensors in host memory; what they would
-launch is compiled instead, for the very arguments. Each line printed is what came out of one;
-the first two are of kernels with mistakes.
+The functions of each `kernels` run as they are, with tensors in host memory; what they would launch
+is compiled instead, for the very arguments. Each line printed is what came out of one; the first
+two are of kernels with mistakes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import cycle, product
+from itertools import chain, cycle, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -25,8 +26,18 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompilationError
 
 from kvfast.device import KVPools
-from kvfast.device.pages import formats as _formats
+from kvfast.device.hashing import kernels as hashing
+from kvfast.device.hashing.prompts import prompts_on
+from kvfast.device.index import kernels as index
+from kvfast.device.index.table import IndexTable
+from kvfast.device.pages import formats
+from kvfast.device.pages import kernels as pages
 from kvfast.device.pages.segments import Segments
+from kvfast.device.resident import kernels as resident
+from kvfast.device.resident.state import new_run
+from kvfast.device.tables import kernels as tables
+from kvfast.device.tables.geometry import Geometry, GroupTable
+from kvfast.device.tables.state import Header, new_state
 from kvspec.config import KVCacheConfig, KVCacheGroup
 from kvspec.specs import FullAttentionSpec
 
@@ -53,10 +64,13 @@ class Compiling:
 
 def facts(kernel: Any, given: tuple[Any, ...], options: dict[str, Any]) -> dict[str, object]:
     """What the code of one launch is made of."""
-    if len(given) != len(kernel.params):
+    named = {p.name: options.pop(p.name) for p in kernel.params if p.name in options}
+    if len(given) + len(named) != len(kernel.params):
         raise TypeError(f"{kernel.__name__} takes {len(kernel.params)} arguments, not {len(given)}")
     types, constants, attributes = dict[str, str](), dict[Any, Any](), dict[Any, Any]()
-    for number, (parameter, value) in enumerate(zip(kernel.params, given, strict=True)):
+    for number, (parameter, value) in enumerate(
+        zip(kernel.params, (*given, *named.values()), strict=True)
+    ):
         types[parameter.name] = type_of(parameter, value)
         if types[parameter.name] == "constexpr":
             constants[(number,)] = value
@@ -120,15 +134,19 @@ def pools_of(stored: torch.dtype, heads: int, size: int, *, scaled: bool) -> KVP
     return KVPools(KVCacheConfig(3, (KVCacheGroup(("a",), spec),)))
 
 
-def launches(*, all_of_them: bool) -> Iterator[dict[str, object]]:
-    """Each format, or each conversion, of vectors of 6 elements; then vectors of large models."""
-    from kvfast.device.pages import kernels as pages
-
+def taken_over(module: ModuleType, *names: str) -> list[dict[str, object]]:
+    """Where what these kernels are compiled to is put."""
     found: list[dict[str, object]] = []
-    for name in ("_store_kernel", "_load_kernel", "_copy_kernel", "_zero_kernel"):
-        setattr(pages, name, Compiling(getattr(pages, name), found))
-    some = zip(_formats.STORED, cycle(GIVEN), strict=False)
-    pairs = product(_formats.STORED, GIVEN) if all_of_them else some
+    for name in names:
+        setattr(module, name, Compiling(getattr(module, name), found))
+    return found
+
+
+def of_pages(*, all_of_them: bool) -> Iterator[dict[str, object]]:
+    """Each format, or each conversion, of vectors of 6 elements; then vectors of large models."""
+    found = taken_over(pages, "_store_kernel", "_load_kernel", "_copy_kernel", "_zero_kernel")
+    some = zip(formats.STORED, cycle(GIVEN), strict=False)
+    pairs = product(formats.STORED, GIVEN) if all_of_them else some
     cases = [(stored, given, False, 1, 6) for stored, given in pairs]
     cases += [(stored, torch.bfloat16, True, 3, 6) for stored in SCALED]
     cases += [(torch.bfloat16, torch.bfloat16, False, 8, 128)]
@@ -157,6 +175,38 @@ def launches(*, all_of_them: bool) -> Iterator[dict[str, object]]:
         found.clear()
 
 
+def of_prompts() -> Iterator[dict[str, object]]:
+    """One prompt and several; arguments of 1 are constants to Triton."""
+    found = taken_over(hashing, "_messages", "_chain")
+    more = taken_over(index, "_insert", "_lookup")
+    cpu = torch.device("cpu")
+    for num, dtype in ((1, torch.int32), (5, torch.int64)):
+        starts, size = torch.arange(num + 1) * 8, 1 if num == 1 else 4
+        tokens, counts = torch.zeros(8 * num, dtype=dtype), starts.diff() // size
+        prompts = prompts_on(cpu, tokens, starts, counts, bytes(32))
+        words = hashing.block_hashes(prompts, size)
+        table = IndexTable.empty(4, cpu)
+        index.insert(table, num - 1, num + 1)
+        index.lookup(table, prompts, words, num - 1, size)
+    yield from (*found, *more)
+
+
+def of_tables() -> Iterator[dict[str, object]]:
+    """Sizes of 1, and others."""
+    found = taken_over(tables, "_apply", "_outputs", "_gather")
+    more = taken_over(resident, "_decide")
+    cpu = torch.device("cpu")
+    for num in (1, 300):
+        group = GroupTable(num, num, True, False)
+        geometry = Geometry((group,), num)
+        state = new_state(geometry, num, 1000, cpu)
+        tables.apply(state, Header())
+        tables.outputs(state, geometry)
+        tables.gather(state, 0, group, torch.zeros((num, num), dtype=torch.int32))
+        resident.decide(state, new_run(num, 1, 4, cpu), geometry)
+    yield from (*found, *more)
+
+
 @triton.jit
 def _fuses_and_divides(numbers, divisor):  # type: ignore[no-untyped-def] # as Triton wants it
     place = tl.program_id(0) // divisor
@@ -181,5 +231,6 @@ def twins() -> Iterator[dict[str, object]]:
 
 
 if __name__ == "__main__":
-    for line in (*twins(), *launches(all_of_them="--all" in sys.argv)):
+    made = chain(twins(), of_tables(), of_prompts(), of_pages(all_of_them="--all" in sys.argv))
+    for line in made:
         print(json.dumps(line), flush=True)

@@ -15,6 +15,7 @@ import torch
 import kvfast
 import kvref
 from kvfast.device import Backend
+from kvspec.interface import Implementation
 from tests.device.contents import fingerprints
 from tests.device.contents_cases import ARRANGED, CASES, Case
 from tests.device.contents_player import Player
@@ -31,8 +32,12 @@ INTERPRETED = (1, 5)
 def player_of(seed: int, backend: Backend, cases: Sequence[Case] = CASES) -> Player:
     """Every case with kvfast, then every case with kvref, and so on."""
     turn, number = divmod(seed, len(cases))
-    made = (kvfast if turn % 2 == 0 else kvref).implementation()
-    return Player(cases[number], made, seed, backend)
+    return Player(cases[number], implementation_of(turn), seed, backend)
+
+
+def implementation_of(turn: int) -> Implementation:
+    """By turns."""
+    return (kvfast if turn % 2 == 0 else kvref).implementation()
 
 
 def played(

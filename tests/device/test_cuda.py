@@ -9,11 +9,24 @@ from typing import Any
 import pytest
 import torch
 
-from kvfast.device import Backend, DeviceTables, KVPools, PageOperations, Swapper
+import kvfast
+from kvfast.device import (
+    Backend,
+    Crossover,
+    DeviceTables,
+    KVPools,
+    PageOperations,
+    PrefixIndex,
+    Swapper,
+)
 from kvfast.device.base.backend import BACKENDS
 from kvfast.device.tier.offload import Offload
+from kvspec.batched import StepPlan
+from kvspec.request import RequestInput
 from tests.device.models import DEVICE, cache, contents, filled, full
+from tests.device.prompts import config_of as one_group
 from tests.device.tables import FULL, MAMBA, config_of, rows_of
+from tests.device.test_resident import Decoding
 
 pytestmark = pytest.mark.skipif(
     not DEVICE.startswith("cuda"), reason="needs a GPU: KVSPEC_TEST_DEVICE=cuda"
@@ -226,3 +239,66 @@ def test_blocks_that_go_out_over_spare_blocks_come_back() -> None:
     for block in blocks:
         at = slice(block * size, (block + 1) * size)
         assert [one[at] for one in kept] == [one[at] for one in before]
+
+
+# Runs and prompts.
+
+
+@pytest.mark.rule("KV-DEV-13", "KV-DEV-15")
+def test_steps_of_runs_are_replays_of_one_graph() -> None:
+    one = Decoding(7, 8, 9, backend="triton", num_blocks=40)
+    assert one.begin(2) == 2
+    one.resident.step()  # compiles
+    padded = one.tables.padded
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        one.resident.step()
+    graph.replay()
+    assert padded.positions[:3].tolist() == [8, 9, 10]
+    run = one.resident.end()
+    assert (run.num_steps, run.granted) == (2, (2, 2, 2))
+    one.resident.replay(run, one.batched, one.tokens(2))
+    one.handles.reverse()
+    assert one.begin(5) == 5
+    for _ in range(6):
+        graph.replay()
+    assert padded.rows.tolist() == [-1] * 4
+    run = one.resident.end()
+    assert run.num_steps == 5
+    one.resident.replay(run, one.batched, one.tokens(5))
+    assert one.tables.difference(one.batched) is None
+    one.step(StepPlan(decoding=one.handles))
+    assert one.tables.difference(one.batched) is None
+
+
+@pytest.mark.rule("KV-DEV-13")
+def test_neither_the_beginning_nor_a_step_waits() -> None:
+    one = Decoding(7, 8, 9, backend="triton")
+    assert one.begin(1) == 1
+    one.resident.step()
+    one.resident.replay(one.resident.end(), one.batched, one.tokens(1))
+    with no_waiting():
+        assert one.begin(3) == 3
+        one.resident.step()
+        one.resident.left[:1].fill_(0)
+        one.resident.step()
+    assert one.resident.end().granted == (1, 2, 2)
+
+
+@pytest.mark.rule("KV-DEV-18", "KV-DEV-19")
+def test_neither_hashing_nor_look_up_waits_for_the_device() -> None:
+    implementation = kvfast.implementation()
+    manager = implementation.create(one_group(4, enable_events=True))
+    index = PrefixIndex(implementation, manager, device=DEVICE, crossover=Crossover(1))
+    request = implementation.make_request(manager, RequestInput("a", range(9)))
+    tokens, starts = torch.arange(18) % 9, [0, 9, 18]
+    index.lookup(tokens, starts)  # the first time compiles
+    manager.allocate_slots(request, 9)
+    there = tokens.to(DEVICE)
+    with no_waiting():
+        index.update(manager.take_events())
+        found = index.lookup(there, starts)
+        manager.evict_blocks([1])
+        index.update(manager.take_events())
+        after = index.lookup(tokens, starts)
+    assert (found.tolist(), after.tolist()) == ([8, 8], [0, 0])

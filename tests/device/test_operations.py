@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from kvfast.device import PADDING_SLOT, Backend, Layout, PageOperations
 from kvfast.device.base.backend import BACKENDS
 from kvfast.device.pages import formats as _formats
-from kvspec.errors import InvalidArgumentError
 from kvspec.specs import LayerSpec
 from tests.device.models import (
     BLOCK_SIZE,
@@ -227,62 +226,3 @@ def test_slots_on_the_device_that_are_out_of_range_are_skipped() -> None:
         assert not read[:5].any()
         assert torch.equal(read[5], tokens[5].half().float())
     assert after[0] == after[1]
-
-
-BAD: dict[str, dict[str, object]] = {
-    "slots[1]": {"slots": [4, 28]},
-    "slots[0]": {"slots": [3, 4]},
-    "len": {"keys": torch.zeros(3, 2, 6, device=DEVICE)},
-    "keys.shape": {"keys": torch.zeros(2, 6, 2, device=DEVICE)},
-    "values.dtype": {"values": torch.zeros(2, 2, 3, dtype=torch.int32, device=DEVICE)},
-    "keys.stride()": {"keys": torch.zeros(2, 6, 2, device=DEVICE).transpose(1, 2)},
-    "key_scale": {"key_scale": 0.0},
-    "value_scale": {"value_scale": float("nan")},
-    "layer": {"layer": "nope"},
-    "slots": {"slots": torch.zeros(2)},
-    "named twice": {"slots": [5, 5]},
-}
-
-
-@pytest.mark.rule("KV-DEV-7")
-@pytest.mark.parametrize("case", BAD)
-def test_an_illegal_write_raises_and_changes_nothing(case: str, backend: Backend) -> None:
-    pools = filled(cache(full()))
-    before = contents(pools)
-    arguments: dict[str, object] = {
-        "layer": "0.0",
-        "keys": torch.zeros(2, 2, 6, device=DEVICE),
-        "values": torch.zeros(2, 2, 3, device=DEVICE),
-        "slots": [4, 5],
-        **BAD[case],
-    }
-    operations = PageOperations(pools, backend=backend)
-    with pytest.raises(InvalidArgumentError) as caught:
-        operations.write(**arguments)  # type: ignore[arg-type] # wrong on purpose
-    expected = {"len": "keys.shape", "named twice": "slots[1]"}.get(case, case)
-    assert caught.value.field == expected
-    assert contents(pools) == before
-
-
-@pytest.mark.rule("KV-DEV-7")
-@pytest.mark.parametrize(
-    ("sources", "destinations", "field"),
-    [
-        ([1], [0], "destinations[0]"),
-        ([7], [1], "sources[0]"),
-        ([1, 2], [3], "len(destinations)"),
-        ([1, 2], [3, 3], "destinations[1]"),
-        ([1, 2], [3, 1], "destinations[1]"),
-        ([1], [True], "destinations[0]"),
-    ],
-)
-def test_an_illegal_copy_raises_and_changes_nothing(
-    sources: list[int], destinations: list[int], field: str, backend: Backend
-) -> None:
-    pools = filled(cache(full()))
-    before = contents(pools)
-    operations = PageOperations(pools, backend=backend)
-    with pytest.raises(InvalidArgumentError) as caught:
-        operations.copy_blocks(sources, destinations)
-    assert caught.value.field == field
-    assert contents(pools) == before

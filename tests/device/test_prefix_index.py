@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,9 +12,6 @@ from hypothesis import strategies as st
 
 import kvfast
 from kvfast.device import Crossover, PrefixIndex
-from kvfast.device.hashing.prompts import Prompts
-from kvfast.device.index import keys as _index_keys
-from kvfast.device.index import plain as _index_torch
 from kvfast.device.index.table import IndexTable
 from kvspec.config import KVCacheConfig, KVCacheGroup
 from kvspec.errors import InvalidArgumentError, UnsupportedError
@@ -236,66 +232,3 @@ def test_one_long_chain_is_left_to_the_host(
 ) -> None:
     counts = torch.tensor(blocks, dtype=torch.int64)
     assert Crossover(num_prompts).chooses_device(counts) is chosen
-
-
-# Each mistake gives hits that the manager would not.
-
-last_hit, is_found, insert = _index_torch.lookup, _index_torch.is_found, _index_torch.insert
-take = _index_keys.Keys.take_changes
-
-
-def all_that_are_found(
-    table: IndexTable, prompts: Prompts, hashes: torch.Tensor, num_dropped: int, span_tokens: int
-) -> torch.Tensor:
-    """Behind a gap as well."""
-    owner = torch.repeat_interleave(torch.arange(len(prompts)), prompts.counts)
-    run = torch.zeros(len(prompts), dtype=torch.int64)
-    run.index_add_(0, owner, is_found(table, hashes).long())
-    return ((run - num_dropped).clamp(min=0) * span_tokens).int()
-
-
-def without_drop(
-    table: IndexTable, prompts: Prompts, hashes: torch.Tensor, num_dropped: int, span_tokens: int
-) -> torch.Tensor:
-    return last_hit(table, prompts, hashes, 0, span_tokens)
-
-
-def the_dead_as_well(table: IndexTable, hashes: torch.Tensor) -> torch.Tensor:
-    return is_found(replace(table, is_live=torch.ones_like(table.is_live)), hashes)
-
-
-def all_but_one(table: IndexTable, first: int, end: int) -> None:
-    insert(table, first + 1, end)
-
-
-def nobody_lives_again(self: _index_keys.Keys) -> _index_keys.Changes:
-    changes = take(self)
-    return replace(changes, lives=dict.fromkeys(changes.lives, 0))
-
-
-@pytest.mark.parametrize(
-    ("module", "name", "mistake"),
-    [
-        (_index_torch, "lookup", all_that_are_found),
-        (_index_torch, "lookup", without_drop),
-        (_index_torch, "is_found", the_dead_as_well),
-        (_index_torch, "insert", all_but_one),
-        (_index_keys.Keys, "take_changes", nobody_lives_again),
-    ],
-)
-def test_a_mistake_is_found(
-    module: object, name: str, mistake: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, name, mistake)
-    with pytest.raises(AssertionError):
-        plays()
-
-
-def plays() -> None:
-    """Without Hypothesis around it: its own report of a failure is not that test's."""
-    for seed in range(4):
-        play(seed, ["torch"], 6, use_eagle=bool(seed % 2))
-
-
-def test_without_a_mistake_nothing_is_found() -> None:
-    plays()

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from kvfast.device import Backend
 from kvfast.device.base.backend import BACKENDS, form_of
 from kvfast.device.hashing.prompts import Prompts, prompts_on
-from kvfast.device.index import plain as _index_torch
 from kvfast.device.index.keys import Changes
 from kvfast.device.index.table import EMPTY, IndexTable
 from tests.device.prompts import NONE_HASH
@@ -141,48 +140,3 @@ def test_it_does_not_matter_in_which_order_programs_insert(monkeypatch: pytest.M
     plain = table_of("torch", 300, hashes)
     monkeypatch.setattr(interpreter, "set_grid_idx", backwards)
     assert torch.equal(plain.slots, table_of("triton", 300, hashes).slots.cpu())
-
-
-def by_the_first_words(table: IndexTable, hashes: torch.Tensor) -> torch.Tensor:
-    """A fingerprint for the hash."""
-    live = table.hashes[table.is_live != 0]
-    return (hashes[:, None, :7] == live[None, :, :7]).all(2).any(1)
-
-
-def last_comes_first(table: IndexTable, first: int, end: int) -> None:
-    for entry in reversed(range(first, end)):
-        insert(table, entry, entry + 1)
-    table.slots.copy_(table.slots.flip(0))
-
-
-def only_at_home(table: IndexTable, hashes: torch.Tensor) -> torch.Tensor:
-    entry = table.slots[hashes[:, 0].long() & table.slot_mask].long()
-    there = torch.where(entry < EMPTY, entry, 0)
-    return (entry < EMPTY) & (table.hashes[there] == hashes).all(1) & (table.is_live[there] != 0)
-
-
-insert = _index_torch.insert
-
-
-@pytest.mark.parametrize(
-    ("name", "mistake"),
-    [
-        ("is_found", by_the_first_words),
-        ("is_found", only_at_home),
-        ("insert", last_comes_first),
-    ],
-)
-def test_a_mistake_is_found(name: str, mistake: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_index_torch, name, mistake)
-    with pytest.raises(AssertionError):
-        check_tables()
-
-
-def check_tables() -> None:
-    """Tables with three homes."""
-    for seed in range(6):
-        check_table("torch", Random(seed), 30, 3)
-
-
-def test_without_a_mistake_nothing_is_found() -> None:
-    check_tables()

@@ -1,16 +1,24 @@
-"""Blocks go to host memory and come back as they were."""
+"""Blocks go to host memory and come back as they were, in the order that waits ask for."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvfast.device import Backend, KVPools, Swapper
+from kvfast.device import Backend, KVPools, Swapper, Transfer
 from kvfast.device.base.backend import BACKENDS
+from kvfast.device.tier.offload import Offload
+from kvfast.device.tier.streams import CudaStreams
 from kvspec.config import KVCacheConfig
 from kvspec.errors import InvalidArgumentError
+from tests.device.late import LateStreams
 from tests.device.models import DEVICE, cache, contents, filled, full, mamba
 
 CONFIG = cache(full(), mamba())
@@ -53,31 +61,161 @@ def there_and_back(
     return contents(pools)
 
 
-@pytest.mark.rule("KV-DEV-7")
-@pytest.mark.parametrize(
-    ("blocks", "host_blocks", "field"),
-    [
-        ([0], [1], "blocks[0]"),
-        ([1], [4], "host_blocks[0]"),
-        ([1], [0], "host_blocks[0]"),
-        ([1, 2], [1], "len(host_blocks)"),
-        ([1, 2], [3, 3], "host_blocks[1]"),
-    ],
-)
-def test_an_illegal_swap_raises_and_changes_nothing(
-    blocks: list[int], host_blocks: list[int], field: str
-) -> None:
-    pools, host = filled(CONFIG), host_pools()
-    before = contents(pools), contents(host)
-    with pytest.raises(InvalidArgumentError) as caught:
-        Swapper(pools, host).swap_out(blocks, host_blocks)
-    assert caught.value.field == field
-    assert (contents(pools), contents(host)) == before
-
-
 @pytest.mark.parametrize("other", [cache(full()), cache(full(), full())])
 def test_pools_of_other_layers_are_refused(other: KVCacheConfig) -> None:
     with pytest.raises(InvalidArgumentError, match="host_pools"):
         Swapper(filled(CONFIG), filled(other, device="cpu"))
     with pytest.raises(InvalidArgumentError, match="host_pools"):
         Swapper(filled(CONFIG), filled(CONFIG, layout="HND", device="cpu"))
+
+
+BATCHES = ([3, 1], [2, 4, 6], [5])
+
+
+def late_swapper() -> tuple[KVPools, KVPools, Swapper]:
+    """Pools in host memory on both sides: these streams are as late as a device's may be."""
+    pools = filled(CONFIG, device="cpu")
+    host = KVPools(cache(full(), mamba(), num_blocks=8))
+    return pools, host, Swapper(pools, host, streams=LateStreams())
+
+
+def overwrite(pools: KVPools, blocks: list[int]) -> None:
+    for pages in pools.pages:
+        pages[blocks] = 7
+
+
+@pytest.mark.rule("KV-DEV-8")
+def test_what_is_queued_after_the_wait_comes_after_the_copy() -> None:
+    pools, _, swapper = late_swapper()
+    before = [pages.clone() for pages in pools.pages]
+    transfer = swapper.swap_out([1, 2], [3, 4])
+    assert not transfer.is_done
+    transfer.wait()
+    assert transfer.is_done
+    overwrite(pools, [1, 2])
+    swapper.swap_in([4, 3], [5, 6]).wait()
+    for old, now in zip(before, pools.pages, strict=True):
+        assert torch.equal(old[[2, 1]], now[[5, 6]])
+
+
+def test_without_the_wait_these_streams_show_it() -> None:
+    pools, host, swapper = late_swapper()
+    transfer = swapper.swap_out([1], [3])
+    overwrite(pools, [1])
+    transfer.synchronize()
+    assert all((pages[3] == 7).all() for pages in host.pages)
+
+
+def offloaded(num_spare: int) -> tuple[bool, int]:
+    """Batches of blocks go out, are overwritten at once, and come back.
+
+    Answers whether all is as it was, and how often spare blocks had to be waited for.
+    """
+    pools, _, swapper = late_swapper()
+    before = [pages.clone() for pages in pools.pages]
+    offload = Offload(swapper, num_spare)
+    for blocks in BATCHES:
+        offload.copy(blocks, blocks)
+        overwrite(pools, blocks)
+    streams: Any = swapper.streams
+    num_waits = streams.num_waits
+    moved = [block for blocks in BATCHES for block in blocks]
+    swapper.swap_in(moved, moved).wait()
+    pairs = zip(before, pools.pages, strict=True)
+    return all(torch.equal(old[1:], now[1:]) for old, now in pairs), num_waits
+
+
+@pytest.mark.rule("KV-DEV-8")
+@pytest.mark.parametrize(
+    ("num_spare", "num_waits"),
+    [
+        (6, 0),  # room for all: nothing waits
+        (5, 1),  # the last one for the first batch
+        (3, 2),
+        (2, 2),  # the second batch in parts
+        (1, 5),  # one by one
+    ],
+)
+def test_blocks_go_out_beside_what_overwrites_them(num_spare: int, num_waits: int) -> None:
+    assert offloaded(num_spare) == (True, num_waits)
+
+
+def test_the_host_can_wait_for_all() -> None:
+    pools, host, swapper = late_swapper()
+    offload = Offload(swapper, 2)
+    offload.synchronize()
+    offload.copy([1, 2, 3], [1, 2, 3])
+    offload.synchronize()
+    pairs = zip(pools.pages, host.pages, strict=True)
+    assert all(torch.equal(mine[1:4], theirs[1:4]) for mine, theirs in pairs)
+
+
+class Recorder:
+    """Stands for the streams of `torch.cuda`, and writes down what they are asked for."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.current = "cuda:0"  # not the pools' device
+
+    def current_stream(self, device: object = None) -> FakeStream:
+        return FakeStream(self, f"computing {device or self.current}")
+
+    @contextmanager
+    def stream(self, chosen: FakeStream) -> Iterator[None]:
+        self.told.append(f"on {chosen.name}")
+        yield
+        self.told.append("back")
+
+
+class FakeStream:
+    def __init__(self, recorder: Recorder, name: str) -> None:
+        self.recorder, self.name = recorder, name
+
+    def wait_stream(self, other: FakeStream) -> None:
+        self.recorder.told.append(f"{self.name} waits for {other.name}")
+
+    def wait_event(self, event: str) -> None:
+        self.recorder.told.append(f"{self.name} waits for {event}")
+
+    def record_event(self) -> str:
+        self.recorder.told.append("event")
+        return "event"
+
+
+class Used:
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def record_stream(self, stream: FakeStream) -> None:
+        self.recorder.told.append(f"kept for {stream.name}")
+
+
+def asked() -> list[str]:
+    """What a swap and its wait ask of the streams of cuda:1, while cuda:0 is current."""
+    recorder = Recorder()
+    with (
+        patch.object(torch.cuda, "Stream", lambda device: FakeStream(recorder, f"side {device}")),
+        patch.object(torch.cuda, "current_stream", recorder.current_stream),
+        patch.object(torch.cuda, "stream", recorder.stream),
+    ):
+        streams = CudaStreams(torch.device("cuda:1"))
+        used: Any = Used(recorder)
+        event = streams.start(lambda: recorder.told.append("work"), [used])
+        Transfer(event, streams).wait()
+    return recorder.told
+
+
+ORDER = [
+    "side cuda:1 waits for computing cuda:1",
+    "on side cuda:1",
+    "work",
+    "event",
+    "back",
+    "kept for side cuda:1",
+    "computing cuda:1 waits for event",
+]
+
+
+@pytest.mark.rule("KV-DEV-8")
+def test_a_swap_is_ordered_on_the_pools_device_whichever_is_current() -> None:
+    assert asked() == ORDER

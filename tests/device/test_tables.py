@@ -17,7 +17,7 @@ from kvspec.specs import (
     EncoderOnlyAttentionSpec,
     FullAttentionSpec,
 )
-from tests.device.tables import FULL, MAMBA, config_of, kernel_device, rows_of, tables_of
+from tests.device.tables import FULL, MAMBA, config_of, engines, kernel_device, rows_of, tables_of
 
 
 @pytest.mark.rule("KV-DEV-10", "KV-DEV-11", "KV-DEV-12")
@@ -243,3 +243,31 @@ def test_a_difference_says_where_and_what() -> None:
     tables.write(rows_of((0, 0, 1, 9)))
     found = tables.difference(batched)
     assert str(found) == "request 0, group 0, index 1: block 9 on the device, not 2"
+
+
+# Random schedules.
+
+
+@pytest.mark.rule("KV-DEV-9", "KV-DEV-10", "KV-DEV-11", "KV-DEV-12")
+def test_tables_are_what_the_manager_answers_after_every_step() -> None:
+    played = list(engines(range(60), "torch"))
+    assert sum(engine.num_steps for engine in played) == 1200
+    assert sum(engine.num_rewound for engine in played) > 100
+    assert max(engine.tables.max_requests for engine in played) > 2
+
+
+@pytest.mark.rule("KV-DEV-9", "KV-DEV-10", "KV-DEV-11", "KV-DEV-12")
+def test_tables_of_kernels_are_what_the_manager_answers() -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    played = list(engines(range(7, 13), "triton", num_steps=7))
+    assert sum(engine.num_granted for engine in played) > 30
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_tables_are_right_under_many_schedules(backend: Any) -> None:
+    if backend == "triton":
+        pytest.importorskip("triton", reason="Triton is not installed")
+    num = 3000 if backend == "torch" else 60
+    for _ in engines(range(1000, 1000 + num), backend):
+        pass

@@ -1,4 +1,4 @@
-"""A step never waits for the device: nothing that is there decides anything on the host."""
+"""The host never waits for the device, and messages reach a slow one as they were."""
 
 from __future__ import annotations
 
@@ -11,8 +11,79 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kvfast.device import DeviceTables
-from kvfast.device.tables.state import DeviceState
+from kvfast.device.tables.staging import Staging
+from kvfast.device.tables.state import Header
 from tests.device.tables import FULL, MAMBA, rows_of, tables_of
+
+NUM_WORDS = 20
+
+
+class SlowDevice:
+    """Copies are done as late as they may be: when an event behind them is waited for."""
+
+    def __init__(self) -> None:
+        self.queued: list[Callable[[], None]] = []
+        self.num_done = 0
+        self.arrived: list[list[int]] = []
+
+    def __getitem__(self, part: slice) -> SlowDevice:
+        return self
+
+    def copy_(self, source: torch.Tensor, *, non_blocking: bool) -> None:
+        assert non_blocking
+        self.queued.append(lambda: self.arrived.append(source.tolist()))
+
+    def work(self, until: int) -> None:
+        """Do the copies before this one that were not done yet."""
+        for copy in self.queued[self.num_done : until]:
+            copy()
+        self.num_done = max(self.num_done, until)
+
+
+class Event:
+    """As CUDA's: behind the copies so far when it was recorded; before that nothing to wait for."""
+
+    def __init__(self, device: SlowDevice) -> None:
+        self.device = device
+        self.behind = 0
+
+    def record(self) -> None:
+        self.behind = len(self.device.queued)
+
+    def synchronize(self) -> None:
+        self.device.work(self.behind)
+
+
+def sent_to(device: Any) -> list[list[int]]:
+    """Seven messages of growing length, and what should arrive."""
+    staging = Staging(NUM_WORDS, torch.device("cpu"))
+    staging._events = [Event(device), Event(device)]
+    wanted = []
+    for number in range(7):
+        header = Header(num_entries=number)
+        words = torch.arange(number) + 100 * number
+        staging.send(header, [words, words + 50], device)
+        wanted.append([*header.to_list(), *words.tolist(), *(words + 50).tolist()])
+    device.work(len(device.queued))
+    assert staging.copied_bytes == 4 * sum(map(len, wanted))
+    return wanted
+
+
+@pytest.mark.rule("KV-DEV-13")
+def test_a_buffer_is_not_written_while_a_copy_reads_it() -> None:
+    device = SlowDevice()
+    assert sent_to(device) == device.arrived
+
+
+def test_the_host_waits_only_for_the_copy_before_the_last() -> None:
+    device = SlowDevice()
+    staging = Staging(NUM_WORDS, torch.device("cpu"))
+    staging._events = [Event(device), Event(device)]
+    done = []
+    for number in range(4):
+        staging.send(Header(num_entries=number), [], device)
+        done.append(device.num_done)
+    assert done == [0, 0, 1, 2]
 
 
 class NoWaiting(TorchDispatchMode):  # type: ignore[misc] # torch does not say what it is
@@ -62,21 +133,3 @@ def test_a_step_never_waits_for_the_device() -> None:
     tables.update([0], [3])
     with NoWaiting(tables):
         busy_step(tables)
-
-
-def test_a_step_that_waits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    tables = tables_of(FULL, MAMBA)
-    outputs = tables._device.outputs
-    for wait in (
-        lambda state: state.num_computed.max().item(),
-        lambda state: state.entries[state.entries > 0],
-        lambda state: torch.empty(2, dtype=torch.int32).copy_(state.rows),
-    ):
-
-        def waits(wait: Callable[[DeviceState], object] = wait) -> None:
-            outputs()
-            wait(tables._device.state)
-
-        monkeypatch.setattr(tables._device, "outputs", waits)
-        with pytest.raises(AssertionError), NoWaiting(tables):
-            tables.update([0], [1])
