@@ -63,7 +63,7 @@ def test_kernels_on_pages_compile_for_hopper(made: Launches) -> None:
 
 @pytest.mark.rule("KV-DEV-13", "KV-DEV-15", "KV-DEV-18", "KV-DEV-19")
 def test_all_other_kernels_compile_for_hopper(made: Launches) -> None:
-    """Also with arguments of 1, for which Triton has other types; what hashes, in registers alone."""
+    """Also with arguments of 1, which have other types; what hashes, in registers alone."""
     found = [one for one in made[2:] if "stored" not in one and "word_bytes" not in one]
     assert Counter(one["kernel"] for one in found) == dict.fromkeys(
         ("_apply", "_outputs", "_gather", "_decide", "_messages", "_chain", "_insert", "_lookup"), 2

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.device import mistakes, mistakes_contents
-from tests.device.mistakes import SEEN, Mistake
+from tests.device import mistakes, mistakes_contents, mistakes_steps
+from tests.device.mistakes import SEEN, Check, Mistake
 from tests.device.models import DEVICE
 
 pytestmark = [
@@ -13,7 +13,13 @@ pytestmark = [
     pytest.mark.usefixtures("one_thread"),
 ]
 
-MISTAKES: tuple[Mistake, ...] = (*mistakes.MISTAKES, *mistakes_contents.MISTAKES)
+MISTAKES: tuple[Mistake, ...] = (
+    *mistakes.MISTAKES,
+    *mistakes_steps.MISTAKES,
+    *mistakes_contents.MISTAKES,
+)
+CHECKS = tuple(dict.fromkeys(one.check for one in mistakes.MISTAKES))
+"""Those of the other files run as tests anyway."""
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: str(one.id))
@@ -22,8 +28,8 @@ def test_a_mistake_is_seen(mistake: Mistake) -> None:
         mistake.check()
 
 
-@pytest.mark.parametrize("check", mistakes.CHECKS, ids=lambda one: str(one.__name__))
-def test_without_a_mistake_a_check_sees_nothing(check: mistakes.Check) -> None:
+@pytest.mark.parametrize("check", CHECKS, ids=lambda one: str(one.__name__))
+def test_without_a_mistake_a_check_sees_nothing(check: Check) -> None:
     check()
 
 

@@ -7,12 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvfast.device import PADDING_SLOT, Backend, Layout, PageOperations
-from kvfast.device.base.backend import BACKENDS
+from kvfast.device import PADDING_SLOT, Backend, PageOperations
 from kvfast.device.pages import formats as _formats
 from kvspec.specs import LayerSpec
 from tests.device.models import (
-    BLOCK_SIZE,
     DEVICE,
     cache,
     contents,
@@ -23,10 +21,6 @@ from tests.device.models import (
     window,
 )
 
-SLOTS = st.lists(st.integers(BLOCK_SIZE, 7 * BLOCK_SIZE - 1), unique=True, max_size=9)
-PADDED = st.builds(
-    lambda slots, at: [*slots[:at], PADDING_SLOT, *slots[at:]], SLOTS, st.integers(0, 9)
-)
 STORED = ["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
 
 
@@ -60,41 +54,6 @@ def test_a_token_is_written_to_its_slot_and_read_from_it(backend: Backend) -> No
     read = operations.gather("0.1", torch.tensor([25, PADDING_SLOT, 6]))
     assert torch.equal(read[0], torch.stack([keys[1], torch.zeros_like(keys[0]), keys[0]]))
     assert torch.equal(read[1][::2], values.flip(0))
-
-
-@pytest.mark.rule("KV-DEV-3", "KV-DEV-4")
-@settings(max_examples=15)
-@given(
-    stored=st.sampled_from(STORED),
-    given_dtype=st.sampled_from(["float32", "float16", "bfloat16"]),
-    layout=st.sampled_from(["NHD", "HND"]),
-    mode=st.sampled_from(["NONE", "INT8_PER_TOKEN_HEAD", "FP8_PER_TOKEN_HEAD"]),
-    slots=PADDED,
-    seed=st.integers(0, 99),
-)
-def test_the_kernels_write_and_read_what_the_reference_does(
-    stored: str, given_dtype: str, layout: Layout, mode: str, slots: list[int], seed: int
-) -> None:
-    pytest.importorskip("triton", reason="Triton is not installed")
-    if mode != "NONE":
-        stored = "int8" if mode.startswith("INT8") else "float8_e4m3fn"
-    config = cache(full(stored, kv_quant_mode=mode))
-    dtype = getattr(torch, given_dtype)
-    keys = numbers((len(slots), 2, 6), dtype, seed)
-    values = numbers((len(slots), 2, 3), dtype, seed + 1)
-    scales = {"key_scale": 0.37, "value_scale": 0.25}  # powers of two are multiplied
-    if mode != "NONE" or stored == given_dtype:
-        scales = {}
-    after, read = [], []
-    for backend in BACKENDS:
-        pools = filled(config, layout=layout)
-        operations = PageOperations(pools, backend=backend)
-        operations.write("0.0", keys, values, slots, **scales)
-        after.append(contents(pools))
-        wanted = operations.gather("0.0", slots[::-1], dtype=dtype, **scales)
-        read.append([_formats.bits(without_nan(one)).tolist() for one in wanted])
-    assert after[0] == after[1]
-    assert read[0] == read[1]
 
 
 @pytest.mark.rule("KV-DEV-4")

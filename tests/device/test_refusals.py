@@ -15,22 +15,10 @@ from kvfast.device.base import arguments as base
 from kvfast.device.hashing import prompts as hashing
 from kvfast.device.pages import arguments as pages
 from kvfast.device.tables import input as tables
-from tests.device import (
-    refusals_pages,
-    refusals_prompts,
-    refusals_resident,
-    refusals_swaps,
-    refusals_tables,
-)
+from tests.device import refusals_memory, refusals_steps
 from tests.device.refusals import Call, World, verdict
 
-CALLS = (
-    *refusals_pages.CALLS,
-    *refusals_swaps.CALLS,
-    *refusals_tables.CALLS,
-    *refusals_resident.CALLS,
-    *refusals_prompts.CALLS,
-)
+CALLS = (*refusals_memory.CALLS, *refusals_steps.CALLS)
 IDS = [call.name for call in CALLS]
 
 

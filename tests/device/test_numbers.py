@@ -73,7 +73,7 @@ def assert_same(results: list[list[torch.Tensor]]) -> None:
 
 @pytest.mark.rule("KV-DEV-3", "KV-DEV-4")
 @pytest.mark.parametrize(("heads", "size"), SIZES)
-@pytest.mark.parametrize("layout", ["NHD", "HND"] if ON_GPU else ["HND"])
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
 @pytest.mark.parametrize(("stored", "mode"), KINDS)
 def test_whatever_the_bits_are_kernels_do_what_torch_does(
     stored: str, mode: str, layout: Layout, heads: int, size: int
