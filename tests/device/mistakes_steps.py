@@ -11,10 +11,10 @@ from kvfast.device import DeviceTables, ResidentDecode
 from kvfast.device.resident import plain as resident
 from kvfast.device.resident import plan
 from kvfast.device.resident.state import MAX_STEPS, NUM_REQUESTS, NUM_RESERVED, NUM_TAKEN
+from kvfast.device.tables.arrays import DeviceArrays
 from kvfast.device.tables.batch import Batch
-from kvfast.device.tables.handover import Loan
+from kvfast.device.tables.handover import Handover
 from kvfast.device.tables.lengths import Lengths
-from kvfast.device.tables.side import DeviceSide
 from tests.device import test_resident, test_tables, test_waiting
 from tests.device.mistakes import Check, Mistake, mistake
 
@@ -70,13 +70,13 @@ def a_batch_is_known_by_its_handles(
     return right(self, handles, num, *more)
 
 
-@mistake(steps, DeviceSide, "send", "KV-DEV-10")
+@mistake(steps, DeviceArrays, "send", "KV-DEV-10")
 def a_long_message_is_cut(right: Any, self: Any, entries: Any, *given: Any, **options: Any) -> Any:
     """Of a message that is too long only the end is sent."""
     return right(self, tuple(part[-self.max_entries :] for part in entries), *given, **options)
 
 
-@mistake(steps, DeviceSide, "take_over", "KV-DEV-9")
+@mistake(steps, DeviceArrays, "take_over", "KV-DEV-9")
 def growth_begins_empty(right: Any, *given: Any) -> None:
     """More rows, and nothing in them."""
 
@@ -102,21 +102,21 @@ def a_buffer_is_written_too_early(right: Any, self: Any) -> None:
 a_step: Check = test_waiting.test_a_step_never_waits_for_the_device
 
 
-@mistake(a_step, DeviceSide, "outputs", "KV-DEV-13")
+@mistake(a_step, DeviceArrays, "outputs", "KV-DEV-13")
 def the_host_reads_a_number(right: Any, self: Any) -> None:
     """A length that the device has."""
     right(self)
     self.state.num_computed.max().item()
 
 
-@mistake(a_step, DeviceSide, "outputs", "KV-DEV-13")
+@mistake(a_step, DeviceArrays, "outputs", "KV-DEV-13")
 def the_host_picks_by_a_mask(right: Any, self: Any) -> None:
     """How many there are is known on the device alone."""
     right(self)
     assert self.state.entries[self.state.entries > 0].dim()
 
 
-@mistake(a_step, DeviceSide, "outputs", "KV-DEV-13")
+@mistake(a_step, DeviceArrays, "outputs", "KV-DEV-13")
 def the_host_copies_an_array(right: Any, self: Any) -> None:
     """From the device, at once."""
     right(self)
@@ -196,7 +196,7 @@ def unplanned_steps_go_on(right: Any, state: Any, run: Any, geometry: Any) -> No
     right(state, run, geometry)
 
 
-@mistake(runs, Loan, "outputs", "KV-DEV-11", "KV-DEV-15")
+@mistake(runs, Handover, "outputs", "KV-DEV-11", "KV-DEV-15")
 def slots_are_those_of_the_step_before(right: Any, self: Any, num: int, longest: int) -> Any:
     """Nothing is computed after the decision."""
     return self.tables._device.step(num, num, 1, longest)
@@ -217,7 +217,7 @@ def a_batch_from_before_a_run() -> None:
     test_resident.test_a_batch_from_before_the_run_is_told_again("torch")
 
 
-@mistake(a_batch_from_before_a_run, Loan, "end", "KV-DEV-17")
+@mistake(a_batch_from_before_a_run, Handover, "end", "KV-DEV-17")
 def the_batch_is_kept(right: Any, self: Any, *given: Any) -> None:
     """The host believes that the device has the batch of the step before the run."""
     batch = self.tables._batch

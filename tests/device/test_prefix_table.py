@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvfast.device import Backend
-from kvfast.device.base.backend import BACKENDS, form_of
+from kvfast.device.base.backend import form_of
 from kvfast.device.hashing.prompts import Prompts, prompts_on
 from kvfast.device.index.keys import Changes
 from kvfast.device.index.table import EMPTY, IndexTable
@@ -111,32 +110,3 @@ def test_a_table_finds_what_is_there_and_nothing_else(seed: int, num: int, homes
 def test_a_table_of_the_kernels_does_as_well(seed: int, num: int, homes: int) -> None:
     pytest.importorskip("triton", reason="Triton is not installed")
     check_table("triton", Random(seed), num, homes)
-
-
-@pytest.mark.rule("KV-DEV-19")
-def test_a_table_larger_than_a_program_is_the_same_in_both_forms() -> None:
-    """And runs longer than one; homes so few that entries displace others."""
-    pytest.importorskip("triton", reason="Triton is not installed")
-    random = Random(1)
-    hashes = random_hashes(random, 300, 1000)
-    tables = [table_of(backend, 300, hashes[:3], hashes[3:]) for backend in BACKENDS]
-    assert torch.equal(tables[0].slots, tables[1].slots.cpu())
-    prompts = [hashes[:290], hashes[7:], [hashes[5]] * 128, random.choices(hashes, k=140)]
-    prompts[1][200] = bytes(32)
-    found = [hits(*both) for both in zip(tables, [prompts] * 2, BACKENDS, strict=True)]
-    assert found[0].tolist() == found[1].tolist() == [290, 200, 128, 140]
-
-
-@pytest.mark.rule("KV-DEV-19")
-def test_it_does_not_matter_in_which_order_programs_insert(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter runs one after another; here the last comes first."""
-    interpreter = pytest.importorskip("triton.runtime.interpreter").interpreter_builder
-    in_order: Callable[[int, int, int], None] = interpreter.set_grid_idx
-
-    def backwards(x: int, y: int, z: int) -> None:
-        in_order(interpreter.grid_dim[0] - 1 - x, y, z)
-
-    hashes = random_hashes(Random(2), 300, 400)
-    plain = table_of("torch", 300, hashes)
-    monkeypatch.setattr(interpreter, "set_grid_idx", backwards)
-    assert torch.equal(plain.slots, table_of("triton", 300, hashes).slots.cpu())

@@ -101,7 +101,7 @@ def hands_over_backwards(engine: Engine) -> None:
 def forgets_the_slots(engine: Engine) -> None:
     """Keys and values are written where those of the step before were, if it was as large."""
     assert engine.resident is not None
-    loan = engine.resident._loan
+    loan = engine.resident._handover
     outputs, before = loan.outputs, list[Any]([()])
 
     def broken(num_requests: int, longest: int) -> DeviceStep:

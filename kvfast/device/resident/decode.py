@@ -31,7 +31,7 @@ from kvfast.device.resident.state import (
     new_run,
     sizes_of,
 )
-from kvfast.device.tables.handover import Loan
+from kvfast.device.tables.handover import Handover
 from kvfast.device.tables.input import counts_of
 from kvfast.device.tables.tables import DeviceStep, DeviceTables
 from kvspec._check import COUNT_MAX, INT64_MAX, is_int
@@ -80,7 +80,7 @@ class ResidentDecode:
         check_size("max_blocks", max_blocks)
         plans.check_groups(tables.config)
         self.tables = tables
-        self._loan = Loan(tables)
+        self._handover = Handover(tables)
         self.max_blocks = max_blocks
         self._form = form_of(__package__, tables.backend)
         self._phase: Literal["idle", "running", "ended"] = "idle"
@@ -90,7 +90,7 @@ class ResidentDecode:
 
     def _allocate(self) -> None:
         tables = self.tables
-        num_groups = len(self._loan.geometry.slot_groups)
+        num_groups = len(self._handover.geometry.slot_groups)
         size = (tables.max_requests, num_groups, self.max_blocks)
         self._run = new_run(*size, tables.device)
         is_pinned = tables.device.type == "cuda"
@@ -117,7 +117,7 @@ class ResidentDecode:
         -1 where none was. What must be zeroed before the step writes (KV-GRP-10); None for groups
         without slots, which take none.
         """
-        geometry = self._loan.geometry
+        geometry = self._handover.geometry
         check_group("group", group, len(geometry.groups))
         if group not in geometry.slot_groups:
             return None
@@ -146,7 +146,7 @@ class ResidentDecode:
         specs = batched.manager.config.managed_specs
         if specs != self.tables.config.managed_specs:
             raise InvalidArgumentError("batched", specs, "a manager of the tables' groups")
-        chosen = self._loan.checked_handles("handles", handles)
+        chosen = self._handover.checked_handles("handles", handles)
         check_size("max_steps", max_steps)
         most = counts_of("max_tokens", max_tokens, len(chosen), COUNT_MAX)
         listed: list[int] = chosen.tolist()
@@ -161,7 +161,7 @@ class ResidentDecode:
         if num_steps == 0:
             return 0
         reserve = batched.next_free_blocks(demand.num_blocks(num_steps))
-        self._loan.begin(batched, chosen)
+        self._handover.begin(batched, chosen)
         if len(self._run.handles) != self.tables.max_requests:
             self._allocate()
         self._hand_over(chosen, demand, list(reserve), num_steps)
@@ -171,7 +171,7 @@ class ResidentDecode:
 
     def _computed(self, batched: BatchedManager, handles: torch.Tensor) -> torch.Tensor:
         """Computed tokens of each, as the manager and the tables say; one more is known."""
-        lengths = self._loan.lengths_of(handles)
+        lengths = self._handover.lengths_of(handles)
         for place, handle in enumerate(handles.tolist()):
             request = batched.request_of(handle)
             num_left = request.num_tokens - request.num_computed_tokens
@@ -189,7 +189,7 @@ class ResidentDecode:
     def _demand(
         self, list_lengths: Sequence[int], computed: torch.Tensor, most: torch.Tensor
     ) -> plans.Demand:
-        geometry = self._loan.geometry
+        geometry = self._handover.geometry
         lengths = torch.tensor(list(list_lengths), dtype=torch.int64)
         spans = [geometry.groups[g].span_tokens for g in geometry.slot_groups]
         longest = self.tables.config.max_model_len_tokens
@@ -204,11 +204,11 @@ class ResidentDecode:
         self, batched: BatchedManager, handles: list[int], demand: plans.Demand, max_steps: int
     ) -> int:
         """Steps that surely have their blocks, and let no block without a key go."""
-        manager = batched.manager
+        manager, geometry = batched.manager, self._handover.geometry
         num_steps = demand.num_steps(max_steps, min(self.max_blocks, manager.num_free_blocks))
         for handle in handles if plans.has_windows(manager.config) else ():
             request = batched.request_of(handle)
-            num_steps = plans.steps_within_windows(manager, self._loan.geometry, request, num_steps)
+            num_steps = plans.steps_within_windows(manager, geometry, request, num_steps)
         return num_steps
 
     def _hand_over(
@@ -234,9 +234,9 @@ class ResidentDecode:
         `tables.padded` answers is the same in each step.
         """
         self._expect("step", "running")
-        self._form.decide(self._loan.state, self._run, self._loan.geometry)
+        self._form.decide(self._handover.state, self._run, self._handover.geometry)
         self._longest = min(self._longest + 1, self.tables.config.max_model_len_tokens)
-        return self._loan.outputs(len(self._handles), self._longest)
+        return self._handover.outputs(len(self._handles), self._longest)
 
     def end(self) -> ResidentRun:
         """What was done. Waits for the device; then the tables may be told of steps again."""
@@ -245,7 +245,7 @@ class ResidentDecode:
         num_taken, num_steps = int(control[NUM_TAKEN]), int(control[NUM_STEPS])
         numbers: list[int] = granted[: len(self._handles)].tolist()
         addresses = self._run.log[:num_taken].cpu()
-        self._loan.end(self._handles, numbers)
+        self._handover.end(self._handles, numbers)
         self._phase = "ended"
         rows = self._rows(addresses.long(), reserve[:num_taken].long())
         return ResidentRun(self._handles, tuple(numbers), num_steps, rows)
@@ -257,7 +257,7 @@ class ResidentDecode:
 
     def _rows(self, addresses: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
         """Which entry each block was written to, from its address."""
-        geometry = self._loan.geometry
+        geometry = self._handover.geometry
         bases = torch.tensor(geometry.bases)
         groups = torch.bucketize(addresses, bases, right=True) - 1
         within = addresses - bases[groups]

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 
 import torch
 
+from kvfast._core.kinds import first_visible
+from kvfast.configuration import kind_of, reach_of
 from kvfast.device.tables.geometry import Geometry
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
 from kvspec.interface import KVCacheManager
 from kvspec.request import Request
-from kvspec.specs import ChunkedLocalAttentionSpec, LayerSpec, MambaSpec, SlidingWindowSpec
+from kvspec.specs import MambaSpec
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,8 @@ def check_groups(config: ManagerConfig) -> None:
 
 def has_windows(config: ManagerConfig) -> bool:
     """Whether blocks can come back while requests go on, to the front of the queue."""
-    windows = (SlidingWindowSpec, ChunkedLocalAttentionSpec)
     is_front = config.policy.unhashed_freed_to == "front"
-    return is_front and any(isinstance(spec, windows) for spec in config.managed_specs)
+    return is_front and any(reach_of(spec) for spec in config.managed_specs)
 
 
 def steps_within_windows(
@@ -70,21 +71,13 @@ def steps_within_windows(
     unhashed = manager.get_unhashed_block_ids(request)
     computed = request.num_computed_tokens
     for g, spec in enumerate(manager.config.managed_specs):
-        if not isinstance(spec, (SlidingWindowSpec, ChunkedLocalAttentionSpec)):
+        kind, reach = kind_of(spec), reach_of(spec)
+        if not reach:
             continue
         without = set(unhashed[g])
         places = (i for i, block in enumerate(lists[g]) if block in without)
         first = next(places, len(lists[g]))  # what comes during the run has no key at first
         span = geometry.groups[g].span_tokens
-        while num_steps and first_attended(spec, computed + num_steps - 1) // span > first:
+        while num_steps and first_visible(kind, reach, computed + num_steps - 1) // span > first:
             num_steps -= 1
     return num_steps
-
-
-def first_attended(spec: LayerSpec, num_computed: int) -> int:
-    """The first token that the one at `num_computed` attends to."""
-    if isinstance(spec, SlidingWindowSpec):
-        return max(0, num_computed - spec.sliding_window + 1)
-    if isinstance(spec, ChunkedLocalAttentionSpec):
-        return num_computed // spec.attention_chunk_size * spec.attention_chunk_size
-    return 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kvfast.device.tables.arrays import DeviceStep
 from kvfast.device.tables.difference import TableDifference
-from kvfast.device.tables.side import DeviceStep
 from kvfast.device.tables.tables import DeviceTables
 
 __all__ = ["DeviceStep", "DeviceTables", "TableDifference"]

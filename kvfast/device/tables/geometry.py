@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
+from kvfast._core import kinds
+from kvfast._core.kinds import holds_tokens
+from kvfast.configuration import kind_of
 from kvfast.device.base.arguments import INT32_MAX
 from kvspec._check import is_int
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError
-from kvspec.specs import CrossAttentionSpec, EncoderOnlyAttentionSpec, LayerSpec, MambaSpec
+from kvspec.specs import LayerSpec, MambaSpec
 
 
 @dataclass(frozen=True)
@@ -92,15 +95,16 @@ def _group_table(
 ) -> GroupTable:
     if width is not None and (not is_int(width) or not 1 <= width <= INT32_MAX):
         raise InvalidArgumentError(field, width, "an int in 1 … 2^31 - 1 or None")
+    kind = kind_of(spec)
     span = spec.block_size * config.dcp_world_size * config.pcp_world_size
     most = -(-config.max_model_len_tokens // span)
     if isinstance(spec, MambaSpec):
         most += spec.num_speculative_blocks
-    elif isinstance(spec, EncoderOnlyAttentionSpec):
+    elif kind == kinds.ENCODER_ONLY:
         most = 0
     return GroupTable(
         width=most if width is None else width,
         span_tokens=span,
-        has_slots=not isinstance(spec, (MambaSpec, CrossAttentionSpec, EncoderOnlyAttentionSpec)),
-        moves=isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align",
+        has_slots=holds_tokens(kind) and not isinstance(spec, MambaSpec),
+        moves=kind == kinds.ALIGNED,
     )

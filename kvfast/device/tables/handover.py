@@ -1,4 +1,4 @@
-"""Tables in the hands of who decides steps in place of the host; a friend of `DeviceTables`."""
+"""Tables in the hands of who decides steps in place of the host; one of their own parts."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import torch
 
 from kvfast.device.base.arguments import host_ints
+from kvfast.device.tables.arrays import DeviceStep
 from kvfast.device.tables.batch import unknown_batch
 from kvfast.device.tables.geometry import Geometry
 from kvfast.device.tables.input import check_handles
-from kvfast.device.tables.side import DeviceStep
 from kvfast.device.tables.state import DeviceState
 from kvfast.device.tables.tables import DeviceTables
 from kvspec.batched import BatchedManager, Ints
 
 
-class Loan:
+class Handover:
     """What a run needs of the tables. Between `begin` and `end` they can't be told of steps."""
 
     def __init__(self, tables: DeviceTables) -> None:
@@ -43,14 +43,14 @@ class Loan:
         return self.tables._lengths.copy(handles)[handles]
 
     def begin(self, batched: BatchedManager, handles: torch.Tensor) -> None:
-        """Tell the device all that it was not told yet, and lend it."""
+        """Tell the device all that it was not told yet; from here on it decides."""
         self.tables._reach(int(handles.max()) + 1)
         num_rows = batched.num_pending_deltas()
         if num_rows:
             rows = torch.empty((num_rows, 4), dtype=torch.int32)
             self.tables.write(rows[: batched.take_deltas(rows)])
         self.tables._tell()
-        self.tables._is_lent = True
+        self.tables._is_handed_over = True
 
     def outputs(self, num_requests: int, longest: int) -> DeviceStep:
         """Compute what a step needs that was decided on the device."""
@@ -63,4 +63,4 @@ class Loan:
         lengths = self.tables._lengths
         lengths.add_computed(torch.tensor(handles), torch.tensor(granted))
         self.tables._batch = unknown_batch()
-        self.tables._is_lent = False
+        self.tables._is_handed_over = False

@@ -26,6 +26,7 @@ from kvfast.device.base.arguments import (
 )
 from kvfast.device.base.backend import Backend, chosen
 from kvfast.device.base.errors import ResidentOrderError
+from kvfast.device.tables.arrays import DeviceArrays, DeviceStep
 from kvfast.device.tables.batch import next_batch, no_batch
 from kvfast.device.tables.difference import TableDifference, first_difference
 from kvfast.device.tables.entries import Entries
@@ -40,7 +41,6 @@ from kvfast.device.tables.input import (
     no_rows,
 )
 from kvfast.device.tables.lengths import Lengths
-from kvfast.device.tables.side import DeviceSide, DeviceStep
 from kvspec.batched import Array, BatchedManager, Ints, StepPlan, StepResult
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError
@@ -90,12 +90,12 @@ class DeviceTables:
         if max_entries is None:
             blocks = [max_requests - -max_tokens // group.span_tokens for group in geometry.groups]
             max_entries = max(1, sum(blocks))
-        self._device = self._new_side(geometry, max_entries)
+        self._device = self._new_arrays(geometry, max_entries)
         self._staged_bytes = 0
-        self._is_lent = False  # to a run of resident steps
+        self._is_handed_over = False  # to a run of resident steps
 
-    def _new_side(self, geometry: Geometry, max_entries: int) -> DeviceSide:
-        return DeviceSide(geometry, self.max_tokens, max_entries, self.device, self.backend)
+    def _new_arrays(self, geometry: Geometry, max_entries: int) -> DeviceArrays:
+        return DeviceArrays(geometry, self.max_tokens, max_entries, self.device, self.backend)
 
     @property
     def max_requests(self) -> int:
@@ -249,7 +249,7 @@ class DeviceTables:
         self._device.apply()
 
     def _check_own(self) -> None:
-        if self._is_lent:
+        if self._is_handed_over:
             raise ResidentOrderError("tables", "running", "ended")
 
     def _checked_handles(self, field: str, handles: Ints) -> torch.Tensor:
@@ -306,7 +306,7 @@ class DeviceTables:
         while num < num_rows:
             num *= 2
         grown = replace(self._geometry, max_requests=min(num, self._geometry.max_handles))
-        device = self._new_side(grown, self._device.max_entries)
+        device = self._new_arrays(grown, self._device.max_entries)
         device.take_over(self._device)
         self._entries.grow(grown)
         self._lengths.grow(grown.max_requests)

@@ -1,9 +1,9 @@
-"""The device's side of `DeviceTables`: its arrays, what runs over them, and how it is told."""
+"""The arrays of `DeviceTables` on the device, what runs over them, and how they are told."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any
 
 import torch
 
@@ -39,18 +39,7 @@ class DeviceStep:
     max_seq_tokens: int
 
 
-Views: TypeAlias = tuple[
-    torch.Tensor,
-    torch.Tensor,
-    torch.Tensor,
-    torch.Tensor,
-    torch.Tensor,
-    tuple[torch.Tensor | None, ...],
-]
-"""Of a DeviceStep."""
-
-
-class DeviceSide:
+class DeviceArrays:
     """Arrays for one geometry, and messages to them. The methods trust all that is no group.
 
     `max_entries`: entries that one message holds. `header`: of the last one.
@@ -73,9 +62,9 @@ class DeviceSide:
         self.staging = Staging(num_words, device)
         self.gathered: dict[int, torch.Tensor] = {}
         self._size = (0, 0)
-        self._views = self._first(0, 0)
+        self._views = self._views_of(0, 0)
 
-    def take_over(self, before: DeviceSide) -> None:
+    def take_over(self, before: DeviceArrays) -> None:
         """Begin with what another one with fewer rows knows."""
         carry_over(before.state, self.state, before.geometry, self.geometry)
 
@@ -140,25 +129,21 @@ class DeviceSide:
     def step(self, n: int, m: int, max_query_tokens: int, max_seq_tokens: int) -> DeviceStep:
         """Views of the first n places and m tokens; kept, since most steps are as large."""
         if (n, m) != self._size:
-            self._size = n, m
-            self._views = self._first(n, m)
-        rows, query_start, seq_lens, places, positions, slots = self._views
+            self._size, self._views = (n, m), self._views_of(n, m)
         return DeviceStep(
-            rows, query_start, seq_lens, places, positions, slots, max_query_tokens, max_seq_tokens
+            **self._views, max_query_tokens=max_query_tokens, max_seq_tokens=max_seq_tokens
         )
 
-    def _first(self, n: int, m: int) -> Views:
-        state = self.state
-        of_group = {
-            g: slots[:m] for g, slots in zip(self.geometry.slot_groups, state.slots, strict=True)
+    def _views_of(self, n: int, m: int) -> dict[str, Any]:
+        state, geometry = self.state, self.geometry
+        of_group = dict(zip(geometry.slot_groups, state.slots, strict=True))
+        return {
+            "rows": state.rows[:n],
+            "query_start": state.query_start[: n + 1],
+            "seq_lens": state.seq_lens[:n],
+            "places": state.places[:m],
+            "positions": state.positions[:m],
+            "slots": tuple(
+                of_group[g][:m] if g in of_group else None for g in range(len(geometry.groups))
+            ),
         }
-        slots = tuple(of_group.get(g) for g in range(len(self.geometry.groups)))
-        starts = state.query_start[: n + 1]
-        return (
-            state.rows[:n],
-            starts,
-            state.seq_lens[:n],
-            state.places[:m],
-            state.positions[:m],
-            slots,
-        )
