@@ -30,11 +30,11 @@ from tests.device import (
     test_hashing,
     test_operations,
     test_pools,
-    test_prefix_index,
     test_prefix_table,
     test_swap,
 )
 from tests.device.models import full, mamba
+from tests.device.prefixes import play
 
 Check = Callable[[], object]
 SEEN = (AssertionError, IndexError, RunDifferenceError, RuntimeError)
@@ -228,7 +228,7 @@ def tokens_take_five_bytes(right: Any, block_size_tokens: int) -> Any:
 
 def hits() -> None:
     for seed in range(4):
-        test_prefix_index.play(seed, ["torch"], 6, use_eagle=bool(seed % 2))
+        play(seed, ["torch"], 6, use_eagle=bool(seed % 2))
 
 
 def table() -> None:

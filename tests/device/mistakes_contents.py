@@ -87,7 +87,7 @@ def rows_are_not_recycled(right: Any, player: Player) -> None:
         used.update(plan.finished)
         return step(plan, replace(result, num_deltas=len(kept)), kept)
 
-    player.tables.step = broken  # type: ignore[method-assign] # on purpose
+    put(player.tables, step=broken)
 
 
 @mistake(anything, DeviceTables, "rewind", "KV-DEV-11")
@@ -144,7 +144,7 @@ def zeroing_comes_a_step_late(right: Any, player: Player) -> None:
         if len(late) > 1:
             zero(late.pop(0), **more)
 
-    player.pages.zero_blocks = broken  # type: ignore[method-assign] # on purpose
+    put(player.pages, zero_blocks=broken)
 
 
 @mistake(anything, Player, "prepare", "KV-DEV-8")

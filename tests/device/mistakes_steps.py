@@ -141,7 +141,7 @@ def taken(right: Any, state: Any, run: Any, geometry: Any) -> torch.Tensor:
     """Decide; where the blocks of the step were written to."""
     before = int(run.control[NUM_TAKEN])
     right(state, run, geometry)
-    return run.log[before : int(run.control[NUM_TAKEN])].long()  # type: ignore[no-any-return] # Any
+    return run.log[before : int(run.control[NUM_TAKEN])].long()
 
 
 @mistake(runs, resident, "decide", "KV-DEV-15")

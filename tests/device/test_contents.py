@@ -37,7 +37,8 @@ def player_of(seed: int, backend: Backend, cases: Sequence[Case] = CASES) -> Pla
 
 def implementation_of(turn: int) -> Implementation:
     """By turns."""
-    return (kvfast if turn % 2 == 0 else kvref).implementation()
+    made: Implementation = (kvfast if turn % 2 == 0 else kvref).implementation()
+    return made
 
 
 def played(
