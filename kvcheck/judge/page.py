@@ -9,6 +9,7 @@ from html import escape
 from kvcheck.judge.report import (
     BROKEN,
     HIDDEN,
+    IN_DOUBT,
     NOT_EXERCISED,
     UNBROKEN,
     VERDICTS,
@@ -23,7 +24,13 @@ from kvcheck.play.text import operation_text
 from kvcheck.play.verdicts import Violation
 from kvcheck.rulebook import rule_names, rule_sentences, titled
 
-SHOWN: Mapping[str, str] = {UNBROKEN: "good", BROKEN: "bad", NOT_EXERCISED: "none", HIDDEN: "none"}
+SHOWN: Mapping[str, str] = {
+    UNBROKEN: "good",
+    BROKEN: "bad",
+    IN_DOUBT: "none",
+    NOT_EXERCISED: "none",
+    HIDDEN: "none",
+}
 """The class of each verdict in the page's style."""
 
 STYLE = """
@@ -121,7 +128,7 @@ def _head(report: Report) -> Iterator[str]:
     boxes = (
         f'<div><b class="{SHOWN[kind]}">{counts[kind]}</b>{escape(kind)}</div>'
         for kind in VERDICTS
-        if counts[kind] or kind != HIDDEN
+        if counts[kind] or kind not in (IN_DOUBT, HIDDEN)
     )
     yield f'<div class="counts">{"".join(boxes)}</div>'
     if report.unseen:

@@ -16,6 +16,9 @@ from kvcheck.play.text import operation_text
 from kvcheck.play.verdicts import Violation
 from kvcheck.rulebook import rule_names, rule_sentences, stated, titled
 
+SHOWN_SUSPECTS = 5
+"""Of the rules whose checks failed, in a text for readers; JSON has them all."""
+
 
 def chosen_rules(report: Report) -> dict[str, str]:
     """The rules that the run was about."""
@@ -32,19 +35,22 @@ def unobservable(report: Report) -> dict[str, str]:
     return {rule: reason for rule, reason in UNOBSERVABLE.items() if rule in chosen}
 
 
-UNBROKEN, BROKEN, NOT_EXERCISED, HIDDEN = VERDICTS = (
+UNBROKEN, BROKEN, IN_DOUBT, NOT_EXERCISED, HIDDEN = VERDICTS = (
     "unbroken",
     "broken",
+    "in doubt",
     "not exercised",
     "cannot be checked",
 )
-"""What a run finds of a rule. Nothing it did was about one that is not exercised."""
+"""What a run finds of a rule. Nothing it did was about one that is not exercised; one in doubt has
+checks that failed, and another rule is more suspicious of each of them."""
 
 
 def verdicts(report: Report) -> dict[str, str]:
     """What the run found of each rule that it was about."""
     found = dict.fromkeys(chosen_rules(report), NOT_EXERCISED)
     found |= {rule: UNBROKEN for rule in found if rule in report.exercised}
+    found |= {rule: IN_DOUBT for rule in found if rule in report.in_doubt}
     found |= dict.fromkeys(unobservable(report), HIDDEN)
     return found | {violation.rule: BROKEN for violation in report.violations}
 
@@ -58,6 +64,7 @@ def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
         remark = remarks[number] if number < len(remarks) else ""
         yield from violation_lines(report.options, violation, remark)
         yield ""
+    yield from _suspect_lines(report)
     yield from _static_lines(report)
     yield f"directed programs  {report.directed}"
     yield f"random programs    {report.random}"
@@ -78,7 +85,16 @@ def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
     name += "" if report.subject in name else f" ({report.subject})"
     yield f"{name} {verdict_of(report)}"
     counts = Counter(verdicts(report).values())
-    yield "rules: " + ", ".join(f"{counts[kind]} {kind}" for kind in VERDICTS)
+    told = [kind for kind in VERDICTS if kind != IN_DOUBT or counts[kind]]
+    yield "rules: " + ", ".join(f"{counts[kind]} {kind}" for kind in told)
+
+
+def _suspect_lines(report: Report) -> Iterator[str]:
+    """The rules to read first, and why."""
+    for number, each in enumerate(report.suspects[:SHOWN_SUSPECTS]):
+        label = "" if number else "look first at"
+        checks = f"{each.num_failed} of its {each.num_failed + each.num_passed} checks failed"
+        yield f"{label:<18} {titled(each.rule)}: {checks}, suspicion {each.suspicion:.2f}"
 
 
 def verdict_of(report: Report) -> str:
@@ -167,6 +183,15 @@ def to_json(report: Report) -> dict[str, Any]:
             for violation in report.violations
         ],
         "rules": verdicts(report),
+        "suspects": [
+            {
+                "rule": each.rule,
+                "suspicion": round(each.suspicion, 4),
+                "failed": each.num_failed,
+                "passed": each.num_passed,
+            }
+            for each in report.suspects
+        ],
         "interrupted": report.interrupted,
         "gave_up": report.gave_up,
         "static": report.static.to_json(),
@@ -193,12 +218,12 @@ def to_junit(report: Report) -> bytes:
         name=f"kvspec check {report.subject} at {report.options.level}",
         tests=str(len(found)),
         failures=str(kinds[BROKEN]),
-        skipped=str(kinds[NOT_EXERCISED] + kinds[HIDDEN]),
+        skipped=str(kinds[NOT_EXERCISED] + kinds[HIDDEN] + kinds[IN_DOUBT]),
         time=f"{report.seconds:.3f}",
     )
     for rule, verdict in found.items():
         case = ET.SubElement(suite, "testcase", classname="kvspec", name=rule)
-        if verdict in (NOT_EXERCISED, HIDDEN):
+        if verdict in (IN_DOUBT, NOT_EXERCISED, HIDDEN):
             ET.SubElement(case, "skipped", message=verdict)
         for violation in broken.get(rule, []):
             message = "expected {}, observed {}".format(*said(violation))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, get_args
 
+from kvcheck.judge.blame import Evidence
 from kvcheck.play import steps as st
 from kvspec._json import (
     Where,
@@ -38,7 +39,8 @@ class State:
     `run`: what it was about, which must be the same: subject, level, seed, rules, policy, steps.
     `batch`: the next batch of random programs. `programs`, `examples`: what shows a violation.
     `walks`: set and number of each walk of static vectors that shows one. `static`: what was
-    followed of them. `about`: rules that what was run so far is about.
+    followed of them. `about`: rules that what was run so far is about. `evidence`: what came of
+    each directed check.
     """
 
     run: Mapping[str, Any]
@@ -53,6 +55,7 @@ class State:
     examples: tuple[str, ...] = ()
     walks: tuple[tuple[str, int], ...] = ()
     static: Mapping[str, Any] = field(default_factory=dict)
+    evidence: tuple[Evidence, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The file."""
@@ -62,6 +65,10 @@ class State:
         plain["programs"] = [encode_program(program) for program in self.programs]
         plain["walks"] = [list(walk) for walk in self.walks]
         plain["static"] = dict(self.static)
+        plain["evidence"] = [
+            {"check": each.check, "rules": list(each.rules), "kind": list(each.kind or ())}
+            for each in self.evidence
+        ]
         lists = {name: list(plain[name]) for name in ("about", "examples")}
         return {"format": FORMAT, "version": VERSION, **plain, **lists}
 
@@ -85,13 +92,26 @@ class State:
                 "programs": list_of(decode_program),
                 "examples": list_of(text),
             },
-            {"walks": list_of(_walk), "static": _STATIC},
+            {"walks": list_of(_walk), "static": _STATIC, "evidence": list_of(_evidence)},
         )
         if (found.pop("format"), found.pop("version")) != (FORMAT, VERSION):
             raise where.member("format").error(f"not a {FORMAT!r} of version {VERSION}")
         found["left_out"] = {name: tuple(lacks) for name, lacks in found["left_out"].items()}
-        found["walks"] = tuple(found.get("walks", ()))
+        for name in ("walks", "evidence"):
+            found[name] = tuple(found.get(name, ()))
         return cls(**{**found, **{n: tuple(found[n]) for n in ("about", "programs", "examples")}})
+
+
+def _evidence(value: object, where: Where) -> Evidence:
+    """A check, the rules it is about, and the rule and the name of what it found."""
+    found = _EVIDENCE(value, where)
+    if len(found["kind"]) not in (0, 2):
+        raise where.member("kind").error("not a rule and a name, and not empty")
+    kind = tuple(found["kind"])
+    return Evidence(found["check"], tuple(found["rules"]), (kind[0], kind[1]) if kind else None)
+
+
+_EVIDENCE = structure({"check": text, "rules": list_of(text), "kind": list_of(text)})
 
 
 def _walk(value: object, where: Where) -> tuple[str, int]:

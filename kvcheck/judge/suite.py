@@ -6,9 +6,10 @@ import fnmatch
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from kvcheck.judge.blame import Evidence, Suspect, blamed, in_doubt, suspects
 from kvcheck.judge.coverage import decided, exercised
 from kvcheck.judge.options import ENDLESS, Options, judged, run_of
 from kvcheck.judge.random_programs import random_programs
@@ -46,7 +47,9 @@ PLANS = 20
 class Report:
     """What came of it.
 
-    `violations`: the first, shrunk, of each broken (rule, check). `static`: the vectors that were
+    `violations`: the first, shrunk, of each kind, under the rule that is most suspicious, worst
+    first. `suspects`: rules with failed checks, ranked. `in_doubt`: rules with a check that failed
+    or was cut short. `static`: the vectors that were
     followed. `directed`, `random`: programs run. `left_out`: directed programs that need what the
     subject does not have, and what that is. `unseen`: what could not be checked for lack of a
     snapshot. `situations`: how often each came up; `missed`: never. `exercised`: rules that
@@ -67,6 +70,8 @@ class Report:
     interrupted: bool = False
     gave_up: bool = False
     static: StaticCount = field(default_factory=StaticCount)
+    suspects: tuple[Suspect, ...] = ()
+    in_doubt: frozenset[str] = frozenset()
 
     @property
     def conforms(self) -> bool:
@@ -110,6 +115,7 @@ class Suite:
         self.violations: dict[tuple[str, str], Violation] = {}
         self.left_out: dict[str, tuple[str, ...]] = {}
         self.about: set[str] = set()
+        self.evidence: list[Evidence] = []
         self.num_directed = self.num_random = 0
         self.static = StaticTier(subject, options)
         self.lost_seconds, self.is_slow = 0.0, False
@@ -145,10 +151,11 @@ class Suite:
             gave_up = True
         if self.can_be_resumed:
             self.save(self._with_violations(self.state))
+        ranked = suspects(self.evidence)
         return Report(
             self.can.name,
             self.options,
-            tuple(self.violations.values()),
+            blamed(self.violations.values(), self.evidence, ranked),
             self.num_directed,
             self.num_random,
             self.left_out,
@@ -159,6 +166,8 @@ class Suite:
             interrupted,
             gave_up,
             self.static.count,
+            ranked,
+            in_doubt(self.evidence),
         )
 
     def _static(self) -> None:
@@ -199,10 +208,11 @@ class Suite:
                 continue
             self.num_directed += 1
             violation = self._verdict(fitting)
-            if violation is None:
-                rules, is_alone = program.rules, self.options.self_checks_only
-                self.about.update(decided(rules) if is_alone else rules)
-            else:
+            is_alone = self.options.self_checks_only
+            self._note_evidence(
+                fitting.name, decided(program.rules) if is_alone else program.rules, violation
+            )
+            if violation is not None:
                 self._keep(violation)
 
     def _examples(self) -> None:
@@ -224,10 +234,18 @@ class Suite:
             return
         self._note_loss(violation, begin)
         self.num_directed += 1
-        if violation is None:
-            self.about.update(example.rules)
-        else:
+        self._note_evidence(example.name, example.rules, violation)
+        if violation is not None:
             self.violations.setdefault(violation.kind, violation)
+
+    def _note_evidence(
+        self, check: str, rules: Collection[str], violation: Violation | None
+    ) -> None:
+        """A check came to its end, or to a violation."""
+        kind = None if violation is None else violation.kind
+        self.evidence.append(Evidence(check, tuple(rules), kind))
+        if violation is None:
+            self.about.update(rules)
 
     def _random(self, start: float, before: float) -> None:
         budget = self.options.budget
@@ -291,6 +309,7 @@ class Suite:
             situations=dict(self.situations),
             left_out=dict(self.left_out),
             about=tuple(sorted(self.about)),
+            evidence=tuple(self.evidence),
             static=self.static.count.to_json(),
         )
         self.save(self._with_violations(self.state))
@@ -330,6 +349,9 @@ class Suite:
                 self.violations.setdefault(violation.kind, violation)
         for name in state.examples:
             self._try(find_example(name))
+        # What was mended since is no evidence any more.
+        kinds = {None, *self.violations}
+        self.evidence = [each for each in state.evidence if each.kind in kinds]
         self.num_directed, self.num_random = state.directed, state.random
         self.can_be_resumed = True
 

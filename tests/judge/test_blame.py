@@ -1,0 +1,69 @@
+"""Who is blamed: the rule whose checks fail, not the call that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from kvcheck.discovery import find_implementation
+from kvcheck.judge.blame import Evidence, blamed, in_doubt, suspects
+from kvcheck.judge.options import BUDGETS, Options
+from kvcheck.judge.report import BROKEN, IN_DOUBT, UNBROKEN, text_lines, verdicts
+from kvcheck.judge.suite import Report, Suite
+from kvcheck.play.steps import Program
+from kvcheck.play.verdicts import Level, Violation
+from kvcheck.rules.example import NOTHING
+
+KIND = ("KV-POOL-6", "answers_as_the_reference")
+OTHER = ("KV-MGR-7", "answers_as_the_reference")
+EVIDENCE = (
+    Evidence("a window frees early", ("KV-SW-1", "KV-GRP-2"), KIND),
+    Evidence("another window", ("KV-SW-1",), KIND),
+    Evidence("a group removes", ("KV-GRP-2",)),
+    Evidence("a pool releases", ("KV-POOL-6",)),
+)
+
+
+def violation(kind: tuple[str, str]) -> Violation:
+    """As a difference is found, under the rule of the call that shows it."""
+    return Violation(kind[0], kind[1], "", Program(NOTHING, ()), ())
+
+
+def test_the_rule_whose_checks_fail_is_more_suspicious_than_one_whose_checks_pass_too() -> None:
+    """All checks of KV-SW-1 fail, and none passes: 1. Of KV-GRP-2 one fails, one passes."""
+    first, second = suspects(EVIDENCE)
+    assert (first.rule, first.suspicion, first.num_failed, first.num_passed) == ("KV-SW-1", 1, 2, 0)
+    assert (second.rule, second.suspicion) == ("KV-GRP-2", 0.5)
+
+
+def test_a_violation_stands_under_the_rule_of_its_checks_and_not_of_its_call() -> None:
+    found = blamed([violation(OTHER), violation(KIND)], EVIDENCE, suspects(EVIDENCE))
+    assert [each.rule for each in found] == ["KV-SW-1", "KV-MGR-7"]
+
+
+def test_a_rule_with_a_failed_check_is_in_doubt() -> None:
+    assert in_doubt(EVIDENCE) == {"KV-SW-1", "KV-GRP-2"}
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    """Of a manager whose windows reach one token too far back."""
+    options = Options(Level.IDENTITY, dict(BUDGETS)["directed"], ("KV-SW-*", "KV-POOL-*"))
+    subject = find_implementation("tests.mutants:SkipsOneTokenLess")
+    return Suite(subject, find_implementation("kvref"), options).run()
+
+
+def test_no_rule_is_unbroken_whose_check_failed(report: Report) -> None:
+    found: Mapping[str, str] = verdicts(report)
+    assert not report.conforms
+    assert {found[rule] for rule in report.in_doubt & set(found)} <= {BROKEN, IN_DOUBT}
+    assert found[report.violations[0].rule] == BROKEN
+    assert UNBROKEN in found.values()
+
+
+def test_the_report_says_where_to_look_first(report: Report) -> None:
+    first = report.suspects[0]
+    said = next(line for line in text_lines(report) if line.startswith("look first at"))
+    assert f"{first.rule} (" in said
+    assert f"{first.num_failed} of its {first.num_failed + first.num_passed} checks" in said
