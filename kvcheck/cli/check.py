@@ -23,8 +23,9 @@ from kvspec.profile import find_profile
 
 if TYPE_CHECKING:
     from kvcheck.judge.evidence import Written
+    from kvcheck.judge.outcome import Report
     from kvcheck.judge.state import State
-    from kvcheck.judge.suite import Reached, Report, Suite
+    from kvcheck.judge.suite import Reached, Suite
 
 INTERRUPTED = 130
 

@@ -12,8 +12,8 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kvcheck.judge.outcome import Report
 from kvcheck.judge.report import said
-from kvcheck.judge.suite import Report
 from kvcheck.play.recorder import Recorder
 from kvcheck.play.verdicts import Violation
 from kvcheck.records.trace import replay_trace

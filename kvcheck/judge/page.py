@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
+from kvcheck.judge.outcome import Report
 from kvcheck.judge.report import (
     BROKEN,
     HIDDEN,
@@ -18,7 +19,6 @@ from kvcheck.judge.report import (
     verdict_of,
     verdicts,
 )
-from kvcheck.judge.suite import Report
 from kvcheck.play.situations import SITUATIONS
 from kvcheck.play.text import operation_text
 from kvcheck.play.verdicts import Violation

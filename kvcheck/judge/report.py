@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kvcheck.judge.options import Options
+from kvcheck.judge.outcome import Report
 from kvcheck.judge.pasted import example_test, program_test, walk_test
-from kvcheck.judge.suite import Report
 from kvcheck.judge.unobservable import UNOBSERVABLE
 from kvcheck.play.text import operation_text
 from kvcheck.play.verdicts import Violation

@@ -6,19 +6,19 @@ import fnmatch
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
-from kvcheck.judge.blame import Evidence, Suspect, blamed, in_doubt, suspects
+from kvcheck.judge.blame import Evidence, blamed, in_doubt, suspects
 from kvcheck.judge.coverage import decided, exercised
 from kvcheck.judge.options import ENDLESS, Options, judged, run_of
+from kvcheck.judge.outcome import Report
 from kvcheck.judge.random_programs import random_programs
 from kvcheck.judge.smaller_walk import smaller_walk
 from kvcheck.judge.state import State
 from kvcheck.judge.static import StaticCount, StaticTier, find_walk, parting_from
 from kvcheck.play import watchdog
 from kvcheck.play.fit import directed_program, random_program
-from kvcheck.play.situations import missed
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import HANG, PROTOCOL, Level, Violation, first_violation, made_smaller
 from kvcheck.play.watchdog import OutOfPatienceError
@@ -41,47 +41,6 @@ SLOW_SECONDS = 2.0
 
 PLANS = 20
 """Random models to plan for, beside each batch of random programs."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """What came of it.
-
-    `violations`: the first, shrunk, of each kind, under the rule that is most suspicious, worst
-    first. `suspects`: rules with failed checks, ranked. `in_doubt`: rules with a check that failed
-    or was cut short. `static`: the vectors that were
-    followed. `directed`, `random`: programs run. `left_out`: directed programs that need what the
-    subject does not have, and what that is. `unseen`: what could not be checked for lack of a
-    snapshot. `situations`: how often each came up; `missed`: never. `exercised`: rules that
-    something was about which came to its end, or that every program checks. `gave_up`: too many
-    programs hung.
-    """
-
-    subject: str
-    options: Options
-    violations: tuple[Violation, ...]
-    directed: int
-    random: int
-    left_out: Mapping[str, tuple[str, ...]]
-    situations: Counter[str]
-    seconds: float
-    unseen: tuple[str, ...] = ()
-    exercised: frozenset[str] = frozenset()
-    interrupted: bool = False
-    gave_up: bool = False
-    static: StaticCount = field(default_factory=StaticCount)
-    suspects: tuple[Suspect, ...] = ()
-    in_doubt: frozenset[str] = frozenset()
-
-    @property
-    def conforms(self) -> bool:
-        """No rule was broken."""
-        return not self.violations
-
-    @property
-    def missed(self) -> tuple[str, ...]:
-        """Situations that never came up."""
-        return missed(self.situations)
 
 
 @dataclass(frozen=True)

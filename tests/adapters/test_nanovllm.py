@@ -12,7 +12,8 @@ import pytest
 
 from kvcheck.adapters.nanovllm import NanoImplementation, NanoUnavailableError, implementation
 from kvcheck.judge.options import Budget, Options
-from kvcheck.judge.suite import Report, Suite
+from kvcheck.judge.outcome import Report
+from kvcheck.judge.suite import Suite
 from kvcheck.play.fit import directed_program, random_program
 from kvcheck.play.verdicts import Level
 from kvcheck.rules.scenarios import SCENARIOS

@@ -18,7 +18,8 @@ from kvcheck.adapters.sglang import (
 )
 from kvcheck.discovery import find_implementation
 from kvcheck.judge.options import Budget, Options
-from kvcheck.judge.suite import Report, Suite
+from kvcheck.judge.outcome import Report
+from kvcheck.judge.suite import Suite
 from kvcheck.play.verdicts import Level
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig

@@ -9,8 +9,9 @@ import pytest
 from kvcheck.discovery import find_implementation
 from kvcheck.judge.blame import Evidence, blamed, in_doubt, suspects
 from kvcheck.judge.options import BUDGETS, Options
+from kvcheck.judge.outcome import Report
 from kvcheck.judge.report import BROKEN, IN_DOUBT, UNBROKEN, text_lines, verdicts
-from kvcheck.judge.suite import Report, Suite
+from kvcheck.judge.suite import Suite
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, Violation
 from kvcheck.rules.example import NOTHING

@@ -16,8 +16,9 @@ import pytest
 
 import kvref
 from kvcheck.judge.options import BUDGETS, Budget, Options
+from kvcheck.judge.outcome import Report
 from kvcheck.judge.random_programs import random_programs
-from kvcheck.judge.suite import Report, Suite
+from kvcheck.judge.suite import Suite
 from kvcheck.play import fit
 from kvcheck.play.verdicts import Level
 from kvspec.config import ManagerConfig

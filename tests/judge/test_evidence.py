@@ -12,7 +12,7 @@ import pytest
 import kvref
 from kvcheck.judge.evidence import write_record, write_records
 from kvcheck.judge.options import Budget, Options
-from kvcheck.judge.suite import Report
+from kvcheck.judge.outcome import Report
 from kvcheck.play.fit import directed_program
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, Violation, first_violation

@@ -9,7 +9,8 @@ import pytest
 
 import kvref
 from kvcheck.judge.options import Budget, Options
-from kvcheck.judge.suite import Report, Suite
+from kvcheck.judge.outcome import Report
+from kvcheck.judge.suite import Suite
 from kvcheck.play.fit import directed_program, needs, random_program
 from kvcheck.play.steps import Admit, Arrive, Break, Evict, NewStep, Program, Release, Run
 from kvcheck.play.verdicts import Level

@@ -12,9 +12,10 @@ import pytest
 import kvref
 from kvcheck.judge.coverage import FROM_OUTSIDE, exercised
 from kvcheck.judge.options import Budget, Options
+from kvcheck.judge.outcome import Report
 from kvcheck.judge.page import report_html
 from kvcheck.judge.report import BROKEN, NOT_EXERCISED, UNBROKEN, verdicts
-from kvcheck.judge.suite import Report, Suite
+from kvcheck.judge.suite import Suite
 from kvcheck.play.situations import SITUATIONS
 from kvcheck.play.verdicts import Level
 from kvcheck.rulebook import rule_sentences

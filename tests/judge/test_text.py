@@ -14,9 +14,10 @@ import kvspec.config
 import kvspec.policy
 import kvspec.specs
 from kvcheck.judge.options import Budget, Options
+from kvcheck.judge.outcome import Report
 from kvcheck.judge.pasted import example_test, source
 from kvcheck.judge.report import text_lines, to_json, to_junit
-from kvcheck.judge.suite import Report, Suite
+from kvcheck.judge.suite import Suite
 from kvcheck.play.difference import WrongAnswer, narrowed
 from kvcheck.play.shadow import content_check
 from kvcheck.play.steps import Arrive, Program

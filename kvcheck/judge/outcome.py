@@ -1,0 +1,54 @@
+"""What came of a run of the suite."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kvcheck.judge.blame import Suspect
+from kvcheck.judge.options import Options
+from kvcheck.judge.static import StaticCount
+from kvcheck.play.situations import missed
+from kvcheck.play.verdicts import Violation
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of it.
+
+    `violations`: the first, shrunk, of each kind, under the rule that is most suspicious, worst
+    first. `suspects`: rules with failed checks, ranked. `in_doubt`: rules with a check that failed
+    or was cut short. `static`: the vectors that were
+    followed. `directed`, `random`: programs run. `left_out`: directed programs that need what the
+    subject does not have, and what that is. `unseen`: what could not be checked for lack of a
+    snapshot. `situations`: how often each came up; `missed`: never. `exercised`: rules that
+    something was about which came to its end, or that every program checks. `gave_up`: too many
+    programs hung.
+    """
+
+    subject: str
+    options: Options
+    violations: tuple[Violation, ...]
+    directed: int
+    random: int
+    left_out: Mapping[str, tuple[str, ...]]
+    situations: Counter[str]
+    seconds: float
+    unseen: tuple[str, ...] = ()
+    exercised: frozenset[str] = frozenset()
+    interrupted: bool = False
+    gave_up: bool = False
+    static: StaticCount = field(default_factory=StaticCount)
+    suspects: tuple[Suspect, ...] = ()
+    in_doubt: frozenset[str] = frozenset()
+
+    @property
+    def conforms(self) -> bool:
+        """No rule was broken."""
+        return not self.violations
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """Situations that never came up."""
+        return missed(self.situations)
