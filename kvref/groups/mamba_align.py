@@ -13,7 +13,7 @@ from kvspec.snapshot import MambaState, RequestState
 
 
 class AlignedMambaGroup(MambaGroup):
-    """The last 1 + S blocks of a list are the running state and S drafted states.
+    """The last 1 + D blocks of a list are the running state and D drafted states.
 
     `allocated`: requests that took blocks of their own before.
     """
@@ -59,7 +59,7 @@ class AlignedMambaGroup(MambaGroup):
     def allocate_new(self, request_id: str, demand: Demand) -> list[int]:
         """Pad with null, move drafted states along, take what is missing (KV-MAMBA-9).
 
-        Example, S = 1, the list [7, 8] grows to 4: running state at index 2, drafted at 3. Block 8
+        Example, D = 1, the list [7, 8] grows to 4: running state at index 2, drafted at 3. Block 8
         moves to index 2 and one new block is taken: [7, null, 8, 9].
         """
         required = self.num_required_blocks(demand)

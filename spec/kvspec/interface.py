@@ -190,8 +190,8 @@ class KVCacheManager(Protocol):
     def cache_partial_block(self, request: Request, group: int, num_tokens: int) -> bool:
         """Make the block that holds token `num_tokens - 1` reachable at that boundary (KV-PART-1).
 
-        For a group whose block size is a larger multiple of the hash block size H; `num_tokens` is
-        a multiple of H and not of the block size. True if the key is registered now or was before,
+        For a group whose block size is a larger multiple of the hash block size h; `num_tokens` is
+        a multiple of h and not of the block size. True if the key is registered now or was before,
         False for a null block.
         """
 

@@ -1,7 +1,7 @@
 """Policies: what a conforming implementation may choose, as one frozen value (KV-POL-*).
 
 Safety is never a policy. `Policy()` is what the rules say; `Policy.vllm_0_24()` is the profile
-under which the golden planning records were made.
+under which planning was recorded.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Policy:
 
     @classmethod
     def vllm_0_24(cls) -> Policy:
-        """The profile `vllm-0.24`, under which golden records are replayed."""
+        """The profile `vllm-0.24`, under which records that name no policy are replayed."""
         return replace(
             cls(), capacity_counts_null_block=False, chunk_must_align=False, extra_keys="plain"
         )

@@ -191,7 +191,7 @@ class Request(Protocol):
 
     @property
     def block_hashes(self) -> Sequence[bytes]:
-        """Hash k covers tokens k*H … (k+1)*H - 1 and, through its parents, all before (KV-HASH-1).
+        """Hash k covers tokens k*h … (k+1)*h - 1 and, through its parents, all before (KV-HASH-1).
 
         Empty when caching is off.
         """
