@@ -186,7 +186,7 @@ class Suite:
         begin = time.monotonic()
         try:
             violation = example_violation(
-                example, self.subject, self.options.policy, self._compared
+                example, self.subject, self.options.policy, self._compared, self.options.level
             )
         except LeftOut as reason:
             self.left_out[example.name] = tuple(str(reason).split(", "))
@@ -238,7 +238,7 @@ class Suite:
                 return
             try:
                 violation = example_violation(
-                    example, self.subject, self.options.policy, self._compared
+                    example, self.subject, self.options.policy, self._compared, self.options.level
                 )
             except LeftOut:
                 continue

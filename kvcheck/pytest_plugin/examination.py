@@ -220,7 +220,9 @@ class Examination:
                 continue
             start = time.monotonic()
             try:
-                violation = example_violation(example, self.subject, self.options.policy)
+                violation = example_violation(
+                    example, self.subject, self.options.policy, level=self.options.level
+                )
             except LeftOut as reason:
                 yield Outcome(example.rules, lacks=(str(reason),))
                 continue

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from kvcheck.play.verdicts import Level
 from kvcheck.remote.client import RemoteImplementation
 from kvcheck.rules.judging import LeftOut, wrong
 from kvcheck.rules.managed import Managed
@@ -26,12 +27,19 @@ from kvspec.specs import LayerSpec
 class Bench:
     """An implementation under its declared choices.
 
-    `oracle`: what random examples compare with, if anything.
+    `oracle`: what random examples compare with, if anything. `level`: what is to be equal.
     """
 
     subject: Implementation
     policy: Policy
     oracle: Implementation | None = None
+    level: Level = Level.IDENTITY
+
+    @property
+    def exact(self) -> bool:
+        """Whether block ids are those that checks write down: queued as usual, and to be equal."""
+        usual = self.policy.exact_block_ids and self.policy.unhashed_freed_to == "front"
+        return usual and self.level is Level.IDENTITY
 
     def need(self, *features: Feature) -> None:
         """Leave the check out unless the subject has these."""
@@ -98,7 +106,8 @@ class Bench:
             raise LeftOut(", ".join(lacks))
         create = partial(self.subject.create, config, check_invariants=check_invariants)
         try:
-            return Managed(self.subject, create() if clock is None else create(clock=clock))
+            real = create() if clock is None else create(clock=clock)
+            return Managed(self.subject, real, exact=self.exact)
         except UnsupportedError as error:  # a clock cannot travel to another process
             if clock is None:
                 raise
@@ -117,7 +126,7 @@ class Bench:
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> Managed:
         """A manager in the state of a snapshot."""
         self.need(Feature.RESTORE, Feature.SNAPSHOT)
-        return Managed(self.subject, self.subject.restore(config, snapshot))
+        return Managed(self.subject, self.subject.restore(config, snapshot), exact=self.exact)
 
     def story(self, **options: Any) -> tuple[Managed, Request, Request]:
         """The running example of the chapter on the pool.

@@ -9,11 +9,22 @@ from itertools import chain
 from kvcheck.play.fit import directed_program
 from kvcheck.play.verdicts import Level, Violation, first_violation
 from kvcheck.rules import (
+    chunked_local,
     configuration,
+    coordination,
+    coordination_answers,
     copies,
+    cross_attention,
+    custom_specs,
     edges,
+    full,
+    groups,
     hashing,
     liveness,
+    mamba,
+    mamba_align,
+    mamba_loads,
+    partial,
     plan_groups,
     plan_layout,
     plan_memory,
@@ -21,6 +32,9 @@ from kvcheck.rules import (
     pool,
     pool_cache,
     requests,
+    retention,
+    short_hits,
+    sliding_window,
     statistics,
     whole_steps,
 )
@@ -33,6 +47,8 @@ from kvspec.policy import Policy
 
 CHAPTERS = (
     hashing, requests, pool, pool_cache, configuration, statistics, policies,
+    groups, full, sliding_window, chunked_local, mamba, mamba_align, mamba_loads, coordination,
+    coordination_answers, cross_attention, retention, partial, short_hits, custom_specs,
     plan_groups, plan_layout, plan_memory, liveness, edges, whole_steps, copies,
 )  # fmt: skip
 """In the order in which they run."""
@@ -77,7 +93,7 @@ def directed_failures(
         if not example.binds_at(level) or not (rules is None or set(rules) & set(example.rules)):
             continue
         try:
-            violation = example_violation(example, subject, policy, oracle)
+            violation = example_violation(example, subject, policy, oracle, level)
         except LeftOut:
             continue
         if violation is not None:

@@ -3,48 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from kvcheck.play.verdicts import Level
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.example import example
-from kvcheck.rules.judging import equal, raises
-from kvcheck.rules.plan_specs import GIB, latent, named, settings, sliding
-from kvcheck.rules.scenarios.groups import CROSS, window
+from kvcheck.rules.judging import equal
+from kvcheck.rules.plan_specs import GIB, latent, named, settings
+from kvcheck.rules.scenarios.groups import window
 from kvcheck.rules.specs import full
 from kvcheck.rules.statistics import Clock
 from kvspec.blocks import KVCacheBlocks
-from kvspec.errors import InvalidArgumentError, StaleHitError
+from kvspec.errors import StaleHitError
 from kvspec.events import AllBlocksCleared, BlockStored
 from kvspec.interface import Feature
-from kvspec.specs import MLAAttentionSpec
 from kvspec.stats import ResidencySample
-
-
-@example("KV-GRP-11", "KV-MGR-11", level=Level.IDENTITY, choices=())
-def a_caching_call_for_fewer_tokens_than_before_changes_nothing(bench: Bench) -> None:
-    bench.need(Feature.DELAYED_CACHING)
-    manager = bench.manager(8)
-    request = manager.started("r", range(12))
-    before = manager.snapshot()
-    manager.cache_blocks(request, 4)
-    equal(manager.snapshot(), before, "the state afterwards")
-
-
-@example("KV-GRP-9")
-def a_request_with_an_entry_in_one_of_its_groups_takes_no_external_blocks(bench: Bench) -> None:
-    bench.need(Feature.EXTERNAL_TOKENS)
-    manager = bench.manager(20, full(2), CROSS, enable_caching=False)
-    request = manager.request("r", range(8))
-    arguments: dict[str, Any] = {"num_external_computed_tokens": 2, "num_encoder_tokens": 2}
-    manager.allocate_slots(request, 2, **arguments)
-    held = manager.get_blocks(request).to_lists()
-    request.num_computed_tokens = 4
-    manager.allocate_slots(request, 1, **arguments)
-    equal([
-        blocks[: len(first)]
-        for blocks, first in zip(manager.get_blocks(request).to_lists(), held, strict=True)
-    ], held, "the blocks held before")  # fmt: skip
 
 
 @example("KV-MGR-5")
@@ -78,48 +49,6 @@ def a_hit_carries_the_key_of_its_own_group(bench: Bench) -> None:
             new_computed_blocks=KVCacheBlocks(hit.blocks.groups[::-1]),
         )
     equal(manager.visible(), before, "the state afterwards")
-
-
-@example("KV-MGR-8", "KV-COORD-9", level=Level.SAFETY)
-def short_lists_of_hits(bench: Bench) -> None:
-    """A list of hits may be short where a load brings what it lacks, and not otherwise."""
-    bench.need(Feature.HITS_PER_GROUP, Feature.EXTERNAL_TOKENS, Feature.DELAYED_CACHING)
-    bench.need(Feature.EVICTION_BY_ID)
-    manager = bench.manager(20, full(4), MLAAttentionSpec(4, 1, 8, "float16"))
-    first = manager.started("first", range(12))
-    manager.evict_blocks(manager.get_blocks(first).to_lists()[1][1:])
-    manager.free(first)
-    request = manager.request("r", range(17))
-    own = manager.find_longest_cache_hit_per_group(request, 16)
-    equal(tuple(own.hit_lengths_tokens), (12, 4), "own hits")
-    before = manager.visible()
-
-    def allocate(local: int, external: int, blocks: KVCacheBlocks = own.blocks) -> Any:
-        return manager.allocate_slots(
-            request,
-            0 if external else 1,
-            num_new_computed_tokens=local,
-            new_computed_blocks=blocks,
-            num_external_computed_tokens=external,
-            delay_cache_blocks=True,
-        )
-
-    for local, external in ((12, 0), (4, 4), (16, 4), (0, 4)):
-        with raises(InvalidArgumentError):
-            allocate(local, external)
-        equal(manager.visible(), before, "the state after it")
-    exchanged = KVCacheBlocks((own.blocks.groups[0], own.blocks.groups[0][:1]))
-    with raises(StaleHitError):
-        allocate(12, 4, exchanged)
-    equal(manager.visible(), before, "the state after that")
-    granted = allocate(12, 4)
-    shown = None if granted is None else granted.to_lists()
-    equal(shown, [[], []], "new blocks of the load")
-    held = [len(blocks) for blocks in manager.get_blocks(request).to_lists()]
-    equal(held, [4, 4], "blocks held for 16 tokens")
-    manager.cache_blocks(request, 16)
-    again = manager.get_computed_blocks(manager.request("again", range(17)))
-    equal(again.hit_length_tokens, 16, "the hit when the load is there")
 
 
 @example("KV-EVT-1", "KV-EVT-5")
@@ -156,15 +85,6 @@ def lives_with_few_touches(bench: Bench) -> None:
     manager.reset_prefix_cache()
     manager.started("next", range(60, 68))
     equal(tuple(manager.take_residency_samples()), (), "lives of before a reset")
-
-
-@example("KV-PLAN-1", "KV-PLAN-8")
-def what_fills_its_alignment_or_its_blocks_exactly_needs_no_more(bench: Bench) -> None:
-    aligned = bench.planner.spec_properties(latent(576, alignment=576), settings())
-    equal(aligned.page_size_bytes, 18_432, "bytes of an aligned page")
-    seen = bench.planner.spec_properties(sliding(17), settings(1000, 16))
-    blocks = seen.max_admission_blocks_per_request
-    equal(blocks, 3, "blocks of a window of 17 and a step of 16 tokens")
 
 
 @example("KV-PLAN-16")

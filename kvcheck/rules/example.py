@@ -101,6 +101,7 @@ def example_violation(
     subject: Implementation,
     policy: Policy,
     oracle: Implementation | None = None,
+    level: Level = Level.IDENTITY,
 ) -> Violation | None:
     """Try the example; how the subject breaks it, or None. Raises LeftOut.
 
@@ -110,7 +111,7 @@ def example_violation(
     """
     try:
         with time_limit(subject):
-            example.run(Bench(subject, policy, oracle))
+            example.run(Bench(subject, policy, oracle, level))
     except LeftOut:
         raise
     # Whatever a foreign implementation does is a verdict.

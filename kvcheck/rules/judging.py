@@ -37,13 +37,13 @@ def wrong(what: str, expected: object, got: object, rule: str = UNSAID) -> Wrong
 def equal(got: object, expected: object, what: str = "", *, rule: str = UNSAID) -> None:
     """The answer is what the rule says. `what`: other words than the source of `got`."""
     if got != expected:
-        raise wrong(what or _source_of_call(sys._getframe(1)), expected, got, rule)
+        raise wrong(what or source_of_call(sys._getframe(1)), expected, got, rule)
 
 
 def holds(fact: object, what: str = "", *, rule: str = UNSAID) -> None:
     """The rule says that this is so."""
     if not fact:
-        asked = what or _source_of_call(sys._getframe(1))
+        asked = what or source_of_call(sys._getframe(1))
         raise InvariantViolation("the_rule_holds", rule, f"not so: {asked}")
 
 
@@ -85,7 +85,7 @@ def travels(error: BaseException) -> None:
         raise LeftOut(error.allowed) from None
 
 
-def _source_of_call(frame: FrameType) -> str:
+def source_of_call(frame: FrameType) -> str:
     """The first argument of the call that a frame is at, as it is written."""
     positions = list(frame.f_code.co_positions())[frame.f_lasti // 2]
     first, last, begin, end = positions

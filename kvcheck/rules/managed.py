@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from kvcheck.rules.judging import Caught, LeftOut, holds, raises
-from kvspec.blocks import KVCacheBlocks
+from kvcheck.rules.judging import Caught, LeftOut, equal, holds, raises, source_of_call
+from kvspec.blocks import NULL_BLOCK, KVCacheBlocks
 from kvspec.events import Event
 from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.request import Request, RequestInput
-from kvspec.snapshot import Snapshot
+from kvspec.snapshot import RequestState, Snapshot
 
 FEATURE_OF_CALL: Mapping[str, Feature] = {
     "cache_blocks": Feature.DELAYED_CACHING,
@@ -64,12 +65,16 @@ class Everything:
 class Managed:
     """A manager of `subject`; every call of `kvspec.interface.KVCacheManager` goes to `real`.
 
-    A call that the subject says it lacks leaves the check out.
+    A call that the subject says it lacks leaves the check out. `exact`: whether block ids are those
+    that a check writes down, or only null is told from others.
     """
 
-    def __init__(self, subject: Implementation, real: KVCacheManager) -> None:
+    def __init__(
+        self, subject: Implementation, real: KVCacheManager, *, exact: bool = True
+    ) -> None:
         self.subject = subject
         self.real = real
+        self.exact = exact
 
     def _need(self, feature: Feature) -> None:
         if feature not in self.subject.capabilities.features:
@@ -154,7 +159,7 @@ class Managed:
     def clone(self) -> Managed:
         """An independent copy."""
         self._need(Feature.CLONE)
-        return Managed(self.subject, self.subject.clone(self.real))
+        return Managed(self.subject, self.subject.clone(self.real), exact=self.exact)
 
     # What is asked.
 
@@ -184,15 +189,13 @@ class Managed:
 
     def counts(self, request: Request) -> tuple[int | None, ...]:
         """Per group, leading blocks handed to the cache; None without an entry (KV-GRP-1)."""
-        counts: tuple[int | None, ...] = (
-            self.snapshot().requests[request.request_id].num_cached_blocks
-        )
-        return counts
+        state: RequestState | None = self.snapshot().requests.get(request.request_id)
+        none = (None,) * len(self.real.config.kv_cache.groups)
+        return none if state is None else tuple(state.num_cached_blocks)
 
     def cached_count(self, request: Request) -> int | None:
-        """The same in group 0; None also for a request that is not known."""
-        known = request.request_id in self.snapshot().requests
-        return self.counts(request)[0] if known else None
+        """The same in group 0."""
+        return self.counts(request)[0]
 
     def null_positions(self, request: Request, group: int = 0) -> list[int]:
         """The positions of the request's list where null stands."""
@@ -229,6 +232,24 @@ class Managed:
             return self.real.snapshot()
         return self.real.num_free_blocks
 
+    # How lists of blocks are judged.
+
+    def same(self, got: Any, expected: Any, what: str = "") -> None:
+        """Lists of blocks: their ids if they are `exact`, else only how many and where null stands.
+
+        So a check whose worked example names ids binds at level behaviour, too.
+        """
+        what = what or source_of_call(sys._getframe(1))
+        told, wanted = plain(got), plain(expected)
+        if not self.exact:
+            told, wanted = without_ids(told), without_ids(wanted)
+        equal(told, wanted, what)
+
+    def queues(self, expected: Sequence[int]) -> None:
+        """The free queue, if ids are `exact`."""
+        if self.exact:
+            equal(self.queue(), list(expected), "the free queue")
+
     def everything(self) -> Everything:
         """State, queued events, statistics and samples."""
         return Everything(
@@ -243,3 +264,17 @@ class Managed:
     ) -> AbstractContextManager[Caught]:
         """The body ends with this error and members, and the state is as it was (KV-ERR-2)."""
         return raises(error, unchanged=partial(self.visible), **members)
+
+
+def plain(blocks: Any) -> Any:
+    """Lists of lists, whatever they were."""
+    if isinstance(blocks, KVCacheBlocks):
+        return blocks.to_lists()
+    return [plain(each) for each in blocks] if isinstance(blocks, list | tuple) else blocks
+
+
+def without_ids(blocks: Any) -> Any:
+    """Where null stands."""
+    if isinstance(blocks, list):
+        return [without_ids(each) for each in blocks]
+    return blocks if blocks is None else blocks != NULL_BLOCK

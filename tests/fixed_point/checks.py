@@ -5,18 +5,14 @@ Both answer the first disagreement in words, or None.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from itertools import product
 from typing import Any
 
-import pytest
-from hypothesis import HealthCheck, Phase, given, is_hypothesis_test, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import kvref
+from kvcheck.rules.directed import EXAMPLES, directed_failures
 from kvspec.blocks import GroupHits, PrefixHit
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation
@@ -32,34 +28,6 @@ from tests.brute_force.worlds import (
     short_beginnings,
     text_length,
 )
-from tests.rules import (
-    test_chunked_local,
-    test_cross_attention,
-    test_hybrid,
-    test_hybrid_answers,
-    test_mamba,
-    test_mamba_align,
-    test_mamba_align_needs,
-    test_partial,
-    test_retention,
-    test_sliding_window,
-)
-from tests.rules.builders import new_manager, new_request
-from tests.rules.hybrids import build_cache
-
-RULE_TESTS = (
-    test_chunked_local,
-    test_cross_attention,
-    test_hybrid,
-    test_hybrid_answers,
-    test_mamba,
-    test_mamba_align,
-    test_mamba_align_needs,
-    test_partial,
-    test_retention,
-    test_sliding_window,
-)
-
 
 RARE_SEEDS = (32, 63, 434, 577)
 """Contested worlds in which marks matter; a random one rarely tells twins of KV-COORD-8 apart."""
@@ -187,59 +155,11 @@ def wrongly_cached(implementation: Implementation, prompt: Prompt) -> str | None
 
 
 def rule_tests_find(implementation: Implementation, rule: str) -> str | None:
-    """The first example of this rule's tests that fails; their Hypothesis tests are left out."""
-    for name, test in tests_of(rule):
-        for arguments in argument_sets(test):
-            try:
-                test(**fixtures(test, implementation), **arguments)
-            # A wrong answer may end in any error, also in pytest's own for one that did not come.
-            except (Exception, pytest.fail.Exception) as error:
-                return f"{name}{arguments}: {type(error).__name__}: {error}"
-    return None
-
-
-def tests_of(rule: str) -> Iterator[tuple[str, Callable[..., None]]]:
-    """The example tests marked with the rule, by name."""
-    for module in RULE_TESTS:
-        for name, test in vars(module).items():
-            if not name.startswith("test_") or is_hypothesis_test(test):
-                continue
-            if any(mark.name == "rule" and rule in mark.args for mark in test.pytestmark):
-                yield name, test
+    """The first directed example of this rule that fails."""
+    found = next(directed_failures(implementation, rules={rule}), None)
+    return None if found is None else f"{found.check}: {found.violation.detail}"
 
 
 def all_rules() -> list[str]:
-    """Every rule that some of these tests are marked with."""
-    marks = [
-        mark
-        for module in RULE_TESTS
-        for test in vars(module).values()
-        for mark in getattr(test, "pytestmark", [])
-    ]
-    return sorted({rule for mark in marks if mark.name == "rule" for rule in mark.args})
-
-
-def argument_sets(test: Callable[..., None]) -> Iterator[dict[str, Any]]:
-    """What its `parametrize` marks give to a test, all combinations."""
-    choices: list[list[dict[str, Any]]] = []
-    for mark in getattr(test, "pytestmark", []):
-        if mark.name == "parametrize":
-            names = [mark.args[0]] if isinstance(mark.args[0], str) else list(mark.args[0])
-            rows = [(row,) if len(names) == 1 else row for row in mark.args[1]]
-            choices.append([dict(zip(names, row, strict=True)) for row in rows])
-    for combination in product(*choices):
-        yield {name: value for row in combination for name, value in row.items()}
-
-
-def fixtures(test: Callable[..., None], implementation: Implementation) -> dict[str, Any]:
-    """The fixtures of the rule tests, for this implementation."""
-    make_manager = partial(new_manager, implementation)
-    make_request = partial(new_request, implementation)
-    known: dict[str, Callable[[], Any]] = {
-        "implementation": lambda: implementation,
-        "make_manager": lambda: make_manager,
-        "make_request": lambda: make_request,
-        "cache": lambda: partial(build_cache, make_manager, make_request),
-        "example": lambda: test_partial.tell(make_manager, make_request),
-    }
-    return {name: known[name]() for name in inspect.signature(test).parameters if name in known}
+    """Every rule that some directed example is about."""
+    return sorted({rule for example in EXAMPLES for rule in example.rules})

@@ -116,7 +116,7 @@ def run_example(example: Example, level: Level, subject: Implementation) -> Viol
     oracle = None if level is Level.SAFETY else kvref.implementation()
     with interrupted(PROGRAM_SECONDS):
         try:
-            return example_violation(example, subject, Policy(), oracle)
+            return example_violation(example, subject, Policy(), oracle, level)
         except LeftOut:
             return None
 

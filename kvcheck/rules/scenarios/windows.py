@@ -111,9 +111,6 @@ RETENTION: tuple[Program, ...] = (
               Admit(), Ask())
         for flags in ((), (1,))
     ),
-    story("generated tokens do not move the replay boundary", ("KV-RET-4",),
-          roomy(full(4), window(5, 4), retention_interval_tokens=0), Arrive(prompt(9)), Admit(),
-          *(Run(),) * 9, Ask(), *TWICE),
     *(
         story(f"the replay boundary of {length} tokens", ("KV-RET-4",),
               roomy(full(8), window(5, 4), retention_interval_tokens=0), Arrive(prompt(length)),
@@ -127,9 +124,6 @@ RETENTION: tuple[Program, ...] = (
               Admit(), Ask())
         for interval, flags in ((None, ()), (0, ()), (16, ()), (32, (1,)))
     ),
-    story("states in blocks as long as the interval", ("KV-RET-5",),
-          roomy(full(4), mamba("all", 16), retention_interval_tokens=16), Arrive(prompt(50)),
-          Admit(), Ask(), *TWICE),
     story("the count passes what is not cached", ("KV-RET-6", "KV-EVT-2"),
           roomy(window(5, 4), retention_interval_tokens=8), Arrive(prompt(14)),
           Admit(chunk_tokens=8), Run(), *GROWN, *TWICE),

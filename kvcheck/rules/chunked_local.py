@@ -1,0 +1,146 @@
+"""The chapter on chunked local attention (KV-CHUNK)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvcheck.play.verdicts import Level
+from kvcheck.rules.bench import Bench
+from kvcheck.rules.example import cases, example
+from kvcheck.rules.judging import equal, raises
+from kvcheck.rules.specs import chunked, full
+from kvspec.errors import ConfigError, StaleHitError
+from kvspec.specs import LayerSpec
+
+
+@example("KV-CHUNK-1", "KV-GRP-2")
+def earlier_chunks_are_skipped(bench: Bench) -> None:
+    """Earlier chunks are skipped; at 8 tokens the second chunk of 8 begins."""
+    manager = bench.manager(10, chunked(4, 8))
+    request = manager.request("r", range(20))
+    manager.allocate_slots(request, 20)
+    for computed, nulls in ((7, []), (8, [0, 1]), (13, [0, 1]), (15, [0, 1]), (16, [0, 1, 2, 3])):
+        manager.remove_skipped_blocks(request, computed)
+        equal(manager.null_positions(request), nulls, f"nulls at {computed} tokens")
+
+
+HITS: tuple[tuple[int, tuple[int, ...], int, int], ...] = (
+    # tokens, positions cached, nulls, hits behind them
+    (16, (2, 3), 2, 1),  # L = 15: chunk 8 … 15, position 2 may hit
+    (17, (2, 3), 4, 0),  # L = 16: chunk 16 … 23, nothing of it is cached
+    (20, (2, 3, 4), 4, 0),  # L = 19: position 4 would end at 20
+    (21, (2, 3, 4), 4, 1),
+    (24, (5,), 4, 0),  # position 4 is missing
+    (8, (0,), 0, 1),
+    (8, (1,), 0, 0),
+    (9, (), 2, 0),
+)
+
+
+@example("KV-CHUNK-2", "KV-POL-4")
+def earlier_chunks_count_as_computed(bench: Bench) -> None:
+    """Earlier chunks count as computed, then consecutive hits of the chunk of token L."""
+    for tokens, kept, nulls, found in HITS:
+        manager = bench.manager(10, chunked(4, 8))
+        first = manager.request("first", range(24))
+        manager.allocate_slots(first, 24)
+        blocks = manager.keep_cached(first, kept)
+        hit = manager.get_computed_blocks(manager.request("r", range(tokens)))
+        expected = [0] * nulls + blocks[nulls : nulls + found]
+        if not found and not bench.policy.chunked_null_prefix_is_hit:
+            expected = []
+        what = f"the hit of {tokens} tokens, {kept} cached"
+        manager.same(hit.blocks, [expected], what)
+        equal(hit.hit_length_tokens, 4 * len(expected), f"length of {what}")
+
+
+@example("KV-CHUNK-2", "KV-GRP-5")
+def a_fresh_prompt_starts_at_its_last_chunk(bench: Bench) -> None:
+    """A fresh prompt starts at its last chunk: 8 of 14 tokens count as computed."""
+    if not bench.policy.chunked_null_prefix_is_hit:
+        return
+    manager = bench.manager(10, chunked(4, 8))
+    request = manager.started("r", range(14))
+    manager.same(manager.lists(request), [[0, 0, 1, 2]])
+    equal(manager.cached_positions(request), [2])
+
+
+@example("KV-CHUNK-2", "KV-COORD-5")
+def null_chunks_do_not_reach_beyond_the_other_groups(bench: Bench) -> None:
+    """Null chunks do not reach beyond the other groups: the chunk is that of the agreed length."""
+    manager = bench.manager(30, full(4), chunked(4, 8))
+    first = manager.started("first", range(20))
+    if bench.policy.chunked_null_prefix_is_hit:
+        hit = manager.get_computed_blocks(first)
+        manager.same(hit.blocks, [[1, 2, 3, 4], [0, 0, 0, 0]])
+    kept = manager.keep_cached(first, {0})[:1]
+    chunk = manager.lists(first)[1][:1]
+    manager.same(manager.get_computed_blocks(first).blocks, [kept, chunk])
+
+
+@cases(
+    ((chunked(4, 8),), {"use_eagle": True}, "is_eagle_group"),
+    ((chunked(4, 8),), {"eagle_groups": [0]}, "is_eagle_group"),
+    ((full(8), chunked(4, 8)), {}, "block_size"),
+    ((chunked(4, 6),), {}, "attention_chunk_size"),
+    ((chunked(4, 6),), {"enable_caching": False}, "attention_chunk_size"),
+    ((full(4), chunked(4, 2)), {}, "attention_chunk_size"),
+)
+@example("KV-CHUNK-3", "KV-ERR-5", level=Level.SAFETY, choices=("chunk_must_align",))
+def what_chunks_cannot_do_is_refused(
+    bench: Bench, specs: tuple[LayerSpec, ...], options: dict[str, Any], field: str
+) -> None:
+    """Eagle, another alignment than the block size, and a chunk of no whole blocks."""
+    with raises(ConfigError, field=field):
+        bench.manager(20, *specs, **options)
+
+
+@example("KV-CHUNK-3")
+def what_chunks_can_do_is_accepted(bench: Bench) -> None:
+    """Equal block sizes, eagle on another group, and without caching other sizes are accepted."""
+    bench.manager(20, full(4), chunked(4, 8))
+    bench.manager(20, full(4), chunked(4, 8), eagle_groups=[0])
+    bench.manager(20, full(8), chunked(4, 8), enable_caching=False, use_eagle=True)
+
+
+@example("KV-CHUNK-3", "KV-POL-6", "KV-MGR-8")
+def a_hit_before_the_start_of_a_chunk_inside_a_block_is_not_taken(bench: Bench) -> None:
+    """Where a chunk may begin inside a block, a hit before its start is answered and not taken."""
+    if bench.policy.chunk_must_align or not bench.policy.chunked_null_prefix_is_hit:
+        return
+    manager = bench.manager(10, chunked(4, 6))
+    early = manager.request("early", range(11))  # null for block 0, yet token 4 reads it
+    manager.same(manager.get_computed_blocks(early).blocks, [[0]])
+    with manager.refuses(StaleHitError):
+        manager.admit(early)
+    request = manager.started("r", range(14))  # L = 13: the chunk starts at 12
+    manager.same(manager.lists(request), [[0, 0, 0, 1]])
+
+
+@example("KV-CHUNK-4")
+def every_full_block_of_a_chunked_group_is_cached(bench: Bench) -> None:
+    """Every full block is cached, those of earlier chunks as well."""
+    manager = bench.manager(20, full(4), chunked(4, 8))
+    request = manager.started("r", range(18))
+    equal(manager.cached_positions(request, 1), [0, 1, 2, 3])
+
+
+@example("KV-CHUNK-5")
+def admission_counts_a_chunk_and_a_step(bench: Bench) -> None:
+    """Admission counts a chunk and a step: cdiv(8 + 6, 4) = 4 blocks."""
+    for batched, longest, tokens, need in (
+        (6, 100, 80, 4), (6, 100, 12, 3), (4, 100, 80, 3), (6, 10, 80, 3),
+    ):  # fmt: skip
+        limits: dict[str, Any] = {"max_num_batched_tokens": batched}
+        limits["max_model_len_tokens"] = longest
+        manager = bench.manager(40, chunked(4, 8), **limits)
+        request = manager.request("r", range(4))
+        found = [manager.need(request, tokens, capped=capped) for capped in (True, False)]
+        equal(found, [need, -(-tokens // 4)], f"{tokens} tokens, {limits}")
+
+
+@example("KV-CHUNK-6", "KV-MGR-15")
+def chunks_have_no_common_prefix(bench: Bench) -> None:
+    manager = bench.manager(10, full(4), chunked(4, 8))
+    request = manager.started("r", range(7))
+    equal(tuple(manager.get_num_common_prefix_blocks(request)), (2, 0))
