@@ -25,6 +25,7 @@ from kvcheck.rules import (
     mamba_align,
     mamba_loads,
     partial,
+    plan_errors,
     plan_groups,
     plan_layout,
     plan_memory,
@@ -49,7 +50,7 @@ CHAPTERS = (
     hashing, requests, pool, pool_cache, configuration, statistics, policies,
     groups, full, sliding_window, chunked_local, mamba, mamba_align, mamba_loads, coordination,
     coordination_answers, cross_attention, retention, partial, short_hits, custom_specs,
-    plan_groups, plan_layout, plan_memory, liveness, edges, whole_steps, copies,
+    plan_groups, plan_layout, plan_memory, plan_errors, liveness, edges, whole_steps, copies,
 )  # fmt: skip
 """In the order in which they run."""
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.example import example
 from kvcheck.rules.judging import equal
-from kvcheck.rules.plan_specs import GIB, latent, named, settings
 from kvcheck.rules.scenarios.groups import window
 from kvcheck.rules.specs import full
 from kvcheck.rules.statistics import Clock
@@ -85,12 +82,3 @@ def lives_with_few_touches(bench: Bench) -> None:
     manager.reset_prefix_cache()
     manager.started("next", range(60, 68))
     equal(tuple(manager.take_residency_samples()), (), "lives of before a reset")
-
-
-@example("KV-PLAN-16")
-def the_layers_of_the_first_worker_are_the_scheduler_s(bench: Bench) -> None:
-    plan = bench.planner.plan((named(latent()),) * 2, settings(), (GIB, GIB))
-    first = plan.configs[0]
-    groups = tuple(replace(group, layer_names=("other",)) for group in first.groups)
-    found = bench.planner.scheduler_config((first, replace(first, groups=groups)))
-    equal(found.groups[0].layer_names, first.groups[0].layer_names, "layers")

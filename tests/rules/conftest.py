@@ -18,7 +18,6 @@ from tests.rules.builders import (
     new_request,
     tell_story,
 )
-from tests.rules.hybrids import Cache, build_cache
 
 IMPLEMENTATIONS = ("kvref", "kvfast", "kvfast-uncompiled")
 
@@ -69,9 +68,3 @@ def planner(implementation: Implementation) -> Planner:
 def story(make_manager: MakeManager, make_request: MakeRequest) -> Story:
     """The running example of the chapter on the pool."""
     return tell_story(make_manager, make_request)
-
-
-@pytest.fixture
-def cache(make_manager: MakeManager, make_request: MakeRequest) -> Cache:
-    """`cache(specs, positions, **config)`: exactly these positions of a text are cached."""
-    return partial(build_cache, make_manager, make_request)
