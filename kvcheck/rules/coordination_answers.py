@@ -88,6 +88,15 @@ def there_is_no_uncached_common_prefix_where_nobody_searches(bench: Bench) -> No
         equal(found, expected, f"{len(specs)} groups, {options}, {content}")
 
 
+@example("KV-COORD-12", "KV-MGR-2")
+def a_request_that_skips_reading_has_no_uncached_common_prefix(bench: Bench) -> None:
+    """Not even that of the look-up before it, 40 tokens."""
+    manager, request, _ = place(bench, [FULL, SHORT], [range(10), ()])
+    equal(manager.get_computed_blocks(request).uncached_common_prefix_tokens, 40)
+    skipping = manager.request("r", range(60), skip_reading_cache=True)
+    equal(manager.get_computed_blocks(skipping).uncached_common_prefix_tokens, None)
+
+
 @example("KV-COORD-13", "KV-GRP-1")
 def caching_ends_at_a_boundary_and_one_block_later_with_eagle(bench: Bench) -> None:
     """Caching ends at a boundary, and one block later with eagle."""
@@ -148,14 +157,14 @@ def without_caching_nothing_is_looked_up_or_cached(bench: Bench, groups: int) ->
     """A reset is the only event."""
     options: dict[str, Any] = {"enable_caching": False, "enable_events": True, "log_stats": True}
     manager = bench.manager(20, *[full()] * groups, **options)
-    first, second = (manager.started(name, range(8)) for name in "ab")
+    first = manager.started("a", range(8))
+    equal(tuple(manager.get_num_common_prefix_blocks(first)), (0,) * groups)
+    second = manager.started("b", range(8))
     manager.cache_blocks(first, 8)
     empty = PrefixHit(KVCacheBlocks.empty(groups), 0, None)
     equal(manager.get_computed_blocks(second), empty)
     found = getattr(manager.make_prefix_cache_stats(), "requests", None)
     equal(found, 0, "requests counted")
-    prefix = tuple(manager.get_num_common_prefix_blocks(first))
-    equal(prefix, (0,) * groups, "the prefix")
     if bench.has(Feature.SNAPSHOT):
         equal(dict(manager.snapshot().lookup_order), {})
     manager.free(first)

@@ -51,18 +51,20 @@ def an_encoder_that_does_not_fit_is_refused(bench: Bench) -> None:
 def the_encoder_is_allocated_once(bench: Bench) -> None:
     """The encoder is allocated once, keeps its blocks, and is freed like others."""
     manager = encoder_decoder(bench, 8)
-    request = manager.request("r", range(9))
+    request = manager.request("r", range(13))
     answer = manager.allocate_slots(request, 5, num_encoder_tokens=20)
     manager.same(answer, ((1, 2), (3, 4, 5)), "at first")
     request.num_computed_tokens = 5
-    manager.same(manager.allocate_slots(request, 4), ((6,), ()))
+    manager.same(manager.allocate_slots(request, 4, num_encoder_tokens=20), ((6,), ()))
+    request.num_computed_tokens = 9
+    manager.same(manager.allocate_slots(request, 4), ((7,), ()))
     if bench.has(Feature.NEW_BLOCK_IDS):
-        manager.same(manager.take_new_block_ids(), (1, 2, 6))
-    manager.remove_skipped_blocks(request, 9)
-    manager.same(manager.lists(request), [[1, 2, 6], [3, 4, 5]])
+        manager.same(manager.take_new_block_ids(), (1, 2, 6, 7))
+    manager.remove_skipped_blocks(request, 13)
+    manager.same(manager.lists(request), [[1, 2, 6, 7], [3, 4, 5]])
     equal(manager.counts(request), (None, None))
     manager.free(request)
-    manager.queues([5, 4, 3, 6, 2, 1, 7])
+    manager.queues([5, 4, 3, 7, 6, 2, 1])
 
 
 @example("KV-CROSS-2", "KV-GRP-5", "KV-GRP-6")

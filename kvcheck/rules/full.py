@@ -56,7 +56,7 @@ def an_eagle_group_gives_up_its_last_hit(bench: Bench) -> None:
     """An eagle group gives up its last hit, if it has one."""
     manager = bench.manager(6, use_eagle=True)
     manager.started("first", range(16))
-    for tokens, hits in ((13, [1, 2]), (5, []), (4, [])):
+    for tokens, hits in ((13, [1, 2]), (5, []), (4, []), (30, [1, 2, 3])):
         hit = manager.get_computed_blocks(manager.request(str(tokens), range(tokens)))
         manager.same(hit.blocks, [hits], f"the hit of {tokens} tokens")
         equal(hit.hit_length_tokens, 4 * len(hits))
@@ -77,9 +77,19 @@ def a_hit_is_cut_to_a_multiple_of_the_alignment(bench: Bench) -> None:
             equal(tuple(own.hit_lengths_tokens), (16, 16))
 
 
+@cases((4, 1), (1, 4), (2, 2))
 @example("KV-FULL-5")
-def under_context_parallelism_a_block_spans_more_tokens(bench: Bench) -> None:
-    manager = bench.manager(6, full(2), dcp_world_size=4, enable_events=True)
+def under_context_parallelism_a_block_spans_more_tokens(
+    bench: Bench, dcp_world_size: int, pcp_world_size: int
+) -> None:
+    """A block of 2 on 4 ranks, of decode or of prefill, spans 8 tokens."""
+    manager = bench.manager(
+        6,
+        full(2),
+        dcp_world_size=dcp_world_size,
+        pcp_world_size=pcp_world_size,
+        enable_events=True,
+    )
     request = manager.started("r", range(20))
     equal(len(request.block_hashes), 2)
     manager.same(manager.lists(request), [[1, 2, 3]])

@@ -210,14 +210,20 @@ def hits_are_touched_before_any_block_is_taken(bench: Bench) -> None:
 
 @example("KV-GRP-8", level=Level.IDENTITY)
 def no_group_takes_the_hit_of_a_later_one(bench: Bench) -> None:
-    manager = bench.manager(5, full(4), full(4, head_size_v=16))
-    first, others = (manager.started(str(t), range(t, t + 4)) for t in (0, 50))
-    manager.free(first)
-    manager.free(others)
-    manager.queues([1, 2, 3, 4])
-    request = manager.request("r", range(8))
-    manager.same(manager.admit(request), ((3,), (4,)))
-    manager.same(manager.lists(request), [[1, 3], [2, 4]])
+    """The hits are free, in front of what is taken; nor does a load take them."""
+    for external, answer, lists in (
+        (0, ((3,), (4,)), [[1, 3], [2, 4]]),
+        (4, ((5,), (6,)), [[1, 3, 5], [2, 4, 6]]),
+    ):
+        manager = bench.manager(7, full(4), full(4, head_size_v=16))
+        started = [manager.started(str(t), range(t, t + 4)) for t in (0, 50, 60)]
+        for each in started:
+            manager.free(each)
+        manager.queues([1, 2, 3, 4, 5, 6])
+        request = manager.request("r", range(8 + external))
+        load = {"num_external_computed_tokens": external}
+        manager.same(manager.admit(request, 4, **load), answer)
+        manager.same(manager.lists(request), lists)
 
 
 @example("KV-GRP-9", "KV-MGR-8", level=Level.SAFETY)

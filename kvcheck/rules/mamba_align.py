@@ -210,15 +210,15 @@ def after_a_load_the_need_is_what_is_taken(bench: Bench) -> None:
 
 @example("KV-MAMBA-7", "KV-GRP-4")
 def a_hit_state_that_is_free_counts_in_the_need(bench: Bench) -> None:
-    """A hit state that is free counts in the need: it is revived, and one more taken."""
-    for num_blocks, fits in ((3, True), (2, False)):
+    """It is revived, and one more taken; null before it costs nothing."""
+    for num_blocks, cached, blocks in ((3, 4, [1, 2]), (2, 4, []), (3, 8, [0, 1, 2]), (2, 8, [])):
         manager = bench.manager(num_blocks, mamba(4, "align"))
-        manager.free(manager.started("first", range(4)))
+        manager.free(manager.started("first", range(cached)))
         manager.new_step_starts()
-        second = manager.request("second", range(8))
+        second = manager.request("second", range(cached + 4))
         granted = manager.admit(second) is not None
-        equal(granted, fits, f"granted in {num_blocks} blocks")
-        manager.same(manager.lists(second), [[1, 2] if fits else []])
+        equal(granted, bool(blocks), f"granted in {num_blocks} blocks")
+        manager.same(manager.lists(second), [blocks])
 
 
 @example("KV-MAMBA-7", "KV-GRP-9")

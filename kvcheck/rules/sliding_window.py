@@ -120,11 +120,24 @@ def a_window_of_one_token_with_a_drop_hits_nulls(bench: Bench) -> None:
     equal(manager.cached_positions(first), [0, 1, 2, 3, 4])
 
 
+@example("KV-SW-3", "KV-GRP-5", "KV-GRP-11")
+def skipped_hits_are_counted_once(bench: Bench) -> None:
+    """Null, null, 3, 4 of 16 tokens are a count of four, and of five with the next block."""
+    manager = bench.manager(8, sliding(4, 8))
+    manager.started("first", range(16))
+    second = manager.request("second", range(20))
+    manager.admit(second, 1)
+    equal(manager.counts(second), (4,))
+    manager.run(second, 3)
+    equal(manager.counts(second), (5,))
+
+
 @example("KV-SW-7")
 def admission_counts_a_window_a_step_and_one_block(bench: Bench) -> None:
     """Admission counts a window, a step and one block: W = 6, cdiv(5 + 8, 4) + 1 = 5 of 4."""
     for batched, longest, tokens, need in (
         (8, 100, 80, 5), (8, 100, 16, 4), (8, 12, 12, 3), (3, 100, 80, 3), (7, 10, 80, 4),
+        (8, 8, 80, 3),
     ):  # fmt: skip
         limits: dict[str, Any] = {"max_num_batched_tokens": batched}
         limits["max_model_len_tokens"] = longest
@@ -166,6 +179,8 @@ def a_window_over_latents_behaves_as_any(bench: Bench, spec: LayerSpec) -> None:
     manager.queues([5, 6, 7, 2, 1])
     hit = manager.get_computed_blocks(manager.request("r", range(20)))
     manager.same(hit.blocks, [[0, 0, 3, 4]])
+    if bench.has(Feature.UNHASHED_BLOCKS):
+        equal(tuple(manager.get_unhashed_block_ids(first)), ((),))
     if bench.has(Feature.NEW_BLOCK_IDS):
         equal(tuple(manager.take_new_block_ids()), ())
     told = [e for e in manager.take_events() if isinstance(e, BlockStored)]
