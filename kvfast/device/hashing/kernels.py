@@ -58,17 +58,9 @@ def _put_head(row, word_bytes, at, MAJOR: tl.constexpr, value, mask):
 
 @triton.jit
 def _messages(
-    tokens,
-    token_start,
-    num_blocks,
-    message,
-    num_chunks,
-    first_block,
-    block_size,
-    num_prompts,
-    num_words,
-    BLOCK: tl.constexpr,
-):
+    tokens, token_start, num_blocks, message, num_chunks, first_block, block_size, num_prompts,
+    num_words, BLOCK: tl.constexpr,
+):  # fmt: skip
     prompt = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     slice_block = tl.program_id(1).to(tl.int64)
     block = first_block + slice_block
@@ -196,19 +188,9 @@ def _chosen(condition, one, other):
 
 @triton.jit
 def _chain(
-    message,
-    num_chunks,
-    first_hash,
-    num_blocks,
-    root,
-    round_constants,
-    hashes,
-    first_block,
-    num_slice_blocks,
-    num_prompts,
-    num_words,
-    BLOCK: tl.constexpr,
-):
+    message, num_chunks, first_hash, num_blocks, root, round_constants, hashes, first_block,
+    num_slice_blocks, num_prompts, num_words, BLOCK: tl.constexpr,
+):  # fmt: skip
     prompt = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     count = tl.load(num_blocks + prompt, mask=prompt < num_prompts, other=0) - first_block
     own = tl.load(first_hash + prompt, mask=prompt < num_prompts, other=0) + first_block
@@ -245,13 +227,9 @@ def block_hashes(prompts: Prompts, block_size_tokens: int) -> torch.Tensor:
 
 
 def _hash_some(
-    prompts: Prompts,
-    begin: int,
-    end: int,
-    block_size_tokens: int,
-    num_words: int,
+    prompts: Prompts, begin: int, end: int, block_size_tokens: int, num_words: int,
     hashes: torch.Tensor,
-) -> None:
+) -> None:  # fmt: skip
     """The hashes of prompts `begin` … `end - 1`."""
     token_start, first_hash, num_blocks = prompts.columns[:, begin:end]
     num, longest = end - begin, int(prompts.counts[begin:end].max())
@@ -266,19 +244,10 @@ def _hash_some(
         num_slice = min(slice_blocks, longest - first_block)
         message.zero_()
         _messages[(lanes, num_slice)](
-            prompts.tokens,
-            token_start,
-            num_blocks,
-            message.view(torch.uint8),
-            num_chunks,
-            first_block,
-            block_size_tokens,
-            num,
-            num_words,
-            _LANES,
-            num_warps=1,
+            prompts.tokens, token_start, num_blocks, message.view(torch.uint8), num_chunks,
+            first_block, block_size_tokens, num, num_words, _LANES, num_warps=1,
             enable_fp_fusion=False,
-        )
+        )  # fmt: skip
         _chain[(lanes,)](
             message,
             num_chunks,

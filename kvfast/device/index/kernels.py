@@ -51,18 +51,9 @@ def _is_found(hashes, is_live, slots, wanted, is_wanted, slot_mask):
 
 @triton.jit
 def _lookup(
-    hashes,
-    is_live,
-    slots,
-    prompt_hashes,
-    first_hash,
-    num_blocks,
-    hits,
-    slot_mask,
-    num_dropped,
-    span_tokens,
-    BLOCK: tl.constexpr,
-):
+    hashes, is_live, slots, prompt_hashes, first_hash, num_blocks, hits, slot_mask, num_dropped,
+    span_tokens, BLOCK: tl.constexpr,
+):  # fmt: skip
     prompt = tl.program_id(0)
     count = tl.load(num_blocks + prompt)
     first = tl.load(first_hash + prompt)
@@ -97,17 +88,7 @@ def lookup(
     hits = torch.empty(len(prompts), dtype=torch.int32, device=hashes.device)
     if len(prompts):
         _lookup[(len(prompts),)](
-            table.hashes,
-            table.is_live,
-            table.slots,
-            hashes,
-            first_hash,
-            counts,
-            hits,
-            table.slot_mask,
-            num_dropped,
-            span_tokens,
-            _LANES,
-            enable_fp_fusion=False,
-        )
+            table.hashes, table.is_live, table.slots, hashes, first_hash, counts, hits,
+            table.slot_mask, num_dropped, span_tokens, _LANES, enable_fp_fusion=False,
+        )  # fmt: skip
     return hits

@@ -139,23 +139,8 @@ def _decide(
 def decide(state: DeviceState, run: RunState, geometry: Geometry) -> None:
     """`plain.decide`."""
     _decide[(1,)](
-        run.control,
-        run.handles,
-        run.left,
-        run.granted,
-        run.lengths,
-        run.reserve,
-        run.new_blocks,
-        run.log,
-        state.entries,
-        state.num_computed,
-        state.rows,
-        state.query_start,
-        state.places,
-        state.groups,
-        len(state.rows),
-        len(state.places),
-        len(geometry.slot_groups),
-        BLOCK=_BLOCK,
+        run.control, run.handles, run.left, run.granted, run.lengths, run.reserve, run.new_blocks,
+        run.log, state.entries, state.num_computed, state.rows, state.query_start, state.places,
+        state.groups, len(state.rows), len(state.places), len(geometry.slot_groups), BLOCK=_BLOCK,
         enable_fp_fusion=False,
-    )
+    )  # fmt: skip

@@ -24,17 +24,9 @@ _HEADER = tl.constexpr(HEADER_WORDS)
 
 @triton.jit
 def _take_batch(
-    new_rows,
-    num_places,
-    num_tokens,
-    rows,
-    query_start,
-    places,
-    max_requests,
-    max_tokens,
-    SEARCH_STEPS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    new_rows, num_places, num_tokens, rows, query_start, places, max_requests, max_tokens,
+    SEARCH_STEPS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     first = tl.program_id(0) * BLOCK
     stride = tl.num_programs(0) * BLOCK
     lane = tl.arange(0, BLOCK)
@@ -63,15 +55,9 @@ def _take_batch(
 
 @triton.jit
 def _add_granted(
-    new_rows,
-    num_places,
-    is_new,
-    num_computed,
-    rows,
-    query_start,
-    max_requests,
+    new_rows, num_places, is_new, num_computed, rows, query_start, max_requests,
     BLOCK: tl.constexpr,
-):
+):  # fmt: skip
     first = tl.program_id(0) * BLOCK
     stride = tl.num_programs(0) * BLOCK
     lane = tl.arange(0, BLOCK)
@@ -96,18 +82,9 @@ def _add_granted(
 
 @triton.jit
 def _apply(
-    staged,
-    entries,
-    num_computed,
-    rows,
-    query_start,
-    places,
-    num_all_entries,
-    max_requests,
-    max_tokens,
-    SEARCH_STEPS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    staged, entries, num_computed, rows, query_start, places, num_all_entries, max_requests,
+    max_tokens, SEARCH_STEPS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     first = tl.program_id(0) * BLOCK
     stride = tl.num_programs(0) * BLOCK
     lane = tl.arange(0, BLOCK)
@@ -143,20 +120,9 @@ def _apply(
 
 @triton.jit
 def _outputs(
-    entries,
-    num_computed,
-    rows,
-    query_start,
-    places,
-    seq_lens,
-    positions,
-    slots,
-    groups,
-    max_requests,
-    max_tokens,
-    num_groups,
-    BLOCK: tl.constexpr,
-):
+    entries, num_computed, rows, query_start, places, seq_lens, positions, slots, groups,
+    max_requests, max_tokens, num_groups, BLOCK: tl.constexpr,
+):  # fmt: skip
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     number = tl.program_id(1)
     place = tl.load(places + i, mask=i < max_tokens, other=-1)
@@ -186,16 +152,8 @@ def _outputs(
 
 @triton.jit
 def _gather(
-    entries,
-    rows,
-    seq_lens,
-    out,
-    base,
-    width,
-    span,
-    HAS_SLOTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    entries, rows, seq_lens, out, base, width, span, HAS_SLOTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     place = tl.program_id(0).to(tl.int64)
     row = tl.load(rows + place).to(tl.int64)
     needed = tl.where(row >= 0, width, 0)
@@ -212,19 +170,10 @@ def apply(state: DeviceState, header: Header) -> None:
     max_requests, max_tokens = len(state.rows), len(state.places)
     most = max(max_requests, max_tokens)
     _apply[(min(triton.cdiv(most, _BLOCK), _MAX_PROGRAMS),)](
-        state.staged,
-        state.entries,
-        state.num_computed,
-        state.rows,
-        state.query_start,
-        state.places,
-        len(state.entries),
-        max_requests,
-        max_tokens,
-        SEARCH_STEPS=max_requests.bit_length(),
-        BLOCK=_BLOCK,
-        enable_fp_fusion=False,
-    )
+        state.staged, state.entries, state.num_computed, state.rows, state.query_start,
+        state.places, len(state.entries), max_requests, max_tokens,
+        SEARCH_STEPS=max_requests.bit_length(), BLOCK=_BLOCK, enable_fp_fusion=False,
+    )  # fmt: skip
 
 
 def outputs(state: DeviceState, geometry: Geometry) -> None:
@@ -232,34 +181,15 @@ def outputs(state: DeviceState, geometry: Geometry) -> None:
     max_requests, max_tokens = len(state.rows), len(state.places)
     num_groups = len(geometry.slot_groups)
     _outputs[(triton.cdiv(max(max_requests, max_tokens), _BLOCK), max(1, num_groups))](
-        state.entries,
-        state.num_computed,
-        state.rows,
-        state.query_start,
-        state.places,
-        state.seq_lens,
-        state.positions,
-        state.slots,
-        state.groups,
-        max_requests,
-        max_tokens,
-        num_groups,
-        BLOCK=_BLOCK,
-        enable_fp_fusion=False,
-    )
+        state.entries, state.num_computed, state.rows, state.query_start, state.places,
+        state.seq_lens, state.positions, state.slots, state.groups, max_requests, max_tokens,
+        num_groups, BLOCK=_BLOCK, enable_fp_fusion=False,
+    )  # fmt: skip
 
 
 def gather(state: DeviceState, base: int, group: GroupTable, out: torch.Tensor) -> None:
     """`plain.gather`, a program per place."""
     _gather[(len(state.rows),)](
-        state.entries,
-        state.rows,
-        state.seq_lens,
-        out,
-        base,
-        group.width,
-        group.span_tokens,
-        HAS_SLOTS=group.has_slots,
-        BLOCK=1024,
-        enable_fp_fusion=False,
-    )
+        state.entries, state.rows, state.seq_lens, out, base, group.width, group.span_tokens,
+        HAS_SLOTS=group.has_slots, BLOCK=1024, enable_fp_fusion=False,
+    )  # fmt: skip
