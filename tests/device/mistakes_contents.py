@@ -10,17 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import torch
 
 from kvfast.device import DeviceTables, HostTier, PageOperations
 from kvfast.device.pages import plain, pools
 from kvfast.device.tables import geometry
-from kvref.block_pool import BlockPool
-from kvref.groups.base import Demand
-from kvref.groups.mamba import MambaGroup
-from kvref.implementation import ReferenceImplementation
 from kvspec.errors import KVSpecError
 from kvspec.specs import MambaSpec
 from tests.device import contents_states, test_contents
@@ -28,12 +23,6 @@ from tests.device.contents import WrongContentError
 from tests.device.contents_cases import ARRANGED, CASES, Case
 from tests.device.contents_player import Player
 from tests.device.mistakes import Check, Mistake, mistake, unawaited
-from tests.machines.broken_pools import (
-    FreesWhatOthersStillHold,
-    GivesABlockTwice,
-    KeepsKeysOfTakenBlocks,
-    TouchLeavesTheBlockFree,
-)
 
 NUM_ROUNDS = 22
 
@@ -264,60 +253,10 @@ def states_of_accepted_drafts_stay_where_they_are(right: Any, *given: Any) -> No
     """Nobody copies them."""
 
 
-# Managers.
-
-
 def put(owner: object, **methods: Callable[..., Any]) -> None:
     """Give an object other methods."""
     for name, method in methods.items():
         setattr(owner, name, method)
 
 
-def managed(check: Check, rules: tuple[str, ...], wrong: type, **options: Any) -> Mistake:
-    """A manager with one mistake plays."""
-    implementation = ReferenceImplementation(**options)
-    make = partial(patch.object, test_contents, "implementation_of", lambda turn: implementation)
-    return Mistake(wrong.__name__, rules, wrong.__doc__ or "", make, check)
-
-
-class StartsFromStatesOfThisStep(MambaGroup):
-    """A state is hit in the step that makes it."""
-
-    def is_hit_too_new(self, hits: Sequence[int]) -> bool:
-        return False
-
-
-class HasNoBlocksForDrafts(MambaGroup):
-    """States of drafts have no blocks."""
-
-    def with_speculative_blocks(self, demand: Demand) -> Demand:
-        return demand
-
-
-class RemovesWhatDraftsPassed(MambaGroup):
-    """The state before the drafts goes too early."""
-
-    def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
-        ahead = num_computed_tokens + self.num_speculative_blocks
-        super().remove_skipped_blocks(request_id, ahead)
-
-
-def of_pool(pool: type[BlockPool], *rules: str) -> Mistake:
-    return managed(anything, rules, pool, pool_class=pool)
-
-
-def of_states(check: Check, rule: str, group: type[MambaGroup]) -> Mistake:
-    return managed(check, (rule,), group, group_classes=[(MambaGroup, group)])
-
-
-MANAGERS = (
-    of_pool(KeepsKeysOfTakenBlocks, "KV-POOL-4"),
-    of_pool(GivesABlockTwice, "KV-POOL-3", "KV-POOL-17"),
-    of_pool(FreesWhatOthersStillHold, "KV-POOL-6"),
-    of_pool(TouchLeavesTheBlockFree, "KV-POOL-5"),
-    of_states(states, "KV-MAMBA-2", StartsFromStatesOfThisStep),
-    of_states(drafts, "KV-MAMBA-4", HasNoBlocksForDrafts),
-    of_states(drafts, "KV-MAMBA-5", RemovesWhatDraftsPassed),
-)
-
-MISTAKES = (*(one for one in list(globals().values()) if isinstance(one, Mistake)), *MANAGERS)
+MISTAKES = tuple(one for one in list(globals().values()) if isinstance(one, Mistake))
