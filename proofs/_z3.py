@@ -95,6 +95,16 @@ def ask(formulas: Iterable[Term]) -> str:
     return str(solver.check())
 
 
+@dataclass(frozen=True)
+class Statement:
+    """A claim under assumptions, and a claim close to it that does not hold."""
+
+    name: str
+    assumptions: tuple[Term, ...]
+    claim: Term
+    mistake: Term
+
+
 class Ledger:
     """Asks z3, and counts the answers that are the expected ones."""
 
@@ -114,6 +124,14 @@ class Ledger:
     def refute(self, name: str, assumptions: Sequence[Term], claim: Term) -> None:
         """The claim does not follow: there is a counterexample."""
         self._record(name, "sat", ask([*assumptions, z3.Not(claim)]))
+
+    def prove_and_refute(self, statements: Iterable[Statement]) -> None:
+        """Each claim holds, its assumptions are possible, and the one close to it does not hold."""
+        for each in statements:
+            plain = [term for term in each.assumptions if not z3.is_quantifier(term)]
+            self.possible(f"{each.name}: is possible", *plain)
+            self.prove(each.name, each.assumptions, each.claim)
+            self.refute(f"mistake: {each.name}", plain, each.mistake)
 
     def agree(self, name: str, agrees: bool) -> None:
         """A fact that is found out without z3."""

@@ -39,6 +39,7 @@ from kvspec.specs import (
 from proofs._z3 import (
     Ledger,
     Range,
+    Statement,
     Term,
     cdiv,
     forall,
@@ -47,7 +48,6 @@ from proofs._z3 import (
     smaller,
 )
 from proofs.code._paths import Way, merged
-from proofs.code.windows import Statement
 
 LONGEST, STEP, ENCODER, RANKS = "max_model_len", "most", "encoder", "ranks"
 TYPES: dict[str, type[LayerSpec]] = {
@@ -271,11 +271,7 @@ def main() -> int:
     """Ask everything; 0 if each answer is the expected one."""
     ledger = Ledger("planning")
     for statements in (served(), passes(), halving(), laid_out()):
-        for each in statements:
-            plain = [term for term in each.assumptions if not z3.is_quantifier(term)]
-            ledger.possible(f"{each.name}: is possible", *plain)
-            ledger.prove(each.name, each.assumptions, each.claim)
-            ledger.refute(f"mistake: {each.name}", plain, each.mistake)
+        ledger.prove_and_refute(statements)
     return ledger.finish()
 
 

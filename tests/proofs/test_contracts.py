@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import random
-import subprocess
-import sys
 import typing
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +13,7 @@ import pytest
 
 from kvfast._core.pool import BlockPool
 from kvfast._core.shape import Shape
-from proofs.code.contracts import _runner, canaries, hits, pool, windows
+from proofs.code.contracts import _runner, arguments, canaries, pool
 from proofs.code.contracts._runner import Answer, Case, Contract, Outcome
 from tests.source import ROOT
 
@@ -68,19 +66,11 @@ def test_contracts_hold_without_crosshair(subject: str) -> None:
         assert num_met > 0, contract.name
 
 
-@pytest.mark.parametrize("contract", canaries.CONTRACTS, ids=lambda contract: contract.name)
-def test_crosshair_still_answers_as_it_did(contract: Contract) -> None:
-    """What holds, what does not, what has no case and what has too many ways."""
-    answer = _runner.ask(contract)
-    assert answer.is_expected, str(answer)
-
-
 @pytest.mark.parametrize(
     ("contract", "mistake"),
     [
-        (named(windows.CONTRACTS, "run_length"), "rounded down"),
-        (named(hits.CONTRACTS, "chunked"), "nothing is skipped"),
-        (named(pool.CONTRACTS, "reset"), "keys stay after a reset"),
+        (named(arguments.CONTRACTS, "is_block"), "any block"),
+        (named(arguments.CONTRACTS, "are_tokens"), "a token less"),
     ],
 )
 def test_a_planted_mistake_is_refuted_and_the_counterexample_replayed(
@@ -114,7 +104,7 @@ def test_kvfast_that_is_broken_breaks_the_agreement(monkeypatch: pytest.MonkeyPa
 
 def test_a_mistake_that_nobody_sees_fails() -> None:
     """A mistake in what a contract does not run leaves it confirmed."""
-    contract = named(windows.CONTRACTS, "states_skip")
+    contract = named(arguments.CONTRACTS, "is_count")
     elsewhere = _runner.Mistake("elsewhere", Shape, "run_length", lambda *_: 0)
     answer = _runner.ask(contract, elsewhere)
     assert answer.outcome is Outcome.CONFIRMED
@@ -180,16 +170,3 @@ def test_the_version_is_the_one_of_the_extra_for_developers() -> None:
     """So that `pip install -e '.[dev]'` is enough."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert f'"crosshair-tool=={_runner.CROSSHAIR}"' in text
-
-
-def test_a_file_of_contracts_runs_as_a_command() -> None:
-    """As `.ci/run` starts it."""
-    done = subprocess.run(
-        [sys.executable, "-m", "proofs.code.contracts.canaries"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == "canaries: 12 passed, 0 failed"

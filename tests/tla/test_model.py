@@ -14,12 +14,12 @@ from kvcheck.explore.bounds import Call, Configuration
 from kvcheck.explore.search import Exploration, Pair, explore
 from kvref.configuration import Parts
 from proofs.models._formal import _search
-from proofs.models._formal._bounds import SMALL_MANAGER, SMALL_POOL, TWO_TEXTS
+from proofs.models._formal._bounds import SMALL_MANAGER, TWO_TEXTS
 from proofs.models._formal._cache import texts
 from proofs.models._formal._checker import CheckerMissingError, check, node
 from proofs.models._formal._manager import ManagerSide
 from proofs.models._formal._search import Bounds
-from proofs.models._formal._twins import DIFFERS, TWINS, Twin, UnhashedToTheBack, small
+from proofs.models._formal._twins import DIFFERS, UnhashedToTheBack
 from proofs.models.formal import check_bounds, verdict
 
 EXPLORED: Mapping[str, str] = {
@@ -46,29 +46,12 @@ def _checker() -> None:
         pytest.skip(str(missing))
 
 
-@pytest.mark.parametrize("name", ["pool", "groups", "two texts"])
-def test_kvref_has_the_graph_of_the_model(name: str) -> None:
-    bounds = small()[name]
-    assert verdict(check_bounds(bounds), _search.explore(bounds)) == ""
-
-
-@pytest.mark.parametrize(
-    "twin",
-    [twin for twin in TWINS if twin.bounds in ("pool", "two texts")],
-    ids=lambda twin: twin.name,
-)
-def test_a_mistake_in_a_module_is_found(twin: Twin) -> None:
-    bounds = small()[twin.bounds]
-    assert verdict(check_bounds(bounds, twin), _search.explore(bounds)) == twin.found_by
-
-
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        (SMALL_POOL, replace(SMALL_POOL, pool_class=UnhashedToTheBack)),
         (ManagerSide(TWO_TEXTS), ManagerSide(replace(TWO_TEXTS, parts=Parts(UnhashedToTheBack)))),
     ],
-    ids=["pool", "manager"],
+    ids=["manager"],
 )
 def test_a_mistake_in_kvref_is_found(right: Bounds, wrong: Bounds) -> None:
     assert verdict(check_bounds(right), _search.explore(wrong)) == DIFFERS

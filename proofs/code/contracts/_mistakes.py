@@ -10,16 +10,11 @@ from kvfast._core.allocator import Allocator
 from kvfast._core.checked import Checked
 from kvfast._core.demand import Demand
 from kvfast._core.key_map import KeyMap
-from kvfast._core.lookup import Lookup
 from kvfast._core.pool import BlockPool
-from kvfast._core.request import FastRequest
 from kvfast._core.shape import Shape
 from kvfast._core.tables import Tables
 from kvfast.hit_rate import HitRateWindow
 from kvfast.residency import ResidencyLog
-from kvref.groups.base import cdiv
-from kvref.groups.chunked_local import ChunkedLocalGroup
-from kvref.groups.sliding_window import SlidingWindowGroup
 from kvspec.stats import PrefixCacheStats
 from proofs.code.contracts._runner import Mistake
 
@@ -68,7 +63,6 @@ HITS_STAY = Mistake("hits stay in the queue", BlockPool, "unlink", nothing)
 TURNED = Mistake("released the other way", BlockPool, "release", release_from_the_first_on)
 ALL_IN_FRONT = Mistake("all in front", BlockPool, "drop_ref", whole_queue)
 NO_EVENT = Mistake("a block keeps its keys", BlockPool, "drop_keys", nothing)
-NO_RESET = Mistake("keys stay after a reset", KeyMap, "clear", nothing)
 NO_COPIES = Mistake("copies are no ring", KeyMap, "join", first_in_its_ring)
 COVERS_NOTHING = Mistake("keys cover nothing", BlockPool, "covered", none_of_them)
 
@@ -76,24 +70,9 @@ COVERS_NOTHING = Mistake("keys cover nothing", BlockPool, "covered", none_of_the
 # Windows and needs.
 
 
-def skips_one_more(self: SlidingWindowGroup, computed: int) -> int:
-    """A window that is one token short."""
-    return max(0, computed - self.window + 2)
-
-
 def rounded_down(self: Shape, a: int, b: int) -> int:
     """Division without the ceiling."""
     return a // b
-
-
-def window_without_a_step(self: SlidingWindowGroup) -> int:
-    """The blocks of a window that begins at a block."""
-    return cdiv(min(self.window, self.context.max_model_len_tokens), self.block_size)
-
-
-def chunk_beyond_the_end(self: ChunkedLocalGroup) -> int:
-    """A chunk and a step, even if no sequence is that long."""
-    return cdiv(self.chunk + self.context.max_num_batched_tokens, self.block_size)
 
 
 def without_drafts(self: Allocator, group: int, demand: Demand) -> int:
@@ -101,14 +80,8 @@ def without_drafts(self: Allocator, group: int, demand: Demand) -> int:
     return self.shape.cdiv(demand.main, self.shape.block_size[group])
 
 
-WINDOW_SHORT = Mistake("a token short", SlidingWindowGroup, "num_skipped_tokens", skips_one_more)
 NO_SKIP = Mistake("nothing is skipped", Shape, "skipped", none_of_them)
-NEVER_BEYOND = Mistake("no window is beyond", Shape, "is_window_beyond", never)
 ROUNDED_DOWN = Mistake("rounded down", Shape, "cdiv", rounded_down)
-NO_STEP = Mistake(
-    "without a step", SlidingWindowGroup, "max_admission_blocks", window_without_a_step
-)
-NO_END = Mistake("without an end", ChunkedLocalGroup, "max_admission_blocks", chunk_beyond_the_end)
 NONE_REVIVED = Mistake("free hits cost nothing", Allocator, "num_revived", none_of_them)
 NO_DRAFTS = Mistake("without drafted states", Allocator, "length_for", without_drafts)
 
@@ -116,77 +89,7 @@ NO_DRAFTS = Mistake("without drafted states", Allocator, "length_for", without_d
 # Lists.
 
 
-def grow_by_new_blocks(self: Allocator, at: int, required: int, held: int, drafted: int) -> None:
-    """Drafted states stay where they are."""
-    for _ in range(held, required - drafted - 1):
-        self.tables.append(at, 0)
-    self.pool.allocate(self.tables, at, required - self.tables.length[at])
-    self.tables.allocated[at] = 1
-
-
-HITS_UNTOUCHED = Mistake("hits get no reference", BlockPool, "touch", nothing)
-DRAFTS_STAY = Mistake("drafted states stay", Allocator, "grow_aligned", grow_by_new_blocks)
 NO_STATES = Mistake("states are not told apart", Shape, "is_mamba", never)
-
-
-# Hits.
-
-look_up_mamba = Lookup.look_up_mamba
-
-
-def not_aligned(
-    self: Lookup, a: int, request: FastRequest, limit: int, drop: bool, per: int
-) -> int:
-    """A run as long as it is."""
-    end = self.run_from(a, request, 0, limit)
-    return end - 1 if drop and end > 0 else end
-
-
-def not_shortened(self: Lookup, length: int, dropped: int, per: int) -> int:
-    """A short run as long as it is."""
-    return length
-
-
-def any_state(self: Lookup, a: int, request: FastRequest, limit: int, per: int) -> int:
-    """A state at any block."""
-    return look_up_mamba(self, a, request, limit, 1)
-
-
-NOT_ALIGNED = Mistake("not aligned", Lookup, "look_up_full", not_aligned)
-NOT_SHORTENED = Mistake("not shortened", Lookup, "short_run", not_shortened)
-NO_NULLS = Mistake("no nulls", Lookup, "put_null", nothing)
-ANY_STATE = Mistake("not aligned", Lookup, "look_up_mamba", any_state)
-
-
-# What several groups agree on.
-
-ask = Lookup.ask
-spread = Lookup.spread
-
-
-def look_no_further(self: Lookup, a: int, request: FastRequest, length: int, _limit: int) -> int:
-    """The block to drop is sought within the length."""
-    return ask(self, a, request, length, length)
-
-
-def keep_marks(self: Lookup, a: int, request: FastRequest, length: int, limit: int) -> int:
-    """No mark is ever cleared."""
-    marks = list(self.is_verified)
-    answer = ask(self, a, request, length, limit)
-    for b, mark in enumerate(marks):
-        self.is_verified[b] = max(self.is_verified[b], mark)
-    return answer
-
-
-def spread_whole(self: Lookup, a: int, num_blocks: int) -> None:
-    """A list as long as it was found."""
-    spread(self, a, self.found_blocks[a])
-
-
-LOOKS_NO_FURTHER = Mistake("looks no further", Lookup, "ask", look_no_further)
-KEEPS_MARKS = Mistake("marks stay", Lookup, "ask", keep_marks)
-LISTS_STAY = Mistake("lists are not cut", Lookup, "spread", spread_whole)
-STATES_LOOK_FURTHER = Mistake("states look further", Lookup, "is_mamba", never)
 
 
 # Hashing, arguments and counters.

@@ -3,8 +3,8 @@
 The call is made in states that are put together, so also in those to which no short sequence of
 calls leads: taking and touching in every queue up to the names of blocks, the others in some. A
 number stands for what is one of a table; reference counts and what keys cover are any ints that
-32 bits hold (KV-POOL-2 … KV-POOL-6, KV-POOL-10, KV-POOL-11,
-KV-POOL-13, KV-POOL-14, KV-POOL-18, KV-PART-2, KV-PART-3, KV-EVT-4).
+32 bits hold (KV-POOL-2 … KV-POOL-6, KV-POOL-10, KV-POOL-13, KV-POOL-14, KV-POOL-18, KV-PART-2,
+KV-PART-3, KV-EVT-4).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from proofs.code.contracts._mistakes import (
     KEYS_STAY,
     NO_COPIES,
     NO_EVENT,
-    NO_RESET,
     TURNED,
 )
 from proofs.code.contracts._pools import (
@@ -126,19 +125,6 @@ def forget(case: int, refs: tuple[int, int, int], per_copy: bool) -> bool:
     return reference_state(ours) == fast_state(theirs)
 
 
-def reset(case: int) -> bool:
-    """An idle pool forgets every key, and its queue stays (KV-POOL-11).
-
-    pre: 0 <= case < len(REGISTERED)
-    post: _
-    """
-    registered = chosen(REGISTERED, case)
-    ours = reference_pool((2, 3, 1), (1, 1, 1), registered)
-    theirs = fast_pool((2, 3, 1), (1, 1, 1), registered)
-    theirs.reset()
-    return ours.reset() and reference_state(ours) == fast_state(theirs)
-
-
 REGISTRATIONS = tuple(product(REGISTERED, BLOCKS, range(len(KEYS))))
 
 
@@ -177,7 +163,6 @@ CONTRACTS = (
     Contract(touch, (HITS_STAY,)),
     Contract(release, (ALL_IN_FRONT, TURNED)),
     Contract(forget, (NO_EVENT,)),
-    Contract(reset, (NO_RESET,)),
     Contract(register, (NO_COPIES,)),
     Contract(register_partial, (COVERS_NOTHING,)),
 )

@@ -1,8 +1,7 @@
 """A cache of which is known what is in it when it is asked, in kvref and in kvfast.
 
 Block b of the request is cached in group g if the flag g * num_blocks + b says so; its id is that
-number + 1. What finds it there, the hashes and the map, is put aside: `pool.py` and
-`code/key_map.py` are about it.
+number + 1. What finds it there, the hashes and the map, is put aside.
 """
 
 from __future__ import annotations

@@ -1,0 +1,48 @@
+"""What proofs with z3 share: answers are counted, and a branch that is open is refused."""
+
+from __future__ import annotations
+
+import pytest
+import z3
+
+from proofs._z3 import Ledger, Range, forall, function
+from proofs.code._symbolic import Number, UndecidedError
+
+
+def test_a_false_statement_fails_and_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Proved and refuted the wrong way round, possible where it is not."""
+    x = z3.Int("x")
+    ledger = Ledger("twins")
+    ledger.prove("false", [x > 0], x > 1)
+    ledger.refute("true", [x > 0], x >= 1)
+    ledger.possible("empty", x > 0, x < 0)
+    assert ledger.finish() == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "false: sat, expected unsat",
+        "true: unsat, expected sat",
+        "empty: unsat, expected sat",
+        "twins: 0 passed, 3 failed",
+    ]
+
+
+def test_a_range_written_out_says_the_same_as_one_with_a_quantifier() -> None:
+    """Of few values: what holds of all of them, and what one of them breaks."""
+    f, n = function("f"), z3.Int("n")
+    for values in (None, range(4)):
+        numbers = Range(0, n, values)
+        known = [n == 3, forall([numbers], lambda i: f(i) == i)]
+        ledger = Ledger("ranges")
+        ledger.prove("inside", known, f(2) == 2)
+        ledger.prove("sum", known, f(1) + f(2) == 3)
+        if values is not None:
+            ledger.refute("outside", known, f(3) == 3)
+        assert ledger.finish() == 0
+
+
+def test_code_that_branches_on_what_is_open_is_refused() -> None:
+    """A branch is taken only where the assumptions decide it."""
+    x = z3.Int("x")
+    assert Number(x, (x > 2,)) > 1
+    assert Number(x, (x > 2,)) != 0
+    with pytest.raises(UndecidedError):
+        bool(Number(x, (x > 2,)) == 3)
