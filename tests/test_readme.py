@@ -120,6 +120,16 @@ def test_links_inside_the_repository_lead_somewhere(path: Path) -> None:
             assert (path.parent / target).exists(), target
 
 
+NAMED = re.compile(r"`((?:tests|kvcheck|kvref|kvfast|spec|proofs|bench|docs|examples)/[\w./-]+)`")
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=shown)
+def test_files_that_a_page_names_are_there(path: Path) -> None:
+    for name in NAMED.findall(path.read_text(encoding="utf-8")):
+        found = (base / name for base in (ROOT, path.parent, ROOT / "proofs"))
+        assert "CHAPTER" in name or any(each.exists() for each in found), name
+
+
 def test_the_comparison_of_output_can_fail() -> None:
     assert matches(("a … c", "…", "z"), "a b c\nmore\nz\n")
     assert matches(("a",), "a\n")

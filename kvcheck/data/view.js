@@ -138,7 +138,7 @@ function showOperation(frame, before) {
 function violationBox() {
   const box = make("div", undefined, "violation");
   const what = record.violation.rule
-    ? `${record.violation.rule} is broken here`
+    ? `${record.violation.title} is broken here`
     : `${record.replayed_on} does not do what the record says`;
   box.append(make("strong", `Violation: ${what}`));
   box.append(make("pre", record.violation.text));
@@ -348,7 +348,7 @@ function showHead() {
     const at = where < 0 ? "when the manager is built" : `at operation ${where}`;
     const away = violationIsHere ? "" : ", which is not on this page";
     const who = record.violation.rule
-      ? `A checker found ${record.violation.rule} broken`
+      ? `A checker found ${record.violation.title} broken`
       : `${record.replayed_on} parts from this record`;
     notes.push(make("p", `${who} ${at}${away}.`, "violation"));
   }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcheck.discovery import find_implementation
-from kvcheck.tools.view.model import NotShownError, Recording, load
+from kvcheck.tools.view.model import NotShownError, Recording, Violation, load
 from kvcheck.tools.view.page import SHOWN_CHARACTERS, content, embedded, page, queue_change
 from kvcheck.tools.view.text import MEANINGS, group_words
 from kvspec.config import KVCacheGroup
@@ -170,3 +171,8 @@ def test_every_operation_has_a_meaning() -> None:
 )
 def test_a_group_in_words(spec: Any, words: str) -> None:
     assert group_words(KVCacheGroup(("layer.0",), spec)) == words
+
+
+def test_a_rule_that_is_broken_is_shown_with_its_name() -> None:
+    recording = replace(load(SMALL), violation=Violation(3, "text", "KV-POOL-8"))
+    assert content(recording)["violation"]["title"] == "KV-POOL-8 (reverse release)"

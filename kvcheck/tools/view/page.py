@@ -14,6 +14,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from kvcheck.rulebook import titled
 from kvcheck.tools.view.marks import PREEMPTED
 from kvcheck.tools.view.model import Frame, Recording
 from kvcheck.tools.view.text import MEANINGS, group_words
@@ -57,7 +58,7 @@ def content(recording: Recording) -> dict[str, Any]:
         "caching": header.config.enable_caching,
         "num_operations": recording.num_operations,
         "replayed_on": recording.replayed_on,
-        "violation": violation and asdict(violation),
+        "violation": violation and {**asdict(violation), "title": titled(violation.rule or "")},
         "notes": list(recording.notes),
         "lives": recording.lives,
         "frames": list(_frames(recording)),
