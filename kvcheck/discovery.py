@@ -23,7 +23,8 @@ def find_implementation(name: str) -> Implementation:
 
     `name` is an installed name such as `kvref`, or `package.module:factory`. The module may also
     stand in the current directory, which is then put last on `sys.path`. Or it is
-    `cmd:PROGRAM ARGS…`, see `kvcheck.remote.client.connect`. Raises UnknownImplementationError,
+    `cmd:PROGRAM ARGS…`, see `kvcheck.remote.client.connect`, or `mistake:ID`, an installed
+    implementation with one mistake, see `kvcheck.mistakes`. Raises UnknownImplementationError,
     with the reason, when nothing is found or what is found does not load or is no implementation,
     and RemoteError when a program does not speak the protocol.
     """
@@ -32,6 +33,8 @@ def find_implementation(name: str) -> Implementation:
         from kvcheck.remote.client import connect
 
         return connect(name)
+    if name.startswith("mistake:"):
+        return _mistaken(name)
     entry = _by_path(name) if ":" in name else _by_installed_name(name)
     try:
         made = entry.load()()
@@ -39,6 +42,17 @@ def find_implementation(name: str) -> Implementation:
         raise _unknown(name, _reason(entry, error)) from error
     if not isinstance(made, Implementation):
         raise _unknown(name, f"the factory returned {type(made).__name__}, not an Implementation")
+    return made
+
+
+def _mistaken(name: str) -> Implementation:
+    # Late: hardly anybody asks for one.
+    from kvcheck.mistakes import MistakeError, find
+
+    try:
+        made: Implementation = find(name.partition(":")[2]).make()
+    except MistakeError as error:
+        raise _unknown(name, str(error)) from None
     return made
 
 

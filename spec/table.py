@@ -5,14 +5,14 @@
     python spec/table.py --check      exit 1 when it is not current, or when something does not fit
 
 A rule is a heading in spec/rules, with its id and short name, and the paragraph below it, which is
-what the rule says. Code cites it in a docstring or a comment, a directed check as `@example("KV-
-POOL-4")`, another test as `@pytest.mark.rule("KV-POOL-4")`, a mutant by its row in docs/MUTANTS.md,
-an exploration by the rule that it calls broken, a proof in the docstring that says what it proves,
-and every other check by naming it anywhere. A proof that runs nothing of kvref or kvfast is about
-formulas; it is listed, and counts as no check. What does not fit: a rule without a test, one that a
-single kind of check is about or no mutant breaks, unless exceptions.toml gives the reason; a reason
-without need; a citation without its rule; a rule that is not written as one. A withdrawn rule keeps
-its heading, and its paragraph begins with `Withdrawn:`; only text may still cite it.
+what the rule says. Code cites it in a docstring or a comment, a directed check as
+`@example("KV-POOL-4")`, another test as `@pytest.mark.rule("KV-POOL-4")`, a mistake by its first
+line, an exploration by the rule that it calls broken, a proof in the docstring that says what it
+proves, and every other check by naming it anywhere. A proof that runs nothing of kvref or kvfast is
+about formulas; it is listed, and counts as no check. What does not fit: a rule without a test, one
+that a single kind of check is about or no mistake breaks, unless exceptions.toml gives the reason;
+a reason without need; a citation without its rule; a rule that is not written as one. A withdrawn
+rule keeps its heading, and its paragraph begins with `Withdrawn:`; only text may still cite it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # Names and sentences of the rules as package data: what `kvspec check` shows of a broken rule.
 SENTENCES = "kvcheck/data/rules.json"
-# Rules that are checked in fewer ways, with the reasons: [one_kind] and [no_mutant].
+# Rules that are checked in fewer ways, with the reasons: [one_kind] and [no_mistake].
 EXCEPTIONS = "spec/exceptions.toml"
 # Chapters that are not about managers: `kvspec check` knows nothing of their rules.
 BESIDE = ("spec/rules/device.md", "spec/rules/tier.md")
-MUTANTS = "docs/MUTANTS.md"
+MISTAKES = "kvref/mistakes/"
 INSTALLED = "node_modules"
 
 # `### KV-POOL-8 · reverse release <a id="KV-POOL-8"></a>`: links go by the id, not by the name.
@@ -43,8 +43,8 @@ HEADING = re.compile(r"^### (KV-[A-Z]+-[0-9]+)\b(.*)\n+((?:.+\n?)*)", re.MULTILI
 TITLE = re.compile(r'^ · (\S.*\S) <a id="(KV-[A-Z]+-[0-9]+)"></a>$')
 MAX_NAME_WORDS, MAX_NAME_CHARACTERS = 4, 32
 MAX_FIRST_SENTENCE_WORDS = 25
-# Of a rule the mutants that something killed, and those that survived.
-KILLED = re.compile(r"^\| (KV-[A-Z]+-[0-9]+) \| ([1-9][0-9]*) \| [0-9]+ \|$")
+# The id of a mistake, the rules it breaks, and what is wrong.
+MISTAKE = re.compile(r"^\w+ ((?:KV-[A-Z]+-[0-9]+(?:, )?)+): ")
 # A single rule, or a range of one chapter: KV-MGR-3 … KV-MGR-10.
 CITATION = re.compile(r"KV-([A-Z]+)-([0-9]+)(?:\s*…\s*KV-\1-([0-9]+))?")
 
@@ -64,7 +64,7 @@ class Kind(Enum):
     FORMULA = "formulas"
     CONTRACT = "contracts"
     MODEL = "model"
-    MUTANT = "mutants"
+    MISTAKE = "mistakes"
 
 
 # What checks an implementation, besides tests.
@@ -85,18 +85,19 @@ PLACES = (
     ("spec/kvspec/", Kind.CODE),  # but for the rules that explorations call broken
     ("spec/tla/", Kind.MODEL),
     ("spec/", Kind.TEXT),
+    (MISTAKES, Kind.TEXT),  # but for the first lines of mistakes
     *((f"{part}/", Kind.CODE) for part in ("kvcheck", "kvref", "kvfast")),
     ("proofs/code/contracts/canaries.py", Kind.TEXT),  # about the checker
     ("proofs/code/contracts/", Kind.CONTRACT),  # in the docstring of a file that is run, as below
     ("proofs/README.md", Kind.TEXT),
     ("proofs/", Kind.PROOF),  # or FORMULA
     ("tests/", Kind.TEXT),  # but for the marks of tests
-    ("docs/", Kind.TEXT),  # but for the mutants that were killed
+    ("docs/", Kind.TEXT),
     ("README.md", Kind.TEXT),
 )
 PROVING = (Kind.PROOF, Kind.FORMULA, Kind.CONTRACT)
 MARKS = ("example", "pytest.mark.rule")
-SUFFIXES = frozenset({".py", ".pxd", ".md", ".jsonl", ".json", ".tla", ".cfg", ".smt2"})
+SUFFIXES = frozenset({".py", ".pxd", ".md", ".jsonl", ".json", ".tla", ".cfg", ".smt2", ".diff"})
 
 
 @dataclass(frozen=True)
@@ -228,9 +229,10 @@ def _citations_of(name: str, text: str, kind: Kind) -> Iterator[Citation]:
     for number, line in enumerate(text.splitlines(), 1):
         if name.startswith("spec/rules/") and line.startswith("### "):
             continue
-        killed = KILLED.match(line) if name == MUTANTS else None
-        if killed is not None:
-            yield Citation(killed[1], Kind.MUTANT, name, number)
+        mistake = MISTAKE.match(line) if name.startswith(MISTAKES) else None
+        if mistake is not None:
+            for rule in mistake[1].split(", "):
+                yield Citation(rule, Kind.MISTAKE, name, number)
             continue
         around = [scope for first, last, scope in scopes if first <= number <= last]
         shows = kind if stated is None or number in stated else Kind.TEXT
@@ -273,16 +275,16 @@ def _constants(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def find_exceptions(root: Path = ROOT) -> Mapping[str, Mapping[str, str]]:
-    """Rule -> reason, for the rules with `one_kind` of check and for those with `no_mutant`."""
+    """Rule -> reason, for the rules with `one_kind` of check and for those with `no_mistake`."""
     path = root / EXCEPTIONS
     found = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return {name: found.get(name, {}) for name in ("one_kind", "no_mutant")}
+    return {name: found.get(name, {}) for name in ("one_kind", "no_mistake")}
 
 
 def thin(
     rules: list[Rule], citations: list[Citation], exceptions: Mapping[str, Mapping[str, str]]
 ) -> Iterator[str]:
-    """Rules that are checked in one way only, or that no mutant breaks, without a reason for it."""
+    """Rules that are checked in one way only, or broken by no mistake, without a reason for it."""
     known = {rule.id: rule for rule in rules if not rule.withdrawn}
     kinds: dict[str, set[Kind]] = {rule: set() for rule in known}
     for citation in citations:
@@ -290,7 +292,7 @@ def thin(
             kinds[citation.rule].add(citation.kind)
     lacking = {
         "one_kind": {r: "has fewer than two kinds of check" for r in kinds if len(kinds[r]) < 2},
-        "no_mutant": {r: "is broken by no mutant" for r in kinds if Kind.MUTANT not in kinds[r]},
+        "no_mistake": {r: "is broken by no mistake" for r in kinds if Kind.MISTAKE not in kinds[r]},
     }
     for table, problems_of in lacking.items():
         reasons = exceptions[table]

@@ -17,7 +17,7 @@ from types import ModuleType
 
 import click
 
-from tests.section11.vectors import write_vectors
+from tests.differences.vectors import write_vectors
 from tests.source import ROOT
 
 
@@ -76,7 +76,7 @@ def differences() -> Mapping[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         write_vectors(Path(folder))
         return {
-            f"kvcheck/data/records/section11/{path.name}": path.read_text(encoding="utf-8")
+            f"kvcheck/data/records/differences/{path.name}": path.read_text(encoding="utf-8")
             for path in sorted(Path(folder).iterdir())
         }
 
@@ -112,7 +112,7 @@ GENERATED: Sequence[Quick | Slow] = (
             ],
         ),
     ),
-    Slow("mutants", "docs/MUTANTS.md", "hours", (PYTHON, "-m", "tests.mutants")),
+    Slow("kills", "docs/KILLS.md", "hours", (PYTHON, "-m", "tests.kills")),
     Slow("mutation", "docs/MUTATION.md", "hours", (PYTHON, "-m", "tests.mutation")),
 )
 

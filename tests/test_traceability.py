@@ -44,6 +44,7 @@ def test_every_letter_in_the_rules_has_one_meaning() -> None:
     assert known <= used | {"A"}
 
 
+MISTAKES = "kvref/mistakes/pool.diff"
 FILES = {
     "spec/rules/pool.md": "# The pool\n\n"
     + rule("KV-POOL-1", "Block 0 is null.", "null block")
@@ -55,7 +56,7 @@ class Pool:
         """Take blocks (KV-POOL-1 … KV-POOL-2)."""
 ''',
     "spec/kvspec/invariants.py": "# KV-POOL-2\n",
-    "docs/MUTANTS.md": "| KV-POOL-1 | 2 | 0 |\n| KV-POOL-2 | 1 | 1 |\n",
+    MISTAKES: "Wrong KV-POOL-2, KV-POOL-1: no order.\n+ pass\n",
     "tests/test_pool.py": """
 import pytest
 
@@ -96,14 +97,14 @@ def test_a_rule_without_a_test_is_found(tmp_path: Path) -> None:
 
 STATED = '"""That (KV-POOL-1)."""\nif __name__ == "__main__":\n    pass\n'
 ONE_KIND = "spec/rules/pool.md: KV-POOL-1 has fewer than two kinds of check"
-NO_MUTANT = "spec/rules/pool.md: KV-POOL-1 is broken by no mutant"
+NO_MISTAKE = "spec/rules/pool.md: KV-POOL-1 is broken by no mistake"
 NOT_WHY = ", and spec/exceptions.toml says not why"
-SURVIVED = "| KV-POOL-1 | 0 | 2 |\n| KV-POOL-2 | 1 | 1 |\n"
+ONE_UNBROKEN = "Wrong KV-POOL-2: no order.\n- pass  # KV-POOL-1\n"
 
 
 def test_a_rule_with_one_kind_of_check_is_found(tmp_path: Path) -> None:
-    folder = small_repository(tmp_path, **{"docs/MUTANTS.md": SURVIVED})
-    assert found_in(folder) == [ONE_KIND + NOT_WHY, NO_MUTANT + NOT_WHY]
+    folder = small_repository(tmp_path, **{MISTAKES: ONE_UNBROKEN})
+    assert found_in(folder) == [ONE_KIND + NOT_WHY, NO_MISTAKE + NOT_WHY]
 
 
 @pytest.mark.parametrize(
@@ -122,12 +123,12 @@ def test_a_rule_with_one_kind_of_check_is_found(tmp_path: Path) -> None:
 )
 def test_a_second_kind_of_check_counts(tmp_path: Path, name: str, text: str) -> None:
     changes = {
-        "docs/MUTANTS.md": SURVIVED,
+        MISTAKES: ONE_UNBROKEN,
         "proofs/code/contracts/x.py": "import kvfast\n",
         name: text,
     }
     folder = small_repository(tmp_path, **changes)
-    assert found_in(folder) == [NO_MUTANT + NOT_WHY]
+    assert found_in(folder) == [NO_MISTAKE + NOT_WHY]
 
 
 @pytest.mark.parametrize(
@@ -145,28 +146,28 @@ def test_a_second_kind_of_check_counts(tmp_path: Path, name: str, text: str) -> 
     ],
 )
 def test_what_is_no_check_does_not_count(tmp_path: Path, name: str, text: str) -> None:
-    folder = small_repository(tmp_path, **{"docs/MUTANTS.md": SURVIVED, name: text})
+    folder = small_repository(tmp_path, **{MISTAKES: ONE_UNBROKEN, name: text})
     assert ONE_KIND + NOT_WHY in found_in(folder)
 
 
 def test_a_reason_is_enough_and_none_may_be_left_over(tmp_path: Path) -> None:
-    reasons = '[one_kind]\nKV-POOL-1 = "why"\n[no_mutant]\nKV-POOL-1 = "why"\nKV-POOL-2 = "why"\n'
-    changes = {"docs/MUTANTS.md": SURVIVED, "spec/exceptions.toml": reasons}
+    reasons = '[one_kind]\nKV-POOL-1 = "why"\n[no_mistake]\nKV-POOL-1 = "why"\nKV-POOL-2 = "why"\n'
+    changes = {MISTAKES: ONE_UNBROKEN, "spec/exceptions.toml": reasons}
     folder = small_repository(tmp_path, **changes)
-    assert found_in(folder) == ["spec/exceptions.toml: KV-POOL-2 needs no reason in [no_mutant]"]
+    assert found_in(folder) == ["spec/exceptions.toml: KV-POOL-2 needs no reason in [no_mistake]"]
 
 
 def test_a_reason_may_be_that_of_a_subject(tmp_path: Path) -> None:
-    reasons = '[one_kind]\nKV-POOL = "why"\n[no_mutant]\nKV-POOL = "why"\nKV-GRP = "why"\n'
-    changes = {"docs/MUTANTS.md": SURVIVED, "spec/exceptions.toml": reasons}
+    reasons = '[one_kind]\nKV-POOL = "why"\n[no_mistake]\nKV-POOL = "why"\nKV-GRP = "why"\n'
+    changes = {MISTAKES: ONE_UNBROKEN, "spec/exceptions.toml": reasons}
     folder = small_repository(tmp_path, **changes)
-    assert found_in(folder) == ["spec/exceptions.toml: KV-GRP needs no reason in [no_mutant]"]
+    assert found_in(folder) == ["spec/exceptions.toml: KV-GRP needs no reason in [no_mistake]"]
 
 
 def test_an_empty_reason_is_none(tmp_path: Path) -> None:
-    reasons = '[one_kind]\nKV-POOL-1 = "why"\n[no_mutant]\nKV-POOL-1 = " "\n'
-    changes = {"docs/MUTANTS.md": SURVIVED, "spec/exceptions.toml": reasons}
-    assert found_in(small_repository(tmp_path, **changes)) == [NO_MUTANT + NOT_WHY]
+    reasons = '[one_kind]\nKV-POOL-1 = "why"\n[no_mistake]\nKV-POOL-1 = " "\n'
+    changes = {MISTAKES: ONE_UNBROKEN, "spec/exceptions.toml": reasons}
+    assert found_in(small_repository(tmp_path, **changes)) == [NO_MISTAKE + NOT_WHY]
 
 
 @pytest.mark.parametrize("name", ["kvref/x.py", "tests/test_x.py", "docs/x.md", "proofs/x.smt2"])
@@ -213,7 +214,7 @@ def test_a_withdrawn_rule_needs_no_test_and_may_only_be_cited_in_text(tmp_path: 
         "spec/rules/pool.md": text,
         "docs/x.md": "KV-POOL-2\n",
         "kvref/pool.py": "",
-        "docs/MUTANTS.md": "| KV-POOL-1 | 2 | 0 |\n",
+        MISTAKES: "Wrong KV-POOL-1: not null.\n",
         "tests/test_pool.py": FILES["tests/test_pool.py"].replace("KV-POOL-2", "KV-POOL-1"),
     }
     folder = small_repository(tmp_path, **cited)
@@ -240,7 +241,7 @@ def test_one_rule_is_shown_with_all_that_cites_it(
         "  tests       tests/test_pool.py:8",
         "  invariants  spec/kvspec/invariants.py:1",
         "  formulas    proofs/x.py:1",
-        "  mutants     docs/MUTANTS.md:2",
+        "  mistakes    kvref/mistakes/pool.diff:1",
         "  text        tests/test_pool.py:8",
     ]
     assert table.show("KV-POOL-9", rules, citations) == 1

@@ -105,11 +105,10 @@ def tokens_may_come_as_an_array_which_is_read_at_once(bench: Bench) -> None:
     tokens[0] = 9
     equal(list(request.token_ids), [1, 2, 3, 4, 5, 6], "tokens")
     equal(list(request.block_hashes), list(listed.block_hashes), "hashes")
-    append = bench.subject.append_tokens
     wrong: tuple[Any, ...] = ({1, 2}, array("d", (1.0, 2.0)), 7)
     for appended in wrong:
         with raises(InvalidArgumentError):
-            append(manager, request, appended)
+            manager.append(request, appended)
     equal(request.num_tokens, 6, "tokens after errors")
 
 

@@ -86,7 +86,7 @@ def vllm() -> VLLMImplementation:
 @pytest.fixture
 def vectors(root: Path) -> Path:
     """The records of the points at which the rules differ from vLLM."""
-    return root / "kvcheck" / "data" / "records" / "section11"
+    return root / "kvcheck" / "data" / "records" / "differences"
 
 
 @pytest.mark.shared

@@ -63,9 +63,8 @@ def test_a_step_fails_for_a_broken_implementation_and_still_leaves_its_report(
 ) -> None:
     """A leak; the report names its rule."""
     (tmp_path / "leaky.py").write_text(
-        "from kvref.implementation import ReferenceImplementation\n"
-        "from tests.machines.broken_pools import LeaksUnhashedBlocks\n"
-        "def implementation():\n    return ReferenceImplementation(LeaksUnhashedBlocks)\n"
+        "from tests.mistakes import mistaken\n"
+        "def implementation():\n    return mistaken('LeaksUnhashedBlocks', audits=True)\n"
     )
     line = f'export PYTHONPATH="{ROOT}:$PYTHONPATH"; {command(program)}'
     done = run(line, tmp_path, "leaky:implementation")

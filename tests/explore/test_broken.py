@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,87 +11,63 @@ import kvref
 from kvcheck.explore import trace
 from kvcheck.explore.search import Exploration, Pair, Violation, explore
 from kvcheck.records.trace import replay_trace
-from kvref.groups.full_attention import FullAttentionGroup
-from kvref.implementation import ReferenceImplementation
-from kvref.manager import ReferenceManager
 from kvspec.interface import Implementation
 from kvspec.record_file import read_trace
 from tests.explore.exploring import configuration, explored
-from tests.fixed_point import states, windows
-from tests.machines import broken_managers, broken_pools
-from tests.mutants import admission, lookups
-from tests.mutants.make import implementation_with
-
-
-class KeepsTheEagleBlock(FullAttentionGroup):
-    """A hit keeps its last block, which the drafting head would have to compute again."""
-
-    def longest_hit(
-        self, hashes: Sequence[bytes], max_length_tokens: int, **how: Any
-    ) -> list[list[int]]:
-        return super().longest_hit(hashes, max_length_tokens, **{**how, "drop_last_block": False})
-
-
-class TellsOfErrors(ReferenceManager):
-    """An illegal eviction ends with an error, but is told as if the cache had been cleared."""
-
-    def evict_blocks(self, block_ids: Sequence[int]) -> None:
-        if max(block_ids) >= self.pool.num_blocks:
-            self.event_log.cleared()
-        super().evict_blocks(block_ids)
+from tests.mistakes import mistaken
 
 
 @dataclass(frozen=True)
 class Planted:
-    """A broken class, where it is looked for, and what the shortest way there ends with."""
+    """A mistake, where it is looked for, and what the shortest way there ends with."""
 
-    broken: type[Any]
+    mistake: str
     name: str
     num_moves: int
     last_move: str
     rule: str
 
 
-ORDER = Planted(broken_pools.TakesFromTheBack, "pool", 1, "admit", "KV-MGR-7")
-LEAK = Planted(broken_pools.LeaksUnhashedBlocks, "pool", 2, "free", "KV-POOL-15")
+ORDER = Planted("TakesFromTheBack", "pool", 1, "admit", "KV-MGR-7")
+LEAK = Planted("LeaksUnhashedBlocks", "pool", 2, "free", "KV-POOL-15")
 
 PLANTED = (
     ORDER,
-    Planted(broken_pools.UnhashedRunReversed, "pool", 2, "free", "KV-POOL-6"),
+    Planted("UnhashedRunReversed", "pool", 2, "free", "KV-POOL-6"),
     LEAK,
-    Planted(broken_pools.GivesABlockTwice, "pool", 1, "admit", "KV-POOL-15"),
-    Planted(broken_pools.TouchLeavesTheBlockFree, "pool", 3, "admit", "KV-POOL-15"),
-    Planted(broken_pools.KeepsKeysOfTakenBlocks, "pool", 3, "admit", "KV-POOL-13"),
-    Planted(broken_pools.NewestDuplicateFirst, "pool", 2, "admit", "KV-POOL-13"),
-    Planted(broken_pools.EvictingOneDuplicateForgetsAll, "pool", 3, "evict", "KV-POOL-13"),
-    Planted(broken_pools.ResetsWhileInUse, "pool", 2, "reset", "KV-POOL-11"),
-    Planted(broken_pools.SilentEviction, "pool", 2, "evict", "KV-EVT-1"),
-    Planted(broken_managers.FreesOneByOne, "pool", 3, "illegal", "KV-ERR-2"),
-    Planted(broken_managers.RefusesTheLastBlock, "pool", 2, "admit", "KV-MGR-7"),
-    Planted(broken_managers.EvictsUntilTheError, "manager", 2, "illegal", "KV-ERR-2"),
-    Planted(TellsOfErrors, "manager", 1, "illegal", "KV-ERR-2"),
-    Planted(lookups.LastTokenMayHit, "manager", 2, "admit", "KV-MGR-1"),
-    Planted(windows.SkipsOneTokenMore, "window", 2, "compute", "KV-POOL-6"),
-    Planted(windows.SkipsOneTokenMore, "hybrid", 2, "compute", "KV-MGR-7"),
-    Planted(windows.SkipsTheChunkItself, "chunked", 2, "admit", "KV-MGR-1"),
-    Planted(KeepsTheEagleBlock, "eagle", 2, "admit", "KV-MGR-1"),
-    Planted(admission.LookaheadIsForgotten, "eagle", 1, "admit", "KV-MGR-7"),
-    Planted(admission.LoadsAreCachedAtOnce, "external", 1, "admit", "KV-POOL-13"),
-    Planted(admission.WatermarkForAll, "admission", 3, "compute", "KV-MGR-7"),
-    Planted(admission.ReservedBlocksAreTaken, "admission", 3, "admit", "KV-MGR-7"),
-    Planted(states.FreeHitsCostNothing, "mamba", 5, "admit", "KV-ERR-1"),
+    Planted("GivesABlockTwice", "pool", 1, "admit", "KV-POOL-15"),
+    Planted("TouchLeavesTheBlockFree", "pool", 3, "admit", "KV-POOL-15"),
+    Planted("KeepsKeysOfTakenBlocks", "pool", 3, "admit", "KV-POOL-13"),
+    Planted("NewestDuplicateFirst", "pool", 2, "admit", "KV-POOL-13"),
+    Planted("EvictingOneDuplicateForgetsAll", "pool", 3, "evict", "KV-POOL-13"),
+    Planted("ResetsWhileInUse", "pool", 2, "reset", "KV-POOL-11"),
+    Planted("SilentEviction", "pool", 2, "evict", "KV-EVT-1"),
+    Planted("ReturnedOneByOne", "pool", 3, "illegal", "KV-ERR-2"),
+    Planted("OneBlockMustStay", "pool", 2, "admit", "KV-MGR-7"),
+    Planted("EvictsUpToTheWrongId", "manager", 2, "illegal", "KV-ERR-2"),
+    Planted("TellsOfErrors", "manager", 1, "illegal", "KV-ERR-2"),
+    Planted("LastTokenMayHit", "manager", 2, "admit", "KV-MGR-1"),
+    Planted("SkipsOneTokenMore", "window", 2, "compute", "KV-POOL-6"),
+    Planted("SkipsOneTokenMore", "hybrid", 2, "compute", "KV-MGR-7"),
+    Planted("SkipsTheChunkItself", "chunked", 2, "admit", "KV-MGR-1"),
+    Planted("FullKeepsTheEagleBlock", "eagle", 2, "admit", "KV-MGR-1"),
+    Planted("LookaheadIsForgotten", "eagle", 1, "admit", "KV-MGR-7"),
+    Planted("LoadsAreCachedAtOnce", "external", 1, "admit", "KV-POOL-13"),
+    Planted("WatermarkForAll", "admission", 3, "compute", "KV-MGR-7"),
+    Planted("ReservedBlocksAreTaken", "admission", 3, "admit", "KV-MGR-7"),
+    Planted("FreeHitsCostNothing", "mamba", 5, "admit", "KV-ERR-1"),
 )
 
 
 def violation_of(planted: Planted) -> tuple[Violation, Pair]:
     """What is found, and between whom."""
-    subject: Implementation = implementation_with(planted.broken)
+    subject: Implementation = mistaken(planted.mistake)
     violation = explored(configuration(planted.name), subject).violation
     assert violation is not None
     return violation, Pair(kvref.implementation(), subject)
 
 
-@pytest.mark.parametrize("planted", PLANTED, ids=lambda each: f"{each.broken.__name__}-{each.name}")
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda each: f"{each.mistake}-{each.name}")
 def test_a_planted_bug_is_found_by_the_shortest_way(planted: Planted) -> None:
     violation, pair = violation_of(planted)
     assert violation.broken.rule == planted.rule
@@ -116,7 +90,7 @@ def test_the_words_tell_every_call_and_what_is_wrong_after_the_last() -> None:
     ]
 
 
-@pytest.mark.parametrize("planted", [ORDER, LEAK], ids=lambda each: each.broken.__name__)
+@pytest.mark.parametrize("planted", [ORDER, LEAK], ids=lambda each: each.mistake)
 def test_the_record_is_passed_by_the_reference_and_failed_at_its_end(
     planted: Planted, tmp_path: Path
 ) -> None:
@@ -133,14 +107,14 @@ def test_the_record_is_passed_by_the_reference_and_failed_at_its_end(
 
 
 def test_a_reference_that_is_broken_itself_is_found_by_its_invariants() -> None:
-    broken = ReferenceImplementation(broken_pools.LeaksUnhashedBlocks)
+    broken = mistaken("LeaksUnhashedBlocks", audits=True)
     found = explore(Exploration(configuration("pool")), Pair(broken)).violation
     assert found is not None
     assert (found.broken.rule, len(found.path)) == ("KV-POOL-15", 2)
 
 
 def test_what_no_record_can_hold_is_said(tmp_path: Path) -> None:
-    broken = ReferenceImplementation(broken_pools.GivesABlockTwice)
+    broken = mistaken("GivesABlockTwice", audits=True)
     found = explore(Exploration(configuration("pool")), Pair(broken)).violation
     assert found is not None
     path, reason = trace.write_record(found, Pair(broken), tmp_path)

@@ -13,9 +13,34 @@ from kvspec.invariants import INVARIANTS
 from kvspec.request import Request
 from kvspec.specs import LayerSpec, SinkFullAttentionSpec
 from kvspec.transitions import TRANSITION_INVARIANTS
-from tests.invariants.broken_parts import BROKEN_PARTS, BrokenPart
+from tests.mistakes import mistaken
 from tests.rules.builders import admit, full, new_manager, new_request
 from tests.rules.specs import mamba, sliding
+
+MISTAKES = (
+    ("has_the_right_shape", "NullIsMinusOne"),
+    ("null_block_is_apart", "ReleasesTheNullBlock"),
+    ("free_queue_has_no_duplicates", "QueuesTwice"),
+    ("free_means_unreferenced", "LeaksTheWindow"),
+    ("references_are_accounted_for", "KeepsTheReferences"),
+    ("keys_and_lookups_agree", "LooksUpLostKeys"),
+    ("keys_are_listed_once", "PartialKeysTwice"),
+    ("keys_are_well_formed", "KeysBehindTheLastGroup"),
+    ("cached_blocks_belong_to_their_group", "KeysOfTheFirstGroup"),
+    ("a_block_has_one_place", "MovesAndKeeps"),
+    ("cached_counts_fit_the_lists", "CountsSkippedHitsTwice"),
+    ("nulls_come_first", "KeepsTheFirstBlock"),
+    ("keys_of_one_place", "MovesTheRunningState"),
+    ("keys_are_covered", "PartialEntriesCoverNothing"),
+    ("blocks_set_aside_are_alone", "ListsTheSinks"),
+    ("errors_change_nothing", "NeedsOneLess"),
+    ("pure_calls_change_nothing", "LookUpEndsTheStep"),
+    ("a_refusal_only_releases", "RefusalKeepsHits"),
+    ("a_list_only_grows_or_turns_null", "CopiesBeforeWriting"),
+    ("blocks_that_stay_keep_their_keys", "EvictsOneTooMany"),
+    ("lookups_keep_their_order", "ReleasedCopiesGoLast"),
+)
+"""Which invariant the audit finds broken by which mistake."""
 
 MIXTURES: tuple[tuple[LayerSpec, ...], ...] = (
     (full(4), sliding(4, 6)),
@@ -79,24 +104,24 @@ def test_the_reference_breaks_no_invariant() -> None:
     play_everything(kvref.implementation())
 
 
-@pytest.mark.parametrize("part", BROKEN_PARTS, ids=str)
-def test_the_audit_catches_a_broken_part(part: BrokenPart) -> None:
+@pytest.mark.parametrize(("invariant", "mistake"), MISTAKES)
+def test_the_audit_catches_a_mistake(invariant: str, mistake: str) -> None:
     """At the call that broke the invariant, by its name."""
     with pytest.raises(InvariantViolation) as caught:
-        play_everything(part.implementation())
-    assert caught.value.invariant == part.invariant
+        play_everything(mistaken(mistake, audits=True))
+    assert caught.value.invariant == invariant
 
 
-@pytest.mark.parametrize("part", BROKEN_PARTS, ids=str)
-def test_a_broken_part_does_not_show_with_one_full_group(part: BrokenPart) -> None:
+@pytest.mark.parametrize("mistake", [mistake for _, mistake in MISTAKES])
+def test_it_does_not_show_with_one_full_group(mistake: str) -> None:
     """Full attention alone has no nulls, no states, no finer hashes and nobody to agree with."""
     for num_blocks in (80, *range(8, 40)):
-        play(part.implementation(), [full(4)], num_blocks)
+        play(mistaken(mistake, audits=True), [full(4)], num_blocks)
 
 
-def test_every_invariant_has_a_broken_part() -> None:
+def test_every_invariant_has_a_mistake() -> None:
     """But for the one about caching switched off, where groups make no difference."""
     named = {i.name for i in INVARIANTS} | {i.name for i in TRANSITION_INVARIANTS}
-    assert {part.invariant for part in BROKEN_PARTS} == named - {
+    assert {invariant for invariant, _ in MISTAKES} == named - {
         "nothing_is_cached_with_caching_off"
     }

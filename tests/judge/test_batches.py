@@ -10,17 +10,18 @@ from kvcheck.rules.example import example_violation, examples_of
 from kvcheck.rules.judging import LeftOut
 from kvcheck.rules.whole_steps import random_steps
 from kvspec.policy import Policy
-from kvspec.sequential import SequentialManager
-from tests.judge.broken_batches import MISTAKES, WithSteps
 from tests.judge.minimal import minimal
+from tests.mistakes import mistaken, mistakes
+
+MISTAKES = tuple(mistake.id for mistake in mistakes() if mistake.kind == "steps")
 
 BATCHES = examples_of(whole_steps)
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda cls: str(cls.__name__))
-def test_random_steps_see_a_mistake(mistake: type[SequentialManager]) -> None:
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_random_steps_see_a_mistake(mistake: str) -> None:
     """Compared with the subject's own single calls, so that no oracle is needed."""
-    found = example_violation(random_steps, WithSteps(mistake), Policy())
+    found = example_violation(random_steps, mistaken(mistake), Policy())
     assert found is not None
     assert found.rule.startswith("KV-BATCH-")
 
@@ -40,9 +41,9 @@ def test_directed_steps_see_most_mistakes() -> None:
     """What shows them is short, and says which rule is broken."""
     directed = [example for example in BATCHES if example is not random_steps]
     missed = {
-        mistake.__name__
+        mistake
         for mistake in MISTAKES
-        if not any(example_violation(e, WithSteps(mistake), Policy()) for e in directed)
+        if not any(example_violation(e, mistaken(mistake), Policy()) for e in directed)
     }
     assert missed == ONLY_RANDOM_STEPS_SEE
 

@@ -51,7 +51,7 @@ def test_a_rule_with_a_failed_check_is_in_doubt() -> None:
 def report() -> Report:
     """Of a manager whose windows reach one token too far back."""
     options = Options(Level.IDENTITY, dict(BUDGETS)["directed"], ("KV-SW-*", "KV-POOL-*"))
-    subject = find_implementation("tests.mutants:SkipsOneTokenLess")
+    subject = find_implementation("tests.mistakes:SkipsOneTokenLess")
     return Suite(subject, find_implementation("kvref"), options).run()
 
 

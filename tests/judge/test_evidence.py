@@ -26,8 +26,7 @@ from kvspec.policy import Policy
 from kvspec.record import Operation
 from kvspec.record_file import read_trace
 from tests.judge.minimal import MinimalManager, minimal
-from tests.machines import broken_pools
-from tests.machines.broken_pools import BROKEN_POOLS
+from tests.mistakes import POOLS, mistaken
 
 REFERENCE = kvref.implementation()
 
@@ -47,12 +46,10 @@ def operations(path: Path) -> list[Operation]:
     return [line for line in read_trace(path) if isinstance(line, Operation)]
 
 
-@pytest.mark.parametrize("broken", BROKEN_POOLS, ids=lambda pool: str(pool.__name__))
-def test_the_oracle_passes_and_the_subject_fails_at_the_end(
-    broken: type[BlockPool], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("broken", POOLS)
+def test_the_oracle_passes_and_the_subject_fails_at_the_end(broken: str, tmp_path: Path) -> None:
     """At level identity, and the last line has the finding."""
-    subject = ReferenceImplementation(broken)
+    subject = mistaken(broken, audits=True)
     violation = next(found(subject, Level.IDENTITY))
     record = write_record(violation, subject, REFERENCE, tmp_path / "record.jsonl")
     assert record.is_replayable
@@ -68,7 +65,7 @@ def test_the_oracle_passes_and_the_subject_fails_at_the_end(
 
 def test_records_are_named_by_their_rules(tmp_path: Path) -> None:
     """A second violation of a rule has a number."""
-    subject = ReferenceImplementation(broken_pools.TakesFromTheBack)
+    subject = mistaken("TakesFromTheBack", audits=True)
     violation = next(found(subject, Level.IDENTITY))
     options = Options(Level.IDENTITY, Budget(0.0, 0))
     report = Report("kvref", options, (violation, violation), 1, 0, {}, Counter(), 0.0)
@@ -77,8 +74,14 @@ def test_records_are_named_by_their_rules(tmp_path: Path) -> None:
     assert names == [f"{violation.rule}-2.jsonl", f"{violation.rule}.jsonl"]
 
 
-class TakesFromTheBackAndLeaks(broken_pools.TakesFromTheBack):
+class TakesFromTheBackAndLeaks(BlockPool):
     """Other block ids than the reference from the first block on, which is safe; and a leak."""
+
+    def allocate(self, n: int) -> list[int]:
+        self.free_queue.reverse()
+        taken = super().allocate(n)
+        self.free_queue.reverse()
+        return taken
 
     def release(self, blocks: Any) -> None:
         super().release(list(blocks)[1:])

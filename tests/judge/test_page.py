@@ -19,9 +19,8 @@ from kvcheck.judge.suite import Suite
 from kvcheck.play.situations import SITUATIONS
 from kvcheck.play.verdicts import Level
 from kvcheck.rulebook import rule_sentences
-from kvref.implementation import ReferenceImplementation
 from tests.judge.minimal import minimal
-from tests.machines.broken_pools import TakesFromTheBack
+from tests.mistakes import mistaken
 
 REFERENCE = kvref.implementation()
 
@@ -31,7 +30,7 @@ def report() -> Report:
     """A run that finds something."""
     budget = Budget(0.0, 0, 0.5)
     options = Options(Level.IDENTITY, budget, rules=("KV-POOL-*",), name="mine:implementation")
-    return Suite(ReferenceImplementation(TakesFromTheBack), REFERENCE, options).run()
+    return Suite(mistaken("TakesFromTheBack", audits=True), REFERENCE, options).run()
 
 
 class Tags(HTMLParser):

@@ -20,20 +20,19 @@ from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
 from kvspec.interface import HitRateWindow
 from kvspec.policy import Policy
-from tests.machines import broken_pools
-from tests.machines.broken_pools import BROKEN_POOLS
+from tests.mistakes import POOLS, mistaken
 
 REFERENCE = kvref.implementation()
 
 # What a level cannot see: order of eviction is a policy below identity, ids below behaviour.
-UNSEEN: dict[Level, set[type[BlockPool]]] = {
+UNSEEN: dict[Level, set[str]] = {
     Level.SAFETY: {
-        broken_pools.TakesFromTheBack,
-        broken_pools.HashedBlocksToTheFront,
-        broken_pools.UnhashedRunReversed,
-        broken_pools.EvictionFreesTheBlock,
+        "TakesFromTheBack",
+        "HashedBlocksToTheFront",
+        "UnhashedRunReversed",
+        "EvictionFreesTheBlock",
     },
-    Level.BEHAVIOUR: {broken_pools.UnhashedRunReversed},
+    Level.BEHAVIOUR: {"UnhashedRunReversed"},
     Level.IDENTITY: set(),
 }
 
@@ -54,10 +53,10 @@ def test_directed_programs_reach_every_situation() -> None:
 
 
 @pytest.mark.parametrize("level", list(Level))
-@pytest.mark.parametrize("broken", BROKEN_POOLS, ids=lambda pool: str(pool.__name__))
-def test_directed_programs_see_a_broken_pool(broken: type[BlockPool], level: Level) -> None:
+@pytest.mark.parametrize("broken", POOLS)
+def test_directed_programs_see_a_broken_pool(broken: str, level: Level) -> None:
     """Except what is a policy at that level."""
-    subject = ReferenceImplementation(broken)
+    subject = mistaken(broken, audits=True)
     found = any(first_violation(program, subject, level, REFERENCE) for program in SCENARIOS)
     assert found is (broken not in UNSEEN[level])
 
@@ -71,7 +70,7 @@ def test_random_programs_find_nothing_in_the_reference(program: Program) -> None
 
 def test_shrinking_leaves_only_what_matters() -> None:
     """Of a long story about a pool that leaks, the first request stays, as plain as can be."""
-    subject = ReferenceImplementation(broken_pools.LeaksUnhashedBlocks)
+    subject = mistaken("LeaksUnhashedBlocks", audits=True)
     config = SCENARIOS[0].config
     steps = tuple(
         step for n in range(6) for step in (Arrive((n, n + 1, n + 2)), Admit(), Release())

@@ -8,27 +8,13 @@ import kvref
 from kvcheck.rules.directed import example_violation, find_example
 from kvcheck.rules.judging import LeftOut
 from kvcheck.rules.random_plans import RULES, random_plan
-from kvref.implementation import ReferenceImplementation
 from kvspec.interface import Implementation
-from kvspec.planning import Planner
 from kvspec.policy import Policy
-from tests.plans.broken import MISTAKES, PatchedPlanner
+from tests.mistakes import mistaken
+from tests.plans.test_broken import FOUND_BY
 
 REFERENCE = kvref.implementation()
 NUM_MODELS = 600
-
-
-class WithPlanner(ReferenceImplementation):
-    """The reference with another planner."""
-
-    def __init__(self, planner: Planner) -> None:
-        super().__init__()
-        self.own = planner
-
-    @property
-    def planner(self) -> Planner:
-        """The one that was given."""
-        return self.own
 
 
 def broken_rule(subject: Implementation, oracle: Implementation | None) -> str | None:
@@ -51,26 +37,24 @@ def test_nothing_is_found_in_the_reference(policy: Policy) -> None:
             assert example_violation(random_plan(7, number), REFERENCE, policy, oracle) is None
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("mistake", FOUND_BY)
 def test_a_mistake_is_found(mistake: str) -> None:
     """Compared with the reference, within the models of a few seconds."""
-    planner = PatchedPlanner(*MISTAKES[mistake].patches)
-    assert broken_rule(WithPlanner(planner), REFERENCE) is not None
+    assert broken_rule(mistaken(mistake), REFERENCE) is not None
 
 
 @pytest.mark.parametrize(
     ("mistake", "rule"),
     [
-        ("forgets the null block", "KV-PLAN-20"),
-        ("leaves every worker its own number of blocks", "KV-PLAN-15"),
-        ("rounds the number of blocks up", "KV-PLAN-12"),
-        ("answers differently the second time", "KV-PLAN-19"),
+        ("ForgetsTheNullBlock", "KV-PLAN-20"),
+        ("LeavesEveryWorkerItsOwnNumberOfBlocks", "KV-PLAN-15"),
+        ("RoundsTheNumberOfBlocksUp", "KV-PLAN-12"),
+        ("AnswersDifferentlyTheSecondTime", "KV-PLAN-19"),
     ],
 )
 def test_what_always_holds_needs_no_oracle(mistake: str, rule: str) -> None:
     """At level safety nothing is compared."""
-    planner = PatchedPlanner(*MISTAKES[mistake].patches)
-    assert broken_rule(WithPlanner(planner), None) == rule
+    assert broken_rule(mistaken(mistake), None) == rule
 
 
 def test_a_model_is_found_again_by_its_name() -> None:

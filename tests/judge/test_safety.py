@@ -7,29 +7,20 @@ import pytest
 from kvcheck.judge.random_programs import random_programs
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.rules.scenarios import SCENARIOS
-from kvref.implementation import ReferenceImplementation
 from kvspec.interface import Implementation
-from tests.fixed_point.windows import SkipsOneTokenMore
-from tests.machines.broken_pools import (
-    DuplicateReplacesTheFirst,
-    GivesABlockTwice,
-    KeepsKeysOfTakenBlocks,
-    TouchLeavesTheBlockFree,
-)
-from tests.mutants.make import implementation_with
-from tests.mutants.registry import find
+from tests.mistakes import mistaken
 
 TWINS: tuple[tuple[str, Implementation], ...] = (
-    ("eviction keeps the key", ReferenceImplementation(KeepsKeysOfTakenBlocks)),
-    ("two owners", ReferenceImplementation(GivesABlockTwice)),
-    ("a hit stays free", ReferenceImplementation(TouchLeavesTheBlockFree)),
-    ("duplicates replace", ReferenceImplementation(DuplicateReplacesTheFirst)),
-    ("the window ends early", implementation_with(SkipsOneTokenMore)),
-    ("a failed load is a hit", find("KeepsWhatFailed").make()),
-    ("a load is a hit before it arrived", find("RegistersLoadsEarly").make()),
-    ("slots count as computed", find("CachesWhatHasSlots").make()),
-    ("embeddings are ignored", find("ForgetsEmbeddings").make()),
-    ("items are ignored", find("ForgetsItems").make()),
+    ("eviction keeps the key", mistaken("KeepsKeysOfTakenBlocks", audits=True)),
+    ("two owners", mistaken("GivesABlockTwice", audits=True)),
+    ("a hit stays free", mistaken("TouchLeavesTheBlockFree", audits=True)),
+    ("duplicates replace", mistaken("DuplicateReplacesTheFirst", audits=True)),
+    ("the window ends early", mistaken("SkipsOneTokenMore")),
+    ("a failed load is a hit", mistaken("KeepsWhatFailed")),
+    ("a load is a hit before it arrived", mistaken("LoadsAreCachedAtOnce")),
+    ("slots count as computed", mistaken("CachesWhatHasSlots")),
+    ("embeddings are ignored", mistaken("ForgetsEmbeddings")),
+    ("items are ignored", mistaken("ForgetsItems")),
 )
 """Preemption, eviction, duplicates, windows, loads, drafts, and what else makes content differ."""
 

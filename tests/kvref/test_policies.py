@@ -9,13 +9,12 @@ import pytest
 import kvref
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.rules.scenarios import SCENARIOS
-from kvref.implementation import ReferenceImplementation
 from kvspec.errors import ConfigError
 from kvspec.events import BlockRemoved
 from kvspec.interface import KVCacheManager
 from kvspec.planning import PlanningConfig
 from kvspec.policy import Policy
-from tests.machines.broken_pools import UnhashedRunReversed
+from tests.mistakes import mistaken
 from tests.rules.builders import admit, full, hit_of, new_manager, new_request, queue_of
 from tests.rules.specs import chunked
 
@@ -97,7 +96,7 @@ def test_whether_a_chunk_must_be_a_multiple_of_the_block_size() -> None:
 @pytest.mark.rule("KV-POL-7")
 def test_a_manager_with_ids_of_its_own_conforms_at_behaviour_only() -> None:
     """Unhashed runs turned around change ids and nothing else: a policy, seen at identity."""
-    subject = ReferenceImplementation(UnhashedRunReversed)
+    subject = mistaken("UnhashedRunReversed", audits=True)
 
     def breaks(level: Level) -> bool:
         return any(first_violation(program, subject, level, KVREF) for program in SCENARIOS)

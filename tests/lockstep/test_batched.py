@@ -19,9 +19,9 @@ from kvspec.batched import StepPlan
 from kvspec.errors import InvariantViolation
 from kvspec.interface import Feature, Implementation
 from kvspec.sequential import SequentialManager, batched_of
-from tests.judge.broken_batches import MISTAKES, LeavesOutTheRest
 from tests.lockstep.single_calls import SingleCalls
 from tests.lockstep.test_lockstep import fast
+from tests.mistakes import mistaken, mistakes
 
 __all__ = ["fast"]  # the fixture
 
@@ -97,14 +97,15 @@ def test_the_loop_is_what_an_engine_would_write_down_from_the_rules() -> None:
     assert refused > 1500
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda cls: str(cls.__name__))
-def test_a_mistake_in_whole_steps_is_seen(mistake: type[SequentialManager]) -> None:
+@pytest.mark.parametrize("mistake", [each.id for each in mistakes() if each.kind == "steps"])
+def test_a_mistake_in_whole_steps_is_seen(mistake: str) -> None:
     """Side by side with the reference, as kvfast is."""
     with pytest.raises(InvariantViolation, match="KV-BATCH-"):
-        play(LOOP, (REFERENCE, mistake))
+        play(LOOP, own_steps(mistaken(mistake)))
 
 
 def test_a_table_that_is_not_told_of_a_block_is_seen() -> None:
     """Also where both sides keep it to themselves."""
+    sides = [own_steps(mistaken("LeavesOutTheRest")) for _ in range(2)]
     with pytest.raises(InvariantViolation, match="KV-BATCH-10"):
-        play((REFERENCE, LeavesOutTheRest), (REFERENCE, LeavesOutTheRest))
+        play(sides[0], sides[1])

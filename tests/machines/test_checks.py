@@ -31,13 +31,9 @@ from kvcheck.play.steps import (
 )
 from kvcheck.rules.scenarios import SCENARIOS
 from kvcheck.rules.scenarios.single import configure, full
-from kvref.implementation import ReferenceImplementation
-from kvref.manager import ReferenceManager
 from kvspec.errors import InvariantViolation
 from kvspec.interface import Implementation
-from tests.machines import broken_managers as broken
-from tests.machines import broken_pools
-from tests.machines.broken_managers import WithManager
+from tests.mistakes import mistaken
 
 A = (1, 2, 3, 4, 5)
 
@@ -64,34 +60,34 @@ def run(implementation: Implementation, check: str, *steps: Step) -> None:
     perform(runner, steps)
 
 
-MANAGERS: list[tuple[str, type[ReferenceManager], str, tuple[Step, ...]]] = [
-    ("accounts", broken.CountsOneBlockMore, "KV-POOL-15", ADMITTED),
-    ("accounts", broken.NeverInUse, "KV-POOL-12", ADMITTED),
-    ("accounts", broken.CountsLookUpsTwice, "KV-STAT-1", AGAIN),
-    ("accounts", broken.SaysItReset, "KV-POOL-11", (*ADMITTED, Reset())),
-    ("accounts", broken.KeepsKeysAtAReset, "KV-POOL-11", (*ADMITTED, Release(), Reset())),
-    ("accounts", broken.RefusalEvicts, "KV-MGR-7", REFUSED),
-    ("accounts", broken.FreesInListOrder, "KV-POOL-7", (*ADMITTED, Release())),
-    ("accounts", broken.PopsInReverse, "KV-MGR-13", (*ADMITTED, Release(later=True))),
-    ("accounts", broken.EvictsNothing, "KV-POOL-10", (*ADMITTED, EvictIds((1, 0)))),
-    ("hit", broken.HitsOneBlockLess, "KV-FULL-2", AGAIN),
-    ("hit", broken.SaysOneTokenLess, "KV-MGR-1", AGAIN),
-    ("allocation", broken.RefusesTheLastBlock, "KV-MGR-7", (Arrive((9,) * 14), Admit())),
-    ("allocation", broken.AnswersInReverse, "KV-MGR-3", ADMITTED),
-    ("events", broken.SilentlyCaching, "KV-EVT-7", ADMITTED),
+MANAGERS: list[tuple[str, str, str, tuple[Step, ...]]] = [
+    ("accounts", "CountsOneBlockMore", "KV-POOL-15", ADMITTED),
+    ("accounts", "NeverInUse", "KV-POOL-12", ADMITTED),
+    ("accounts", "CountsLookUpsTwice", "KV-STAT-1", AGAIN),
+    ("accounts", "SaysItReset", "KV-POOL-11", (*ADMITTED, Reset())),
+    ("accounts", "KeepsKeysAtAReset", "KV-POOL-11", (*ADMITTED, Release(), Reset())),
+    ("accounts", "RefusalEvicts", "KV-MGR-7", REFUSED),
+    ("accounts", "FreesFirstToLast", "KV-POOL-7", (*ADMITTED, Release())),
+    ("accounts", "PoppedBackwards", "KV-MGR-13", (*ADMITTED, Release(later=True))),
+    ("accounts", "KeepsWhatFailed", "KV-POOL-10", (*ADMITTED, EvictIds((1, 0)))),
+    ("hit", "HitsOneBlockLess", "KV-FULL-2", AGAIN),
+    ("hit", "SaysOneTokenLess", "KV-MGR-1", AGAIN),
+    ("allocation", "OneBlockMustStay", "KV-MGR-7", (Arrive((9,) * 14), Admit())),
+    ("allocation", "AnswersInReverse", "KV-MGR-3", ADMITTED),
+    ("events", "SilentlyCaching", "KV-EVT-7", ADMITTED),
 ]
 
 
 @pytest.mark.parametrize(
-    ("check", "manager", "rule", "steps"), MANAGERS, ids=[case[1].__name__ for case in MANAGERS]
+    ("check", "mistake", "rule", "steps"), MANAGERS, ids=[case[1] for case in MANAGERS]
 )
 def test_a_check_sees_a_broken_manager(
-    check: str, manager: type[ReferenceManager], rule: str, steps: tuple[Step, ...]
+    check: str, mistake: str, rule: str, steps: tuple[Step, ...]
 ) -> None:
     """And cites the rule; the reference passes the same program."""
     run(kvref.implementation(), check, *steps)
     with pytest.raises(InvariantViolation) as caught:
-        run(WithManager(manager), check, *steps)
+        run(mistaken(mistake), check, *steps)
     assert caught.value.rule == rule
 
 
@@ -100,33 +96,31 @@ def test_a_block_that_is_never_given_back_is_missed_at_the_end() -> None:
     steps = (Arrive(A), GiveUp(), NewStep())
     run(kvref.implementation(), "accounts", *steps)
     with pytest.raises(InvariantViolation, match="free once idle"):
-        run(WithManager(broken.TakesABlockEachStep), "accounts", *steps)
+        run(mistaken("TakesABlockEachStep"), "accounts", *steps)
 
 
 def test_a_deferred_free_is_one_release() -> None:
     """Two unhashed blocks: together they keep their order in front of the queue."""
     config = configure(8, full(), enable_caching=False)
     steps = (Arrive(A), Admit(), Release(later=True), ReturnPopped(9))
-    runner = Runner(Program(config, steps), WithManager(broken.FreesOneByOne))
+    runner = Runner(Program(config, steps), mistaken("ReturnedOneByOne"))
     runner.checks = [AccountCheck()]
     with pytest.raises(InvariantViolation) as caught:
         perform(runner, steps)
     assert caught.value.rule == "KV-POOL-6"
 
 
-@pytest.mark.parametrize(
-    "implementation", [broken.ForgetsAHash(), broken.HashesTheGrowthTwice()], ids=type
-)
-def test_hashes_are_counted(implementation: ReferenceImplementation) -> None:
+@pytest.mark.parametrize("mistake", ["ForgetsAHash", "HashesTheGrowthTwice"])
+def test_hashes_are_counted(mistake: str) -> None:
     """Of the prompt, and of what grows."""
     with pytest.raises(InvariantViolation) as caught:
-        run(implementation, "accounts", *ADMITTED, Run(), Run())
+        run(mistaken(mistake), "accounts", *ADMITTED, Run(), Run())
     assert caught.value.rule == "KV-HASH-4"
 
 
 def test_blocks_come_from_the_front() -> None:
     """A pool that takes from the back."""
-    subject = ReferenceImplementation(broken_pools.TakesFromTheBack)
+    subject = mistaken("TakesFromTheBack")
     with pytest.raises(InvariantViolation) as caught:
         run(subject, "allocation", *ADMITTED)
     assert caught.value.rule == "KV-POOL-3"
@@ -140,20 +134,18 @@ def test_a_request_that_must_not_read_hits_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("manager", "name", "found"),
+    ("mistake", "name", "found"),
     [
-        (broken.EvictsUntilTheError, "evict outside the pool", "errors_change_nothing"),
-        (broken.NeverSkipsBelowZero, "skip below zero", "illegal_calls_raise"),
-        (broken.FailsItsAudit, "skip below zero", "audited"),
+        ("EvictsUpToTheWrongId", "evict outside the pool", "errors_change_nothing"),
+        ("SkipsFromZero", "skip below zero", "illegal_calls_raise"),
+        ("FailsItsAudit", "skip below zero", "audited"),
     ],
 )
-def test_an_illegal_call_that_does_something_is_seen(
-    manager: type[ReferenceManager], name: str, found: str
-) -> None:
+def test_an_illegal_call_that_does_something_is_seen(mistake: str, name: str, found: str) -> None:
     """Also one that is half done; a broken invariant is no typed error."""
     call = [illegal.name for illegal in ILLEGAL_OPERATIONS].index(name)
     with pytest.raises(InvariantViolation) as caught:
-        run(WithManager(manager), "accounts", *ADMITTED, Break(call=call))
+        run(mistaken(mistake), "accounts", *ADMITTED, Break(call=call))
     assert caught.value.invariant == found
 
 

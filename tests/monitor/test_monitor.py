@@ -26,40 +26,45 @@ from kvspec.errors import (
     StaleHitError,
     UnsupportedError,
 )
-from kvspec.interface import KVCacheManager
+from kvspec.interface import Implementation, KVCacheManager
 from kvspec.record_file import read_header, read_trace
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, Request, RequestInput
 from kvspec.snapshot import Snapshot
 from kvspec.specs import FullAttentionSpec, SlidingWindowSpec
-from tests.machines.broken_pools import GivesABlockTwice, LeaksUnhashedBlocks
+from tests.mistakes import mistaken
 from tests.monitor.twins import (
-    ChangesWhenItRaises,
     Engine,
-    KeepsAReferenceWhenItRefuses,
     WithManager,
     config,
 )
 
 REFERENCE = ReferenceImplementation()
-LEAKS = ReferenceImplementation(LeaksUnhashedBlocks)
+LEAKS = mistaken("LeaksUnhashedBlocks")
 
 
 def watched(
     settings: ManagerConfig | None = None,
-    implementation: ReferenceImplementation = REFERENCE,
+    implementation: Implementation = REFERENCE,
     **options: Any,
 ) -> Monitor:
     manager = implementation.create(settings or config(), check_invariants=False)
     return kvcheck.monitor(manager, **options)
 
 
-def request(monitor: KVCacheManager, tokens: int = 6, name: str = "r", **more: Any) -> Request:
-    return REFERENCE.make_request(monitor, RequestInput(name, range(tokens), **more))
+def request(
+    monitor: KVCacheManager,
+    tokens: int = 6,
+    name: str = "r",
+    *,
+    maker: Implementation = REFERENCE,
+    **more: Any,
+) -> Request:
+    return maker.make_request(monitor, RequestInput(name, range(tokens), **more))
 
 
-def leak(monitor: KVCacheManager) -> None:
+def leak(monitor: KVCacheManager, maker: Implementation = LEAKS) -> None:
     """Two blocks, of which the second is not full: this is what `LEAKS` loses."""
-    one = LEAKS.make_request(monitor, RequestInput("r", range(6)))
+    one = request(monitor, maker=maker)
     monitor.allocate_slots(one, 6)
     monitor.free(one)
 
@@ -179,8 +184,9 @@ def test_a_function_is_told_and_the_engine_goes_on(tmp_path: Path) -> None:
 
 
 def test_an_error_that_changed_something_is_the_cause(tmp_path: Path) -> None:
-    monitor = watched(implementation=WithManager(ChangesWhenItRaises), record=tmp_path)
-    one = request(monitor)
+    maker = mistaken("ReturnedUpToTheWrongOne")
+    monitor = watched(implementation=maker, record=tmp_path)
+    one = request(monitor, maker=maker)
     monitor.allocate_slots(one, 6)
     popped = monitor.pop_blocks_for_free(one)
     with pytest.raises(MonitorViolation) as found:
@@ -251,16 +257,16 @@ def test_the_report_counts(tmp_path: Path) -> None:
 def test_it_can_begin_in_the_middle_of_a_run(tmp_path: Path) -> None:
     """What was written before is not known, and no alarm; what comes is watched."""
     for every in (1, 50):
-        implementation = WithManager(KeepsAReferenceWhenItRefuses)
+        implementation = mistaken("RefusalTakesABlock")
         manager = implementation.create(config(), check_invariants=False)
-        first = request(manager, 8, "first")
+        first = request(manager, 8, "first", maker=implementation)
         manager.allocate_slots(first, 8)
         first.num_computed_tokens = 8
-        popped = request(manager, 5, "popped", cache_salt="other")
+        popped = request(manager, 5, "popped", cache_salt="other", maker=implementation)
         manager.allocate_slots(popped, 5)
         blocks = manager.pop_blocks_for_free(popped)
         monitor = kvcheck.monitor(manager, every, record=tmp_path)
-        second = request(monitor, 9, "second")
+        second = request(monitor, 9, "second", maker=implementation)
         hit = monitor.get_computed_blocks(second)
         assert hit.hit_length_tokens == 8
         options: dict[str, Any] = {"num_new_computed_tokens": 8, "new_computed_blocks": hit.blocks}
@@ -271,7 +277,7 @@ def test_it_can_begin_in_the_middle_of_a_run(tmp_path: Path) -> None:
         monitor.take_events()
         monitor.free(first)
         with pytest.raises(MonitorViolation) as found:
-            monitor.allocate_slots(request(monitor, 39, "third"), 39)
+            monitor.allocate_slots(request(monitor, 39, "third", maker=implementation), 39)
         assert found.value.record is not None
         result = replay_trace(found.value.record, REFERENCE)
         assert result.mismatch is not None
@@ -337,13 +343,14 @@ def test_what_records_of_version_1_cannot_say_is_in_the_record_too(tmp_path: Pat
     settings = replace(
         config(12, hash_seed=None), kv_cache=KVCacheConfig(12, groups), max_model_len_tokens=40
     )
-    monitor = watched(settings, ReferenceImplementation(GivesABlockTwice), record=tmp_path)
-    one = request(monitor, 14)
+    maker = mistaken("GivesABlockTwice")
+    monitor = watched(settings, maker, record=tmp_path)
+    one = request(monitor, 14, maker=maker)
     with pytest.raises(MonitorViolation) as found:
         monitor.allocate_slots(one, 14)
     assert replay_trace(found.value.record or tmp_path, REFERENCE).mismatch is not None
     late = watched(settings, LEAKS, record=tmp_path, every=10_000)
-    one = request(late, 14)
+    one = request(late, 14, maker=LEAKS)
     late.allocate_slots(one, 14)
     assert late.cache_partial_block(one, 1, 12)
     late.get_num_common_prefix_blocks(one)
@@ -372,7 +379,7 @@ class HidesItsState(ReferenceManager):
 def test_a_manager_without_a_snapshot_is_watched_from_outside(tmp_path: Path) -> None:
     monitor = watched(implementation=WithManager(HidesItsState), record=tmp_path)
     with pytest.raises(MonitorViolation) as found:
-        leak(monitor)
+        leak(monitor, REFERENCE)
     assert found.value.invariant == "space_is_conserved"
     assert found.value.record is not None
     assert not read_header(found.value.record).initial  # type: ignore[union-attr]  # a trace

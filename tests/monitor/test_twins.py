@@ -17,7 +17,7 @@ from kvspec.errors import MonitorViolation
 from kvspec.record import Header, Operation
 from kvspec.record_file import read_header, read_trace
 from kvspec.request import RequestInput
-from tests.machines.broken_pools import KeepsKeysOfTakenBlocks
+from tests.mistakes import mistaken
 from tests.monitor.twins import TWINS, Engine, Twin, config
 
 REFERENCE = ReferenceImplementation()
@@ -96,7 +96,7 @@ def test_so_it_is_in_a_pool_whose_records_hold_hashes(twin: Twin, tmp_path: Path
 
 def test_a_stale_hit_is_seen_by_its_content_alone(tmp_path: Path) -> None:
     """Without events and without a look at the state."""
-    implementation = ReferenceImplementation(KeepsKeysOfTakenBlocks)
+    implementation = mistaken("KeepsKeysOfTakenBlocks")
     settings = replace(config(), enable_events=False)
     manager = implementation.create(settings, check_invariants=False)
     engine = Engine(implementation, kvcheck.monitor(manager, 10_000, record=tmp_path))
@@ -119,12 +119,12 @@ def test_the_same_engine_finds_nothing_wrong_with_the_reference(tmp_path: Path) 
 
 def test_a_ring_starts_from_a_state_and_a_short_run_from_the_beginning(tmp_path: Path) -> None:
     by_name = {twin.name: twin for twin in TWINS}
-    early = caught(by_name["leaks blocks"], tmp_path, 1, 10, 10_000).record
+    early = caught(by_name["LeaksUnhashedBlocks"], tmp_path, 1, 10, 10_000).record
     assert early is not None
     header = read_header(early)
     assert isinstance(header, Header)
     assert (header.start, header.version) == (None, 1)
-    late = caught(by_name["changes when it raises"], tmp_path, 1, 10, 2).record
+    late = caught(by_name["ReturnedUpToTheWrongOne"], tmp_path, 1, 10, 2).record
     assert late is not None
     header = read_header(late)
     assert isinstance(header, Header)

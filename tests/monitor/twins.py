@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
-from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
 from kvref.manager import ReferenceManager
 from kvspec.audit import unwrapped
-from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.events import Event
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.request import Request, RequestInput, RequestStatus
 from kvspec.snapshot import Snapshot
 from kvspec.specs import FullAttentionSpec
-from tests.machines.broken_pools import (
-    GivesABlockTwice,
-    KeepsKeysOfTakenBlocks,
-    LeaksUnhashedBlocks,
-)
+from tests.mistakes import mistaken
 
 
 def config(num_blocks: int = 10, *, hash_seed: str | None = "0") -> ManagerConfig:
@@ -58,119 +50,39 @@ class WithManager(ReferenceImplementation):
         return manager
 
 
-class KeepsAReferenceWhenItRefuses(ReferenceManager):
-    """A refused allocation has taken the first free block already."""
-
-    def allocate_slots(
-        self, request: Request, num_new_tokens: int, **options: object
-    ) -> KVCacheBlocks | None:
-        answer = super().allocate_slots(request, num_new_tokens, **options)  # type: ignore[arg-type]  # passed on as they came
-        if answer is None and self.pool.free_queue:
-            self.pool.allocate(1)
-        return answer
-
-
-class ForgetsKeysWhenItRefuses(ReferenceManager):
-    """A refused allocation has evicted what it would have taken."""
-
-    def allocate_slots(
-        self, request: Request, num_new_tokens: int, **options: object
-    ) -> KVCacheBlocks | None:
-        answer = super().allocate_slots(request, num_new_tokens, **options)  # type: ignore[arg-type]  # passed on as they came
-        if answer is None:
-            self.evict_blocks(self.pool.free_queue)
-        return answer
-
-
-class LosesEvents(ReferenceManager):
-    """Of more than two events the last is lost."""
-
-    def take_events(self) -> tuple[Event, ...]:
-        return super().take_events()[:2]
-
-
-class AnswersAnotherHit(ReferenceManager):
-    """Where nothing is hit it answers a block that another content was cached in."""
-
-    def get_computed_blocks(self, request: Request) -> PrefixHit:
-        hit = super().get_computed_blocks(request)
-        cached = [block for block, keys in enumerate(self.pool.keys) if keys]
-        if hit.hit_length_tokens or not cached or request.num_tokens < 5:
-            return hit
-        return PrefixHit(KVCacheBlocks(([cached[0]],)), 4)
-
-
-class ChangesWhenItRaises(ReferenceManager):
-    """Returning blocks that were not popped raises, after all others were returned."""
-
-    def free_blocks(self, block_ids: Iterable[int]) -> None:
-        ids = list(block_ids)
-        for block in ids:
-            if block in self.popped:
-                super().free_blocks([block])
-        super().free_blocks(ids)
-
-
-class ListsADifferentBlock(ReferenceManager):
-    """Shows the last block of a list as its neighbour."""
-
-    def get_blocks(self, request: Request) -> KVCacheBlocks:
-        (blocks,) = super().get_blocks(request).to_lists()
-        return KVCacheBlocks(([*blocks[:-1], blocks[-1] % 9 + 1] if len(blocks) > 2 else blocks,))
-
-
 @dataclass(frozen=True)
 class Twin:
-    """A defect: who has it, as which rules it is found, and at which rates of audits.
+    """A mistake: as which rules it is found, and at which rates of audits.
 
     `does_harm_at_once`: what departs from the rules and what is unsafe are one call.
     """
 
     name: str
-    make: Callable[[], Implementation]
     rules: frozenset[str]
     rates: tuple[int, ...] = (1, 20, 10_000)
     does_harm_at_once: bool = True
 
-
-def _pool(pool: type[BlockPool]) -> Callable[[], Implementation]:
-    return partial(ReferenceImplementation, pool)
-
-
-def _manager(manager: type[ReferenceManager]) -> Callable[[], Implementation]:
-    return partial(WithManager, manager)
+    def make(self) -> Implementation:
+        """Who makes it."""
+        made: Implementation = mistaken(self.name)
+        return made
 
 
 TWINS = (
-    Twin("leaks blocks", _pool(LeaksUnhashedBlocks), frozenset({"KV-POOL-15"})),
-    Twin("gives a block twice", _pool(GivesABlockTwice), frozenset({"KV-POOL-3", "KV-POOL-15"})),
+    Twin("LeaksUnhashedBlocks", frozenset({"KV-POOL-15"})),
+    Twin("GivesABlockTwice", frozenset({"KV-POOL-3", "KV-POOL-15"})),
+    # Which events, or a look at the state, may show first.
     Twin(
-        "answers stale hits",  # which events, or a look at the state, may show first
-        _pool(KeepsKeysOfTakenBlocks),
+        "KeepsKeysOfTakenBlocks",
         frozenset({"KV-HASH-1", "KV-EVT-7", "KV-POOL-17"}),
         does_harm_at_once=False,
     ),
-    Twin("answers another hit", _manager(AnswersAnotherHit), frozenset({"KV-HASH-1"})),
-    Twin(
-        "takes a block when it refuses",
-        _manager(KeepsAReferenceWhenItRefuses),
-        frozenset({"KV-POOL-15", "KV-POOL-16"}),
-    ),
-    Twin(
-        "evicts when it refuses",
-        _manager(ForgetsKeysWhenItRefuses),
-        frozenset({"KV-MGR-6"}),
-        rates=(1,),
-    ),
-    Twin("loses events", _manager(LosesEvents), frozenset({"KV-EVT-7"}), rates=(1, 20)),
-    Twin(
-        "changes when it raises",
-        _manager(ChangesWhenItRaises),
-        frozenset({"KV-ERR-2", "KV-POOL-15"}),
-    ),
-    Twin(
-        "lists another block", _manager(ListsADifferentBlock), frozenset({"KV-GRP-1", "KV-POOL-3"})
-    ),
+    Twin("AnswersAnotherHit", frozenset({"KV-HASH-1"})),
+    Twin("RefusalTakesABlock", frozenset({"KV-POOL-15", "KV-POOL-16"})),
+    Twin("RefusalEvicts", frozenset({"KV-MGR-6"}), rates=(1,)),
+    Twin("LosesEvents", frozenset({"KV-EVT-7"}), rates=(1, 20)),
+    Twin("ReturnedUpToTheWrongOne", frozenset({"KV-ERR-2", "KV-POOL-15"})),
+    Twin("ListsADifferentBlock", frozenset({"KV-GRP-1", "KV-POOL-3"})),
 )
 
 

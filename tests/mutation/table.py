@@ -25,7 +25,7 @@ was killed once is not tried again, unless its function changes, and later tests
 code has changed since: *there* are the mutants that it has today, *tried* those of which the runs
 know anything, some of them in functions that have another form today. With `--page` it counts what
 is there again. `.ci/nightly` tries 30 of them (`--sample 30`), besides the mistakes made by hand
-in [MUTANTS.md](MUTANTS.md).
+in [KILLS.md](KILLS.md).
 
 score = killed / (tried − equivalent). A mutant that does not end counts as killed. A mutant is
 equivalent if no caller can observe the change; each is listed, with its reason, in

@@ -17,7 +17,7 @@ from kvcheck.pytest_plugin.examination import Examination
 from kvref.implementation import ReferenceImplementation
 from kvspec.config import ManagerConfig
 from kvspec.interface import Capabilities, Feature, Implementation, KVCacheManager
-from tests.machines.broken_pools import LeaksUnhashedBlocks
+from tests.mistakes import mistaken
 
 REFERENCE = kvref.implementation()
 
@@ -58,7 +58,7 @@ def test_a_random_test_tries_the_same_programs_wherever_it_runs() -> None:
 
 def test_a_random_test_repeats_nothing_that_the_test_of_a_rule_shows() -> None:
     """But says that it saw it."""
-    found = examine(ReferenceImplementation(LeaksUnhashedBlocks))
+    found = examine(mistaken("LeaksUnhashedBlocks", audits=True))
     violation, _ = found.random_violation(0, ())
     assert violation is not None
     assert violation.rule == "KV-POOL-15"
@@ -109,7 +109,7 @@ def patience(seconds: float) -> Iterator[None]:
 def test_when_programs_failed_for_too_long_the_others_are_not_run() -> None:
     """And none of these counts as one that came to its end."""
     with patience(-1.0):
-        found = examine(ReferenceImplementation(LeaksUnhashedBlocks))
+        found = examine(mistaken("LeaksUnhashedBlocks", audits=True))
         assert all(outcome.exhausted or outcome.lacks for outcome in found.outcomes)
         assert found.undecided("KV-POOL-11") is not None
         assert found.undecided("KV-POOL-15") is not None
@@ -118,7 +118,7 @@ def test_when_programs_failed_for_too_long_the_others_are_not_run() -> None:
 
 def test_a_rule_passes_only_if_something_about_it_came_to_its_end() -> None:
     """Not when all that is about it was cut short, and not when nothing is about it."""
-    broken, right = examine(ReferenceImplementation(LeaksUnhashedBlocks)), examine(REFERENCE)
+    broken, right = examine(mistaken("LeaksUnhashedBlocks", audits=True)), examine(REFERENCE)
     assert right.undecided("KV-POOL-11") is None
     assert right.why_not_checked("KV-POOL-11") is None
     assert right.why_not_checked("KV-POOL-15") is None  # checked in every program

@@ -184,7 +184,7 @@ def test_the_command_tells_apart_what_does_not_fail_and_what_it_cannot_do(
 
 def test_a_story_is_told_again_with_each_groups_own_hits() -> None:
     """Where other blocks are free, the hits that an allocation is given are those of this run."""
-    header, *lines = read_trace(shipped_records() / "section11" / "short_lists.jsonl")
+    header, *lines = read_trace(shipped_records() / "differences" / "short_lists.jsonl")
     assert isinstance(header, Header)
     operations = [line for line in lines if isinstance(line, Operation)]
     taking = [

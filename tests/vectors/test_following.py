@@ -20,7 +20,7 @@ from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Implementation
 from kvspec.record import Operation
 from kvspec.record_file import write_trace
-from tests.machines import broken_pools
+from tests.mistakes import mistaken
 from tests.vectors.having import NAMES, first_parting, walks
 
 REFERENCE = kvref.implementation()
@@ -74,7 +74,7 @@ def test_at_behaviour_block_ids_are_the_subjects_own(name: str, pool: type[Block
 
 def test_order_among_duplicates_is_no_matter_of_ids() -> None:
     """The translation of ids does not hide who is answered."""
-    subject = ReferenceImplementation(broken_pools.NewestDuplicateFirst)
+    subject = mistaken("NewestDuplicateFirst", audits=True)
     assert first_parting("base", subject, Level.BEHAVIOUR) is not None
 
 

@@ -21,72 +21,67 @@ from kvcheck.judge.static import FAILURES_OF_A_SET, walk_violation
 from kvcheck.judge.suite import Reached, Suite
 from kvcheck.play.verdicts import Level
 from kvcheck.records.trace import replay_trace
-from kvref.implementation import ReferenceImplementation
 from kvspec._json import Where
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
-from tests.explore.test_broken import KeepsTheEagleBlock, TellsOfErrors
-from tests.fixed_point import states, windows
 from tests.judge.minimal import minimal
-from tests.machines import broken_managers, broken_pools
-from tests.mutants import admission, lookups
-from tests.mutants.make import implementation_with
+from tests.mistakes import mistaken
 from tests.vectors.having import first_parting, walks
 
 REFERENCE = kvref.implementation()
 STATIC = Budget(0.0, 0, static=True, directed=False)
 
-PLANTED: tuple[tuple[type, str, str], ...] = (
-    (broken_pools.TakesFromTheBack, "uncached", "KV-MGR-7"),
-    (broken_pools.UnhashedRunReversed, "uncached", "KV-POOL-6"),
-    (broken_pools.LeaksUnhashedBlocks, "uncached", "KV-POOL-6"),
-    (broken_pools.GivesABlockTwice, "uncached", "KV-POOL-6"),
-    (broken_pools.TouchLeavesTheBlockFree, "base", "KV-POOL-6"),
-    (broken_pools.KeepsKeysOfTakenBlocks, "base", "KV-POOL-13"),
-    (broken_pools.NewestDuplicateFirst, "base", "KV-POOL-13"),
-    (broken_pools.EvictingOneDuplicateForgetsAll, "base", "KV-POOL-13"),
-    (broken_pools.ResetsWhileInUse, "base", "KV-POOL-11"),
-    (broken_pools.SilentEviction, "base", "KV-EVT-1"),
-    (broken_managers.FreesOneByOne, "pool", "KV-POOL-6"),
-    (broken_managers.RefusesTheLastBlock, "uncached", "KV-MGR-7"),
-    (broken_managers.EvictsUntilTheError, "pool", "KV-POOL-13"),
-    (TellsOfErrors, "pool", "KV-EVT-2"),
-    (lookups.LastTokenMayHit, "manager", "KV-MGR-1"),
-    (windows.SkipsOneTokenMore, "window", "KV-POOL-6"),
-    (windows.SkipsTheChunkItself, "chunked", "KV-COORD-9"),
-    (KeepsTheEagleBlock, "eagle", "KV-MGR-1"),
-    (admission.LookaheadIsForgotten, "eagle", "KV-MGR-7"),
-    (admission.LoadsAreCachedAtOnce, "external", "KV-POOL-13"),
-    (admission.WatermarkForAll, "admission", "KV-MGR-7"),
-    (admission.ReservedBlocksAreTaken, "admission", "KV-MGR-7"),
-    (states.FreeHitsCostNothing, "mamba", "KV-ERR-1"),
+PLANTED: tuple[tuple[str, str, str], ...] = (
+    ("TakesFromTheBack", "uncached", "KV-MGR-7"),
+    ("UnhashedRunReversed", "uncached", "KV-POOL-6"),
+    ("LeaksUnhashedBlocks", "uncached", "KV-POOL-6"),
+    ("GivesABlockTwice", "uncached", "KV-POOL-6"),
+    ("TouchLeavesTheBlockFree", "base", "KV-POOL-6"),
+    ("KeepsKeysOfTakenBlocks", "base", "KV-POOL-13"),
+    ("NewestDuplicateFirst", "base", "KV-POOL-13"),
+    ("EvictingOneDuplicateForgetsAll", "base", "KV-POOL-13"),
+    ("ResetsWhileInUse", "base", "KV-POOL-11"),
+    ("SilentEviction", "base", "KV-EVT-1"),
+    ("ReturnedOneByOne", "pool", "KV-POOL-6"),
+    ("OneBlockMustStay", "uncached", "KV-MGR-7"),
+    ("EvictsUpToTheWrongId", "pool", "KV-POOL-13"),
+    ("TellsOfErrors", "pool", "KV-EVT-2"),
+    ("LastTokenMayHit", "manager", "KV-MGR-1"),
+    ("SkipsOneTokenMore", "window", "KV-POOL-6"),
+    ("SkipsTheChunkItself", "chunked", "KV-COORD-9"),
+    ("FullKeepsTheEagleBlock", "eagle", "KV-MGR-1"),
+    ("LookaheadIsForgotten", "eagle", "KV-MGR-7"),
+    ("LoadsAreCachedAtOnce", "external", "KV-POOL-13"),
+    ("WatermarkForAll", "admission", "KV-MGR-7"),
+    ("ReservedBlocksAreTaken", "admission", "KV-MGR-7"),
+    ("FreeHitsCostNothing", "mamba", "KV-ERR-1"),
 )
 
 
 @pytest.mark.parametrize(
-    ("broken", "name", "rule"), PLANTED, ids=[f"{each[0].__name__}-{each[1]}" for each in PLANTED]
+    ("broken", "name", "rule"), PLANTED, ids=[f"{each[0]}-{each[1]}" for each in PLANTED]
 )
-def test_a_planted_bug_is_caught_by_one_set_alone(broken: type, name: str, rule: str) -> None:
-    parting = first_parting(name, implementation_with(broken), Level.IDENTITY)
+def test_a_planted_bug_is_caught_by_one_set_alone(broken: str, name: str, rule: str) -> None:
+    parting = first_parting(name, mistaken(broken), Level.IDENTITY)
     assert parting is not None
     assert parting.violation.rule == rule
     assert parting.violation.walk is not None
-    again = walk_violation(*parting.violation.walk, implementation_with(broken), Level.IDENTITY)
+    again = walk_violation(*parting.violation.walk, mistaken(broken), Level.IDENTITY)
     assert again == parting.violation
 
 
 @pytest.mark.parametrize(
     ("broken", "name"),
-    [(broken, name) for broken, name, _ in PLANTED if broken.__name__ != "UnhashedRunReversed"][3:],
+    [(broken, name) for broken, name, _ in PLANTED if broken != "UnhashedRunReversed"][3:],
 )
-def test_at_behaviour_it_is_caught_by_its_effects(broken: type, name: str) -> None:
+def test_at_behaviour_it_is_caught_by_its_effects(broken: str, name: str) -> None:
     """Another order of free blocks is none; everything else shows in answers and events."""
-    assert first_parting(name, implementation_with(broken), Level.BEHAVIOUR) is not None
+    assert first_parting(name, mistaken(broken), Level.BEHAVIOUR) is not None
 
 
 def test_a_violation_is_made_small_and_still_the_same() -> None:
     """From the middle of a walk to the few calls that it takes, beside the oracle."""
-    subject = ReferenceImplementation(broken_pools.TouchLeavesTheBlockFree)
+    subject = mistaken("TouchLeavesTheBlockFree", audits=True)
     parting = first_parting("base", subject, Level.IDENTITY)
     assert parting is not None
     assert parting.num_operations > 50
@@ -116,7 +111,8 @@ def checked(
 @pytest.fixture(scope="module")
 def broken() -> tuple[Report, Suite]:
     return checked(
-        find_implementation("tests.mutants:ResetsWhileInUse"), name="tests.mutants:ResetsWhileInUse"
+        find_implementation("tests.mistakes:ResetsWhileInUse"),
+        name="tests.mistakes:ResetsWhileInUse",
     )
 
 

@@ -1,0 +1,15 @@
+"""Mistakes on purpose: what is wrong, which rules it breaks, and how to make who makes it.
+
+Each is a change of a few lines of the code that it is made from, in a text beside that code
+(`kvcheck.mistakes.text` says how such a text reads). Packages name the folder of theirs in the
+entry-point group `kvspec.mistakes`.
+
+    kvspec check mistake:HandsOutBackwards
+"""
+
+from __future__ import annotations
+
+from kvcheck.mistakes.registry import about_rule, find, installed, read
+from kvcheck.mistakes.value import Mistake, MistakeError
+
+__all__ = ["Mistake", "MistakeError", "about_rule", "find", "installed", "read"]

@@ -1,0 +1,68 @@
+"""All mistakes that installed packages tell of, and those of any other folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cache, partial
+from importlib.metadata import entry_points
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from kvcheck.mistakes.text import Entry, entries
+from kvcheck.mistakes.twin import twin
+from kvcheck.mistakes.value import Mistake, MistakeError
+
+GROUP = "kvspec.mistakes"
+SUFFIX = ".diff"  # editors colour it
+
+
+@cache
+def installed() -> tuple[Mistake, ...]:
+    """Those of all entry points of the group, in the order of ids' files."""
+    found = {entry.value: entry for entry in entry_points(group=GROUP)}
+    return tuple(each for name in sorted(found) for each in read(files(name), found[name].name))
+
+
+def read(folder: Traversable, origin: str) -> Iterator[Mistake]:
+    """The mistakes that the files of a folder tell, made from the package `origin`."""
+    for file in sorted(folder.iterdir(), key=lambda each: each.name):
+        if file.name.endswith(SUFFIX):
+            for entry in entries(file.read_text(encoding="utf-8")):
+                yield _mistake(entry, origin)
+
+
+def _mistake(entry: Entry, origin: str) -> Mistake:
+    if not entry.changes:
+        raise MistakeError(f"{entry.id} changes nothing")
+    return Mistake(
+        entry.id,
+        entry.rules,
+        entry.about,
+        origin,
+        kind_of(change.module for change in entry.changes),
+        partial(twin, origin, tuple(entry.changes)),
+        entry.equivalent,
+    )
+
+
+def kind_of(modules: Iterable[str]) -> str:
+    """Which part the modules belong to."""
+    for module in modules:
+        for part, kind in (("planning", "planner"), ("sequential", "steps"), ("tier", "tier")):
+            if part in module.split("."):
+                return kind
+    return "manager"
+
+
+def find(name: str, among: Iterable[Mistake] | None = None) -> Mistake:
+    """The mistake of this id."""
+    for mistake in installed() if among is None else among:
+        if mistake.id == name:
+            return mistake
+    raise MistakeError(f"no mistake is called {name}")
+
+
+def about_rule(rule: str, among: Iterable[Mistake] | None = None) -> tuple[Mistake, ...]:
+    """Those that break this rule, those first whose first rule it is."""
+    breaking = [m for m in (installed() if among is None else among) if rule in m.rules]
+    return tuple(sorted(breaking, key=lambda mistake: mistake.rules[0] != rule))

@@ -1,0 +1,187 @@
+"""Reading mistakes, and making changes to a source. A text of mistakes reads so:
+
+    @ kvref.block_pool:BlockPool.allocate
+    HandsOutBackwards KV-POOL-3: the blocks taken are handed out last first.
+    - return taken
+    + return taken[::-1]
+
+    TakesFromTheBack KV-POOL-3: the block used last is evicted first.
+    + self.free_queue.reverse()
+    + taken = right(n)
+    + self.free_queue.reverse()
+    + return taken
+
+`@` says where all changes below it are made, until the next `@`: a function, a class or a module.
+A mistake begins with its id, the rules it breaks and what is wrong. Lines with `-` must stand there
+exactly once, whatever their indentation, and make place for those with `+`. `+` alone, in a class
+or module: at its end; in a function: instead of it. There `right(…)` calls the function as it was,
+`given` are its arguments by name, and `right` without a call is a property as it was. A line with
+`=` says why no caller can see the mistake.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import symtable
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from textwrap import indent
+
+from kvcheck.mistakes.value import MistakeError
+
+HEAD = re.compile(r"(\w+) ((?:KV-[A-Z]+-\d+(?:, )?)+): (.+)")
+Definition = ast.FunctionDef | ast.ClassDef
+
+
+@dataclass
+class Change:
+    """At `place` (within its module) the lines `old` become the lines `new`."""
+
+    module: str
+    place: str
+    old: list[str] = field(default_factory=list)
+    new: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.place}" if self.place else self.module
+
+
+@dataclass
+class Entry:
+    """One mistake as it is written."""
+
+    id: str
+    rules: tuple[str, ...]
+    about: str
+    changes: list[Change] = field(default_factory=list)
+    equivalent: str = ""
+
+
+def entries(text: str) -> Iterator[Entry]:
+    """All mistakes of a text."""
+    module = place = ""
+    entry: Entry | None = None
+    begins = True  # whether the next line with - or + begins a change
+    for number, line in enumerate(text.splitlines(), 1):
+        mark, rest = line[:1], line[2:]
+        head = HEAD.fullmatch(line)
+        if head is not None:
+            if entry is not None:
+                yield entry
+            entry, begins = Entry(head[1], tuple(head[2].split(", ")), _sentence(head[3])), True
+        elif mark == "@":
+            module, _, place = rest.partition(":")
+            begins = True
+        elif mark in ("-", "+") and entry is not None:
+            change = entry.changes[-1] if entry.changes and not begins else None
+            if change is None or (mark == "-" and change.new):
+                change = Change(module, place)
+                entry.changes.append(change)
+            (change.old if mark == "-" else change.new).append(rest)
+            begins = False
+        elif mark == "=" and entry is not None:
+            entry.equivalent = f"{entry.equivalent} {rest}".strip()
+        elif line.strip() and mark != "#":
+            raise MistakeError(f"line {number} is no part of a mistake: {line}")
+    if entry is not None:
+        yield entry
+
+
+def _sentence(words: str) -> str:
+    return words[0].upper() + words[1:]
+
+
+def changed(source: str, changes: Sequence[Change]) -> str:
+    """The source of a module with these changes."""
+    for change in changes:
+        source = _replaced(source, change) if change.old else _put(source, change)
+    return source
+
+
+def unknown_names(source: str) -> set[str]:
+    """Names that functions of a module read and nobody gives a value."""
+    top = symtable.symtable(source, "module", "exec")
+    given = {each.get_name() for each in top.get_symbols() if each.is_assigned()}
+    given |= {each.get_name() for each in top.get_symbols() if each.is_imported()}
+    given |= {each.get_name() for each in top.get_children()}
+    read: set[str] = set()
+    waiting = [top]
+    while waiting:
+        table = waiting.pop()
+        waiting += table.get_children()
+        read |= {s.get_name() for s in table.get_symbols() if s.is_global() and s.is_referenced()}
+    return read - given - set(dir(builtins)) - {"__name__", "__file__", "__doc__"}
+
+
+def _replaced(source: str, change: Change) -> str:
+    """`new` in place of `old`, which must be there once."""
+    lines = source.splitlines()
+    first, end = _span(source, change)
+    stripped = [line.strip() for line in lines]
+    old = [line.strip() for line in change.old]
+    at = [n for n in range(first, end - len(old) + 1) if stripped[n : n + len(old)] == old]
+    if len(at) != 1:
+        raise MistakeError(f"{change} has {len(at)} times {' / '.join(old)!r}")
+    margin = re.match(" *", lines[at[0]])[0]  # type: ignore[index]  # it matches everything
+    left = change.old[0][: len(change.old[0]) - len(change.old[0].lstrip())]
+    new = [margin + line.removeprefix(left) for line in change.new]
+    lines[at[0] : at[0] + len(old)] = new
+    return "\n".join(lines) + "\n"
+
+
+def _put(source: str, change: Change) -> str:
+    """`new` at the end of a class or module, or in place of a function's body."""
+    lines = source.splitlines()
+    body = "\n".join(change.new)
+    if not change.place:
+        return f"{source}\n\n{body}\n"
+    found = _definition(source, change)
+    margin = " " * (found.col_offset + 4)
+    if isinstance(found, ast.ClassDef):
+        lines.insert(found.end_lineno or 0, indent(body, margin))
+        return "\n".join(lines) + "\n"
+    decorators = [ast.unparse(each) for each in found.decorator_list]
+    is_method = "." in change.place
+    as_it_was = f"_right_{found.name}"
+    owner = "" if not is_method or "staticmethod" in decorators else f"{found.args.args[0].arg}."
+    if "staticmethod" in decorators:
+        owner = f"{change.place.rpartition('.')[0]}."
+    if re.search(r"\bgiven\b", body):
+        own = f"; given.pop({found.args.args[0].arg!r})" if is_method else ""
+        body = f"given = dict(locals()){own}\n{body}"
+    body = re.sub(r"\bright\b", f"{owner}{as_it_was}", body)
+    header = lines[found.lineno - 1 : found.body[0].lineno - 1]
+    kept = [f"{margin[4:]}@{each}" for each in decorators]
+    # Who is called instead is what a subclass would be: the call of `right` is one of its own.
+    again = [each for each in kept if each.strip() in ("@property", "@staticmethod")]
+    new = [*again, *header, indent(body, margin)]
+    first = min([found.lineno, *(each.lineno for each in found.decorator_list)]) - 1
+    renamed = re.sub(rf"def {found.name}\b", f"def {as_it_was}", lines[found.lineno - 1], count=1)
+    was = [*kept, renamed, *lines[found.lineno : found.end_lineno]]
+    lines[first : found.end_lineno] = [*was, "", *new]
+    return "\n".join(lines) + "\n"
+
+
+def _span(source: str, change: Change) -> tuple[int, int]:
+    """The lines of the place, from 0."""
+    if not change.place:
+        return 0, len(source.splitlines())
+    found = _definition(source, change)
+    return found.lineno - 1, found.end_lineno or 0
+
+
+def _definition(source: str, change: Change) -> Definition:
+    """The class or function of this name."""
+    within: list[ast.stmt] = ast.parse(source).body
+    found: Definition | None = None
+    for name in change.place.split("."):
+        named = [n for n in within if isinstance(n, Definition) and n.name == name]
+        if not named:
+            raise MistakeError(f"there is no {change}")
+        found = named[-1]
+        within = found.body
+    if found is None:
+        raise MistakeError(f"there is no {change}")
+    return found

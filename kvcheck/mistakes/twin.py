@@ -1,0 +1,151 @@
+"""Making who makes a mistake: a copy of a package in which a few lines are others.
+
+The copy is imported beside the package, so that nothing of the package changes. Modules of other
+packages that are changed, too, are copied for it alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from kvcheck.mistakes.text import Change, changed, unknown_names
+from kvcheck.mistakes.value import MistakeError
+from kvspec.audit import unwrapped
+from kvspec.config import ManagerConfig
+from kvspec.interface import Implementation, KVCacheManager
+from kvspec.snapshot import Snapshot
+
+_ONE_AT_A_TIME = threading.RLock()  # sys.modules is everybody's
+
+
+def twin(package: str, changes: Sequence[Change], *, audits: bool = False) -> Implementation:
+    """What `package.implementation()` makes, with these changes.
+
+    Without `audits` its managers never check themselves, as those of others don't.
+    """
+    made: Implementation = copied(package, sources(changes)).implementation()
+    return made if audits else unaudited(made)
+
+
+def unaudited(implementation: Implementation) -> Implementation:
+    """The same with managers that do not check themselves."""
+    kind: Any = type(implementation)
+
+    class Unaudited(kind):  # type: ignore[misc]  # any class
+        def create(
+            self,
+            config: ManagerConfig,
+            *,
+            check_invariants: bool = True,
+            clock: Callable[[], int] | None = None,
+        ) -> KVCacheManager:
+            made: KVCacheManager = super().create(config, check_invariants=False, clock=clock)
+            return made
+
+        def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
+            return unwrapped(super().restore(config, snapshot))
+
+    implementation.__class__ = Unaudited
+    return implementation
+
+
+def sources(changes: Sequence[Change]) -> dict[str, str]:
+    """The changed modules, by name."""
+    found = {}
+    for name in dict.fromkeys(change.module for change in changes):
+        own = [each for each in changes if each.module == name]
+        found[name] = changed(source_of(name), own)
+        unknown = unknown_names(found[name])
+        if unknown:  # every call would fail, which is another mistake
+            raise MistakeError(f"{own[0]}: nobody defines {', '.join(sorted(unknown))}")
+    return found
+
+
+@cache
+def source_of(module: str) -> str:
+    """What stands in its file."""
+    return Path(_file_of(module)).read_text(encoding="utf-8")
+
+
+def _file_of(module: str) -> str:
+    try:
+        spec = importlib.util.find_spec(module)
+    except ImportError:
+        spec = None
+    if spec is None or spec.origin is None:
+        raise MistakeError(f"there is no module {module}")
+    return spec.origin
+
+
+def copied(package: str, texts: Mapping[str, str]) -> ModuleType:
+    """The package once more, in which these modules have these sources."""
+    files = {name: _file_of(name) for name in texts}
+    with _ONE_AT_A_TIME, _aside(package, texts), _finding(texts, files):
+        return importlib.import_module(package)
+
+
+@contextmanager
+def _aside(package: str, texts: Mapping[str, str]) -> Iterator[None]:
+    """The package and these modules as if nobody had imported them; as before afterwards."""
+
+    def concerned() -> list[str]:
+        return [n for n in sys.modules if n in texts or f"{n}.".startswith(f"{package}.")]
+
+    before = {name: sys.modules[name] for name in concerned()}
+    outside = [name.rpartition(".") for name in before if not name.startswith(package)]
+    attributes = [(sys.modules[name], last, before[f"{name}.{last}"]) for name, _, last in outside]
+    for name in before:
+        del sys.modules[name]
+    try:
+        yield
+    finally:
+        for name in concerned():
+            del sys.modules[name]
+        sys.modules.update(before)
+        for parent, last, module in attributes:  # an import sets it in the parent, too
+            setattr(parent, last, module)
+
+
+@contextmanager
+def _finding(texts: Mapping[str, str], files: Mapping[str, str]) -> Iterator[None]:
+    """Imports of these modules run these sources."""
+    finder: Any = _Finder(texts, files)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _Finder:
+    def __init__(self, texts: Mapping[str, str], files: Mapping[str, str]) -> None:
+        self.texts = texts
+        self.files = files
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Of the changed ones alone."""
+        if name not in self.texts:
+            return None
+        loader = _Loader(name, self.files[name], self.texts[name])
+        return importlib.util.spec_from_file_location(name, self.files[name], loader=loader)
+
+
+class _Loader(SourceFileLoader):
+    def __init__(self, name: str, path: str, text: str) -> None:
+        super().__init__(name, path)
+        self.text = text
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compiled anew: what lies compiled beside the file is the right one."""
+        made: CodeType = compile(self.text, self.path, "exec", dont_inherit=True)
+        return made

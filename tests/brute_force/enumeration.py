@@ -1,0 +1,150 @@
+"""What enumeration, on a fixed set of caches, has against an implementation: words, or None."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+import kvref
+from kvspec.blocks import GroupHits, PrefixHit
+from kvspec.config import ManagerConfig
+from kvspec.interface import Implementation
+from tests.brute_force.agreement import Cache, agreed_hit, own_hits
+from tests.brute_force.caching import cached_positions
+from tests.brute_force.worlds import (
+    Placed,
+    ask,
+    configs,
+    contested_world,
+    placed_worlds,
+    retained_tails,
+    short_beginnings,
+    text_length,
+)
+
+RARE_SEEDS = (32, 63, 434, 577)
+"""Contested worlds in which marks matter; a random one rarely tells twins of KV-COORD-8 apart."""
+
+
+@dataclass(frozen=True)
+class LookUps:
+    """A cache, and the answer for every length of its text, found by enumeration."""
+
+    world: Placed
+    agreed: tuple[PrefixHit, ...]
+    own: tuple[GroupHits, ...]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A configuration, and what is cached of a prompt of so many tokens, per group."""
+
+    config: ManagerConfig
+    num_tokens: int
+    cached: tuple[frozenset[int], ...]
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Questions with their answers; none of the answers is an implementation's."""
+
+    look_ups: tuple[LookUps, ...]
+    prompts: tuple[Prompt, ...]
+
+
+def drawn(strategy: st.SearchStrategy[Any], number: int) -> list[Any]:
+    """So many examples of a strategy, the same in every run."""
+    examples: list[Any] = []
+
+    @settings(
+        max_examples=number,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(example=strategy)
+    def collect(example: Any) -> None:
+        examples.append(example)
+
+    collect()
+    return examples
+
+
+def make_vectors(num_worlds: int, num_prompts: int) -> Vectors:
+    """The answers by enumeration; the reference only builds the caches."""
+    reference = kvref.implementation()
+    look_ups = []
+    worlds = [*map(contested_world, RARE_SEEDS), *short_beginnings()]
+    worlds += drawn(placed_worlds(), num_worlds)
+    for world in worlds:
+        manager = world.build(reference)
+        longest = text_length(manager.config)
+        text = ask(reference, manager, longest)
+        cache = Cache(manager.config, manager.snapshot(), text.block_hashes)
+        own: tuple[GroupHits, ...] = ()
+        if len(manager.config.kv_cache.groups) > 1:
+            own = tuple(own_hits(cache, limit) for limit in range(longest))
+        agreed = tuple(agreed_hit(cache, limit) for limit in range(longest))
+        look_ups.append(LookUps(world, agreed, own))
+    prompts = []
+    lived = st.tuples(configs(lived=True), st.integers(1, 40))
+    for config, num_tokens in (*retained_tails(), *drawn(lived, num_prompts)):
+        full = reference.create(config).config
+        cached = (
+            frozenset(cached_positions(full, group, num_tokens))
+            for group in range(len(full.kv_cache.groups))
+        )
+        prompts.append(Prompt(config, num_tokens, tuple(cached)))
+    return Vectors(tuple(look_ups), tuple(prompts))
+
+
+def enumeration_finds(implementation: Implementation, vectors: Vectors) -> str | None:
+    """The first answer that enumeration does not give; an error is none that it gives."""
+    try:
+        for prompt in vectors.prompts:
+            found = wrongly_cached(implementation, prompt)
+            if found is not None:
+                return found
+        for question in vectors.look_ups:
+            found = wrong_look_up(implementation, question)
+            if found is not None:
+                return found
+    except Exception as error:  # whatever a broken part ends in
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def wrong_look_up(implementation: Implementation, question: LookUps) -> str | None:
+    """The first length that is answered otherwise."""
+    manager = question.world.build(implementation)
+    longest = text_length(manager.config)
+    text = ask(implementation, manager, longest)
+    for limit, expected in enumerate(question.agreed):
+        got = manager.get_computed_blocks(ask(implementation, manager, limit + 1))
+        if got != expected:
+            return f"{question.world}, L = {limit}: expected {expected}, got {got}"
+    for limit, own in enumerate(question.own):
+        got_own = manager.find_longest_cache_hit_per_group(text, limit)
+        if got_own != own:
+            return f"{question.world}, per group, L = {limit}: expected {own}, got {got_own}"
+    return None
+
+
+def wrongly_cached(implementation: Implementation, prompt: Prompt) -> str | None:
+    """The first group in which other positions are cached."""
+    manager = implementation.create(prompt.config)
+    request = ask(implementation, manager, prompt.num_tokens)
+    if manager.allocate_slots(request, prompt.num_tokens) is None:
+        return f"{prompt}: refused"
+    keys = manager.snapshot().block_keys
+    for group, blocks in enumerate(manager.get_blocks(request).to_lists()):
+        got = {position for position, block in enumerate(blocks) if keys[block]}
+        there = {position for position, block in enumerate(blocks) if block}
+        if got != prompt.cached[group] & there:
+            return f"{prompt}: group {group} caches {got}"
+    return None

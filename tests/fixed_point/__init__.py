@@ -1,1 +1,0 @@
-"""Groups and coordinators with one rule broken each, and which checks catch them."""

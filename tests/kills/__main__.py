@@ -1,0 +1,59 @@
+"""Run cells of the kill matrix and write docs/KILLS.md: `python -m tests.kills`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+
+from tests.kills import matrix
+from tests.kills.layers import LAYERS
+from tests.kills.page import PAGE, text
+from tests.mistakes import mistakes
+from tests.source import ROOT
+
+
+@click.command()
+@click.argument("names", metavar="[MISTAKE]…", nargs=-1)
+@click.option(
+    "--layer", "layers", multiple=True, type=click.Choice(list(LAYERS)), help="Only these."
+)
+@click.option("--sample", type=int, help="So many mistakes of each layer, drawn by the seed.")
+@click.option("--seed", default=1, show_default=True)
+@click.option("--jobs", default=1, show_default=True, help="Cells at a time; `nice` is yours.")
+@click.option("--limit", "limit_s", default=120.0, show_default=True, help="Seconds for a cell.")
+@click.option("--again", is_flag=True, help="Run what is known already, too.")
+@click.option("--page", "only_page", is_flag=True, help="Run nothing, write the page.")
+def command(
+    names: tuple[str, ...],
+    layers: tuple[str, ...],
+    sample: int | None,
+    seed: int,
+    jobs: int,
+    limit_s: float,
+    again: bool,
+    only_page: bool,
+) -> None:
+    """Show mistakes to layers of checks. What is known is kept: a run can be cut off and go on."""
+    known = matrix.read()
+    real = {mistake.id: mistake for mistake in mistakes()}
+    known = {key: cell for key, cell in known.items() if cell.mistake in real}
+    among = [mistake for mistake in mistakes() if not names or mistake.id in names]
+    work = [] if only_page else matrix.chosen(among, layers or list(LAYERS), sample, seed)
+    if not again:
+        work = [(m, layer) for m, layer in work if (m.id, layer) not in known]
+    commit = subprocess.check_output(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True
+    ).strip()
+    for number, cell in enumerate(matrix.run(work, jobs=jobs, limit_s=limit_s, commit=commit), 1):
+        known[cell.key] = cell
+        print(f"{number}/{len(work)} {cell}", file=sys.stderr, flush=True)
+        if number % 20 == 0:
+            matrix.write(known.values())
+    matrix.write(known.values())
+    PAGE.write_text(text(mistakes(), known), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    command()

@@ -1,0 +1,69 @@
+"""The directed suite, one check at a time."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, TypeAlias
+
+import kvref
+from kvcheck.play.steps import Program
+from kvcheck.play.verdicts import Level, first_violation
+from kvcheck.rules.directed import EXAMPLES, Example, example_violation
+from kvcheck.rules.judging import LeftOut
+from kvcheck.rules.random_plans import random_plan
+from kvcheck.rules.scenarios import SCENARIOS
+from kvspec.interface import Implementation
+from kvspec.policy import Policy
+
+Check: TypeAlias = "Example | Program"
+SECONDS = 10.0
+"""A check that takes longer is in an endless loop, and that is a verdict."""
+
+
+def directed_checks(kind: str = "manager") -> tuple[Check, ...]:
+    """Those that could see a mistake of this kind: programs ask no planner."""
+    plans = [example for example in EXAMPLES if _names(example, "KV-PLAN-")]
+    if kind == "planner":
+        return EXAMPLES
+    if kind == "steps":
+        return tuple(example for example in EXAMPLES if _names(example, "KV-BATCH-"))
+    return (*(example for example in EXAMPLES if example not in plans), *SCENARIOS)
+
+
+def _names(check: Check, chapter: str) -> bool:
+    return any(rule.startswith(chapter) for rule in check.rules)
+
+
+@cache
+def plan_checks(number: int) -> tuple[Check, ...]:
+    """The first random models to plan for."""
+    return tuple(random_plan(0, n) for n in range(number))
+
+
+def finds(check: Check, subject: Implementation) -> bool:
+    """Whether it finds something; an endless loop is something."""
+    oracle = kvref.implementation()
+    with _interrupted():
+        if isinstance(check, Program):
+            return first_violation(check, subject, Level.IDENTITY, oracle) is not None
+        try:
+            return example_violation(check, subject, Policy(), oracle) is not None
+        except LeftOut:
+            return False
+
+
+@contextmanager
+def _interrupted() -> Iterator[None]:
+    def stop(*_: Any) -> None:
+        raise TimeoutError(f"no end after {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,259 @@
+"""Kinds of checks: what each has against an implementation that makes a mistake.
+
+Each answers the name of the first check that finds something, or None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import chain, count, islice
+from types import MappingProxyType
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, find, settings
+from hypothesis.errors import NoSuchExample
+from hypothesis.stateful import run_state_machine_as_test
+
+import kvref
+from kvcheck.explore.configurations import CONFIGURATIONS
+from kvcheck.judge.machine import manager_machine, mixed_machine
+from kvcheck.judge.random_programs import random_programs
+from kvcheck.judge.static import Recorded, parting_from, read_walk
+from kvcheck.mistakes import Mistake
+from kvcheck.play.steps import Program
+from kvcheck.play.verdicts import Level, first_violation
+from kvcheck.records.manifest import shipped_sets
+from kvcheck.records.select import shipped_records
+from kvcheck.records.trace import replay_trace
+from kvspec.interface import Implementation
+from kvspec.record import Header
+from kvspec.record_file import read_header
+from tests.brute_force.enumeration import Vectors, enumeration_finds, make_vectors
+from tests.explore.exploring import explored
+from tests.kills.directed import Check, directed_checks, finds, plan_checks
+from tests.lockstep.test_batched import LOOP, own_steps, play
+from tests.lockstep.test_lockstep import run
+from tests.machines.test_mixed import enumerated_hit
+from tests.mistakes import mistaken
+from tests.plans.cases import Case, cases
+from tests.plans.properties import CHECKS
+from tests.plans.test_broken import SEARCH, fails
+
+NUM_RANDOM = 300
+"""Random programs, or models to plan for."""
+MAX_STEPS = 40
+MAX_EDGES = 20_000
+"""Of each configuration that is explored."""
+MACHINE = settings(
+    max_examples=200,
+    stateful_step_count=40,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    report_multiple_bugs=False,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+REFERENCE = kvref.implementation()
+
+MANAGERS = frozenset({"manager", "tier"})
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A kind of check. `kinds`: the mistakes it is about; `prepare`: what all of them share."""
+
+    about: str
+    kinds: frozenset[str]
+    find: Callable[[Mistake], str | None]
+    prepare: Callable[[], Any] = lambda: None
+    is_dear: bool = False
+
+
+def directed(mistake: Mistake) -> str | None:
+    """Checks about its rules first, then the others."""
+    checks = directed_checks(mistake.kind)
+    own = [check for check in checks if set(mistake.rules) & set(check.rules)]
+    others = [check for check in checks if check not in own]
+    return _first([*own, *others], mistake.make())
+
+
+def random(mistake: Mistake) -> str | None:
+    """Random programs beside the reference; for planners random models."""
+    subject = mistake.make()
+    if mistake.kind == "planner":
+        return _first(plan_checks(NUM_RANDOM), subject)
+    for number, program in enumerate(programs(), 1):
+        if first_violation(program, subject, Level.IDENTITY, REFERENCE) is not None:
+            return f"program {number}"
+    return None
+
+
+def lockstep(mistake: Mistake) -> str | None:
+    """As kvfast is compared with the reference: state after each call, or after each step."""
+    subject = mistake.make()
+    if mistake.kind == "steps":
+        return _raises("steps", lambda: play(LOOP, own_steps(subject)))
+    for number, program in enumerate(random_programs(7, 0, 60), 1):
+        found = _raises(f"program {number}", partial(run, program, subject))
+        if found is not None:
+            return found
+    return None
+
+
+def machines(mistake: Mistake) -> str | None:
+    """The state machines over one group and over mixtures, by answers and content alone."""
+    subject = mistake.make()
+    one = manager_machine(subject, audit=False)
+    mixed = mixed_machine(subject, enumerated_hit, audit=False)
+    return _raises(
+        "one group", lambda: run_state_machine_as_test(one, settings=MACHINE)
+    ) or _raises("mixed groups", lambda: run_state_machine_as_test(mixed, settings=MACHINE))
+
+
+def vectors(mistake: Mistake) -> str | None:
+    """The static vectors, set by set."""
+    subject = mistake.make()
+    for name, walks in static_walks().items():
+        if any(parting_from(walk, subject, Level.IDENTITY) is not None for walk in walks):
+            return name
+    return None
+
+
+def explore(mistake: Mistake) -> str | None:
+    """The small configurations, each to a number of edges."""
+    subject = mistake.make()
+    for configuration in CONFIGURATIONS:
+        if not configuration.is_deep:
+            found = explored(configuration, subject, max_edges=MAX_EDGES)
+            if found.violation is not None:
+                return configuration.name
+    return None
+
+
+def enumeration(mistake: Mistake) -> str | None:
+    """Hits and what is worth caching, by brute force."""
+    return "enumeration" if enumeration_finds(mistake.make(), questions()) else None
+
+
+def traces(mistake: Mistake) -> str | None:
+    """The recorded traces that are shipped."""
+    subject = mistake.make()
+    for path in sorted(shipped_records().rglob("*.jsonl")):
+        if isinstance(read_header(path), Header) and not replay_trace(path, subject).passed:
+            return path.stem
+    return None
+
+
+def properties(mistake: Mistake) -> str | None:
+    """What must hold of every plan."""
+    subject = mistake.make()
+    for name in CHECKS:
+        try:
+            find(cases(), partial(_fails, subject, name), settings=SEARCH)
+        except NoSuchExample:
+            continue
+        return name
+    return None
+
+
+def _fails(subject: Implementation, name: str, case: Case) -> bool:
+    return fails(subject, case, name)
+
+
+def audit(mistake: Mistake) -> str | None:
+    """The invariants alone, on random programs: nobody compares anything."""
+    subject = mistaken(mistake.id, audits=True)
+    for number, program in enumerate(programs(), 1):
+        if first_violation(program, subject, Level.SAFETY) is not None:
+            return f"program {number}"
+    return None
+
+
+def _first(checks: Sequence[Check], subject: Implementation) -> str | None:
+    return next((check.name for check in checks if finds(check, subject)), None)
+
+
+def _raises(name: str, play_it: Callable[[], object]) -> str | None:
+    """The name, if it ends in an error: an invariant, or whatever a broken part runs into."""
+    try:
+        play_it()
+    except Exception:
+        return name
+    return None
+
+
+@cache
+def programs() -> tuple[Program, ...]:
+    """Those of `kvspec check --budget ci`, the first of them."""
+    drawn = chain.from_iterable(random_programs(0, batch, MAX_STEPS) for batch in count())
+    return tuple(islice(drawn, NUM_RANDOM))
+
+
+@cache
+def static_walks() -> Mapping[str, tuple[Recorded, ...]]:
+    """All walks, by their set."""
+    return MappingProxyType(
+        {
+            manifest.name: tuple(
+                read_walk(folder, manifest, n + 1) for n in range(len(manifest.walks))
+            )
+            for folder, manifest in shipped_sets()
+        }
+    )
+
+
+@cache
+def questions() -> Vectors:
+    """Answers by enumeration."""
+    return make_vectors(num_worlds=300, num_prompts=100)
+
+
+LAYERS: Mapping[str, Layer] = MappingProxyType(
+    {
+        "directed": Layer(
+            "the directed suite, those about its rules first",
+            MANAGERS | {"planner", "steps"},
+            directed,
+            directed_checks,
+        ),
+        "vectors": Layer("the static vectors, at identity", MANAGERS, vectors, static_walks),
+        "random": Layer(
+            f"{NUM_RANDOM} random programs of up to {MAX_STEPS} steps beside kvref, or as many"
+            " random models to plan for",
+            MANAGERS | {"planner"},
+            random,
+            programs,
+        ),
+        "lockstep": Layer(
+            "programs of up to 60 steps, or whole steps, with the state compared after each",
+            MANAGERS | {"steps"},
+            lockstep,
+        ),
+        "audit": Layer(
+            "the invariants alone, on the same random programs", MANAGERS, audit, programs
+        ),
+        "enumeration": Layer(
+            "hits and what is cached, by brute force on 300 caches and 100 prompts",
+            frozenset({"manager"}),
+            enumeration,
+            questions,
+        ),
+        "traces": Layer("the recorded traces that are shipped", MANAGERS, traces),
+        "explore": Layer(
+            f"small configurations, {MAX_EDGES:,} edges each", MANAGERS, explore, is_dear=True
+        ),
+        "machines": Layer(
+            f"two state machines, {MACHINE.max_examples} runs of {MACHINE.stateful_step_count}",
+            MANAGERS,
+            machines,
+            is_dear=True,
+        ),
+        "properties": Layer(
+            "properties of plans, 3,000 models each", frozenset({"planner"}), properties
+        ),
+    }
+)
+"""In the order of the page's columns."""

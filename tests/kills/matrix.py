@@ -1,0 +1,124 @@
+"""Running cells, each in a process of its own with a limit; what is known is not run again."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from hashlib import sha256
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from kvcheck.mistakes import Mistake
+from tests.kills.layers import LAYERS
+
+FILE = Path(__file__).parent / "cells.json"
+"""All cells of the last runs, as the page shows them."""
+KILLED, ALIVE, LIMIT = "killed", "alive", "limit"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A mistake shown to a layer: `killed` by which check, `alive`, or cut off at the `limit`."""
+
+    mistake: str
+    layer: str
+    outcome: str
+    by: str
+    cpu_s: float
+    commit: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What it is about."""
+        return self.mistake, self.layer
+
+
+def read(path: Path = FILE) -> dict[tuple[str, str], Cell]:
+    """What was found before."""
+    if not path.exists():
+        return {}
+    told = json.loads(path.read_text(encoding="utf-8"))
+    return {
+        (mistake, layer): Cell(mistake, layer, *cell)
+        for mistake, layers in told["cells"].items()
+        for layer, cell in layers.items()
+    }
+
+
+def write(cells: Iterable[Cell], path: Path = FILE) -> None:
+    """One line for each mistake."""
+    lines: dict[str, dict[str, list[Any]]] = {}
+    for cell in sorted(cells, key=lambda cell: cell.key):
+        lines.setdefault(cell.mistake, {})[cell.layer] = list(asdict(cell).values())[2:]
+    rows = (f"{json.dumps(name)}: {json.dumps(line)}" for name, line in lines.items())
+    text = '{"cells": {\n' + ",\n".join(rows) + "\n}}\n"
+    json.loads(text)
+    path.write_text(text, encoding="utf-8")
+
+
+def chosen(
+    mistakes: Sequence[Mistake], layers: Sequence[str], sample: int | None, seed: int
+) -> list[tuple[Mistake, str]]:
+    """What is to be run; of dear layers so many mistakes of each, drawn by the seed."""
+    found = []
+    for layer in layers:
+        about = [m for m in mistakes if m.kind in LAYERS[layer].kinds]
+        if sample is not None:
+            about = sorted(about, key=lambda m: sha256(f"{seed} {m.id}".encode()).digest())[:sample]
+        found += [(mistake, layer) for mistake in about]
+    return found
+
+
+def run(
+    work: Sequence[tuple[Mistake, str]], *, jobs: int, limit_s: float, commit: str
+) -> Iterator[Cell]:
+    """The cells, as they come."""
+    for layer in dict.fromkeys(layer for _, layer in work):
+        LAYERS[layer].prepare()  # before the processes begin, which share it
+        mine = [mistake for mistake, of in work if of == layer]
+        with ThreadPoolExecutor(jobs) as pool:
+            yield from pool.map(partial(cell, layer=layer, limit_s=limit_s, commit=commit), mine)
+
+
+def cell(mistake: Mistake, layer: str, limit_s: float, commit: str) -> Cell:
+    """One, in its own process."""
+    fork = multiprocessing.get_context("fork")
+    here, there = fork.Pipe(duplex=False)
+    process = fork.Process(target=_told, args=(there, LAYERS[layer].find, mistake))
+    process.start()
+    there.close()
+    told: tuple[str | None, float] | None = None
+    if here.poll(limit_s):
+        try:
+            told = here.recv()
+        except EOFError:  # it died: its mistake ended the process
+            told = ("the process ended", 0.0)
+    process.kill()
+    process.join()
+    if told is None:
+        return Cell(mistake.id, layer, LIMIT, "", limit_s, commit)
+    by, seconds = told
+    outcome = ALIVE if by is None else KILLED
+    return Cell(mistake.id, layer, outcome, by or "", round(seconds, 2), commit)
+
+
+def _told(there: Connection, find: Callable[[Mistake], str | None], mistake: Mistake) -> None:
+    start = time.process_time()
+    by = find(mistake)
+    there.send((by, time.process_time() - start))
+    os._exit(0)
+
+
+def by_mistake(cells: Iterable[Cell]) -> Mapping[str, dict[str, Cell]]:
+    """Of each mistake, its cells by layer."""
+    found: dict[str, dict[str, Cell]] = {}
+    for each in cells:
+        found.setdefault(each.mistake, {})[each.layer] = each
+    return found

@@ -1,0 +1,139 @@
+"""docs/KILLS.md: what each layer of checks kills, what it costs, and who is killed by nobody."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from kvcheck.mistakes import Mistake
+from tests.kills.layers import LAYERS
+from tests.kills.matrix import ALIVE, KILLED, LIMIT, Cell, by_mistake
+
+PAGE = Path(__file__).parents[2] / "docs" / "KILLS.md"
+DECISIONS = Path(__file__).parent / "decisions.md"
+"""What follows from the numbers, written by hand."""
+
+HEAD = """\
+# The kill matrix
+
+{mistakes} mistakes on purpose, each the reference with a few lines changed, most of them neighbours
+of bugs that engines had ([kvref/mistakes](../kvref/mistakes)); and which kinds of checks see them.
+The directed checks were written by people who knew these mistakes. One by hand:
+`kvspec check mistake:HandsOutBackwards`.
+
+Written by `python -m tests.kills` on {date}, from cells of {commits}. The cells are in
+[tests/kills/cells.json](../tests/kills/cells.json). A cell is one mistake shown to one layer, in a
+process of its own, until the first check that finds something; *cut off* are those that took longer
+than the limit. Seconds are of the processor.
+"""
+
+NOT_RUN = """\
+Left out: mistakes of parts that are no manager, planner or whole steps have one killer each, beside
+them: broken kernels and tables in `tests/device`, tiers in `tests/tier`, formulas and models in
+`proofs`, whose tests are `tests/proofs` and `tests/tla`. The proofs, contracts and the formal model
+are not shown the mistakes here.
+"""
+
+
+def text(mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell]) -> str:
+    """The whole page."""
+    lines = [
+        HEAD.format(
+            mistakes=len(mistakes),
+            date=datetime.now(UTC).date(),
+            commits=_commits(known),
+        ),
+        *_by_layer(mistakes, known),
+        "",
+        NOT_RUN,
+        *_without_killer(mistakes, known),
+        "",
+        *_alone(known),
+        "",
+        DECISIONS.read_text(encoding="utf-8") if DECISIONS.exists() else "",
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _commits(known: Mapping[tuple[str, str], Cell]) -> str:
+    commits = sorted({cell.commit for cell in known.values()})
+    return ("commit " if len(commits) == 1 else "commits ") + ", ".join(commits)
+
+
+def _by_layer(mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
+    """Each layer: how many it was shown, how many it killed, and what that took."""
+    alone = _only_killers(known)
+    yield "| layer | what | about | shown | killed | alone | cut off | s/kill | s/survivor |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for name, layer in LAYERS.items():
+        cells = [cell for (_, of), cell in known.items() if of == name]
+        about = sum(mistake.kind in layer.kinds for mistake in mistakes)
+        killed = [cell for cell in cells if cell.outcome == KILLED]
+        alive = [cell for cell in cells if cell.outcome == ALIVE]
+        row = (
+            name,
+            layer.about,
+            str(about),
+            str(len(cells)),
+            f"{len(killed)}{_share(len(killed), len(cells))}",
+            str(alone[name]),
+            str(sum(cell.outcome == LIMIT for cell in cells)),
+            _mean(killed),
+            _mean(alive),
+        )
+        yield f"| {' | '.join(row)} |"
+    yield ""
+    yield "*alone*: no other layer that was tried killed it. *about*: mistakes of its kinds."
+
+
+def _share(part: int, whole: int) -> str:
+    return f" ({100 * part / whole:.0f} %)" if whole else ""
+
+
+def _mean(cells: Sequence[Cell]) -> str:
+    return f"{sum(cell.cpu_s for cell in cells) / len(cells):.2f}" if cells else "–"
+
+
+def _only_killers(known: Mapping[tuple[str, str], Cell]) -> Counter[str]:
+    """Of each layer, how many mistakes it alone killed."""
+    found: Counter[str] = Counter()
+    for cells in by_mistake(known.values()).values():
+        killers = [cell.layer for cell in cells.values() if cell.outcome == KILLED]
+        if len(killers) == 1:
+            found[killers[0]] += 1
+    return found
+
+
+def _without_killer(
+    mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell]
+) -> Iterator[str]:
+    """Who lives, and who can't be seen."""
+    dead = {cell.mistake for cell in known.values() if cell.outcome == KILLED}
+    alive = [m for m in mistakes if m.id not in dead and not m.equivalent]
+    yield "## Without a killer"
+    yield ""
+    yield from [f"- `{m.id}` ({', '.join(m.rules)}): {m.about}" for m in alive] or ["None."]
+    yield ""
+    yield "## Equivalent"
+    yield ""
+    yield from [f"- `{m.id}`: {m.equivalent}" for m in mistakes if m.equivalent] or ["None."]
+
+
+def _alone(known: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
+    """Mistakes with one killer, though more layers were tried."""
+    yield "## With one killer"
+    yield ""
+    yield "Of those that at least three layers were shown."
+    yield ""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for name, cells in sorted(by_mistake(known.values()).items()):
+        killers = [cell for cell in cells.values() if cell.outcome == KILLED]
+        if len(killers) == 1 and len(cells) >= 3:
+            rows.setdefault((killers[0].layer, killers[0].by), []).append(name)
+    yield "| layer | check | mistakes |"
+    yield "|---|---|---|"
+    for (layer, by), names in sorted(rows.items()):
+        shown = by.replace("|", "\\|")
+        yield f"| {layer} | {shown} | {', '.join(f'`{name}`' for name in names)} |"
