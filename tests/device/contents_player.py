@@ -40,9 +40,6 @@ class Player(States):
         first = [self.random.randrange(100) for _ in range(num_texts)]
         self.texts = [self.continued([token], self.longest) for token in first]
 
-    def prepare(self) -> bool | None:
-        """Mistakes of one object are made here; False where it has nothing of the kind."""
-
     def play(self, num_rounds: int) -> None:
         """So many rounds."""
         for _ in range(num_rounds):

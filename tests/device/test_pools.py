@@ -82,6 +82,10 @@ def test_a_page_has_the_bytes_that_planning_counts_and_no_two_elements_share_one
     assert not taken or max(taken) < page_size_bytes(spec)
 
 
+def a_page_of_keys_and_values_is_laid_out() -> None:
+    test_a_page_has_the_bytes_that_planning_counts_and_no_two_elements_share_one(full(), "HND")
+
+
 @pytest.mark.rule("KV-DEV-1", "KV-PLAN-13", "KV-PLAN-14")
 @pytest.mark.parametrize("packed", [False, True])
 def test_pools_are_what_a_planner_planned(packed: bool) -> None:

@@ -21,7 +21,7 @@ from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.request import RequestInput
 from kvspec.specs import LayerSpec, SlidingWindowSpec
-from tests.device.resident import resident_engines
+from tests.device.resident import ResidentEngine, resident_engines
 from tests.device.tables import FULL, MAMBA, config_of, kernel_device, rows_of
 
 WINDOW = SlidingWindowSpec(4, 1, 8, "float16", sliding_window=5)
@@ -340,9 +340,14 @@ def test_groups_without_slots_have_no_new_blocks() -> None:
     assert found.tolist() == [-1, -1]
 
 
+def runs(seeds: range) -> list[ResidentEngine]:
+    """Engines that have played."""
+    return list(resident_engines(seeds))
+
+
 @pytest.mark.rule("KV-DEV-15", "KV-DEV-16", "KV-DEV-17")
 def test_random_runs_between_random_steps() -> None:
-    played = list(resident_engines(range(60)))
+    played = runs(range(60))
     assert sum(engine.num_run_steps for engine in played) > 100
     assert sum(engine.num_taken for engine in played) > 50
     assert sum(engine.num_stopped for engine in played) > 5

@@ -17,7 +17,16 @@ from kvspec.specs import (
     EncoderOnlyAttentionSpec,
     FullAttentionSpec,
 )
-from tests.device.tables import FULL, MAMBA, config_of, engines, kernel_device, rows_of, tables_of
+from tests.device.tables import (
+    FULL,
+    MAMBA,
+    TableEngine,
+    config_of,
+    engines,
+    kernel_device,
+    rows_of,
+    tables_of,
+)
 
 
 @pytest.mark.rule("KV-DEV-10", "KV-DEV-11", "KV-DEV-12")
@@ -248,9 +257,14 @@ def test_a_difference_says_where_and_what() -> None:
 # Random schedules.
 
 
+def schedules(seeds: range) -> list[TableEngine]:
+    """Engines that have played."""
+    return list(engines(seeds, "torch"))
+
+
 @pytest.mark.rule("KV-DEV-9", "KV-DEV-10", "KV-DEV-11", "KV-DEV-12")
 def test_tables_are_what_the_manager_answers_after_every_step() -> None:
-    played = list(engines(range(60), "torch"))
+    played = schedules(range(60))
     assert sum(engine.num_steps for engine in played) == 1200
     assert sum(engine.num_rewound for engine in played) > 100
     assert max(engine.tables.max_requests for engine in played) > 2

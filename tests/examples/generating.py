@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from random import Random
@@ -72,16 +71,11 @@ class Schedule:
                 prompt = [*prompt, random.randrange(vocabulary)]
             self.requests.append((f"r{number}", prompt, random.randint(1, 24 - len(prompt))))
 
-    def run(
-        self,
-        implementation: Implementation | None = None,
-        prepare: Callable[[Engine], None] = lambda engine: None,
-    ) -> None:
+    def run(self, implementation: Implementation | None = None) -> None:
         """Serve them all. WrongError for what differs."""
         engine = Engine(
             model_of(self.model), implementation or kvfast.implementation(), self.config
         )
-        prepare(engine)
         todo, made = list(self.requests), []
         for _ in range(2000):
             if not todo and engine.is_idle:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,10 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 import kvref
-from examples.tiny_engine.engine import Engine
-from kvfast.device import DeviceStep, HostTier, Ids, RunDifferenceError, Transfer
-from kvspec.batched import Array, StepPlan, StepResult
+from kvcheck.mistakes import find
+from kvfast.device import RunDifferenceError
 from kvspec.errors import KVSpecError
-from kvspec.request import Request
+from tests.device.mistakes import TEXTS
 from tests.examples.generating import Schedule, WrongError
 from tests.mistakes import mistaken
 from tests.source import ROOT
@@ -83,34 +83,19 @@ def test_kernels_decode_the_same_alone() -> None:
     assert schedule.counts["resident steps"] > 0
 
 
-def hands_over_backwards(engine: Engine) -> None:
-    """The blocks that are taken last are promised to the device."""
-    ahead = engine.batched.next_free_blocks
-    engine.batched.next_free_blocks = lambda num_blocks: array("i", ahead(num_blocks)[::-1])  # type: ignore[method-assign] # broken on purpose
+def planted(name: str) -> AbstractContextManager[None]:
+    """While the device plane has this mistake."""
+    made: AbstractContextManager[None] = find(name, chain(*TEXTS.values())).make()
+    return made
 
 
-def forgets_the_slots(engine: Engine) -> None:
-    """Keys and values are written where those of the step before were, if it was as large."""
-    assert engine.resident is not None
-    loan = engine.resident._handover
-    outputs, before = loan.outputs, list[Any]([()])
-
-    def broken(num_requests: int, longest: int) -> DeviceStep:
-        step = outputs(num_requests, longest)
-        before.append(tuple(one.clone() for one in step.slots if one is not None))
-        sizes = [[len(one) for one in slots] for slots in before[-2:]]
-        return replace(step, slots=before[-2] if sizes[0] == sizes[1] else before[-1])
-
-    loan.outputs = broken  # type: ignore[method-assign] # broken on purpose
-
-
-@pytest.mark.parametrize("mistake", [hands_over_backwards, forgets_the_slots])
-def test_a_run_with_one_mistake_fails(mistake: Callable[[Engine], None]) -> None:
+@pytest.mark.parametrize("name", ["HandsOverBackwards", "SlotsOfTheStepBefore"])
+def test_a_run_with_one_mistake_fails(name: str) -> None:
     def run_all() -> None:
         for seed in range(12):
-            decoded_alone(seed).run(kvref.implementation(), mistake)
+            decoded_alone(seed).run(kvref.implementation())
 
-    with pytest.raises((WrongError, RunDifferenceError)):
+    with planted(name), pytest.raises((WrongError, RunDifferenceError)):
         run_all()
 
 
@@ -154,74 +139,20 @@ def test_with_a_broken_manager_it_fails(pool: str) -> None:
     assert found(range(NUM_SCHEDULES), implementation=mistaken(pool, audits=True))
 
 
-def forgets_to_rewind(engine: Engine) -> None:
-    engine.paged.tables.rewind = lambda handles, num_tokens: None  # type: ignore[method-assign] # broken on purpose
-
-
-def loses_the_last_row(engine: Engine) -> None:
-    tables, step = engine.paged.tables, engine.paged.tables.step
-
-    def broken(plan: StepPlan, result: StepResult, deltas: Array | None = None) -> DeviceStep:
-        fewer = replace(result, num_deltas=max(0, result.num_deltas - 1))
-        return step(plan, fewer, deltas)
-
-    tables.step = broken  # type: ignore[method-assign] # broken on purpose
-
-
-def host_of(engine: Engine) -> HostTier:
-    if engine.host is None:
-        engine.host = HostTier(
-            kvref.implementation(), engine.batched, engine.paged.pools, num_host_blocks=20
-        )
-    return engine.host
-
-
-def copies_nothing_out(engine: Engine) -> None:
-    host_of(engine).swapper.swap_out = lambda blocks, host_blocks: Transfer(None)  # type: ignore[method-assign] # broken on purpose
-
-
-def loads_in_reverse(engine: Engine) -> None:
-    swapper, swap_in = host_of(engine).swapper, host_of(engine).swapper.swap_in
-    swapper.swap_in = lambda host_blocks, blocks: swap_in(list(host_blocks)[::-1], blocks)  # type: ignore[method-assign] # broken on purpose
-
-
-def copies_out_a_step_late(engine: Engine) -> None:
-    host = host_of(engine)
-    swapper, swap_out, late = host.swapper, host.swapper.swap_out, list[tuple[Ids, Ids]]()
-
-    def broken(blocks: Ids, host_blocks: Ids) -> Transfer:
-        late.append((blocks, host_blocks))
-        if len(late) > 1:
-            swap_out(*late.pop(0))
-        return Transfer(None)
-
-    swapper.swap_out = broken  # type: ignore[method-assign] # broken on purpose
-
-
-def keeps_what_is_half_full(engine: Engine) -> None:
-    tier = host_of(engine).tier
-    computed = tier.computed
-
-    def broken(request: Request, group: int, first: int, blocks: Sequence[int]) -> None:
-        # One entry early: the block before is taken for this one.
-        computed(request, group, max(0, first - 1), blocks)
-
-    tier.computed = broken  # type: ignore[method-assign] # broken on purpose
-
-
 @pytest.mark.parametrize(
-    "mistake",
+    "name",
     [
-        forgets_to_rewind,
-        loses_the_last_row,
-        copies_nothing_out,
-        loads_in_reverse,
-        copies_out_a_step_late,
-        keeps_what_is_half_full,
+        "ForgetsTheRewind",
+        "MissesADelta",
+        "CopiesNothingOut",
+        "SwapsInReverse",
+        "CopiesAfterTheStep",
+        "KeepsWhatIsHalfFull",
     ],
 )
-def test_an_engine_with_one_mistake_fails(mistake: Callable[[Engine], None]) -> None:
-    assert found(range(NUM_SCHEDULES), prepare=mistake)
+def test_an_engine_with_one_mistake_fails(name: str) -> None:
+    with planted(name):
+        assert found(range(NUM_SCHEDULES))
 
 
 def test_the_demo_serves_all_chats(tmp_path: Path) -> None:
