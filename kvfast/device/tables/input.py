@@ -21,8 +21,8 @@ def entries_of(plan: StepPlan) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
     check_type("plan", plan, StepPlan)
     released = joined(("plan.finished", plan.finished), ("plan.preempted", plan.preempted))
     new = joined(("plan.new", plan.new))
-    under_way = (("plan.decoding", plan.decoding), ("plan.prefilling", plan.prefilling))
-    return released, new, joined(*under_way, ("plan.new", plan.new))
+    running = (("plan.decoding", plan.decoding), ("plan.prefilling", plan.prefilling))
+    return released, new, joined(*running, ("plan.new", plan.new))
 
 
 def joined(*given: tuple[str, Ints]) -> torch.Tensor:

@@ -41,7 +41,7 @@ class Offload:
         )
         self._num_blocks = self._num_free = num_blocks
         self._next = 0
-        self._under_way = deque[tuple[Transfer, int]]()
+        self._pending = deque[tuple[Transfer, int]]()
 
     @property
     def size_bytes(self) -> int:
@@ -60,7 +60,7 @@ class Offload:
     def _copy(self, blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
         num = len(blocks)
         while self._num_free < num:
-            transfer, freed = self._under_way.popleft()
+            transfer, freed = self._pending.popleft()
             transfer.wait()
             self._num_free += freed
         spare = [1 + (self._next + number) % self._num_blocks for number in range(num)]
@@ -68,10 +68,10 @@ class Offload:
         device = self._spare.device
         read, written = (on_device(torch.tensor(ids), device) for ids in (blocks, spare))
         self._form.copy_pages(self._source, self._between, read, written)
-        self._under_way.append((self._out.swap_out(spare, host_blocks), num))
+        self._pending.append((self._out.swap_out(spare, host_blocks), num))
         self._num_free -= num
 
     def synchronize(self) -> None:
         """Block until every copy has ended."""
-        if self._under_way:
-            self._under_way[-1][0].synchronize()
+        if self._pending:
+            self._pending[-1][0].synchronize()

@@ -22,7 +22,7 @@ from kvspec.errors import InvalidArgumentError
 
 
 class Transfer:
-    """A swap under way. Without a GPU it is done when it is handed out."""
+    """A swap that may not have ended yet. Without a GPU it has when it is handed out."""
 
     def __init__(self, event: Event | None, streams: Streams | None = None) -> None:
         self._event = event
