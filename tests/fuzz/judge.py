@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 
+from kvcheck.play.difference import first_difference
 from kvspec.errors import KVSpecError
 from kvspec.snapshot import Snapshot
 from tests.fuzz import values
@@ -44,9 +45,6 @@ def described(error: BaseException) -> str:
 
 
 def differing(one: Snapshot, other: Snapshot) -> str:
-    """The members of two snapshots that are not the same."""
-    return "\n".join(
-        f"{name}: {value} → {getattr(other, name)}"
-        for name, value in vars(one).items()
-        if getattr(other, name) != value
-    )
+    """Where two snapshots first differ."""
+    found = first_difference(one, other)
+    return "" if found is None else f"{found[0]}: {found[1]} → {found[2]}"

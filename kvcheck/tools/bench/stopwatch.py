@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from kvcheck.play.difference import first_difference
 from kvcheck.tools.bench.calls import Calls
 from kvcheck.tools.bench.cases import Case
 from kvcheck.tools.bench.errors import UnequalWorkError
@@ -31,21 +32,9 @@ class Answers:
         first, expected = self._first.setdefault((phase, index), (name, answers))
         if expected == answers:
             return
-        for wanted, got in zip(expected, answers, strict=False):
-            if wanted != got:
-                cut = _cut(wanted, got)
-                raise UnequalWorkError(phase, self.case.label, first, name, *cut)
-        raise UnequalWorkError(phase, self.case.label, first, name, len(expected), len(answers))
-
-
-def _cut(wanted: Any, got: Any) -> tuple[Any, Any]:
-    """The first place in which two lists differ, and as they are what is not two lists."""
-    if isinstance(wanted, list | tuple) and isinstance(got, list | tuple):
-        for left, right in zip(wanted, got, strict=False):
-            if left != right:
-                return _cut(left, right)
-        return f"{len(wanted)} items", f"{len(got)} items"
-    return wanted, got
+        found = first_difference(list(expected), list(answers))
+        if found is not None:
+            raise UnequalWorkError(phase, self.case.label, first, name, *found[1:])
 
 
 class Stopwatch:
