@@ -12,22 +12,7 @@ from pathlib import Path
 
 import pytest
 
-BROKEN = """
-from kvref.block_pool import BlockPool
-from kvref.implementation import ReferenceImplementation
-
-
-class Leaks(BlockPool):
-    def release(self, blocks):
-        for block in blocks:
-            if block:
-                self.ref_counts[block] -= 1
-
-
-def implementation():
-    return ReferenceImplementation(Leaks)
-"""
-
+from tests.commands import LEAKS, kvspec
 
 BARE = """
 from dataclasses import replace
@@ -48,12 +33,6 @@ def implementation():
 """
 
 
-def kvspec(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """A command in a folder."""
-    command = [sys.executable, "-m", "kvcheck.cli", *args]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-
-
 def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """`kvspec check` in a folder."""
     return kvspec(folder, "check", *args)
@@ -72,7 +51,7 @@ def test_the_reference_conforms(tmp_path: Path) -> None:
 
 def test_a_leak_is_shown_with_its_rule_its_calls_and_a_test(tmp_path: Path) -> None:
     """Exit code 1; the test to paste fails for the same reason."""
-    (tmp_path / "leaky.py").write_text(BROKEN)
+    (tmp_path / "leaky.py").write_text(LEAKS)
     arguments = ("--budget", "directed", "--rules", "KV-POOL-15", "--junit", "junit.xml")
     done = run(tmp_path, "leaky:implementation", *arguments)
     assert done.returncode == 1, done.stderr
@@ -116,7 +95,7 @@ def test_each_violation_becomes_a_record_that_can_be_replayed_and_looked_at(
     tmp_path: Path,
 ) -> None:
     """The commands in the report do what they say."""
-    (tmp_path / "leaky.py").write_text(BROKEN)
+    (tmp_path / "leaky.py").write_text(LEAKS)
     arguments = ("leaky:implementation", "--budget", "directed", "--rules", "KV-POOL-*")
     done = run(tmp_path, *arguments, "--records", "found")
     assert done.returncode == 1, done.stderr
@@ -133,7 +112,7 @@ def test_each_violation_becomes_a_record_that_can_be_replayed_and_looked_at(
 
 def test_the_page_has_the_verdict_the_rules_and_what_is_broken(tmp_path: Path) -> None:
     """One file without script and network."""
-    (tmp_path / "leaky.py").write_text(BROKEN)
+    (tmp_path / "leaky.py").write_text(LEAKS)
     arguments = ("leaky:implementation", "--budget", "directed", "--rules", "KV-POOL-*")
     run(tmp_path, *arguments, "--html", "page.html")
     text = (tmp_path / "page.html").read_text("utf-8")
@@ -146,7 +125,7 @@ def test_the_page_has_the_verdict_the_rules_and_what_is_broken(tmp_path: Path) -
 
 def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     """The directed programs are not run again; what was broken is tried again."""
-    (tmp_path / "leaky.py").write_text(BROKEN)
+    (tmp_path / "leaky.py").write_text(LEAKS)
     arguments = ("leaky:implementation", "--budget", "directed", "--resume", "state.json")
     first = run(tmp_path, *arguments, "--json", "first.json")
     second = run(tmp_path, *arguments, "--json", "second.json")
@@ -155,7 +134,7 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     for name in ("directed", "situations", "left_out", "rules"):
         assert before[name] == after[name]
     assert [v["rule"] for v in before["violations"]] == [v["rule"] for v in after["violations"]]
-    (tmp_path / "leaky.py").write_text(BROKEN.replace("Leaks)", ")"))
+    (tmp_path / "leaky.py").write_text(LEAKS.replace("Leaks)", ")"))
     mended = run(tmp_path, *arguments)
     assert mended.returncode == 0, mended.stdout
 
@@ -178,7 +157,7 @@ def test_ctrl_c_ends_a_deep_run_with_its_report(
 ) -> None:
     """And with the exit code of its verdict; the state is there to go on from."""
     pool = "Leaks" if broken else ""
-    (tmp_path / "leaky.py").write_text(BROKEN.replace("Leaks)", f"{pool})"))
+    (tmp_path / "leaky.py").write_text(LEAKS.replace("Leaks)", f"{pool})"))
     arguments = ("--budget", "deep", "--rules", "KV-POOL-15", "--resume", "state.json")
     # What was started in the background by a script ignores Ctrl-C, and so do its children.
     code = (

@@ -11,28 +11,12 @@ import pytest
 
 from kvcheck.explore.configurations import CONFIGURATIONS
 from kvcheck.explore.session import recorded_counts
-
-LEAKS = """
-from kvref.block_pool import BlockPool
-from kvref.implementation import ReferenceImplementation
-
-
-class Leaks(BlockPool):
-    def release(self, blocks):
-        for block in blocks:
-            if block:
-                self.ref_counts[block] -= 1
-
-
-def implementation():
-    return ReferenceImplementation(Leaks)
-"""
+from tests.commands import LEAKS, kvspec
 
 
 def explore(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """The command in a folder."""
-    command = [sys.executable, "-m", "kvcheck.cli", "explore", *args]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return kvspec(folder, "explore", *args)
 
 
 def test_a_whole_configuration_is_counted_as_recorded(tmp_path: Path) -> None:

@@ -10,26 +10,15 @@ from unittest.mock import ANY
 import pytest
 
 from kvcheck.records.manifest import shipped_sets
+from tests.commands import LEAKS
 from tests.remote.servers import script
 from tests.source import ROOT
 
 pytest_plugins = "pytester"
 
-TWINS = """
-from kvref.block_pool import BlockPool
-from kvref.implementation import ReferenceImplementation
-
-
-class Leaks(BlockPool):
-    def release(self, blocks):
-        for block in blocks:
-            if block:
-                self.ref_counts[block] -= 1
-
-
-def leaks():
-    return ReferenceImplementation(Leaks)
-
+TWINS = (
+    LEAKS
+    + """
 
 class NewestDuplicateFirst(BlockPool):
     def register(self, block, key, num_tokens):
@@ -49,6 +38,7 @@ class WrongWindow(ReferenceImplementation):
 def wrong_window():
     return WrongWindow()
 """
+)
 
 
 @pytest.fixture
@@ -159,7 +149,13 @@ def test_a_subject_that_leaves_a_walk_fails_its_test_with_few_calls(
 def test_a_failure_is_the_report_and_no_traceback(project: pytest.Pytester) -> None:
     """The rule and its sentence, the calls, a test to paste; others say where to look."""
     done = project.runpytest_subprocess(
-        "--kv-impl", "twins:leaks", "--kv-budget", "directed", "--kv-rules", "KV-POOL-*", "-rs"
+        "--kv-impl",
+        "twins:implementation",
+        "--kv-budget",
+        "directed",
+        "--kv-rules",
+        "KV-POOL-*",
+        "-rs",
     )
     assert done.ret == pytest.ExitCode.TESTS_FAILED
     done.stdout.fnmatch_lines(
@@ -178,7 +174,14 @@ def test_a_failure_is_the_report_and_no_traceback(project: pytest.Pytester) -> N
 
 def test_a_rule_tested_alone_shows_what_cut_its_program_short(project: pytest.Pytester) -> None:
     """Skipped, it would hide that the implementation is broken."""
-    options = ("--kv-impl", "twins:leaks", "--kv-budget", "directed", "--kv-rules", "KV-POOL-*")
+    options = (
+        "--kv-impl",
+        "twins:implementation",
+        "--kv-budget",
+        "directed",
+        "--kv-rules",
+        "KV-POOL-*",
+    )
     done = project.runpytest_subprocess(*options, "-k", "KV-POOL-2")
     assert done.parseoutcomes()["failed"] == 1
     assert "skipped" not in done.parseoutcomes()
