@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping
 from typing import Any
 
 from kvcheck.play.player import Outcome, Player
-from kvspec.batched import StepOutput, StepPlan, StepResult
+from kvcheck.rules.batch_sides import Outputs
+from kvcheck.rules.random_batches import WITHOUT_SLOTS
+from kvspec.batched import StepPlan, StepResult
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation
 from kvspec.sequential import batched_of
-from kvspec.specs import CrossAttentionSpec, EncoderOnlyAttentionSpec, MambaSpec
-
-WITHOUT_SLOTS = (MambaSpec, CrossAttentionSpec, EncoderOnlyAttentionSpec)
-"""Groups that have no slot mapping (KV-BATCH-9)."""
 
 
 def batched_step(
@@ -32,43 +29,39 @@ def batched_step(
             field: [handles[name] for name in given.get(field, ())]
             for field in ("finished", "preempted", "decoding", "new")
         }
-        output = Output(player.manager.config, len(handles))
+        output = outputs(player.manager.config, len(handles))
         result = batched.step(StepPlan(**{**given, **named}), output.given)
         told = {
             name: [request.num_computed_tokens, str(request.status), request.num_preemptions]
             for name, request in requests
         }
-        return Outcome({**output.answer(result), "requests": told})
+        return Outcome({**answer(output, result), "requests": told})
     except Exception as error:  # whatever an implementation does is its answer
         return Outcome(error=error)
 
 
-class Output:
+def outputs(config: ManagerConfig, num_requests: int) -> Outputs:
     """Memory for the slots and rows of a step."""
+    num_tokens = num_requests * config.max_model_len_tokens
+    num_rows = num_requests * len(config.managed_specs) * (config.max_model_len_tokens + ROOM)
+    lengths = [
+        None if isinstance(spec, WITHOUT_SLOTS) else num_tokens for spec in config.managed_specs
+    ]
+    return Outputs(num_rows, lengths)
 
-    def __init__(self, config: ManagerConfig, num_requests: int) -> None:
-        specs = config.managed_specs
-        num_tokens = num_requests * config.max_model_len_tokens
-        num_rows = num_requests * len(specs) * (config.max_model_len_tokens + ROOM)
-        rows = memoryview(array("i", bytes(16 * num_rows))).cast("B")
-        self.rows = rows.cast("i", (num_rows, 4))
-        self.slots = [
-            None if isinstance(spec, WITHOUT_SLOTS) else array("q", bytes(8 * num_tokens))
-            for spec in specs
-        ]
-        self.given = StepOutput(self.rows, self.slots)
 
-    def answer(self, result: StepResult) -> dict[str, Any]:
-        """What the step granted and wrote."""
-        return {
-            "num_scheduled_tokens": list(result.num_scheduled_tokens),
-            "hit_tokens": list(result.hit_tokens),
-            "slots": [
-                None if each is None else list(each[: result.num_slots]) for each in self.slots
-            ],
-            "rows": self.rows.tolist()[: result.num_deltas],
-            "num_rows_left": result.num_deltas_left,
-        }
+def answer(output: Outputs, result: StepResult) -> dict[str, Any]:
+    """What the step granted and wrote."""
+    slots = [
+        None if each is None else list(each[: result.num_slots]) for each in output.slots or ()
+    ]
+    return {
+        "num_scheduled_tokens": list(result.num_scheduled_tokens),
+        "hit_tokens": list(result.hit_tokens),
+        "slots": slots,
+        "rows": [list(output.row(number)) for number in range(result.num_deltas)],
+        "num_rows_left": result.num_deltas_left,
+    }
 
 
 ROOM = 4
