@@ -19,6 +19,9 @@ from kvcheck.judge.oracles import (
 )
 from kvcheck.judge.single_group import SingleGroupCheck
 from kvcheck.play.difference import WrongAnswer
+from kvcheck.play.runner import Tracked
+from kvcheck.play.scheduler import Seat
+from kvcheck.play.steps import Arrive
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation
 from kvspec.snapshot import RequestState, Snapshot
@@ -177,9 +180,15 @@ def test_the_hit_of_a_group_is_its_blocks_and_their_tokens(
     assert full_attention_hit(config, CACHED, request, 15) == (len(blocks) * size, [blocks])
 
 
+def tracked(num_tokens: int, *, skip_reading: bool = False) -> Tracked:
+    """Request r, which waits."""
+    arrival = Arrive((7,) * num_tokens, skip_reading=skip_reading)
+    return Tracked("r", arrival, Seat.of(arrival.prompt))
+
+
 def operation(name: str, result: object, **members: Any) -> Any:
     """An operation on request r of 9 tokens, from the state CACHED."""
-    request = SimpleNamespace(name="r", skip_reading=False, tokens=[7] * 9)
+    request = tracked(9)
     outcome = SimpleNamespace(error=None, result=result)
     before = SimpleNamespace(snapshot=CACHED)
     parts = {"request": request, "outcome": outcome, "before": before, "arguments": {}, **members}
@@ -207,7 +216,7 @@ def answer(length: int, *blocks: int) -> dict[str, object]:
     return {"num_computed_tokens": length, "blocks": [list(blocks)]}
 
 
-NOTHING_READ = SimpleNamespace(name="r", skip_reading=True, tokens=[7] * 9)
+NOTHING_READ = tracked(9, skip_reading=True)
 FAILED = SimpleNamespace(error=ValueError(), result=None)
 
 
@@ -266,11 +275,10 @@ LEGAL: dict[str, Any] = {"num_computed_tokens": 0, "num_new_tokens": 1, "status"
 
 def allocation(before: Snapshot, num_tokens: int = 9, **arguments: Any) -> Any:
     """A refused allocation from this state."""
-    request = SimpleNamespace(name="r", tokens=[7] * num_tokens)
     return operation(
         "allocate_slots",
         None,
-        request=request,
+        request=tracked(num_tokens),
         before=SimpleNamespace(snapshot=before),
         arguments={**LEGAL, **arguments},
     )
