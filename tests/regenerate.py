@@ -83,6 +83,7 @@ def differences() -> Mapping[str, str]:
 
 PYTHON = sys.executable
 KVSPEC = (PYTHON, "-m", "kvcheck.cli")
+PICTURE = "docs/images/demo.png"
 
 GENERATED: Sequence[Quick | Slow] = (
     Quick("rules", rules),
@@ -96,21 +97,9 @@ GENERATED: Sequence[Quick | Slow] = (
     ),
     Slow(
         "demo",
-        "docs/images/demo.png",
+        PICTURE,
         "seconds",
-        (
-            *KVSPEC,
-            *[
-                "replay",
-                "demo",
-                "--impl",
-                "kvref",
-                "--limit",
-                "50",
-                "--plot",
-                "docs/images/demo.png",
-            ],
-        ),
+        (*KVSPEC, "replay", "demo", "--impl", "kvref", "--limit", "50", "--plot", PICTURE),
     ),
     Slow("kills", "docs/KILLS.md", "hours", (PYTHON, "-m", "tests.kills")),
     Slow("mutation", "docs/MUTATION.md", "hours", (PYTHON, "-m", "tests.mutation")),
