@@ -45,7 +45,7 @@ def compiled_twins() -> list[Extension]:
             # The C types stand in the .pxd files. Read as C types, the annotations of the .py
             # files would clash with them.
             "annotation_typing": False,
-            # Indices are checked once, where Python calls in; see kvfast/_core/checked.py.
+            # Indices are checked once, where Python calls in; see kvfast/_core/checks.py.
             "boundscheck": False,
             "wraparound": False,
             "initializedcheck": False,

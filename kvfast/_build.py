@@ -8,7 +8,7 @@ from types import ModuleType
 
 HOW_TO_COMPILE = "put a C compiler on the PATH and install kvspec again from its source"
 
-_PROBE = "guarded_batch"  # it loads all others, so it loads only where all were compiled
+_PROBE = "batch"  # it loads all others, so it loads only where all were compiled
 
 
 def is_compiled() -> bool:

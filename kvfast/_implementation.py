@@ -23,7 +23,7 @@ from kvspec.snapshot import Snapshot
 from kvspec.tier import Tier
 
 if TYPE_CHECKING:
-    from kvfast._core.guarded import GuardedManager
+    from kvfast._core.manager import FastManager
 
 FEATURES = frozenset(Feature) - {Feature.PLANNING}
 
@@ -40,10 +40,10 @@ class FastImplementation:
         load: Callable[[str], ModuleType] = _build.load
         if build is not None:
             load = _build.loader_of(build)
-        self._managers = load("guarded")
+        self._managers = load("manager")
         self._requests = load("request")
         self._many = load("many")
-        self._batches = load("guarded_batch")
+        self._batches = load("batch")
 
     @property
     def capabilities(self) -> Capabilities:
@@ -64,7 +64,7 @@ class FastImplementation:
         clock: Callable[[], int] | None = None,
     ) -> KVCacheManager:
         """A manager with a fresh pool; audited after every call, O(pool), unless switched off."""
-        manager = self._managers.GuardedManager(plan_of(config), clock)
+        manager = self._managers.FastManager(plan_of(config), clock)
         return audited(manager) if check_invariants else manager
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
@@ -117,7 +117,7 @@ class FastImplementation:
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
         """A manager in the state of `snapshot`, audited (KV-MGR-20)."""
-        manager = self._managers.GuardedManager(plan_of(config), None)
+        manager = self._managers.FastManager(plan_of(config), None)
         manager.take_over(snapshot)
         return audited(manager)
 
@@ -131,7 +131,7 @@ class FastImplementation:
         is_audited = isinstance(manager, AuditedManager) and manager.inner is inner
         if manager is not inner and not is_audited:
             return SequentialManager(self, manager)
-        batch: BatchedManager = self._batches.GuardedBatch(inner, self.capabilities, manager)
+        batch: BatchedManager = self._batches.FastBatch(inner, self.capabilities, manager)
         return audited_batch(batch, cast(AuditedManager, manager)) if is_audited else batch
 
     def make_tier(self, manager: KVCacheManager, num_blocks: int) -> Tier:
@@ -139,10 +139,10 @@ class FastImplementation:
         inner = self._own(manager)
         return FastTier(inner.config, num_blocks, inner.turn)
 
-    def _own(self, manager: KVCacheManager) -> GuardedManager:
+    def _own(self, manager: KVCacheManager) -> FastManager:
         """The manager inside, if this implementation made it."""
         inner = unwrapped(manager)
-        if not isinstance(inner, self._managers.GuardedManager):
+        if not isinstance(inner, self._managers.FastManager):
             raise InvalidArgumentError("manager", manager, "made by this implementation's create")
-        found: GuardedManager = inner
+        found: FastManager = inner
         return found

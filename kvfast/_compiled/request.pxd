@@ -1,6 +1,6 @@
 # C types of kvfast/_core/request.py.
 cimport cython
-from kvfast._compiled cimport cell_fields as cell
+from kvfast._compiled cimport hot_fields as hot
 from kvfast._compiled.hashing cimport Hasher, HashJob
 from kvfast._compiled.turn cimport Turn
 
@@ -16,10 +16,10 @@ cdef class FastRequest:
     cdef readonly long long num_tokens
     cdef readonly long long num_hashes
     cdef long long row
-    cdef Py_ssize_t cell_at
+    cdef Py_ssize_t field_at
     cdef long long preemptions
     cdef object state
-    cdef long long[::1] cells
+    cdef long long[::1] fields
     cdef object running
     cdef object holder
     cdef Turn turn
@@ -48,7 +48,7 @@ cdef class FastRequest:
     cdef long long computed_now(self) noexcept nogil
     cdef void set_computed(self, long long num_tokens) noexcept nogil
     @cython.locals(computed="long long")
-    cdef int hold(self, holder, Turn turn, long long[::1] cells, Py_ssize_t at) except -1
+    cdef int hold(self, holder, Turn turn, long long[::1] fields, Py_ssize_t at) except -1
     cdef int let_go(self) except -1
     @cython.locals(turn=Turn)
     cdef int append_in(self, token_ids, Turn taken) except -1

@@ -7,10 +7,9 @@ from array import array
 from collections.abc import Callable, Sequence
 
 from kvfast.residency import ResidencyLog
-from kvspec._restorable import check_restorable
 from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
-from kvspec.errors import ConfigError, InvalidArgumentError
+from kvspec.errors import ConfigError
 from kvspec.snapshot import Snapshot
 
 from .allocator import Allocator
@@ -21,36 +20,27 @@ from .lookup import Lookup
 from .plan import Plan
 from .pool import BlockPool
 from .request import FastRequest
+from .rows import Rows
 from .shape import Shape
 from .state import StateView
+from .stats import LookUpStats
 from .tables import Tables
-from .turn import Turn
 
 
 class Core:
-    """One pool, its groups, and the requests that hold something.
+    """One pool, its groups, and the requests that hold something. It trusts its callers.
 
-    `rows`: request id -> row of the tables. `holders`: the object that came when a row was taken,
-    for which its name need not be looked up. `popped`: references per block that were handed out
-    and not yet returned (KV-POOL-9). `used`: the request of the call under way, if it has one. The
-    methods trust their arguments.
+    `popped`: references per block that were handed out and not yet returned (KV-POOL-9).
+    `reserved`: blocks that were taken for good.
     """
 
-    def __init__(self, plan: Plan, clock: Callable[[], int] | None = None) -> None:
-        if self.is_ready():  # batches know the size of its tables
-            raise InvalidArgumentError("manager", None, "one that is made once")
-        config = plan.config
-        if clock is not None and not callable(clock):
-            raise InvalidArgumentError("clock", clock, "a function of no arguments, or None")
-        self.turn = Turn()
-        self.used: FastRequest | None = None
+    def __init__(self, plan: Plan, clock: Callable[[], int] | None) -> None:
+        config: ManagerConfig = plan.config
         self.plan = plan
-        self.config: ManagerConfig = config
         self.hasher = hasher_of(config)
         self.num_groups = len(plan.groups)
         self.max_len = config.max_model_len_tokens
         self.enable_caching = config.enable_caching
-        self.log_stats = config.log_stats
         self.watermark = int(config.watermark * config.kv_cache.num_blocks)  # KV-MGR-9
         self.hash_block_size = config.hash_block_size_tokens or 1
         self.events = EventLog() if config.enable_events else None
@@ -67,6 +57,7 @@ class Core:
             removed_per_copy=config.policy.removed_event_per == "copy",
         )
         self.tables = Tables(self.num_groups)
+        self.rows = Rows(self.tables)
         self.lookup = Lookup(self.shape, self.pool)
         self.allocator = Allocator(
             self.shape,
@@ -77,55 +68,20 @@ class Core:
             rounds_down=plan.is_hybrid,
         )
         self.demand = Demand()
-        self.rows: dict[str, int] = {}
-        self.holders: list[FastRequest | None] = []
+        self.stats = LookUpStats()
+        self.log_stats = config.log_stats
         self.popped: dict[int, int] = {}
         self.reserved: list[int] = []
         self.no_blocks = KVCacheBlocks.empty(self.num_groups)
         self.no_hit = PrefixHit(self.no_blocks, 0, 0 if plan.is_hybrid else None)
         self.not_looked_up = PrefixHit(self.no_blocks, 0)
-        self.clear_stats()
         self.ask_clock()
         self.set_sinks_aside()
-        self.is_made = True
-
-    def is_ready(self) -> bool:
-        """Whether it was made: where only `__new__` was called, there is no memory."""
-        try:
-            return self.is_made
-        except AttributeError:  # uncompiled
-            return False
-
-    def check_sound(self) -> None:
-        """It was made whole, and no change broke off (KV-ERR-8)."""
-        if not self.is_ready():
-            raise InvalidArgumentError("manager", None, "made by `create`")
-        if self.turn.is_spoilt():
-            self.turn.refuse()
-
-    def enter(self) -> None:
-        """Begin a call."""
-        if not self.is_ready():
-            self.check_sound()
-        self.turn.take()
-
-    def leave(self) -> None:
-        """End a call."""
-        if self.used is not None:
-            self.used.is_used = False
-            self.used = None
-        self.turn.give_back()
 
     def ask_clock(self) -> None:
         """What time it is for all that this call does; before anything is changed (KV-STAT-6)."""
         if self.residency is not None:
             self.residency.ask()
-
-    def clear_stats(self) -> None:
-        """Start counting look-ups anew (KV-STAT-3)."""
-        self.was_reset = False
-        self.requests = self.queries = self.hits = 0
-        self.again_requests = self.again_queries = self.again_hits = 0
 
     def set_sinks_aside(self) -> None:
         """Take blocks for good, before any request comes (KV-FULL-8)."""
@@ -136,49 +92,7 @@ class Core:
             for _ in range(group.num_sink_blocks):
                 self.reserved.append(self.pool.take())
 
-    @property
-    def none_hash(self) -> bytes:
-        """The parent of first blocks (KV-HASH-3); making requests reads it at any time."""
-        if not self.is_ready():
-            self.check_sound()
-        return self.hasher.none_hash
-
-    def row_of(self, request: FastRequest) -> int:
-        """The row of the request; -1 while it holds nothing."""
-        row = request.row
-        if 0 <= row < len(self.holders) and self.holders[row] is request:
-            return row
-        return self.rows.get(request.request_id, -1)
-
-    def forget_row(self, request: FastRequest) -> int:
-        """The row of the request, which has none from now on; -1 where it had none."""
-        row = self.rows.pop(request.request_id, -1)
-        if 0 <= row < len(self.holders):
-            self.holders[row] = None
-        return row
-
-    def new_row(self, request: FastRequest) -> int:
-        """A row for a request that has none."""
-        row = self.tables.take_row()
-        self.rows[request.request_id] = row
-        while len(self.holders) <= row:
-            self.holders.append(None)
-        self.holders[row] = request
-        request.row = row
-        return row
-
     # Looking up.
-
-    def count_look_up(self, request: FastRequest, tokens: int) -> None:
-        """Statistics; those of preempted requests apart (KV-STAT-1, KV-STAT-2)."""
-        if request.preemptions > 0:
-            self.again_requests += 1
-            self.again_queries += request.num_tokens
-            self.again_hits += tokens
-        else:
-            self.requests += 1
-            self.queries += request.num_tokens
-            self.hits += tokens
 
     def blocks_of_hit(self) -> KVCacheBlocks:
         """The hits of the last look-up."""
@@ -203,7 +117,13 @@ class Core:
             return self.no_hit
         return hit_of(self.blocks_of_hit(), tokens, uncached)
 
-    # Allocating.
+    # Allocating and releasing.
+
+    def watermark_for(self, request: FastRequest) -> int:
+        """Blocks kept free when this request is admitted beside others (KV-MGR-9)."""
+        if request.state is request.running or request.state == request.running:
+            return 0
+        return self.watermark
 
     def place(
         self,
@@ -240,11 +160,41 @@ class Core:
         if needed + watermark > self.pool.num_free - reserved:  # KV-MGR-7
             return -1
         if row < 0:
-            row = self.new_row(request)
+            row = self.rows.add(request)
         if (has_hits or external > 0) and not is_running:
             self.allocator.take_hits(row, demand)
         self.allocator.take_new(row, demand)
         return row
+
+    def release(self, request: FastRequest) -> None:
+        """Release all blocks of the request (KV-MGR-12)."""
+        row = self.rows.forget(request)
+        if row >= 0:
+            self.allocator.free(row)
+            self.tables.give_row(row)
+
+    def pop(self, request: FastRequest, row: int, ids: list[int]) -> None:
+        """Forget the request, whose row has these blocks; keep its references (KV-MGR-13)."""
+        for block in ids:
+            if block:
+                self.popped[block] = self.popped.get(block, 0) + 1
+        self.rows.forget(request)
+        self.tables.clear_row(row)
+        self.tables.give_row(row)
+
+    def give_back(self, blocks: list[int], counts: dict[int, int]) -> None:
+        """Return popped references, so many of each block, in one release call (KV-POOL-9)."""
+        for block, count in counts.items():
+            if self.popped[block] == count:
+                del self.popped[block]
+            else:
+                self.popped[block] -= count
+        left = 0
+        for block in blocks:
+            if block:
+                left = self.pool.drop_ref(block, left)
+
+    # Answers.
 
     def new_blocks(self, row: int) -> KVCacheBlocks:
         """What the last allocation appended to the lists of the row."""
@@ -275,17 +225,17 @@ class Core:
 
     def lists_of(self, request: FastRequest) -> KVCacheBlocks:
         """The block list per group."""
-        row = self.row_of(request)
+        row = self.rows.of(request)
         if row < 0:
             return self.no_blocks
         return blocks_of(tuple([self.ids_of(row, g, 0) for g in range(self.num_groups)]))
 
     # The whole state.
 
-    def snapshot_now(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         """The whole abstract state."""
         return StateView(self.pool, self.tables, self.allocator).snapshot(
-            self.rows,
+            self.rows.by_id,
             none_hash=self.hasher.none_hash,
             hash_block_size=self.hash_block_size,
             popped=self.popped,
@@ -293,41 +243,23 @@ class Core:
         )
 
     def copy_into(self, copy: Core) -> None:
-        """Let a fresh manager be an independent copy, with what is queued and counted."""
+        """Let a fresh one be an independent copy, with what is queued and counted."""
         copy.hasher = self.hasher
         if self.residency is not None:
             copy.residency = self.residency.copy()
             copy.pool.residency = copy.residency
-        copy.adopt(self.snapshot_now())
-        copy.hasher = self.hasher
+        copy.adopt(self.snapshot())
         if self.events is not None and copy.events is not None:
             copy.events.facts = list(self.events.facts)
-        copy.was_reset = self.was_reset
-        copy.requests, copy.queries, copy.hits = self.requests, self.queries, self.hits
-        copy.again_requests, copy.again_queries = self.again_requests, self.again_queries
-        copy.again_hits = self.again_hits
-
-    def take_over(self, snapshot: Snapshot) -> None:
-        """Take over a state in which every invariant holds; this manager is as it was made."""
-        self.enter()
-        try:
-            check_restorable(self.config, snapshot)
-            if self.tables.num_rows:
-                num_rows = self.tables.num_rows
-                raise InvalidArgumentError("manager", num_rows, "one that was not used yet")
-            self.turn.changes()
-            self.adopt(snapshot)
-            self.turn.changed()
-        finally:
-            self.leave()
+        copy.stats.copy_from(self.stats)
 
     def adopt(self, snapshot: Snapshot) -> None:
-        """`take_over` of what a manager showed itself."""
+        """Take over a state in which every invariant holds; this one is as it was made."""
         if snapshot.none_hash != self.hasher.none_hash:
-            self.hasher = hasher_of(self.config)
+            self.hasher = hasher_of(self.plan.config)
             self.hasher.set_none_hash(snapshot.none_hash)
         view = StateView(self.pool, self.tables, self.allocator)
-        self.rows = view.restore(snapshot, self.hash_block_size)
+        self.rows.by_id = view.restore(snapshot, self.hash_block_size)
         for block in snapshot.popped_blocks:
             self.popped[block] = self.popped.get(block, 0) + 1
 

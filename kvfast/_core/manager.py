@@ -1,378 +1,374 @@
-"""The manager: the one boundary where calls are checked, and what each of them does (KV-MGR-*)."""
+"""The manager as callers have it (KV-MGR-*)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
-from kvfast.events import as_events
 from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
-from kvspec.errors import (
-    BlockReleaseError,
-    InvalidArgumentError,
-    UnsupportedError,
-)
+from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.events import Event
 from kvspec.request import Request
 from kvspec.snapshot import Snapshot
 from kvspec.stats import PrefixCacheStats, ResidencySample
 
-from .checked import Checked
-from .extra_keys import extra_keys
-from .request import FastRequest
+from .calls import Calls
+from .checks import Checks
+from .core import Core
+from .hashing import Hasher
+from .plan import Plan
+from .turn import Turn
 
 
-class FastManager(Checked):
-    """What each call does; `kvspec.interface.KVCacheManager` says what, `guarded` makes it public.
+class FastManager:
+    """A `kvspec.interface.KVCacheManager`; each call takes and gives back the turn (KV-ERR-7)."""
 
-    All checks of a call, and what is read of its arguments, come before `turn.changes`. An answer
-    that is made after it is part of the change.
-    """
+    def __init__(self, plan: Plan, clock: Callable[[], int] | None = None) -> None:
+        if self.is_ready():  # batches know the size of its tables
+            raise InvalidArgumentError("manager", None, "one that is made once")
+        if clock is not None and not callable(clock):
+            raise InvalidArgumentError("clock", clock, "a function of no arguments, or None")
+        self.turn = Turn()
+        self.plan = plan
+        self.config = plan.config
+        self.core = Core(plan, clock)
+        self.checks = Checks(self.core)
+        self.calls = Calls(self.core, self.checks, self.turn)
+        self.is_made = True
 
-    # Looking up.
+    def is_ready(self) -> bool:
+        """Whether it was made: where only `__new__` was called, there is no memory."""
+        try:
+            return self.is_made
+        except AttributeError:  # uncompiled
+            return False
 
-    def do_get_computed_blocks(self, request: Request) -> PrefixHit:
+    def check_sound(self) -> None:
+        """It was made whole, and no change broke off (KV-ERR-8)."""
+        if not self.is_ready():
+            raise InvalidArgumentError("manager", None, "made by `create`")
+        if self.turn.is_spoilt():
+            self.turn.refuse()
+
+    def enter(self) -> None:
+        """Begin a call."""
+        if not self.is_ready():
+            self.check_sound()
+        self.turn.take()
+
+    # Read at any time.
+
+    @property
+    def hasher(self) -> Hasher:
+        """What hashes its requests."""
+        if not self.is_ready():
+            self.check_sound()
+        return self.core.hasher
+
+    @property
+    def none_hash(self) -> bytes:
+        """The parent of first blocks (KV-HASH-3)."""
+        return self.hasher.none_hash
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Length of the free queue."""
+        self.check_sound()
+        return self.core.pool.num_free
+
+    @property
+    def usage(self) -> float:
+        """Share of the pool in use (KV-POOL-12)."""
+        self.check_sound()
+        if self.core.pool.num_blocks == 1:
+            return 0.0
+        return 1.0 - float(self.core.pool.num_free) / (self.core.pool.num_blocks - 1)
+
+    def get_computed_blocks(self, request: Request) -> PrefixHit:
         """The longest cached prefix, the last token left out (KV-MGR-1, KV-MGR-2)."""
-        mine = self.claim(request)
-        self.check_scheduling(mine)
-        if not self.enable_caching or mine.input.skip_reading_cache:
-            return self.not_looked_up
-        tokens = self.lookup.longest_hit(mine, mine.num_tokens - 1)
-        found = self.hit_found(tokens)
-        if self.log_stats:
-            self.turn.changes()
-            self.count_look_up(mine, tokens)
-            self.turn.changed()
-        return found
+        self.enter()
+        try:
+            return self.calls.look_up(self.calls.claim(request))
+        finally:
+            self.calls.leave()
 
-    def do_find_longest_cache_hit_per_group(
+    def find_longest_cache_hit_per_group(
         self, request: Request, max_hit_length_tokens: int
     ) -> GroupHits:
         """Each group's own longest hit: only with several groups and caching (KV-COORD-9)."""
-        length = self.counted("max_hit_length_tokens", max_hit_length_tokens)
-        mine = self.claim(request)
-        if not self.plan.is_hybrid:
-            raise UnsupportedError("per-group look-ups with fewer than two cached groups", "kvfast")
-        self.lookup.hits_per_group(mine, min(length, mine.num_tokens))
-        lengths = [
-            self.lookup.hit_blocks[g] * self.shape.block_size[g] for g in range(self.num_groups)
-        ]
-        return GroupHits(self.blocks_of_hit(), tuple(lengths))
+        self.enter()
+        try:
+            length = self.checks.counted("max_hit_length_tokens", max_hit_length_tokens)
+            return self.calls.look_up_per_group(self.calls.claim(request), length)
+        finally:
+            self.calls.leave()
 
-    # Allocating.
-
-    def do_allocate_slots(
+    def allocate_slots(
         self,
         request: Request,
         num_new_tokens: int,
-        num_new_computed_tokens: int,
-        new_computed_blocks: KVCacheBlocks | None,
-        num_lookahead_tokens: int,
-        num_external_computed_tokens: int,
-        delay_cache_blocks: bool,
-        num_encoder_tokens: int,
-        full_sequence_must_fit: bool,
-        reserved_blocks: int,
-        has_scheduled_reqs: bool,
+        *,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: KVCacheBlocks | None = None,
+        num_lookahead_tokens: int = 0,
+        num_external_computed_tokens: int = 0,
+        delay_cache_blocks: bool = False,
+        num_encoder_tokens: int = 0,
+        full_sequence_must_fit: bool = False,
+        reserved_blocks: int = 0,
+        has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
         """Room for tokens about to be computed, or None (KV-MGR-3 … KV-MGR-10)."""
-        self.ask_clock()
-        self.check_flag("delay_cache_blocks", delay_cache_blocks)
-        self.check_flag("full_sequence_must_fit", full_sequence_must_fit)
-        self.check_flag("has_scheduled_reqs", has_scheduled_reqs)
-        return self.grant(
-            self.claim(request),
-            self.copied_hits(new_computed_blocks),
-            self.counted("num_new_tokens", num_new_tokens),
-            self.counted("num_new_computed_tokens", num_new_computed_tokens),
-            self.counted("num_lookahead_tokens", num_lookahead_tokens),
-            self.counted("num_external_computed_tokens", num_external_computed_tokens),
-            self.counted("num_encoder_tokens", num_encoder_tokens),
-            self.counted("reserved_blocks", reserved_blocks),
-            self.enable_caching and not delay_cache_blocks,
-            full_sequence_must_fit,
-            has_scheduled_reqs,
-        )
+        self.enter()
+        try:
+            checks = self.checks
+            self.core.ask_clock()
+            checks.check_flag("delay_cache_blocks", delay_cache_blocks)
+            checks.check_flag("full_sequence_must_fit", full_sequence_must_fit)
+            checks.check_flag("has_scheduled_reqs", has_scheduled_reqs)
+            return self.calls.grant(
+                self.calls.claim(request),
+                checks.copied_hits(new_computed_blocks),
+                checks.counted("num_new_tokens", num_new_tokens),
+                checks.counted("num_new_computed_tokens", num_new_computed_tokens),
+                checks.counted("num_lookahead_tokens", num_lookahead_tokens),
+                checks.counted("num_external_computed_tokens", num_external_computed_tokens),
+                checks.counted("num_encoder_tokens", num_encoder_tokens),
+                checks.counted("reserved_blocks", reserved_blocks),
+                self.core.enable_caching and not delay_cache_blocks,
+                full_sequence_must_fit,
+                has_scheduled_reqs,
+            )
+        finally:
+            self.calls.leave()
 
-    def grant(
-        self,
-        request: FastRequest,
-        hits: list[Any] | None,
-        new: int,
-        new_computed: int,
-        lookahead: int,
-        external: int,
-        encoder: int,
-        reserved: int,
-        caches: bool,
-        whole_must_fit: bool,
-        is_beside_others: bool,
-    ) -> KVCacheBlocks | None:
-        """`allocate_slots` with C types: the rest of the checks, then the allocation."""
-        if new == 0 and external == 0:  # KV-MGR-3
-            raise InvalidArgumentError("num_new_tokens", 0, "at least 1 without external tokens")
-        num_hits = self.offer(hits)
-        self.check_scheduling(request)
-        computed = self.computed_of(request)
-        row = self.row_of(request)
-        self.check_has_slots(row, computed)
-        local = computed + new_computed
-        most = self.max_len - min(local + external, self.max_len)
-        if new > most:  # KV-MGR-4
-            allowed = f"at most {most}: no token has a slot beyond {self.max_len}"
-            raise InvalidArgumentError("num_new_tokens", new, allowed)
-        skip_at = local + external
-        if external > 0:
-            # After a load the last token is computed again: its window must stay.
-            skip_at = min(skip_at, request.num_tokens - 1)
-        if row >= 0:
-            self.check_continues(row, num_hits, new_computed, external)
-        if num_hits or new_computed:
-            self.check_hits(request, new_computed, external, skip_at)
-        watermark = self.watermark_for(request) if is_beside_others else 0
-        self.turn.changes()
-        row = self.place(
-            row, request, new, lookahead, local, external, skip_at, encoder, num_hits > 0,
-            whole_must_fit, reserved, watermark,
-        )  # fmt: skip
-        answer = None
-        if row >= 0:
-            if caches:  # KV-MGR-10
-                verified = min(min(local + external, self.max_len) + new, request.num_tokens)
-                self.allocator.cache(row, request, min(verified, self.max_len))
-            answer = self.new_blocks(row)
-        self.turn.changed()
-        return answer
-
-    def do_get_num_blocks_to_allocate(
+    def get_num_blocks_to_allocate(
         self,
         request: Request,
+        *,
         num_tokens: int,
         total_computed_tokens: int,
         num_tokens_main_model: int,
-        num_encoder_tokens: int,
-        apply_admission_cap: bool,
+        num_encoder_tokens: int = 0,
+        apply_admission_cap: bool = False,
     ) -> int:
         """Free blocks the request would take, without a new hit (KV-MGR-18)."""
-        tokens = self.counted("num_tokens", num_tokens)
-        computed = self.counted("total_computed_tokens", total_computed_tokens)
-        main = self.counted("num_tokens_main_model", num_tokens_main_model)
-        encoder = self.counted("num_encoder_tokens", num_encoder_tokens)
-        self.check_flag("apply_admission_cap", apply_admission_cap)
-        capped = apply_admission_cap
-        row = self.row_of(self.claim(request))
-        self.lookup.clear()
-        demand = self.demand.of(tokens, main, computed, 0, computed, encoder)
-        # Of many groups they may be more than 64 bits.
-        return sum([self.allocator.need_of(g, row, demand, capped) for g in range(self.num_groups)])
+        self.enter()
+        try:
+            core = self.core
+            tokens = self.checks.counted("num_tokens", num_tokens)
+            computed = self.checks.counted("total_computed_tokens", total_computed_tokens)
+            main = self.checks.counted("num_tokens_main_model", num_tokens_main_model)
+            encoder = self.checks.counted("num_encoder_tokens", num_encoder_tokens)
+            self.checks.check_flag("apply_admission_cap", apply_admission_cap)
+            capped = apply_admission_cap
+            row = core.rows.of(self.calls.claim(request))
+            core.lookup.clear()
+            demand = core.demand.of(tokens, main, computed, 0, computed, encoder)
+            # Of many groups they may be more than 64 bits.
+            return sum(
+                [core.allocator.need_of(g, row, demand, capped) for g in range(core.num_groups)]
+            )
+        finally:
+            self.calls.leave()
 
-    # Caching.
-
-    def do_cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
+    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Register full blocks after a delayed load (KV-MGR-11)."""
-        mine = self.claim(request)
-        tokens = self.counted("num_computed_tokens", num_computed_tokens)
-        row = self.row_of(mine)
-        if not self.allocator.holds_blocks(row):
-            return  # KV-ERR-4
-        limit = mine.num_tokens
-        for g in range(self.num_groups):
-            if self.shape.holds_tokens(g):
-                held = self.tables.length[row * self.num_groups + g]
-                limit = min(limit, held * self.shape.block_size[g])
-        if tokens > limit:
-            raise InvalidArgumentError(
-                "num_computed_tokens", tokens, f"at most {limit}, the tokens that have slots"
-            )
-        if self.enable_caching:
-            self.turn.changes()
-            self.allocator.cache(row, mine, tokens)
-            self.turn.changed()
+        self.enter()
+        try:
+            mine = self.calls.claim(request)
+            self.calls.cache(mine, self.checks.counted("num_computed_tokens", num_computed_tokens))
+        finally:
+            self.calls.leave()
 
-    def do_cache_partial_block(self, request: Request, group: int, num_tokens: int) -> bool:
+    def cache_partial_block(self, request: Request, group: int, num_tokens: int) -> bool:
         """Make a block reachable at a finer boundary inside it (KV-PART-1)."""
-        mine = self.claim(request)
-        tokens = self.counted("num_tokens", num_tokens)
-        g = self.counted("group", group)
-        if g >= self.num_groups:
-            raise InvalidArgumentError("group", group, f"an int in 0 … {self.num_groups - 1}")
-        size = self.shape.block_size[g]
-        hash_size = self.hash_block_size
-        if not self.enable_caching or size <= hash_size:
-            raise InvalidArgumentError(
-                "group", group, "one with caching on and blocks longer than hash blocks"
-            )
-        row = self.row_of(mine)
-        slots = 0
-        if row >= 0:
-            slots = self.tables.length[row * self.num_groups + g] * size
-        limit = min(mine.num_hashes * hash_size, slots)
-        if tokens % hash_size or tokens % size == 0 or tokens > limit:
-            raise InvalidArgumentError(
-                "num_tokens",
-                num_tokens,
-                f"a multiple of {hash_size}, not of {size}, and at most {limit}",
-            )
-        self.turn.changes()
-        is_cached = self.allocator.cache_partial(row, mine, g, tokens // hash_size - 1)
-        self.turn.changed()
-        return is_cached
+        self.enter()
+        try:
+            mine = self.calls.claim(request)
+            tokens = self.checks.counted("num_tokens", num_tokens)
+            return self.calls.cache_partial(mine, self.checks.counted("group", group), tokens)
+        finally:
+            self.calls.leave()
 
-    def do_evict_blocks(self, block_ids: Sequence[int]) -> None:
+    def evict_blocks(self, block_ids: Sequence[int]) -> None:
         """Drop the cached identity of these blocks (KV-POOL-10)."""
-        self.ask_clock()
-        blocks = self.checked_blocks("block_ids", block_ids)
-        self.turn.changes()
-        for block in blocks:
-            if block:
-                self.pool.forget(block)
-        self.turn.changed()
+        self.enter()
+        try:
+            self.core.ask_clock()
+            blocks = self.checks.checked_blocks("block_ids", block_ids)
+            self.turn.changes()
+            for block in blocks:
+                if block:
+                    self.core.pool.forget(block)
+            self.turn.changed()
+        finally:
+            self.calls.leave()
 
-    def do_reset_prefix_cache(self) -> bool:
+    def reset_prefix_cache(self) -> bool:
         """Drop every hash, if no block is in use (KV-POOL-11)."""
-        if self.pool.num_free != self.pool.num_blocks - 1 - len(self.reserved):
-            return False
-        self.turn.changes()
-        self.pool.reset()
-        self.was_reset = True
-        self.turn.changed()
-        return True
+        self.enter()
+        try:
+            return self.calls.reset()
+        finally:
+            self.calls.leave()
 
-    # Releasing.
-
-    def do_free(self, request: Request) -> None:
+    def free(self, request: Request) -> None:
         """Release all blocks of the request (KV-MGR-12)."""
-        mine = self.claim(request)
-        self.turn.changes()
-        row = self.forget_row(mine)
-        if row >= 0:
-            self.allocator.free(row)
-            self.tables.give_row(row)
-        self.turn.changed()
+        self.enter()
+        try:
+            mine = self.calls.claim(request)
+            self.turn.changes()
+            self.core.release(mine)
+            self.turn.changed()
+        finally:
+            self.calls.leave()
 
-    def do_pop_blocks_for_free(self, request: Request) -> tuple[int, ...]:
+    def pop_blocks_for_free(self, request: Request) -> tuple[int, ...]:
         """Forget the request, keep its references for `free_blocks` (KV-MGR-13)."""
-        mine = self.claim(request)
-        row = self.row_of(mine)
-        if row < 0:
-            return ()
-        ids: list[int] = []
-        for g in range(self.num_groups):
-            ids.extend(self.ids_of(row, g, 0))
-        answer = tuple(ids)
-        self.turn.changes()
-        for block in ids:
-            if block:
-                self.popped[block] = self.popped.get(block, 0) + 1
-        self.forget_row(mine)
-        self.tables.clear_row(row)
-        self.tables.give_row(row)
-        self.turn.changed()
-        return answer
+        self.enter()
+        try:
+            return self.calls.pop(self.calls.claim(request))
+        finally:
+            self.calls.leave()
 
-    def do_free_blocks(self, block_ids: Sequence[int]) -> None:
+    def free_blocks(self, block_ids: Sequence[int]) -> None:
         """Return popped references, in one release call (KV-MGR-13, KV-POOL-9)."""
-        blocks = self.checked_blocks("block_ids", block_ids)
-        counts: dict[int, int] = {}
-        for block in blocks:
-            if block:
-                counts[block] = counts.get(block, 0) + 1
-        for block, count in counts.items():
-            held = self.popped.get(block, 0)
-            if count > held:
-                raise BlockReleaseError(block, count, held)
-        self.turn.changes()
-        for block, count in counts.items():
-            if self.popped[block] == count:
-                del self.popped[block]
-            else:
-                self.popped[block] -= count
-        left = 0
-        for block in blocks:
-            if block:
-                left = self.pool.drop_ref(block, left)
-        self.turn.changed()
+        self.enter()
+        try:
+            self.calls.free_blocks(self.checks.checked_blocks("block_ids", block_ids))
+        finally:
+            self.calls.leave()
 
-    def do_remove_skipped_blocks(self, request: Request, total_computed_tokens: int) -> None:
+    def remove_skipped_blocks(self, request: Request, total_computed_tokens: int) -> None:
         """Release what attention no longer needs (KV-MGR-14)."""
-        computed = self.counted("total_computed_tokens", total_computed_tokens)
-        row = self.row_of(self.claim(request))
-        self.turn.changes()
-        self.allocator.remove_skipped(row, computed)
-        self.turn.changed()
+        self.enter()
+        try:
+            computed = self.checks.counted("total_computed_tokens", total_computed_tokens)
+            row = self.core.rows.of(self.calls.claim(request))
+            self.turn.changes()
+            self.core.allocator.remove_skipped(row, computed)
+            self.turn.changed()
+        finally:
+            self.calls.leave()
 
-    # Asking.
-
-    def do_get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
+    def get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
         """Per group, leading blocks that all running requests share (KV-MGR-15)."""
-        row = self.row_of(self.claim(request))
-        if not self.enable_caching:
-            return (0,) * self.num_groups
-        return tuple([self.allocator.num_common_prefix(row, g) for g in range(self.num_groups)])
+        self.enter()
+        try:
+            core = self.core
+            row = core.rows.of(self.calls.claim(request))
+            if not core.enable_caching:
+                return (0,) * core.num_groups
+            return tuple([core.allocator.num_common_prefix(row, g) for g in range(core.num_groups)])
+        finally:
+            self.calls.leave()
 
-    def do_get_blocks(self, request: Request) -> KVCacheBlocks:
+    def get_blocks(self, request: Request) -> KVCacheBlocks:
         """The block list per group."""
-        return self.lists_of(self.claim(request))
+        self.enter()
+        try:
+            return self.core.lists_of(self.calls.claim(request))
+        finally:
+            self.calls.leave()
 
-    def do_get_unhashed_block_ids(self, request: Request) -> tuple[tuple[int, ...], ...]:
+    def get_unhashed_block_ids(self, request: Request) -> tuple[tuple[int, ...], ...]:
         """Per group, blocks that are neither null nor cached."""
-        return tuple(
-            [
-                tuple([block for block in ids if block and not self.pool.is_cached(block)])
-                for ids in self.lists_of(self.claim(request)).groups
-            ]
-        )
+        self.enter()
+        try:
+            return tuple(
+                [
+                    tuple([block for block in ids if block and not self.core.pool.is_cached(block)])
+                    for ids in self.core.lists_of(self.calls.claim(request)).groups
+                ]
+            )
+        finally:
+            self.calls.leave()
 
-    def do_take_events(self) -> tuple[Event, ...]:
+    def take_events(self) -> tuple[Event, ...]:
         """Events since the last call (KV-EVT-1)."""
-        if self.events is None:
-            return ()
-        facts = self.events.facts
-        taken = as_events(facts, self.config, extra_keys)
-        facts.clear()
-        return taken
+        self.enter()
+        try:
+            return self.calls.take_events()
+        finally:
+            self.calls.leave()
 
-    def do_take_new_block_ids(self) -> tuple[int, ...]:
+    def take_new_block_ids(self) -> tuple[int, ...]:
         """Blocks to be zeroed, group by group (KV-MGR-16)."""
-        queued = self.allocator.zero_queue()
-        taken = tuple([block for blocks in queued for block in blocks])
-        self.allocator.num_to_zero = 0
-        return taken
+        self.enter()
+        try:
+            return self.calls.take_new_block_ids()
+        finally:
+            self.calls.leave()
 
-    def do_make_prefix_cache_stats(self) -> PrefixCacheStats | None:
+    def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
         """Look-up counters since the last call (KV-STAT-3)."""
-        if not self.log_stats:
-            return None
-        stats = PrefixCacheStats(
-            self.was_reset,
-            self.requests,
-            self.queries,
-            self.hits,
-            self.again_requests,
-            self.again_queries,
-            self.again_hits,
-        )
-        self.turn.changes()
-        self.clear_stats()
-        self.turn.changed()
-        return stats
+        self.enter()
+        try:
+            return self.calls.take_stats()
+        finally:
+            self.calls.leave()
 
-    def do_take_residency_samples(self) -> tuple[ResidencySample, ...]:
+    def take_residency_samples(self) -> tuple[ResidencySample, ...]:
         """Lives of sampled blocks that ended (KV-STAT-6)."""
-        return self.residency.take() if self.residency is not None else ()
+        self.enter()
+        try:
+            return self.core.residency.take() if self.core.residency is not None else ()
+        finally:
+            self.calls.leave()
 
-    def do_new_step_starts(self) -> None:
+    def new_step_starts(self) -> None:
         """States registered in the last step may be used now (KV-MGR-19)."""
-        self.turn.changes()
-        self.allocator.forget_step()
-        self.turn.changed()
+        self.enter()
+        try:
+            self.turn.changes()
+            self.core.allocator.forget_step()
+            self.turn.changed()
+        finally:
+            self.calls.leave()
 
-    def do_append_tokens(self, request: Request, token_ids: Sequence[int]) -> None:
+    def append_tokens(self, request: Request, token_ids: Sequence[int]) -> None:
         """Append tokens to a request of this manager (KV-REQ-2)."""
-        self.own(request).append_in(token_ids, self.turn)
+        self.enter()
+        try:
+            self.checks.own(request).append_in(token_ids, self.turn)
+        finally:
+            self.calls.leave()
 
-    # Copies.
+    def __copy__(self) -> NoReturn:
+        """Two managers of one pool (KV-MGR-20)."""
+        raise UnsupportedError("a shallow copy of a manager", "kvfast")
 
-    def do_snapshot(self) -> Snapshot:
+    def __deepcopy__(self, memo: object) -> FastManager:
+        """See `clone`."""
+        return self.clone()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """`snapshot` shows the whole state, and `restore` takes it (KV-MGR-20)."""
+        raise UnsupportedError("pickling a manager", "kvfast")
+
+    def clone(self) -> FastManager:
+        """An independent copy, queued events and statistics included."""
+        self.enter()
+        try:
+            copy = FastManager(self.plan, None)
+            self.core.copy_into(copy.core)
+            return copy
+        finally:
+            self.calls.leave()
+
+    def snapshot(self) -> Snapshot:
         """The whole abstract state."""
-        return self.snapshot_now()
+        self.enter()
+        try:
+            return self.core.snapshot()
+        finally:
+            self.calls.leave()
+
+    def take_over(self, snapshot: Snapshot) -> None:
+        """Take over a state in which every invariant holds; this manager is as it was made."""
+        self.enter()
+        try:
+            self.calls.restore(snapshot)
+        finally:
+            self.calls.leave()

@@ -13,7 +13,7 @@ from kvspec._check import exact, is_int
 from kvspec.errors import BusyError, InvalidArgumentError, UnsupportedError
 from kvspec.request import TOKEN_ID_MAX, RequestInput, RequestStatus, check_token_ids, token_list
 
-from . import cells as cell
+from . import hot
 from .arrays import int_view
 from .extra_keys import has_extra_keys, runs, tagged
 from .hashing import Hasher, HashJob, encode_extra_keys
@@ -32,7 +32,7 @@ class FastRequest:
     `hash_block_size_tokens` is 0 when caching is off: then there are no hashes. `row` is where a
     manager notes the request's place; it looks whether that is still so.
 
-    Its first two cells (see `cells`) begin at `cells[cell_at]`: in the array of `holder`, or, if
+    Its two hot fields (see `hot`) begin at `fields[field_at]`: in the array of `holder`, or, if
     that is None, behind its tokens. `turn`: that of the manager it is registered with. `is_used`:
     a call uses or changes it now. `preemptions`: -1 while what was assigned is no count. `state`:
     what was assigned as status. `is_made`: whether it is more than `__new__` leaves.
@@ -55,7 +55,7 @@ class FastRequest:
         self.holder: object = None
         self.turn: Turn | None = None
         self.is_used = False
-        self.cell_at = 0
+        self.field_at = 0
         self.row = -1
         self.num_tokens = 0
         self.num_hashes = 0
@@ -91,7 +91,7 @@ class FastRequest:
     def num_computed_tokens(self) -> int:
         """Tokens whose KV is in the cache (KV-REQ-3)."""
         self.check_made()
-        computed = self.cells[self.cell_at + cell.COMPUTED]
+        computed = self.fields[self.field_at + hot.COMPUTED]
         if computed < 0:
             return self.odd_computed  # type: ignore[return-value]  # as it was assigned
         return computed
@@ -101,7 +101,7 @@ class FastRequest:
         self.hold_off()
         computed = count_of(value)
         self.odd_computed = value if computed < 0 else None
-        self.cells[self.cell_at + cell.COMPUTED] = computed
+        self.fields[self.field_at + hot.COMPUTED] = computed
 
     @property
     def num_preemptions(self) -> int:
@@ -142,29 +142,29 @@ class FastRequest:
         """Note the status and whether it is RUNNING, with legal preemptions."""
         self.state = value
         is_running = value is self.running and self.preemptions >= 0
-        self.cells[self.cell_at + cell.RUNS] = 1 if is_running else 0
+        self.fields[self.field_at + hot.RUNS] = 1 if is_running else 0
 
     def computed_now(self) -> int:
         """The computed tokens; -1 while the scheduler assigned what is no count."""
-        return self.cells[self.cell_at + cell.COMPUTED]
+        return self.fields[self.field_at + hot.COMPUTED]
 
     def set_computed(self, num_tokens: int) -> None:
         """Set the computed tokens to a count."""
-        self.cells[self.cell_at + cell.COMPUTED] = num_tokens
+        self.fields[self.field_at + hot.COMPUTED] = num_tokens
 
-    def hold(self, holder: object, turn: Turn | None, cells: memoryview[int], at: int) -> None:
-        """Let these be its cells, and this the turn of whoever reads them."""
-        computed = self.cells[self.cell_at + cell.COMPUTED]
-        self.cells[self.cell_at + cell.RUNS] = 0  # who reads these from now on asks it
+    def hold(self, holder: object, turn: Turn | None, fields: memoryview[int], at: int) -> None:
+        """Let these be its hot fields, and this the turn of whoever reads them."""
+        computed = self.fields[self.field_at + hot.COMPUTED]
+        self.fields[self.field_at + hot.RUNS] = 0  # who reads these from now on asks it
         self.holder = holder
         self.turn = turn
-        self.cells: memoryview[int] = cells
-        self.cell_at = at
-        cells[at + cell.COMPUTED] = computed
+        self.fields: memoryview[int] = fields
+        self.field_at = at
+        fields[at + hot.COMPUTED] = computed
         self.set_status(self.state)
 
     def let_go(self) -> None:
-        """Let its cells be its own."""
+        """Let its hot fields be its own."""
         self.hold(None, None, self.tokens, self.room_tokens)
 
     @property
@@ -260,15 +260,15 @@ class FastRequest:
         if needed <= self.room_tokens and self.room_tokens > 0:
             return
         room = needed + needed // 4 + 32
-        tokens = memoryview(bytearray(8 * (room + cell.NUM_OWN))).cast("q")
+        tokens = memoryview(bytearray(8 * (room + hot.NUM_OWN))).cast("q")
         if self.num_tokens:
             tokens[: self.num_tokens] = self.tokens[: self.num_tokens]
         had_some = self.room_tokens > 0
         self.tokens: memoryview[int] = tokens
         self.room_tokens = room
         if not had_some:
-            self.cells = self.tokens
-            self.cell_at = room
+            self.fields = self.tokens
+            self.field_at = room
         elif self.holder is None:
             self.let_go()
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kvfast._core.allocator import Allocator
-from kvfast._core.checked import Checked
+from kvfast._core.checks import Checks
 from kvfast._core.request import FastRequest
 from kvspec.errors import InvalidArgumentError
 
@@ -25,7 +25,7 @@ def bare_exception() -> None:
     def checked_block(self: Any, block: Any) -> int:
         return int(range(self.pool.num_blocks)[block])
 
-    _replace(Checked, "checked_block", checked_block)
+    _replace(Checks, "checked_block", checked_block)
 
 
 def crash() -> None:
@@ -36,7 +36,7 @@ def crash() -> None:
             os.kill(os.getpid(), signal.SIGSEGV)
         return [self.checked_block(block) for block in self.checked_sequence(field, block_ids)]
 
-    _replace(Checked, "checked_blocks", checked_blocks)
+    _replace(Checks, "checked_blocks", checked_blocks)
 
 
 def endless_loop() -> None:
@@ -46,17 +46,17 @@ def endless_loop() -> None:
         while type(value) is not bool:
             pass
 
-    _replace(Checked, "check_flag", check_flag)
+    _replace(Checks, "check_flag", check_flag)
 
 
 def late_refusal() -> None:
     """A list with an illegal block is refused after something was done."""
 
     def checked_block(self: Any, block: Any) -> int:
-        self.allocator.queue_to_zero(0, 1)
+        self.core.allocator.queue_to_zero(0, 1)
         raise InvalidArgumentError("block", block, "another")
 
-    _replace(Checked, "checked_block", checked_block)
+    _replace(Checks, "checked_block", checked_block)
 
 
 def parted() -> None:

@@ -88,6 +88,8 @@ def written(text: str) -> Twin:
                     names += _attributes(inside)
             else:
                 names += [each.id for each in _targets(node) if isinstance(each, ast.Name)]
+                if isinstance(node, ast.ImportFrom):
+                    names += [alias.name for alias in node.names]
                 _note_value(node, twin)
     return twin
 

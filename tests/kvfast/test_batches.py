@@ -46,7 +46,7 @@ def test_an_audited_manager_is_audited_after_each_batched_call() -> None:
     handle = admitted(batch)
     assert batch.manager is audited
     inner = audited.inner  # type: ignore[attr-defined]  # an audit's
-    inner.pool.set_refs(1, 7)
+    inner.core.pool.set_refs(1, 7)
     with pytest.raises(InvariantViolation):
         batch.decode([handle])
 
@@ -60,6 +60,6 @@ def test_a_monitor_sees_the_calls_of_a_step(
     assert isinstance(batch, SequentialManager)
     admitted(batch)
     inner: Any = watched.inner
-    inner.pool.set_refs(1, 7)
+    inner.core.pool.set_refs(1, 7)
     with pytest.raises(InvariantViolation):
         batch.decode([0])

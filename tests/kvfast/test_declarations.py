@@ -13,7 +13,7 @@ COMPILED, CORE = ROOT / "kvfast" / "_compiled", ROOT / "kvfast" / "_core"
 # digest.pxd declares a twin in Cython's own language.
 DECLARATIONS = sorted(set(COMPILED.glob("*.pxd")) - {COMPILED / "digest.pxd"})
 # Files of constants, beside the code that has them as Python ints.
-CONSTANTS = {"cell_fields": "cells", "kind_fields": "kinds", "record_fields": "record"}
+CONSTANTS = {"hot_fields": "hot", "kind_fields": "kinds", "record_fields": "record"}
 
 
 @pytest.mark.parametrize("name", [path.stem for path in DECLARATIONS])

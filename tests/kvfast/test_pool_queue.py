@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kvfast
-from kvfast._core import cells, record
 from kvfast._core.pool import BlockPool
 
 NUM_BLOCKS = 9
@@ -95,12 +90,3 @@ class PutsInFrontOfTheFirst(BlockPool):
 def test_a_queue_with_a_wrong_front_is_found() -> None:
     with pytest.raises(AssertionError):
         run(new_pool(PutsInFrontOfTheFirst), [("unlink", 3), ("front", 0)])
-
-
-@pytest.mark.parametrize(("module", "fields"), [(record, "record_fields"), (cells, "cell_fields")])
-def test_both_builds_keep_facts_in_the_same_places(module: ModuleType, fields: str) -> None:
-    folder = Path(kvfast.__file__).parent / "_compiled"
-    constants = re.findall(r"    (\w+) = (\d+)", (folder / f"{fields}.pxd").read_text())
-    assert {name: int(value) for name, value in constants} == {
-        name: value for name, value in vars(module).items() if name.isupper()
-    }

@@ -60,7 +60,7 @@ class LastInFirstOut(FastImplementation):
 
     def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
         manager: Any = super().create(config, check_invariants=False)
-        manager.pool.unhashed_to_front = False
+        manager.core.pool.unhashed_to_front = False
         return cast(KVCacheManager, manager)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import kvfast._core.extra_keys as extra_keys
-from kvfast._core import checked, hashing, request
+from kvfast._core import checks, hashing, request
 from kvfast._core.allocator import Allocator
-from kvfast._core.checked import Checked
+from kvfast._core.checks import Checks
 from kvfast._core.demand import Demand
 from kvfast._core.key_map import KeyMap
 from kvfast._core.pool import BlockPool
@@ -105,7 +105,7 @@ def longer_later(major: int, value: int) -> bytes:
 head = hashing.head
 
 
-def one_block_more(self: Checked, block: int) -> int:
+def one_block_more(self: Checks, block: int) -> int:
     """Any number is a block."""
     return block
 
@@ -133,8 +133,8 @@ ITEMS_BEFORE = Mistake("items before the block", extra_keys, "_first_item", firs
 NO_CHANGE = Mistake("nothing changes", extra_keys, "_next_change", far)
 HEAD_LATER = Mistake("24 in the first byte", hashing, "head", longer_later)
 FEWER_COUNTS = Mistake("52 bits", request, "COUNT_BITS", 52)
-MORE_COUNTS = Mistake("54 bits", checked, "COUNT_BITS", 54)
-ANY_BLOCK = Mistake("any block", Checked, "checked_block", one_block_more)
+MORE_COUNTS = Mistake("54 bits", checks, "COUNT_BITS", 54)
+ANY_BLOCK = Mistake("any block", Checks, "checked_block", one_block_more)
 FEWER_TOKENS = Mistake("a token less", request, "TOKEN_ID_MAX", 2**63 - 2)
 IGNORED = Mistake("ignore, then clear", HitRateWindow, "observe", ignore_before_clearing)
 NO_TOUCH = Mistake("touches are not noted", ResidencyLog, "touched", nothing)

@@ -10,7 +10,7 @@ from typing import cast
 
 import kvref.arguments as reference
 from kvfast._core import request
-from kvfast._core.checked import Checked
+from kvfast._core.checks import Checks
 from kvspec.errors import InvalidArgumentError, UnknownBlockError
 from kvspec.request import check_token_ids
 from proofs.code.contracts._mistakes import (
@@ -40,7 +40,7 @@ def is_count_fast(value: int) -> bool:
 def is_counted_fast(value: int) -> bool:
     """Whether kvfast does, in a call."""
     try:
-        return object.__new__(Checked).counted("value", value) == value
+        return object.__new__(Checks).counted("value", value) == value
     except InvalidArgumentError:
         return False
 
@@ -60,10 +60,10 @@ def is_block(block: int) -> bool:
 
 def is_block_fast(block: int) -> bool:
     """Whether kvfast does."""
-    manager = object.__new__(Checked)
-    manager.pool = fast_pool((), (1, 1, 1))
+    checks = object.__new__(Checks)
+    checks.pool = fast_pool((), (1, 1, 1))
     try:
-        return manager.checked_block(block) == block
+        return checks.checked_block(block) == block
     except UnknownBlockError:
         return False
 

@@ -22,8 +22,15 @@ RUNNING = RequestStatus.RUNNING
 WAITING = RequestStatus.WAITING
 
 
-class Checked(Core):
+class Checks:
     """The checks of every call; none of them changes the state."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.num_groups = self.core.num_groups
+        self.shape = self.core.shape
+        self.pool = self.core.pool
+        self.lookup = self.core.lookup
 
     def counted(self, field: str, value: object) -> int:
         """The value, if it is a count (KV-ERR-6)."""
@@ -51,7 +58,7 @@ class Checked(Core):
         mine.check_made()
         if mine.is_used:
             raise BusyError("request", mine.request_id)
-        if self.enable_caching and not self.can_use_hashes(mine):
+        if self.core.enable_caching and not self.can_use_hashes(mine):
             raise InvalidArgumentError(
                 "request",
                 mine.request_id,
@@ -59,22 +66,15 @@ class Checked(Core):
             )
         return mine
 
-    def claim(self, request: Request) -> FastRequest:
-        """`own`, for the whole call: nothing else may use or change the request meanwhile."""
-        mine = self.own(request)
-        mine.is_used = True
-        self.used = mine
-        return mine
-
     def can_use_hashes(self, request: FastRequest) -> bool:
         """Whether the request was hashed as this manager would."""
-        if request.hash_block_size_tokens != self.hash_block_size:
+        if request.hash_block_size_tokens != self.core.hash_block_size:
             return False
-        theirs = request.hasher
-        return theirs is self.hasher or (
-            theirs.function == self.hasher.function
-            and theirs.none_hash == self.hasher.none_hash
-            and theirs.tags == self.hasher.tags
+        theirs, ours = request.hasher, self.core.hasher
+        return theirs is ours or (
+            theirs.function == ours.function
+            and theirs.none_hash == ours.none_hash
+            and theirs.tags == ours.tags
         )
 
     def check_scheduling(self, request: FastRequest) -> None:
@@ -92,17 +92,13 @@ class Checked(Core):
             return self.counted("request.num_computed_tokens", request.num_computed_tokens)
         return computed
 
-    def watermark_for(self, request: FastRequest) -> int:
-        """Blocks kept free when this request is admitted beside others (KV-MGR-9)."""
-        return 0 if request.state == RUNNING else self.watermark
-
     def check_has_slots(self, row: int, computed: int) -> None:
         """Computed tokens have slots: else unwritten blocks could be cached (KV-REQ-3)."""
         for g in range(self.num_groups):
             if self.shape.holds_tokens(g):
                 slots = 0
                 if row >= 0:
-                    slots = self.tables.length[row * self.num_groups + g]
+                    slots = self.core.tables.length[row * self.num_groups + g]
                 slots *= self.shape.block_size[g]
                 if computed > slots:
                     raise InvalidArgumentError(
@@ -114,7 +110,7 @@ class Checked(Core):
 
         Every list is a copy: the caller's own sequence may answer more than its length, or change.
         """
-        if blocks is None or blocks is self.no_blocks:
+        if blocks is None or blocks is self.core.no_blocks:
             return None
         if not isinstance(blocks, KVCacheBlocks):
             raise InvalidArgumentError("new_computed_blocks", blocks, "KVCacheBlocks or None")
@@ -230,8 +226,8 @@ class Checked(Core):
 
     def check_continues(self, row: int, num_hits: int, new_computed: int, external: int) -> None:
         """Who holds blocks takes no hits, and starts no load (KV-GRP-9)."""
-        is_running = self.allocator.is_running(row)
-        holds_some = is_running or self.allocator.holds_blocks(row)
+        is_running = self.core.allocator.is_running(row)
+        holds_some = is_running or self.core.allocator.holds_blocks(row)
         if holds_some and (num_hits or new_computed):
             raise InvalidArgumentError(
                 "new_computed_blocks", num_hits, "empty: the request already holds blocks"

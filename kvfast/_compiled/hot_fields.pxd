@@ -1,4 +1,4 @@
-# The numbers of kvfast/_core/cells.py as constants; modules see them under its name.
+# The numbers of kvfast/_core/hot.py as constants; modules see them under its name.
 cdef enum:
     STRIDE = 4
     NUM_OWN = 2

@@ -1,18 +1,18 @@
-"""Cells: what most steps of a batch read of a request, in one array for all registered ones.
+"""Hot fields: what most steps of a batch read of a request, in one array for all registered ones.
 
-So a step needs not look at each request, wherever in memory it is. The cells of handle h begin at
+So a step need not visit the requests, which lie anywhere in memory. The fields of handle h begin at
 `STRIDE * h`. The first two are the request's own, see `FastRequest`; the others the registry's.
 
-Compiled, the same numbers are constants of `_compiled/cell_fields.pxd`.
+Compiled, the same numbers are constants of `_compiled/hot_fields.pxd`.
 """
 
 from __future__ import annotations
 
 STRIDE = 4
-"""Cells of a handle, of 64 bits."""
+"""Fields of a handle, of 64 bits each."""
 
 NUM_OWN = 2
-"""Cells of a request that is not registered."""
+"""Fields of a request that is not registered."""
 
 COMPUTED = 0
 """Its computed tokens; -1 while the scheduler assigned what is no count."""

@@ -1,0 +1,39 @@
+# C types of kvfast/_core/calls.py.
+cimport cython
+from kvfast._compiled.checks cimport Checks
+from kvfast._compiled.core cimport Core
+from kvfast._compiled.request cimport FastRequest
+from kvfast._compiled.turn cimport Turn
+
+
+@cython.final
+cdef class Calls:
+    cdef Core core
+    cdef Checks checks
+    cdef Turn turn
+    cdef FastRequest used
+
+    @cython.locals(mine=FastRequest)
+    cdef FastRequest claim(self, request)
+    cdef int leave(self) except -1
+    @cython.locals(core=Core, tokens="long long")
+    cdef object look_up(self, FastRequest request)
+    @cython.locals(core=Core)
+    cdef object look_up_per_group(self, FastRequest request, long long length)
+    @cython.locals(core=Core, checks=Checks, computed="long long", row=int, num_hits="long long", local="long long", most="long long", skip_at="long long", watermark="long long", verified="long long")
+    cdef object grant(self, FastRequest request, list hits, long long new, long long new_computed, long long lookahead, long long external, long long encoder, long long reserved, bint caches, bint whole_must_fit, bint is_beside_others)
+    @cython.locals(core=Core, row=int, limit="long long", g=int, held="long long")
+    cdef object cache(self, FastRequest request, long long tokens)
+    @cython.locals(core=Core, size="long long", hash_size="long long", row=int, slots="long long", limit="long long")
+    cdef object cache_partial(self, FastRequest request, long long g, long long tokens)
+    @cython.locals(core=Core)
+    cdef object reset(self)
+    @cython.locals(core=Core, row=int, ids=list)
+    cdef object pop(self, FastRequest request)
+    @cython.locals(popped=dict)
+    cdef object free_blocks(self, list blocks)
+    @cython.locals(facts=list)
+    cdef object take_events(self)
+    cdef object take_new_block_ids(self)
+    cdef object take_stats(self)
+    cdef object restore(self, snapshot)

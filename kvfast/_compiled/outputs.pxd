@@ -1,0 +1,41 @@
+# C types of kvfast/_core/outputs.py.
+cimport cython
+from kvfast._compiled.core cimport Core
+from kvfast._compiled.entries cimport Entries
+from kvfast._compiled.registry cimport Registry
+from kvfast._compiled.tables cimport Tables
+
+
+@cython.final
+cdef class Outputs:
+    cdef Core core
+    cdef Registry registry
+    cdef Entries entries
+    cdef int num_groups
+    cdef int[:, ::1] rows
+    cdef int[:, ::1] no_rows
+    cdef long long rows_left
+    cdef bint has_rows
+    cdef list no_slots
+    cdef list slots
+
+    cdef int open(self, output) except -1
+    cdef int open_rows(self, given) except -1
+    @cython.locals(g=int, views=list, is_usual=bint)
+    cdef list open_slots(self, given)
+    cdef bint has_slots(self, int g) except -1
+    cdef int close(self) except -1
+    @cython.locals(g=int)
+    cdef int check_room(self, long long length) except -1
+    @cython.locals(g=int)
+    cdef Py_ssize_t write(self) except -1
+    @cython.locals(entries=Entries, tables=Tables, size="long long", to="long long", i=Py_ssize_t, num_tokens="long long", start="long long", position="long long", index="long long", first="long long", offset="long long", end="long long", k="long long")
+    cdef int write_slots(self, int g, long long[::1] slots) except -1
+    @cython.locals(registry=Registry, entries=Entries, tables=Tables, at=Py_ssize_t, i=Py_ssize_t, untold="long long", end=Py_ssize_t)
+    cdef Py_ssize_t write_rows(self) except -1
+    @cython.locals(registry=Registry, tables=Tables, room=Py_ssize_t, g=int, told="long long", length="long long", start="long long")
+    cdef Py_ssize_t report(self, Py_ssize_t handle, int row, Py_ssize_t at) except -1
+
+
+cdef object rows_of(given)
+cdef object slots_of(given)

@@ -1,0 +1,57 @@
+# C types of kvfast/_core/running.py.
+cimport cython
+from kvfast._compiled cimport hot_fields as hot
+from kvfast._compiled.core cimport Core
+from kvfast._compiled.entries cimport Entries
+from kvfast._compiled.registry cimport Registry
+from kvfast._compiled.request cimport FastRequest
+from kvfast._compiled.tables cimport Tables
+from kvfast._compiled.turn cimport Turn
+
+cdef long long MANY
+cdef int ASKED
+cdef int PLAIN
+cdef int DONE
+
+
+@cython.final
+cdef class Running:
+    cdef Core core
+    cdef Turn turn
+    cdef Registry registry
+    cdef Entries entries
+    cdef int num_groups
+    cdef bint is_plain
+    cdef long long block_size
+    cdef bint caches
+    cdef object running
+    cdef int[::1] filled_at
+    cdef long long ahead
+    cdef long long lookahead
+    cdef long long granted
+
+    cdef int make_room(self) except -1
+    @cython.locals(entries=Entries, i=Py_ssize_t)
+    cdef bint may_all_continue(self) except -1
+    @cython.locals(registry=Registry, entries=Entries, tables=Tables, size="long long", lookahead="long long", longest="long long", caches=bint, num_asked=Py_ssize_t, num_filled=Py_ssize_t, i=Py_ssize_t, at=Py_ssize_t, row="long long", computed="long long", after="long long", held="long long")
+    cdef Py_ssize_t choose_ways(self) except -1
+    @cython.locals(entries=Entries, core=Core, per="long long", width="long long", number="long long", k=Py_ssize_t, i=Py_ssize_t, request=FastRequest)
+    cdef int read_ahead(self, Py_ssize_t num_filled) except -1
+    @cython.locals(entries=Entries, i=Py_ssize_t, request=FastRequest)
+    cdef int undo(self) except -1
+    @cython.locals(registry=Registry, entries=Entries, i=Py_ssize_t, at=Py_ssize_t, computed="long long")
+    cdef bint may_rewind(self) except -1
+    @cython.locals(at=Py_ssize_t)
+    cdef int set_computed_at(self, Py_ssize_t i, long long num_tokens) except -1
+    @cython.locals(registry=Registry, entries=Entries, i=Py_ssize_t, at=Py_ssize_t, request=FastRequest)
+    cdef int rewind_all(self) except -1
+    cdef bint is_scheduled(self, FastRequest request) except -1
+    @cython.locals(entries=Entries, core=Core, request=FastRequest, computed="long long", row=int, g=int, held="long long")
+    cdef bint may_continue(self, Py_ssize_t i) except -1
+    @cython.locals(entries=Entries, i=Py_ssize_t, num_tokens="long long", goes_on=bint, granted="long long")
+    cdef int continue_all(self) except -1
+    @cython.locals(core=Core, request=FastRequest, row=int, local="long long")
+    cdef bint go_on(self, Py_ssize_t i, long long num_tokens) except -1
+    @cython.locals(core=Core, row=int, after="long long", size="long long", held="long long", needed="long long", request=FastRequest, end="long long", first="long long")
+    cdef bint go_on_plain(self, Py_ssize_t i, long long watermark) except -1
+    cdef int cache_until(self, int row, FastRequest request, long long computed) except -1

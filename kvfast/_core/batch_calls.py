@@ -1,0 +1,351 @@
+"""What batched calls do (KV-BATCH-*).
+
+Legality is decided over arrays. What is wrong with an illegal call is then said by the contract's
+checks.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+from kvspec import _batch_checks as contract
+from kvspec._arrays import beginning
+from kvspec._check import COUNT_MAX, int_at_least
+from kvspec.batched import Array, Ints, StepOutput, StepPlan, StepResult
+from kvspec.blocks import KVCacheBlocks
+from kvspec.errors import InvalidArgumentError
+from kvspec.interface import Capabilities
+from kvspec.request import Request
+
+from .checks import Checks
+from .core import Core
+from .entries import Entries
+from .outputs import Outputs
+from .registry import Registry
+from .request import FastRequest
+from .running import Running
+from .steps import Steps
+from .turn import Turn
+
+MANY = 1 << 62  # as in running
+SET_SCHEDULED, SET_HITS, SET_SLOTS, SET_DELTAS, SET_LEFT = (
+    vars(StepResult)[field.name].__set__ for field in fields(StepResult)
+)
+
+
+class BatchCalls:
+    """The batched calls of one manager, in a turn that was taken."""
+
+    def __init__(self, core: Core, checks: Checks, turn: Turn, capabilities: Capabilities) -> None:
+        self.core = core
+        self.checks = checks
+        self.turn = turn
+        self.capabilities = capabilities
+        self.num_groups = self.core.num_groups
+        self.registry = Registry(core, turn)
+        self.entries = Entries(self.registry)
+        self.running = Running(core, turn, self.registry, self.entries)
+        self.steps = Steps(core, self.registry, self.entries, self.running)
+        self.outputs = Outputs(core, self.registry, self.entries)
+
+    def leave(self) -> None:
+        """End a call."""
+        self.outputs.close()
+        self.turn.give_back()
+
+    def facade(self) -> Any:
+        """What the contract's checks read of a batched manager."""
+        handles = enumerate(self.registry.requests)
+        requests = {h: request for h, request in handles if request is not None}
+        implementation = SimpleNamespace(capabilities=self.capabilities)
+        manager = SimpleNamespace(config=self.core.plan.config, get_blocks=self.blocks_of)
+        return SimpleNamespace(requests=requests, manager=manager, implementation=implementation)
+
+    def blocks_of(self, request: FastRequest) -> KVCacheBlocks:
+        """The block lists of a request, in a call that has its turn already."""
+        return self.core.lists_of(request)
+
+    def illegal(self, field: str, value: object) -> NoReturn:
+        """The contract's checks, which read it again, found nothing wrong with it."""
+        raise InvalidArgumentError(field, value, "the same each time it is read")
+
+    # Requests and their handles.
+
+    def register(self, request: Request) -> int:
+        """A handle for the request (KV-BATCH-4)."""
+        registry = self.registry
+        mine = self.checks.own(request)
+        if mine.request_id in registry.handle_of_id:
+            raise InvalidArgumentError("request", mine.request_id, "one that is not registered yet")
+        self.turn.changes()
+        handle = registry.add(mine)
+        self.turn.changed()
+        return handle
+
+    def unregister(self, handles: Ints) -> None:
+        """Forget requests that hold nothing (KV-BATCH-4)."""
+        entries = self.entries
+        self.chosen(handles)
+        for i in range(entries.size):
+            if self.core.allocator.holds_blocks(self.core.rows.of(entries.request_at(i))):
+                allowed = "one that holds no blocks"
+                raise InvalidArgumentError(f"handles[{i}]", entries.handles[i], allowed)
+        self.turn.changes()
+        for i in range(entries.size):
+            self.registry.remove(entries.handles[i])
+        self.turn.changed()
+
+    def request_of(self, handle: int) -> Request:
+        """The registered request."""
+        registry = self.registry
+        if type(handle) is int and 0 <= handle < len(registry.requests):
+            request = registry.requests[handle]
+            if request is not None:
+                return request
+        known = self.known()
+        found: Request = known[contract.registered("handle", handle, known)]
+        return found
+
+    def known(self) -> dict[int, Any]:
+        """The registered requests by handle."""
+        requests: dict[int, Any] = self.facade().requests
+        return requests
+
+    def chosen(self, handles: Ints) -> None:
+        """Entries for these handles."""
+        entries = self.entries
+        entries.start_call()
+        if not entries.add_handles(handles):
+            contract.handles_of("handles", handles, self.known())
+            self.illegal("handles", handles)
+
+    def append(self, handles: Ints, token_ids: Ints, counts: Ints | int) -> None:
+        """Append tokens to each request (KV-BATCH-12)."""
+        entries = self.entries
+        self.chosen(handles)
+        if not entries.set_counts(0, counts, 0):
+            contract.tokens_of(token_ids, counts, entries.size)
+            self.illegal("counts", counts)
+        wanted = 0
+        for i in range(entries.size):
+            wanted = min(wanted + entries.counts[i], MANY)
+        num_tokens = entries.copy_in(beginning(token_ids, wanted + 1))
+        legal = num_tokens == wanted
+        for i in range(max(num_tokens, 0)):
+            legal = legal and entries.handles[entries.size + i] >= 0
+        if not legal:
+            contract.tokens_of(token_ids, counts, entries.size)
+            self.illegal("token_ids", token_ids)
+        for i in range(entries.size):
+            entries.request_at(i).reserve(entries.counts[i])
+        self.turn.changes()
+        at = entries.size
+        for i in range(entries.size):
+            request = entries.request_at(i)
+            request.append_longs(entries.handles, at, entries.counts[i])
+            at += entries.counts[i]
+        self.turn.changed()
+
+    def rewind(self, handles: Ints, num_tokens: Ints | int) -> None:
+        """Take back computed tokens of each request (KV-BATCH-12)."""
+        entries = self.entries
+        self.chosen(handles)
+        if not entries.set_counts(0, num_tokens, 0) or not self.running.may_rewind():
+            chosen = [entries.handles[i] for i in range(entries.size)]
+            contract.rewinds_of(chosen, num_tokens, self.known())
+            self.illegal("num_tokens", num_tokens)
+        self.turn.changes()
+        self.running.rewind_all()
+        self.turn.changed()
+
+    def lookup(self, handles: Ints) -> array[int]:
+        """Hit lengths in tokens (KV-BATCH-12)."""
+        entries = self.entries
+        self.chosen(handles)
+        for i in range(entries.size):
+            if not self.running.is_scheduled(entries.request_at(i)):
+                contract.check_scheduling(f"handles[{i}]", entries.request_at(i))
+                self.illegal(f"handles[{i}]", entries.handles[i])
+        found = array("q", bytes(8 * entries.size))
+        view = found
+        for i in range(entries.size):
+            view[i] = self.steps.find_hit(entries.request_at(i))
+        self.turn.changes()
+        for i in range(entries.size):
+            self.steps.count_hit(entries.request_at(i), view[i])
+        self.turn.changed()
+        return found
+
+    # Steps.
+
+    def decode(
+        self,
+        handles: Ints,
+        num_new_tokens: Ints | int,
+        num_lookahead_tokens: int,
+        output: StepOutput | None,
+    ) -> StepResult:
+        """A step of decoding requests only; without a plan, which takes longer to make."""
+        entries = self.entries
+        self.core.ask_clock()
+        self.outputs.open(output)
+        self.steps.budget = COUNT_MAX
+        self.running.lookahead = self.checks.counted("num_lookahead_tokens", num_lookahead_tokens)
+        entries.start_call()
+        entries.end_finished = entries.end_preempted = 0
+        legal = entries.add_handles(handles) and entries.set_counts(0, num_new_tokens, 1)
+        entries.end_running = entries.size
+        if not legal or not self.steps.all_legal():
+            plan = StepPlan(decoding=handles, decode_tokens=num_new_tokens, starts_step=False)
+            contract.check_step(self.facade(), plan, None)
+            self.illegal("decoding", handles)
+        return self.done(False)
+
+    def free(self, handles: Ints) -> None:
+        """A step of finished requests only."""
+        self.give_all_back(handles, False)
+
+    def preempt(self, handles: Ints) -> None:
+        """A step of preempted requests only."""
+        self.give_all_back(handles, True)
+
+    def give_all_back(self, handles: Ints, preempts: bool) -> None:
+        """A step of finished, or of preempted requests; without a plan."""
+        entries = self.entries
+        entries.start_call()
+        legal = entries.add_handles(handles)
+        entries.end_finished = 0 if preempts else entries.size
+        entries.end_preempted = entries.end_running = entries.size
+        if not legal or not self.steps.all_legal():
+            finished, preempted = ((), handles) if preempts else (handles, ())
+            plan = StepPlan(finished=finished, preempted=preempted, starts_step=False)
+            contract.check_step(self.facade(), plan, None)
+            self.illegal("preempted" if preempts else "finished", handles)
+        self.turn.changes()
+        self.steps.perform()
+        self.turn.changed()
+
+    def step(self, plan: StepPlan, output: StepOutput | None) -> StepResult:
+        """One after another: finished, preempted, decoding, prefilling, new (KV-BATCH-1)."""
+        if not isinstance(plan, StepPlan):
+            raise InvalidArgumentError("plan", plan, "a StepPlan")
+        self.core.ask_clock()
+        self.outputs.open(output)
+        self.read_options(plan)
+        starts_step = plan.starts_step
+        if not self.read_entries(plan) or not self.steps.all_legal():
+            contract.check_step(self.facade(), plan, output)
+            self.illegal("plan", plan)
+        return self.done(starts_step)
+
+    def done(self, starts_step: bool) -> StepResult:
+        """The result of a legal step, which is done here if its outputs have room, too."""
+        steps, outputs = self.steps, self.outputs
+        if outputs.slots:
+            try:
+                outputs.check_room(steps.most_slots())
+            except BaseException:
+                self.running.undo()
+                raise
+        self.turn.changes()
+        if starts_step:
+            self.core.allocator.forget_step()
+        steps.perform()
+        written = outputs.write()
+        result = result_of(
+            steps.scheduled, steps.hits, self.running.granted, written, outputs.rows_left
+        )
+        self.turn.changed()
+        return result
+
+    def read_options(self, plan: StepPlan) -> None:
+        """What concerns all entries of a step."""
+        checks = self.checks
+        self.steps.budget = checks.counted("token_budget", plan.token_budget)
+        self.running.lookahead = checks.counted("num_lookahead_tokens", plan.num_lookahead_tokens)
+        self.steps.reserved = checks.counted("reserved_blocks", plan.reserved_blocks)
+        checks.check_flag("full_sequence_must_fit", plan.full_sequence_must_fit)
+        checks.check_flag("stops_at_refusal", plan.stops_at_refusal)
+        checks.check_flag("starts_step", plan.starts_step)
+        self.steps.whole_must_fit = plan.full_sequence_must_fit
+        self.steps.stops_at_refusal = plan.stops_at_refusal
+
+    def read_entries(self, plan: StepPlan) -> bool:
+        """The handles and counts of a plan; False where they are not legal."""
+        entries = self.entries
+        entries.start_call()
+        if not entries.add_handles(plan.finished):
+            return False
+        entries.end_finished = entries.size
+        if not entries.add_handles(plan.preempted):
+            return False
+        entries.end_preempted = entries.size
+        if not entries.add_handles(plan.decoding) or not entries.set_counts(
+            entries.end_preempted, plan.decode_tokens, 1
+        ):
+            return False
+        end = entries.size
+        if not entries.add_handles(plan.prefilling) or not entries.set_counts(
+            end, plan.prefill_tokens, 1
+        ):
+            return False
+        entries.end_running = entries.size
+        return entries.add_handles(plan.new) and entries.set_counts(
+            entries.end_running, plan.max_new_tokens, 1
+        )
+
+    # What is reported of block lists.
+
+    def take_deltas(self, block_deltas: Array) -> int:
+        """Report what was not reported yet, of all requests (KV-BATCH-11)."""
+        self.outputs.open_rows(block_deltas)
+        num_rows = 0
+        self.turn.changes()
+        for handle, request in enumerate(self.registry.requests):
+            if request is not None:
+                num_rows = self.outputs.report(handle, self.core.rows.of(request), num_rows)
+        self.turn.changed()
+        return num_rows
+
+    def num_pending_deltas(self) -> int:
+        """Entries of all requests that were not reported yet."""
+        registry = self.registry
+        return sum(
+            registry.num_unreported(handle, self.core.rows.of(request))
+            for handle, request in enumerate(registry.requests)
+            if request is not None
+        )
+
+    def next_free_blocks(self, num_blocks: int) -> array[int]:
+        """The front of the free queue (KV-BATCH-13)."""
+        int_at_least("num_blocks", num_blocks, 0, error=InvalidArgumentError)
+        return array("i", self.core.pool.first_free(num_blocks))
+
+    def list_lengths(self, handles: Ints) -> array[int]:
+        """Lengths of block lists, handle after handle, group after group (KV-BATCH-13)."""
+        entries = self.entries
+        self.chosen(handles)
+        found = array("i", bytes(4 * entries.size * self.num_groups))
+        view = found
+        tables = self.core.tables
+        for i in range(entries.size):
+            row = self.core.rows.of(entries.request_at(i))
+            for g in range(self.num_groups if row >= 0 else 0):
+                view[i * self.num_groups + g] = tables.length[row * self.num_groups + g]
+        return found
+
+
+def result_of(
+    scheduled: array[int], hits: array[int], num_slots: int, num_deltas: int, num_left: int
+) -> StepResult:
+    """`StepResult`, whose own way of being made takes as long as a small step."""
+    made = StepResult.__new__(StepResult)
+    SET_SCHEDULED(made, scheduled)
+    SET_HITS(made, hits)
+    SET_SLOTS(made, num_slots)
+    SET_DELTAS(made, num_deltas)
+    SET_LEFT(made, num_left)
+    return made

@@ -1,0 +1,243 @@
+"""What the longer calls of a manager do, with arguments that are read already (KV-MGR-*)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvfast.events import as_events
+from kvspec._restorable import check_restorable
+from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
+from kvspec.errors import BlockReleaseError, InvalidArgumentError, UnsupportedError
+from kvspec.events import Event
+from kvspec.request import Request
+from kvspec.snapshot import Snapshot
+from kvspec.stats import PrefixCacheStats
+
+from .checks import Checks
+from .core import Core
+from .extra_keys import extra_keys
+from .request import FastRequest
+from .turn import Turn
+
+
+class Calls:
+    """The calls of one manager.
+
+    All checks of a call come before `turn.changes`. An answer that is made after it is part of the
+    change. `used`: the request of this call, if it has one.
+    """
+
+    def __init__(self, core: Core, checks: Checks, turn: Turn) -> None:
+        self.core = core
+        self.checks = checks
+        self.turn = turn
+        self.used: FastRequest | None = None
+
+    def claim(self, request: Request) -> FastRequest:
+        """The request, which nothing else may use or change until the call ends."""
+        mine = self.checks.own(request)
+        mine.is_used = True
+        self.used = mine
+        return mine
+
+    def leave(self) -> None:
+        """End a call."""
+        if self.used is not None:
+            self.used.is_used = False
+            self.used = None
+        self.turn.give_back()
+
+    def look_up(self, request: FastRequest) -> PrefixHit:
+        """The longest cached prefix, the last token left out (KV-MGR-1, KV-MGR-2)."""
+        core = self.core
+        self.checks.check_scheduling(request)
+        if not core.enable_caching or request.input.skip_reading_cache:
+            return core.not_looked_up
+        tokens = core.lookup.longest_hit(request, request.num_tokens - 1)
+        found = core.hit_found(tokens)
+        if core.log_stats:
+            self.turn.changes()
+            core.stats.count(request, tokens)
+            self.turn.changed()
+        return found
+
+    def look_up_per_group(self, request: FastRequest, length: int) -> GroupHits:
+        """Each group's own longest hit: only with several groups and caching (KV-COORD-9)."""
+        core = self.core
+        if not core.plan.is_hybrid:
+            raise UnsupportedError("per-group look-ups with fewer than two cached groups", "kvfast")
+        core.lookup.hits_per_group(request, min(length, request.num_tokens))
+        lengths = [
+            core.lookup.hit_blocks[g] * core.shape.block_size[g] for g in range(core.num_groups)
+        ]
+        return GroupHits(core.blocks_of_hit(), tuple(lengths))
+
+    def grant(
+        self,
+        request: FastRequest,
+        hits: list[Any] | None,
+        new: int,
+        new_computed: int,
+        lookahead: int,
+        external: int,
+        encoder: int,
+        reserved: int,
+        caches: bool,
+        whole_must_fit: bool,
+        is_beside_others: bool,
+    ) -> KVCacheBlocks | None:
+        """`allocate_slots`: the rest of the checks, then the allocation (KV-MGR-3 … KV-MGR-10)."""
+        core, checks = self.core, self.checks
+        if new == 0 and external == 0:  # KV-MGR-3
+            raise InvalidArgumentError("num_new_tokens", 0, "at least 1 without external tokens")
+        num_hits = checks.offer(hits)
+        checks.check_scheduling(request)
+        computed = checks.computed_of(request)
+        row = core.rows.of(request)
+        checks.check_has_slots(row, computed)
+        local = computed + new_computed
+        most = core.max_len - min(local + external, core.max_len)
+        if new > most:  # KV-MGR-4
+            allowed = f"at most {most}: no token has a slot beyond {core.max_len}"
+            raise InvalidArgumentError("num_new_tokens", new, allowed)
+        skip_at = local + external
+        if external > 0:
+            # After a load the last token is computed again: its window must stay.
+            skip_at = min(skip_at, request.num_tokens - 1)
+        if row >= 0:
+            checks.check_continues(row, num_hits, new_computed, external)
+        if num_hits or new_computed:
+            checks.check_hits(request, new_computed, external, skip_at)
+        watermark = core.watermark_for(request) if is_beside_others else 0
+        self.turn.changes()
+        row = core.place(
+            row, request, new, lookahead, local, external, skip_at, encoder, num_hits > 0,
+            whole_must_fit, reserved, watermark,
+        )  # fmt: skip
+        answer = None
+        if row >= 0:
+            if caches:  # KV-MGR-10
+                verified = min(min(local + external, core.max_len) + new, request.num_tokens)
+                core.allocator.cache(row, request, min(verified, core.max_len))
+            answer = core.new_blocks(row)
+        self.turn.changed()
+        return answer
+
+    def cache(self, request: FastRequest, tokens: int) -> None:
+        """Register full blocks after a delayed load (KV-MGR-11)."""
+        core = self.core
+        row = core.rows.of(request)
+        if not core.allocator.holds_blocks(row):
+            return  # KV-ERR-4
+        limit = request.num_tokens
+        for g in range(core.num_groups):
+            if core.shape.holds_tokens(g):
+                held = core.tables.length[row * core.num_groups + g]
+                limit = min(limit, held * core.shape.block_size[g])
+        if tokens > limit:
+            allowed = f"at most {limit}, the tokens that have slots"
+            raise InvalidArgumentError("num_computed_tokens", tokens, allowed)
+        if core.enable_caching:
+            self.turn.changes()
+            core.allocator.cache(row, request, tokens)
+            self.turn.changed()
+
+    def cache_partial(self, request: FastRequest, g: int, tokens: int) -> bool:
+        """Make a block reachable at a finer boundary inside it (KV-PART-1)."""
+        core = self.core
+        if g >= core.num_groups:
+            raise InvalidArgumentError("group", g, f"an int in 0 … {core.num_groups - 1}")
+        size = core.shape.block_size[g]
+        hash_size = core.hash_block_size
+        if not core.enable_caching or size <= hash_size:
+            allowed = "one with caching on and blocks longer than hash blocks"
+            raise InvalidArgumentError("group", g, allowed)
+        row = core.rows.of(request)
+        slots = 0
+        if row >= 0:
+            slots = core.tables.length[row * core.num_groups + g] * size
+        limit = min(request.num_hashes * hash_size, slots)
+        if tokens % hash_size or tokens % size == 0 or tokens > limit:
+            allowed = f"a multiple of {hash_size}, not of {size}, and at most {limit}"
+            raise InvalidArgumentError("num_tokens", tokens, allowed)
+        self.turn.changes()
+        is_cached = core.allocator.cache_partial(row, request, g, tokens // hash_size - 1)
+        self.turn.changed()
+        return is_cached
+
+    def reset(self) -> bool:
+        """Drop every hash, if no block is in use (KV-POOL-11)."""
+        core = self.core
+        if core.pool.num_free != core.pool.num_blocks - 1 - len(core.reserved):
+            return False
+        self.turn.changes()
+        core.pool.reset()
+        core.stats.was_reset = True
+        self.turn.changed()
+        return True
+
+    def pop(self, request: FastRequest) -> tuple[int, ...]:
+        """Forget the request, keep its references for `free_blocks` (KV-MGR-13)."""
+        core = self.core
+        row = core.rows.of(request)
+        if row < 0:
+            return ()
+        ids: list[int] = []
+        for g in range(core.num_groups):
+            ids.extend(core.ids_of(row, g, 0))
+        answer = tuple(ids)
+        self.turn.changes()
+        core.pop(request, row, ids)
+        self.turn.changed()
+        return answer
+
+    def free_blocks(self, blocks: list[int]) -> None:
+        """Return popped references, in one release call (KV-MGR-13, KV-POOL-9)."""
+        popped = self.core.popped
+        counts: dict[int, int] = {}
+        for block in blocks:
+            if block:
+                counts[block] = counts.get(block, 0) + 1
+        for block, count in counts.items():
+            held = popped.get(block, 0)
+            if count > held:
+                raise BlockReleaseError(block, count, held)
+        self.turn.changes()
+        self.core.give_back(blocks, counts)
+        self.turn.changed()
+
+    def take_events(self) -> tuple[Event, ...]:
+        """Events since the last call (KV-EVT-1)."""
+        if self.core.events is None:
+            return ()
+        facts = self.core.events.facts
+        taken = as_events(facts, self.core.plan.config, extra_keys)
+        facts.clear()
+        return taken
+
+    def take_new_block_ids(self) -> tuple[int, ...]:
+        """Blocks to be zeroed, group by group (KV-MGR-16)."""
+        queued = self.core.allocator.zero_queue()
+        taken = tuple([block for blocks in queued for block in blocks])
+        self.core.allocator.num_to_zero = 0
+        return taken
+
+    def take_stats(self) -> PrefixCacheStats | None:
+        """Look-up counters since the last call (KV-STAT-3)."""
+        if not self.core.log_stats:
+            return None
+        stats = self.core.stats.shown()
+        self.turn.changes()
+        self.core.stats.clear()
+        self.turn.changed()
+        return stats
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take over a state in which every invariant holds; this manager is as it was made."""
+        check_restorable(self.core.plan.config, snapshot)
+        num_rows = self.core.tables.num_rows
+        if num_rows:
+            raise InvalidArgumentError("manager", num_rows, "one that was not used yet")
+        self.turn.changes()
+        self.core.adopt(snapshot)
+        self.turn.changed()

@@ -1,0 +1,177 @@
+"""What a batched call writes to the caller's memory: slot mappings and block deltas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvspec import _batch_checks as contract
+from kvspec._arrays import delta_rows, view_of
+from kvspec.batched import StepOutput
+from kvspec.errors import InvalidArgumentError
+
+from .core import Core
+from .entries import Entries
+from .registry import Registry
+
+
+class Outputs:
+    """Where deltas (`rows`) and slots are written to; not the caller's memory between two calls.
+
+    `rows_left`: how many rows did not fit.
+    """
+
+    def __init__(self, core: Core, registry: Registry, entries: Entries) -> None:
+        self.core = core
+        self.registry = registry
+        self.entries = entries
+        self.num_groups = self.core.num_groups
+        self.no_rows = memoryview(bytearray(16)).cast("i", [1, 4])
+        self.rows = self.no_rows
+        self.rows_left = 0
+        self.has_rows = False
+        self.no_slots: list[memoryview | None] = []
+        self.slots = self.no_slots
+
+    def open(self, output: StepOutput | None) -> None:
+        """Open the outputs for writing, before anything is decided: arrays may run code."""
+        if output is not None:
+            if not isinstance(output, StepOutput):
+                raise InvalidArgumentError("output", output, "a StepOutput or None")
+            if output.block_deltas is not None:
+                self.open_rows(output.block_deltas)
+            if output.slot_mappings is not None:
+                self.slots = self.open_slots(output.slot_mappings)
+
+    def open_rows(self, given: object) -> None:
+        """Open where deltas are written to."""
+        self.rows = rows_of(given)
+        self.has_rows = True
+
+    def open_slots(self, given: Sequence[object]) -> list[memoryview | None]:
+        """`mappings`; quickly, where it is all as it should be."""
+        views: list[memoryview | None] = []
+        is_usual = (type(given) is list or type(given) is tuple) and len(given) == self.num_groups
+        for g, slots in enumerate(given if is_usual else ()):
+            view = None if slots is None else slots_of(slots)
+            is_usual = is_usual and (slots is None or (view is not None and self.has_slots(g)))
+            views.append(view)
+        return views if is_usual else contract.mappings(self.core.plan.config, given)
+
+    def has_slots(self, g: int) -> bool:
+        """Whether the group's blocks hold one slot per token of the sequence (KV-BATCH-9)."""
+        return self.core.shape.holds_tokens(g) and not self.core.shape.is_mamba(g)
+
+    def close(self) -> None:
+        """Let go of the caller's memory."""
+        if self.has_rows:
+            self.rows = self.no_rows
+            self.has_rows = False
+        self.slots = self.no_slots
+
+    def check_room(self, length: int) -> None:
+        """Every slot mapping has room for so many slots (KV-BATCH-9)."""
+        for g, view in enumerate(self.slots):
+            if view is not None and len(view) < length:
+                allowed = f"at least {length} slots long"
+                raise InvalidArgumentError(f"slot_mappings[{g}]", len(view), allowed)
+
+    def write(self) -> int:
+        """Write slots and deltas of a step; how many rows."""
+        if self.slots:
+            for g, view in enumerate(self.slots):
+                if view is not None:
+                    self.write_slots(g, view)
+        self.rows_left = 0
+        return self.write_rows() if self.has_rows else 0
+
+    def write_slots(self, g: int, slots: memoryview[int]) -> None:
+        """The slot of every granted token in one group (KV-BATCH-9)."""
+        entries = self.entries
+        tables = self.core.tables
+        size = self.core.shape.block_size[g]
+        to = 0
+        for i in range(entries.end_preempted, entries.size):
+            num_tokens = entries.granted_at[i]
+            if num_tokens == 0:
+                continue
+            start = tables.start[entries.row_at[i] * self.num_groups + g]
+            position = entries.after_at[i] - num_tokens
+            while position < entries.after_at[i]:
+                index = position // size
+                first = tables.arena[start + index] * size
+                offset = position - index * size
+                end = min(size, offset + entries.after_at[i] - position)
+                for k in range(offset, end):
+                    slots[to] = first + k
+                    to += 1
+                position += end - offset
+
+    def write_rows(self) -> int:
+        """New entries of the lists of what was granted something; how many rows."""
+        registry, entries = self.registry, self.entries
+        tables = self.core.tables
+        at = 0
+        for i in range(entries.end_preempted, entries.size):
+            if entries.granted_at[i] == 0:
+                continue
+            # Mostly there is nothing to tell; with one group no call is needed to see it.
+            if (
+                self.num_groups == 1
+                and tables.length[entries.row_at[i]] <= registry.reported[entries.handles[i]]
+            ):
+                continue
+            untold = registry.num_unreported(entries.handles[i], entries.row_at[i])
+            if untold:
+                end = self.report(entries.handles[i], entries.row_at[i], at)
+                self.rows_left += untold - (end - at)
+                at = end
+        return at
+
+    def report(self, handle: int, row: int, at: int) -> int:
+        """One request's entries that were not reported, behind `at` rows (KV-BATCH-10)."""
+        registry = self.registry
+        tables = self.core.tables
+        room = len(self.rows)
+        for g in range(self.num_groups if row >= 0 else 0):
+            told = registry.reported[handle * self.num_groups + g]
+            length = tables.length[row * self.num_groups + g]
+            start = tables.start[row * self.num_groups + g]
+            while told < length and at < room:
+                self.rows[at, 0] = handle
+                self.rows[at, 1] = g
+                self.rows[at, 2] = told
+                self.rows[at, 3] = tables.arena[start + told]
+                told += 1
+                at += 1
+            registry.reported[handle * self.num_groups + g] = told
+        return at
+
+
+def rows_of(given: object) -> memoryview:
+    """`delta_rows`, of what engines pass without asking whether it is something else."""
+    view = view_of(given)
+    if (
+        view is not None
+        and view.ndim == 2
+        and view.format == "i"
+        and not view.readonly
+        and view.c_contiguous
+        and view.shape[1] == 4  # type: ignore[index]  # it has two dimensions
+    ):
+        return view
+    return delta_rows("block_deltas", given)
+
+
+def slots_of(given: object) -> memoryview | None:
+    """A writable view of 64-bit ints, if it is the usual one."""
+    view = view_of(given)
+    if (
+        view is not None
+        and view.ndim == 1
+        and (view.format == "q" or view.format == "l")
+        and view.itemsize == 8
+        and not view.readonly
+        and view.c_contiguous
+    ):
+        return view
+    return None
