@@ -156,8 +156,8 @@ class Watch:
         held = self._lists(name)
         if call.result is None:
             self._refused(call, held)
-            if any(held):
-                followed.num_computed = read_from
+            if any(held):  # a refused load brings nothing, but may have freed what it skips
+                followed.num_computed = start if self.only_grows else read_from
             return
         new = self.ownership.checked(call.result, "the answer of allocate_slots")
         if any(held) and self.only_grows and not external:
