@@ -22,12 +22,11 @@ from kvcheck.mistakes.text import Change, Entry, changed, entries
 FOLDER = Path(__file__).parent / "planted"
 
 
-def planted(name: str) -> tuple[Mistake, ...]:
+def planted(file: Path) -> tuple[Mistake, ...]:
     """Those of one text. `make` answers a context in which the mistake is there."""
-    text = (FOLDER / f"{name}.diff").read_text(encoding="utf-8")
     return tuple(
-        Mistake(one.id, one.rules, one.about, "kvfast.device", "device", partial(made, one))
-        for one in entries(text)
+        Mistake(one.id, one.rules, one.about, "kvfast", "device", partial(made, one))
+        for one in entries(file.read_text(encoding="utf-8"))
     )
 
 
@@ -70,11 +69,11 @@ def definitions(tree: ast.Module, owner: str) -> list[ast.FunctionDef]:
 def importers(name: str, right: object) -> Iterator[object]:
     """Modules that have the function by its name."""
     for module in list(sys.modules.values()):
-        is_ours = module.__name__.startswith(("kvfast.device.", "tests.device."))
+        is_ours = module.__name__.startswith(("kvfast.", "tests."))
         if is_ours and vars(module).get(name) is right:
             yield module
 
 
 TEXTS: Mapping[str, tuple[Mistake, ...]] = {
-    path.stem: planted(path.stem) for path in sorted(FOLDER.glob("*.diff"))
+    path.stem: planted(path) for path in sorted(FOLDER.glob("*.diff"))
 }
