@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,9 +17,7 @@ from kvspec.errors import UnsupportedError
 from kvspec.interface import Feature, Implementation
 from kvspec.planning import Planner
 from kvspec.policy import Policy
-from kvspec.request import Request
 from kvspec.requirements import lacking
-from kvspec.snapshot import Snapshot
 from kvspec.specs import LayerSpec
 
 
@@ -94,7 +92,7 @@ class Bench:
     def create(
         self,
         config: ManagerConfig,
-        clock: Callable[[], int] | None = None,
+        clock: Any = None,
         *,
         check_invariants: bool = True,
     ) -> Managed:
@@ -117,18 +115,18 @@ class Bench:
         self,
         num_blocks: int = 6,
         *layers: LayerSpec | int,
-        clock: Callable[[], int] | None = None,
+        clock: Any = None,
         **options: Any,
     ) -> Managed:
         """A manager for `config` of the same arguments."""
         return self.create(self.config(num_blocks, *layers, **options), clock)
 
-    def restore(self, config: ManagerConfig, snapshot: Snapshot) -> Managed:
+    def restore(self, config: ManagerConfig, snapshot: Any) -> Managed:
         """A manager in the state of a snapshot."""
         self.need(Feature.RESTORE, Feature.SNAPSHOT)
         return Managed(self.subject, self.subject.restore(config, snapshot), exact=self.exact)
 
-    def story(self, **options: Any) -> tuple[Managed, Request, Request]:
+    def story(self, **options: Any) -> tuple[Managed, Any, Any]:
         """The running example of the chapter on the pool.
 
         Six blocks of four tokens. Request a, tokens 1 … 10, took 1, 2, 3; request b, tokens 1 … 8

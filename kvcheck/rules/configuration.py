@@ -114,7 +114,7 @@ def the_hash_block_size_is_that_of_one_group_or_divides_those_of_several(bench: 
 
 
 @example("KV-CFG-6", "KV-COORD-3")
-def context_parallelism_needs_one_group_of_full_attention(bench: Bench) -> None:
+def context_parallelism_is_refused_but_for_one_full_group(bench: Bench) -> None:
     bench.need(Feature.CONTEXT_PARALLEL)
     for field in ("dcp_world_size", "pcp_world_size"):
         ranks: dict[str, Any] = {field: 2}

@@ -9,6 +9,10 @@ from itertools import chain
 from kvcheck.play.fit import directed_program
 from kvcheck.play.verdicts import Level, Violation, first_violation
 from kvcheck.rules import (
+    bad_configurations,
+    batched,
+    batched_between,
+    batched_outputs,
     chunked_local,
     configuration,
     coordination,
@@ -17,6 +21,10 @@ from kvcheck.rules import (
     cross_attention,
     custom_specs,
     edges,
+    error_values,
+    errors,
+    events,
+    extra_keys,
     full,
     groups,
     hashing,
@@ -24,6 +32,17 @@ from kvcheck.rules import (
     mamba,
     mamba_align,
     mamba_loads,
+    manager,
+    manager_allocation,
+    manager_corners,
+    manager_hits,
+    new_configuration,
+    new_copies,
+    new_edges,
+    new_hashing,
+    new_policies,
+    new_requests,
+    new_statistics,
     partial,
     plan_errors,
     plan_groups,
@@ -33,6 +52,7 @@ from kvcheck.rules import (
     pool,
     pool_cache,
     requests,
+    residency,
     retention,
     short_hits,
     sliding_window,
@@ -47,10 +67,14 @@ from kvspec.interface import Implementation
 from kvspec.policy import Policy
 
 CHAPTERS = (
-    hashing, requests, pool, pool_cache, configuration, statistics, policies,
-    groups, full, sliding_window, chunked_local, mamba, mamba_align, mamba_loads, coordination,
-    coordination_answers, cross_attention, retention, partial, short_hits, custom_specs,
-    plan_groups, plan_layout, plan_memory, plan_errors, liveness, edges, whole_steps, copies,
+    new_hashing, hashing, extra_keys, new_requests, requests, pool, pool_cache, manager,
+    manager_allocation, manager_hits, manager_corners, new_configuration, bad_configurations,
+    configuration, errors, error_values, events, new_statistics, residency, statistics,
+    new_policies, policies, groups, full, sliding_window, chunked_local, mamba, mamba_align,
+    mamba_loads, coordination, coordination_answers, cross_attention, retention, partial,
+    short_hits, custom_specs, plan_groups, plan_layout, plan_memory, plan_errors, liveness,
+    new_edges, edges, batched, batched_between, batched_outputs, whole_steps, new_copies,
+    copies,
 )  # fmt: skip
 """In the order in which they run."""
 

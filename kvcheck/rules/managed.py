@@ -98,10 +98,10 @@ class Managed:
         """A request with these prompt tokens; `content`: further members of `RequestInput`."""
         return self.make_request(RequestInput(name, list(tokens), **content))
 
-    def make_request(self, made_from: RequestInput) -> Any:
+    def make_request(self, made_from: Any) -> Any:
         """A request, if the subject has what identifies its content."""
         for name, feature in FEATURE_OF_CONTENT.items():
-            if getattr(made_from, name):
+            if getattr(made_from, name, None):
                 self._need(feature)
         return self.subject.make_request(self.real, made_from)
 
@@ -196,6 +196,11 @@ class Managed:
     def cached_count(self, request: Request) -> int | None:
         """The same in group 0."""
         return self.counts(request)[0]
+
+    def has_taken_blocks(self, request: Request, group: int = 0) -> bool:
+        """Whether an align-mode Mamba group remembers that the request took blocks."""
+        state = self.snapshot().requests[request.request_id].mamba[group]
+        return state is not None and bool(state.has_allocated)
 
     def null_positions(self, request: Request, group: int = 0) -> list[int]:
         """The positions of the request's list where null stands."""

@@ -45,16 +45,6 @@ def registered(bench: Bench, batched: BatchedManager, *texts: Sequence[int]) -> 
     ]
 
 
-@example("KV-BATCH-1", "KV-BATCH-5")
-def what_ends_in_a_step_makes_room_for_what_begins_in_it(bench: Bench) -> None:
-    batched = steps(bench, num_blocks=6)
-    old, new = registered(bench, batched, range(20), range(100, 120))
-    batched.admit([old])
-    result = batched.step(StepPlan(finished=[old], new=[new]))
-    equal(result.num_scheduled_tokens.tolist(), [20], "tokens granted to the new request")
-    equal(batched.request_of(old).num_computed_tokens, 0, "computed tokens of the old one")
-
-
 @example("KV-BATCH-2")
 def a_step_whose_last_entry_is_illegal_changes_nothing(bench: Bench) -> None:
     batched = steps(bench)

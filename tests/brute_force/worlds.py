@@ -9,6 +9,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
+from kvcheck.rules.specs import chunked, full, mamba, sliding, sliding_mla
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.interface import Implementation, KVCacheManager
@@ -16,8 +17,6 @@ from kvspec.policy import Policy
 from kvspec.request import Request, RequestInput
 from kvspec.snapshot import Snapshot
 from kvspec.specs import LayerSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec
-from tests.rules.builders import full
-from tests.rules.specs import chunked, mamba, sliding, sliding_mla
 
 MAX_BLOCKS = 10
 """Blocks of the smallest size in a text: enumeration doubles with each."""

@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from kvcheck.discovery import find_implementation
 from kvcheck.rules.bench import Bench
+from kvspec.interface import Implementation
 from kvspec.planning import Planner
 from kvspec.policy import Policy
+from tests.contract.builders import MakeManager, MakeRequest, new_manager, new_request
 
 IMPLEMENTATIONS = ("kvref", "kvfast", "kvfast-uncompiled")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test for every implementation there is; one of planning for those that plan."""
-    if "bench" not in metafunc.fixturenames:
+    if "implementation" not in metafunc.fixturenames:
         return
     names = list(IMPLEMENTATIONS)
     if "planner" in metafunc.fixturenames:
         names = [name for name in names if find_implementation(name).planner is not None]
-    metafunc.parametrize("bench", names, indirect=True, scope="session")
+    metafunc.parametrize("implementation", names, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")
-def bench(request: pytest.FixtureRequest) -> Bench:
+def implementation(request: pytest.FixtureRequest) -> Implementation:
     """One of them."""
-    return Bench(find_implementation(request.param), Policy())
+    return find_implementation(request.param)
+
+
+@pytest.fixture(scope="session")
+def bench(implementation: Implementation) -> Bench:
+    """A bench for it."""
+    return Bench(implementation, Policy())
+
+
+@pytest.fixture(scope="session")
+def make_manager(implementation: Implementation) -> MakeManager:
+    """`make_manager(num_blocks, block_size, **config)`, without a bench."""
+    return partial(new_manager, implementation)
+
+
+@pytest.fixture(scope="session")
+def make_request(implementation: Implementation) -> MakeRequest:
+    """`make_request(manager, request_id, token_ids, **content)`, without a bench."""
+    return partial(new_request, implementation)
 
 
 @pytest.fixture(scope="session")

@@ -23,14 +23,14 @@ def only_plans(check: Example) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("check", "implementation"),
+    ("check", "name"),
     [
-        pytest.param(check, implementation, id=f"{name}-{implementation}")
-        for name, check in CHECKS.items()
+        pytest.param(check, implementation, id=f"{title}-{implementation}")
+        for title, check in CHECKS.items()
         for implementation in IMPLEMENTATIONS[: 1 if only_plans(check) else 3]
     ],
 )
-def test_the_contract(check: Example, implementation: str) -> None:
+def test_the_contract(check: Example, name: str) -> None:
     """All of them have what every check needs: nothing is left out."""
-    violation = example_violation(check, find_implementation(implementation), Policy())
+    violation = example_violation(check, find_implementation(name), Policy())
     assert violation is None, f"{violation.rule}: {violation.detail}"

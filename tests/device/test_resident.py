@@ -330,7 +330,7 @@ def test_states_are_not_supported() -> None:
 
 
 def test_groups_without_slots_have_no_new_blocks() -> None:
-    from tests.rules.specs import cross
+    from kvcheck.rules.specs import cross
 
     one = DeviceTables(config_of(FULL, cross(4)), max_requests=2, max_tokens=4)
     resident = ResidentDecode(one, max_blocks=4)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import kvref
+from kvcheck.rules.specs import full, sliding
 from kvspec.config import ManagerConfig
 from kvspec.snapshot import RequestState, Snapshot
 from kvspec.specs import SinkFullAttentionSpec
 from kvspec.transitions import Transition
-from tests.rules.builders import admit, full, new_manager, new_request, tell_story
-from tests.rules.specs import sliding
+from tests.contract.builders import admit, new_manager, new_request, tell_story
 
 
 @dataclass(frozen=True)

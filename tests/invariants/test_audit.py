@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 import kvref
+from kvcheck.rules.specs import full
 from kvref.manager import ReferenceManager
 from kvspec.audit import audited
 from kvspec.config import CustomSpec, SpecRegistry
 from kvspec.errors import InvalidArgumentError, InvariantViolation
 from kvspec.interface import KVCacheManager
 from kvspec.specs import LayerSpec
-from tests.rules.builders import admit, full, make_config, new_request
+from tests.contract.builders import admit, make_config, new_request
 
 
 class Sloppy(ReferenceManager):

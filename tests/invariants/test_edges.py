@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 import kvref
+from kvcheck.rules.specs import full, mamba
 from kvspec.errors import InvariantViolation
 from kvspec.invariants import check_snapshot
 from kvspec.transitions import (
@@ -16,9 +17,8 @@ from kvspec.transitions import (
     Transition,
     check_transition,
 )
+from tests.contract.builders import new_manager, new_request
 from tests.invariants.cases import State, story
-from tests.rules.builders import full, new_manager, new_request
-from tests.rules.specs import mamba
 
 GOOD: dict[str, Callable[[State], State]] = {
     "no zeroing queue": lambda s: s.with_(new_block_ids=()),

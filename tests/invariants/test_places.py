@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import kvref
+from kvcheck.rules.specs import full, mamba, sliding
 from kvspec.invariants import INVARIANTS, check_snapshot
+from tests.contract.builders import admit, new_manager, new_request, run_on
 from tests.invariants.cases import State, story
-from tests.rules.builders import admit, full, new_manager, new_request, run_on
-from tests.rules.specs import mamba, sliding
 
 
 def offences(state: State) -> list[str]:

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import pytest
 
 import kvref
+from kvcheck.rules.specs import full, mamba, sliding
 from kvspec.errors import InvariantViolation
 from kvspec.interface import Implementation
 from kvspec.invariants import INVARIANTS
 from kvspec.request import Request
 from kvspec.specs import LayerSpec, SinkFullAttentionSpec
 from kvspec.transitions import TRANSITION_INVARIANTS
+from tests.contract.builders import admit, new_manager, new_request
 from tests.mistakes import mistaken
-from tests.rules.builders import admit, full, new_manager, new_request
-from tests.rules.specs import mamba, sliding
 
 MISTAKES = (
     ("has_the_right_shape", "NullIsMinusOne"),

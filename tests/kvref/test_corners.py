@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import kvref
+from kvcheck.rules.specs import full, sliding
 from kvref.configuration import Parts
 from kvref.groups.full_attention import FullAttentionGroup
 from kvref.hybrid import HybridCoordinator
@@ -14,8 +15,7 @@ from kvref.manager import ReferenceManager
 from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import InvalidArgumentError
 from kvspec.policy import Policy
-from tests.rules.builders import full, make_config, new_manager, new_request
-from tests.rules.specs import sliding
+from tests.contract.builders import make_config, new_manager, new_request
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 import kvref
+from kvcheck.rules.specs import full, sliding
 from kvspec.config import CustomSpec, SpecRegistry
 from kvspec.errors import ConfigError, UnsupportedError
 from kvspec.events import BlockStored
@@ -17,8 +18,7 @@ from kvspec.specs import (
     MLAAttentionSpec,
     UniformTypeKVCacheSpecs,
 )
-from tests.rules.builders import admit, full, make_config, new_manager, new_request
-from tests.rules.specs import sliding
+from tests.contract.builders import admit, make_config, new_manager, new_request
 
 KVREF = kvref.implementation()
 

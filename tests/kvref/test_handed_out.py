@@ -7,12 +7,12 @@ from copy import deepcopy
 import pytest
 
 import kvref
+from kvcheck.rules.specs import full, mamba, sliding
 from kvref.groups.base import Group
 from kvref.manager import ReferenceManager
 from kvref.request import ReferenceRequest
 from kvspec.audit import unwrapped
-from tests.rules.builders import full, new_manager, new_request
-from tests.rules.specs import mamba, sliding
+from tests.contract.builders import new_manager, new_request
 
 
 def story() -> tuple[ReferenceManager, ReferenceRequest]:

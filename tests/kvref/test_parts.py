@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import kvref
+from kvcheck.rules.specs import cross, full, mamba, sliding
 from kvref.block_pool import BlockPool
 from kvref.events import EventLog
 from kvref.groups.base import Group, GroupContext
@@ -23,8 +24,7 @@ from kvspec.config import HASH_FUNCTIONS
 from kvspec.errors import ConfigError, InvalidArgumentError, InvariantViolation, UnsupportedError
 from kvspec.events import BlockRemoved
 from kvspec.interface import Feature, Implementation, KVCacheManager
-from tests.rules.builders import full, make_config, new_manager, new_request
-from tests.rules.specs import cross, mamba, need_of, sliding
+from tests.contract.builders import make_config, need_of, new_manager, new_request
 
 CONTEXT = GroupContext(
     index=0,

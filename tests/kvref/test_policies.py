@@ -9,14 +9,14 @@ import pytest
 import kvref
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.rules.scenarios import SCENARIOS
+from kvcheck.rules.specs import chunked, full
 from kvspec.errors import ConfigError
 from kvspec.events import BlockRemoved
 from kvspec.interface import KVCacheManager
 from kvspec.planning import PlanningConfig
 from kvspec.policy import Policy
+from tests.contract.builders import admit, hit_of, new_manager, new_request, queue_of
 from tests.mistakes import mistaken
-from tests.rules.builders import admit, full, hit_of, new_manager, new_request, queue_of
-from tests.rules.specs import chunked
 
 KVREF = kvref.implementation()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kvcheck.rules.specs import full, sliding
 from kvref.block_pool import BlockPool
 from kvref.groups.full_attention import FullAttentionGroup
 from kvref.groups.sliding_window import SlidingWindowGroup
@@ -11,8 +12,7 @@ from kvref.hybrid import HybridCoordinator
 from kvref.implementation import ReferenceImplementation
 from kvref.manager import ReferenceManager
 from kvspec.audit import unwrapped
-from tests.rules.builders import full, make_config
-from tests.rules.specs import sliding
+from tests.contract.builders import make_config
 
 
 class OtherPool(BlockPool):

@@ -8,18 +8,12 @@ from typing import Any
 import pytest
 
 import kvref
+from kvcheck.rules.specs import full
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.interface import KVCacheManager
 from kvspec.policy import Policy
 from kvspec.request import RequestInput
-from tests.rules.builders import (
-    admit,
-    everything,
-    full,
-    make_config,
-    new_manager,
-    new_request,
-)
+from tests.contract.builders import admit, everything, make_config, new_manager, new_request
 
 KVREF = kvref.implementation()
 

@@ -22,10 +22,11 @@ from kvcheck.play.difference import WrongAnswer
 from kvcheck.play.runner import Tracked
 from kvcheck.play.scheduler import Seat
 from kvcheck.play.steps import Arrive
+from kvcheck.rules.specs import full
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation
 from kvspec.snapshot import RequestState, Snapshot
-from tests.rules.builders import full, make_config
+from tests.contract.builders import make_config
 
 HASHES = [bytes([n]) * 32 for n in (1, 2, 3, 4)]
 KEYS = [block_hash + bytes(4) for block_hash in HASHES]

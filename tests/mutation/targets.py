@@ -52,7 +52,7 @@ TARGETS: tuple[Target, ...] = (
         "the reference and its planner; its host tier is a target of its own",
         ("kvref/[!t]*.py", "kvref/groups/*.py", "kvref/planning/*.py"),
         (
-            "tests/rules",
+            "tests/contract",
             "tests/kvref",
             "tests/plans",
             "tests/invariants",
@@ -72,7 +72,7 @@ TARGETS: tuple[Target, ...] = (
         "kvfast",
         "`kvfast/_core`, as plain Python; the rest of kvfast is left out",
         ("kvfast/_core/*.py",),
-        ("tests/rules", "tests/lockstep", "tests/kvfast", "tests/brute_force"),
+        ("tests/contract", "tests/lockstep", "tests/kvfast", "tests/brute_force"),
         keyword="uncompiled",
         sample=320,
     ),

@@ -1,0 +1,50 @@
+"""The hashes that requests must have: by hashlib, and an encoder apart from any implementation."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from kvcheck.rules.bench import Bench
+
+Value: TypeAlias = "int | str | bytes | Sequence[Value] | None"
+
+NONE_HASH = "4e1195df020de59e0d65a33a4279f1183e7ae4e5d980e309f8b55adff2e61c3e"
+HASH_0 = "c9d58ba695280d69b243e1e0df813136ca9196b286fb1a021e0b2e028ef071cb"
+HASH_1 = "24125b23e68883b5c2141db2959d48433fe6bde2f26bd914efad121d154ab2d6"
+"""Of tokens 1 … 4 and 5 … 8 under the seed "0"."""
+
+
+def encode(value: Value) -> bytes:
+    """The one deterministic encoding of `value` in CBOR (RFC 8949, section 4.2.1)."""
+    if value is None:
+        return b"\xf6"
+    if isinstance(value, int):
+        return _head(0, value) if value >= 0 else _head(1, -1 - value)
+    if isinstance(value, bytes):
+        return _head(2, len(value)) + value
+    if isinstance(value, str):
+        text = value.encode()
+        return _head(3, len(text)) + text
+    return _head(4, len(value)) + b"".join(encode(item) for item in value)
+
+
+def _head(major: int, n: int) -> bytes:
+    """Major type and argument, in the fewest bytes."""
+    if n < 24:
+        return bytes([major << 5 | n])
+    size = next(size for size in (1, 2, 4, 8) if n < 256**size)
+    return bytes([major << 5 | 23 + size.bit_length()]) + n.to_bytes(size, "big")
+
+
+def sha256(parent: bytes, tokens: Sequence[int], extra: Sequence[Value] | None = None) -> bytes:
+    """The `sha256_cbor` of one block."""
+    argument = [parent, list(tokens), None if extra is None else list(extra)]
+    return hashlib.sha256(encode(argument)).digest()
+
+
+def hashes_of(bench: Bench, tokens: Sequence[int], **content: Any) -> list[str]:
+    """The block hashes of a request with block size 4 and seed "0", in hex."""
+    request = bench.manager(6).request("r", tokens, **content)
+    return [block_hash.hex() for block_hash in request.block_hashes]

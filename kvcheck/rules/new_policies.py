@@ -1,0 +1,95 @@
+"""KV-POL: the choices of an implementation, where several groups and windows meet them.
+
+What a profile is, and every choice on its own, is tested beside `kvspec golden` and in tests/kvref.
+"""
+
+from __future__ import annotations
+
+from kvcheck.play.verdicts import Level
+from kvcheck.rules.bench import Bench
+from kvcheck.rules.example import cases, example
+from kvcheck.rules.judging import equal, holds
+from kvcheck.rules.specs import chunked, full, sliding
+from kvspec.events import BlockRemoved
+from kvspec.policy import Policy
+
+
+@cases(("front", [3, 4, 5, 2, 1]), ("back", [4, 5, 3, 2, 1]))
+@example("KV-POL-2", "KV-POOL-6", level=Level.IDENTITY)
+def unhashed_blocks_go_to_the_front_or_to_the_back(
+    bench: Bench, where: str, queue: list[int]
+) -> None:
+    """Queue 4, 5; released are 3, 2, 1, of which 3 is not cached."""
+    manager = bench.manager(6, policy=Policy(unhashed_freed_to=where))
+    request = manager.request("a", range(10))
+    manager.admit(request)
+    manager.free(request)
+    equal(manager.queue(), queue)
+
+
+@cases(("front", [4, 3, 2, 6, 7]), ("back", [6, 7, 4, 3, 2]))
+@example("KV-POL-2", "KV-GRP-2", "KV-POOL-7", level=Level.IDENTITY)
+def blocks_out_of_the_window_go_there_too(bench: Bench, where: str, queue: list[int]) -> None:
+    """A = 16, B = 4, window 5: only the last of four blocks is cached, the others fall out."""
+    policy = Policy(unhashed_freed_to=where)
+    manager = bench.manager(8, full(16), sliding(4, 5), policy=policy)
+    request = manager.request("b", range(16))
+    manager.admit(request)
+    equal(manager.lists(request), [[1], [2, 3, 4, 5]])
+    manager.remove_skipped_blocks(request, 16)
+    equal(manager.null_positions(request, 1), [0, 1, 2])
+    equal(manager.queue(), queue)
+
+
+@cases(("copy", [3, 2]), ("last_copy", [1, 2]))
+@example("KV-POL-3", "KV-EVT-4", "KV-PART-5", level=Level.IDENTITY)
+def each_key_of_a_block_has_copies_of_its_own(bench: Bench, per: str, told: list[int]) -> None:
+    """Two blocks with the keys of 12 and 8 tokens, one with that of 4: each goes by itself."""
+    manager = bench.manager(
+        40, full(4), sliding(16, 32), policy=Policy(removed_event_per=per), enable_events=True
+    )
+    requests = [manager.request(name, range(30)) for name in "ab"]
+    for request in requests:
+        holds(manager.allocate_slots(request, 14) is not None)
+    for request, lengths in zip(requests, ((12, 8, 4), (12, 8)), strict=True):
+        for num_tokens in lengths:
+            manager.cache_partial_block(request, 1, num_tokens)
+    first, second = (manager.lists(request)[1][0] for request in requests)
+    manager.take_events()
+    counts = []
+    for block in (first, second):
+        manager.evict_blocks([block])
+        events = manager.take_events()
+        holds(all(isinstance(event, BlockRemoved) for event in events))
+        counts.append(len(events))
+    equal(counts, told)
+
+
+@cases((True, (8, 32), (9, 36)), (False, (0, 0), (9, 36)))
+@example("KV-POL-4", "KV-CHUNK-2")
+def null_chunks_are_a_hit_by_themselves_or_only_before_one(
+    bench: Bench, is_hit: bool, fresh: tuple[int, int], cached: tuple[int, int]
+) -> None:
+    """Chunks of 16, 42 tokens: eight nulls or nothing; with block 8 cached, both answer nine."""
+    policy = Policy(chunked_null_prefix_is_hit=is_hit)
+    manager = bench.manager(30, chunked(4, 16), policy=policy)
+    request = manager.request("r", range(42))
+    hit = manager.get_computed_blocks(request)
+    equal((len(hit.blocks.groups[0]), hit.hit_length_tokens), fresh)
+    other = manager.request("other", range(36))
+    holds(manager.allocate_slots(other, 36) is not None)
+    hit = manager.get_computed_blocks(request)
+    equal((len(hit.blocks.groups[0]), hit.hit_length_tokens), cached)
+
+
+@cases((True, 8), (False, 0))
+@example("KV-POL-4", "KV-COORD-5")
+def a_null_chunk_is_no_hit_beside_full_attention_either(
+    bench: Bench, is_hit: bool, length: int
+) -> None:
+    """Full has 8 of 9 tokens; the chunk of token 8 begins there, so only nulls are before it."""
+    policy = Policy(chunked_null_prefix_is_hit=is_hit)
+    manager = bench.manager(30, full(4), chunked(4, 8), policy=policy)
+    holds(manager.allocate_slots(manager.request("a", range(8)), 8) is not None)
+    hit = manager.get_computed_blocks(manager.request("r", range(9)))
+    equal(hit.hit_length_tokens, length)

@@ -1,0 +1,151 @@
+"""Small managers and requests, and the few steps that most examples start with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from kvcheck.rules.managed import Everything
+from kvcheck.rules.specs import full
+from kvspec.blocks import KVCacheBlocks
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.interface import Implementation, KVCacheManager
+from kvspec.request import Request, RequestInput
+from kvspec.specs import LayerSpec
+
+MakeManager: TypeAlias = Callable[..., KVCacheManager]
+MakeRequest: TypeAlias = Callable[..., Request]
+
+
+def make_config(
+    num_blocks: int = 6,
+    block_size: int = 4,
+    *,
+    specs: Sequence[LayerSpec] | None = None,
+    eagle_groups: Sequence[int] = (),
+    **members: Any,
+) -> ManagerConfig:
+    """One full-attention group of `block_size`, or one group per spec; hashes are reproducible."""
+    listed = [full(block_size)] if specs is None else specs
+    groups = tuple(
+        KVCacheGroup((f"layer{index}",), spec, is_eagle_group=index in eagle_groups)
+        for index, spec in enumerate(listed)
+    )
+    defaults: dict[str, Any] = {"max_model_len_tokens": 1000, "hash_seed": "0"}
+    return ManagerConfig(KVCacheConfig(num_blocks, groups), **{**defaults, **members})
+
+
+def new_manager(
+    implementation: Implementation,
+    num_blocks: int = 6,
+    block_size: int = 4,
+    *,
+    clock: Callable[[], int] | None = None,
+    **config: Any,
+) -> KVCacheManager:
+    """A manager, with its invariants checked; `config` as for `make_config`."""
+    return implementation.create(make_config(num_blocks, block_size, **config), clock=clock)
+
+
+def new_request(
+    implementation: Implementation,
+    manager: KVCacheManager,
+    request_id: str,
+    token_ids: Sequence[int],
+    **content: Any,
+) -> Request:
+    """A request with these prompt tokens; `content` are further members of `RequestInput`."""
+    return implementation.make_request(
+        manager, RequestInput(request_id, list(token_ids), **content)
+    )
+
+
+def admit(
+    manager: KVCacheManager, request: Request, num_new_tokens: int | None = None, **arguments: Any
+) -> KVCacheBlocks | None:
+    """Look the request up, allocate (by default all other tokens) and count them as computed."""
+    hit = manager.get_computed_blocks(request)
+    rest = request.num_tokens - hit.hit_length_tokens
+    new = rest if num_new_tokens is None else num_new_tokens
+    answer = manager.allocate_slots(
+        request,
+        new,
+        num_new_computed_tokens=hit.hit_length_tokens,
+        new_computed_blocks=hit.blocks,
+        **arguments,
+    )
+    if answer is not None:
+        request.num_computed_tokens = hit.hit_length_tokens + new
+    return answer
+
+
+def run_on(manager: KVCacheManager, request: Request, num_new_tokens: int = 1) -> list[list[int]]:
+    """One more step of a request under way, which must not be refused; its new blocks."""
+    answer = manager.allocate_slots(request, num_new_tokens)
+    assert answer is not None
+    request.num_computed_tokens += num_new_tokens
+    return answer.to_lists()
+
+
+def hit_of(manager: KVCacheManager, request: Request) -> list[int]:
+    """The blocks that a look-up answers in group 0."""
+    return manager.get_computed_blocks(request).blocks.to_lists()[0]
+
+
+def queue_of(manager: KVCacheManager) -> list[int]:
+    """The free queue, front first."""
+    return list(manager.snapshot().free_queue)
+
+
+def everything(manager: KVCacheManager) -> Everything:
+    """State, queued events, statistics and samples."""
+    return Everything(
+        manager.snapshot(),
+        manager.take_events(),
+        manager.make_prefix_cache_stats(),
+        manager.take_residency_samples(),
+    )
+
+
+@dataclass(frozen=True)
+class Story:
+    """The running example of the chapter on the pool.
+
+    Six blocks of four tokens. Request a, tokens 1 … 10, took 1, 2, 3; request b, tokens 1 … 8 and
+    20, hit 1 and 2 and took 4. The free queue is 5.
+    """
+
+    manager: KVCacheManager
+    a: Request
+    b: Request
+
+
+def tell_story(make_manager: MakeManager, make_request: MakeRequest, **config: Any) -> Story:
+    """The running example, from an empty pool."""
+    manager = make_manager(6, 4, **config)
+    a = make_request(manager, "a", range(1, 11))
+    b = make_request(manager, "b", [*range(1, 9), 20])
+    admit(manager, a)
+    admit(manager, b)
+    return Story(manager, a, b)
+
+
+def need_of(
+    manager: KVCacheManager,
+    request: Request,
+    num_tokens: int,
+    *,
+    computed: int = 0,
+    encoder: int = 0,
+    capped: bool = False,
+) -> int:
+    """Free blocks the request would take to have slots for these tokens (KV-MGR-18)."""
+    return manager.get_num_blocks_to_allocate(
+        request,
+        num_tokens=num_tokens,
+        total_computed_tokens=computed,
+        num_tokens_main_model=num_tokens,
+        num_encoder_tokens=encoder,
+        apply_admission_cap=capped,
+    )

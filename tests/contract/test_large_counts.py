@@ -1,0 +1,190 @@
+"""Counts beyond all there can be: a typed error, None or a short answer, soon (KV-ERR-6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+
+from kvcheck.discovery import find_implementation
+from kvcheck.rules.bench import Bench
+from kvcheck.rules.managed import Managed
+from kvcheck.rules.specs import chunked, cross, encoder_only, full, mamba, sliding
+from kvspec.batched import StepPlan
+from kvspec.blocks import KVCacheBlocks
+from kvspec.errors import InvariantViolation, KVSpecError
+from kvspec.policy import Policy
+from kvspec.request import Request
+from kvspec.sequential import batched_of
+from kvspec.specs import LayerSpec, SinkFullAttentionSpec
+
+NUM_BLOCKS = 64
+LONGEST = 256
+
+GROUPS: dict[str, Sequence[LayerSpec]] = {
+    "full": [full(4)],
+    "sink": [SinkFullAttentionSpec(4, 1, 8, "float16", sink_len=8)],
+    "sliding": [sliding(4, 6)],
+    "chunked": [chunked(4, 8)],
+    "mamba": [mamba(4, "all", speculative=2)],
+    "mamba_one_state": [mamba(LONGEST, "none", speculative=1)],
+    "aligned": [mamba(4, "align")],
+    "aligned_drafting": [mamba(4, "align", speculative=2)],
+    "cross": [full(4), cross(4)],
+    "cross_alone": [cross(4)],
+    "encoder_only": [encoder_only(4)],
+    "full_and_sliding": [full(4), sliding(8, 6)],
+    "full_and_aligned": [full(4), mamba(8, "align", speculative=1)],
+    "large_blocks": [sliding(2**52, 2**53 - 1)],
+    "many_drafts": [mamba(2**40, "all", speculative=2**12)],
+}
+NEVER_CACHED = ("cross", "cross_alone", "encoder_only")
+
+LARGE = (2**20, 2**31 - 1, 2**31, 2**32, 2**40, 2**53 - 1)
+COUNTS: dict[str, dict[str, int]] = {
+    "allocate_slots": {
+        "num_new_tokens": 1,
+        "num_new_computed_tokens": 0,
+        "num_lookahead_tokens": 0,
+        "num_external_computed_tokens": 0,
+        "num_encoder_tokens": 0,
+        "reserved_blocks": 0,
+    },
+    "get_num_blocks_to_allocate": {
+        "num_tokens": 1,
+        "total_computed_tokens": 0,
+        "num_tokens_main_model": 1,
+        "num_encoder_tokens": 0,
+    },
+    "find_longest_cache_hit_per_group": {"max_hit_length_tokens": 1},
+    "cache_blocks": {"num_computed_tokens": 1},
+    "cache_partial_block": {"group": 0, "num_tokens": 2},
+    "remove_skipped_blocks": {"total_computed_tokens": 0},
+}
+PLANNED = ("token_budget", "num_lookahead_tokens", "reserved_blocks")
+
+
+def managed(bench: Bench, groups: str) -> tuple[Managed, list[Request]]:
+    """A manager, a request under way and a new one."""
+    caching = groups not in NEVER_CACHED
+    manager = bench.manager(
+        NUM_BLOCKS,
+        specs=GROUPS[groups],
+        max_model_len_tokens=LONGEST,
+        enable_caching=caching,
+        enable_events=True,
+    )
+    running = manager.request("running", range(12))
+    manager.admit(running)
+    return manager, [running, manager.request("new", range(20, 32))]
+
+
+def outcome(manager: Managed, call: Callable[..., Any], *args: Any, **how: Any) -> object:
+    """What the call answers, with the state afterwards, or that it is illegal."""
+    before = manager.everything().snapshot
+    try:
+        answer = call(*args, **how)
+    except InvariantViolation:
+        raise
+    except KVSpecError:
+        assert manager.everything().snapshot == before
+        return "illegal"
+    if isinstance(answer, KVCacheBlocks):
+        assert all(len(ids) <= 2 * NUM_BLOCKS for ids in answer.groups)
+        return answer.to_lists(), manager.everything().snapshot
+    return answer, manager.everything().snapshot
+
+
+def same_as_the_reference(bench: Bench, groups: str, name: str, **how: Any) -> None:
+    """A call on a running and on a new request does what it does in kvref."""
+    for number in range(2):
+        found = []
+        for one in (Bench(find_implementation("kvref"), Policy()), bench):
+            manager, requests = managed(one, groups)
+            found.append(outcome(manager, getattr(manager, name), requests[number], **how))
+        assert found[0] == found[1], (name, how, number)
+
+
+@pytest.mark.rule("KV-ERR-6", "KV-MGR-4", "KV-MGR-7", "KV-MGR-18")
+@pytest.mark.parametrize("groups", GROUPS)
+def test_every_count_of_a_call_may_be_large(bench: Bench, groups: str) -> None:
+    """One at a time: kvref and this implementation answer alike, with lists that are short."""
+    for name, legal in COUNTS.items():
+        for field, count in product(set(legal) - {"group"}, LARGE):
+            same_as_the_reference(bench, groups, name, **{**legal, field: count})
+
+
+@pytest.mark.rule("KV-ERR-6")
+@pytest.mark.parametrize("groups", GROUPS)
+def test_all_counts_of_a_call_may_be_large(bench: Bench, groups: str) -> None:
+    """Sums and products of the largest counts are the same in every implementation."""
+    for name, legal in COUNTS.items():
+        largest = {field: 2**53 - 1 for field in legal if field != "group"}
+        same_as_the_reference(bench, groups, name, **{**legal, **largest})
+    for new in (0, 1):
+        largest = dict.fromkeys(COUNTS["allocate_slots"], 2**53 - 1)
+        largest |= {"num_new_tokens": new, "num_new_computed_tokens": 0}
+        same_as_the_reference(bench, groups, "allocate_slots", **largest)
+        del largest["num_external_computed_tokens"]
+        largest["reserved_blocks"] = largest["num_encoder_tokens"] = 0
+        same_as_the_reference(bench, groups, "allocate_slots", **largest)
+
+
+@pytest.mark.rule("KV-ERR-6", "KV-MGR-8")
+@pytest.mark.parametrize("groups", GROUPS)
+def test_a_hit_is_no_longer_than_the_request(bench: Bench, groups: str) -> None:
+    """Null stands only for blocks that the request has, also where none of them would be read."""
+    for length in (3, 4, 64, 2**12):
+        for spec in GROUPS[groups]:
+            hits = KVCacheBlocks(tuple([0] * length for _ in GROUPS[groups]))
+            same_as_the_reference(
+                bench,
+                groups,
+                "allocate_slots",
+                num_new_tokens=1,
+                num_new_computed_tokens=min(length * spec.block_size, 2**53 - 1),
+                new_computed_blocks=hits,
+            )
+
+
+@pytest.mark.rule("KV-ERR-6")
+def test_the_needs_of_many_groups_are_added_up(bench: Bench) -> None:
+    """1,100 groups need 2^53 blocks each, more than 64 bits: a refusal, and the exact sum."""
+    manager = bench.manager(
+        NUM_BLOCKS,
+        specs=[sliding(1, 6)] * 1100,
+        max_model_len_tokens=2**53 - 1,
+        enable_caching=False,
+    )
+    request = manager.request("r", range(12))
+    assert manager.allocate_slots(request, 0, num_external_computed_tokens=2**53 - 1) is None
+    needed = manager.get_num_blocks_to_allocate(
+        request, num_tokens=2**53 - 1, total_computed_tokens=0, num_tokens_main_model=2**53 - 1
+    )
+    assert needed == 1100 * (2**53 - 1)
+
+
+@pytest.mark.rule("KV-ERR-6", "KV-BATCH-2", "KV-BATCH-6", "KV-BATCH-8")
+@pytest.mark.parametrize("groups", sorted(set(GROUPS) - {"large_blocks"}))
+def test_every_count_of_a_step_may_be_large(bench: Bench, groups: str) -> None:
+    """What is asked of entries, and what concerns them all, as in kvref."""
+    counts = ("decode_tokens", "prefill_tokens", "max_new_tokens", *PLANNED)
+    for field, count in product(counts, LARGE):
+        found = []
+        for one in (Bench(find_implementation("kvref"), Policy()), bench):
+            manager, requests = managed(one, groups)
+            batched = batched_of(one.subject, manager.real)
+            running, new = [batched.register(request) for request in requests]
+            phase = "prefilling" if field == "prefill_tokens" else "decoding"
+            asked: dict[str, Any] = {field: count if field in PLANNED else [count]}
+            asked[phase] = [running]
+            plan = StepPlan(new=[new], **asked)
+            found.append(outcome(manager, lambda b=batched, p=plan: shown(b.step(p))))
+        assert found[0] == found[1], (field, count)
+
+
+def shown(result: Any) -> list[list[int]]:
+    """What a step granted and hit."""
+    return [result.num_scheduled_tokens.tolist(), result.hit_tokens.tolist()]

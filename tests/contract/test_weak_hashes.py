@@ -1,0 +1,80 @@
+"""KV-HASH-11, KV-HASH-12: functions for tenants who trust one another, and why."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvcheck.rules.bench import Bench
+from kvcheck.rules.digests import encode
+from kvspec.config import KVCacheConfig, ManagerConfig
+from kvspec.errors import ConfigError
+
+SECRET = bytes.fromhex("b8fe6c3923a44bbe 7c01812cf721ad1c ded46de9839097db")
+"""The first three words of the secret that XXH3 has in its specification."""
+
+STRIPE_BYTES = 64
+HEAD_BYTES = 18
+"""83, 50 and the 16 bytes of the parent; the head of the array comes behind them."""
+
+
+def colliding_prompts(size: int) -> tuple[list[int], list[int]]:
+    """Two blocks of `size` tokens with one hash under every seed (KV-HASH-12).
+
+    XXH3 takes long messages in stripes of eight words. A word adds itself to one sum, and the
+    product of its halves, each mixed with the secret, to another one. Here a word in each of two
+    stripes has the secret's low half as its own: the product is 0 whatever its high half is. What
+    one high half gets more and the other one less leaves the first sum as it was, too.
+    """
+    tokens, changed = list[int](), list[int]()
+    at = HEAD_BYTES + len(encode([0] * size)) - size
+    for stripe in (1, 2):
+        ones = STRIPE_BYTES * stripe - 1 - at
+        tokens += [1] * ones  # a byte each: the head of the next token is right before the word
+        low_half = SECRET[8 * stripe : 8 * stripe + 4]
+        changed.append(len(tokens) + 1)
+        tokens += [int.from_bytes(low_half, "big"), 0x07070707]  # five bytes each
+        at = STRIPE_BYTES * stripe + 9
+    tokens += [2**32 - 1] * (size - len(tokens))
+    other = list(tokens)
+    other[changed[0]] += 1 << 24
+    other[changed[1]] -= 1 << 24
+    return tokens, other
+
+
+@pytest.mark.rule("KV-HASH-12")
+@pytest.mark.parametrize("size", [128, 256])
+@pytest.mark.parametrize("seed", ["0", "", "a secret", None])
+def test_prompts_that_collide_under_every_seed_share_content(
+    bench: Bench, size: int, seed: str | None
+) -> None:
+    """They differ in two tokens, and the second hits what the first one stored."""
+    first, second = colliding_prompts(size)
+    assert sum(a != b for a, b in zip(first, second, strict=True)) == 2
+    hits = []
+    for function in ("xxhash_cbor", "sha256_cbor"):
+        manager = bench.manager(
+            6,
+            size,
+            max_model_len_tokens=1000,
+            hash_function=function,
+            hash_seed=seed,
+            trusted_tenants=True,
+        )
+        manager.admit(manager.request("first", [*first, 5]))
+        hit = manager.get_computed_blocks(manager.request("second", [*second, 5]))
+        hits.append(hit.hit_length_tokens)
+    assert hits == [size, 0]
+
+
+@pytest.mark.rule("KV-HASH-11", "KV-HASH-12")
+@pytest.mark.parametrize("function", ["sha256_cbor_64bit", "xxhash_cbor"])
+def test_a_weak_function_is_chosen_for_trusted_tenants_only(function: str) -> None:
+    """The error names the field, and the function to take else."""
+    with pytest.raises(ConfigError, match="use sha256_cbor") as found:
+        ManagerConfig(KVCacheConfig(2, ()), 8, hash_function=function)
+    assert (found.value.field, found.value.value) == ("trusted_tenants", False)
+    assert function in found.value.allowed
+    ManagerConfig(KVCacheConfig(2, ()), 8, hash_function=function, trusted_tenants=True)
+    ManagerConfig(KVCacheConfig(2, ()), 8, trusted_tenants=True)
+    with pytest.raises(ConfigError, match="trusted_tenants"):
+        ManagerConfig(KVCacheConfig(2, ()), 8, trusted_tenants=1)  # type: ignore[arg-type]  # the point
