@@ -17,9 +17,10 @@ import z3
 
 from kvfast._core import kinds
 from kvfast._core.shape import Shape
-from kvref.groups import base, mamba, mamba_align
+from kvref.groups import base, cross_attention, mamba, mamba_align
 from kvref.groups.base import Demand, Group
 from kvref.groups.chunked_local import ChunkedLocalGroup
+from kvref.groups.cross_attention import CrossAttentionGroup, EncoderOnlyGroup
 from kvref.groups.full_attention import FullAttentionGroup
 from kvref.groups.mamba import MambaGroup
 from kvref.groups.mamba_align import AlignedMambaGroup
@@ -33,6 +34,8 @@ GROUPS: dict[str, type[Group]] = {
     "chunk": ChunkedLocalGroup,
     "state": MambaGroup,
     "aligned": AlignedMambaGroup,
+    "cross": CrossAttentionGroup,
+    "encoder_only": EncoderOnlyGroup,
 }
 KINDS: dict[str, kinds.Kind] = {
     "window": kinds.SLIDING,
@@ -98,19 +101,25 @@ def cap(name: str, **given: Term) -> Term:
 
 @dataclass(frozen=True)
 class Blocks:
-    """A list of unknown length, of which nobody asks what is in it."""
+    """A list of unknown length from place `start` on, of which nobody asks what is in it."""
 
     length: Term
     way: Way
+    start: Term = 0
 
     def __getitem__(self, part: slice) -> Blocks:
         start = term_of(part.start)
-        return Blocks(larger(self.length - start, 0), self.way)
+        return Blocks(larger(self.length - start, 0), self.way, z3.IntVal(0) + start)
 
 
 def length_of(values: Any) -> Any:
     """`len`, of such a list as well."""
     return values.way.number(values.length) if isinstance(values, Blocks) else len(values)
+
+
+def none_free(first: Term) -> Term:
+    """No hit waits in the free queue."""
+    return z3.IntVal(0)
 
 
 def need(
@@ -121,24 +130,34 @@ def need(
     local: Term | int = 0,
     external: Term | int = 0,
     skip_at: Term | int = 0,
+    encoder: Term | int = 0,
     hits: Term | int = 0,
     held: Term | int = 0,
+    most: Term | None = None,
     has_entry: bool = False,
     has_taken: bool = False,
+    revived: Callable[[Term], Term] = none_free,
+    **given: Term,
 ) -> Term:
-    """What kvref's group says an allocation takes, none of the hits being free."""
+    """What kvref's group says an allocation takes.
+
+    `revived`: how many hits from a place on are free. With `most`, that is the cap of admission.
+    """
 
     def run(group: Any, way: Way) -> object:
         group.blocks_of = lambda request: Blocks(z3.IntVal(0) + held, way)
         group.has_entry = lambda request: has_entry
-        group.num_revived = lambda found: 0
+        group.num_revived = lambda found: way.number(revived(z3.IntVal(0) + found.start))
         group.is_hit_too_new = lambda found: False
         group.allocated = {"r"} if has_taken else set()
-        asked = (slots, slots if main is None else main, local, external, skip_at)
-        demand: Any = Demand(*cast(Any, [way.number(z3.IntVal(0) + each) for each in asked]))
+        if most is not None:
+            group.max_admission_blocks = lambda: way.number(most)
+        asked = (slots, slots if main is None else main, local, external, skip_at, encoder)
+        numbers = [way.number(z3.IntVal(0) + each) for each in asked]
+        demand = cast(Any, Demand)(*numbers, apply_admission_cap=most is not None)
         return group.num_blocks_needed("r", Blocks(z3.IntVal(0) + hits, way), demand)
 
     with ExitStack() as stack:
-        for module in (base, mamba, mamba_align):
+        for module in (base, cross_attention, mamba, mamba_align):
             stack.enter_context(patch.object(module, "len", length_of, create=True))
-        return of_reference(name, run)
+        return of_reference(name, run, **given)

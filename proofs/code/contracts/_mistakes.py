@@ -6,9 +6,7 @@ from typing import Any
 
 import kvfast._core.extra_keys as extra_keys
 from kvfast._core import checks, hashing, request
-from kvfast._core.allocator import Allocator
 from kvfast._core.checks import Checks
-from kvfast._core.demand import Demand
 from kvfast._core.key_map import KeyMap
 from kvfast._core.pool import BlockPool
 from kvfast._core.shape import Shape
@@ -67,27 +65,7 @@ NO_COPIES = Mistake("copies are no ring", KeyMap, "join", first_in_its_ring)
 COVERS_NOTHING = Mistake("keys cover nothing", BlockPool, "covered", none_of_them)
 
 
-# Windows and needs.
-
-
-def rounded_down(self: Shape, a: int, b: int) -> int:
-    """Division without the ceiling."""
-    return a // b
-
-
-def without_drafts(self: Allocator, group: int, demand: Demand) -> int:
-    """The length of a list without its drafted states."""
-    return self.shape.cdiv(demand.main, self.shape.block_size[group])
-
-
-NO_SKIP = Mistake("nothing is skipped", Shape, "skipped", none_of_them)
-ROUNDED_DOWN = Mistake("rounded down", Shape, "cdiv", rounded_down)
-NONE_REVIVED = Mistake("free hits cost nothing", Allocator, "num_revived", none_of_them)
-NO_DRAFTS = Mistake("without drafted states", Allocator, "length_for", without_drafts)
-
-
 # Lists.
-
 
 NO_STATES = Mistake("states are not told apart", Shape, "is_mamba", never)
 

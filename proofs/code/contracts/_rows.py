@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvfast._core.allocator import Allocator
@@ -97,8 +96,3 @@ def fast_row_state(allocator: Allocator) -> tuple[State, tuple[int, ...], int | 
         tuple(allocator.tables.to_list(0)),
         cached - 1 if cached else None,
     )
-
-
-def taken(before: Sequence[int], after: Sequence[int]) -> int:
-    """Blocks that left the queue."""
-    return len(before) - len(after)

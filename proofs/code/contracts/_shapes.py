@@ -35,7 +35,7 @@ GROUPS: dict[str, type[Group]] = {
 
 @dataclass(frozen=True)
 class Numbers:
-    """What the arithmetic of a group depends on. `retention`: -1 for none; `batched`: of a step."""
+    """What the arithmetic of a group depends on."""
 
     kind: str
     block_size: int
@@ -43,10 +43,6 @@ class Numbers:
     drafted: int = 0
     drops: bool = False
     alignment: int = 1
-    retention: int = -1
-    batched: int = 1
-    longest: int = 1
-    cap: int = -1
     null_prefix_is_hit: bool = False
 
 
@@ -78,9 +74,9 @@ def reference_group(numbers: Numbers, pool: BlockPool | None = None, *, index: i
         hash_block_size_tokens=numbers.block_size,
         alignment_tokens=numbers.alignment,
         drops_eagle_block=numbers.drops,
-        max_model_len_tokens=numbers.longest,
-        max_num_batched_tokens=numbers.batched,
-        retention_interval_tokens=None if numbers.retention < 0 else numbers.retention,
+        max_model_len_tokens=1,
+        max_num_batched_tokens=1,
+        retention_interval_tokens=None,
         null_prefix_is_hit=numbers.null_prefix_is_hit,
     )
     return GROUPS[numbers.kind](context, pool or BlockPool(1, events=events), events)
@@ -98,7 +94,7 @@ def fast_shape(*groups: Numbers) -> Shape:
             num_drafted=numbers.drafted,
             drops_block=numbers.drops,
             is_zeroed=False,
-            cap_blocks=numbers.cap,
+            cap_blocks=-1,
             num_sink_blocks=0,
         )
         for numbers in groups
@@ -107,6 +103,6 @@ def fast_shape(*groups: Numbers) -> Shape:
         plans,
         [[number] for number in range(len(groups))],
         alignment=groups[0].alignment,
-        retention=groups[0].retention,
+        retention=-1,
         null_prefix_is_hit=groups[0].null_prefix_is_hit,
     )
