@@ -15,6 +15,7 @@ from kvcheck.mistakes import Mistake, MistakeError, about_rule, find
 from kvcheck.mistakes.text import Change, changed, entries
 from kvcheck.mistakes.twin import sources, twin
 from kvspec.errors import UnknownImplementationError
+from tests.all_mistakes import everything, with_kind
 from tests.kills import matrix
 from tests.kills.directed import Check, directed_checks, finds
 from tests.kills.layers import LAYERS
@@ -203,3 +204,16 @@ def test_the_change_of_one_that_nobody_sees_is_run(mistake: Mistake) -> None:
 def test_the_matrix_knows_only_layers_and_mistakes_that_there_are() -> None:
     assert {layer for _, layer in CELLS} <= LAYERS.keys()
     assert {mistake for mistake, _ in CELLS} <= {mistake.id for mistake in mistakes()}
+
+
+def test_those_of_other_parts_are_listed_beside_them() -> None:
+    """Each once, with what is wrong, and with rules that there are."""
+    found = [with_kind(mistake) for mistake in everything()]
+    assert len({mistake.id for mistake in found}) == len(found)
+    rules = set(json.loads(RULES.read_text(encoding="utf-8")))
+    for mistake in found:
+        assert len(mistake.about) > 5, mistake.id
+        assert {
+            rule for rule in mistake.rules if "-TIER-" not in rule and "-DEV-" not in rule
+        } <= rules
+    assert {"contract", "model", "formal model", "host tier"} <= {mistake.kind for mistake in found}

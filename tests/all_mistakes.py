@@ -1,0 +1,99 @@
+"""Every mistake on purpose, of whatever part: `python -m tests.all_mistakes [ID or KV-RULE]…`.
+
+Those of kvref stand in kvref/mistakes. What is no manager, planner or whole step has its mistakes
+beside the tests and proofs that have to find them; here they are listed as the same value.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import click
+
+from kvcheck.mistakes import Mistake
+from tests.mistakes import mistakes
+
+
+def everything() -> tuple[Mistake, ...]:
+    """All of them; those of the device only where torch is installed."""
+    return (*mistakes(), *tiers(), *devices(), *contracts(), *pools(), *models())
+
+
+def tiers() -> Iterator[Mistake]:
+    """Broken host tiers of kvfast."""
+    yield from _beside("tests.tier.test_lockstep", "kvfast", "host tier")
+
+
+def devices() -> Iterator[Mistake]:
+    """Operations, kernels, tables and decode steps of kvfast.device."""
+    try:
+        yield from _beside("tests.device.test_mistakes", "kvfast.device", "device")
+    except ImportError:  # torch
+        return
+
+
+def _beside(module: str, origin: str, kind: str) -> Iterator[Mistake]:
+    for one in importlib.import_module(module).MISTAKES:
+        yield Mistake(one.id, one.rules, " ".join(one.about.split()), origin, kind, one.make)
+
+
+def contracts() -> Iterator[Mistake]:
+    """What replaces code of kvfast under CrossHair."""
+    planted = importlib.import_module("proofs.code.contracts._mistakes")
+    kind = importlib.import_module("proofs.code.contracts._runner").Mistake
+    for one in vars(planted).values():
+        if isinstance(one, kind):
+            yield _spoken(one, one.name, "kvfast", "contract")
+
+
+def pools() -> Iterator[Mistake]:
+    """Mistakes in the actions of the pool that z3 is asked about."""
+    for one in importlib.import_module("proofs.models._pool.mistakes").MISTAKES:
+        yield _spoken(one, f"{one.action}: {one.sentence}", "z3", "model")
+
+
+def models() -> Iterator[Mistake]:
+    """Mistakes in the formal model."""
+    twins = importlib.import_module("proofs.models._formal._twins")
+    for one in (*twins.TWINS, *twins.UNFAIR):
+        yield _spoken(one, one.name, "spec/tla", "formal model")
+
+
+def _spoken(found: Any, words: str, origin: str, kind: str) -> Mistake:
+    """One that has only words: they are its id, too."""
+    return Mistake(_id(words), (), _sentence(words), origin, kind, partial(_itself, found))
+
+
+def _itself(found: Any) -> Any:
+    return found
+
+
+def _id(words: str) -> str:
+    return "".join(word.capitalize() for word in words.replace(",", " ").replace(":", " ").split())
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:].rstrip('.')}."
+
+
+def with_kind(found: Mistake) -> Mistake:
+    """An id that tells two mistakes of one name apart: `TakesOneMore (model)`."""
+    return found if found.origin == "kvref" else replace(found, id=f"{found.id} ({found.kind})")
+
+
+@click.command()
+@click.argument("wanted", nargs=-1)
+def command(wanted: tuple[str, ...]) -> None:
+    """List mistakes: all, or those of these ids and rules."""
+    for each in map(with_kind, everything()):
+        if not wanted or each.id in wanted or set(wanted) & set(each.rules):
+            rules = f" {', '.join(each.rules)}" if each.rules else ""
+            click.echo(f"{each.id}{rules}: {each.about} [{each.origin}]")
+
+
+if __name__ == "__main__":
+    command()
