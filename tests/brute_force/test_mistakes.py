@@ -15,6 +15,9 @@ SEEN = (
     *(f"KV-RET-{n}" for n in range(1, 6)),
 )
 """Every rule about what is hit or worth caching."""
+UNSEEN = ("ReplayOfGeneratedTokens",)
+"""Here all tokens are a prompt's, computed at once."""
+SHOWN = [each.id for each in mistakes() if each.rules[0] in SEEN and each.id not in UNSEEN]
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +26,7 @@ def vectors() -> Vectors:
     return make_vectors(num_worlds=300, num_prompts=100)
 
 
-@pytest.mark.parametrize("name", [each.id for each in mistakes() if each.rules[0] in SEEN])
+@pytest.mark.parametrize("name", SHOWN)
 def test_a_mistake_is_seen(name: str, vectors: Vectors) -> None:
     assert enumeration_finds(mistaken(name, audits=True), vectors) is not None
 
