@@ -21,8 +21,7 @@ cdef class Allocator:
     cdef Lookup lookup
     cdef EventLog events
     cdef bint rounds_down
-    cdef int[::1] new_from
-    cdef int[::1] caches_all
+    cdef int[::1] new_from, caches_all
     cdef long long[::1] to_zero
     cdef long long num_to_zero
     cdef readonly list step_hashes

@@ -20,8 +20,7 @@ cdef class Core:
     cdef int num_groups
     cdef long long max_len
     cdef bint enable_caching
-    cdef long long watermark
-    cdef long long hash_block_size
+    cdef long long watermark, hash_block_size
     cdef EventLog events
     cdef object residency
     cdef Shape shape
@@ -35,9 +34,7 @@ cdef class Core:
     cdef bint log_stats
     cdef dict popped
     cdef list reserved
-    cdef object no_blocks
-    cdef object no_hit
-    cdef object not_looked_up
+    cdef object no_blocks, no_hit, not_looked_up
 
     cdef int ask_clock(self) except -1
     cdef int set_sinks_aside(self) except -1

@@ -4,11 +4,6 @@ cimport cython
 
 @cython.final
 cdef class Demand:
-    cdef long long slots
-    cdef long long main
-    cdef long long local
-    cdef long long external
-    cdef long long skip_at
-    cdef long long encoder
+    cdef long long slots, main, local, external, skip_at, encoder
 
     cdef Demand of(self, long long slots, long long main, long long local, long long external, long long skip_at, long long encoder)

@@ -10,16 +10,12 @@ cdef int COUNT_BITS
 cdef class Entries:
     cdef Registry registry
     cdef long long call
-    cdef long long[::1] handles
-    cdef long long[::1] counts
+    cdef long long[::1] handles, counts
     cdef Py_ssize_t size
     cdef int[::1] row_at
-    cdef long long[::1] after_at
-    cdef long long[::1] granted_at
+    cdef long long[::1] after_at, granted_at
     cdef int[::1] way_at
-    cdef Py_ssize_t end_finished
-    cdef Py_ssize_t end_preempted
-    cdef Py_ssize_t end_running
+    cdef Py_ssize_t end_finished, end_preempted, end_running
 
     cdef FastRequest request_at(self, Py_ssize_t i)
     cdef int make_room_for_step(self) except -1

@@ -2,14 +2,7 @@
 cimport cython
 from kvfast._compiled.digest cimport Digest, Unlocked
 
-cdef int PARENT
-cdef int UINT
-cdef int NEGATIVE
-cdef int BYTES
-cdef int TEXT
-cdef int ARRAY
-cdef int ARRAY_OF_3
-cdef int UINT_OF_8_BYTES
+cdef int PARENT, UINT, NEGATIVE, BYTES, TEXT, ARRAY, ARRAY_OF_3, UINT_OF_8_BYTES
 cdef bytes NULL
 
 
@@ -32,14 +25,12 @@ cdef bytes head(int major, value)
 cdef class Hasher:
     cdef readonly str function
     cdef readonly Digest digest
-    cdef readonly int size
-    cdef readonly int words_per_digest
+    cdef readonly int size, words_per_digest
     cdef readonly bytes none_hash
     cdef bint parent_is_int
     cdef readonly bint tags
     cdef bint is_made
-    cdef const unsigned char[::1] first_parent
-    cdef const unsigned char[::1] no_extra
+    cdef const unsigned char[::1] first_parent, no_extra
 
     cdef bint is_ready(self) noexcept
     cdef int check_made(self) except -1
@@ -76,9 +67,7 @@ cdef class Hasher:
 cdef class HashJob(Unlocked):
     cdef Hasher hasher
     cdef long long[::1] tokens
-    cdef Py_ssize_t first
-    cdef Py_ssize_t end
-    cdef Py_ssize_t block_size
+    cdef Py_ssize_t first, end, block_size
     cdef unsigned char[::1] digests
     cdef const unsigned char[::1] extra
     cdef unsigned char[::1] message

@@ -7,27 +7,19 @@ from kvfast._compiled.tables cimport Tables
 
 cdef long long RUN_BLOCKS
 cdef int SIDE_BITS
-cdef long long SIDE_MASK
-cdef long long ENTRY_MASK
+cdef long long SIDE_MASK, ENTRY_MASK
 cdef int STEPS_SHIFT
 cdef long long STEPS_MASK
-cdef int TAG_SHIFT
-cdef int TAG_OF_WORD_SHIFT
-cdef long long STEP
-cdef long long STEP_INVERSE
-cdef long long MIX_MASK
-cdef long long HOME_MASK
-cdef long long GROUP_FACTOR
+cdef int TAG_SHIFT, TAG_OF_WORD_SHIFT
+cdef long long STEP, STEP_INVERSE, MIX_MASK, HOME_MASK, GROUP_FACTOR
 
 
 @cython.final
 cdef class KeyMap:
     cdef readonly long long width
-    cdef readonly int num_blocks
-    cdef readonly int num_entries
+    cdef readonly int num_blocks, num_entries
     cdef readonly bint has_strays
-    cdef long long ahead
-    cdef long long slot_mask
+    cdef long long ahead, slot_mask
     cdef int[::1] facts
     cdef unsigned long long[::1] words
     cdef long long[::1] slots

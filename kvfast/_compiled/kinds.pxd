@@ -1,11 +1,5 @@
 # C types of kvfast/_core/kinds.py.
-cdef int FULL
-cdef int SLIDING
-cdef int CHUNKED
-cdef int MAMBA
-cdef int ALIGNED
-cdef int CROSS
-cdef int ENCODER_ONLY
+cdef int FULL, SLIDING, CHUNKED, MAMBA, ALIGNED, CROSS, ENCODER_ONLY
 
 cpdef int never(int kind) noexcept nogil
 cpdef long long first_visible(int kind, long long reach, long long computed) noexcept nogil

@@ -9,8 +9,7 @@ from kvfast._compiled.turn cimport Turn
 @cython.final
 cdef class FastManager:
     cdef readonly Turn turn
-    cdef readonly object plan
-    cdef readonly object config
+    cdef readonly object plan, config
     cdef Core core
     cdef Checks checks
     cdef Calls calls

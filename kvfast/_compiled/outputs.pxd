@@ -12,12 +12,10 @@ cdef class Outputs:
     cdef Registry registry
     cdef Entries entries
     cdef int num_groups
-    cdef int[:, ::1] rows
-    cdef int[:, ::1] no_rows
+    cdef int[:, ::1] rows, no_rows
     cdef long long rows_left
     cdef bint has_rows
-    cdef list no_slots
-    cdef list slots
+    cdef list no_slots, slots
 
     cdef int open(self, output) except -1
     cdef int open_rows(self, given) except -1

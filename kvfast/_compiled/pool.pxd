@@ -12,8 +12,7 @@ cdef long long FAR
 
 @cython.final
 cdef class BlockPool:
-    cdef readonly int num_blocks
-    cdef readonly int num_free
+    cdef readonly int num_blocks, num_free
     cdef readonly KeyMap keys
     cdef readonly EventLog events
     cdef readonly object residency
@@ -22,8 +21,7 @@ cdef class BlockPool:
     cdef int[::1] facts
     cdef bint has_partial
     cdef int[::1] next_entry
-    cdef long long num_more
-    cdef long long free_more
+    cdef long long num_more, free_more
     cdef int ahead
 
     cdef long long after(self, long long block) noexcept nogil

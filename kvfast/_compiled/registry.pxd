@@ -15,8 +15,7 @@ cdef class Registry:
     cdef dict handle_of_id
     cdef object released
     cdef int[::1] reported
-    cdef long long[::1] named
-    cdef long long[::1] fields
+    cdef long long[::1] named, fields
     cdef object mark
 
     @cython.locals(handle=Py_ssize_t)

@@ -5,40 +5,31 @@ from kvfast._compiled.hashing cimport Hasher, HashJob
 from kvfast._compiled.turn cimport Turn
 
 cdef int COUNT_BITS
-cdef long long UNLOCKED_TOKENS
-cdef long long KEPT_MESSAGE_BYTES
+cdef long long UNLOCKED_TOKENS, KEPT_MESSAGE_BYTES
 
 
 @cython.final
 cdef class FastRequest:
     # What is read most comes first and lies together; a view takes 208 bytes, its pointer the first.
     cdef unsigned long long[::1] digest_words
-    cdef readonly long long num_tokens
-    cdef readonly long long num_hashes
+    cdef readonly long long num_tokens, num_hashes
     cdef long long row
     cdef Py_ssize_t field_at
     cdef long long preemptions
     cdef object state
     cdef long long[::1] fields
-    cdef object running
-    cdef object holder
+    cdef object running, holder
     cdef Turn turn
     cdef bint is_used
     cdef readonly object input
     cdef readonly str request_id
     cdef readonly Hasher hasher
-    cdef readonly long long hash_block_size_tokens
-    cdef readonly long long num_prompt_tokens
-    cdef long long room_tokens
-    cdef long long room_hashes
-    cdef long long room_message_bytes
-    cdef bint has_extra_keys
-    cdef bint is_made
-    cdef object odd_computed
-    cdef object odd_preemptions
+    cdef readonly long long hash_block_size_tokens, num_prompt_tokens
+    cdef long long room_tokens, room_hashes, room_message_bytes
+    cdef bint has_extra_keys, is_made
+    cdef object odd_computed, odd_preemptions
     cdef long long[::1] tokens
-    cdef unsigned char[::1] digest_bytes
-    cdef unsigned char[::1] message
+    cdef unsigned char[::1] digest_bytes, message
 
     cdef bint is_ready(self) noexcept
     cdef int check_made(self) except -1

@@ -9,9 +9,7 @@ from kvfast._compiled.tables cimport Tables
 from kvfast._compiled.turn cimport Turn
 
 cdef long long MANY
-cdef int ASKED
-cdef int PLAIN
-cdef int DONE
+cdef int ASKED, PLAIN, DONE
 
 
 @cython.final
@@ -26,9 +24,7 @@ cdef class Running:
     cdef bint caches
     cdef object running
     cdef int[::1] filled_at
-    cdef long long ahead
-    cdef long long lookahead
-    cdef long long granted
+    cdef long long ahead, lookahead, granted
 
     cdef int make_room(self) except -1
     @cython.locals(entries=Entries, i=Py_ssize_t)

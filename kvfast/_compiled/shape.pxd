@@ -7,20 +7,14 @@ from kvfast._compiled.kinds cimport first_visible, holds_tokens, never
 @cython.final
 cdef class Shape:
     cdef readonly int num_groups
-    cdef readonly long long alignment
-    cdef readonly long long retention
+    cdef readonly long long alignment, retention
     cdef bint null_prefix_is_hit
     cdef int[::1] kind
-    cdef long long[::1] block_size
-    cdef long long[::1] hashes_per_block
-    cdef long long[::1] reach
-    cdef long long[::1] drafted
-    cdef int[::1] drops
-    cdef int[::1] is_zeroed
+    cdef long long[::1] block_size, hashes_per_block, reach, drafted
+    cdef int[::1] drops, is_zeroed
     cdef long long[::1] cap
     cdef readonly int num_attention
-    cdef int[::1] first_member
-    cdef int[::1] members
+    cdef int[::1] first_member, members
 
     cdef bint is_full(self, int group) noexcept nogil
     cdef bint is_mamba(self, int group) noexcept nogil

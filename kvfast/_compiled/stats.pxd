@@ -6,12 +6,7 @@ from kvfast._compiled.request cimport FastRequest
 @cython.final
 cdef class LookUpStats:
     cdef bint was_reset
-    cdef long long requests
-    cdef long long queries
-    cdef long long hits
-    cdef long long again_requests
-    cdef long long again_queries
-    cdef long long again_hits
+    cdef long long requests, queries, hits, again_requests, again_queries, again_hits
 
     cdef int clear(self) except -1
     cdef void count(self, FastRequest request, long long tokens) noexcept nogil

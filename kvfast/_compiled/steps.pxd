@@ -16,12 +16,9 @@ cdef class Steps:
     cdef Entries entries
     cdef Running running
     cdef object zero
-    cdef long long budget
-    cdef long long reserved
-    cdef bint whole_must_fit
-    cdef bint stops_at_refusal
-    cdef object scheduled
-    cdef object hits
+    cdef long long budget, reserved
+    cdef bint whole_must_fit, stops_at_refusal
+    cdef object scheduled, hits
 
     @cython.locals(legal=bint)
     cdef bint all_legal(self) except -1

@@ -8,15 +8,10 @@ cdef long long LINK_BASE
 
 @cython.final
 cdef class Tables:
-    cdef readonly int num_groups
-    cdef readonly int num_rows
+    cdef readonly int num_groups, num_rows
     cdef int max_rows
-    cdef long long[::1] start
-    cdef long long[::1] room
-    cdef int[::1] length
-    cdef int[::1] cached
-    cdef int[::1] passed
-    cdef int[::1] allocated
+    cdef long long[::1] start, room
+    cdef int[::1] length, cached, passed, allocated
     cdef long long[::1] serial
     cdef long long last_serial
     cdef int[::1] free_row

@@ -1,10 +1,7 @@
 # C types of kvfast/_core/turn.py.
 cimport cython
 
-cdef int IDLE
-cdef int ASKING
-cdef int CHANGING
-cdef int SPOILT
+cdef int IDLE, ASKING, CHANGING, SPOILT
 
 
 @cython.final

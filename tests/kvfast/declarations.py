@@ -15,7 +15,7 @@ MODULE = ""
 """The owner of functions, and of names that are in no class."""
 
 FUNCTION = re.compile(r"c?p?def .*?(\w+)\((.*)\)[^()]*$")
-NAME = re.compile(r"cdef (?:(?:readonly|public) )?[^=]* (\w+)$")
+NAMES = re.compile(r"cdef (?:(?:readonly|public) )?[^=]*?[\w\]] (\w+(?:, \w+)*)$")
 
 
 @dataclass
@@ -62,8 +62,8 @@ def declared(text: str) -> Twin:
             key = owner, found[1]
             twin.functions[key] = [re.findall(r"\w+", part)[-1] for part in parts_of(found[2])]
             twin.locals[key], typed = typed, []
-        elif found := NAME.match(code):
-            twin.names.setdefault(owner, []).append(found[1])
+        elif found := NAMES.match(code):
+            twin.names.setdefault(owner, []).extend(found[1].split(", "))
         elif found := re.match(r"(\w+) = (\d+)$", code):
             twin.values[found[1]] = int(found[2])
     return twin

@@ -27,7 +27,7 @@ cimport cython
 cdef int LIMIT
 
 cdef class Line:
-    cdef readonly long long start  # first
+    cdef readonly long long start, end  # first
     cdef int[:, ::1] rows
 
     @cython.locals(i=int, at="long long")
@@ -42,7 +42,7 @@ LIMIT = 4
 
 class Line:
     def __init__(self, start):
-        self.start, self.rows = start, None
+        self.start, self.rows, self.end = start, None, 0
 
     def move(self, to, by):
         for i in range(by):
@@ -68,8 +68,8 @@ def test_a_pair_without_a_difference() -> None:
         ("LIMIT = 4", "LIMITS = 4", ".LIMIT is idle"),
         ("class Line:", "class Line(Other):", "class Line()"),
         ("class Line:", "class Row:", "class Line()"),
-        ("start, None\n", "1, 2\n        self.odd = 3\n", "Line.odd is not declared"),
-        ("self.start, self.rows = start, None", "self.start = 1", "Line.rows is idle"),
+        ("start, None, 0\n", "1, 2, 3\n        self.odd = 3\n", "Line.odd is not declared"),
+        ("self.start, self.rows, self.end = start, None, 0", "self.start = 1", "Line.rows is idle"),
         ("def ends", "def end", "Line.ends(self)"),
         ("def move(self, to, by)", "def move(self, by, to)", "Line.move(self, to, by)"),
         ("def move(self, to, by)", "def move(self, to, by, of)", "Line.move(self, to, by)"),
