@@ -29,16 +29,20 @@ def program_test(rule: str, program: Program, name: str, oracle: str, level: str
     return _test(rule, body, {(verdicts, "Level"), (verdicts, "first_violation")}, program)
 
 
-def example_test(rule: str, example: str, name: str, policy: Policy, oracle: str) -> str:
-    """A test that fails as long as the subject breaks this example."""
+def example_test(
+    rule: str, example: str, name: str, policy: Policy, oracle: str, level: str
+) -> str:
+    """A test that fails as long as the subject breaks this example at this level."""
     body = [
         f"example = find_example({source(example)})",
         f"subject = find_implementation({source(name)})",
         f"oracle = find_implementation({source(oracle)})",
-        f"assert example_violation(example, subject, {source(policy)}, oracle) is None",
+        f"policy, level = {source(policy)}, Level({source(level)})",
+        "assert example_violation(example, subject, policy, oracle, level) is None",
     ]
     examples = "kvcheck.rules.directed"
     names = {(examples, "example_violation"), (examples, "find_example")}
+    names.add(("kvcheck.play.verdicts", "Level"))
     return _test(rule, body, names, policy)
 
 

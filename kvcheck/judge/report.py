@@ -150,7 +150,8 @@ def test_of(options: Options, violation: Violation) -> str:
     if violation.walk is not None:
         return walk_test(rule, *violation.walk, options.name, str(options.level))
     if violation.is_example:
-        return example_test(rule, program.name, options.name, options.policy, options.oracle)
+        asked = (options.name, options.policy, options.oracle, str(options.level))
+        return example_test(rule, program.name, *asked)
     return program_test(rule, program, options.name, options.oracle, str(options.level))
 
 

@@ -268,7 +268,7 @@ def a_chunk_must_be_a_multiple_of_the_block_size(bench: Bench) -> None:
 
 @cases(("dcp_world_size", 2), ("pcp_world_size", 3))
 @example("KV-PLAN-21")
-def context_parallelism_needs_one_group_of_full_attention(
+def a_plan_for_context_parallelism_needs_one_group_of_full_attention(
     bench: Bench, field: str, ranks: int
 ) -> None:
     """One group of any kinds of it will do."""

@@ -112,7 +112,7 @@ def test_an_example_is_pasted_by_its_name() -> None:
     """It is no program: the test finds it again."""
     example = EXAMPLES[0]
     policy = Policy(unhashed_freed_to="back")
-    text = example_test(example.rules[0], example.name, "kvref", policy, "kvref")
+    text = example_test(example.rules[0], example.name, "kvref", policy, "kvref", "behaviour")
     found: dict[str, Any] = {}
     exec(text, found)
     found[f"test_{example.rules[0].lower().replace('-', '_')}"]()
