@@ -54,11 +54,9 @@ def earlier_chunks_count_as_computed(bench: Bench) -> None:
         equal(hit.hit_length_tokens, 4 * len(expected), f"length of {what}")
 
 
-@example("KV-CHUNK-2", "KV-GRP-5")
+@example("KV-CHUNK-2", "KV-GRP-5", choices=("chunked_null_prefix_is_hit",))
 def a_fresh_prompt_starts_at_its_last_chunk(bench: Bench) -> None:
     """A fresh prompt starts at its last chunk: 8 of 14 tokens count as computed."""
-    if not bench.policy.chunked_null_prefix_is_hit:
-        return
     manager = bench.manager(10, chunked(4, 8))
     request = manager.started("r", range(14))
     manager.same(manager.lists(request), [[0, 0, 1, 2]])
@@ -106,6 +104,7 @@ def what_chunks_can_do_is_accepted(bench: Bench) -> None:
 @example("KV-CHUNK-3", "KV-POL-6", "KV-MGR-8")
 def a_hit_before_the_start_of_a_chunk_inside_a_block_is_not_taken(bench: Bench) -> None:
     """Where a chunk may begin inside a block, a hit before its start is answered and not taken."""
+    bench.manager(10, chunked(4, 8))
     if bench.policy.chunk_must_align or not bench.policy.chunked_null_prefix_is_hit:
         return
     manager = bench.manager(10, chunked(4, 6))

@@ -69,6 +69,7 @@ def a_plan_is_accepted_only_if_one_request_fits_beside_what_no_request_gets(benc
 @example("KV-PLAN-9", "KV-POL-5", "KV-PLAN-22")
 def pages_of_several_sizes_are_counted(bench: Bench) -> None:
     """Where no null block counts, every slot counts with every page size."""
+    planner = bench.planner
     if bench.policy.capacity_counts_null_block:
         return
     # One block of 256 tokens, and cdiv(min(128 - 1 + 64, 256), 64) + 1 = 4 of windows.
@@ -78,9 +79,9 @@ def pages_of_several_sizes_are_counted(bench: Bench) -> None:
         (version_4(8), (1 + 2 * 4) * 5 * (37_440 + 8_640 + 1_728)),
         (two, (1 + 4) * 2 * (37_440 + 8_640)),
     ):
-        bench.planner.plan((layers,), config, (needed,))
+        planner.plan((layers,), config, (needed,))
         with raises(CacheMemoryError, needed_bytes=needed):
-            bench.planner.plan((layers,), config, (needed - 1,))
+            planner.plan((layers,), config, (needed - 1,))
 
 
 @example("KV-PLAN-9")
