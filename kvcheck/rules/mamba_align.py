@@ -10,6 +10,7 @@ from kvcheck.rules.judging import equal
 from kvcheck.rules.managed import Managed
 from kvcheck.rules.specs import mamba
 from kvspec.errors import InvalidArgumentError
+from kvspec.interface import Feature
 from kvspec.request import Request
 
 
@@ -152,6 +153,7 @@ def the_list_ends_with_the_running_and_the_drafted_states(bench: Bench) -> None:
 @example("KV-MAMBA-6", "KV-MGR-4")
 def the_main_tokens_end_at_the_longest_sequence(bench: Bench) -> None:
     """The main tokens end at the longest sequence; more are illegal."""
+    bench.need(Feature.DRAFTING)
     manager = bench.manager(10, mamba(4, "align"), max_model_len_tokens=8)
     request = manager.request("r", range(6))
     manager.run(request, 6)

@@ -8,6 +8,7 @@ from kvcheck.rules.judging import equal
 from kvcheck.rules.mamba_align import allocated
 from kvcheck.rules.managed import Managed
 from kvcheck.rules.specs import mamba
+from kvspec.interface import Feature
 from kvspec.request import Request
 
 
@@ -84,6 +85,7 @@ def a_hit_stays_if_the_token_behind_it_is_the_last(bench: Bench) -> None:
     """A hit stays if the token behind it is the last: 8 hit, 1 external, s is taken at 8."""
     # The need: the hit, e = 3 - 2 for the external token, and y. S = 1 and one new token: R = 4
     # and y = 4 - 3. Eight: R = 6, y = 6 - 4. S = 0 and none: R = 3, y = 0.
+    bench.need(Feature.DRAFTING)
     for drafted, new, behind in ((1, 1, [2, 3]), (0, 0, [2]), (1, 8, [2, 0, 3, 4])):
         for short_of in (0, 1):
             manager, request = behind_a_hit(bench, 8, drafted, 8, 9, free=True)
