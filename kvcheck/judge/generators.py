@@ -1,4 +1,4 @@
-"""Random programs: Hypothesis strategies over configurations and steps.
+"""Random steps, as Hypothesis strategies: what state machines draw.
 
 Weighted so that sharing, eviction, refusal, preemption and windows happen within a few dozen steps:
 one token most of the time, small pools, requests that come back.
@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from kvcheck.play import steps
 from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
-from kvcheck.play.steps import Program, Step
-from kvspec.config import ManagerConfig
 
 # A tiny alphabet, and one token most of the time, make equal prefixes likely.
 TOKENS = st.sampled_from([0, 0, 0, 1])
@@ -51,33 +49,6 @@ RUNS = st.builds(
 )  # fmt: skip
 RELEASES = st.builds(steps.Release, who=WHO, again=st.booleans(), later=SELDOM)
 BREAKS = st.builds(steps.Break, who=WHO, call=st.integers(0, len(ILLEGAL_OPERATIONS) - 1))
-REST = st.one_of(
-    st.builds(steps.FinishLoad, who=WHO),
-    st.builds(steps.Skip, who=WHO),
-    st.builds(steps.ReturnPopped, count=st.integers(1, 9)),
-    st.just(steps.Reset()),
-    st.just(steps.NewStep()),
-    st.just(steps.NewStep()),
-    st.just(steps.Take()),
-    st.builds(steps.Ask, who=WHO),
-    BREAKS,
-)
 EVICTIONS = st.builds(
     steps.Evict, who=WHO, group=st.integers(0, 3), index=st.sampled_from([0, 0, 1, 1, 2, 3])
 )
-WEIGHTED = (
-    (ARRIVALS,) * 2 + (ADMISSIONS,) * 3 + (RUNS,) * 3 + (RELEASES,) * 2 + (EVICTIONS,) + (REST,) * 2
-)
-# Not one_of, which takes equal alternatives for one.
-STEPS: st.SearchStrategy[Step] = st.sampled_from(WEIGHTED).flatmap(lambda strategy: strategy)
-
-
-def programs(
-    configs: st.SearchStrategy[ManagerConfig], max_steps: int = 40
-) -> st.SearchStrategy[Program]:
-    """Programs under random configurations; they begin with a few requests."""
-    lists = st.tuples(
-        st.lists(ARRIVALS, min_size=1, max_size=3),
-        st.lists(STEPS, min_size=max_steps // 4, max_size=max_steps),
-    )
-    return st.builds(lambda config, parts: Program(config, (*parts[0], *parts[1])), configs, lists)

@@ -73,7 +73,7 @@ def test_a_planted_bug_is_found_by_the_shortest_way(planted: Planted) -> None:
     assert violation.broken.rule == planted.rule
     assert [len(violation.path), violation.path[-1][0]] == [planted.num_moves, planted.last_move]
     told = list(trace.lines(violation, pair))
-    assert told[0].startswith(f"{planted.rule}  ")
+    assert told[0].startswith(f"{planted.rule} (")
     assert violation.broken.operations[-1][0] in told[-2]
 
 
