@@ -49,9 +49,14 @@ class Bench:
         """Whether the subject has this."""
         return feature in self.subject.capabilities.features
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether the subject is in another process: an error's words and values may be others."""
+        return isinstance(self.subject, RemoteImplementation)
+
     def here(self, why: str) -> None:
         """Leave the check out if the subject is in another process: what it is about stays here."""
-        if isinstance(self.subject, RemoteImplementation):
+        if self.is_remote:
             raise LeftOut(why)
 
     @property

@@ -95,7 +95,7 @@ def a_block_id_is_an_int_of_the_pool(bench: Bench, bad: object, call: str) -> No
     before = manager.visible()
     with raises(UnknownBlockError, block_id=bad) as caught:
         getattr(manager, call)([0, bad])
-    holds(str(bad) in str(caught.value))
+    holds(bench.is_remote or str(bad) in str(caught.value))
     getattr(manager, call)([0])
     equal(manager.visible(), before)
 

@@ -114,6 +114,7 @@ class ForeignRequest:
 @example("KV-REQ-1", "KV-ERR-2")
 def a_foreign_request_is_refused(bench: Bench, foreign: object) -> None:
     """What this implementation did not make is no request, and nothing is changed."""
+    bench.here("requests that were not made by the subject")
     manager = bench.manager()
     before = manager.visible()
     calls = (

@@ -99,6 +99,7 @@ plan = partial(asked, "plan")
 def what_cannot_be_planned_is_named_with_its_value(
     bench: Bench, call: Call, field: str, value: object
 ) -> None:
+    bench.here("the value of an error as it was given")
     with raises(ConfigError, field=field, value=value) as caught:
         call(bench.planner)
     holds(caught.value.allowed)

@@ -151,6 +151,7 @@ def a_number_of_blocks_replaces_the_memory(bench: Bench) -> None:
 
 @example("KV-PLAN-17")
 def concurrency_is_blocks_by_the_blocks_of_one_request(bench: Bench) -> None:
+    bench.here("the value of an error as it was given")
     cache = KVCacheConfig(36, (KVCacheGroup(("a", "b"), local(512, 64)),))
     config = settings(8_191, 2_048)
     equal(bench.planner.max_concurrency(cache, config), 0.9, "concurrency")
