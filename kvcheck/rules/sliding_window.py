@@ -132,6 +132,18 @@ def skipped_hits_are_counted_once(bench: Bench) -> None:
     equal(manager.counts(second), (5,))
 
 
+@example("KV-GRP-4", "KV-SW-1")
+def hits_that_a_load_skips_cost_nothing(bench: Bench) -> None:
+    """8 tokens hit and 8 of a load: s(16) = 13 skips the hits; two of three blocks are taken."""
+    for reserved, fits in ((1, True), (2, False)):
+        manager = bench.manager(4, sliding(4, 4))
+        manager.free(manager.started("first", range(8)))
+        request = manager.request("r", range(20))
+        load = {"num_external_computed_tokens": 8, "reserved_blocks": reserved}
+        equal(manager.admit(request, 1, **load) is not None, fits, f"granted beside {reserved}")
+        manager.same(manager.lists(request), [[0, 0, 0, 3, 2]] if fits else [[]])
+
+
 @example("KV-SW-7")
 def admission_counts_a_window_a_step_and_one_block(bench: Bench) -> None:
     """Admission counts a window, a step and one block: W = 6, cdiv(5 + 8, 4) + 1 = 5 of 4."""
