@@ -34,7 +34,6 @@ from kvspec.request import (
     PromptEmbeddings,
     Request,
     RequestInput,
-    RequestStatus,
 )
 from kvspec.snapshot import Snapshot
 from kvspec.specs import FullAttentionSpec, SlidingWindowSpec
@@ -398,15 +397,3 @@ def test_a_broken_state_is_refused_at_once(tmp_path: Path) -> None:
     leak(manager)
     with pytest.raises(InvariantViolation, match="leaked"):
         kvcheck.monitor(manager, record=tmp_path)
-
-
-def test_a_refused_load_of_a_running_request_brought_nothing() -> None:
-    """What it was to bring is not read afterwards."""
-    monitor = watched(config(4))
-    r = request(monitor, 12)
-    assert monitor.allocate_slots(r, 4) is not None
-    r.num_computed_tokens, r.status = 4, RequestStatus.RUNNING
-    other = request(monitor, 8, "other")
-    assert monitor.allocate_slots(other, 8) is not None
-    assert monitor.allocate_slots(r, 4, num_external_computed_tokens=4) is None
-    assert monitor.report().violation is None

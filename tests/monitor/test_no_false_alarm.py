@@ -21,7 +21,10 @@ from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.record import Header
 from kvspec.record_file import read_header
+from kvspec.request import RequestStatus
 from tests.mistakes import POOLS, mistaken
+from tests.monitor.test_monitor import request, watched
+from tests.monitor.twins import config
 
 REFERENCE = kvref.implementation()
 
@@ -111,3 +114,15 @@ def test_shipped_records_replay_under_a_monitor(path: Path, tmp_path: Path) -> N
     result = replay_trace(path, subject)
     assert result.mismatch is None, result.mismatch.render()
     assert subject.monitor.report().violation is None
+
+
+def test_a_refused_load_of_a_running_request_brought_nothing() -> None:
+    """What it was to bring is not read afterwards."""
+    monitor = watched(config(4))
+    r = request(monitor, 12)
+    assert monitor.allocate_slots(r, 4) is not None
+    r.num_computed_tokens, r.status = 4, RequestStatus.RUNNING
+    other = request(monitor, 8, "other")
+    assert monitor.allocate_slots(other, 8) is not None
+    assert monitor.allocate_slots(r, 4, num_external_computed_tokens=4) is None
+    assert monitor.report().violation is None
