@@ -8,9 +8,10 @@ passed (Ochiai's coefficient, as in spectrum-based fault localization), never by
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
+from types import MappingProxyType
 
 from kvcheck.play.agreement import AS_RECORDED, AS_THE_REFERENCE
 from kvcheck.play.verdicts import Violation
@@ -56,10 +57,14 @@ def suspects(evidence: Sequence[Evidence]) -> tuple[Suspect, ...]:
 
 
 def blamed(
-    violations: Iterable[Violation], evidence: Sequence[Evidence], ranked: Sequence[Suspect]
+    violations: Iterable[Violation],
+    evidence: Sequence[Evidence],
+    ranked: Sequence[Suspect],
+    known: Mapping[Kind, tuple[str, str]] = MappingProxyType({}),
 ) -> tuple[Violation, ...]:
     """The violations, each under the most suspicious rule of the checks that show it, worst first.
 
+    `known`: the rule of the known mistake that shows a finding just so, and what is wrong there.
     Only a difference has no rule of its own: an invariant names one, and a check of a rule does. A
     difference that only random programs or vectors show stays under the rule of its call.
     """
@@ -71,9 +76,12 @@ def blamed(
 
     def under_its_rule(violation: Violation) -> Violation:
         about = rules.get(violation.kind, set())
-        if violation.name not in DIFFERENCES or not about:
-            return violation
-        return replace(violation, rule=min(about, key=lambda rule: place[rule]))
+        rule, like = known.get(violation.kind, ("", ""))
+        if violation.name not in DIFFERENCES:
+            rule = violation.rule
+        elif not rule and about:
+            rule = min(about, key=lambda each: place[each])
+        return replace(violation, rule=rule or violation.rule, like=like)
 
     found = [under_its_rule(violation) for violation in violations]
     last = len(place)

@@ -165,7 +165,8 @@ def _violation(report: Report, violation: Violation, remark: str) -> Iterator[st
     else:
         yield f"<p>In the example {escape(repr(violation.program.name))}.</p>"
     expected, observed = said(violation)
-    rows = [("expected", expected), ("observed", observed), ("record", remark)]
+    like = violation.like and f"the reference where this is wrong: {violation.like}"
+    rows = [("expected", expected), ("observed", observed), ("just as", like), ("record", remark)]
     cells = (f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in rows if text)
     yield f"<dl>{''.join(cells)}</dl><p>As a test:</p>"
     yield f"<pre>{escape(test_of(report.options, violation))}</pre></div></details>"

@@ -94,7 +94,7 @@ def _suspect_lines(report: Report) -> Iterator[str]:
     for number, each in enumerate(report.suspects[:SHOWN_SUSPECTS]):
         label = "" if number else "look first at"
         checks = f"{each.num_failed} of its {each.num_failed + each.num_passed} checks failed"
-        yield f"{label:<18} {titled(each.rule)}: {checks}, suspicion {each.suspicion:.2f}"
+        yield f"{label:<18} {titled(each.rule)}: {checks}"
 
 
 def verdict_of(report: Report) -> str:
@@ -132,6 +132,8 @@ def violation_lines(options: Options, violation: Violation, remark: str = "") ->
     expected, observed = said(violation)
     yield f"  expected  {expected}"
     yield f"  observed  {observed}"
+    if violation.like:
+        yield f"  just as   the reference where this is wrong: {violation.like}"
     if remark:
         yield f"  record    {remark}"
     yield "  as a test:"
@@ -174,6 +176,7 @@ def to_json(report: Report) -> dict[str, Any]:
                 "detail": violation.detail,
                 "expected": said(violation)[0],
                 "observed": said(violation)[1],
+                "like": violation.like,
                 "program": violation.program.name,
                 "operations": [
                     {"op": name, "req": request, "args": arguments}

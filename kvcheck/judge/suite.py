@@ -9,14 +9,16 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from kvcheck.judge.blame import Evidence, blamed, in_doubt, suspects
+from kvcheck.judge.blame import Evidence, Suspect, blamed, in_doubt, suspects
 from kvcheck.judge.coverage import decided, exercised
+from kvcheck.judge.faults import Likeness, alike, by_likeness, likenesses
 from kvcheck.judge.options import ENDLESS, Options, judged, run_of
 from kvcheck.judge.outcome import Report
 from kvcheck.judge.random_programs import random_programs
 from kvcheck.judge.smaller_walk import smaller_walk
 from kvcheck.judge.state import State
 from kvcheck.judge.static import StaticCount, StaticTier, find_walk, parting_from
+from kvcheck.mistakes import installed
 from kvcheck.play import watchdog
 from kvcheck.play.fit import directed_program, random_program
 from kvcheck.play.steps import Program
@@ -110,11 +112,11 @@ class Suite:
             gave_up = True
         if self.can_be_resumed:
             self.save(self._with_violations(self.state))
-        ranked = suspects(self.evidence)
+        ranked, violations = self._blamed(is_whole=not (interrupted or gave_up))
         return Report(
             self.can.name,
             self.options,
-            blamed(self.violations.values(), self.evidence, ranked),
+            violations,
             self.num_directed,
             self.num_random,
             self.left_out,
@@ -128,6 +130,27 @@ class Suite:
             ranked,
             in_doubt(self.evidence),
         )
+
+    @property
+    def ranked(self) -> tuple[Suspect, ...]:
+        """The rules with failed checks, by these checks alone."""
+        return suspects(self.evidence)
+
+    def _blamed(self, *, is_whole: bool) -> tuple[tuple[Suspect, ...], tuple[Violation, ...]]:
+        """The rules that are suspicious, and the violations under theirs."""
+        ranked, raw = self.ranked, tuple(self.violations.values())
+        found: tuple[Likeness, ...] = ()
+        if raw and is_whole and self.oracle is not None:
+            self._tell("looking up", None, "known mistakes that behave so")
+            found = likenesses(raw, ranked, installed(), self.oracle, self.options)
+        known = {}
+        for violation in raw:
+            one = alike(found, violation.kind)
+            if one is not None:
+                said = f"{one.mistake.about} ({one.mistake.id})"
+                known[violation.kind] = (one.mistake.rules[0], said)
+        ranked = by_likeness(ranked, found)
+        return ranked, blamed(raw, self.evidence, ranked, known)
 
     def _static(self) -> None:
         """Recorded walks; what is found in them is made small beside the oracle."""

@@ -47,7 +47,8 @@ class Violation:
     and `observed` say in words what was wrong after the last of them.
     `is_example`: it was an example (`kvcheck.rules.directed`) of the program's name and rules,
     and there is nothing to replay. `walk`: the set and the number of the walk of static vectors
-    (`kvcheck.judge.static`) that it was found in; its program has no steps.
+    (`kvcheck.judge.static`) that it was found in; its program has no steps. `like`: what is wrong
+    with the reference where it behaves just so, with the mistake's id.
     """
 
     rule: str
@@ -59,6 +60,7 @@ class Violation:
     observed: str = ""
     is_example: bool = False
     walk: tuple[str, int] | None = None
+    like: str = ""
 
     @property
     def kind(self) -> tuple[str, str]:

@@ -8,10 +8,12 @@ import pytest
 
 from kvcheck.discovery import find_implementation
 from kvcheck.judge.blame import Evidence, blamed, in_doubt, suspects
+from kvcheck.judge.faults import likenesses
 from kvcheck.judge.options import BUDGETS, Options
 from kvcheck.judge.outcome import Report
 from kvcheck.judge.report import BROKEN, IN_DOUBT, UNBROKEN, text_lines, verdicts
 from kvcheck.judge.suite import Suite
+from kvcheck.mistakes import find
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, Violation
 from kvcheck.rules.example import NOTHING
@@ -61,6 +63,20 @@ def test_no_rule_is_unbroken_whose_check_failed(report: Report) -> None:
     assert {found[rule] for rule in report.in_doubt & set(found)} <= {BROKEN, IN_DOUBT}
     assert found[report.violations[0].rule] == BROKEN
     assert UNBROKEN in found.values()
+
+
+def test_a_known_mistake_is_recognized_and_its_rule_leads(report: Report) -> None:
+    """The stories are played on the reference with one mistake each."""
+    first = report.violations[0]
+    assert first.rule == report.suspects[0].rule == "KV-SW-1"
+    assert first.like == "The window holds a token more than it has. (SkipsOneTokenLess)"
+    assert any("just as   the reference where" in line for line in text_lines(report))
+
+
+def test_a_mistake_that_behaves_otherwise_is_not_named(report: Report) -> None:
+    options, oracle = report.options, find_implementation("kvref")
+    other = [find("HandsOutBackwards")]
+    assert not likenesses(report.violations, report.suspects, other, oracle, options)
 
 
 def test_the_report_says_where_to_look_first(report: Report) -> None:
