@@ -149,6 +149,8 @@ def _put(source: str, change: Change) -> str:
     if "staticmethod" in decorators:
         owner = f"{change.place.rpartition('.')[0]}."
     if re.search(r"\bgiven\b", body):
+        if "given" in {each.arg for each in ast.walk(found.args) if isinstance(each, ast.arg)}:
+            raise MistakeError(f"{change} has an argument of its own called given")
         own = f"; given.pop({found.args.args[0].arg!r})" if is_method else ""
         body = f"given = dict(locals()){own}\n{body}"
     body = re.sub(r"\bright\b", f"{owner}{as_it_was}", body)
