@@ -13,6 +13,7 @@ from kvcheck.rules.specs import cross, encoder_only, full, mamba, sliding
 from kvcheck.rules.steps import UNTOUCHED, Steps, rows_of, slots_of
 from kvspec.batched import StepOutput, StepPlan
 from kvspec.errors import InvalidArgumentError
+from kvspec.specs import LayerSpec
 
 
 @example("KV-BATCH-9", level=Level.IDENTITY)
@@ -193,6 +194,22 @@ def no_more_is_taken_back_than_was_computed(bench: Bench) -> None:
     with raises(InvalidArgumentError, field="num_tokens[1]"):
         steps.batched.rewind([a, b], 1)
     equal([steps.of(h).num_computed_tokens for h in (a, b)], [4, 0])
+
+
+@cases([full(4)], [full(4), sliding(4, 8)])
+@example("KV-BATCH-6", "KV-BATCH-12", level=Level.IDENTITY)
+def a_request_that_was_rewound_to_its_start_is_under_way(
+    bench: Bench, specs: list[LayerSpec]
+) -> None:
+    """It still holds its block, which has slots for the tokens that are computed again."""
+    steps = Steps(bench, specs=specs)
+    (a,) = steps.admitted(range(4))
+    held = steps.lists(a)
+    steps.batched.rewind([a], [4])
+    equal(steps.of(a).num_computed_tokens, 0)
+    equal(steps.batched.decode([a], 3).num_scheduled_tokens.tolist(), [3])
+    equal(steps.of(a).num_computed_tokens, 3)
+    equal(steps.lists(a), held)
 
 
 @example("KV-BATCH-13", level=Level.IDENTITY)

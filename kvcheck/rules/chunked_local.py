@@ -82,6 +82,7 @@ def null_chunks_do_not_reach_beyond_the_other_groups(bench: Bench) -> None:
     ((full(8), chunked(4, 8)), {}, "block_size"),
     ((chunked(4, 6),), {}, "attention_chunk_size"),
     ((chunked(4, 6),), {"enable_caching": False}, "attention_chunk_size"),
+    ((chunked(4, 8), chunked(4, 6)), {"enable_caching": False}, "attention_chunk_size"),
     ((full(4), chunked(4, 2)), {}, "attention_chunk_size"),
 )
 @example("KV-CHUNK-3", "KV-ERR-5", level=Level.SAFETY, choices=("chunk_must_align",))

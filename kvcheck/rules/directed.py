@@ -20,7 +20,6 @@ from kvcheck.rules import (
     copies,
     cross_attention,
     custom_specs,
-    edges,
     error_values,
     errors,
     events,
@@ -37,12 +36,8 @@ from kvcheck.rules import (
     manager_corners,
     manager_hits,
     new_configuration,
-    new_copies,
-    new_edges,
     new_hashing,
-    new_policies,
     new_requests,
-    new_statistics,
     partial,
     plan_errors,
     plan_groups,
@@ -69,12 +64,11 @@ from kvspec.policy import Policy
 CHAPTERS = (
     new_hashing, hashing, extra_keys, new_requests, requests, pool, pool_cache, manager,
     manager_allocation, manager_hits, manager_corners, new_configuration, bad_configurations,
-    configuration, errors, error_values, events, new_statistics, residency, statistics,
-    new_policies, policies, groups, full, sliding_window, chunked_local, mamba, mamba_align,
+    configuration, errors, error_values, events, statistics, residency,
+    policies, groups, full, sliding_window, chunked_local, mamba, mamba_align,
     mamba_loads, coordination, coordination_answers, cross_attention, retention, partial,
     short_hits, custom_specs, plan_groups, plan_layout, plan_memory, plan_errors, liveness,
-    new_edges, edges, batched, batched_between, batched_outputs, whole_steps, new_copies,
-    copies,
+    batched, batched_between, batched_outputs, whole_steps, copies,
 )  # fmt: skip
 """In the order in which they run."""
 

@@ -188,6 +188,14 @@ def a_reset_queues_one_event(bench: Bench) -> None:
         equal(manager.take_events(), (AllBlocksCleared(),))
 
 
+@example("KV-EVT-1", "KV-EVT-5")
+def a_reset_is_told_after_what_was_told_before(bench: Bench) -> None:
+    manager = bench.manager(8, enable_events=True)
+    manager.free(manager.started("r", range(4)))
+    holds(manager.reset_prefix_cache() is True)
+    equal([type(event) for event in manager.take_events()], [BlockStored, AllBlocksCleared])
+
+
 @example("KV-EVT-5", "KV-COORD-1")
 def a_reset_is_told_with_caching_off(bench: Bench) -> None:
     """AllCleared goes out although nothing was ever cached."""
@@ -248,13 +256,14 @@ def the_fold_counts_copies(bench: Bench) -> None:
     equal(sorted(carried), sorted([C9D5, HASH_2412]))
 
 
+@cases((1, 5, ((("img", 1),), (("img", -3),))), (5, 2, (None, (("img", 1),))))
 @example("KV-EVT-8", "KV-HASH-8")
-def extra_keys_are_told_per_block(bench: Bench) -> None:
-    """An item on tokens 1 … 5: ("img", 1) in block 0 and ("img", -3) in block 1."""
-    items = (MultimodalItem("img", 1, 5),)
+def extra_keys_are_told_per_block(bench: Bench, offset: int, length: int, told: object) -> None:
+    """An item on tokens 1 … 5 is told of blocks 0 and 1, one on 5 and 6 of block 1 alone."""
+    items = (MultimodalItem("img", offset, length),)
     (event,) = take_all(bench, range(1, 9), multimodal=items)
     holds(isinstance(event, BlockStored))
-    equal(event.extra_keys, ((("img", 1),), (("img", -3),)))
+    equal(event.extra_keys, told)
 
 
 @example("KV-EVT-8", "KV-HASH-10")

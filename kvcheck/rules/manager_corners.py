@@ -140,6 +140,18 @@ def the_gate_counts_main_tokens_up_to_the_end(bench: Bench) -> None:
     equal(manager.run(request), [[]])
 
 
+@example("KV-MGR-5")
+def a_sequence_that_does_not_fit_releases_nothing(bench: Bench) -> None:
+    """What no longer is read stays until it is known that the whole sequence fits."""
+    manager = bench.manager(7, sliding(2, 3))
+    request = manager.request("r", range(20))
+    manager.admit(request, 6)
+    manager.started("other", (90, 91, 92))
+    before = manager.visible()
+    equal(manager.allocate_slots(request, 4, full_sequence_must_fit=True), None)
+    equal(manager.visible(), before)
+
+
 @cases((3, False), (4, True))
 @example("KV-MGR-5", "KV-MGR-4")
 def the_gate_skips_no_further_than_the_longest_sequence(

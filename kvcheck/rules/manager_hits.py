@@ -7,6 +7,7 @@ from kvcheck.rules.bench import Bench
 from kvcheck.rules.example import cases, example
 from kvcheck.rules.judging import equal, holds, raises
 from kvcheck.rules.managed import Managed
+from kvcheck.rules.specs import full, sliding
 from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import InvalidArgumentError, StaleHitError, UnknownBlockError
 from kvspec.request import Request
@@ -94,3 +95,15 @@ def blocks_are_one_sequence_per_group(bench: Bench, bad: tuple[tuple[int, ...], 
     """What cannot be a list of lists is refused when the value is made."""
     with raises(InvalidArgumentError):
         KVCacheBlocks(bad)
+
+
+@example("KV-MGR-8")
+def a_hit_carries_the_key_of_its_own_group(bench: Bench) -> None:
+    """The lists of the two groups, exchanged."""
+    manager = bench.manager(20, full(2), sliding(2, 9))
+    manager.free(manager.started("first", range(4)))
+    request = manager.request("r", range(5))
+    hit = manager.get_computed_blocks(request)
+    equal(hit.hit_length_tokens, 4)
+    with manager.refuses(StaleHitError):
+        offer(manager, request, KVCacheBlocks(hit.blocks.groups[::-1]), 4)

@@ -1,54 +1,117 @@
-"""Examples of the chapter on policies: what was declared is what is done."""
+"""KV-POL: what may be chosen, and that it is done as it was chosen."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvcheck.play.verdicts import Level
 from kvcheck.rules.bench import Bench
-from kvcheck.rules.example import example
-from kvcheck.rules.judging import equal
-from kvcheck.rules.scenarios.groups import chunked, mamba, window
-from kvcheck.rules.specs import full
+from kvcheck.rules.example import cases, example
+from kvcheck.rules.judging import equal, holds
+from kvcheck.rules.specs import chunked, full, mamba, sliding
 from kvspec.events import BlockRemoved
 from kvspec.interface import Feature
+from kvspec.policy import Policy
 
 
+@cases(("front", [3, 4, 5, 2, 1]), ("back", [4, 5, 3, 2, 1]))
 @example("KV-POL-2", "KV-POOL-6", level=Level.IDENTITY, choices=())
-def unhashed_blocks_go_to_the_declared_end_of_the_queue(bench: Bench) -> None:
-    manager = bench.manager(6)
+def unhashed_blocks_go_to_the_front_or_to_the_back(
+    bench: Bench, where: str, queue: list[int]
+) -> None:
+    """Queue 4, 5; released are 3, 2, 1, of which 3 is not cached."""
+    manager = bench.manager(6, policy=replace(bench.policy, unhashed_freed_to=where))
     manager.free(manager.started("a", range(10)))
-    queue = {"front": (3, 4, 5, 2, 1), "back": (4, 5, 3, 2, 1)}[bench.policy.unhashed_freed_to]
-    equal(manager.snapshot().free_queue, queue, "the free queue")
+    equal(manager.queue(), queue)
 
 
+@cases(("front", [4, 3, 2, 6, 7]), ("back", [6, 7, 4, 3, 2]))
+@example("KV-POL-2", "KV-GRP-2", "KV-POOL-7", level=Level.IDENTITY)
+def blocks_out_of_the_window_go_to_the_front_or_to_the_back(
+    bench: Bench, where: str, queue: list[int]
+) -> None:
+    """A = 16, B = 4, window 5: only the last of four blocks is cached, the others fall out."""
+    policy = Policy(unhashed_freed_to=where)
+    manager = bench.manager(8, full(16), sliding(4, 5), policy=policy)
+    request = manager.request("b", range(16))
+    manager.admit(request)
+    equal(manager.lists(request), [[1], [2, 3, 4, 5]])
+    manager.remove_skipped_blocks(request, 16)
+    equal(manager.null_positions(request, 1), [0, 1, 2])
+    equal(manager.queue(), queue)
+
+
+@cases(("copy", [1, 1]), ("last_copy", [0, 1]))
 @example("KV-POL-3", "KV-EVT-4")
-def removed_is_told_for_each_copy_or_for_the_last_one_as_declared(bench: Bench) -> None:
-    bench.need(Feature.EVICTION_BY_ID)
-    manager = bench.manager(8, enable_events=True)
+def a_removal_is_told_for_each_copy_or_for_the_last_one(
+    bench: Bench, per: str, expected: list[int]
+) -> None:
+    policy = replace(bench.policy, removed_event_per=per)
+    manager = bench.manager(8, policy=policy, enable_events=True)
     requests = [manager.request(name, range(4)) for name in "ab"]
     for request in requests:
         manager.allocate_slots(request, 4)
     manager.take_events()
     told = []
     for request in requests:
-        manager.evict_blocks(manager.get_blocks(request).to_lists()[0])
+        manager.evict_blocks(manager.blocks(request))
+        told.append(sum(isinstance(event, BlockRemoved) for event in manager.take_events()))
+    equal(told, expected)
+
+
+@cases(("copy", [3, 2]), ("last_copy", [1, 2]))
+@example("KV-POL-3", "KV-EVT-4", "KV-PART-5")
+def each_key_of_a_block_has_copies_of_its_own(bench: Bench, per: str, told: list[int]) -> None:
+    """Two blocks with the keys of 12 and 8 tokens, one with that of 4: each goes by itself."""
+    manager = bench.manager(
+        40, full(4), sliding(16, 32), policy=Policy(removed_event_per=per), enable_events=True
+    )
+    requests = [manager.request(name, range(30)) for name in "ab"]
+    for request in requests:
+        holds(manager.allocate_slots(request, 14) is not None)
+    for request, lengths in zip(requests, ((12, 8, 4), (12, 8)), strict=True):
+        for num_tokens in lengths:
+            manager.cache_partial_block(request, 1, num_tokens)
+    first, second = (manager.lists(request)[1][0] for request in requests)
+    manager.take_events()
+    counts = []
+    for block in (first, second):
+        manager.evict_blocks([block])
         events = manager.take_events()
-        told.append(sum(isinstance(event, BlockRemoved) for event in events))
-    expected = {"copy": [1, 1], "last_copy": [0, 1]}[bench.policy.removed_event_per]
-    equal(told, expected, "Removed events of two copies")
+        holds(all(isinstance(event, BlockRemoved) for event in events))
+        counts.append(len(events))
+    equal(counts, told)
 
 
+@cases((True, (8, 32)), (False, (0, 0)))
 @example("KV-POL-4", "KV-CHUNK-2")
-def null_chunks_alone_are_a_hit_or_not_as_declared(bench: Bench) -> None:
-    manager = bench.manager(30, chunked(16, 4))
+def null_chunks_are_a_hit_by_themselves_or_only_before_one(
+    bench: Bench, is_hit: bool, fresh: tuple[int, int]
+) -> None:
+    """Chunks of 16, 42 tokens: eight nulls or nothing; with block 8 cached, both answer nine."""
+    policy = replace(bench.policy, chunked_null_prefix_is_hit=is_hit)
+    manager = bench.manager(30, chunked(4, 16), policy=policy)
     request = manager.request("r", range(42))
-    alone = 32 if bench.policy.chunked_null_prefix_is_hit else 0
     hit = manager.get_computed_blocks(request)
-    equal(hit.hit_length_tokens, alone, "a hit in an empty cache")
+    equal((len(hit.blocks.groups[0]), hit.hit_length_tokens), fresh)
     other = manager.request("other", range(36))
-    manager.allocate_slots(other, 36)
+    holds(manager.allocate_slots(other, 36) is not None)
     hit = manager.get_computed_blocks(request)
-    equal(hit.hit_length_tokens, 36, "with one block of the chunk cached")
-    equal(hit.blocks.to_lists()[0].count(0), 8, "nulls in it")
+    equal((hit.blocks.groups[0].count(0), hit.hit_length_tokens), (8, 36))
+    equal(len(hit.blocks.groups[0]), 9)
+
+
+@cases((True, 8), (False, 0))
+@example("KV-POL-4", "KV-COORD-5")
+def null_chunks_are_a_hit_or_not_beside_full_attention_too(
+    bench: Bench, is_hit: bool, length: int
+) -> None:
+    """Full has 8 of 9 tokens; the chunk of token 8 begins there, so only nulls are before it."""
+    policy = replace(bench.policy, chunked_null_prefix_is_hit=is_hit)
+    manager = bench.manager(30, full(4), chunked(4, 8), policy=policy)
+    holds(manager.allocate_slots(manager.request("a", range(8)), 8) is not None)
+    hit = manager.get_computed_blocks(manager.request("r", range(9)))
+    equal(hit.hit_length_tokens, length)
 
 
 @example("KV-POL-7", "KV-POOL-2", "KV-POOL-3", "KV-POOL-13", level=Level.IDENTITY, choices=())
@@ -68,7 +131,7 @@ def where_ids_are_promised_they_are_those_of_the_rules(bench: Bench) -> None:
 
 @example("KV-POL-9", "KV-POOL-15", level=Level.SAFETY)
 def free_blocks_and_those_in_use_add_up_whatever_is_declared(bench: Bench) -> None:
-    wanted = (full(4), window(6, 4), chunked(8, 4), mamba("all", 4))
+    wanted = (full(4), sliding(4, 6), chunked(4, 8), mamba(4))
     can = bench.subject.capabilities
     specs = [spec for spec in wanted if type(spec) in can.spec_types]
     if not bench.has(Feature.MULTIPLE_GROUPS):

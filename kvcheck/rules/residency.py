@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from kvcheck.play.verdicts import Level
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.example import cases, example
 from kvcheck.rules.judging import equal, holds
@@ -22,7 +21,7 @@ class Clock:
         return self.now
 
 
-@example("KV-STAT-6", level=Level.IDENTITY)
+@example("KV-STAT-6")
 def a_life_lasts_from_birth_to_reuse(bench: Bench) -> None:
     """Born at 100, touched at 110, 130, 160, 200, 250, taken at 300: 200, 50, (30, 40, 50)."""
     clock = Clock()
@@ -32,22 +31,18 @@ def a_life_lasts_from_birth_to_reuse(bench: Bench) -> None:
     manager.admit(first)
     manager.free(first)
     for clock.now in (110, 130, 160, 200, 250):
-        request = manager.request("r", range(5))
-        manager.admit(request)
-        equal(manager.blocks(request), [1, 2])
+        request = manager.started("r", range(5))
+        manager.same(manager.blocks(request), [1, 2])
         manager.free(request)
     # Block 2 holds the fifth token of each: taken five times, its first four lives are over.
     lives = [ResidencySample(length, length, ()) for length in (20, 30, 40, 50)]
     equal(list(manager.take_residency_samples()), lives)
     equal(manager.take_residency_samples(), ())
     clock.now = 300
-    taker = manager.request("taker", range(50, 58))
-    manager.admit(taker)
-    equal(manager.blocks(taker), [2, 1])
-    equal(
-        manager.take_residency_samples(),
-        (ResidencySample(50, 50, ()), ResidencySample(200, 50, (30, 40, 50))),
-    )
+    taker = manager.started("taker", range(50, 58))
+    manager.same(manager.blocks(taker), [2, 1])
+    samples = sorted(manager.take_residency_samples(), key=lambda sample: sample.lifetime_ns)
+    equal(samples, [ResidencySample(50, 50, ()), ResidencySample(200, 50, (30, 40, 50))])
 
 
 @cases(True, False)
@@ -67,52 +62,50 @@ def an_untouched_block_is_idle_since_its_birth(bench: Bench, cached: bool) -> No
     equal(manager.take_residency_samples(), (ResidencySample(200, 200, ()),))
 
 
-@example("KV-STAT-6", "KV-POOL-5", level=Level.IDENTITY)
+@example("KV-STAT-6", "KV-POOL-5")
 def a_hit_on_a_block_in_use_is_a_touch(bench: Bench) -> None:
     """The block is hit at 10 and 30 while its first owner holds it, and evicted at 100."""
     clock = Clock()
     manager = bench.manager(6, residency_sample_rate=1.0, clock=clock)
-    manager.admit(manager.request("owner", range(4)))
+    owner = manager.started("owner", range(4))
     for clock.now in (10, 30):
-        manager.admit(manager.request(f"r{clock.now}", range(5)))
+        manager.started(f"r{clock.now}", range(5))
     clock.now = 100
-    manager.evict_blocks([1])
+    manager.evict_blocks(manager.blocks(owner))
     equal(manager.take_residency_samples(), (ResidencySample(100, 70, (20,)),))
 
 
-@example("KV-STAT-6", "KV-POOL-10", level=Level.IDENTITY)
-def eviction_by_id_ends_lives(bench: Bench) -> None:
-    """In the given order, of cached blocks and of others, and once only."""
+@example("KV-STAT-6", "KV-POOL-10")
+def eviction_by_id_ends_lives_in_the_order_of_the_call(bench: Bench) -> None:
+    """Of cached blocks and of others, and once only."""
     clock = Clock()
     manager = bench.manager(6, residency_sample_rate=1.0, clock=clock)
-    manager.admit(manager.request("early", range(4)))
+    (early,) = manager.blocks(manager.started("early", range(4)))
     clock.now = 5
-    manager.admit(manager.request("late", [9]))
+    (late,) = manager.blocks(manager.started("late", [9]))
     clock.now = 7
-    manager.evict_blocks([2, 0, 1, 3])
+    unused = next(block for block in range(1, 6) if block not in (early, late))
+    manager.evict_blocks([late, 0, early, unused])
     expected = (ResidencySample(2, 2, ()), ResidencySample(7, 7, ()))
     equal(manager.take_residency_samples(), expected)
-    manager.evict_blocks([1, 2])
+    manager.evict_blocks([early, late])
     equal(manager.take_residency_samples(), ())
 
 
-@example("KV-STAT-6", "KV-POOL-11", level=Level.IDENTITY)
+@example("KV-STAT-6", "KV-POOL-11")
 def a_reset_drops_lives_and_samples(bench: Bench) -> None:
     """Neither the sample not yet taken nor the lives under way come out afterwards."""
     clock = Clock()
     manager = bench.manager(3, residency_sample_rate=1.0, clock=clock)
     for name in ("one", "two"):
-        request = manager.request(name, [9])
-        manager.admit(request)
-        manager.free(request)
+        manager.free(manager.started(name, [9]))
     holds(manager.reset_prefix_cache() is True)
     equal(manager.take_residency_samples(), ())
     clock.now = 50
-    request = manager.request("three", range(8))
-    manager.admit(request)
+    request = manager.started("three", range(8))
     equal(manager.take_residency_samples(), ())
     clock.now = 60
-    manager.evict_blocks([1])
+    manager.evict_blocks(manager.blocks(request)[:1])
     equal(manager.take_residency_samples(), (ResidencySample(10, 10, ()),))
 
 
@@ -122,9 +115,7 @@ def without_caching_nothing_is_timed(bench: Bench) -> None:
     clock = Clock()
     manager = bench.manager(2, residency_sample_rate=1.0, clock=clock, enable_caching=False)
     for name in ("one", "two"):
-        request = manager.request(name, [9])
-        manager.admit(request)
-        manager.free(request)
+        manager.free(manager.started(name, [9]))
     equal(manager.take_residency_samples(), ())
 
 
@@ -132,9 +123,8 @@ def sampled_allocations(manager: Managed, bench: Bench, num_allocations: int) ->
     """The numbers of the sampled ones among the first allocations of a pool of one block."""
     sampled = []
     for number in range(num_allocations):
-        request = manager.request("r", [9])
-        manager.admit(request)
-        manager.evict_blocks([1])
+        request = manager.started("r", [9])
+        manager.evict_blocks(manager.blocks(request))
         if manager.take_residency_samples():
             sampled.append(number)
         manager.free(request)
@@ -161,7 +151,7 @@ def the_arithmetic_is_that_of_doubles(bench: Bench, rate: float) -> None:
     equal(sampled, [n for n in range(120) if math.floor((n + 1) * rate) > math.floor(n * rate)])
 
 
-@example("KV-STAT-7", level=Level.IDENTITY)
+@example("KV-STAT-7")
 def every_block_of_a_call_is_counted(bench: Bench) -> None:
     """A call that takes four blocks at rate 0.25 has the last of them sampled; a reset goes on."""
     clock = Clock()
@@ -169,10 +159,11 @@ def every_block_of_a_call_is_counted(bench: Bench) -> None:
     for taken in ([1, 2, 3, 4], [4, 3, 2, 1]):
         request = manager.request("r", range(13))
         manager.allocate_slots(request, 13, delay_cache_blocks=True)
-        equal(manager.blocks(request), taken)
-        manager.evict_blocks(taken[:3])
+        blocks = manager.blocks(request)
+        manager.same(blocks, taken)
+        manager.evict_blocks(blocks[:3])
         equal(manager.take_residency_samples(), ())
-        manager.evict_blocks(taken[3:])
+        manager.evict_blocks(blocks[3:])
         equal(len(manager.take_residency_samples()), 1)
         manager.free(request)
         holds(manager.reset_prefix_cache() is True)

@@ -1,32 +1,23 @@
-"""Examples of the chapter on statistics."""
+"""KV-STAT-1 … KV-STAT-5: look-up counters and the hit-rate window."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
+from kvcheck.play.verdicts import Level
 from kvcheck.rules.bench import Bench
-from kvcheck.rules.example import example
-from kvcheck.rules.judging import equal, raises
+from kvcheck.rules.example import cases, example
+from kvcheck.rules.judging import equal, holds, raises
 from kvcheck.rules.managed import Managed
-from kvspec.errors import InvalidArgumentError
+from kvspec.errors import ConfigError, InvalidArgumentError
 from kvspec.interface import Feature, HitRateWindow
-from kvspec.stats import PrefixCacheStats, ResidencySample
+from kvspec.stats import PrefixCacheStats
+
+# Look-up counters.
 
 
-class Clock:
-    """A clock that shows what it is told, in nanoseconds."""
-
-    def __init__(self) -> None:
-        self.now = 0
-
-    def __call__(self) -> int:
-        """The time."""
-        return self.now
-
-
-def counted(bench: Bench) -> Managed:
-    """A manager in which tokens 0 … 7 are cached, its counters read."""
+def with_two_blocks_cached(bench: Bench) -> Managed:
+    """A manager that caches tokens 0 … 7, its counters read."""
     manager = bench.manager(6, log_stats=True)
     manager.free(manager.started("first", range(8)))
     manager.make_prefix_cache_stats()
@@ -35,44 +26,57 @@ def counted(bench: Bench) -> Managed:
 
 @example("KV-STAT-1")
 def every_look_up_is_counted_with_all_its_tokens(bench: Bench) -> None:
-    manager = counted(bench)
+    """9 tokens that hit 8: 1, 9, 8; looked up again: 2, 18, 16."""
+    manager = with_two_blocks_cached(bench)
     request = manager.request("r", range(9))
-    for _ in range(2):
-        manager.get_computed_blocks(request)
-    expected = PrefixCacheStats(False, 2, 18, 16)
-    equal(manager.make_prefix_cache_stats(), expected, "two look-ups of 9 tokens")
-    bench.need(Feature.SKIP_READING)
-    silent = manager.request("s", range(9), skip_reading_cache=True)
-    manager.get_computed_blocks(silent)
-    equal(manager.make_prefix_cache_stats(), PrefixCacheStats())
+    manager.hit(request)
+    manager.hit(request)
+    equal(manager.make_prefix_cache_stats(), PrefixCacheStats(False, 2, 18, 16))
+    manager.hit(request)
+    equal(manager.make_prefix_cache_stats(), PrefixCacheStats(False, 1, 9, 8))
 
 
 @example("KV-STAT-2", "KV-MGR-17")
 def look_ups_of_preempted_requests_are_counted_apart(bench: Bench) -> None:
-    manager = counted(bench)
+    """The same request after one preemption changes the preempted fields only."""
+    manager = with_two_blocks_cached(bench)
     request = manager.request("r", range(9))
-    request.num_preemptions = 1
-    manager.get_computed_blocks(request)
-    expected = PrefixCacheStats(False, 0, 0, 0, 1, 9, 8)
-    equal(manager.make_prefix_cache_stats(), expected, "the counts")
+    manager.admit(request)
+    manager.preempt(request)
+    manager.make_prefix_cache_stats()
+    manager.hit(request)
+    expected = PrefixCacheStats(
+        preempted_requests=1, preempted_queries_tokens=9, preempted_hits_tokens=8
+    )
+    equal(manager.make_prefix_cache_stats(), expected)
+
+
+@example("KV-STAT-3", "KV-POOL-11")
+def the_record_says_whether_the_cache_was_reset(bench: Bench) -> None:
+    """Counts before the reset stay in the record; the next one is all zeros and False."""
+    manager = with_two_blocks_cached(bench)
+    manager.hit(manager.request("r", range(9)))
+    holds(manager.reset_prefix_cache() is True)
+    equal(manager.make_prefix_cache_stats(), PrefixCacheStats(True, 1, 9, 8))
+    equal(manager.make_prefix_cache_stats(), PrefixCacheStats())
 
 
 @example("KV-STAT-3")
-def counts_are_taken_once_and_tell_of_a_reset_that_succeeded(bench: Bench) -> None:
-    bench.need(Feature.RESET)
-    manager = counted(bench)
-    manager.get_computed_blocks(manager.request("r", range(9)))
-    equal(manager.reset_prefix_cache(), True, "a reset")
-    expected = PrefixCacheStats(True, 1, 9, 8)
-    equal(manager.make_prefix_cache_stats(), expected, "a reset keeps the counts")
-    equal(manager.make_prefix_cache_stats(), PrefixCacheStats(), "taken again")
-    manager.started("user", range(50, 55))
-    manager.reset_prefix_cache()
-    expected = PrefixCacheStats(False, 1, 5, 0)
-    equal(manager.make_prefix_cache_stats(), expected, "a reset that is refused")
-    silent = bench.manager(6, log_stats=False)
-    silent.get_computed_blocks(silent.request("r", range(9)))
-    equal(silent.make_prefix_cache_stats(), None, "without statistics")
+def a_reset_refused_for_a_block_in_use_sets_no_flag(bench: Bench) -> None:
+    manager = with_two_blocks_cached(bench)
+    manager.admit(manager.request("r", [1]))
+    holds(manager.reset_prefix_cache() is False)
+    equal(manager.make_prefix_cache_stats(), PrefixCacheStats(False, 1, 1, 0))
+
+
+@example("KV-STAT-3")
+def with_statistics_off_there_is_no_record_of_look_ups(bench: Bench) -> None:
+    manager = bench.manager(6, log_stats=False)
+    manager.hit(manager.request("r", range(9)))
+    equal(manager.make_prefix_cache_stats(), None)
+
+
+# The window.
 
 
 def window_of(bench: Bench, *size: Any) -> HitRateWindow:
@@ -81,111 +85,78 @@ def window_of(bench: Bench, *size: Any) -> HitRateWindow:
     return bench.subject.make_hit_rate_window(*size)
 
 
+def update(requests: int, queries: int = 0, hits: int = 0, reset: bool = False) -> PrefixCacheStats:
+    """One update of a window."""
+    return PrefixCacheStats(reset, requests, queries, hits)
+
+
 @example("KV-STAT-4")
 def the_hit_rate_of_a_window_is_hits_by_queries(bench: Bench) -> None:
+    """(1, 9, 8) and (1, 31, 0): 8 / 40 = 0.2; an empty window has 0.0."""
     window = window_of(bench)
-    equal((window.num_requests, window.hit_rate), (0, 0.0), "an empty window")
-    window.observe(PrefixCacheStats(False, 1, 9, 8, 5, 50, 50))
-    window.observe(PrefixCacheStats(False, 1, 31, 0))
-    equal((window.num_requests, window.hit_rate), (2, 8 / 40), "8 of 40")
-    window.observe(PrefixCacheStats(False, 1000, 0, 0))
-    equal(window.num_requests, 1000, "a window of 1000 requests")
-    wrong: tuple[Any, ...] = (0, -1, True, 1.0, None, "1")
-    for size in wrong:
-        with raises(InvalidArgumentError):
-            window_of(bench, size)
+    equal((window.hit_rate, window.num_requests), (0.0, 0))
+    window.observe(update(1, 9, 8))
+    window.observe(update(1, 31, 0))
+    holds(window.hit_rate == 8 / 40 == 0.2)
+    equal(window.num_requests, 2)
+
+
+@example("KV-STAT-4", "KV-STAT-5")
+def preempted_look_ups_are_left_out(bench: Bench) -> None:
+    """They change neither rate nor requests, and an update of them alone is ignored."""
+    window = window_of(bench)
+    window.observe(PrefixCacheStats(False, 1, 10, 5, 7, 70, 70))
+    window.observe(PrefixCacheStats(False, 0, 0, 0, 7, 70, 70))
+    equal((window.hit_rate, window.num_requests), (0.5, 1))
+
+
+@example("KV-STAT-4")
+def the_window_covers_1000_requests_unless_told_otherwise(bench: Bench) -> None:
+    """Two updates of 500 stay; one request more drops the first."""
+    window = window_of(bench)
+    for requests in (500, 500):
+        window.observe(update(requests))
+    equal(window.num_requests, 1000)
+    window.observe(update(1))
+    equal(window.num_requests, 501)
+
+
+@cases(0, -1, True, 1.0, None, "1")
+@example("KV-STAT-4", "KV-ERR-5", level=Level.SAFETY)
+def a_window_covers_at_least_one_request(bench: Bench, bad: object) -> None:
+    """What asks for it is a call; nothing that was configured is wrong."""
+    with raises(InvalidArgumentError, field="max_requests") as caught:
+        window_of(bench, bad)
+    equal(caught.value.value, bad)
+    holds(not isinstance(caught.value, ConfigError))
+
+
+@cases(
+    (10, (4, 4, 4, 25, 0), [4, 8, 8, 25, 25]),
+    (10, (3, 3, 3, 10, 1, 1), [3, 6, 9, 10, 1, 2]),
+    (10, (25, 0, 3, 3, 3, 1), [25, 25, 3, 6, 9, 10]),
+    (1, (1, 1), [1, 1]),
+)
+@example("KV-STAT-5", "KV-STAT-4")
+def the_oldest_updates_go_while_the_sum_is_too_large(
+    bench: Bench, size: int, updates: tuple[int, ...], expected: list[int]
+) -> None:
+    """Never the last one: 25 stays alone in a window of 10, and 0 changes nothing."""
+    window = window_of(bench, size)
+    sums = []
+    for number, requests in enumerate(updates):
+        window.observe(update(requests, queries=requests, hits=number % 2 * requests))
+        sums.append(window.num_requests)
+        if requests >= size:
+            equal(window.hit_rate, float(number % 2), "of the only update")
+    equal(sums, expected)
 
 
 @example("KV-STAT-5")
-def window_moves(bench: Bench) -> None:
-    """The oldest updates go while the sum is too large, but never the last one."""
-    window, sums = window_of(bench, 10), []
-    for requests in (4, 4, 4, 25, 0, 3, 3, 3, 1):
-        window.observe(PrefixCacheStats(False, requests, requests, requests))
-        sums.append(window.num_requests)
-    equal(sums, [4, 8, 8, 25, 25, 3, 6, 9, 10], "sums after each update")
-    window.observe(PrefixCacheStats(False, 0, 0, 0, 7, 70, 70))
-    equal((window.num_requests, window.hit_rate), (10, 1.0), "preempted look-ups alone")
-    window.observe(PrefixCacheStats(True, 2, 10, 1))
-    equal((window.num_requests, window.hit_rate), (2, 0.1), "a flagged update")
-    window.observe(PrefixCacheStats(reset=True))
-    equal((window.num_requests, window.hit_rate), (0, 0.0), "an empty flagged update")
-
-
-@example("KV-STAT-6")
-def lives(bench: Bench) -> None:
-    """A life lasts from the allocation to the next one, with the gaps of its last touches."""
-    bench.need(Feature.RESIDENCY)
-    clock = Clock()
-    manager = bench.manager(2, clock=clock, residency_sample_rate=1.0)
-    clock.now = 100
-    manager.free(manager.started("first", range(4)))
-    clock.now = 300
-    second = manager.started("second", (9,))
-    expected = (ResidencySample(200, 200, ()),)
-    equal(tuple(manager.take_residency_samples()), expected, "a life without touch")
-    equal(tuple(manager.take_residency_samples()), (), "taken once")
-    manager.free(second)
-    clock.now = 1000
-    manager = bench.manager(3, clock=clock, residency_sample_rate=1.0)
-    owner = manager.started("owner", range(4))
-    for now in (1010, 1030, 1060, 1100, 1150):
-        clock.now = now
-        request = manager.started("r", range(5))
-        manager.free(request)
-    manager.free(owner)
-    manager.take_residency_samples()
-    clock.now = 1200
-    manager.started("taker", range(50, 58))
-    found = sorted(manager.take_residency_samples(), key=lambda sample: sample.lifetime_ns)
-    both = [ResidencySample(50, 50, ()), ResidencySample(200, 50, (30, 40, 50))]
-    equal(found, both, "a block that was touched five times, and another")
-
-
-@example("KV-STAT-6", "KV-POOL-10", "KV-POOL-11")
-def eviction_by_id_ends_a_life_cached_or_not_and_a_reset_drops_all(bench: Bench) -> None:
-    bench.need(Feature.RESIDENCY, Feature.EVICTION_BY_ID, Feature.RESET)
-    clock = Clock()
-    manager = bench.manager(6, clock=clock, residency_sample_rate=1.0)
-    early = manager.started("early", range(4))
-    clock.now = 5
-    late = manager.started("late", (9,))
-    clock.now = 7
-    blocks = [manager.get_blocks(request).to_lists()[0][0] for request in (late, early)]
-    manager.evict_blocks([blocks[0], 0, blocks[1]])
-    expected = (ResidencySample(2, 2, ()), ResidencySample(7, 7, ()))
-    equal(tuple(manager.take_residency_samples()), expected, "lives in the order of the call")
-    manager.evict_blocks(blocks)
-    equal(tuple(manager.take_residency_samples()), (), "a second eviction")
-    for request in (early, late):
-        manager.free(request)
-    manager.free(manager.started("next", range(30, 46)))
-    equal(manager.reset_prefix_cache(), True, "a reset")
-    equal(tuple(manager.take_residency_samples()), (), "samples after it")
-    silent = bench.manager(2, residency_sample_rate=1.0, enable_caching=False)
-    for name in ("one", "two"):
-        silent.free(silent.started(name, (9,)))
-    equal(tuple(silent.take_residency_samples()), (), "with caching off")
-
-
-@example("KV-STAT-7")
-def the_stated_share_of_allocations_is_sampled_in_double_arithmetic(bench: Bench) -> None:
-    bench.need(Feature.RESIDENCY, Feature.EVICTION_BY_ID)
-    for rate, count in ((0.25, 20), (1.0, 8), (0.0, 8), (0.29, 104), (1 / 3, 20)):
-        manager, sampled = bench.manager(2, residency_sample_rate=rate), []
-        for number in range(count):
-            request = manager.started("r", (9,))
-            manager.evict_blocks(manager.get_blocks(request).to_lists()[0])
-            if manager.take_residency_samples():
-                sampled.append(number)
-            manager.free(request)
-        expected = [n for n in range(count) if math.floor((n + 1) * rate) > math.floor(n * rate)]
-        equal(sampled, expected, f"sampled at rate {rate}")
-    manager = bench.manager(6, residency_sample_rate=0.25)
-    request = manager.started("r", range(13))
-    blocks = manager.get_blocks(request).to_lists()[0]
-    samples = []
-    for block in blocks:
-        manager.evict_blocks([block])
-        samples.append(len(manager.take_residency_samples()))
-    equal(samples, [0, 0, 0, 1], "one call that takes four blocks")
+def a_flagged_update_clears_first_and_then_counts(bench: Bench) -> None:
+    window = window_of(bench, 10)
+    window.observe(update(4, 10, 10))
+    window.observe(update(2, 10, 1, reset=True))
+    equal((window.num_requests, window.hit_rate), (2, 0.1))
+    window.observe(update(0, reset=True))
+    equal((window.num_requests, window.hit_rate), (0, 0.0))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kvcheck.rules import copies
-from kvcheck.rules.example import example_violation, examples_of
+from kvcheck.rules.example import example_violation
 from kvref.implementation import ReferenceImplementation
 from kvspec.config import ManagerConfig
 from kvspec.interface import KVCacheManager
@@ -54,7 +54,12 @@ class TakesAnything(ReferenceImplementation):
 def broken(twin: ReferenceImplementation) -> list[bool]:
     """For each example whether it finds the twin."""
     return [
-        example_violation(example, twin, Policy()) is not None for example in examples_of(copies)
+        example_violation(example, twin, Policy()) is not None
+        for example in (
+            copies.a_clone_goes_on_as_the_original_does_which_sees_nothing_of_it,
+            copies.a_restored_manager_goes_on_as_the_original_does,
+            copies.what_breaks_an_invariant_is_not_restored,
+        )
     ]
 
 
