@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,7 @@ from kvspec.profile import find_profile
 
 if TYPE_CHECKING:
     from kvcheck.judge.evidence import Written
+    from kvcheck.judge.expected import Asked
     from kvcheck.judge.outcome import Report
     from kvcheck.judge.state import State
     from kvcheck.judge.suite import Reached, Suite
@@ -95,6 +98,18 @@ INTERRUPTED = 130
     metavar="FILE",
     help="Write a report with one test case per rule, as CI systems read it.",
 )
+@click.option(
+    "--expect",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="The known differences: exit code 0 while there are these and no others.",
+)
+@click.option(
+    "--write-expect",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write what is found as known differences; reasons that stand there are kept.",
+)
 def command(
     name: str,
     level: str,
@@ -104,6 +119,8 @@ def command(
     seed: int,
     oracle: str,
     resume_path: Path | None,
+    expect: Path | None,
+    write_expect: Path | None,
     **outputs: Path | None,
 ) -> int:
     """Show which rules an implementation breaks, with the smallest example of each.
@@ -120,10 +137,14 @@ def command(
     Ctrl-C ends a run with the report of what was found until then; that is how `--budget deep`
     ends. With --resume FILE the same command goes on later, trying again first what was broken.
 
+    --write-expect FILE lists what is found; with --expect FILE the exit code is 0 while nothing is
+    new and nothing of it is gone. What the run did not look for is never gone.
+
     Exit code 0: no rule is broken, 1: some are, 2: it could not run, 130: interrupted before the
     budget was spent, and nothing was broken until then.
     """
     require_extra("hypothesis", "conformance")
+    from kvcheck.judge.expected import Asked
     from kvcheck.judge.options import BUDGETS, Options, same_code
     from kvcheck.judge.suite import Suite
     from kvcheck.play.verdicts import Level
@@ -142,18 +163,60 @@ def command(
     )
     if not any(_fits(rule, options.rules) for rule in rule_sentences()):
         fail(f"no rule fits {', '.join(rules)}; rules are named like KV-POOL-4")
-
-    def save(reached: State) -> None:
-        if resume_path is not None:
-            write_state(reached.to_json(), resume_path)
-
-    suite = Suite(subject, reference, options, save=save)
-    result = run(suite, earlier_run(resume_path))
+    known = KnownFiles(expect, write_expect, Asked.of(options, find_profile(profile).name))
+    suite = Suite(subject, reference, options, save=partial(save, resume_path))
+    result = known.compared(run(suite, earlier_run(resume_path)))
     require_something(result)
     write(result, suite, **outputs)
-    if result.conforms and result.interrupted and budget != "deep":
+    known.write(result)
+    return exit_code(result, is_accepted=known.is_accepted, is_endless=budget == "deep")
+
+
+def save(path: Path | None, reached: State) -> None:
+    """Keep how far the run is, if that was asked for."""
+    if path is not None:
+        write_state(reached.to_json(), path)
+
+
+def exit_code(result: Report, *, is_accepted: bool, is_endless: bool) -> int:
+    """What became of it, for scripts."""
+    passes = result.conforms if result.expected is None else result.expected.agrees
+    if passes and result.interrupted and not is_endless:
         return INTERRUPTED
-    return 0 if result.conforms else 1
+    return 0 if passes or is_accepted else 1
+
+
+class KnownFiles:
+    """The files of known differences: what a run is compared with, and what it is written to."""
+
+    def __init__(self, expect: Path | None, write: Path | None, asked: Asked) -> None:
+        from kvcheck.judge.expected import read_expected
+
+        self.expect, self.target, self.asked = expect, write, asked
+        self.expected = () if expect is None else read_expected(expect, asked)
+        has_older = write is not None and write.exists()
+        self.older = read_expected(write, asked) if write is not None and has_older else ()
+
+    @property
+    def is_accepted(self) -> bool:
+        """What is found is written down, and compared with nothing."""
+        return self.target is not None and self.expect is None
+
+    def compared(self, result: Report) -> Report:
+        """The report, beside what is expected if anything is."""
+        from kvcheck.judge.expected import compare
+
+        if self.expect is None:
+            return result
+        return replace(result, expected=compare(self.expect, self.expected, result))
+
+    def write(self, result: Report) -> None:
+        """The file anew, if it was asked for."""
+        from kvcheck.judge.expected import expected_text, renewed
+
+        if self.target is not None:
+            listed = renewed(self.older, result)
+            write_whole(self.target, expected_text(self.asked, listed).encode())
 
 
 def require_something(result: Report) -> None:

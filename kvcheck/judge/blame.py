@@ -22,6 +22,11 @@ Kind = tuple[str, str]
 """The rule and the check that a violation names by itself: what counts as one finding."""
 
 
+def cause_of(kind: Kind) -> str:
+    """A finding's name between runs: blame may differ with time and other findings, this not."""
+    return " ".join(kind)
+
+
 @dataclass(frozen=True)
 class Evidence:
     """What came of one directed check. `kind`: of the violation that ended it; None: it passed."""
@@ -81,7 +86,8 @@ def blamed(
             rule = violation.rule
         elif not rule and about:
             rule = min(about, key=lambda each: place[each])
-        return replace(violation, rule=rule or violation.rule, like=like)
+        cause = cause_of(violation.kind)
+        return replace(violation, rule=rule or violation.rule, like=like, cause=cause)
 
     found = [under_its_rule(violation) for violation in violations]
     last = len(place)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from kvcheck.judge.blame import Suspect
+from kvcheck.judge.expected import Compared
 from kvcheck.judge.options import Options
 from kvcheck.judge.static import StaticCount
 from kvcheck.play.situations import missed
@@ -24,7 +26,8 @@ class Report:
     subject does not have, and what that is. `unseen`: what could not be checked for lack of a
     snapshot. `situations`: how often each came up; `missed`: never. `exercised`: rules that
     something was about which came to its end, or that every program checks. `gave_up`: too many
-    programs hung.
+    programs hung. `shown_by`: which vectors and directed checks show each cause. `looked_at`:
+    which of both were run whole. `expected`: beside the findings that a file knows.
     """
 
     subject: str
@@ -42,6 +45,9 @@ class Report:
     static: StaticCount = field(default_factory=StaticCount)
     suspects: tuple[Suspect, ...] = ()
     in_doubt: frozenset[str] = frozenset()
+    shown_by: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    looked_at: frozenset[str] = frozenset()
+    expected: Compared | None = None
 
     @property
     def conforms(self) -> bool:

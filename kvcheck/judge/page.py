@@ -14,6 +14,8 @@ from kvcheck.judge.report import (
     NOT_EXERCISED,
     UNBROKEN,
     VERDICTS,
+    expected_rows,
+    known_as,
     said,
     test_of,
     verdict_of,
@@ -88,6 +90,7 @@ def report_html(report: Report, remarks: Sequence[str] = ()) -> str:
         f"<title>{escape(title(report))}</title>",
         f"<style>{STYLE}</style></head><body>",
         *_head(report),
+        *_expected(report),
         *_violations(report, remarks),
         "<h2>Rules</h2>",
         *_chapters(report),
@@ -151,9 +154,25 @@ def _violations(report: Report, remarks: Sequence[str]) -> Iterator[str]:
         yield from _violation(report, violation, remark)
 
 
+def _expected(report: Report) -> Iterator[str]:
+    """What a file of known differences says of the findings."""
+    if report.expected is None:
+        return
+    yield f"<h2>Beside {escape(report.expected.file)}</h2><table>"
+    for state, finding, remark in expected_rows(report.expected):
+        shown = "bad" if state in ("new", "gone") else "none"
+        yield (
+            f'<tr><td class="{shown}">{state}</td><td>{escape(titled(finding.rule))}</td>'
+            f"<td>{escape(finding.cause)}<br>{escape(', '.join(finding.shown_by))}</td>"
+            f"<td>{escape(remark)}</td></tr>"
+        )
+    yield "</table>"
+
+
 def _violation(report: Report, violation: Violation, remark: str) -> Iterator[str]:
     title, sentence = titled(violation.rule), rule_sentences().get(violation.rule, "")
-    yield '<details class="broken"><summary>'
+    known = known_as(report, violation)
+    yield f'<details class="{"whole" if known else "broken"}"><summary>'
     yield f'<span class="id">{escape(title)}</span> {escape(sentence)}</summary><div>'
     if violation.operations:
         yield f"<p>In {escape(repr(violation.program.name))}, after these operations:</p><ol>"
@@ -167,6 +186,7 @@ def _violation(report: Report, violation: Violation, remark: str) -> Iterator[st
     expected, observed = said(violation)
     like = violation.like and f"the reference where this is wrong: {violation.like}"
     rows = [("expected", expected), ("observed", observed), ("just as", like), ("record", remark)]
+    rows += [("known", known.reason or "no reason given")] if known else []
     cells = (f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in rows if text)
     yield f"<dl>{''.join(cells)}</dl><p>As a test:</p>"
     yield f"<pre>{escape(test_of(report.options, violation))}</pre></div></details>"

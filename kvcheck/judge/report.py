@@ -6,8 +6,10 @@ import fnmatch
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
+from kvcheck.judge.expected import Compared, Finding
 from kvcheck.judge.options import Options
 from kvcheck.judge.outcome import Report
 from kvcheck.judge.pasted import example_test, program_test, walk_test
@@ -61,6 +63,8 @@ def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
     `remarks`: one line for each violation, where it was recorded for instance.
     """
     for number, violation in enumerate(report.violations):
+        if known_as(report, violation) is not None:
+            continue
         remark = remarks[number] if number < len(remarks) else ""
         yield from violation_lines(report.options, violation, remark)
         yield ""
@@ -87,6 +91,41 @@ def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
     counts = Counter(verdicts(report).values())
     told = [kind for kind in VERDICTS if kind != IN_DOUBT or counts[kind]]
     yield "rules: " + ", ".join(f"{counts[kind]} {kind}" for kind in told)
+    yield from _expected_lines(report)
+
+
+def known_as(report: Report, violation: Violation) -> Finding | None:
+    """What the file of known differences has it as, where there is one."""
+    return report.expected.known_as(violation.cause) if report.expected else None
+
+
+def expected_rows(compared: Compared) -> Iterator[tuple[str, Finding, str]]:
+    """Each finding with its state, and what is said or to be done about it."""
+    yield from (("known", each, each.reason or "no reason given") for each in compared.known)
+    yield from (("new", each, "") for each in compared.new)
+    ask = f"take it out of {compared.file} or run --write-expect"
+    yield from (("gone", each, ask) for each in compared.gone)
+    yield from (("not seen this time", each, each.reason) for each in compared.not_seen)
+
+
+def _expected_lines(report: Report) -> Iterator[str]:
+    """Every finding beside the file, and how many of each state there are."""
+    if report.expected is None:
+        return
+    rows = list(expected_rows(report.expected))
+    for state, each, remark in rows:
+        told = f"{state:<18} {titled(each.rule)}: {each.cause}, shown by {_places(each)}"
+        yield f"{told}: {remark}" if remark else told
+    counts = Counter(state for state, _, _ in rows)
+    said = ", ".join(f"{counts[state]} {state}" for state in ("known", "new", "gone"))
+    yield f"{'as' if report.expected.agrees else 'not as'} {report.expected.file} says: {said}"
+
+
+def _places(finding: Finding) -> str:
+    """The first of what shows it, and how many more there are."""
+    part, _, name = finding.shown_by[0].partition(" ")
+    first, more = f"{part} {name!r}" if name else f"{part} programs", len(finding.shown_by) - 1
+    return f"{first} and {more} more" if more else first
 
 
 def _suspect_lines(report: Report) -> Iterator[str]:
@@ -196,6 +235,7 @@ def to_json(report: Report) -> dict[str, Any]:
             }
             for each in report.suspects
         ],
+        **({} if report.expected is None else {"expected": asdict(report.expected)}),
         "interrupted": report.interrupted,
         "gave_up": report.gave_up,
         "static": report.static.to_json(),
@@ -216,22 +256,27 @@ def to_junit(report: Report) -> bytes:
     for violation in report.violations:
         broken.setdefault(violation.rule, []).append(violation)
     found = verdicts(report)
-    kinds = Counter(found.values())
-    suite = ET.Element(
-        "testsuite",
-        name=f"kvspec check {report.subject} at {report.options.level}",
-        tests=str(len(found)),
-        failures=str(kinds[BROKEN]),
-        skipped=str(kinds[NOT_EXERCISED] + kinds[HIDDEN] + kinds[IN_DOUBT]),
-        time=f"{report.seconds:.3f}",
-    )
-    for rule, verdict in found.items():
+    gone: dict[str, list[Finding]] = {rule: [] for rule in found}
+    for finding in report.expected.gone if report.expected else ():
+        gone.setdefault(finding.rule, []).append(finding)
+    suite = ET.Element("testsuite", name=f"kvspec check {report.subject} at {report.options.level}")
+    for rule in gone:
         case = ET.SubElement(suite, "testcase", classname="kvspec", name=rule)
-        if verdict in (IN_DOUBT, NOT_EXERCISED, HIDDEN):
-            ET.SubElement(case, "skipped", message=verdict)
+        known = [known_as(report, violation) for violation in broken.get(rule, [])]
+        if all(known) and not gone[rule] and found[rule] != UNBROKEN:
+            reasons = [f"known: {each.reason or each.cause}" for each in known if each]
+            ET.SubElement(case, "skipped", message="; ".join(reasons) or found[rule])
         for violation in broken.get(rule, []):
-            message = "expected {}, observed {}".format(*said(violation))
-            failure = ET.SubElement(case, "failure", message=message)
-            failure.text = "\n".join(violation_lines(report.options, violation))
+            if known_as(report, violation) is None:
+                message = "expected {}, observed {}".format(*said(violation))
+                failure = ET.SubElement(case, "failure", message=message)
+                failure.text = "\n".join(violation_lines(report.options, violation))
+        for finding in gone[rule]:
+            message = f"gone: {finding.cause}, shown by {_places(finding)}"
+            ET.SubElement(case, "failure", message=message)
+    suite.set("tests", str(len(suite)))
+    for kind, name in (("failure", "failures"), ("skipped", "skipped")):
+        suite.set(name, str(sum(case.find(kind) is not None for case in suite)))
+    suite.set("time", f"{report.seconds:.3f}")
     text: bytes = ET.tostring(suite, encoding="utf-8", xml_declaration=True)
     return text

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from kvcheck.judge.blame import Evidence, Suspect, blamed, in_doubt, suspects
+from kvcheck.judge.blame import Evidence, Kind, Suspect, blamed, in_doubt, suspects
 from kvcheck.judge.coverage import decided, exercised
+from kvcheck.judge.expected import DIRECTED, VECTORS, shown_by
 from kvcheck.judge.faults import Likeness, alike, by_likeness, likenesses
 from kvcheck.judge.options import ENDLESS, Options, judged, run_of
 from kvcheck.judge.outcome import Report
@@ -77,6 +78,8 @@ class Suite:
         self.left_out: dict[str, tuple[str, ...]] = {}
         self.about: set[str] = set()
         self.evidence: list[Evidence] = []
+        self.walked: list[tuple[Kind, str]] = []  # what vectors show, and the name of their set
+        self.looked_at: set[str] = set()
         self.num_directed = self.num_random = 0
         self.static = StaticTier(subject, options)
         self.lost_seconds, self.is_slow = 0.0, False
@@ -129,6 +132,8 @@ class Suite:
             self.static.count,
             ranked,
             in_doubt(self.evidence),
+            shown_by(self.violations, self.walked, self.evidence),
+            frozenset(self.looked_at),
         )
 
     @property
@@ -175,8 +180,10 @@ class Suite:
                     self._spend(begin)
             if violation is not None and self._is_wanted((violation.rule,)):
                 self.violations.setdefault(violation.kind, violation)
+                self.walked.append((violation.kind, walk.manifest.name))
             begin = time.monotonic()
         self.about.update(self.static.about)
+        self.looked_at.add(VECTORS)
 
     def _directed(self) -> None:
         chosen = [program for program in SCENARIOS if self._is_wanted(program.rules)]
@@ -204,6 +211,7 @@ class Suite:
         for number, example in enumerate(chosen):
             self._tell("examples", number / len(chosen), ", ".join(example.rules))
             self._try(example)
+        self.looked_at.add(DIRECTED)
 
     def _try(self, example: Example) -> None:
         begin = time.monotonic()
@@ -325,6 +333,7 @@ class Suite:
             if parting is not None:
                 found = parting.violation
                 self.violations.setdefault(found.kind, found)
+                self.walked.append((found.kind, walk[0]))
         for program in state.programs:
             violation = first_violation(program, self.subject, self.options.level, self._compared)
             if violation is not None:
@@ -335,6 +344,7 @@ class Suite:
         kinds = {None, *self.violations}
         self.evidence = [each for each in state.evidence if each.kind in kinds]
         self.num_directed, self.num_random = state.directed, state.random
+        self.looked_at.update({DIRECTED} if state.directed else ())
         self.can_be_resumed = True
 
     def _tell(self, phase: str, share: float | None, note: str) -> None:

@@ -48,7 +48,8 @@ class Violation:
     `is_example`: it was an example (`kvcheck.rules.directed`) of the program's name and rules,
     and there is nothing to replay. `walk`: the set and the number of the walk of static vectors
     (`kvcheck.judge.static`) that it was found in; its program has no steps. `like`: what is wrong
-    with the reference where it behaves just so, with the mistake's id.
+    with the reference where it behaves just so, with the mistake's id. `cause`: what the same
+    finding of another run has, too (`kvcheck.judge.blame.cause_of`).
     """
 
     rule: str
@@ -61,6 +62,7 @@ class Violation:
     is_example: bool = False
     walk: tuple[str, int] | None = None
     like: str = ""
+    cause: str = ""
 
     @property
     def kind(self) -> tuple[str, str]:

@@ -12,13 +12,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from kvspec._json import Where, checked_members, text
 from kvspec._jsonlines import read_bounded
+from kvspec._toml import parse_toml
 from kvspec.codec import decode_policy
 from kvspec.errors import FormatError
 from kvspec.policy import Policy
@@ -47,15 +47,7 @@ def read_profile(path: Path) -> Profile:
     an unknown or missing key and for a wrong value. A choice that is left out is that of the rules.
     """
     where = Where(str(path))
-    data = read_bounded(path, most_bytes=MOST_BYTES)
-    try:
-        document = tomllib.loads(data.decode("utf-8"))
-    except UnicodeDecodeError:
-        raise where.error("is not UTF-8") from None
-    except ValueError as error:  # also an int of thousands of digits
-        raise where.error(f"is not TOML: {error}") from None
-    except RecursionError:
-        raise where.error("is not TOML: nested too deeply") from None
+    document = parse_toml(read_bounded(path, most_bytes=MOST_BYTES), where)
     found = checked_members(
         document,
         where,

@@ -17,6 +17,7 @@ from kvcheck.discovery import find_implementation
 from kvcheck.explore.saved import Saved
 from kvcheck.explore.search import Pair
 from kvcheck.explore.session import Session
+from kvcheck.judge.expected import Asked, Finding, expected_text, read_expected
 from kvcheck.judge.state import State
 from kvcheck.records.manifest import FILE, read_manifest, shipped_sets
 from kvcheck.records.planning import replay_planning
@@ -235,12 +236,21 @@ _LAYERS = json.dumps({**SMALL, "model": {**SMALL["model"], "num_layers": 10**9}}
 _REQUEST = {"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}
 _TRACE = (json.dumps(_REQUEST) + "\n" + json.dumps({**_REQUEST, "timestamp": 9}) + "\n").encode()
 
+_ASKED = Asked("mine:implementation", "safety", "default", "kvref", ("*",))
+_KNOWN = Finding("KV-SW-1", "KV-SW-1 answers", ("directed a", "vectors b"), "not yet", "it (Id)")
+
 READERS: Mapping[str, Reader] = {
     "record": Reader("lines", records, read_record),
     "view": Reader("lines", records, view),
     "planning record": Reader("lines", planning_records, read_planning_records),
     "plan": Reader("document", plans, plan, (_LAYERS,)),
     "profile": Reader("toml", lambda: (_profile().read_bytes(),), read_profile),
+    "known differences": Reader(
+        "toml",
+        lambda: (expected_text(_ASKED, [_KNOWN]).encode(),),
+        lambda path: read_expected(path, _ASKED),
+        (b"a." * 2**11 + b"a=1", b"[[a.a]]\n" * 2**15),
+    ),
     "manifest": Reader("document", manifests, read_a_manifest),
     "check state": Reader("document", check_states, lambda p: read_a_state(p, State.from_json)),
     "explore state": Reader("document", explore_states, lambda p: read_a_state(p, Saved.from_json)),

@@ -1,0 +1,209 @@
+"""Known differences: the findings that a file lists, and what another run makes of them.
+
+A finding is told by its cause, which is the rule of the call that shows it and the name of the
+check, and by the vectors and directed checks that show it. Blame and the likeness to a mistake
+depend on the time that a machine has: they are written for the reader, and never compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvcheck.judge.blame import Evidence, Kind, cause_of
+from kvspec._json import Where, checked_members, list_of, text
+from kvspec._jsonlines import read_bounded
+from kvspec._toml import parse_toml
+
+if TYPE_CHECKING:
+    from kvcheck.judge.options import Options
+    from kvcheck.judge.outcome import Report
+
+VECTORS, DIRECTED, RANDOM = "vectors", "directed", "random"
+"""What shows a finding; `RANDOM` only where nothing else does."""
+
+MOST_BYTES, MOST_LINE_BYTES, MOST_TEXT = 2**18, 2**12, 500
+
+HEAD = """\
+# What kvspec check found here, and why that is so. Give each a reason: they are kept.
+# Written by kvspec check --write-expect; read by kvspec check --expect.
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One of them. `rule`: blamed when it was written. `shown_by`: part of the run, and its name.
+
+    `like`: which known mistake behaves so.
+    """
+
+    rule: str
+    cause: str
+    shown_by: tuple[str, ...]
+    reason: str = ""
+    like: str = ""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run was about; all but the subject must be the same as in the file."""
+
+    subject: str
+    level: str
+    profile: str
+    oracle: str
+    rules: tuple[str, ...]
+
+    @classmethod
+    def of(cls, options: Options, profile: str) -> Asked:
+        """As the command line has it."""
+        return cls(options.name, str(options.level), profile, options.oracle, options.rules)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A run beside a file. `gone`: looked for and not found; `not_seen`: nobody could tell."""
+
+    file: str
+    known: tuple[Finding, ...]
+    new: tuple[Finding, ...]
+    gone: tuple[Finding, ...]
+    not_seen: tuple[Finding, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Nothing is new, and nothing is gone."""
+        return not self.new and not self.gone
+
+    def known_as(self, cause: str) -> Finding | None:
+        """The known finding, if all that shows it is known."""
+        return next((each for each in self.known if each.cause == cause), None)
+
+
+def shown_by(
+    kinds: Iterable[Kind], walked: Sequence[tuple[Kind, str]], evidence: Sequence[Evidence]
+) -> dict[str, tuple[str, ...]]:
+    """What shows each cause; `RANDOM` if no vectors and no directed check do."""
+    places: dict[Kind, dict[str, None]] = {kind: {} for kind in kinds}
+    checks = ((each.kind, f"{DIRECTED} {each.check}") for each in evidence if each.kind)
+    for kind, place in [*((kind, f"{VECTORS} {name}") for kind, name in walked), *checks]:
+        places.get(kind, {})[place] = None
+    return {cause_of(kind): tuple(found) or (RANDOM,) for kind, found in places.items()}
+
+
+def findings(report: Report) -> tuple[Finding, ...]:
+    """What a run found, the worst first."""
+    return tuple(
+        Finding(each.rule, each.cause, report.shown_by.get(each.cause, (RANDOM,)), like=each.like)
+        for each in report.violations
+    )
+
+
+def compare(file: Path, listed: Sequence[Finding], report: Report) -> Compared:
+    """The findings of a run beside those of a file."""
+    seen = {each.cause: each for each in findings(report)}
+    wanted = {each.cause: each for each in listed}
+    known, new, gone, not_seen = [], [], [], []
+    for cause, found in seen.items():
+        before = wanted.get(cause)
+        more = _without(found, before.shown_by if before else ())
+        if more is not None and not (before is not None and more.shown_by == (RANDOM,)):
+            new.append(more)
+        elif before is not None:
+            known.append(replace(found, reason=before.reason))
+    for cause, was in wanted.items():
+        less = _without(was, seen[cause].shown_by if cause in seen else ())
+        unsought = () if less is None else _unsought(less, report)
+        sought = None if less is None else _without(less, unsought)
+        if sought is not None:
+            gone.append(sought)
+        elif unsought and cause not in seen:
+            not_seen.append(replace(was, shown_by=unsought))
+    return Compared(str(file), tuple(known), tuple(new), tuple(gone), tuple(not_seen))
+
+
+def _without(finding: Finding, places: Sequence[str]) -> Finding | None:
+    """As far as other places show it."""
+    left = tuple(each for each in finding.shown_by if each not in places)
+    return replace(finding, shown_by=left) if left else None
+
+
+def renewed(listed: Sequence[Finding], report: Report) -> tuple[Finding, ...]:
+    """What the file says after this run: reasons are kept, and so is what it did not look for."""
+    before = {each.cause: each for each in listed}
+    found = []
+    for one in findings(report):
+        was = before.pop(one.cause, one)
+        places = dict.fromkeys([*one.shown_by, *_unsought(was, report)])
+        if len(places) > 1:
+            places.pop(RANDOM, None)
+        found.append(replace(one, shown_by=tuple(places), reason=was.reason))
+    left = (replace(was, shown_by=_unsought(was, report)) for was in before.values())
+    return (*found, *(each for each in left if each.shown_by))
+
+
+def _unsought(finding: Finding, report: Report) -> tuple[str, ...]:
+    """What shows it and was not run whole; random programs never are."""
+    return tuple(
+        each for each in finding.shown_by if each.partition(" ")[0] not in report.looked_at
+    )
+
+
+def read_expected(path: Path, asked: Asked) -> tuple[Finding, ...]:
+    """The findings of a file. Raises FormatError for a damaged one and for that of another run."""
+    where = Where(str(path))
+    data = read_bounded(path, most_bytes=MOST_BYTES)
+    if max(map(len, data.split(b"\n"))) > MOST_LINE_BYTES:
+        raise where.error(f"a line of more than {MOST_LINE_BYTES} bytes")
+    names = {"subject": _short, "level": _short, "profile": _short, "oracle": _short}
+    found = checked_members(
+        parse_toml(data, where), where, {**names, "rules": list_of(_short)}, {"known": _FINDINGS}
+    )
+    for name, given in asdict(asked).items():
+        was = tuple(found[name]) if name == "rules" else found[name]
+        if name != "subject" and was != given:
+            raise where.member(name).error(f"of another run: {was!r} there, {given!r} here")
+    listed = tuple(found.get("known", ()))
+    if len({each.cause for each in listed}) < len(listed):
+        raise where.member("known").error("a cause stands there twice")
+    return listed
+
+
+def expected_text(asked: Asked, listed: Iterable[Finding]) -> str:
+    """The file."""
+    lines = [f"{name} = {_toml(value)}" for name, value in asdict(asked).items()]
+    for each in listed:
+        lines += ["", "[[known]]"]
+        for name, value in asdict(each).items():
+            if value or name != "like":
+                lines.append(f"{name} = {_toml(value)}")
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def _toml(value: str | tuple[str, ...]) -> str:
+    """A text, or a list with a line for each; JSON's escapes are TOML's but for one character."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return "[" + "".join(f"\n  {_toml(each)}," for each in value) + "\n]"
+
+
+def _short(value: object, where: Where) -> str:
+    """A text that a line has room for."""
+    found = text(value, where)
+    if len(found) > MOST_TEXT:
+        raise where.error(f"longer than {MOST_TEXT} characters")
+    return found
+
+
+def _finding(value: object, where: Where) -> Finding:
+    required = {"rule": _short, "cause": _short, "shown_by": list_of(_short)}
+    found = checked_members(value, where, required, {"reason": _short, "like": _short})
+    if not found["shown_by"]:
+        raise where.member("shown_by").error("empty")
+    return Finding(**{**found, "shown_by": tuple(found["shown_by"])})
+
+
+_FINDINGS = list_of(_finding)

@@ -1,0 +1,23 @@
+"""TOML that a stranger wrote: read, or refused with one error that names the file."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+from kvspec._json import Where
+
+
+def parse_toml(data: bytes, where: Where) -> dict[str, Any]:
+    """A whole document. Raises FormatError, whatever the bytes are.
+
+    Callers bound the bytes and the lines: thousands of dots in one key take time by their square.
+    """
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise where.error("is not UTF-8") from None
+    except ValueError as error:  # also an int of thousands of digits
+        raise where.error(f"is not TOML: {error}") from None
+    except RecursionError:
+        raise where.error("is not TOML: nested too deeply") from None

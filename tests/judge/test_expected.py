@@ -1,0 +1,191 @@
+"""Known differences: a file of findings, and what another run makes of it."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvcheck.judge.expected import (
+    MOST_BYTES,
+    RANDOM,
+    Asked,
+    Finding,
+    compare,
+    expected_text,
+    read_expected,
+    renewed,
+)
+from kvcheck.judge.options import Budget, Options
+from kvcheck.judge.outcome import Report
+from kvcheck.play.verdicts import Level, Violation
+from kvcheck.rules.scenarios import SCENARIOS
+from kvspec.errors import FormatError
+from tests.commands import kvspec
+
+ASKED = Asked("mine", "identity", "default", "kvref", ("*",))
+OPTIONS = Options(Level.IDENTITY, Budget(0.0, 0))
+CHECK, OTHER = "directed a window", "vectors small"
+FILE = Path("known.toml")
+RUN = ("--budget", "directed", "--rules", "KV-SW-*")
+SUBJECT = "mistake:SkipsOneTokenLess"
+
+
+def report(looked_at: str = "vectors directed", **shown_by: tuple[str, ...]) -> Report:
+    """A run with these causes."""
+    one = Violation("KV-SW-1", "answers", "", SCENARIOS[0], ())
+    violations = tuple(replace(one, cause=cause) for cause in shown_by)
+    empty = Report("mine", OPTIONS, violations, 1, 0, {}, Counter(), 0.0)
+    return replace(empty, shown_by=shown_by, looked_at=frozenset(looked_at.split()))
+
+
+def known(cause: str, *shown_by: str, reason: str = "") -> Finding:
+    """As a file has it."""
+    return Finding("KV-SW-1", cause, shown_by, reason)
+
+
+@pytest.mark.parametrize(
+    ("listed", "found", "looked_at", "said"),
+    [
+        (known("a", CHECK), {"a": (CHECK,)}, "directed", "known"),
+        (known("a", CHECK), {"a": (CHECK, OTHER)}, "vectors directed", "new"),
+        (known("a", CHECK, OTHER), {"a": (CHECK,)}, "vectors directed", "known gone"),
+        (known("a", CHECK, OTHER), {"a": (CHECK,)}, "directed", "known"),
+        (known("a", CHECK), {}, "vectors", "not_seen"),
+        (known("a", CHECK), {}, "vectors directed", "gone"),
+        (known("a", CHECK), {"b": (CHECK,)}, "directed", "new gone"),
+        (known("a", RANDOM), {}, "vectors directed", "not_seen"),
+        (known("a", RANDOM), {"a": (RANDOM,)}, "directed", "known"),
+        (known("a", RANDOM), {"a": (CHECK,)}, "directed", "new"),
+        (known("a", RANDOM), {"b": (RANDOM,)}, "directed", "new not_seen"),
+        (known("a", CHECK), {"a": (RANDOM,)}, "vectors", "known"),
+        (known("a", CHECK), {"a": (RANDOM,)}, "directed", "known gone"),
+    ],
+)
+def test_only_what_was_looked_for_can_be_gone(
+    listed: Finding, found: dict[str, tuple[str, ...]], looked_at: str, said: str
+) -> None:
+    """And whatever shows a finding that nothing showed before makes it new."""
+    run = report(looked_at, **found)
+    compared = compare(FILE, [listed], run)
+    states = ("known", "new", "gone", "not_seen")
+    assert " ".join(state for state in states if getattr(compared, state)) == said
+    assert compared.agrees == (not {"new", "gone"} & set(said.split()))
+    again = compare(FILE, renewed([listed], run), run)
+    assert again.agrees, "the file that is written agrees with the run that wrote it"
+
+
+def test_a_file_written_again_keeps_reasons_and_what_was_not_looked_for() -> None:
+    """What was mended is no longer there."""
+    listed = [known("a", CHECK, reason="on purpose"), known("b", OTHER), known("c", CHECK)]
+    again = renewed(listed, report("directed", a=(CHECK,), d=(RANDOM,)))
+    assert {each.cause: each.reason for each in again} == {"a": "on purpose", "d": "", "b": ""}
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    """Whatever a reason holds."""
+    path = tmp_path / "known.toml"
+    listed = (known("a", CHECK, reason='"\\ \x7f\x00\n\U0001f600'), known("b", OTHER, RANDOM))
+    path.write_text(expected_text(ASKED, listed), "utf-8")
+    assert read_expected(path, ASKED) == listed
+    assert read_expected(path, replace(ASKED, subject="another")) == listed
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ('level = "identity"', 'level = "safety"', "'level': of another run: 'safety' there"),
+        ('profile = "default"', 'profile = "old"', "'profile': of another run"),
+        ('oracle = "kvref"', 'oracle = "mine"', "'oracle': of another run"),
+        ('"*"', '"KV-*"', "'rules': of another run"),
+        ('level = "identity"', "", "'level': missing"),
+        ("[[known]]", "[[known]", "is not TOML"),
+        ("[[known]]", "[[finding]]", "unknown"),
+        ('cause = "b"', 'cause = "a"', "twice"),
+        ('reason = ""', "reason = 3", "reason"),
+        ('reason = ""', f'reason = "{"x" * 501}"', "longer than 500 characters"),
+        ('reason = ""', f"reason{'.a' * 2**11} = 1", "a line of more than"),
+        ('"directed a window",', "", "empty"),
+        ("#", "#" * MOST_BYTES, "longer than"),
+    ],
+)
+def test_a_damaged_file_and_one_of_another_run_are_refused(
+    before: str, after: str, told: str, tmp_path: Path
+) -> None:
+    """By one error, which names file and field."""
+    path = tmp_path / "known.toml"
+    written = expected_text(ASKED, [known("a", CHECK), known("b", OTHER)])
+    assert before in written
+    path.write_text(written.replace(before, after, 1), "utf-8")
+    with pytest.raises(FormatError, match=r"known\.toml") as refused:
+        read_expected(path, ASKED)
+    assert told in str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a file of what a broken window shows, and a reason for it."""
+    path = tmp_path_factory.mktemp("expected")
+    done = kvspec(path, "check", SUBJECT, *RUN, "--write-expect", str(FILE))
+    assert done.returncode == 0, done.stderr
+    text = (path / FILE).read_text("utf-8")
+    (path / FILE).write_text(text.replace('reason = ""', 'reason = "on purpose"'), "utf-8")
+    return path
+
+
+def test_nothing_new_is_no_failure(folder: Path) -> None:
+    """In no form of the report; what is known is there with its reason."""
+    outputs = ("--json", "r.json", "--junit", "r.xml", "--html", "r.html")
+    done = kvspec(folder, "check", SUBJECT, *RUN, "--expect", str(FILE), *outputs)
+    assert done.returncode == 0, done.stdout + done.stderr
+    *_, verdict, rules, last = [line for line in done.stdout.splitlines() if "  " not in line]
+    assert verdict.endswith("does not conform at level identity")
+    assert rules.startswith("rules: ")
+    assert last == "as known.toml says: 3 known, 0 new, 0 gone"
+    assert "as a test:" not in done.stdout
+    told = json.loads((folder / "r.json").read_text())["expected"]
+    assert [each["reason"] for each in told["known"]] == ["on purpose"] * 3
+    assert (told["new"], told["gone"]) == ([], [])
+    suite = ET.parse(folder / "r.xml").getroot()
+    assert suite.get("failures") == "0"
+    skipped = {each.get("message") for each in suite.iter("skipped")}
+    assert "known: on purpose" in skipped
+    assert "on purpose" in (folder / "r.html").read_text("utf-8")
+
+
+def test_another_mistake_is_new_and_this_one_gone(folder: Path) -> None:
+    """Exit code 1, and a failure for each."""
+    other = "mistake:SkipsOneTokenMore"
+    done = kvspec(folder, "check", other, *RUN, "--expect", str(FILE), "--junit", "r.xml")
+    assert done.returncode == 1, done.stderr
+    starts = [line[:19].rstrip() for line in done.stdout.splitlines()]
+    assert {"new", "gone"} <= set(starts)
+    assert "take it out of known.toml or run --write-expect" in done.stdout
+    messages = [each.get("message", "") for each in ET.parse(folder / "r.xml").iter("failure")]
+    assert any(message.startswith("gone: ") for message in messages)
+    assert any(message.startswith("expected ") for message in messages)
+
+
+def test_what_was_mended_is_gone_once_it_was_looked_for(folder: Path) -> None:
+    """The reference breaks nothing; vectors alone say nothing of directed checks."""
+    done = kvspec(folder, "check", "kvref", *RUN, "--expect", str(FILE))
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines()[-1] == "not as known.toml says: 0 known, 0 new, 3 gone"
+    static = ("--budget", "static", "--rules", "KV-SW-*")
+    done = kvspec(folder, "check", "kvref", *static, "--expect", str(FILE))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\nnot seen this time ") == 3
+
+
+def test_a_file_of_other_rules_cannot_be_expected(folder: Path) -> None:
+    """Exit code 2 before anything runs, and nothing is written over it."""
+    for option in ("--expect", "--write-expect"):
+        before = (folder / FILE).read_bytes()
+        done = kvspec(folder, "check", SUBJECT, "--budget", "directed", option, str(FILE))
+        assert done.returncode == 2
+        assert "field 'rules': of another run" in done.stderr
+        assert (folder / FILE).read_bytes() == before
