@@ -37,7 +37,6 @@ from kvcheck.rules import (
     manager_hits,
     new_configuration,
     new_hashing,
-    new_requests,
     partial,
     plan_errors,
     plan_groups,
@@ -62,7 +61,7 @@ from kvspec.interface import Implementation
 from kvspec.policy import Policy
 
 CHAPTERS = (
-    new_hashing, hashing, extra_keys, new_requests, requests, pool, pool_cache, manager,
+    new_hashing, hashing, extra_keys, requests, pool, pool_cache, manager,
     manager_allocation, manager_hits, manager_corners, new_configuration, bad_configurations,
     configuration, errors, error_values, events, statistics, residency,
     policies, groups, full, sliding_window, chunked_local, mamba, mamba_align,

@@ -208,10 +208,13 @@ def only_popped_references_can_be_returned(
 def a_returned_reference_is_gone(bench: Bench) -> None:
     """After [3, 2, 1] came back, returning 3 once more is an error."""
     manager, a, _ = bench.story()
-    manager.pop_blocks_for_free(a)
-    manager.free_blocks([3, 2, 1])
+    blocks = list(manager.pop_blocks_for_free(a))
     with manager.refuses(BlockReleaseError):
-        manager.free_blocks([3])
+        manager.free_blocks([*blocks, blocks[0]])
+    manager.free_blocks([0, *reversed(blocks), 0])
+    equal(manager.num_free_blocks, 2)
+    with manager.refuses(BlockReleaseError):
+        manager.free_blocks(blocks[-1:])
 
 
 @example("KV-POOL-12")
