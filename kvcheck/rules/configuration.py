@@ -1,258 +1,242 @@
-"""Examples of the chapter on configuration: what is derived, and what is refused."""
+"""KV-CFG: what can be configured, what is derived, and what is refused."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import dataclasses
 from typing import Any
 
+from kvcheck.play.verdicts import Level
 from kvcheck.rules.bench import Bench
-from kvcheck.rules.example import example
+from kvcheck.rules.example import cases, example
 from kvcheck.rules.judging import equal, holds, raises
-from kvcheck.rules.managed import Managed
-from kvcheck.rules.scenarios.groups import chunked, mamba, window
-from kvcheck.rules.specs import full
-from kvspec.config import CustomSpec, KVCacheConfig, SpecRegistry
+from kvcheck.rules.specs import cross, full, mamba, sliding
 from kvspec.errors import ConfigError, UnsupportedError
 from kvspec.interface import Feature
-from kvspec.specs import (
-    CrossAttentionSpec,
-    EncoderOnlyAttentionSpec,
-    FullAttentionSpec,
-    LayerSpec,
-    MLAAttentionSpec,
-    SinkFullAttentionSpec,
-)
-
-CROSS = CrossAttentionSpec(8, 1, 8, "float16")
-ENCODER = EncoderOnlyAttentionSpec(4, 1, 8, "float16")
-MLA = MLAAttentionSpec(4, 1, 8, "float16")
+from kvspec.specs import FullAttentionSpec, LayerSpec, MLAAttentionSpec
 
 
-@dataclass(frozen=True)
-class RingSpec(LayerSpec):
-    """A layer from outside the contract."""
+def refused_field(bench: Bench, **config: Any) -> str:
+    """The field that the ConfigError of this configuration names."""
+    with raises(ConfigError) as caught:
+        bench.manager(**config)
+    return caught.value.field
 
 
-@dataclass(frozen=True)
-class WideRingSpec(RingSpec):
-    """A subclass of it, which no pair names."""
+@example("KV-CFG-1")
+def specs_are_equal_values_of_one_type(bench: Bench) -> None:
+    """Equal fields make one specification; another field, or another type, makes two."""
+    equal(full(16), full(16))
+    equal(hash(full(16)), hash(full(16)))
+    holds(full(16) != full(16, head_size=16))
+    holds(FullAttentionSpec(16, 1, 8, "float16") != MLAAttentionSpec(16, 1, 8, "float16"))
 
 
-def refused(bench: Bench, field: str, *specs: LayerSpec, **options: Any) -> None:
-    """The configuration is an error of this field."""
-    with raises(ConfigError, field=field):
-        bench.manager(20, *specs, **options)
+@example("KV-CFG-1", level=Level.SAFETY)
+def specs_are_frozen(bench: Bench) -> None:
+    """A spec cannot be changed after it was made, and is checked when it is made."""
+    with raises(dataclasses.FrozenInstanceError):
+        full().block_size = 8  # type: ignore[misc]  # the point
+    with raises(ConfigError, field="block_size"):
+        full(0)
 
 
-def sizes(manager: Managed) -> tuple[int | None, int | None]:
-    """The scheduler and the hash block size."""
-    config = manager.config
-    return config.scheduler_block_size_tokens, config.hash_block_size_tokens
-
-
+@cases((full(4, sliding_window=9), 12), (MLAAttentionSpec(4, 1, 8, "float16"), 12), (full(4), 4))
 @example("KV-CFG-1", "KV-COORD-4")
-def groups_share_a_specification_when_type_and_all_fields_agree(bench: Bench) -> None:
-    bench.need(Feature.HITS_PER_GROUP, Feature.EVICTION_BY_ID)
-    others = ((full(4, sliding_window=9), 12), (MLA, 12), (full(4), 4))
-    for other, length in others:
-        manager = bench.manager(60, full(4), other, window(6, 4))
-        request = manager.started("r", range(13))
-        manager.evict_blocks(manager.get_blocks(request).to_lists()[1][1:])
-        hits = manager.find_longest_cache_hit_per_group(request, 12)
-        equal(hits.hit_lengths_tokens[0], length, f"the first group's own hit beside {other}")
-
-
-@example("KV-CFG-2", "KV-POOL-12")
-def all_groups_draw_from_one_pool_whose_first_block_is_null(bench: Bench) -> None:
-    manager = bench.manager(1)
-    equal((manager.num_free_blocks, manager.usage), (0, 0.0))
-    equal(manager.admit(manager.request("r", (1,))), None, "a request there")
-    shared = bench.manager(6, full(4), MLA)
-    shared.started("r", range(8))
-    equal(shared.num_free_blocks, 1, "free blocks after two in each group")
-    late = shared.request("late", (9,))
-    equal(shared.admit(late), None, "a request that needs one in each")
-
-
-@example("KV-CFG-3")
-def without_a_group_nothing_can_be_cached(bench: Bench) -> None:
-    bench.need(Feature.MULTIPLE_GROUPS)
-    wrong = replace(bench.config(6), kv_cache=KVCacheConfig(6, ()))
-    with raises(ConfigError, field="kv_cache.groups"):
-        bench.create(wrong)
-    manager = bench.create(replace(wrong, enable_caching=False))
-    request = manager.request("r", range(9))
-    granted = manager.allocate_slots(request, 9)
-    equal(None if granted is None else granted.to_lists(), [], "what it needs without a group")
-    equal(sizes(manager), (1, 1), "the sizes without a group")
-
-
-@example("KV-CFG-4")
-def scheduler_size(bench: Bench) -> None:
-    """The scheduler block size is the span of one group, or the LCM of several."""
-    equal(sizes(bench.manager(6, full(16))), (16, 16), "one group of 16")
-    refused(bench, "scheduler_block_size_tokens", full(16), scheduler_block_size_tokens=32)
-    several = bench.manager(20, full(16), full(24), scheduler_block_size_tokens=48)
-    equal(sizes(several)[0], 48, "groups of 16 and 24")
-    for given in (24, 96):
-        options = {"scheduler_block_size_tokens": given}
-        refused(bench, "scheduler_block_size_tokens", full(16), full(24), **options)
-    equal(sizes(bench.manager(6, dcp_world_size=2, pcp_world_size=3)), (24, 24))
-
-
-@example("KV-CFG-5")
-def the_hash_block_size_is_that_of_one_group_or_divides_those_of_several(bench: Bench) -> None:
-    equal(sizes(bench.manager(6, hash_block_size_tokens=2)), (4, 4), "one group, 2 given")
-    equal(sizes(bench.manager(20, full(16), full(24)))[1], 8, "groups of 16 and 24")
-    given = bench.manager(20, full(16), full(24), hash_block_size_tokens=4)
-    equal(sizes(given)[1], 4, "4 given")
-    for size in (16, 3, 5):
-        options = {"hash_block_size_tokens": size}
-        refused(bench, "hash_block_size_tokens", full(16), full(24), **options)
-    off = bench.manager(20, full(16), full(24), enable_caching=False, hash_block_size_tokens=5)
-    equal(sizes(off), (48, 48), "with caching off")
-
-
-@example("KV-CFG-6", "KV-COORD-3")
-def context_parallelism_is_refused_but_for_one_full_group(bench: Bench) -> None:
-    bench.need(Feature.CONTEXT_PARALLEL)
-    for field in ("dcp_world_size", "pcp_world_size"):
-        ranks: dict[str, Any] = {field: 2}
-        equal(sizes(bench.manager(6, **ranks)), (8, 8), "the span on two ranks")
-        refused(bench, field, full(4), MLA, enable_caching=False, **ranks)
-        refused(bench, field, window(6, 4), **ranks)
-        refused(bench, field, full(4), window(6, 4), **ranks)
-
-
-@example("KV-CFG-7")
-def retention(bench: Bench) -> None:
-    """Retention needs a window or a state, and is a multiple of the scheduler block size."""
-    bench.need(Feature.RETENTION)
-    field = "retention_interval_tokens"
-    for interval in (0, 8, -1):
-        refused(bench, field, full(4), retention_interval_tokens=interval)
-    for spec in (window(6, 4), mamba("all", 4)):
-        for interval in (-4, 6, 2):
-            refused(bench, field, spec, retention_interval_tokens=interval)
-        for fine in (0, 4, 12):
-            bench.manager(6, spec, retention_interval_tokens=fine)
-    refused(bench, field, full(8), window(6, 4), retention_interval_tokens=12)
-
-
-@example("KV-CFG-8", "KV-FULL-3")
-def flags(bench: Bench) -> None:
-    """use_eagle flags all groups when none is flagged, and a flag counts without it."""
-    cases = ((False, (), 8), (True, (), 4), (False, (0,), 4), (True, (0,), 4))
-    for use_eagle, flagged, length in cases:
-        manager = bench.manager(6, use_eagle=use_eagle, eagle_groups=flagged)
-        manager.started("first", range(9))
-        hit = manager.get_computed_blocks(manager.request("r", range(9)))
-        what = f"the hit with use_eagle {use_eagle} and flags {flagged}"
-        equal(hit.hit_length_tokens, length, what)
+def groups_share_a_specification_when_type_and_all_fields_agree(
+    bench: Bench, other: LayerSpec, length: int
+) -> None:
+    """The second group has kept one block of three, which ends the hit of groups like it."""
     bench.need(Feature.HITS_PER_GROUP)
-    several = ((True, (), (8, 8)), (False, (1,), (12, 8)), (True, (1,), (12, 8)))
-    for use_eagle, flagged, lengths in several:
-        manager = bench.manager(20, full(4), MLA, use_eagle=use_eagle, eagle_groups=flagged)
-        request = manager.started("r", range(13))
-        hits = manager.find_longest_cache_hit_per_group(request, 12)
-        what = f"hits per group with use_eagle {use_eagle} and flags {flagged}"
-        equal(tuple(hits.hit_lengths_tokens), lengths, what)
+    manager = bench.manager(60, full(4), other, sliding(4, 6))
+    request = manager.started("r", range(13))
+    manager.keep_cached(request, {0}, group=1)
+    hits = manager.find_longest_cache_hit_per_group(request, 12)
+    equal(hits.hit_lengths_tokens[0], length)
 
 
-@example("KV-CFG-9", "KV-COORD-3")
-def a_custom_spec_is_managed_as_its_answer_for_this_manager_alone(bench: Bench) -> None:
-    bench.need(Feature.CUSTOM_SPECS)
-    pairs = (
-        CustomSpec(RingSpec, lambda spec: full(spec.block_size // 2)),
-        CustomSpec(RingSpec, lambda spec: full(16)),
-    )
-    registry = SpecRegistry(pairs)
-    manager = bench.manager(6, RingSpec(8), registry=registry)
-    equal(sizes(manager), (4, 4), "the first pair counts")
-    manager.started("r", range(9))
-    hit = manager.get_computed_blocks(manager.request("s", range(9)))
-    equal(hit.hit_length_tokens, 8, "a hit")
-    equal(manager.config.kv_cache.groups[0].spec, RingSpec(8), "the configuration shows")
-    refused(bench, "kv_cache.groups", full(4), RingSpec(8), registry=registry)
-    for spec, used in ((RingSpec(8), SpecRegistry()), (WideRingSpec(8), registry)):
-        config = bench.config(6, spec, registry=used)
-        with raises(UnsupportedError):
-            bench.subject.create(config)
-    odd = SpecRegistry((CustomSpec(RingSpec, lambda spec: spec),))
-    config = bench.config(6, RingSpec(8), registry=odd)
+@example("KV-CFG-2", "KV-POOL-12", "KV-ERR-1")
+def a_pool_of_the_null_block_refuses_everything(bench: Bench) -> None:
+    """With 1 block every request that needs one is refused, and usage is 0.0."""
+    manager = bench.manager(1)
+    equal(manager.num_free_blocks, 0)
+    equal(manager.admit(manager.request("r", [1])), None)
+    equal(manager.usage, 0.0)
+
+
+@example("KV-CFG-2")
+def all_groups_draw_from_one_pool(bench: Bench) -> None:
+    """Of 5 blocks each of two groups took 2: the last one is too few for a request."""
+    shared = bench.manager(6, full(4), MLAAttentionSpec(4, 1, 8, "float16"))
+    shared.started("r", range(8))
+    equal(shared.num_free_blocks, 1)
+    equal(shared.admit(shared.request("late", [9])), None)
+
+
+@example("KV-CFG-2", "KV-ERR-5", level=Level.SAFETY)
+def a_pool_has_at_least_one_block(bench: Bench) -> None:
+    equal(refused_field(bench, num_blocks=0), "num_blocks")
+
+
+@example("KV-CFG-3", "KV-ERR-5")
+def caching_needs_a_group(bench: Bench) -> None:
+    """No group and caching on: an error; with caching off: a manager that takes no block."""
+    bench.need(Feature.MULTIPLE_GROUPS)
+    equal(refused_field(bench, specs=[]), "kv_cache.groups")
+    manager = bench.manager(specs=[], enable_caching=False)
+    granted = manager.allocate_slots(manager.request("r", range(9)), 9)
+    equal(None if granted is None else granted.to_lists(), [])
+
+
+@cases({"dcp_world_size": 2}, {"pcp_world_size": 2})
+@example("KV-CFG-4")
+def with_one_group_the_scheduler_block_size_is_the_span(
+    bench: Bench, ranks: dict[str, int]
+) -> None:
+    """Block size 16 on 2 ranks: 32, given or not; 16 is an error."""
+    equal(bench.manager(block_size=16, **ranks).config.scheduler_block_size_tokens, 32)
+    bench.manager(block_size=16, scheduler_block_size_tokens=32, **ranks)
+    field = refused_field(bench, block_size=16, scheduler_block_size_tokens=16, **ranks)
+    equal(field, "scheduler_block_size_tokens")
+
+
+@example("KV-CFG-4", "KV-CFG-5")
+def with_several_groups_the_scheduler_block_size_is_their_lcm(bench: Bench) -> None:
+    """16 and 24 give 48, and with caching off the hash block size equals it, whatever is given."""
+    several: dict[str, Any] = {"specs": [full(16), full(24)], "enable_caching": False}
+    config = bench.manager(**several, hash_block_size_tokens=4).config
+    equal((config.scheduler_block_size_tokens, config.hash_block_size_tokens), (48, 48))
+    bench.manager(**several, scheduler_block_size_tokens=48)
+    for given in (24, 96):
+        field = refused_field(bench, **several, scheduler_block_size_tokens=given)
+        equal(field, "scheduler_block_size_tokens")
+
+
+@example("KV-CFG-5", "KV-CFG-4")
+def with_several_groups_hashes_end_where_every_block_ends(bench: Bench) -> None:
+    """16 and 24 give 8 tokens per hash; 4 is legal, 16 is not."""
+    several: dict[str, Any] = {"specs": [full(16), full(24)]}
+    config = bench.manager(**several).config
+    equal((config.scheduler_block_size_tokens, config.hash_block_size_tokens), (48, 8))
+    given = bench.manager(**several, hash_block_size_tokens=4).config
+    equal(given.hash_block_size_tokens, 4)
+    field = refused_field(bench, **several, hash_block_size_tokens=16)
+    equal(field, "hash_block_size_tokens")
+
+
+@cases(
+    ({}, 1),
+    ({"hash_block_size_tokens": 8}, 8),
+    ({"scheduler_block_size_tokens": 16, "hash_block_size_tokens": 8}, 16),
+)
+@example("KV-CFG-4")
+def without_a_group_the_given_size_is_taken(bench: Bench, given: dict[str, int], size: int) -> None:
+    """The scheduler block size, else the hash block size, else 1."""
+    config = bench.manager(specs=[], enable_caching=False, **given).config
+    equal(config.scheduler_block_size_tokens, size)
+
+
+@cases(True, False)
+@example("KV-CFG-5")
+def with_one_group_a_given_hash_block_size_is_ignored(bench: Bench, caching: bool) -> None:
+    """One group with block size 16: 16, also when 4 is given."""
+    manager = bench.manager(block_size=16, hash_block_size_tokens=4, enable_caching=caching)
+    equal(manager.config.hash_block_size_tokens, 16)
+
+
+@cases("dcp_world_size", "pcp_world_size")
+@example("KV-CFG-6")
+def context_parallelism_needs_exactly_one_group(bench: Bench, field: str) -> None:
+    """One MLA group is legal; two groups or none are an error that names the world size above 1."""
+    ranks: dict[str, Any] = {field: 2}
+    bench.manager(specs=[MLAAttentionSpec(4, 1, 8, "float16")], **ranks)
+    for specs in ([], [full(), full()]):
+        equal(refused_field(bench, specs=specs, enable_caching=False, **ranks), field)
+
+
+@example("KV-CFG-6")
+def context_parallelism_needs_full_attention(bench: Bench) -> None:
+    """A sliding-window group on 2 ranks is an error."""
+    equal(refused_field(bench, specs=[sliding(4, 8)], dcp_world_size=2), "dcp_world_size")
+
+
+@cases(32, 0, -1, 3)
+@example("KV-CFG-7")
+def retention_needs_a_window(bench: Bench, interval: int) -> None:
+    """One full-attention group and an interval: an error, whatever the number."""
+    field = refused_field(bench, block_size=16, retention_interval_tokens=interval)
+    equal(field, "retention_interval_tokens")
+
+
+@cases(sliding(16, 8), mamba(16))
+@example("KV-CFG-7")
+def retention_is_a_multiple_of_the_scheduler_block_size(bench: Bench, spec: LayerSpec) -> None:
+    """With a window or Mamba state 0 and 32 are legal; -16 and 24 are not."""
+    for interval in (None, 0, 32):
+        bench.manager(6, spec, retention_interval_tokens=interval)
+    for interval in (-16, 24):
+        field = refused_field(bench, specs=[spec], retention_interval_tokens=interval)
+        equal(field, "retention_interval_tokens")
+
+
+@cases((False, (), 8), (True, (), 4), (False, (0,), 4), (True, (0,), 4))
+@example("KV-CFG-8", "KV-FULL-3")
+def use_eagle_flags_every_group_when_none_is(
+    bench: Bench, use_eagle: bool, flagged: tuple[int, ...], length: int
+) -> None:
+    """Not flagged: it drops with `use_eagle` only. Flagged: it drops in both cases."""
+    manager = bench.manager(6, use_eagle=use_eagle, eagle_groups=flagged)
+    manager.started("first", range(9))
+    equal(manager.get_computed_blocks(manager.request("r", range(9))).hit_length_tokens, length)
+
+
+@cases((False, (), (12, 12)), (True, (), (8, 8)), (False, (1,), (12, 8)), (True, (1,), (12, 8)))
+@example("KV-CFG-8", "KV-FULL-3")
+def one_flag_keeps_use_eagle_from_flagging_the_others(
+    bench: Bench, use_eagle: bool, flagged: tuple[int, ...], lengths: tuple[int, int]
+) -> None:
+    """Of two groups with three blocks cached, only the flagged one drops; without a flag both."""
+    specs = [full(4), full(4, head_size=16)]
+    manager = bench.manager(12, specs=specs, use_eagle=use_eagle, eagle_groups=flagged)
+    manager.admit(manager.request("first", range(13)))
+    hits = manager.find_longest_cache_hit_per_group(manager.request("r", range(13)), 12)
+    equal(hits.hit_lengths_tokens, lengths)
+
+
+@cases("sha256_cbor", "sha256_cbor_64bit", "xxhash_cbor")
+@example("KV-ERR-5", "KV-POL-8")
+def hash_functions_are_served_as_the_capabilities_say(bench: Bench, function: str) -> None:
+    bench.manager(6)  # with prefix caching at all
+    config = bench.config(6, hash_function=function, trusted_tenants=True)
+    if function in bench.subject.capabilities.hash_functions:
+        equal(bench.create(config).config.hash_function, function)
+        return
     with raises(UnsupportedError):
         bench.subject.create(config)
 
 
-@example("KV-CHUNK-3", "KV-POL-6")
-def chunks(bench: Bench) -> None:
-    """Chunks are multiples of blocks, and rule out drafting and other block sizes."""
-    if bench.policy.chunk_must_align:
-        refused(bench, "attention_chunk_size", chunked(6, 4))
-        refused(bench, "attention_chunk_size", chunked(6, 4), enable_caching=False)
-    else:
-        manager = bench.manager(9, chunked(6, 4))
-        granted = manager.allocate_slots(manager.request("r", range(9)), 9)
-        holds(granted is not None, "a chunk of 6 in blocks of 4 is served")
-    refused(bench, "block_size", chunked(16, 4), full(8))
-    refused(bench, "is_eagle_group", chunked(16, 4), eagle_groups=(0,))
-    refused(bench, "is_eagle_group", chunked(16, 4), use_eagle=True)
-    bench.manager(9, chunked(16, 4), full(8), enable_caching=False, use_eagle=True)
-
-
-@example("KV-CROSS-4", "KV-CROSS-3")
-def groups_of_encoder_tokens_rule_out_caching(bench: Bench) -> None:
-    for spec in (CROSS, ENCODER):
-        refused(bench, "enable_caching", full(4), spec)
-        refused(bench, "enable_caching", spec)
-        manager = bench.manager(20, full(4), spec, enable_caching=False)
-        for name in ("one", "two"):
-            manager.started(name, range(9), cache_salt=None)
-        probe = manager.request("probe", range(9))
-        equal(manager.get_computed_blocks(probe).hit_length_tokens, 0, "a hit")
-
-
-@example("KV-COORD-3")
-def several_cached_groups_need_two_different_specs(bench: Bench) -> None:
-    refused(bench, "kv_cache.groups", full(4), full(4))
-    bench.manager(20, full(4), full(4), enable_caching=False)
-    bench.manager(20, full(4), full(4), MLA)
-
-
-@example("KV-FULL-8")
-def kinds_of_full_attention_behave_alike_and_sinks_are_set_aside_at_start(bench: Bench) -> None:
-    spec = SinkFullAttentionSpec(4, 1, 8, "float16", sink_len=8)
-    manager = bench.manager(8, spec)
-    equal(manager.num_free_blocks, 5, "free blocks of 8 with two of sinks")
-    if bench.has(Feature.SNAPSHOT):
-        equal(manager.snapshot().reserved_blocks, (1, 2), "set aside")
-    request = manager.started("r", range(9))
-    if bench.has(Feature.NEW_BLOCK_IDS):
-        equal(tuple(manager.take_new_block_ids()), (), "to be zeroed")
-    manager.free(request)
-    equal(manager.num_free_blocks, 5, "free blocks in the end")
-    equal(manager.usage, 1.0 - 5 / 7, "usage in the end")
-    create = bench.subject.create
-    with raises(ConfigError):
-        create(bench.config(2, spec))
-
-
+@cases(full(4), MLAAttentionSpec(4, 1, 8, "float16"), cross(4))
 @example("KV-ERR-5", "KV-POL-8")
-def errors_name_the_field(bench: Bench) -> None:
-    """What the implementation lacks is named, and a refused configuration leaves nothing."""
-    can = bench.subject.capabilities
-    for spec in (FullAttentionSpec, MLAAttentionSpec, CrossAttentionSpec):
-        if spec not in can.spec_types:
-            config = bench.config(6, spec(4, 1, 8, "float16"), enable_caching=False)
-            with raises(UnsupportedError):
-                bench.subject.create(config)
-    bench.manager(6)  # from here on with full attention and caching
-    for function in ("sha256_cbor", "sha256_cbor_64bit", "xxhash_cbor"):
-        config = bench.config(6, hash_function=function, trusted_tenants=True)
-        if function in can.hash_functions:
-            equal(bench.create(config).config.hash_function, function)
-        else:
-            with raises(UnsupportedError):
-                bench.subject.create(config)
-    refused(bench, "retention_interval_tokens", retention_interval_tokens=-1)
-    refused(bench, "scheduler_block_size_tokens", scheduler_block_size_tokens=7)
+def specs_are_served_as_the_capabilities_say(bench: Bench, spec: LayerSpec) -> None:
+    config = bench.config(6, spec, enable_caching=False)
+    if type(spec) in bench.subject.capabilities.spec_types:
+        bench.create(config)
+        return
+    with raises(UnsupportedError):
+        bench.subject.create(config)
+
+
+@cases(
+    (full(4), MLAAttentionSpec(4, 1, 8, "float16"), sliding(4, 6)),
+    (full(4), full(4), full(4)),
+)
+@example("KV-COORD-3")
+def several_cached_groups_need_two_different_specs(
+    bench: Bench, first: LayerSpec, second: LayerSpec, third: LayerSpec
+) -> None:
+    """Three equal ones are served without caching alone."""
+    three = [first, second, third]
+    bench.manager(20, specs=three, enable_caching=False)
+    if first != third:
+        bench.manager(20, specs=[first, first, third])
+        return
+    equal(refused_field(bench, specs=three), "kv_cache.groups")

@@ -35,8 +35,6 @@ from kvcheck.rules import (
     manager_allocation,
     manager_corners,
     manager_hits,
-    new_configuration,
-    new_hashing,
     partial,
     plan_errors,
     plan_groups,
@@ -61,8 +59,8 @@ from kvspec.interface import Implementation
 from kvspec.policy import Policy
 
 CHAPTERS = (
-    new_hashing, hashing, extra_keys, requests, pool, pool_cache, manager,
-    manager_allocation, manager_hits, manager_corners, new_configuration, bad_configurations,
+    hashing, extra_keys, requests, pool, pool_cache, manager,
+    manager_allocation, manager_hits, manager_corners, bad_configurations,
     configuration, errors, error_values, events, statistics, residency,
     policies, groups, full, sliding_window, chunked_local, mamba, mamba_align,
     mamba_loads, coordination, coordination_answers, cross_attention, retention, partial,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from kvcheck.play.verdicts import Level
@@ -13,6 +14,7 @@ from kvcheck.rules.example import cases, example
 from kvcheck.rules.judging import equal, holds, raises
 from kvspec.errors import InvalidArgumentError
 from kvspec.events import BlockStored
+from kvspec.interface import Feature
 from kvspec.policy import Policy
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestInput
 
@@ -89,6 +91,25 @@ def what_differs_in_kind_or_value_is_no_hit(bench: Bench) -> None:
         equal(hit, (4 if first == second else 0))
 
 
+@example("KV-HASH-10", "KV-POL-10", level=Level.SAFETY)
+def a_salt_and_an_adapter_of_one_name_share_nothing_unless_that_was_declared(
+    bench: Bench,
+) -> None:
+    bench.need(Feature.PREFIX_CACHING, Feature.CACHE_SALT, Feature.LORA)
+    if bench.policy.extra_keys == "plain":
+        return
+    contents: tuple[dict[str, Any], ...] = (
+        {"cache_salt": "x"},
+        {"lora": LoRA("x", 1)},
+        {"cache_salt": "x", "lora": LoRA("x", 1)},
+    )
+    for first, second in itertools.permutations(contents, 2):
+        manager = bench.manager(9)
+        manager.started("first", range(5), **first)
+        hit = manager.get_computed_blocks(manager.request("second", range(5), **second))
+        equal(hit.hit_length_tokens, 0, f"the hit of {second} after {first}")
+
+
 @example("KV-POL-10")
 def plain_keys_are_bare_values(bench: Bench) -> None:
     """The salt and the adapter of one name share block 0, and so do the paths of an adapter."""
@@ -101,6 +122,56 @@ def plain_keys_are_bare_values(bench: Bench) -> None:
     (salted,) = manager.request("r", range(1, 5), cache_salt="x").block_hashes
     equal(salted, sha256(bytes.fromhex(NONE_HASH), range(1, 5), ["x"]))
     equal(salted.hex(), "7cd63c0c509703c9017c598b4a54f5ad4c5a653d37389faad277c5c585f062eb")
+
+
+@cases(
+    (
+        [1, 9, 9, 9],
+        {
+            "lora": LoRA("sql", 1),
+            "multimodal": (MultimodalItem("img", 1, 3),),
+            "cache_salt": "tenant-a",
+            "prompt_embeddings": EMBEDDINGS,
+        },
+        ["b73a07194b2c460b3af28895fbbe390881a9e28d159fabd0b16a01c918b405d9"],
+    ),
+    (
+        [1, 9, 9, 9, 9, 9, 2, 3],
+        {"multimodal": (IMG, MultimodalItem("snd", 7, 1))},
+        [
+            "87008556927f3fda6d10d500292a74234ef069d74d400f0911022a265622fb21",
+            "ed7378afca36f4b07b316ff1e811bad9d8e476231126177722a1b50a4125f786",
+        ],
+    ),
+    (
+        [0, 0, 0, 0],
+        {"prompt_embeddings": EMBEDDINGS},
+        ["92ca4b71ae640cc185f22ca7d89dd02a46bd955eea45ec793b875602468283f8"],
+    ),
+    (
+        range(1, 9),
+        {"cache_salt": "tenant-a"},
+        [
+            "5188afdf425172363edc325e9600bdb55cfc0950138d1c11b71ec2ac150962f4",
+            "d6ebcd87b3c5985e221e92720d5a6da265d81b6ff6df2e250b21da9b6601f57f",
+        ],
+    ),
+    (
+        range(1, 9),
+        {"lora": LoRA("sql", 2, "/adapters/sql")},
+        [
+            "f374114a258409ac3ddea812e4d896becd135086cb09a9009806590b5758dc84",
+            "154e224bc09ffef9363712d14bcb7684a0a710c32903a464326c1578294842fb",
+        ],
+    ),
+)
+@example("KV-POL-10")
+def plain_hashes_cover_bare_values(
+    bench: Bench, tokens: Sequence[int], content: dict[str, Any], expected: list[str]
+) -> None:
+    manager = bench.manager(6, policy=Policy(extra_keys="plain"))
+    request = manager.request("r", tokens, **content)
+    equal([block_hash.hex() for block_hash in request.block_hashes], expected)
 
 
 @example("KV-EVT-8")
