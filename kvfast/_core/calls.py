@@ -72,6 +72,66 @@ class Calls:
         ]
         return GroupHits(core.blocks_of_hit(), tuple(lengths))
 
+    # What enters a handler stays short: where CPython 3.11 may not allocate, it never gets into one
+    # beyond the 256th instruction of a function. So arguments are read here.
+
+    def allocate(
+        self,
+        request: Request,
+        hits: KVCacheBlocks | None,
+        new: object,
+        new_computed: object,
+        lookahead: object,
+        external: object,
+        encoder: object,
+        reserved: object,
+        delays: object,
+        whole_must_fit: object,
+        is_beside_others: object,
+    ) -> KVCacheBlocks | None:
+        """`allocate_slots` with arguments as they came: each is of its type (KV-ERR-6)."""
+        checks = self.checks
+        self.core.ask_clock()
+        checks.check_flag("delay_cache_blocks", delays)
+        checks.check_flag("full_sequence_must_fit", whole_must_fit)
+        checks.check_flag("has_scheduled_reqs", is_beside_others)
+        return self.grant(
+            self.claim(request),
+            checks.copied_hits(hits),
+            checks.counted("num_new_tokens", new),
+            checks.counted("num_new_computed_tokens", new_computed),
+            checks.counted("num_lookahead_tokens", lookahead),
+            checks.counted("num_external_computed_tokens", external),
+            checks.counted("num_encoder_tokens", encoder),
+            checks.counted("reserved_blocks", reserved),
+            self.core.enable_caching and delays is False,
+            whole_must_fit is True,
+            is_beside_others is True,
+        )
+
+    def need(
+        self,
+        request: Request,
+        num_tokens: object,
+        computed_tokens: object,
+        main_tokens: object,
+        encoder_tokens: object,
+        is_capped: object,
+    ) -> int:
+        """`get_num_blocks_to_allocate` with arguments as they came (KV-MGR-18)."""
+        core, checks = self.core, self.checks
+        tokens = checks.counted("num_tokens", num_tokens)
+        computed = checks.counted("total_computed_tokens", computed_tokens)
+        main = checks.counted("num_tokens_main_model", main_tokens)
+        encoder = checks.counted("num_encoder_tokens", encoder_tokens)
+        checks.check_flag("apply_admission_cap", is_capped)
+        capped = is_capped is True
+        row = core.rows.of(self.claim(request))
+        core.lookup.clear()
+        demand = core.demand.of(tokens, main, computed, 0, computed, encoder)
+        # Of many groups they may be more than 64 bits.
+        return sum([core.allocator.need_of(g, row, demand, capped) for g in range(core.num_groups)])
+
     def grant(
         self,
         request: FastRequest,

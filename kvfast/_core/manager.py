@@ -121,21 +121,16 @@ class FastManager:
         """Room for tokens about to be computed, or None (KV-MGR-3 … KV-MGR-10)."""
         self.enter()
         try:
-            checks = self.checks
-            self.core.ask_clock()
-            checks.check_flag("delay_cache_blocks", delay_cache_blocks)
-            checks.check_flag("full_sequence_must_fit", full_sequence_must_fit)
-            checks.check_flag("has_scheduled_reqs", has_scheduled_reqs)
-            return self.calls.grant(
-                self.calls.claim(request),
-                checks.copied_hits(new_computed_blocks),
-                checks.counted("num_new_tokens", num_new_tokens),
-                checks.counted("num_new_computed_tokens", num_new_computed_tokens),
-                checks.counted("num_lookahead_tokens", num_lookahead_tokens),
-                checks.counted("num_external_computed_tokens", num_external_computed_tokens),
-                checks.counted("num_encoder_tokens", num_encoder_tokens),
-                checks.counted("reserved_blocks", reserved_blocks),
-                self.core.enable_caching and not delay_cache_blocks,
+            return self.calls.allocate(
+                request,
+                new_computed_blocks,
+                num_new_tokens,
+                num_new_computed_tokens,
+                num_lookahead_tokens,
+                num_external_computed_tokens,
+                num_encoder_tokens,
+                reserved_blocks,
+                delay_cache_blocks,
                 full_sequence_must_fit,
                 has_scheduled_reqs,
             )
@@ -155,19 +150,13 @@ class FastManager:
         """Free blocks the request would take, without a new hit (KV-MGR-18)."""
         self.enter()
         try:
-            core = self.core
-            tokens = self.checks.counted("num_tokens", num_tokens)
-            computed = self.checks.counted("total_computed_tokens", total_computed_tokens)
-            main = self.checks.counted("num_tokens_main_model", num_tokens_main_model)
-            encoder = self.checks.counted("num_encoder_tokens", num_encoder_tokens)
-            self.checks.check_flag("apply_admission_cap", apply_admission_cap)
-            capped = apply_admission_cap
-            row = core.rows.of(self.calls.claim(request))
-            core.lookup.clear()
-            demand = core.demand.of(tokens, main, computed, 0, computed, encoder)
-            # Of many groups they may be more than 64 bits.
-            return sum(
-                [core.allocator.need_of(g, row, demand, capped) for g in range(core.num_groups)]
+            return self.calls.need(
+                request,
+                num_tokens,
+                total_computed_tokens,
+                num_tokens_main_model,
+                num_encoder_tokens,
+                apply_admission_cap,
             )
         finally:
             self.calls.leave()
