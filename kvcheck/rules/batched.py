@@ -1,4 +1,4 @@
-"""Whole engine steps: what is granted, in which order (KV-BATCH-1, KV-BATCH-4 … KV-BATCH-8)."""
+"""Whole engine steps: what is granted, in which order (KV-BATCH-1, KV-BATCH-4 … KV-BATCH-6)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def what_ends_in_a_step_makes_room_for_what_begins_in_it(bench: Bench) -> None:
     equal(result.num_slots, 36)
 
 
-@example("KV-BATCH-1", level=Level.IDENTITY)
+@example("KV-BATCH-1")
 def a_step_is_done_in_the_order_of_its_plan(bench: Bench) -> None:
     """The block that decoding takes is the one that the preempted request gave back."""
     steps = Steps(bench, num_blocks=5)
@@ -70,7 +70,7 @@ def the_manager_is_the_one_that_was_given(bench: Bench) -> None:
     holds(isinstance(steps.batched, BatchedManager))
 
 
-@example("KV-BATCH-1", level=Level.IDENTITY)
+@example("KV-BATCH-1")
 def an_empty_step_does_nothing(bench: Bench) -> None:
     steps = Steps(bench, enable_events=True)
     steps.admitted(range(9))
@@ -132,7 +132,7 @@ def finished_and_preempted_requests_start_anew(bench: Bench) -> None:
     holds(steps.of(b).status is RequestStatus.RUNNING)
 
 
-@example("KV-BATCH-6", "KV-BATCH-12", level=Level.IDENTITY)
+@example("KV-BATCH-6", "KV-BATCH-12")
 def drafts_count_as_computed_until_they_are_taken_back(bench: Bench) -> None:
     steps = Steps(bench)
     (a,) = steps.register(range(11))
@@ -145,7 +145,7 @@ def drafts_count_as_computed_until_they_are_taken_back(bench: Bench) -> None:
     equal((steps.of(a).num_computed_tokens, steps.of(a).num_tokens), (12, 13))
 
 
-@example("KV-BATCH-6", level=Level.IDENTITY)
+@example("KV-BATCH-6")
 def lookahead_slots_are_taken_and_not_scheduled(bench: Bench) -> None:
     steps = Steps(bench)
     (a,) = steps.admitted(range(4))
@@ -154,7 +154,7 @@ def lookahead_slots_are_taken_and_not_scheduled(bench: Bench) -> None:
     equal(len(steps.lists(a)[0]), 3)
 
 
-@example("KV-BATCH-6", level=Level.IDENTITY)
+@example("KV-BATCH-6")
 def a_refused_entry_keeps_everything_and_others_go_on(bench: Bench) -> None:
     """Out of space in the middle: the second needs a block that is not there, the third none."""
     steps = Steps(bench, num_blocks=5)
@@ -167,7 +167,7 @@ def a_refused_entry_keeps_everything_and_others_go_on(bench: Bench) -> None:
     equal({row[0] for row in rows}, {a, c})
 
 
-@example("KV-BATCH-6", level=Level.IDENTITY)
+@example("KV-BATCH-6")
 def a_refusal_releases_what_fell_out_of_the_window(bench: Bench) -> None:
     """KV-MGR-6: window of 6, 12 computed, 16 more do not fit."""
     steps = Steps(bench, 5, specs=[sliding(4, 6)])
@@ -209,6 +209,7 @@ def new_and_under_way_are_told_apart(bench: Bench) -> None:
         (StepPlan(decoding=[idle]), "decoding[0]"),
         (StepPlan(prefilling=[running, idle]), "prefilling[1]"),
         (StepPlan(new=[idle, running]), "new[1].num_computed_tokens"),
+        (StepPlan(finished=[idle], new=[idle]), "new[0]"),
     ):
         with raises(InvalidArgumentError, field=field):
             steps.batched.step(plan)
@@ -217,7 +218,7 @@ def new_and_under_way_are_told_apart(bench: Bench) -> None:
         steps.batched.admit([running])
 
 
-@example("KV-BATCH-6", level=Level.IDENTITY)
+@example("KV-BATCH-6")
 def a_request_without_blocks_of_its_own_is_under_way_by_its_tokens(bench: Bench) -> None:
     """Encoder-only layers keep nothing."""
     steps = Steps(bench, specs=[encoder_only(4)], enable_caching=False)
@@ -227,110 +228,7 @@ def a_request_without_blocks_of_its_own_is_under_way_by_its_tokens(bench: Bench)
     equal(steps.batched.decode([a]).num_scheduled_tokens.tolist(), [1])
 
 
-@example("KV-BATCH-7")
-def a_new_request_hits_what_one_before_it_cached(bench: Bench) -> None:
-    steps = Steps(bench, log_stats=True)
-    b, c = steps.register(range(9), [*range(8), 99])
-    result = steps.batched.admit([b, c], token_budget=12)
-    equal(result.num_scheduled_tokens.tolist(), [9, 1])
-    equal(result.hit_tokens.tolist(), [0, 8])
-    stats = steps.manager.make_prefix_cache_stats()
-    holds(stats is not None)
-    equal((stats.requests, stats.hits_tokens), (2, 8))
-
-
-@example("KV-BATCH-7")
-def the_watermark_counts_beside_what_the_step_granted(bench: Bench) -> None:
-    """11 free, 4 kept: a request of 9 blocks is admitted alone, and refused beside another."""
-    granted = []
-    for alone in (True, False):
-        steps = Steps(bench, watermark=0.34)
-        other, long = steps.register([1], range(100, 136))
-        new = [long] if alone else [other, long]
-        granted.append(steps.batched.admit(new).num_scheduled_tokens.tolist())
-    equal(granted, [[36], [1, 0]])
-
-
-@example("KV-BATCH-7")
-def options_for_new_requests_do_not_bind_others(bench: Bench) -> None:
-    steps = Steps(bench)
-    (a,), (b,) = steps.admitted(range(4)), steps.register(range(20, 60))
-    steps.batched.append([a], [4])
-    plan = StepPlan(
-        decoding=[a], new=[b], max_new_tokens=4, reserved_blocks=9, full_sequence_must_fit=True
-    )
-    equal(steps.batched.step(plan).num_scheduled_tokens.tolist(), [1, 0])
-    equal(steps.batched.admit([b], 4, full_sequence_must_fit=True).num_slots, 0)
-    equal(steps.batched.admit([b], 4, reserved_blocks=9).num_slots, 0)
-    equal(steps.batched.admit([b], 4, reserved_blocks=8).num_slots, 4)
-
-
-@example("KV-BATCH-7")
-def a_refused_hit_is_told_as_none(bench: Bench) -> None:
-    steps = Steps(bench, num_blocks=6, log_stats=True)
-    a, b, c = steps.register(range(12), [*range(8), *range(50, 62)], [7])
-    steps.batched.admit([a])
-    result = steps.batched.admit([b, c])
-    equal(result.num_scheduled_tokens.tolist(), [0, 1])
-    equal(result.hit_tokens.tolist(), [0, 0])
-    stats = steps.manager.make_prefix_cache_stats()
-    holds(stats is not None)
-    equal(stats.hits_tokens, 8)
-    holds(steps.of(b).status is RequestStatus.WAITING)
-
-
-@example("KV-BATCH-8")
-def new_requests_share_what_running_ones_leave_of_the_budget(bench: Bench) -> None:
-    steps = Steps(bench, 20, log_stats=True)
-    running = steps.admitted(range(3), range(10, 13))
-    new = steps.register(range(20, 40), range(50, 54))
-    steps.batched.append(running, [1, 2])
-    steps.manager.make_prefix_cache_stats()
-    plan = StepPlan(decoding=running, new=new, token_budget=16)
-    result = steps.batched.step(plan)
-    equal(result.num_scheduled_tokens.tolist(), [1, 1, 14, 0])
-    stats = steps.manager.make_prefix_cache_stats()
-    holds(stats is not None)
-    equal(stats.requests, 1)
-
-
-@example("KV-BATCH-8")
-def running_requests_are_served_beyond_the_budget(bench: Bench) -> None:
-    steps = Steps(bench)
-    (a,), (b,) = steps.admitted(range(3)), steps.register([1, 2])
-    result = steps.batched.step(StepPlan(decoding=[a], decode_tokens=3, new=[b], token_budget=2))
-    equal(result.num_scheduled_tokens.tolist(), [3, 0])
-
-
-@example("KV-BATCH-8")
-def after_a_refusal_later_ones_are_tried_unless_told_otherwise(bench: Bench) -> None:
-    for stops, granted in ((True, [0, 0]), (False, [0, 3])):
-        steps = Steps(bench, num_blocks=4)
-        handles = steps.register(range(30), range(50, 53))
-        result = steps.batched.admit(handles, stops_at_refusal=stops)
-        equal(result.num_scheduled_tokens.tolist(), granted)
-
-
-@example("KV-BATCH-8", level=Level.IDENTITY)
-def a_refused_decode_leaves_its_tokens_in_the_budget(bench: Bench) -> None:
-    steps = Steps(bench, num_blocks=4)
-    (a,), (b,) = steps.admitted(range(8)), steps.register(range(20, 24))
-    plan = StepPlan(decoding=[a], decode_tokens=8, new=[b], token_budget=8)
-    _, _, slots = steps.write(plan, g0=8)
-    block = steps.lists(b)[0][0]
-    equal(slots, [[*(block * 4 + p for p in range(4)), *[UNTOUCHED] * 4]])
-
-
-@example("KV-BATCH-1", "KV-BATCH-7")
-def without_caching_there_are_no_hits(bench: Bench) -> None:
-    steps = Steps(bench, enable_caching=False)
-    handles = steps.register(range(9), range(9))
-    result = steps.batched.admit(handles)
-    equal(result.num_scheduled_tokens.tolist(), [9, 9])
-    equal(result.hit_tokens.tolist(), [0, 0])
-
-
-@example("KV-BATCH-1", level=Level.IDENTITY)
+@example("KV-BATCH-1")
 def chunked_local_attention_forgets_between_steps(bench: Bench) -> None:
     steps = Steps(bench, 20, specs=[chunked(4, 8)])
     (a,) = steps.register(range(20))

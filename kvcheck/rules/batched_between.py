@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvcheck.play.verdicts import Level
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.example import example
 from kvcheck.rules.judging import equal, holds, raises
@@ -27,7 +26,7 @@ def is_refused(steps: Steps, handle: int, field: str) -> bool:
     return caught.value.field == f"decoding[0]{field}"
 
 
-@example("KV-BATCH-1", level=Level.IDENTITY)
+@example("KV-BATCH-1")
 def a_request_of_a_copy_of_the_manager_is_the_same_object(bench: Bench) -> None:
     steps = Steps(bench)
     (a,) = steps.admitted(range(4))
@@ -53,7 +52,7 @@ def a_request_of_a_copy_of_the_manager_is_the_same_object(bench: Bench) -> None:
     equal(request.num_computed_tokens, 7)
 
 
-@example("KV-BATCH-1", level=Level.IDENTITY)
+@example("KV-BATCH-1")
 def a_single_free_is_seen_by_the_next_step(bench: Bench) -> None:
     steps = Steps(bench, 20)
     (a,) = steps.admitted(range(4))
@@ -72,7 +71,7 @@ def a_single_free_is_seen_by_the_next_step(bench: Bench) -> None:
     holds(not set(steps.lists(a)[0]) & set(steps.lists(b)[0]))
 
 
-@example("KV-BATCH-1", level=Level.IDENTITY)
+@example("KV-BATCH-1")
 def popped_blocks_are_no_longer_the_requests(bench: Bench) -> None:
     steps = Steps(bench)
     (a,) = steps.admitted(range(4))
@@ -122,7 +121,7 @@ def two_batches_share_a_manager_and_a_request(bench: Bench) -> None:
         other.decode([b])
 
 
-@example("KV-BATCH-1", level=Level.IDENTITY)
+@example("KV-BATCH-1")
 def blocks_go_by_the_name_of_a_request(bench: Bench) -> None:
     """An engine may have made the request anew: another object, the same name."""
     steps = Steps(bench)

@@ -16,7 +16,7 @@ from kvspec.errors import InvalidArgumentError
 from kvspec.specs import LayerSpec
 
 
-@example("KV-BATCH-9", level=Level.IDENTITY)
+@example("KV-BATCH-9")
 def slots_are_those_of_the_granted_tokens_in_order(bench: Bench) -> None:
     steps = Steps(bench)
     (a,), (b,) = steps.admitted(range(9)), steps.register([50, 51])
@@ -28,7 +28,7 @@ def slots_are_those_of_the_granted_tokens_in_order(bench: Bench) -> None:
     equal(slots, [[*expected, UNTOUCHED, UNTOUCHED]])
 
 
-@example("KV-BATCH-9", level=Level.IDENTITY)
+@example("KV-BATCH-9")
 def a_hit_has_no_slots(bench: Bench) -> None:
     steps = Steps(bench)
     steps.admitted(range(9))
@@ -37,7 +37,7 @@ def a_hit_has_no_slots(bench: Bench) -> None:
     equal(slots, [[steps.lists(b)[0][2] * 4, *[UNTOUCHED] * 8]])
 
 
-@example("KV-BATCH-9", "KV-BATCH-10", level=Level.IDENTITY)
+@example("KV-BATCH-9", "KV-BATCH-10")
 def each_group_has_its_slots_and_rows(bench: Bench) -> None:
     steps = Steps(bench, 30, specs=[full(4), sliding(2, 3), mamba(4)])
     (a,) = steps.register(range(7))
@@ -51,7 +51,7 @@ def each_group_has_its_slots_and_rows(bench: Bench) -> None:
     equal(slots[2], None)
 
 
-@example("KV-BATCH-9", level=Level.IDENTITY)
+@example("KV-BATCH-9")
 def context_parallelism_widens_the_slots_of_a_block(bench: Bench) -> None:
     steps = Steps(bench, block_size=2, dcp_world_size=2)
     (a,) = steps.register(range(6))
@@ -82,7 +82,7 @@ def a_mapping_must_hold_what_the_step_may_schedule(bench: Bench) -> None:
     equal(steps.batched.step(plan, StepOutput(slot_mappings=[slots_of(9)])).num_slots, 9)
 
 
-@example("KV-BATCH-10", level=Level.IDENTITY)
+@example("KV-BATCH-10")
 def rows_tell_each_entry_once(bench: Bench) -> None:
     steps = Steps(bench)
     b, c = steps.register(range(9), [*range(8), 99])
@@ -97,7 +97,7 @@ def rows_tell_each_entry_once(bench: Bench) -> None:
     equal(rows, [(b, 0, 3, steps.lists(b)[0][3])])
 
 
-@example("KV-BATCH-10", level=Level.IDENTITY)
+@example("KV-BATCH-10")
 def steps_without_output_are_reported_with_the_next_grant(bench: Bench) -> None:
     steps = Steps(bench)
     (a,) = steps.register(range(12))
@@ -109,7 +109,7 @@ def steps_without_output_are_reported_with_the_next_grant(bench: Bench) -> None:
     equal([row[2] for row in rows], [0, 1, 2])
 
 
-@example("KV-BATCH-10", level=Level.IDENTITY)
+@example("KV-BATCH-10")
 def a_hit_in_a_window_is_reported_with_its_nulls(bench: Bench) -> None:
     steps = Steps(bench, 20, specs=[sliding(4, 5)])
     (a,) = steps.admitted(range(17))
@@ -120,7 +120,7 @@ def a_hit_in_a_window_is_reported_with_its_nulls(bench: Bench) -> None:
     equal(steps.of(a).num_computed_tokens, 17)
 
 
-@example("KV-BATCH-10", level=Level.IDENTITY)
+@example("KV-BATCH-10")
 def what_a_request_gave_back_is_told_anew(bench: Bench) -> None:
     steps = Steps(bench)
     (a,) = steps.register(range(9))
@@ -131,7 +131,7 @@ def what_a_request_gave_back_is_told_anew(bench: Bench) -> None:
     equal([row[:3] for row in again], [row[:3] for row in first])
 
 
-@example("KV-BATCH-11", level=Level.IDENTITY)
+@example("KV-BATCH-11")
 def rows_without_room_stay_for_later(bench: Bench) -> None:
     steps = Steps(bench)
     b, c = steps.register(range(9), range(20, 29))
@@ -170,10 +170,12 @@ def tokens_are_dealt_out_by_their_counts(bench: Bench) -> None:
     steps.batched.append([a, b], array("i", [7, 8, 9]), [1, 2])
     steps.batched.append([a, b], [3], array("i", [0, 1]))
     steps.batched.append([], [])
+    with raises(InvalidArgumentError):
+        steps.batched.append([a, b], [1, 2, 3])
     equal([list(steps.of(h).token_ids) for h in (a, b)], [[1, 7], [2, 8, 9, 3]])
 
 
-@example("KV-BATCH-12", level=Level.IDENTITY)
+@example("KV-BATCH-12")
 def a_lookup_counts_and_admits_nobody(bench: Bench) -> None:
     steps = Steps(bench, log_stats=True)
     steps.admitted(range(9))
@@ -197,7 +199,7 @@ def no_more_is_taken_back_than_was_computed(bench: Bench) -> None:
 
 
 @cases([full(4)], [full(4), sliding(4, 8)])
-@example("KV-BATCH-6", "KV-BATCH-12", level=Level.IDENTITY)
+@example("KV-BATCH-6", "KV-BATCH-12")
 def a_request_that_was_rewound_to_its_start_is_under_way(
     bench: Bench, specs: list[LayerSpec]
 ) -> None:
@@ -236,7 +238,7 @@ def a_number_of_blocks_is_an_int_from_0_on(bench: Bench, number: Any) -> None:
         Steps(bench).batched.next_free_blocks(number)
 
 
-@example("KV-BATCH-13", level=Level.IDENTITY)
+@example("KV-BATCH-13")
 def lengths_of_lists_come_handle_after_handle(bench: Bench) -> None:
     steps = Steps(bench, 20, specs=[full(4), sliding(4, 5)])
     a, b, c = steps.register(range(17), [1], [2])

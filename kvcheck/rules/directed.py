@@ -12,7 +12,9 @@ from kvcheck.rules import (
     bad_configurations,
     batched,
     batched_between,
+    batched_new,
     batched_outputs,
+    batched_plans,
     chunked_local,
     configuration,
     coordination,
@@ -49,7 +51,6 @@ from kvcheck.rules import (
     short_hits,
     sliding_window,
     statistics,
-    whole_steps,
 )
 from kvcheck.rules.example import Example, example_violation, examples_of
 from kvcheck.rules.judging import LeftOut
@@ -65,7 +66,7 @@ CHAPTERS = (
     policies, groups, full, sliding_window, chunked_local, mamba, mamba_align,
     mamba_loads, coordination, coordination_answers, cross_attention, retention, partial,
     short_hits, custom_specs, plan_groups, plan_layout, plan_memory, plan_errors, liveness,
-    batched, batched_between, batched_outputs, whole_steps, copies,
+    batched, batched_new, batched_between, batched_outputs, batched_plans, copies,
 )  # fmt: skip
 """In the order in which they run."""
 
