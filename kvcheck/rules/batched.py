@@ -10,6 +10,7 @@ from kvcheck.rules.specs import chunked, encoder_only, full, mamba, sliding
 from kvcheck.rules.steps import UNTOUCHED, Steps, rows_of, slots_of
 from kvspec.batched import BatchedManager, StepOutput, StepPlan
 from kvspec.errors import InvalidArgumentError
+from kvspec.interface import Feature
 from kvspec.request import RequestStatus
 
 
@@ -134,6 +135,7 @@ def finished_and_preempted_requests_start_anew(bench: Bench) -> None:
 
 @example("KV-BATCH-6", "KV-BATCH-12")
 def drafts_count_as_computed_until_they_are_taken_back(bench: Bench) -> None:
+    bench.need(Feature.DRAFTING)
     steps = Steps(bench)
     (a,) = steps.register(range(11))
     steps.batched.admit([a], 10)
@@ -147,6 +149,7 @@ def drafts_count_as_computed_until_they_are_taken_back(bench: Bench) -> None:
 
 @example("KV-BATCH-6")
 def lookahead_slots_are_taken_and_not_scheduled(bench: Bench) -> None:
+    bench.need(Feature.DRAFTING)
     steps = Steps(bench)
     (a,) = steps.admitted(range(4))
     steps.batched.append([a], [9])
@@ -194,6 +197,7 @@ def a_prompt_is_computed_in_chunks(bench: Bench) -> None:
 
 @example("KV-BATCH-6")
 def no_token_is_granted_without_a_slot(bench: Bench) -> None:
+    bench.need(Feature.DRAFTING)
     steps = Steps(bench, max_model_len_tokens=10)
     (a,) = steps.admitted(range(8))
     with raises(InvalidArgumentError, field="decode_tokens[0]"):
@@ -203,6 +207,7 @@ def no_token_is_granted_without_a_slot(bench: Bench) -> None:
 
 @example("KV-BATCH-6", "KV-BATCH-7", level=Level.SAFETY)
 def new_and_under_way_are_told_apart(bench: Bench) -> None:
+    bench.need(Feature.DRAFTING)
     steps = Steps(bench)
     (running,), (idle,) = steps.admitted(range(5)), steps.register(range(5))
     for plan, field in (
@@ -230,7 +235,7 @@ def a_request_without_blocks_of_its_own_is_under_way_by_its_tokens(bench: Bench)
 
 @example("KV-BATCH-1")
 def chunked_local_attention_forgets_between_steps(bench: Bench) -> None:
-    steps = Steps(bench, 20, specs=[chunked(4, 8)])
+    steps = Steps(bench, 20, specs=[chunked(4, 8)], enable_caching=False)
     (a,) = steps.register(range(20))
     steps.batched.admit([a], 8)
     steps.batched.step(StepPlan(prefilling=[a], prefill_tokens=8))

@@ -7,6 +7,7 @@ from kvcheck.rules.example import example
 from kvcheck.rules.judging import equal, holds
 from kvcheck.rules.steps import UNTOUCHED, Steps
 from kvspec.batched import StepPlan
+from kvspec.interface import Feature
 from kvspec.request import RequestStatus
 
 
@@ -80,6 +81,7 @@ def new_requests_share_what_running_ones_leave_of_the_budget(bench: Bench) -> No
 
 @example("KV-BATCH-8")
 def running_requests_are_served_beyond_the_budget(bench: Bench) -> None:
+    bench.need(Feature.DRAFTING)
     steps = Steps(bench)
     (a,), (b,) = steps.admitted(range(3)), steps.register([1, 2])
     result = steps.batched.step(StepPlan(decoding=[a], decode_tokens=3, new=[b], token_budget=2))
@@ -97,6 +99,7 @@ def after_a_refusal_later_ones_are_tried_unless_told_otherwise(bench: Bench) -> 
 
 @example("KV-BATCH-8")
 def a_refused_decode_leaves_its_tokens_in_the_budget(bench: Bench) -> None:
+    bench.need(Feature.DRAFTING)
     steps = Steps(bench, num_blocks=4)
     (a,), (b,) = steps.admitted(range(8)), steps.register(range(20, 24))
     plan = StepPlan(decoding=[a], decode_tokens=8, new=[b], token_budget=8)

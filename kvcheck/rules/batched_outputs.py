@@ -13,6 +13,7 @@ from kvcheck.rules.specs import cross, encoder_only, full, mamba, sliding
 from kvcheck.rules.steps import UNTOUCHED, Steps, rows_of, slots_of
 from kvspec.batched import StepOutput, StepPlan
 from kvspec.errors import InvalidArgumentError
+from kvspec.interface import Feature
 from kvspec.specs import LayerSpec
 
 
@@ -73,6 +74,7 @@ def blocks_without_a_slot_per_token_have_no_mapping(bench: Bench, other: Any) ->
 
 @example("KV-BATCH-9")
 def a_mapping_must_hold_what_the_step_may_schedule(bench: Bench) -> None:
+    bench.need(Feature.DRAFTING)
     steps = Steps(bench)
     (a,), new = steps.admitted(range(3)), steps.register(range(9), range(40, 49))
     plan = StepPlan(decoding=[a], decode_tokens=2, new=new, max_new_tokens=[4, 99], token_budget=9)

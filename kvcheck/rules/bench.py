@@ -105,6 +105,9 @@ class Bench:
         lacks = lacking(config, self.subject.capabilities, hashes_matter=True)
         if config.registry.custom:
             self.need(Feature.CUSTOM_SPECS)
+        form = config.policy.extra_keys
+        if form != self.policy.extra_keys and form not in self.subject.capabilities.extra_key_forms:
+            lacks.append(f"{form} extra keys")
         if lacks:
             raise LeftOut(", ".join(lacks))
         create = partial(self.subject.create, config, check_invariants=check_invariants)

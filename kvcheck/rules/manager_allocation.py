@@ -14,6 +14,7 @@ from kvcheck.rules.example import cases, example
 from kvcheck.rules.judging import equal, holds
 from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import InvalidArgumentError
+from kvspec.interface import Feature
 from kvspec.request import RequestStatus
 
 BAD_COUNTS = (-1, True, 1.0, "1", 2**53, 2**63)
@@ -145,6 +146,7 @@ def an_answer_without_blocks_is_success(bench: Bench) -> None:
 @example("KV-MGR-7", level=Level.IDENTITY)
 def more_can_be_reserved_than_is_free(bench: Bench) -> None:
     """Free minus reserved may be negative, and then even a need of 0 is refused."""
+    bench.need(Feature.DRAFTING)
     manager, a, _ = bench.story()
     equal(manager.allocate_slots(a, 1, reserved_blocks=1), KVCacheBlocks(((),)))
     equal(manager.allocate_slots(a, 1, reserved_blocks=2), None)
@@ -256,6 +258,7 @@ def the_null_block_is_part_of_the_watermark(bench: Bench) -> None:
 @example("KV-MGR-10", "KV-REQ-3", level=Level.IDENTITY)
 def drafts_are_not_cached(bench: Bench) -> None:
     """9 tokens, 8 computed; 1 + 3 drafts fill block 3, which is cached when they are accepted."""
+    bench.need(Feature.DRAFTING)
     manager = bench.manager(6)
     request = manager.request("r", range(9))
     manager.admit(request, 8)

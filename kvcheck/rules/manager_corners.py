@@ -12,6 +12,7 @@ from kvcheck.rules.managed import Managed
 from kvcheck.rules.specs import full, mamba, sliding
 from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import InvalidArgumentError, StaleHitError
+from kvspec.interface import Feature
 from kvspec.request import Request
 from kvspec.snapshot import RequestState
 
@@ -41,6 +42,7 @@ def a_hit_block_that_is_skipped_may_be_null_and_becomes_it(
     bench: Bench, num_tokens: int, external: int, offered: tuple[int, int]
 ) -> None:
     """W = 5: s(8) = 4, so the first block is skipped."""
+    bench.need(Feature.DRAFTING)
     manager, request = one_of_a_cached_text(bench, 5, num_tokens)
     take(manager, request, offered, external)
     equal(manager.blocks(request)[:2], [0, 2])
@@ -53,6 +55,7 @@ def a_hit_block_of_which_one_token_is_read_is_no_null(
     bench: Bench, num_tokens: int, external: int
 ) -> None:
     """W = 6: s(8) = 3, and token 3 lies in the first block."""
+    bench.need(Feature.DRAFTING)
     manager, request = one_of_a_cached_text(bench, 6, num_tokens)
     before = manager.everything()
     with raises(StaleHitError) as caught:

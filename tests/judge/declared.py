@@ -77,6 +77,8 @@ class DeclaredManager(Wrapper):
         for name, feature in FEATURE_OF_ARGUMENT.items():
             if options.get(name):
                 self.need(feature)
+        if not hasattr(request, "num_tokens"):  # no request at all, which is illegal
+            return self.inner.allocate_slots(request, num_new_tokens, **options)
         ends = (request.num_computed_tokens, options.get("num_new_computed_tokens", 0))
         counts = (*ends, num_new_tokens)
         is_drafting = all(type(n) is int for n in counts) and sum(counts) > request.num_tokens
@@ -106,6 +108,8 @@ class Declared:
         clock: Callable[[], int] | None = None,
     ) -> KVCacheManager:
         can = self.capabilities
+        if not isinstance(config, ManagerConfig):  # what is illegal comes first
+            kvref.implementation().create(config)
         lacks = lacking(config, can, hashes_matter=bool(can.hash_functions))
         if not can.hash_functions and config.hash_function != ManagerConfig.hash_function:
             lacks.append(config.hash_function)
