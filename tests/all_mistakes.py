@@ -1,7 +1,8 @@
 """Every mistake on purpose, of whatever part: `python -m tests.all_mistakes [ID or KV-RULE]…`.
 
-Those of kvref stand in kvref/mistakes. What is no manager, planner or whole step has its mistakes
-beside the tests and proofs that have to find them; here they are listed as the same value.
+Those of kvref stand in kvref/mistakes, those of kvfast in kvfast/mistakes. What is no manager,
+planner or whole step has its mistakes beside the tests and proofs that have to find them; here they
+are listed as the same value.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import Any
 import click
 
 from kvcheck.mistakes import Mistake
-from tests.mistakes import mistakes
+from tests.mistakes import mistakes, of_kvfast
 
 
 def everything() -> tuple[Mistake, ...]:
     """All of them; those of the device only where torch is installed."""
-    return (*mistakes(), *tiers(), *devices(), *contracts(), *pools(), *models())
+    return (*mistakes(), *of_kvfast(), *tiers(), *devices(), *contracts(), *pools(), *models())
 
 
 def tiers() -> Iterator[Mistake]:

@@ -34,8 +34,14 @@ POOLS = (
 
 @cache
 def mistakes() -> tuple[Mistake, ...]:
-    """All of them."""
+    """Those of the reference."""
     return tuple(read(files("kvref.mistakes"), "kvref"))
+
+
+@cache
+def of_kvfast() -> tuple[Mistake, ...]:
+    """Those of kvfast, mostly at one of its sizes: most checks know only short lists and texts."""
+    return tuple(read(files("kvfast.mistakes"), "kvfast"))
 
 
 def mistaken(name: str, *, audits: bool = False) -> Any:

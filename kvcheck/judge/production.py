@@ -1,6 +1,6 @@
 """Random programs at the sizes that engines run: what small pools and short texts never reach.
 
-Prompts of thousands of tokens, blocks of 1 to 256 tokens, pools of thousands of blocks, events,
+Prompts of thousands of tokens, blocks of 1 to 512 tokens, pools of thousands of blocks, events,
 statistics and samples off as often as on. Lengths are drawn around multiples of the block size that
 an implementation may treat differently: a memory word, a run of blocks, a batch of hashes.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
-from kvcheck.judge.random_programs import BATCH, HABITS, WEIGHTS, Draw
+from kvcheck.judge.random_programs import BATCH, HABITS, LAST, WEIGHTS, Draw, holes
 from kvcheck.play import steps as st
 from kvcheck.play.random_configs import random_config
 from kvcheck.play.steps import Program, Step
@@ -23,7 +23,7 @@ from kvspec.specs import (
     SlidingWindowSpec,
 )
 
-BLOCK_SIZES = (1, 2, 8, 16, 16, 16, 16, 32, 64, 128, 256)
+BLOCK_SIZES = (1, 2, 8, 16, 16, 16, 16, 32, 64, 128, 256, 512)
 LONGEST_TOKENS = 20_000
 EDGES = (
     1,
@@ -62,27 +62,56 @@ def production_programs(seed: int, batch: int, max_steps: int) -> Iterator[Progr
 
 
 def production_program(random: Random, max_steps: int) -> Program:
-    """One program: texts that share beginnings, then the habits of schedulers."""
+    """One program: texts that share beginnings, then the habits of schedulers.
+
+    Of mixtures some begin with holes in what is cached, or with many boundaries inside of blocks.
+    """
     config = production_config(random)
     draw = LongDraw(random, config)
+    begins = (holes, *2 * (many_boundaries if draw.has_finer_hashes else _nothing,))
+    first = random.choice(begins)(draw) if len(config.managed_specs) > 1 else []
     steps: list[Step] = [draw.arrival() for _ in range(random.choice((1, 2, 3)))]
     length = random.randint(max_steps // 2, max_steps)
     while len(steps) < length:
         steps += random.choices(HABITS, WEIGHTS)[0](draw)
-    return Program(config, tuple(steps[:max_steps]), name="random at real sizes")
+    return Program(config, (*first, *steps[:max_steps]), name="random at real sizes")
+
+
+def _nothing(draw: Draw) -> list[Step]:
+    return []
+
+
+def many_boundaries(draw: LongDraw) -> list[Step]:
+    """A text, more and more boundaries inside of its blocks, and others that take its place."""
+    random = draw.random
+    group = random.choice((0, 0, 0, 1, 2))
+    count = random.choice((3, 30, 63, 66, 70))
+
+    def text(num_boundaries: int) -> list[Step]:
+        inside = [st.CachePartial(LAST, group, number) for number in range(num_boundaries)]
+        whole = st.Arrive(tuple(random.choice(draw.texts)[: draw.filling]))
+        return [whole, st.Admit(LAST, look_up=draw.chance(0.5)), *inside]
+
+    steps = [*text(count), st.Release(LAST, again=True)]
+    if draw.chance(0.7):
+        steps += [st.Evict(LAST, group, random.randrange(3), random.choice((1, 3))), st.Reset()]
+    return [*steps, *text(random.choice((3, 30))), st.Release(LAST)]
 
 
 def production_config(random: Random) -> ManagerConfig:
     """The mixtures and options of `random_config`, as large as engines have them."""
     small = random_config(random, hybrid=random.random() < 0.2)
     base = random.choice(BLOCK_SIZES)
-    specs = [_scaled(random, spec, base) for spec in small.managed_specs]
+    specs = [_scaled(random, spec, base) for spec in _wider(random, small.managed_specs)]
+    if len(specs) > 1 and all(spec == specs[0] for spec in specs):  # KV-COORD-3
+        specs[-1] = replace(specs[-1], block_size=2 * specs[-1].block_size)
     sizes = [spec.block_size for spec in specs] or [base]
     alignment = max(sizes)
     longest = min(LONGEST_TOKENS, MOST_BLOCKS_OF_A_TEXT * min(sizes))
     longest = max(longest - random.randrange(base + 1), 4 * alignment)
     per_text = sum(-(-longest // size) for size in sizes)
-    share = random.choice((0.3, 0.7, 1.2, 2.5, 4.0))
+    share = random.choice((0.3, 0.7, 1.0, 1.2, 2.5, 4.0))
+    num_blocks = int(share * per_text) if random.random() < 0.7 else random.choice(EDGES)
     set_aside = sum(
         s.sink_len // s.block_size for s in specs if isinstance(s, SinkFullAttentionSpec)
     )
@@ -92,16 +121,33 @@ def production_config(random: Random) -> ManagerConfig:
     interval = small.retention_interval_tokens
     return replace(
         small,
-        kv_cache=KVCacheConfig(max(int(share * per_text), 8) + set_aside, tuple(groups)),
+        kv_cache=KVCacheConfig(max(num_blocks, 8) + set_aside, tuple(groups)),
         max_model_len_tokens=longest,
         max_num_batched_tokens=random.choice((None, 512, 2048, 8192)),
         scheduler_block_size_tokens=None,
-        hash_block_size_tokens=None,
+        hash_block_size_tokens=_finer(random, sizes),
         retention_interval_tokens=alignment * random.choice((1, 4, 64)) if interval else interval,
         enable_events=random.random() < 0.4,
         log_stats=random.random() < 0.5,
         residency_sample_rate=random.choice((0.0, 0.0, 0.5)),
     )
+
+
+def _wider(random: Random, specs: Sequence[LayerSpec]) -> list[LayerSpec]:
+    """Where sizes of blocks differ, the largest may be many times the smallest."""
+    largest = max((spec.block_size for spec in specs), default=1)
+    factor = random.choice((1, 1, 4, 8))
+    if all(spec.block_size == largest for spec in specs):
+        factor = 1
+    return [
+        replace(spec, block_size=factor * spec.block_size) if spec.block_size == largest else spec
+        for spec in specs
+    ]
+
+
+def _finer(random: Random, sizes: Sequence[int]) -> int | None:
+    """A size of hashes that divides all sizes, which are powers of two; None: the largest."""
+    return random.choice((None, max(min(sizes) // 2, 1), max(min(sizes) // 4, 1)))
 
 
 def _scaled(random: Random, spec: LayerSpec, base: int) -> LayerSpec:
@@ -127,15 +173,24 @@ class LongDraw(Draw):
         self.random = random
         self.sizes = sorted({spec.block_size for spec in config.managed_specs} or {1})
         self.longest = config.max_model_len_tokens - 1
-        first = list(range(self.length()))  # numbers of one to three bytes, short to write down
+        finest = config.hash_block_size_tokens or self.sizes[0]
+        self.has_finer_hashes = config.enable_caching and finest < self.sizes[-1]
+        per_token = sum(1 / spec.block_size for spec in config.managed_specs) or 1
+        filling = int((config.kv_cache.num_blocks - 1) / per_token)  # what the pool has room for
+        self.filling = max(min(filling, self.longest), 1)
+        length = self.longest if self.chance(0.3) else self.length()
+        first = list(range(length))  # numbers of one to three bytes, short to write down
         cut = min(self.length(), len(first))
-        tail = list(range(2**32, 2**32 + len(first) - cut))
+        begin = random.choice((2**32, 2**32, 2**16 - 3, 2**32 - 3))
+        tail = list(range(begin, begin + len(first) - cut))
         self.texts = (first, first[:cut] + tail, [3] * self.length())
 
     def length(self) -> int:
         """Tokens; mostly within one of a number of blocks that may matter."""
         size = self.random.choice(self.sizes)
         length = self.random.choice(EDGES) * size + self.random.choice((-1, 0, 1))
+        if self.chance(0.2):
+            length = self.filling + self.random.choice((-size, -1, 0, size, 3 * size))
         if length > self.longest or self.chance(0.3):
             length = self.random.randint(1, self.longest)
         return max(length, 1)
@@ -168,6 +223,15 @@ class LongDraw(Draw):
             lookahead_tokens=self.random.choice((0, 0, 0, 0, 5, 65)),
             reserved_blocks=self.random.choice((0, 0, 0, 0, 7)),
         )
+
+    def rest(self) -> Step:
+        """As in short programs, anywhere in a text."""
+        plain = super().rest()
+        if isinstance(plain, st.Ask) and plain.num_tokens is not None:
+            return replace(plain, num_tokens=self.length())
+        if isinstance(plain, st.CachePartial):
+            return replace(plain, index=self.random.randrange(self.longest))
+        return plain
 
     def eviction(self) -> Step:
         """Of some blocks, anywhere in a text."""

@@ -36,7 +36,7 @@ def random_program_of(random: Random, max_steps: int) -> Program:
     draw = Draw(random, config.max_model_len_tokens, long_texts=about_hits)
     steps: list[Step] = []
     if about_hits:
-        steps += _holes(draw)
+        steps += holes(draw)
     steps += [draw.arrival() for _ in range(random.choice((1, 2, 3)))]
     length = random.randint(max_steps // 2, max_steps)
     while len(steps) < length:
@@ -151,7 +151,7 @@ def _return(draw: Draw) -> list[Step]:
     return [*step, way, *gone, draw.admission()]
 
 
-def _holes(draw: Draw) -> list[Step]:
+def holes(draw: Draw) -> list[Step]:
     """A long text is cached, holes are made in every group, and it is looked up again."""
     text = tuple(draw.texts[0])
     steps: list[Step] = [st.Arrive(text), st.Admit(LAST, look_up=False), st.NewStep()]
@@ -202,7 +202,7 @@ HABITS: tuple[Callable[[Draw], list[Step]], ...] = (
     _newcomer,
     _decoding,
     _return,
-    _holes,
+    holes,
     _load,
     _boundaries,
     _drafting,

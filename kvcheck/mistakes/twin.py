@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType
 from typing import Any
 
 from kvcheck.mistakes.text import Change, changed, unknown_names
@@ -33,7 +33,7 @@ def twin(package: str, changes: Sequence[Change], *, audits: bool = False) -> Im
 
     Without `audits` its managers never check themselves, as those of others don't.
     """
-    made: Implementation = copied(package, sources(changes)).implementation()
+    made = copied(package, sources(changes))
     return made if audits else unaudited(made)
 
 
@@ -87,11 +87,17 @@ def _file_of(module: str) -> str:
     return spec.origin
 
 
-def copied(package: str, texts: Mapping[str, str]) -> ModuleType:
-    """The package once more, in which these modules have these sources."""
+def copied(package: str, texts: Mapping[str, str]) -> Implementation:
+    """Made by the package once more, in which these modules have these sources.
+
+    A package that is compiled, too, has another callable for what its sources say: `uncompiled`.
+    It is called while the copy is the package: what loads its parts late loads parts of the copy.
+    """
     files = {name: _file_of(name) for name in texts}
     with _ONE_AT_A_TIME, _aside(package, texts), _finding(texts, files):
-        return importlib.import_module(package)
+        module = importlib.import_module(package)
+        made: Implementation = getattr(module, "uncompiled", module.implementation)()
+    return made
 
 
 @contextmanager

@@ -34,7 +34,7 @@ def an_allocation_brings_tokens(bench: Bench) -> None:
 
 @example("KV-MGR-4", "KV-MGR-7", level=Level.IDENTITY)
 def computed_tokens_end_at_the_longest_sequence(bench: Bench) -> None:
-    """max_model_len 32, 8 hit tokens and 30 external ones: what is cached ends at token 32."""
+    """max_model_len 32, 8 hit and 30 external tokens: caching ends at 32, and a run's slots do."""
     manager = bench.manager(20, max_model_len_tokens=32)
     manager.admit(manager.request("first", range(8)))
     request = manager.request("r", range(40))
@@ -50,6 +50,10 @@ def computed_tokens_end_at_the_longest_sequence(bench: Bench) -> None:
     holds(manager.allocate_slots(request, 0, **arguments, reserved_blocks=free - 8) is not None)
     equal(len(manager.blocks(request)), 10)
     equal(manager.cached_count(request), 8)
+    other = manager.request("s", range(40, 80))
+    manager.run(other, 28)
+    manager.allocate_slots(other, 0, num_external_computed_tokens=8)
+    equal(len(manager.blocks(other)), 8)
 
 
 @example("KV-MGR-4", "KV-MGR-10", level=Level.IDENTITY)
@@ -159,6 +163,7 @@ def slots_end_at_the_longest_sequence(bench: Bench) -> None:
     request = manager.request("r", range(20))
     answer = manager.allocate_slots(request, 5, num_lookahead_tokens=10)
     equal(answer, KVCacheBlocks(((1, 2),)))
+    equal(manager.cached(), {1})
     request.num_computed_tokens = 5
     equal(manager.run(request, 3), [[]])
 

@@ -100,10 +100,11 @@ def generated_tokens_do_not_move_the_replay_boundary(bench: Bench) -> None:
     equal(manager.counts(request), (5,))
 
 
-@example("KV-RET-4", "KV-MGR-17")
-def a_resumed_request_is_kept_by_its_prompt_alone(bench: Bench) -> None:
+@cases(sliding(4, 5), mamba(4))
+@example("KV-RET-4", "KV-RET-5", "KV-MGR-17")
+def a_resumed_request_is_kept_by_its_prompt_alone(bench: Bench, spec: LayerSpec) -> None:
     """A resumed request is kept by its prompt alone: block 1 before 8 of 9 tokens, not 4."""
-    manager = bench.manager(20, sliding(4, 5), retention_interval_tokens=0)
+    manager = bench.manager(20, spec, retention_interval_tokens=0)
     request = manager.request("r", range(9))
     manager.append(request, range(12))
     equal(manager.admit(request) is not None, True)

@@ -10,7 +10,7 @@ import click
 from tests.kills import matrix
 from tests.kills.layers import LAYERS
 from tests.kills.page import PAGE, text
-from tests.mistakes import mistakes
+from tests.mistakes import mistakes, of_kvfast
 from tests.source import ROOT
 
 
@@ -37,9 +37,10 @@ def command(
 ) -> None:
     """Show mistakes to layers of checks. What is known is kept: a run can be cut off and go on."""
     known = matrix.read()
-    real = {mistake.id: mistake for mistake in mistakes()}
+    everybody = (*mistakes(), *of_kvfast())
+    real = {mistake.id: mistake for mistake in everybody}
     known = {key: cell for key, cell in known.items() if cell.mistake in real}
-    among = [mistake for mistake in mistakes() if not names or mistake.id in names]
+    among = [mistake for mistake in everybody if not names or mistake.id in names]
     work = [] if only_page else matrix.chosen(among, layers or list(LAYERS), sample, seed)
     if not again:
         work = [(m, layer) for m, layer in work if (m.id, layer) not in known]
@@ -52,7 +53,7 @@ def command(
         if number % 20 == 0:
             matrix.write(known.values())
     matrix.write(known.values())
-    PAGE.write_text(text(mistakes(), known), encoding="utf-8")
+    PAGE.write_text(text(everybody, known), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from kvspec.record_file import read_header
 from tests.brute_force.enumeration import Vectors, enumeration_finds, make_vectors
 from tests.explore.exploring import explored
 from tests.kills.directed import Check, directed_checks, finds, plan_checks
+from tests.lockstep.production import finds_difference
 from tests.lockstep.test_batched import LOOP, own_steps, play
 from tests.lockstep.test_lockstep import run
 from tests.machines.test_mixed import enumerated_hit
@@ -44,6 +45,7 @@ from tests.plans.test_broken import SEARCH, fails
 NUM_RANDOM = 300
 """Random programs, or models to plan for."""
 MAX_STEPS = 40
+PRODUCTION_OPERATIONS = 4_000
 MAX_EDGES = 20_000
 """Of each configuration that is explored."""
 MACHINE = settings(
@@ -101,6 +103,11 @@ def lockstep(mistake: Mistake) -> str | None:
         if found is not None:
             return found
     return None
+
+
+def production(mistake: Mistake) -> str | None:
+    """As kvfast is compared with the reference at the sizes of production."""
+    return finds_difference(mistake.make(), PRODUCTION_OPERATIONS)
 
 
 def machines(mistake: Mistake) -> str | None:
@@ -231,6 +238,12 @@ LAYERS: Mapping[str, Layer] = MappingProxyType(
             "programs of up to 60 steps, or whole steps, with the state compared after each",
             MANAGERS | {"steps"},
             lockstep,
+        ),
+        "production": Layer(
+            f"programs and whole steps at real sizes, {PRODUCTION_OPERATIONS:,} operations",
+            MANAGERS,
+            production,
+            is_dear=True,
         ),
         "audit": Layer(
             "the invariants alone, on the same random programs", MANAGERS, audit, programs

@@ -18,8 +18,10 @@ DECISIONS = Path(__file__).parent / "decisions.md"
 HEAD = """\
 # The kill matrix
 
-{mistakes} mistakes on purpose, each the reference with a few lines changed, most of them neighbours
-of bugs that engines had ([kvref/mistakes](../kvref/mistakes)); and which kinds of checks see them.
+{mistakes} mistakes on purpose, and which kinds of checks see them. Each is a few lines changed:
+of the reference, most of them neighbours of bugs that engines had
+([kvref/mistakes](../kvref/mistakes)), or of kvfast, at its sizes
+([kvfast/mistakes](../kvfast/mistakes)).
 The directed checks were written by people who knew these mistakes. One by hand:
 `kvspec check mistake:HandsOutBackwards`.
 

@@ -20,7 +20,7 @@ from tests.kills import matrix
 from tests.kills.directed import Check, directed_checks, finds
 from tests.kills.layers import LAYERS
 from tests.kills.matrix import KILLED
-from tests.mistakes import mistaken, mistakes
+from tests.mistakes import mistaken, mistakes, of_kvfast
 from tests.source import ROOT
 
 CELLS = matrix.read()
@@ -29,9 +29,10 @@ REAL = [mistake for mistake in mistakes() if not mistake.equivalent]
 
 
 def test_each_has_an_id_of_its_own_and_breaks_rules_that_there_are() -> None:
-    assert len({mistake.id for mistake in mistakes()}) == len(mistakes())
+    everybody = (*mistakes(), *of_kvfast())
+    assert len({mistake.id for mistake in everybody}) == len(everybody)
     rules = set(json.loads(RULES.read_text(encoding="utf-8")))
-    for mistake in mistakes():
+    for mistake in everybody:
         assert set(mistake.rules) <= rules, mistake.id
         assert mistake.about.endswith((".", "…")), mistake.id
 
@@ -65,7 +66,7 @@ def test_each_is_killed_by_some_layer() -> None:
     """Those that were written since the last run have to be found by the test above."""
     tried = {mistake for mistake, _ in CELLS}
     dead = {cell.mistake for cell in CELLS.values() if cell.outcome == KILLED}
-    assert {mistake.id for mistake in REAL} & tried <= dead
+    assert {mistake.id for mistake in (*REAL, *of_kvfast())} & tried <= dead
 
 
 def test_what_mistakes_are_made_from_is_not_broken() -> None:
@@ -203,7 +204,8 @@ def test_the_change_of_one_that_nobody_sees_is_run(mistake: Mistake) -> None:
 
 def test_the_matrix_knows_only_layers_and_mistakes_that_there_are() -> None:
     assert {layer for _, layer in CELLS} <= LAYERS.keys()
-    assert {mistake for mistake, _ in CELLS} <= {mistake.id for mistake in mistakes()}
+    everybody = (*mistakes(), *of_kvfast())
+    assert {mistake for mistake, _ in CELLS} <= {mistake.id for mistake in everybody}
 
 
 def test_those_of_other_parts_are_listed_beside_them() -> None:

@@ -27,10 +27,15 @@ from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, Violation, first_violation
 from kvcheck.rules.random_batches import Engine
 from kvfast._implementation import FastImplementation
+from kvspec.batched import StepPlan
 from kvspec.interface import Implementation
 from kvspec.sequential import SequentialManager, batched_of
 
 MAX_STEPS = 40
+STEPS = 8
+"""Of an engine."""
+SEED = 5
+"""Of what CI compares."""
 SHRINK_SECONDS = 120.0
 
 
@@ -53,12 +58,30 @@ class LongEngine(Engine):
         config = production_config(random)
         super().__init__(config, sides, random)
         self.draw = LongDraw(random, config)
+        self.most_requests = 0
         self.max_requests = random.choice((6, 6, 80))
+        for _ in range(random.choice((0, 14, 62)) if self.max_requests == 80 else 0):
+            self.arrive()
 
     def prompt(self) -> list[int]:
         """The beginning of a text that others begin with, too."""
         text = self.random.choice(self.draw.texts)
         return list(text[: self.draw.length()])
+
+    def step(self, plan: StepPlan) -> None:
+        """Also: how many requests there are."""
+        self.most_requests = max(self.most_requests, len(self.handles))
+        super().step(plan)
+
+    def sample(self, handle: int) -> None:
+        """The step's tokens come back; now and then somebody answers at length."""
+        super().sample(handle)
+        request = self.sides[0].batched.request_of(handle)
+        room = self.config.max_model_len_tokens - request.num_tokens
+        count = min(self.draw.length(), room)
+        if count > 0 and self.random.random() < 0.05:
+            tokens = self.tokens(count)
+            self.both("KV-BATCH-12", "append", lambda s: s.batched.append([handle], tokens, count))
 
     def try_broken(self, plan: Any) -> None:
         """Not here: illegal plans do not depend on sizes."""
@@ -109,6 +132,40 @@ def main(arguments: list[str] | None = None) -> int:
     return 1
 
 
+def stories(seed: int) -> Iterator[tuple[str, Program | Random]]:
+    """Programs without end, and what an engine is drawn from after every fourth; with a name."""
+    randoms = engines(seed)
+    numbers = itertools.count(1)
+    for batch in itertools.count():
+        for program, number in zip(
+            production_programs(seed, batch, MAX_STEPS), numbers, strict=False
+        ):
+            yield f"program {number}", program
+            if number % 4 == 0:
+                yield f"engine {number // 4}", next(randoms)
+
+
+def told(story: Program | Random, subject: Implementation) -> tuple[int, int]:
+    """Operations and whole steps that were compared; raises at a difference."""
+    if isinstance(story, Program):
+        return compared(story, subject), 0
+    steps_compared(story, subject, STEPS)
+    return 0, STEPS
+
+
+def finds_difference(subject: Implementation, num_operations: int, seed: int = SEED) -> str | None:
+    """The first story, of so many operations, in which the subject is not as the reference."""
+    done = 0
+    for name, story in stories(seed):
+        try:
+            done += told(story, subject)[0]
+        except Exception:  # a difference, or whatever a broken subject runs into
+            return name
+        if done >= num_operations:
+            break
+    return None
+
+
 def drawn(
     seed: int, num_operations: int, subject: Implementation
 ) -> tuple[int, int, Program | None]:
@@ -117,20 +174,18 @@ def drawn(
     A difference between whole steps is raised as it is.
     """
     done = steps = 0
-    randoms = engines(seed)
-    for batch in itertools.count():
-        for number, program in enumerate(production_programs(seed, batch, MAX_STEPS)):
-            try:
-                done += compared(program, subject)
-            except Exception as error:  # whatever it is, it is the subject's
-                print(f"batch {batch}, program {number}: {type(error).__name__}: {error}")
-                return done, steps, program
-            if number % 10 == 0:
-                steps_compared(next(randoms), subject, 10)
-                steps += 10
-            if done >= num_operations:
-                return done, steps, None
-    raise AssertionError("batches never end")
+    for name, story in stories(seed):
+        try:
+            operations, more_steps = told(story, subject)
+        except Exception as error:  # whatever it is, it is the subject's
+            if not isinstance(story, Program):
+                raise
+            print(f"{name}: {type(error).__name__}: {error}")
+            return done, steps, story
+        done, steps = done + operations, steps + more_steps
+        if done >= num_operations:
+            break
+    return done, steps, None
 
 
 if __name__ == "__main__":

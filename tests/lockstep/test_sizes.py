@@ -1,0 +1,128 @@
+"""Programs of production straddle kvfast's sizes, and find the mistakes planted at them."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable, Mapping
+from random import Random
+
+import pytest
+
+from kvcheck.judge.production import production_programs
+from kvcheck.judge.random_programs import random_programs
+from kvcheck.mistakes import Mistake
+from kvcheck.mistakes.twin import twin
+from kvcheck.play.steps import Arrive, CachePartial, Program
+from kvfast._implementation import FastImplementation
+from tests.kills import matrix
+from tests.kills.matrix import KILLED
+from tests.lockstep.production import MAX_STEPS, SEED, finds_difference, stories, told
+from tests.lockstep.sizes import CORE, NO_SIZES, SIZES, constants
+from tests.lockstep.test_production import NUM_PROGRAMS
+from tests.mistakes import of_kvfast
+
+RECORD_BYTES = 64
+CELLS = matrix.read()
+NOT_YET = (
+    "LargeArraysGrowEmpty",
+    "LongTextsAreCutWhenTheyGrow",
+    "SeventeenthHandleLosesFields",
+)
+"""Shown to programs of production for half a minute and more, which did not find them yet."""
+SEEN = [mistake for mistake in of_kvfast() if mistake.id not in NOT_YET]
+
+
+def test_every_constant_is_a_size_or_left_out_for_a_reason() -> None:
+    named = {(size.module, size.source): size.value for size in SIZES}
+    for module, name, value in constants():
+        is_out = module in NO_SIZES or f"{module}.{name}" in NO_SIZES
+        assert is_out != ((module, name) in named), f"{module}.{name}"
+        assert named.get((module, name), value) == value
+    for size in SIZES:
+        assert size.source in (CORE / f"{size.module}.py").read_text(encoding="utf-8"), size
+
+
+def reached(programs: Iterable[Program]) -> Mapping[str, set[int]]:
+    """Of each unit, what the programs bring."""
+    found: dict[str, set[int]] = {"boundaries": set()}
+    for program in programs:
+        config = program.config
+        sizes = [spec.block_size for spec in config.managed_specs]
+        hashed = config.hash_block_size_tokens or min(sizes)
+        if len(sizes) == 1:  # KV-CFG-5
+            hashed = sizes[0] * config.dcp_world_size
+        message = 16 + 32 + 9 * (1 + hashed)
+        found.setdefault("bytes of a message", set()).add(message)
+        records = RECORD_BYTES * config.kv_cache.num_blocks
+        found.setdefault("bytes of a pool's records", set()).add(records)
+        found["boundaries"].add(sum(isinstance(step, CachePartial) for step in program.steps))
+        texts = {len(step.prompt) for step in program.steps if isinstance(step, Arrive)}
+        found.setdefault("tokens", set()).update(texts)
+        blocks = {length // size for length in texts for size in sizes}
+        found.setdefault("blocks", set()).update(blocks)
+    return found
+
+
+def not_straddled(programs: Iterable[Program]) -> list[str]:
+    """Sizes that all programs stay below, or all above."""
+    found = reached(programs)
+    return [
+        f"{size.module}: {size.source}"
+        for size in SIZES
+        if size.unit in found and not min(found[size.unit]) < size.value < max(found[size.unit])
+    ]
+
+
+def test_programs_of_production_straddle_every_size() -> None:
+    programs = itertools.islice(production_programs(SEED, 0, MAX_STEPS), NUM_PROGRAMS)
+    assert not not_straddled(programs)
+
+
+def test_short_programs_would_not() -> None:
+
+    assert len(not_straddled(random_programs(SEED, 0, MAX_STEPS))) > 5
+
+
+def named_story(mistake: Mistake) -> Program | Random | None:
+    """The one that the matrix says found it."""
+    cell = CELLS.get((mistake.id, "production"))
+    if cell is None or cell.outcome != KILLED:
+        return None
+    return next(story for name, story in stories(SEED) if name == cell.by)
+
+
+def is_found_by(story: Program | Random, mistake: Mistake) -> bool:
+    """Whether the reference and the mistake part; whatever ends the story is the mistake's."""
+    try:
+        told(story, mistake.make())
+    except Exception:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("start", range(4))
+def test_each_mistake_is_found_by_programs_of_production(start: int) -> None:
+    """A quarter at a time, by the story that the matrix names: that is all that a kill takes."""
+    unseen = []
+    for mistake in SEEN[start::4]:
+        story = named_story(mistake)
+        if story is None or not is_found_by(story, mistake):
+            unseen.append(mistake.id)
+    assert not unseen, "python -m tests.kills --layer production --again ID… names other stories"
+
+
+def test_a_copy_of_kvfast_without_a_mistake_is_as_the_reference() -> None:
+    """And kvfast beside it stays as it is, with all that it loads late."""
+    FastImplementation("uncompiled")
+    before = {name: module for name, module in sys.modules.items() if name.startswith("kvfast")}
+    subject = twin("kvfast", ())
+    assert {n: m for n, m in sys.modules.items() if n.startswith("kvfast")} == before
+    assert not isinstance(subject, FastImplementation)
+    assert finds_difference(subject, 100) is None
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("mistake", SEEN, ids=lambda mistake: str(mistake.id))
+def test_each_mistake_is_found_from_the_first_program_on(mistake: Mistake) -> None:
+    assert finds_difference(mistake.make(), 4_000) is not None
