@@ -26,6 +26,7 @@ QUICK: Mapping[str, Sequence[str]] = {
     "explore": ["--list"],
     "golden": [RECORD, "--impl", "kvref"],
     "plan": ["llama-3.1-8b"],
+    "probe": ["nowhere"],
     "redact": [RECORD, "-o", "out"],
     "replay": ["demo", "--impl", "kvref", "--limit", "1", "--quiet"],
     "serve": ["nowhere"],
