@@ -21,7 +21,7 @@ from kvspec.interface import Implementation
 
 MOST_STORIES = 8
 MOST_MISTAKES = 80
-SECONDS = 12.0
+SECONDS = 20.0
 OF_THE_CALL = 0.3
 """How much suspicion a rule gets for being named by a violation itself."""
 IMPLEMENTATIONS = ("manager", "planner", "steps")

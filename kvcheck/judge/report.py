@@ -131,8 +131,11 @@ def _places(finding: Finding) -> str:
 def _suspect_lines(report: Report) -> Iterator[str]:
     """The rules to read first, and why."""
     for number, each in enumerate(report.suspects[:SHOWN_SUSPECTS]):
-        label = "" if number else "look first at"
-        checks = f"{each.num_failed} of its {each.num_failed + each.num_passed} checks failed"
+        label = "then at" if number else "look first at"
+        number = each.num_failed + each.num_passed
+        checks = f"{each.num_failed} of its {number} checks failed"
+        if not number:
+            checks = "a known mistake behaves so"
         yield f"{label:<18} {titled(each.rule)}: {checks}"
 
 

@@ -106,7 +106,11 @@ def test_what_conforms_passes_every_test_and_xdist_changes_nothing(
 
 @pytest.mark.parametrize(
     ("factory", "rule"),
-    [("leaks", "KV-POOL-15"), ("newest_first", "KV-POOL-13"), ("wrong_window", "KV-STAT-4")],
+    [
+        ("implementation", "KV-POOL-15"),
+        ("newest_first", "KV-POOL-13"),
+        ("wrong_window", "KV-STAT-4"),
+    ],
 )
 def test_a_broken_twin_fails_the_test_of_the_rule_it_breaks(
     project: pytest.Pytester, factory: str, rule: str
