@@ -180,7 +180,8 @@ def there_are_no_more_new_tokens_than_slots(bench: Bench, computed: int, externa
     for new in (most + 1, 2**53 - 1):
         with manager.refuses(InvalidArgumentError) as caught:
             manager.allocate_slots(request, new, num_external_computed_tokens=external)
-        equal((caught.value.field, caught.value.value), ("num_new_tokens", new))
+        equal(caught.value.field, "num_new_tokens")
+        holds(bench.is_remote or caught.value.value == new)
         holds(bench.is_remote or str(most) in caught.value.allowed)
     if most or external:
         answer = manager.allocate_slots(request, most, num_external_computed_tokens=external)

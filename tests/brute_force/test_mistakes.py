@@ -15,7 +15,7 @@ SEEN = (
     *(f"KV-RET-{n}" for n in range(1, 6)),
 )
 """Every rule about what is hit or worth caching."""
-UNSEEN = ("ReplayOfGeneratedTokens",)
+UNSEEN = ("ReplayOfGeneratedTokens", "StatesOfGeneratedTokens")
 """Here all tokens are a prompt's, computed at once."""
 SHOWN = [each.id for each in mistakes() if each.rules[0] in SEEN and each.id not in UNSEEN]
 
