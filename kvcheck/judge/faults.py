@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from kvcheck.judge.blame import Kind, Suspect
 from kvcheck.judge.options import Options
-from kvcheck.mistakes import Mistake
+from kvcheck.mistakes import Mistake, installed
 from kvcheck.play.verdicts import Level, Violation, first_violation
 from kvcheck.rules.directed import example_violation, find_example
 from kvcheck.rules.judging import LeftOut
@@ -85,8 +85,18 @@ def candidates(
         first, *rest = mistake.rules
         return max([suspicion.get(first, -1.0), *(suspicion.get(r, -1.0) / 2 for r in rest)])
 
-    known = [each for each in mistakes if each.kind in IMPLEMENTATIONS and not each.equivalent]
-    return sorted((each for each in known if likeliness(each) >= 0.0), key=likeliness, reverse=True)
+    return sorted(
+        (each for each in mistakes if likeliness(each) >= 0.0), key=likeliness, reverse=True
+    )
+
+
+def known_of(oracle: str) -> tuple[Mistake, ...]:
+    """The mistakes that are made from the oracle, and that somebody can see."""
+    return tuple(
+        each
+        for each in installed()
+        if each.origin == oracle and each.kind in IMPLEMENTATIONS and not each.equivalent
+    )
 
 
 def shows(
@@ -113,7 +123,7 @@ def played(
         return first_violation(violation.program, made, options.level, compared)
     try:
         example = find_example(violation.program.name)
-        return example_violation(example, made, options.policy, compared)
+        return example_violation(example, made, options.policy, compared, options.level)
     except (LeftOut, KeyError):
         return None
 

@@ -20,14 +20,14 @@ class Report:
     """What came of it.
 
     `violations`: the first, shrunk, of each kind, under the rule that is most suspicious, worst
-    first. `suspects`: rules with failed checks, ranked. `in_doubt`: rules with a check that failed
-    or was cut short. `static`: the vectors that were
-    followed. `directed`, `random`: programs run. `left_out`: directed programs that need what the
-    subject does not have, and what that is. `unseen`: what could not be checked for lack of a
-    snapshot. `situations`: how often each came up; `missed`: never. `exercised`: rules that
-    something was about which came to its end, or that every program checks. `gave_up`: too many
-    programs hung. `shown_by`: which vectors and directed checks show each cause. `looked_at`:
-    which of both were run whole. `expected`: beside the findings that a file knows.
+    first. `suspects`: rules with failed checks, and those of mistakes that behave so, ranked.
+    `in_doubt`: rules with a check that failed. `static`: the vectors that were followed.
+    `directed`, `random`: checks and programs run. `left_out`: those that need what the subject does
+    not have, and what that is. `unseen`: what could not be checked for lack of a snapshot.
+    `situations`: how often each came up; `missed`: never. `exercised`: rules that something was
+    about which came to its end, or that every program checks. `gave_up`: too many programs hung.
+    `shown_by`: which vectors and directed checks show each cause. `looked_at`: which of both were
+    run whole. `expected`: beside the findings that a file knows.
     """
 
     subject: str

@@ -26,28 +26,8 @@ from kvspec.specs import (
 BLOCK_SIZES = (1, 2, 8, 16, 16, 16, 16, 32, 64, 128, 256, 512)
 LONGEST_TOKENS = 20_000
 EDGES = (
-    1,
-    2,
-    3,
-    8,
-    16,
-    31,
-    32,
-    33,
-    63,
-    64,
-    65,
-    127,
-    128,
-    255,
-    256,
-    257,
-    511,
-    512,
-    1023,
-    1024,
-    1025,
-)
+    1, 2, 3, 8, 16, 31, 32, 33, 63, 64, 65, 127, 128, 255, 256, 257, 511, 512, 1023, 1024, 1025,
+)  # fmt: skip
 """Numbers of blocks, or of tokens, at which something may change hands in an implementation."""
 
 MOST_BLOCKS_OF_A_TEXT = 1100
@@ -195,19 +175,13 @@ class LongDraw(Draw):
             length = self.random.randint(1, self.longest)
         return max(length, 1)
 
-    def arrival(self) -> Step:
-        """A request for one of the texts, or the beginning of one."""
-        text: Sequence[int] = self.random.choices(self.texts, (6, 3, 1))[0]
-        length = len(text) if self.chance(0.6) else min(self.length(), len(text))
-        items = ((("a", 0, 2),), (("a", 1, 2), ("b", 3, length)))
-        return st.Arrive(
-            tuple(text[:length]),
-            salt="s" if self.chance(0.06) else None,
-            lora="adapter" if self.chance(0.06) else None,
-            items=self.random.choice(items) if self.chance(0.06) else (),
-            skip_reading=self.chance(0.04),
-            embedded=(1, 2, 3) if self.chance(0.04) else None,
-        )
+    def length_of(self, text: Sequence[int]) -> int:
+        """All of a text, or its beginning."""
+        return len(text) if self.chance(0.6) else min(self.length(), len(text))
+
+    def longest_item(self, num_tokens: int) -> int:
+        """As long as the prompt, which ends before it."""
+        return num_tokens
 
     def chunk(self) -> int | None:
         """Tokens of a step; mostly all there are."""
@@ -233,9 +207,9 @@ class LongDraw(Draw):
             return replace(plain, index=self.random.randrange(self.longest))
         return plain
 
-    def eviction(self) -> Step:
+    def eviction(self) -> st.Evict:
         """Of some blocks, anywhere in a text."""
         plain = super().eviction()
         most = max(len(self.texts[0]) // self.sizes[0], 1)
         count = self.random.choice((1, 1, 3, 32, 33, 70))
-        return replace(plain, index=self.random.randrange(most), count=count)  # type: ignore[arg-type]
+        return replace(plain, index=self.random.randrange(most), count=count)

@@ -8,7 +8,7 @@ programs are made smaller as such.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -65,8 +65,8 @@ class Draw:
     def arrival(self) -> Step:
         """A request for one of the texts, mostly a long part of it."""
         text = self.random.choices(self.texts, (6, 3, 1))[0]
-        length = max(self.random.randint(1, len(text)), self.random.randint(1, len(text)))
-        items = ((("a", 0, 2),), (("a", 1, 2), ("b", 3, 1)))
+        length = self.length_of(text)
+        items = ((("a", 0, 2),), (("a", 1, 2), ("b", 3, self.longest_item(length))))
         return st.Arrive(
             tuple(text[:length]),
             salt="s" if self.chance(0.06) else None,
@@ -75,6 +75,14 @@ class Draw:
             skip_reading=self.chance(0.04),
             embedded=(1, 2, 3) if self.chance(0.04) else None,
         )
+
+    def length_of(self, text: Sequence[int]) -> int:
+        """How much of a text a request has."""
+        return max(self.random.randint(1, len(text)), self.random.randint(1, len(text)))
+
+    def longest_item(self, num_tokens: int) -> int:
+        """Tokens of an item in a prompt of so many."""
+        return 1
 
     def chunk(self) -> int | None:
         """Tokens of a step; mostly all there are."""
@@ -115,7 +123,7 @@ class Draw:
         """A request ends, or gives way."""
         return st.Release(self.who(), again=self.chance(0.7), later=self.chance(0.2))
 
-    def eviction(self) -> Step:
+    def eviction(self) -> st.Evict:
         """Of a few blocks by content, or of what a request holds."""
         index, count = self.random.randrange(8), self.random.choice((1, 1, 2, 3))
         held = self.chance(0.2)

@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from kvcheck.judge.blame import Evidence, Kind, Suspect, blamed, in_doubt, suspects
 from kvcheck.judge.coverage import decided, exercised
 from kvcheck.judge.expected import DIRECTED, VECTORS, shown_by
-from kvcheck.judge.faults import Likeness, alike, by_likeness, likenesses
+from kvcheck.judge.faults import Likeness, alike, by_likeness, known_of, likenesses
 from kvcheck.judge.options import ENDLESS, Options, judged, run_of
 from kvcheck.judge.outcome import Report
 from kvcheck.judge.random_programs import random_programs
 from kvcheck.judge.smaller_walk import smaller_walk
 from kvcheck.judge.state import State
 from kvcheck.judge.static import StaticCount, StaticTier, find_walk, parting_from
-from kvcheck.mistakes import installed
 from kvcheck.play import watchdog
 from kvcheck.play.fit import directed_program, random_program
 from kvcheck.play.steps import Program
@@ -99,6 +98,7 @@ class Suite:
         start = time.monotonic()
         before = 0.0 if state is None else state.seconds
         interrupted = gave_up = False
+        found: tuple[Likeness, ...] = ()
         try:
             if state is None:
                 self._static()
@@ -109,13 +109,14 @@ class Suite:
             else:
                 self._restore(state)
             self._random(start, before)
+            found = self._looked_up()
         except KeyboardInterrupt:
             interrupted = True
         except OutOfPatienceError:
             gave_up = True
         if self.can_be_resumed:
             self.save(self._with_violations(self.state))
-        ranked, violations = self._blamed(is_whole=not (interrupted or gave_up))
+        ranked, violations = self._blamed(found)
         return Report(
             self.can.name,
             self.options,
@@ -141,20 +142,28 @@ class Suite:
         """The rules with failed checks, by these checks alone."""
         return suspects(self.evidence)
 
-    def _blamed(self, *, is_whole: bool) -> tuple[tuple[Suspect, ...], tuple[Violation, ...]]:
+    def _looked_up(self) -> tuple[Likeness, ...]:
+        """The known mistakes that behave as what was found."""
+        raw = tuple(self.violations.values())
+        if not raw or self.oracle is None:
+            return ()
+        self._tell("looking up", None, "known mistakes that behave so")
+        return likenesses(
+            raw, self.ranked, known_of(self.options.oracle), self.oracle, self.options
+        )
+
+    def _blamed(
+        self, found: tuple[Likeness, ...]
+    ) -> tuple[tuple[Suspect, ...], tuple[Violation, ...]]:
         """The rules that are suspicious, and the violations under theirs."""
-        ranked, raw = self.ranked, tuple(self.violations.values())
-        found: tuple[Likeness, ...] = ()
-        if raw and is_whole and self.oracle is not None:
-            self._tell("looking up", None, "known mistakes that behave so")
-            found = likenesses(raw, ranked, installed(), self.oracle, self.options)
+        raw = tuple(self.violations.values())
         known = {}
         for violation in raw:
             one = alike(found, violation.kind)
             if one is not None:
                 said = f"{one.mistake.about} ({one.mistake.id})"
                 known[violation.kind] = (one.mistake.rules[0], said)
-        ranked = by_likeness(ranked, found)
+        ranked = by_likeness(self.ranked, found)
         return ranked, blamed(raw, self.evidence, ranked, known)
 
     def _static(self) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 from kvcheck.remote.child import ENDING_S, Child, ChildFailure
 from kvcheck.remote.codec import decode, encode
-from kvcheck.remote.operations import HELLO_MORE, HELLO_RESULT, MESSAGES, PROTOCOL_VERSION
+from kvcheck.remote.operations import MESSAGES, PROTOCOL_VERSION, check_hello
 from kvcheck.remote.values import decode_capabilities, decode_error
-from kvspec._json import Where, anything, checked_members, members, shown
+from kvspec._json import Where, anything, checked_members, shown
 from kvspec.errors import FormatError, RemoteError
 from kvspec.interface import Capabilities
 
@@ -99,13 +99,7 @@ class Connection:
         args = {"protocol": [PROTOCOL_VERSION], "client": "kvspec"}
         answer = self.call("hello", args=args)
         try:
-            where = Where("answer", field="result")
-            found = members(answer, where, HELLO_RESULT, answer)
-            for member, check in {**HELLO_RESULT, **HELLO_MORE}.items():
-                if member in found:
-                    check(found[member], where.member(member))
-            if found["protocol"] != PROTOCOL_VERSION:
-                raise where.member("protocol").error(f"{found['protocol']} was not offered")
+            found = check_hello(answer, Where("answer", field="result"))
         except (FormatError, TypeError) as error:
             raise self._fail(f"answered nonsense: {error}") from None
         self._pipelining = found.get("pipelining", False)

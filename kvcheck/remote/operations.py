@@ -14,12 +14,14 @@ from typing import Any
 from kvcheck.remote.values import decode_sample
 from kvspec._json import (
     Check,
+    Where,
     anything,
     boolean,
     count,
     hex_bytes,
     integer,
     list_of,
+    members,
     null,
     real,
     structure,
@@ -69,6 +71,18 @@ HELLO_MORE: Mapping[str, Check[Any]] = {
     "extra_keys": list_of(text),
 }
 """What it may have."""
+
+
+def check_hello(answer: Any, where: Where) -> dict[str, Any]:
+    """A hello's answer, as far as it is known here. Raises FormatError or TypeError."""
+    found = members(answer, where, HELLO_RESULT, answer)
+    for member, check in {**HELLO_RESULT, **HELLO_MORE}.items():
+        if member in found:
+            check(found[member], where.member(member))
+    if found["protocol"] != PROTOCOL_VERSION:
+        raise where.member("protocol").error(f"{found['protocol']} was not offered")
+    return found
+
 
 _CREATED = structure(
     {"scheduler_block_size": count, "hash_block_size": count, "none_hash": hex_bytes}

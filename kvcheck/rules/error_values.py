@@ -26,48 +26,23 @@ from kvspec.specs import SinkFullAttentionSpec
 Call = Callable[[Managed, Any], Any]
 
 HITS = KVCacheBlocks(([1],))
+
+
+def _allocation(field: str, value: int) -> tuple[Call, str, object]:
+    """One token more, with one option that is illegal."""
+    return lambda m, a: m.allocate_slots(a, 1, **{field: value}), field, value
+
+
 CALLS: Mapping[str, tuple[Call, str, object]] = {
     "new_tokens": (lambda m, a: m.allocate_slots(a, 0), "num_new_tokens", 0),
-    "lookahead": (
-        lambda m, a: m.allocate_slots(a, 1, num_lookahead_tokens=-1),
-        "num_lookahead_tokens",
-        -1,
-    ),
-    "computed": (
-        lambda m, a: m.allocate_slots(a, 1, num_new_computed_tokens=-2),
-        "num_new_computed_tokens",
-        -2,
-    ),
-    "external": (
-        lambda m, a: m.allocate_slots(a, 1, num_external_computed_tokens=-3),
-        "num_external_computed_tokens",
-        -3,
-    ),
-    "encoder": (
-        lambda m, a: m.allocate_slots(a, 1, num_encoder_tokens=-4),
-        "num_encoder_tokens",
-        -4,
-    ),
-    "reserved": (
-        lambda m, a: m.allocate_slots(a, 1, reserved_blocks=-5),
-        "reserved_blocks",
-        -5,
-    ),
-    "flag": (
-        lambda m, a: m.allocate_slots(a, 1, delay_cache_blocks=1),
-        "delay_cache_blocks",
-        1,
-    ),
-    "whole": (
-        lambda m, a: m.allocate_slots(a, 1, full_sequence_must_fit=1),
-        "full_sequence_must_fit",
-        1,
-    ),
-    "others": (
-        lambda m, a: m.allocate_slots(a, 1, has_scheduled_reqs=1),
-        "has_scheduled_reqs",
-        1,
-    ),
+    "lookahead": _allocation("num_lookahead_tokens", -1),
+    "computed": _allocation("num_new_computed_tokens", -2),
+    "external": _allocation("num_external_computed_tokens", -3),
+    "encoder": _allocation("num_encoder_tokens", -4),
+    "reserved": _allocation("reserved_blocks", -5),
+    "flag": _allocation("delay_cache_blocks", 1),
+    "whole": _allocation("full_sequence_must_fit", 1),
+    "others": _allocation("has_scheduled_reqs", 1),
     "hits_of_one_that_holds_blocks": (
         lambda m, a: m.allocate_slots(
             a, 1, num_new_computed_tokens=4, new_computed_blocks=HITS

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from kvcheck.play.features import FEATURE_OF_ARGUMENT
 from kvcheck.rules.judging import Caught, LeftOut, equal, holds, raises, source_of_call
 from kvspec.blocks import NULL_BLOCK, KVCacheBlocks
 from kvspec.events import Event
@@ -33,15 +34,6 @@ FEATURE_OF_CALL: Mapping[str, Feature] = {
     "snapshot": Feature.SNAPSHOT,
 }
 """Calls that are not part of the base; events and statistics are asked for by the configuration."""
-
-FEATURE_OF_ARGUMENT: Mapping[str, Feature] = {
-    "num_external_computed_tokens": Feature.EXTERNAL_TOKENS,
-    "delay_cache_blocks": Feature.DELAYED_CACHING,
-    "num_lookahead_tokens": Feature.DRAFTING,
-    "full_sequence_must_fit": Feature.ADMISSION,
-    "reserved_blocks": Feature.ADMISSION,
-}
-"""Arguments of `allocate_slots`, where they say something."""
 
 FEATURE_OF_CONTENT: Mapping[str, Feature] = {
     "cache_salt": Feature.CACHE_SALT,

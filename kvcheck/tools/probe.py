@@ -17,10 +17,10 @@ from kvcheck.play.compare import compare_values
 from kvcheck.remote.child import Child, ChildFailure
 from kvcheck.remote.codec import decode, encode
 from kvcheck.remote.connection import Options
-from kvcheck.remote.operations import HELLO_MORE, HELLO_RESULT, MESSAGES, PROTOCOL_VERSION
+from kvcheck.remote.operations import MESSAGES, PROTOCOL_VERSION, check_hello
 from kvcheck.remote.server import answer
 from kvcheck.remote.session import Session
-from kvspec._json import Where, anything, checked_members, members, shown
+from kvspec._json import Where, anything, checked_members, shown
 from kvspec.codec import encode_manager_config
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import FormatError
@@ -161,7 +161,8 @@ def judged(
             said = f"{shown(got['id'])}, not {message['id']}"
             raise where.member("id").error(said)
         if outcome == "result":
-            _check_result(line.op, got["result"], where.member("result"))
+            check = check_hello if line.op == "hello" else MESSAGES[line.op].result
+            check(got["result"], where.member("result"))
     except (FormatError, TypeError) as error:
         return Verdict.MALFORMED, str(error)
     if outcome == "error":
@@ -187,16 +188,6 @@ def _without_ids(snapshot: Mapping[str, Any]) -> object:
     }
     counts, keys = sorted(snapshot["ref_counts"]), sorted(snapshot["lookup_order"])
     return counts, keys, len(snapshot["free_queue"]), requests
-
-
-def _check_result(op: str, result: Any, where: Where) -> None:
-    if op != "hello":
-        MESSAGES[op].result(result, where)
-        return
-    found = members(result, where, HELLO_RESULT, result)
-    for member, check in {**HELLO_RESULT, **HELLO_MORE}.items():
-        if member in found:
-            check(found[member], where.member(member))
 
 
 def _judged_error(expected: Mapping[str, Any], error: Mapping[str, Any]) -> tuple[Verdict, str]:

@@ -20,10 +20,10 @@ from datetime import date
 from random import Random
 
 from kvcheck.discovery import find_implementation
-from kvcheck.judge.faults import IMPLEMENTATIONS, by_likeness, likenesses
+from kvcheck.judge.faults import by_likeness, known_of, likenesses
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.suite import Suite
-from kvcheck.mistakes import Mistake, find, installed
+from kvcheck.mistakes import find
 from kvcheck.play.verdicts import Level
 from tests.source import ROOT
 
@@ -51,7 +51,7 @@ def measured(name: str) -> Row:
     suite.run()
     raw = tuple(suite.violations.values())
     ranked = suite.ranked
-    found = likenesses(raw, ranked, installed(), oracle, OPTIONS)
+    found = likenesses(raw, ranked, known_of(OPTIONS.oracle), oracle, OPTIONS)
     others = [each for each in found if each.mistake.id != name]
     orders = [
         [each.rule for each in order]
@@ -62,11 +62,6 @@ def measured(name: str) -> Row:
         for order in orders
     )
     return Row(name, mistake.rules, places, tuple(orders[-1][:3]), time.process_time() - begin)
-
-
-def known() -> list[Mistake]:
-    """Those that are made as an implementation and can be seen."""
-    return [m for m in installed() if m.kind in IMPLEMENTATIONS and not m.equivalent]
 
 
 def share(rows: Sequence[Row], way: int, places: int) -> str:
@@ -115,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args(arguments)
-    mistakes = known()
+    mistakes = known_of(OPTIONS.oracle)
     chosen = Random(options.seed).sample(mistakes, min(options.sample, len(mistakes)))
     rows = []
     with ProcessPoolExecutor(options.jobs) as pool:

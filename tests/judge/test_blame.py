@@ -7,13 +7,14 @@ from collections.abc import Mapping
 import pytest
 
 from kvcheck.discovery import find_implementation
+from kvcheck.judge import suite
 from kvcheck.judge.blame import Evidence, blamed, in_doubt, suspects
-from kvcheck.judge.faults import likenesses
+from kvcheck.judge.faults import known_of, likenesses
 from kvcheck.judge.options import BUDGETS, Options
 from kvcheck.judge.outcome import Report
 from kvcheck.judge.report import BROKEN, IN_DOUBT, UNBROKEN, text_lines, verdicts
 from kvcheck.judge.suite import Suite
-from kvcheck.mistakes import find
+from kvcheck.mistakes import find, installed
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, Violation
 from kvcheck.rules.example import NOTHING
@@ -84,3 +85,38 @@ def test_the_report_says_where_to_look_first(report: Report) -> None:
     said = next(line for line in text_lines(report) if line.startswith("look first at"))
     assert f"{first.rule} (" in said
     assert f"{first.num_failed} of its {first.num_failed + first.num_passed} checks" in said
+
+
+def test_ctrl_c_while_mistakes_are_looked_up_keeps_the_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was found is told, and that the run was interrupted."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(suite, "likenesses", interrupted)
+    options = Options(Level.IDENTITY, dict(BUDGETS)["directed"], ("KV-SW-1",))
+    subject = find_implementation("mistake:SkipsOneTokenLess")
+    found = Suite(subject, find_implementation("kvref"), options).run()
+    assert found.interrupted
+    assert found.violations
+    assert not any(violation.like for violation in found.violations)
+
+
+def test_the_dictionary_has_mistakes_of_the_oracle_alone() -> None:
+    """Others are not "the reference where this is wrong"."""
+    assert {mistake.origin for mistake in known_of("kvref")} == {"kvref"}
+    assert "kvfast" in {mistake.origin for mistake in installed()}
+    assert not known_of("cmd:./server")
+
+
+@pytest.mark.parametrize("level", [Level.BEHAVIOUR, Level.IDENTITY])
+def test_a_story_is_played_again_at_the_level_of_the_run(level: Level) -> None:
+    """A check compares ids at identity alone, so that below it the same answer has other words."""
+    options = Options(level, dict(BUDGETS)["directed"], ("KV-FULL-2",))
+    subject = find_implementation("mistake:FullPassesOverGaps")
+    found = Suite(subject, find_implementation("kvref"), options).run()
+    examples = [violation for violation in found.violations if violation.is_example]
+    assert examples
+    assert all("FullPassesOverGaps" in violation.like for violation in examples)
