@@ -86,3 +86,11 @@ def constants() -> Iterator[tuple[str, str, int]]:
                 value = eval(compile(ast.Expression(line.value), path.name, "eval"), {})
                 if isinstance(value, int):
                     yield path.stem, target.id, value
+
+
+NOT_YET = (
+    "LargeArraysGrowEmpty",
+    "LongTextsAreCutWhenTheyGrow",
+    "SeventeenthHandleLosesFields",
+)
+"""Not found in a minute of programs each; for `LongTexts…` they were of an earlier generator."""

@@ -18,18 +18,12 @@ from kvfast._implementation import FastImplementation
 from tests.kills import matrix
 from tests.kills.matrix import KILLED
 from tests.lockstep.production import MAX_STEPS, SEED, finds_difference, stories, told
-from tests.lockstep.sizes import CORE, NO_SIZES, SIZES, constants
+from tests.lockstep.sizes import CORE, NO_SIZES, NOT_YET, SIZES, constants
 from tests.lockstep.test_production import NUM_PROGRAMS
 from tests.mistakes import of_kvfast
 
 RECORD_BYTES = 64
 CELLS = matrix.read()
-NOT_YET = (
-    "LargeArraysGrowEmpty",
-    "LongTextsAreCutWhenTheyGrow",
-    "SeventeenthHandleLosesFields",
-)
-"""Shown to programs of production for half a minute and more, which did not find them yet."""
 SEEN = [mistake for mistake in of_kvfast() if mistake.id not in NOT_YET]
 
 
