@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
+from types import MappingProxyType
 
 
-def _rules() -> dict[str, dict[str, str]]:
+@cache  # asked for each line of a report
+def _rules() -> Mapping[str, Mapping[str, str]]:
     text = files("kvcheck").joinpath("data/rules.json").read_text(encoding="utf-8")
-    found: dict[str, dict[str, str]] = json.loads(text)
-    return found
+    return MappingProxyType(json.loads(text))
 
 
 def rule_sentences() -> dict[str, str]:

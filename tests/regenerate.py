@@ -62,8 +62,8 @@ def decisions() -> Mapping[str, str]:
         "# Decisions",
         "",
         "One page each: what the field does, what we chose, why, what it costs.",
+        "",
     ]
-    lines.append("")
     for page in sorted((ROOT / "docs/decisions").glob("0*.md")):
         heading = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
         number, _, title = heading.partition(" ")
