@@ -26,9 +26,9 @@ from kvspec.profile import find_profile
 if TYPE_CHECKING:
     from kvcheck.judge.evidence import Written
     from kvcheck.judge.expected import Asked
-    from kvcheck.judge.outcome import Report
+    from kvcheck.judge.outcome import Reached, Report
     from kvcheck.judge.state import State
-    from kvcheck.judge.suite import Reached, Suite
+    from kvcheck.judge.suite import Suite
 
 INTERRUPTED = 130
 

@@ -16,6 +16,15 @@ from kvcheck.play.verdicts import Violation
 
 
 @dataclass(frozen=True)
+class Reached:
+    """How far a run is. `share` of the phase is done; None: nobody knows. `note`: at what."""
+
+    phase: str
+    share: float | None
+    note: str
+
+
+@dataclass(frozen=True)
 class Report:
     """What came of it.
 

@@ -7,14 +7,14 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kvcheck.judge.blame import Evidence, Kind, Suspect, blamed, in_doubt, suspects
 from kvcheck.judge.coverage import decided, exercised
 from kvcheck.judge.expected import DIRECTED, VECTORS, shown_by
 from kvcheck.judge.faults import Likeness, alike, by_likeness, known_of, likenesses
 from kvcheck.judge.options import ENDLESS, Options, judged, run_of
-from kvcheck.judge.outcome import Report
+from kvcheck.judge.outcome import Reached, Report
 from kvcheck.judge.random_programs import random_programs
 from kvcheck.judge.smaller_walk import smaller_walk
 from kvcheck.judge.state import State
@@ -43,15 +43,6 @@ SLOW_SECONDS = 2.0
 
 PLANS = 20
 """Random models to plan for, beside each batch of random programs."""
-
-
-@dataclass(frozen=True)
-class Reached:
-    """How far a run is. `share` of the phase is done; None: nobody knows. `note`: at what."""
-
-    phase: str
-    share: float | None
-    note: str
 
 
 class Suite:

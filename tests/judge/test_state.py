@@ -11,10 +11,10 @@ import pytest
 import kvref
 from kvcheck.judge import suite as suites
 from kvcheck.judge.options import Budget, Options
-from kvcheck.judge.outcome import Report
+from kvcheck.judge.outcome import Reached, Report
 from kvcheck.judge.report import text_lines, verdicts
 from kvcheck.judge.state import State, decode_program, encode_program
-from kvcheck.judge.suite import Reached, Suite
+from kvcheck.judge.suite import Suite
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level
 from kvcheck.rules.scenarios import SCENARIOS

@@ -13,12 +13,12 @@ from kvcheck.discovery import find_implementation
 from kvcheck.judge import report as reports
 from kvcheck.judge.evidence import write_records
 from kvcheck.judge.options import Budget, Options
-from kvcheck.judge.outcome import Report
+from kvcheck.judge.outcome import Reached, Report
 from kvcheck.judge.page import report_html
 from kvcheck.judge.smaller_walk import smaller_walk
 from kvcheck.judge.state import State
 from kvcheck.judge.static import FAILURES_OF_A_SET, walk_violation
-from kvcheck.judge.suite import Reached, Suite
+from kvcheck.judge.suite import Suite
 from kvcheck.play.verdicts import Level
 from kvcheck.records.trace import replay_trace
 from kvspec._json import Where
