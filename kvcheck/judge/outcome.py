@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from kvcheck.judge.blame import Suspect
-from kvcheck.judge.expected import Compared
+from kvcheck.judge.findings import Compared
 from kvcheck.judge.options import Options
 from kvcheck.judge.static import StaticCount
 from kvcheck.play.situations import missed

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from kvcheck.judge.expected import Compared, Finding
+from kvcheck.judge.findings import Compared, Finding
 from kvcheck.judge.options import Options
 from kvcheck.judge.outcome import Report
 from kvcheck.judge.pasted import example_test, program_test, walk_test

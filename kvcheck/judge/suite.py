@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from kvcheck.judge.blame import Evidence, Kind, Suspect, blamed, in_doubt, suspects
 from kvcheck.judge.coverage import decided, exercised
-from kvcheck.judge.expected import DIRECTED, VECTORS, shown_by
 from kvcheck.judge.faults import Likeness, alike, by_likeness, known_of, likenesses
+from kvcheck.judge.findings import DIRECTED, VECTORS, shown_by
 from kvcheck.judge.options import ENDLESS, Options, judged, run_of
 from kvcheck.judge.outcome import Reached, Report
 from kvcheck.judge.random_programs import random_programs

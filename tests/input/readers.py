@@ -17,7 +17,8 @@ from kvcheck.discovery import find_implementation
 from kvcheck.explore.saved import Saved
 from kvcheck.explore.search import Pair
 from kvcheck.explore.session import Session
-from kvcheck.judge.expected import Asked, Finding, expected_text, read_expected
+from kvcheck.judge.expected import Asked, expected_text, read_expected
+from kvcheck.judge.findings import Finding
 from kvcheck.judge.state import State
 from kvcheck.records.manifest import FILE, read_manifest, shipped_sets
 from kvcheck.records.planning import replay_planning

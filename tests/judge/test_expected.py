@@ -12,14 +12,13 @@ import pytest
 
 from kvcheck.judge.expected import (
     MOST_BYTES,
-    RANDOM,
     Asked,
-    Finding,
     compare,
     expected_text,
     read_expected,
     renewed,
 )
+from kvcheck.judge.findings import RANDOM, Finding
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import Report
 from kvcheck.play.verdicts import Level, Violation

@@ -1,0 +1,56 @@
+"""Findings: a rule that is broken, its cause, what shows it, and whether a file knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kvcheck.judge.blame import Evidence, Kind, cause_of
+
+VECTORS, DIRECTED, RANDOM = "vectors", "directed", "random"
+"""What shows a finding; `RANDOM` only where nothing else does."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One of them. `rule`: blamed when it was written. `shown_by`: part of the run, and its name.
+
+    `like`: which known mistake behaves so.
+    """
+
+    rule: str
+    cause: str
+    shown_by: tuple[str, ...]
+    reason: str = ""
+    like: str = ""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A run beside a file. `gone`: looked for and not found; `not_seen`: nobody could tell."""
+
+    file: str
+    known: tuple[Finding, ...]
+    new: tuple[Finding, ...]
+    gone: tuple[Finding, ...]
+    not_seen: tuple[Finding, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Nothing is new, and nothing is gone."""
+        return not self.new and not self.gone
+
+    def known_as(self, cause: str) -> Finding | None:
+        """The known finding, if all that shows it is known."""
+        return next((each for each in self.known if each.cause == cause), None)
+
+
+def shown_by(
+    kinds: Iterable[Kind], walked: Sequence[tuple[Kind, str]], evidence: Sequence[Evidence]
+) -> dict[str, tuple[str, ...]]:
+    """What shows each cause; `RANDOM` if no vectors and no directed check do."""
+    places: dict[Kind, dict[str, None]] = {kind: {} for kind in kinds}
+    checks = ((each.kind, f"{DIRECTED} {each.check}") for each in evidence if each.kind)
+    for kind, place in [*((kind, f"{VECTORS} {name}") for kind, name in walked), *checks]:
+        places.get(kind, {})[place] = None
+    return {cause_of(kind): tuple(found) or (RANDOM,) for kind, found in places.items()}
