@@ -18,6 +18,7 @@ from types import ModuleType
 import click
 
 from tests.differences.vectors import write_vectors
+from tests.remote.schema import protocol
 from tests.source import ROOT
 
 
@@ -89,6 +90,7 @@ GENERATED: Sequence[Quick | Slow] = (
     Quick("rules", rules),
     Quick("decisions", decisions),
     Quick("differences", differences),
+    Quick("protocol", protocol),
     Slow(
         "vectors",
         "kvcheck/data/vectors",

@@ -7,11 +7,11 @@ here, they come in `set`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from kvcheck.remote.values import decode_sample
+from kvcheck.remote.values import EMBEDDINGS, decode_sample
 from kvspec._json import (
     Check,
     Where,
@@ -23,10 +23,14 @@ from kvspec._json import (
     list_of,
     members,
     null,
+    object_of,
+    optional,
     real,
     structure,
     text,
 )
+from kvspec.codec import decode_manager_config
+from kvspec.event_codec import decode_stats
 from kvspec.operations import OPERATIONS
 from kvspec.snapshot_codec import decode_snapshot
 
@@ -42,14 +46,14 @@ _TAKEN_FROM_RECORDS = frozenset(OPERATIONS) - {"new_request"}
 class MessageShape:
     """`handles`: `manager` and `request`, as far as the message names them.
 
-    `required` and `optional` are the names of arguments; their values are for the implementation
-    to judge.
+    `required` and `optional`: the arguments, and what a call that succeeds has there. A message may
+    have any value: it is for the implementation to judge.
     """
 
     handles: tuple[str, ...]
     result: Check[Any]
-    required: frozenset[str] = frozenset()
-    optional: frozenset[str] = frozenset()
+    required: Mapping[str, Check[Any]] = field(default_factory=dict)
+    optional: Mapping[str, Check[Any]] = field(default_factory=dict)
 
 
 _MANAGER = ("manager",)
@@ -89,50 +93,58 @@ _CREATED = structure(
 )
 
 
-def _shape(handles: tuple[str, ...], result: Check[Any], required: str = "") -> MessageShape:
-    return MessageShape(handles, result, frozenset(required.split()))
+def _shape(handles: tuple[str, ...], result: Check[Any], **required: Check[Any]) -> MessageShape:
+    return MessageShape(handles, result, required)
 
 
 def _of_record(name: str) -> MessageShape:
     """The shape of an operation that records have too."""
     recorded = OPERATIONS[name]
-    owned = frozenset(OWNED_BY_SCHEDULER)
-    if name == "cache_blocks":
-        owned = frozenset()  # its argument has the name of an attribute, and is none
+    # The argument of cache_blocks has the name of an attribute, and is none.
+    owned = frozenset() if name == "cache_blocks" else frozenset(OWNED_BY_SCHEDULER)
     return MessageShape(
         _REQUEST if recorded.on_request else _MANAGER,
         recorded.result,
-        frozenset(recorded.required) - owned,
-        frozenset(recorded.optional) - owned,
+        {member: recorded.required[member] for member in recorded.required if member not in owned},
+        {member: recorded.optional[member] for member in recorded.optional if member not in owned},
     )
 
 
 QUESTIONS = frozenset({"get_usage", "snapshot"})
 """Messages about a manager alone that change nothing."""
 
+_HANDLES = list_of(integer)
+
 MESSAGES: Mapping[str, MessageShape] = MappingProxyType(
     {
-        "hello": _shape((), anything, "protocol client"),
-        "create_manager": _shape(_MANAGER, _CREATED, "config check_invariants"),
-        "clone_manager": _shape(_MANAGER, null, "copy"),
-        "restore_manager": _shape(_MANAGER, _CREATED, "config snapshot"),
+        "hello": _shape((), anything, protocol=_HANDLES, client=text),
+        "create_manager": _shape(
+            _MANAGER, _CREATED, config=decode_manager_config, check_invariants=boolean
+        ),
+        "clone_manager": _shape(_MANAGER, null, copy=count),
+        "restore_manager": _shape(
+            _MANAGER, _CREATED, config=decode_manager_config, snapshot=decode_snapshot
+        ),
         "make_request": MessageShape(
             _REQUEST,
             OPERATIONS["new_request"].result,
-            frozenset({"request_id", "prompt_token_ids"}),
-            frozenset({*OPERATIONS["new_request"].optional, "prompt_embeddings"}),
+            {"request_id": text, **OPERATIONS["new_request"].required},
+            {**OPERATIONS["new_request"].optional, "prompt_embeddings": optional(EMBEDDINGS)},
         ),
-        "drop": _shape((), null, "managers requests windows"),
+        "drop": _shape((), null, managers=_HANDLES, requests=_HANDLES, windows=_HANDLES),
         **{name: _of_record(name) for name in sorted(_TAKEN_FROM_RECORDS)},
-        "cache_partial_block": _shape(_REQUEST, boolean, "group num_tokens"),
+        "cache_partial_block": _shape(_REQUEST, boolean, group=integer, num_tokens=integer),
         "take_residency_samples": _shape(_MANAGER, list_of(decode_sample)),
         "get_usage": _shape(_MANAGER, structure({"num_free_blocks": integer, "usage": real})),
         "snapshot": _shape(_MANAGER, decode_snapshot),
-        "make_window": _shape((), null, "window max_requests"),
+        "make_window": _shape((), null, window=count, max_requests=integer),
         "observe": _shape(
-            (), structure({"num_requests": integer, "hit_rate": real}), "window stats"
+            (),
+            structure({"num_requests": integer, "hit_rate": real}),
+            window=count,
+            stats=decode_stats,
         ),
-        "plan": _shape((), anything, "fn input"),
+        "plan": _shape((), anything, fn=text, input=object_of(anything)),
     }
 )
 """Every message by its `op`."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from kvcheck.remote.connection import Connection
@@ -41,11 +42,11 @@ class RemotePlanner:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def _call(self, function: str, check: Check[Any], **given: Any) -> Any:
+    def _call(self, function: str, **given: Any) -> Any:
         """Call one function by its name in records and decode its output."""
         output = self._connection.call("plan", args={"fn": function, "input": given})
         try:
-            return check(output, Where("answer", field="result"))
+            return ANSWERS[function](output, Where("answer", field="result"))
         except FormatError as error:
             raise self._connection.nonsense(str(error)) from None
 
@@ -53,7 +54,6 @@ class RemotePlanner:
         """What the spec implies."""
         found: SpecProperties = self._call(
             "spec_properties",
-            _properties,
             spec=encode_spec(spec),
             config=encode_planning_config(config),
         )
@@ -61,41 +61,34 @@ class RemotePlanner:
 
     def merge(self, specs: Sequence[LayerSpec]) -> LayerSpec:
         """The one spec of a group with these layers."""
-        found: LayerSpec = self._call(
-            "merge", decode_spec, specs=[encode_spec(spec) for spec in specs]
-        )
+        found: LayerSpec = self._call("merge", specs=[encode_spec(spec) for spec in specs])
         return found
 
     def is_uniform(self, layers: Layers) -> bool:
         """Whether all layers can be merged into one group."""
-        return bool(self._call("is_kv_cache_spec_uniform", boolean, layers=encode_layers(layers)))
+        return bool(self._call("is_kv_cache_spec_uniform", layers=encode_layers(layers)))
 
     def uniform_type(self, layers: Layers) -> UniformTypeKVCacheSpecs | None:
         """All layers as one group of one type with different sizes, or None."""
         found: UniformTypeKVCacheSpecs | None = self._call(
-            "uniform_type_from_specs", optional(_uniform_type), layers=encode_layers(layers)
+            "uniform_type_from_specs", layers=encode_layers(layers)
         )
         return found
 
     def unify_hybrid(self, layers: Layers) -> Layers:
         """Windowed layers turned into full attention."""
-        found: Layers = self._call(
-            "unify_hybrid_kv_cache_specs", decode_layers, layers=encode_layers(layers)
-        )
+        found: Layers = self._call("unify_hybrid_kv_cache_specs", layers=encode_layers(layers))
         return found
 
     def unify_page_size(self, layers: Layers) -> Layers:
         """Layers with equal page sizes."""
-        found: Layers = self._call(
-            "unify_kv_cache_spec_page_size", decode_layers, layers=encode_layers(layers)
-        )
+        found: Layers = self._call("unify_kv_cache_spec_page_size", layers=encode_layers(layers))
         return found
 
     def groups(self, layers: Layers, config: PlanningConfig) -> tuple[KVCacheGroup, ...]:
         """The groups of a model."""
         found: tuple[KVCacheGroup, ...] = self._call(
             "get_kv_cache_groups",
-            decode_groups,
             config=encode_planning_config(config),
             layers=encode_layers(layers),
         )
@@ -106,7 +99,6 @@ class RemotePlanner:
         return int(
             self._call(
                 "max_memory_usage_bytes",
-                integer,
                 config=encode_planning_config(config),
                 layers=encode_layers(layers),
             )
@@ -119,7 +111,6 @@ class RemotePlanner:
         return int(
             self._call(
                 "estimate_max_model_len",
-                integer,
                 config=encode_planning_config(config),
                 layers=encode_layers(layers),
                 available_memory=available_memory_bytes,
@@ -132,7 +123,6 @@ class RemotePlanner:
         """Raise ConfigError unless one request of full length fits."""
         self._call(
             "check_enough_kv_cache_memory",
-            null,
             config=encode_planning_config(config),
             layers=encode_layers(layers),
             available_memory=available_memory_bytes,
@@ -147,7 +137,6 @@ class RemotePlanner:
         """Blocks and tensors for these groups."""
         found: KVCacheConfig = self._call(
             "get_kv_cache_config_from_groups",
-            decode_kv_cache,
             config=encode_planning_config(config),
             groups=encode_groups(groups),
             available_memory=available_memory_bytes,
@@ -163,7 +152,6 @@ class RemotePlanner:
         """From each worker's layers and memory to its layout."""
         found: Plan = self._call(
             "get_kv_cache_configs",
-            _plan,
             config=encode_planning_config(config),
             workers=[encode_layers(layers) for layers in workers],
             available_memory=list(available_memory_bytes),
@@ -174,7 +162,6 @@ class RemotePlanner:
         """The one layout a scheduler works with."""
         found: KVCacheConfig = self._call(
             "generate_scheduler_kv_cache_config",
-            decode_kv_cache,
             kv_cache_configs=[encode_kv_cache(config) for config in configs],
         )
         return found
@@ -182,22 +169,18 @@ class RemotePlanner:
     def max_concurrency(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> float:
         """How many requests of full length fit at once."""
         return float(
-            self._call(
-                "get_max_concurrency_for_kv_cache_config", real, **_with_cache(kv_cache, config)
-            )
+            self._call("get_max_concurrency_for_kv_cache_config", **_with_cache(kv_cache, config))
         )
 
     def capacity(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> Capacity:
         """Tokens and requests the layout can hold."""
-        found: Capacity = self._call(
-            "get_kv_cache_capacity", _capacity, **_with_cache(kv_cache, config)
-        )
+        found: Capacity = self._call("get_kv_cache_capacity", **_with_cache(kv_cache, config))
         return found
 
     def block_sizes(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> BlockSizes:
         """The scheduler and hash block sizes."""
         found: BlockSizes = self._call(
-            "resolve_kv_cache_block_sizes", _block_sizes, **_with_cache(kv_cache, config)
+            "resolve_kv_cache_block_sizes", **_with_cache(kv_cache, config)
         )
         return found
 
@@ -259,3 +242,26 @@ def _block_sizes(value: object, where: Where) -> BlockSizes:
         value, where, {"scheduler_block_size": integer, "hash_block_size": integer}, {}
     )
     return BlockSizes(found["scheduler_block_size"], found["hash_block_size"])
+
+
+ANSWERS: Mapping[str, Check[Any]] = MappingProxyType(
+    {
+        "spec_properties": _properties,
+        "merge": decode_spec,
+        "is_kv_cache_spec_uniform": boolean,
+        "uniform_type_from_specs": optional(_uniform_type),
+        "unify_hybrid_kv_cache_specs": decode_layers,
+        "unify_kv_cache_spec_page_size": decode_layers,
+        "get_kv_cache_groups": decode_groups,
+        "max_memory_usage_bytes": integer,
+        "estimate_max_model_len": integer,
+        "check_enough_kv_cache_memory": null,
+        "get_kv_cache_config_from_groups": decode_kv_cache,
+        "get_kv_cache_configs": _plan,
+        "generate_scheduler_kv_cache_config": decode_kv_cache,
+        "get_max_concurrency_for_kv_cache_config": real,
+        "get_kv_cache_capacity": _capacity,
+        "resolve_kv_cache_block_sizes": _block_sizes,
+    }
+)
+"""What each function answers, by its name in records."""

@@ -12,6 +12,7 @@ from operator import index
 from typing import Any
 
 from kvspec._json import (
+    Check,
     Where,
     boolean,
     checked_members,
@@ -162,13 +163,15 @@ def decode_error(value: object, where: Where) -> KVSpecError | tuple[str, str]:
         return f"{name} {reason}", message
     for cls, members in ERRORS.items():
         if cls.__name__ == name:
-            checks = {
-                member: _carried_back if member in _ANY else text if member in _TEXTS else integer
-                for member in members
-            }
+            checks = {member: check_of_field(member) for member in members}
             return _rebuilt(cls, message, checked_members(fields, at, checks, {}))
     known = ", ".join([*(cls.__name__ for cls in ERRORS), INTERNAL_ERROR, PROTOCOL_ERROR])
     raise where.member("class").error(f"unknown class {shown(name)}; known: {known}")
+
+
+def check_of_field(name: str) -> Check[Any]:
+    """What a field of an error may be."""
+    return _carried_back if name in _ANY else text if name in _TEXTS else integer
 
 
 def _carried_back(value: object, where: Where) -> Any:
@@ -247,6 +250,8 @@ def _path_of(lora: LoRA) -> dict[str, str]:
     return {} if lora.path is None else {"path": lora.path}
 
 
+EMBEDDINGS = structure({"data": hex_bytes, "bytes_per_token": integer})
+
 _REQUEST = structure(
     {"request_id": text, "prompt_token_ids": list_of(lambda value, _: value)},
     {
@@ -255,7 +260,7 @@ _REQUEST = structure(
         "mm_features": optional(
             list_of(structure({"identifier": text, "offset": integer, "length": integer}))
         ),
-        "prompt_embeddings": optional(structure({"data": hex_bytes, "bytes_per_token": integer})),
+        "prompt_embeddings": optional(EMBEDDINGS),
         "skip_reading_prefix_cache": boolean,
     },
 )
