@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
 from kvcheck.play.verdicts import Level
 from kvspec.interface import Capabilities, Feature
 from kvspec.invariants import INVARIANTS
+from kvspec.specs import SinkFullAttentionSpec
 from kvspec.transitions import TRANSITION_INVARIANTS
 
 FROM_OUTSIDE = frozenset(
@@ -25,12 +27,21 @@ WHERE_IT_COMES_UP = frozenset(
 """Rules that level safety checks in the programs that come to them."""
 
 
+NEEDED: Mapping[str, Callable[[Capabilities], bool]] = MappingProxyType(
+    {
+        "KV-FULL-8": lambda can: SinkFullAttentionSpec in can.spec_types,
+        "KV-PART-3": lambda can: Feature.PARTIAL_BLOCKS in can.features,
+    }
+)
+"""Rules of invariants that hold of whoever lacks this, since there is nothing to break."""
+
+
 def always_checked(can: Capabilities) -> frozenset[str]:
     """Rules that level safety looks at in every program, whatever it is about."""
     if Feature.SNAPSHOT not in can.features:
         return FROM_OUTSIDE
-    of_transitions = {invariant.rule for invariant in TRANSITION_INVARIANTS}
-    return FROM_OUTSIDE | of_transitions | {invariant.rule for invariant in INVARIANTS}
+    found = {invariant.rule for invariant in (*TRANSITION_INVARIANTS, *INVARIANTS)}
+    return FROM_OUTSIDE | {rule for rule in found if rule not in NEEDED or NEEDED[rule](can)}
 
 
 def decided(rules: Iterable[str]) -> frozenset[str]:
@@ -38,9 +49,14 @@ def decided(rules: Iterable[str]) -> frozenset[str]:
     return frozenset(rules) & WHERE_IT_COMES_UP
 
 
-def exercised(about: Iterable[str], level: Level, can: Capabilities) -> frozenset[str]:
-    """Rules that were looked at, where programs about the rules `about` were run."""
-    always = always_checked(can)
+def exercised(
+    about: Iterable[str], level: Level, can: Capabilities, *, by_programs: bool = True
+) -> frozenset[str]:
+    """Rules that were looked at, where checks of the rules `about` came to their end.
+
+    `by_programs`: some program was run, with what is checked in every one.
+    """
+    always = always_checked(can) if by_programs else frozenset()
     if level is Level.SAFETY:
         return always | decided(about)
     return always | frozenset(about)

@@ -14,6 +14,32 @@ from kvcheck.judge.static import StaticCount
 from kvcheck.play.situations import missed
 from kvcheck.play.verdicts import Violation
 
+UNBROKEN, BROKEN, IN_DOUBT, NOT_EXERCISED, NOT_APPLICABLE, HIDDEN = VERDICTS = (
+    "unbroken",
+    "broken",
+    "in doubt",
+    "not exercised",
+    "does not apply",
+    "cannot be checked",
+)
+"""What a run finds of a rule. Nothing it did was about one that is not exercised; one in doubt has
+checks that failed, and another rule is more suspicious of each of them. One does not apply if all
+its checks need what the subject does not declare. The first four are the rules that apply."""
+
+
+@dataclass(frozen=True)
+class RuleOutcome:
+    """What a run found of one rule. `reason`: why it is neither broken nor unbroken."""
+
+    rule: str
+    verdict: str
+    reason: str = ""
+
+    @property
+    def applies(self) -> bool:
+        """It can be checked of this subject."""
+        return self.verdict not in (NOT_APPLICABLE, HIDDEN)
+
 
 @dataclass(frozen=True)
 class Reached:

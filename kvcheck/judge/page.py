@@ -6,21 +6,19 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
-from kvcheck.judge.outcome import Report
-from kvcheck.judge.report import (
+from kvcheck.judge.applying import counts_of, rule_outcomes
+from kvcheck.judge.outcome import (
     BROKEN,
     HIDDEN,
     IN_DOUBT,
+    NOT_APPLICABLE,
     NOT_EXERCISED,
     UNBROKEN,
     VERDICTS,
-    expected_rows,
-    known_as,
-    said,
-    test_of,
-    verdict_of,
-    verdicts,
+    Report,
+    RuleOutcome,
 )
+from kvcheck.judge.report import expected_rows, known_as, said, test_of, verdict_of
 from kvcheck.play.situations import SITUATIONS
 from kvcheck.play.text import operation_text
 from kvcheck.play.verdicts import Violation
@@ -31,6 +29,7 @@ SHOWN: Mapping[str, str] = {
     BROKEN: "bad",
     IN_DOUBT: "none",
     NOT_EXERCISED: "none",
+    NOT_APPLICABLE: "none",
     HIDDEN: "none",
 }
 """The class of each verdict in the page's style."""
@@ -127,11 +126,11 @@ def _head(report: Report) -> Iterator[str]:
     if report.interrupted:
         facts.append("interrupted")
     yield f'<p class="dim">{escape(" · ".join(facts))}</p></div>'
-    counts = Counter(verdicts(report).values())
+    counts = counts_of(rule_outcomes(report))
     boxes = (
         f'<div><b class="{SHOWN[kind]}">{counts[kind]}</b>{escape(kind)}</div>'
         for kind in VERDICTS
-        if counts[kind] or kind not in (IN_DOUBT, HIDDEN)
+        if counts[kind] or kind not in (IN_DOUBT, NOT_APPLICABLE, HIDDEN)
     )
     yield f'<div class="counts">{"".join(boxes)}</div>'
     if report.unseen:
@@ -194,13 +193,13 @@ def _violation(report: Report, violation: Violation, remark: str) -> Iterator[st
 
 def _chapters(report: Report) -> Iterator[str]:
     """The rules, one chapter each: KV-POOL-* and so on."""
-    found = verdicts(report)
+    found = rule_outcomes(report)
     chapters: dict[str, list[str]] = {}
     for rule in found:
         chapters.setdefault(rule.rpartition("-")[0], []).append(rule)
     names, sentences = rule_names(), rule_sentences()
     for chapter, rules in chapters.items():
-        counts = Counter(found[rule] for rule in rules)
+        counts = Counter(found[rule].verdict for rule in rules)
         summary = ", ".join(
             f'<span class="{SHOWN[kind]}">{counts[kind]} {kind}</span>'
             for kind in VERDICTS
@@ -213,10 +212,11 @@ def _chapters(report: Report) -> Iterator[str]:
         yield "</div></details>"
 
 
-def _rule_row(rule: str, name: str, sentence: str, verdict: str) -> str:
+def _rule_row(rule: str, name: str, sentence: str, found: RuleOutcome) -> str:
+    told = f"{found.verdict}<br>{escape(found.reason)}" if found.reason else found.verdict
     return (
         f"<tr><th>{escape(rule)}<br>{escape(name)}</th><td>{escape(sentence)}</td>"
-        f'<td class="{SHOWN[verdict]}">{verdict}</td></tr>'
+        f'<td class="{SHOWN[found.verdict]}">{told}</td></tr>'
     )
 
 

@@ -2,59 +2,34 @@
 
 from __future__ import annotations
 
-import fnmatch
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from kvcheck.judge.applying import counts_of, grouped, rule_outcomes
 from kvcheck.judge.findings import Compared, Finding
 from kvcheck.judge.options import Options
-from kvcheck.judge.outcome import Report
+from kvcheck.judge.outcome import (
+    HIDDEN,
+    IN_DOUBT,
+    NOT_APPLICABLE,
+    NOT_EXERCISED,
+    UNBROKEN,
+    Report,
+    RuleOutcome,
+)
 from kvcheck.judge.pasted import example_test, program_test, walk_test
-from kvcheck.judge.unobservable import UNOBSERVABLE
 from kvcheck.play.text import operation_text
 from kvcheck.play.verdicts import Violation
 from kvcheck.rulebook import rule_names, rule_sentences, stated, titled
 
+SHOWN_REASONS = 6
+"""Of those for which rules do not apply or were not exercised, in a text for readers."""
+
 SHOWN_SUSPECTS = 5
 """Of the rules whose checks failed, in a text for readers; JSON has them all."""
-
-
-def chosen_rules(report: Report) -> dict[str, str]:
-    """The rules that the run was about."""
-    return {
-        rule: sentence
-        for rule, sentence in rule_sentences().items()
-        if any(fnmatch.fnmatchcase(rule, pattern) for pattern in report.options.rules)
-    }
-
-
-def unobservable(report: Report) -> dict[str, str]:
-    """The rules that the run was about and could not check from outside, each with the reason."""
-    chosen = chosen_rules(report)
-    return {rule: reason for rule, reason in UNOBSERVABLE.items() if rule in chosen}
-
-
-UNBROKEN, BROKEN, IN_DOUBT, NOT_EXERCISED, HIDDEN = VERDICTS = (
-    "unbroken",
-    "broken",
-    "in doubt",
-    "not exercised",
-    "cannot be checked",
-)
-"""What a run finds of a rule. Nothing it did was about one that is not exercised; one in doubt has
-checks that failed, and another rule is more suspicious of each of them."""
-
-
-def verdicts(report: Report) -> dict[str, str]:
-    """What the run found of each rule that it was about."""
-    found = dict.fromkeys(chosen_rules(report), NOT_EXERCISED)
-    found |= {rule: UNBROKEN for rule in found if rule in report.exercised}
-    found |= {rule: IN_DOUBT for rule in found if rule in report.in_doubt}
-    found |= dict.fromkeys(unobservable(report), HIDDEN)
-    return found | {violation.rule: BROKEN for violation in report.violations}
 
 
 def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
@@ -79,8 +54,9 @@ def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
         yield f"not seen           {', '.join(report.unseen)}: the subject shows no snapshot"
     if report.missed and report.directed + report.random:
         yield f"never came up      {', '.join(report.missed)}"
-    hidden = unobservable(report)
-    yield from (f"cannot be checked  {titled(rule)}: {reason}" for rule, reason in hidden.items())
+    outcomes = rule_outcomes(report)
+    for verdict in (NOT_EXERCISED, NOT_APPLICABLE, HIDDEN):
+        yield from _reason_lines(outcomes, verdict)
     if report.gave_up:
         yield "gave up            so many programs fail so slowly that the rest was not run"
     if report.interrupted:
@@ -88,10 +64,32 @@ def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
     name = report.options.name
     name += "" if report.subject in name else f" ({report.subject})"
     yield f"{name} {verdict_of(report)}"
-    counts = Counter(verdicts(report).values())
-    told = [kind for kind in VERDICTS if kind != IN_DOUBT or counts[kind]]
-    yield "rules: " + ", ".join(f"{counts[kind]} {kind}" for kind in told)
+    yield f"rules: {counted(outcomes)}"
     yield from _expected_lines(report)
+
+
+def counted(outcomes: Mapping[str, RuleOutcome]) -> str:
+    """How many rules have which verdict: of those that apply, and of the others."""
+    counts = counts_of(outcomes)
+    told = [
+        f"{number} {verdict}"
+        for verdict, number in counts.items()
+        if number or verdict not in (IN_DOUBT, NOT_APPLICABLE)
+    ]
+    applying = sum(found.applies for found in outcomes.values())
+    return f"{', '.join(told)}; {applying} of {len(outcomes)} apply"
+
+
+def _reason_lines(outcomes: Mapping[str, RuleOutcome], verdict: str) -> Iterator[str]:
+    """The rules of a verdict, a line for each of the first reasons; JSON has them all."""
+    groups = list(grouped(outcomes, verdict).items())
+    for reason, rules in groups[:SHOWN_REASONS]:
+        named = titled(rules[0]) if len(rules) == 1 else f"{len(rules)} rules"
+        yield f"{verdict:<18} {named}: {reason}"
+    more = sum(len(rules) for _, rules in groups[SHOWN_REASONS:])
+    if more:
+        number = len(groups) - SHOWN_REASONS
+        yield f"{verdict:<18} {more} rules: {number} more reasons, which --json has rule by rule"
 
 
 def known_as(report: Report, violation: Violation) -> Finding | None:
@@ -201,7 +199,7 @@ def test_of(options: Options, violation: Violation) -> str:
 
 def to_json(report: Report) -> dict[str, Any]:
     """The report for machines. `conforms` is null where nothing was compared and nothing broken."""
-    names, sentences = rule_names(), rule_sentences()
+    names, sentences, outcomes = rule_names(), rule_sentences(), rule_outcomes(report)
     is_open = report.conforms and report.options.self_checks_only
     return {
         "subject": report.subject,
@@ -228,7 +226,9 @@ def to_json(report: Report) -> dict[str, Any]:
             }
             for violation in report.violations
         ],
-        "rules": verdicts(report),
+        "rules": {rule: found.verdict for rule, found in outcomes.items()},
+        "reasons": {rule: found.reason for rule, found in outcomes.items() if found.reason},
+        "counts": counts_of(outcomes),
         "suspects": [
             {
                 "rule": each.rule,
@@ -248,9 +248,16 @@ def to_json(report: Report) -> dict[str, Any]:
         "left_out": {name: list(lacks) for name, lacks in report.left_out.items()},
         "situations": dict(report.situations),
         "missed": list(report.missed),
-        "unobservable": unobservable(report),
+        "unobservable": {
+            rule: found.reason for rule, found in outcomes.items() if found.verdict == HIDDEN
+        },
         "seconds": round(report.seconds, 3),
     }
+
+
+def _told(outcome: RuleOutcome) -> str:
+    """The verdict, and why."""
+    return f"{outcome.verdict}: {outcome.reason}" if outcome.reason else outcome.verdict
 
 
 def to_junit(report: Report) -> bytes:
@@ -258,7 +265,7 @@ def to_junit(report: Report) -> bytes:
     broken: dict[str, list[Violation]] = {}
     for violation in report.violations:
         broken.setdefault(violation.rule, []).append(violation)
-    found = verdicts(report)
+    found = rule_outcomes(report)
     gone: dict[str, list[Finding]] = {rule: [] for rule in found}
     for finding in report.expected.gone if report.expected else ():
         gone.setdefault(finding.rule, []).append(finding)
@@ -266,9 +273,9 @@ def to_junit(report: Report) -> bytes:
     for rule in gone:
         case = ET.SubElement(suite, "testcase", classname="kvspec", name=rule)
         known = [known_as(report, violation) for violation in broken.get(rule, [])]
-        if all(known) and not gone[rule] and found[rule] != UNBROKEN:
+        if all(known) and not gone[rule] and found[rule].verdict != UNBROKEN:
             reasons = [f"known: {each.reason or each.cause}" for each in known if each]
-            ET.SubElement(case, "skipped", message="; ".join(reasons) or found[rule])
+            ET.SubElement(case, "skipped", message="; ".join(reasons) or _told(found[rule]))
         for violation in broken.get(rule, []):
             if known_as(report, violation) is None:
                 message = "expected {}, observed {}".format(*said(violation))

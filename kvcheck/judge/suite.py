@@ -118,7 +118,7 @@ class Suite:
             self.situations,
             before + time.monotonic() - start,
             () if Feature.SNAPSHOT in self.can.features else UNSEEN,
-            exercised(self.about, self.options.level, self.can),
+            self._exercised,
             interrupted,
             gave_up,
             self.static.count,
@@ -127,6 +127,11 @@ class Suite:
             shown_by(self.violations, self.walked, self.evidence),
             frozenset(self.looked_at),
         )
+
+    @property
+    def _exercised(self) -> frozenset[str]:
+        some = bool(self.situations)  # every program comes to one
+        return exercised(self.about, self.options.level, self.can, by_programs=some)
 
     @property
     def ranked(self) -> tuple[Suspect, ...]:

@@ -38,6 +38,7 @@ def the_watermark_counts_beside_what_the_step_granted(bench: Bench) -> None:
 
 @example("KV-BATCH-7")
 def options_for_new_requests_do_not_bind_others(bench: Bench) -> None:
+    bench.need(Feature.ADMISSION)
     steps = Steps(bench)
     (a,), (b,) = steps.admitted(range(4)), steps.register(range(20, 60))
     steps.batched.append([a], [4])

@@ -21,6 +21,7 @@ from kvspec.errors import (
     StaleHitError,
     UnsupportedError,
 )
+from kvspec.interface import Feature
 from kvspec.specs import SinkFullAttentionSpec
 
 Call = Callable[[Managed, Any], Any]
@@ -282,18 +283,26 @@ def what_is_no_clock_configuration_or_manager_is_shown(bench: Bench) -> None:
         (lambda: bench.subject.make_request(7, a), "manager"),  # type: ignore[arg-type]  # the point
         (lambda: manager.make_request(7), "request"),
         (lambda: bench.restore(manager.config, 7), "snapshot"),
-        (lambda: bench.subject.make_hit_rate_window().observe(7), "stats"),  # type: ignore[arg-type]  # the point
     ]
     for call, field in wrong:
         with raises(InvalidArgumentError) as caught:
             call()
         equal((caught.value.field, caught.value.value), (field, 7))
-    with raises(InvalidArgumentError) as caught:
-        bench.subject.make_hit_rate_window(0)
-    equal((caught.value.field, caught.value.value), ("max_requests", 0))
     leaked = replace(manager.snapshot(), free_queue=())
     with raises(InvalidArgumentError, field="snapshot"):
         bench.restore(manager.config, leaked)
+
+
+@example("KV-ERR-2")
+def what_is_no_size_and_no_update_of_a_hit_rate_window_is_shown(bench: Bench) -> None:
+    bench.need(Feature.STATISTICS)
+    wrong: Any = 7
+    with raises(InvalidArgumentError) as caught:
+        bench.subject.make_hit_rate_window().observe(wrong)
+    equal((caught.value.field, caught.value.value), ("stats", 7))
+    with raises(InvalidArgumentError) as caught:
+        bench.subject.make_hit_rate_window(0)
+    equal((caught.value.field, caught.value.value), ("max_requests", 0))
 
 
 @cases(cross(4), encoder_only(4), chunked(4, 8))

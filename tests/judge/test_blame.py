@@ -8,11 +8,12 @@ import pytest
 
 from kvcheck.discovery import find_implementation
 from kvcheck.judge import suite
+from kvcheck.judge.applying import verdicts
 from kvcheck.judge.blame import Evidence, blamed, in_doubt, suspects
 from kvcheck.judge.faults import known_of, likenesses
 from kvcheck.judge.options import BUDGETS, Options
-from kvcheck.judge.outcome import Report
-from kvcheck.judge.report import BROKEN, IN_DOUBT, UNBROKEN, text_lines, verdicts
+from kvcheck.judge.outcome import BROKEN, IN_DOUBT, UNBROKEN, Report
+from kvcheck.judge.report import text_lines
 from kvcheck.judge.suite import Suite
 from kvcheck.mistakes import find, installed
 from kvcheck.play.steps import Program

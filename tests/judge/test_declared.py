@@ -15,12 +15,14 @@ from itertools import combinations
 import pytest
 
 import kvref
+from kvcheck.judge.applying import counts_of, rule_outcomes
 from kvcheck.judge.options import BUDGETS, Budget, Options
-from kvcheck.judge.outcome import Report
+from kvcheck.judge.outcome import HIDDEN, NOT_APPLICABLE, UNBROKEN, Report
 from kvcheck.judge.random_programs import random_programs
 from kvcheck.judge.suite import Suite
 from kvcheck.play import fit
 from kvcheck.play.verdicts import Level
+from kvcheck.rulebook import rule_sentences
 from kvspec.config import ManagerConfig
 from kvspec.errors import ConfigError, UnsupportedError
 from kvspec.interface import Capabilities, Feature
@@ -103,6 +105,27 @@ def expect_no_violation(name: str, level: Level, budget: Budget) -> None:
     report = checked(can, level, budget)
     assert [(found.rule, found.detail) for found in report.violations] == []
     assert report.directed + report.random > 0
+    expect_counts_that_add_up(report, can)
+
+
+def expect_counts_that_add_up(report: Report, can: Capabilities) -> None:
+    """Each rule was exercised, or it stands there why not; none for lack of what is declared."""
+    outcomes = rule_outcomes(report)
+    assert list(outcomes) == list(rule_sentences())
+    counts = counts_of(outcomes)
+    assert sum(counts.values()) == len(outcomes)
+    assert sum(each.applies for each in outcomes.values()) == (
+        len(outcomes) - counts[NOT_APPLICABLE] - counts[HIDDEN]
+    )
+    declared = {*can.features, *(cls.__name__ for cls in can.spec_types), *can.hash_functions}
+    for rule, found in outcomes.items():
+        if found.verdict == UNBROKEN:
+            assert rule in report.exercised
+            continue
+        assert found.reason
+        if found.verdict == NOT_APPLICABLE:
+            needs = set(found.reason.removeprefix("needs ").split(", "))
+            assert not needs & declared, (rule, found.reason)
 
 
 @pytest.mark.parametrize("name", IN_EVERY_RUN)

@@ -10,11 +10,11 @@ from html.parser import HTMLParser
 import pytest
 
 import kvref
+from kvcheck.judge.applying import rule_outcomes, verdicts
 from kvcheck.judge.coverage import FROM_OUTSIDE, exercised
 from kvcheck.judge.options import Budget, Options
-from kvcheck.judge.outcome import Report
+from kvcheck.judge.outcome import BROKEN, NOT_APPLICABLE, NOT_EXERCISED, UNBROKEN, Report
 from kvcheck.judge.page import report_html
-from kvcheck.judge.report import BROKEN, NOT_EXERCISED, UNBROKEN, verdicts
 from kvcheck.judge.suite import Suite
 from kvcheck.play.situations import SITUATIONS
 from kvcheck.play.verdicts import Level
@@ -99,11 +99,14 @@ def test_a_rule_that_nothing_was_about_is_not_unbroken() -> None:
     """What was left out for lack of a feature has no verdict."""
     options = Options(Level.SAFETY, Budget(0.0, 0))
     report = Suite(minimal(), None, options).run()
-    found = verdicts(report)
-    assert found["KV-POOL-15"] == UNBROKEN
-    assert found["KV-MAMBA-1"] == NOT_EXERCISED
-    assert found["KV-POOL-6"] == NOT_EXERCISED  # the order of release is no matter of safety
+    found = rule_outcomes(report)
+    assert found["KV-POOL-15"].verdict == UNBROKEN
+    assert found["KV-MAMBA-1"].verdict == NOT_APPLICABLE
+    assert found["KV-MAMBA-1"].reason == "needs MambaSpec"
+    assert found["KV-POOL-6"].verdict == NOT_EXERCISED
+    assert found["KV-POOL-6"].reason == "level safety does not decide about it"
     page = report_html(report)
+    assert "does not apply<br>needs MambaSpec" in page
     assert "Not seen, since no snapshot is shown" in page
     assert "Left out" in page
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import kvref
 from kvcheck.discovery import find_implementation
+from kvcheck.judge.applying import verdicts
 from kvcheck.judge.options import BUDGETS, Options, same_code
 from kvcheck.judge.outcome import Report
 from kvcheck.judge.page import report_html
-from kvcheck.judge.report import text_lines, to_json, verdicts
+from kvcheck.judge.report import text_lines, to_json
 from kvcheck.judge.suite import Suite
 from kvcheck.play.verdicts import Level
 from kvref import ReferenceImplementation

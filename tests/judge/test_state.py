@@ -10,9 +10,10 @@ import pytest
 
 import kvref
 from kvcheck.judge import suite as suites
+from kvcheck.judge.applying import verdicts
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import Reached, Report
-from kvcheck.judge.report import text_lines, verdicts
+from kvcheck.judge.report import text_lines
 from kvcheck.judge.state import State, decode_program, encode_program
 from kvcheck.judge.suite import Suite
 from kvcheck.play.steps import Program

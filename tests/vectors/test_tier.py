@@ -11,6 +11,7 @@ import pytest
 import kvref
 from kvcheck.discovery import find_implementation
 from kvcheck.judge import report as reports
+from kvcheck.judge.applying import verdicts
 from kvcheck.judge.evidence import write_records
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import Reached, Report
@@ -123,7 +124,7 @@ def test_a_failing_subject_gets_few_failures(broken: tuple[Report, Suite]) -> No
     assert 0 < len(report.violations) < 6
     assert report.static.sets == 17
     assert report.static.walks <= 17 * FAILURES_OF_A_SET + 14  # those that are followed whole
-    assert reports.verdicts(report)["KV-POOL-11"] == "broken"
+    assert verdicts(report)["KV-POOL-11"] == "broken"
 
 
 def test_the_report_says_what_was_followed_and_where_it_ended(
@@ -206,4 +207,4 @@ def test_level_safety_has_no_vectors_and_rules_choose_sets() -> None:
     assert chosen.static.sets == 1
     assert {reached.phase for reached in heard} == {"static"}
     assert heard[0].note.startswith("partial, walk 1 of ")
-    assert set(reports.verdicts(chosen).values()) == {"unbroken"}
+    assert set(verdicts(chosen).values()) == {"unbroken"}

@@ -1,0 +1,123 @@
+"""Which rules apply to a subject, and what a run found of each: counts that add up.
+
+A rule has checks: directed programs, examples, and sets of static vectors about it. It does not
+apply if each of them needs what the subject does not declare, or says of a configuration that it
+does not support it. So a check must not need more than its rule does; where one did, it was split.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from kvcheck.judge.outcome import (
+    BROKEN,
+    HIDDEN,
+    IN_DOUBT,
+    NOT_APPLICABLE,
+    NOT_EXERCISED,
+    UNBROKEN,
+    VERDICTS,
+    Report,
+    RuleOutcome,
+)
+from kvcheck.judge.unobservable import UNOBSERVABLE
+from kvcheck.play.verdicts import Level
+from kvcheck.records.manifest import shipped_sets
+from kvcheck.rulebook import rule_sentences
+from kvcheck.rules.directed import EXAMPLES
+from kvcheck.rules.scenarios import SCENARIOS
+
+Lacks = tuple[str, ...]
+
+
+def chosen_rules(report: Report) -> dict[str, str]:
+    """The rules that the run was about."""
+    return {
+        rule: sentence
+        for rule, sentence in rule_sentences().items()
+        if any(fnmatch.fnmatchcase(rule, pattern) for pattern in report.options.rules)
+    }
+
+
+def rule_outcomes(report: Report) -> dict[str, RuleOutcome]:
+    """What the run found of each rule that it was about."""
+    broken = {violation.rule for violation in report.violations}
+    lacks = _lacks_of_checks(report)
+    rules = dict.fromkeys((*chosen_rules(report), *(v.rule for v in report.violations)))
+
+    def outcome(rule: str) -> RuleOutcome:
+        needed = lacks.get(rule, [])
+        if rule in broken:
+            return RuleOutcome(rule, BROKEN)
+        if rule in UNOBSERVABLE:
+            return RuleOutcome(rule, HIDDEN, UNOBSERVABLE[rule])
+        if rule in report.in_doubt:
+            reason = "checks about it failed, or ended early at what another rule explains"
+            return RuleOutcome(rule, IN_DOUBT, reason)
+        if rule in report.exercised:
+            return RuleOutcome(rule, UNBROKEN)
+        if needed and all(needed):
+            least = min((each for each in needed if each), key=len)
+            return RuleOutcome(rule, NOT_APPLICABLE, f"needs {', '.join(sorted(least))}")
+        return RuleOutcome(rule, NOT_EXERCISED, _why_not_exercised(report, bool(needed)))
+
+    return {rule: outcome(rule) for rule in rules}
+
+
+def verdicts(report: Report) -> dict[str, str]:
+    """What the run found of each rule, in a word."""
+    return {rule: found.verdict for rule, found in rule_outcomes(report).items()}
+
+
+def counts_of(outcomes: Mapping[str, RuleOutcome]) -> dict[str, int]:
+    """How many rules have each verdict; they add up to all rules."""
+    counts = Counter(found.verdict for found in outcomes.values())
+    return {verdict: counts[verdict] for verdict in VERDICTS}
+
+
+def grouped(outcomes: Mapping[str, RuleOutcome], verdict: str) -> dict[str, list[str]]:
+    """The rules of one verdict by its reason, the reason of most rules first."""
+    found: dict[str, list[str]] = {}
+    for rule, each in outcomes.items():
+        if each.verdict == verdict:
+            found.setdefault(each.reason, []).append(rule)
+    return dict(sorted(found.items(), key=lambda pair: -len(pair[1])))
+
+
+def _lacks_of_checks(report: Report) -> dict[str, list[Lacks | None]]:
+    """For each rule and each check of this run about it: why it was left out, or None."""
+    found: dict[str, list[Lacks | None]] = {}
+    for rules, lacks in _checks(report):
+        for rule in rules:
+            found.setdefault(rule, []).append(lacks)
+    return found
+
+
+def _checks(report: Report) -> Iterator[tuple[tuple[str, ...], Lacks | None]]:
+    """The checks that were part of the run, each with what it needs and the subject lacks."""
+    options = report.options
+    if options.budget.static and options.level is not Level.SAFETY:
+        for _, manifest in shipped_sets():
+            yield manifest.rules, report.static.left_out.get(manifest.name)
+    if options.budget.directed:
+        for program in SCENARIOS:
+            yield program.rules, report.left_out.get(program.name)
+        for example in EXAMPLES:
+            if example.binds_at(options.level):
+                yield example.rules, report.left_out.get(example.name)
+
+
+def _why_not_exercised(report: Report, has_checks: bool) -> str:
+    """Why nothing that was run decided about a rule that applies."""
+    options = report.options
+    if report.interrupted or report.gave_up:
+        return "the run ended before its checks came to their end"
+    if not options.budget.directed:
+        return "the directed checks are not part of this budget"
+    if options.self_checks_only:
+        return "there is nothing to compare with"
+    if has_checks and options.level is not Level.SAFETY:
+        return "the vectors about it were not followed to their end"
+    return f"level {options.level} does not decide about it"
