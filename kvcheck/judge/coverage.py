@@ -40,7 +40,7 @@ def always_checked(can: Capabilities) -> frozenset[str]:
     """Rules that level safety looks at in every program, whatever it is about."""
     if Feature.SNAPSHOT not in can.features:
         return FROM_OUTSIDE
-    found = {invariant.rule for invariant in (*TRANSITION_INVARIANTS, *INVARIANTS)}
+    found = {each.rule for each in INVARIANTS} | {each.rule for each in TRANSITION_INVARIANTS}
     return FROM_OUTSIDE | {rule for rule in found if rule not in NEEDED or NEEDED[rule](can)}
 
 
