@@ -1,10 +1,12 @@
-"""Figures of a checkout's structure, from its import graph and its files.
+"""Figures of the structure of checkouts, from their imports and their files: a column for each.
 
-    python -m tests.figures [CHECKOUT]
+    python -m tests.figures [CHECKOUT …]
 
-Packages are those of the second level (`kvcheck.play`); modules beside them stand for themselves.
-A floor is the longest way down through packages that import each other; a circle are packages that
-reach each other. Lines leave out what programs write: vectors, records, pictures, tables, JSON.
+A *place* is a folder or module of `kvcheck`, `kvfast.device`, the rest of `kvfast`, `kvref`, or
+`kvspec`, as docs/ARCHITECTURE.md draws them. Where `kvspec` has folders, as it had while the judge
+was part of it, each of those is a place. A floor is the longest way down through places that import
+each other; a circle counts as many floors as it has places, since nothing orders them. Imports for
+type checkers count. Lines leave out what programs write: vectors, records, pictures, tables, JSON.
 """
 
 from __future__ import annotations
@@ -28,19 +30,30 @@ NAMES = ("ChunkedLocalAttentionSpec", "MambaSpec", "take_events", "remove_skippe
 ELSEWHERE = ("tests/", "proofs/", "bench/", "examples/")
 
 
-def packages_of(root: Path) -> dict[str, set[str]]:
-    """Each package and module of the second level, and those it imports."""
+def place_of(module: str, folders: set[str]) -> str:
+    """Where a module stands."""
+    parts = module.split(".")
+    second = ".".join(parts[:2])
+    stands_alone = parts[0] == "kvcheck" or second == "kvfast.device"
+    is_folder_of_old = parts[0] == "kvspec" and second in folders
+    return second if stands_alone or is_folder_of_old else parts[0]
+
+
+def places_of(root: Path) -> dict[str, set[str]]:
+    """Each place, and those it imports."""
+    before = sys.path[:]
     sys.path[:0] = [str(root), str(root / "spec")]
     names = [n for n in PACKAGES if (root / n).is_dir() or (root / "spec" / n).is_dir()]
     graph = grimp.build_graph(*names, cache_dir=None)
-    unit = {module: ".".join(module.split(".")[:2]) for module in graph.modules}
-    arrows: dict[str, set[str]] = {name: set() for name in unit.values()}
-    for module in graph.modules:
+    sys.path[:] = before
+    folders = {module.rpartition(".")[0] for module in graph.modules}
+    place = {module: place_of(module, folders) for module in graph.modules - {"kvcheck"}}
+    arrows: dict[str, set[str]] = {name: set() for name in place.values()}
+    for module, here in place.items():
         for target in graph.find_modules_directly_imported_by(module):
-            if unit[module] != unit[target]:
-                arrows[unit[module]].add(unit[target])
-    # A package stands for what its own __init__ imports only where nothing else is in it.
-    return {name: targets - set(names) for name, targets in arrows.items() if name not in names}
+            if place.get(target, here) != here:
+                arrows[here].add(place[target])
+    return arrows
 
 
 def reached_from(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
@@ -57,12 +70,13 @@ def reached_from(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def floors(arrows: dict[str, set[str]], reached: dict[str, set[str]]) -> int:
-    """The longest way down; packages of one circle stand on one floor."""
+    """The longest way down; a circle counts as many floors as it has places."""
 
     @cache
     def floor(name: str) -> int:
-        below = [each for each in reached[name] if name not in reached[each]]
-        return 1 + max((floor(each) for each in below), default=0)
+        circle = {name, *(each for each in reached[name] if name in reached[each])}
+        below = reached[name] - circle
+        return len(circle) + max((floor(each) for each in below), default=0)
 
     return max(map(floor, arrows))
 
@@ -83,24 +97,34 @@ def lines_of(root: Path) -> tuple[Counter[str], Counter[str], list[Path]]:
     return number, lines, code
 
 
+def figures(root: Path) -> dict[str, int]:
+    """What is counted, by its name."""
+    arrows = places_of(root)
+    reached = reached_from(arrows)
+    circles = {frozenset(o for o in reached[n] if n in reached[o]) for n in arrows} - {frozenset()}
+    number, lines, code = lines_of(root)
+    written = "written by programs"
+    texts = [path.read_text("utf-8") for path in code]
+    return {
+        "places": len(arrows),
+        "imports between places": sum(map(len, arrows.values())),
+        "floors": floors(arrows, reached),
+        "circles of places": len(circles),
+        "places in circles": sum(map(len, circles)),
+        **{f"lines: {part}": lines[part] for part in (*PARTS, "others", written)},
+        "lines but those written by programs": lines.total() - lines[written],
+        "files but those written by programs": number.total() - number[written],
+        **{f"files that name {name}": sum(name in text for text in texts) for name in NAMES},
+    }
+
+
 def main(arguments: list[str]) -> int:
     """The command."""
-    root = Path(arguments[0] if arguments else ".").resolve()
-    arrows = packages_of(root)
-    reached = reached_from(arrows)
-    circles = {frozenset(o for o in reached[n] if n in reached[o]) for n in arrows}
-    print(f"packages {len(arrows)}, arrows {sum(map(len, arrows.values()))},", end=" ")
-    print(f"floors {floors(arrows, reached)}")
-    print("circles", [sorted(circle) for circle in circles if circle] or "none")
-    number, lines, code = lines_of(root)
-    for part in sorted(lines):
-        print(f"{part:20} {number[part]:5} files {lines[part]:7} lines")
-    ours = lines.total() - lines["written by programs"]
-    files = number.total() - number["written by programs"]
-    print(f"{'all but the last':20} {files:5} files {ours:7} lines")
-    texts = [path.read_text("utf-8") for path in code]
-    for name in NAMES:
-        print(f"{name} stands in {sum(name in text for text in texts)} files of code")
+    roots = [Path(argument) for argument in arguments or ["."]]
+    columns = [figures(root.resolve()) for root in roots]
+    print(f"{'':42}", *(f"{root.resolve().name:>16}" for root in roots))
+    for name in columns[0]:
+        print(f"{name:42}", *(f"{column[name]:16,}" for column in columns))
     return 0
 
 

@@ -178,7 +178,8 @@ def pair_of(name: str, oracle_name: str) -> Pair:
     subject = None if name == oracle_name else find_implementation(name)
     if Feature.RESTORE not in oracle.capabilities.features:
         fail(f"{oracle_name} lacks restore, which an oracle needs")
-    return Pair(oracle, subject, oracle_name, None if subject is None else name)
+    subject_name = None if subject is None else name
+    return Pair(oracle, subject, oracle_name, subject_name, find_implementation)
 
 
 def run(session: Session, saved: Saved | None) -> Report:

@@ -15,15 +15,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from kvcheck.explore.bounds import Call, Configuration, Step
-from kvcheck.explore.state import BATCHED_STEP, State, World
+from kvcheck.explore.state import BATCHED_STEP, Do, Move, State, World
 from kvcheck.play.scheduler import EMPTY, PREEMPTED, RUNNING, Seat
-
-if TYPE_CHECKING:
-    from kvcheck.explore.moves import Move
-    from kvcheck.explore.play import Do
 
 KINDS = ("finished", "preempted", "running", "new")
 """In the order in which a step handles them (KV-BATCH-1)."""

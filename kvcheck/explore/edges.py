@@ -9,11 +9,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvcheck.explore.bounds import Configuration
-from kvcheck.explore.moves import Move, moves
+from kvcheck.explore.moves import moves
 from kvcheck.explore.play import play
 from kvcheck.explore.renaming import renamed_fingerprint
 from kvcheck.explore.sides import WRITES, Fresh, Seen, Side, grown, is_typed, restored
-from kvcheck.explore.state import BATCHED_STEP, State, World, fingerprint, manager_bytes, start
+from kvcheck.explore.state import (
+    BATCHED_STEP,
+    Move,
+    State,
+    World,
+    fingerprint,
+    manager_bytes,
+    start,
+)
 from kvcheck.play.agreement import (
     require_same,
     require_same_members,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
-from kvcheck.explore.moves import Move
+from kvcheck.explore.state import Move
 
 
 @dataclass

@@ -8,16 +8,13 @@ made (`kvcheck.explore.play`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeAlias
 
 from kvcheck.explore.batches import batches
 from kvcheck.explore.bounds import Call, Configuration
 from kvcheck.explore.illegal import ILLEGAL
-from kvcheck.explore.state import State
+from kvcheck.explore.state import Move, State
 from kvcheck.play.scheduler import EMPTY, LOADING, PREEMPTED, RUNNING, Seat
 from kvspec.snapshot import Snapshot
-
-Move: TypeAlias = tuple[Any, ...]
 
 
 def moves(configuration: Configuration, state: State) -> Iterator[Move]:

@@ -4,28 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
 
 from kvcheck.explore.batches import play_batch, play_wrong_batch
 from kvcheck.explore.bounds import Configuration
 from kvcheck.explore.illegal import ILLEGAL
-from kvcheck.explore.moves import Move
-from kvcheck.explore.state import State, World
+from kvcheck.explore.state import Do, Move, State, World
 from kvcheck.play.scheduler import EMPTY, Seat
-
-
-class Do(Protocol):
-    """Performs one operation of a record, checks it and answers its result (None for an error)."""
-
-    def __call__(
-        self,
-        name: str,
-        request_id: str | None = None,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        illegal: str | None = None,
-    ) -> Any:
-        """`illegal`: the rule by which it must end with an error."""
 
 
 def play(configuration: Configuration, state: State, move: Move, do: Do) -> World | None:

@@ -12,13 +12,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
-from kvcheck.discovery import find_implementation
 from kvcheck.explore.bounds import Configuration
 from kvcheck.explore.edges import Broken, Edges, Found
 from kvcheck.explore.graph import Graph
-from kvcheck.explore.moves import Move
 from kvcheck.explore.sides import Side, follow
-from kvcheck.explore.state import State
+from kvcheck.explore.state import Move, State
 from kvspec.interface import Implementation
 
 CHUNK_STATES = 64
@@ -83,14 +81,22 @@ class Exploration:
     seconds: float = 0.0
 
 
+Find: TypeAlias = Callable[[str], Implementation]
+
+
+def _nobody(name: str) -> Implementation:
+    raise LookupError(f"nobody was named who finds {name!r} in another process")
+
+
 @dataclass(frozen=True)
 class Pair:
-    """Who is explored: by its name where other processes have to find it, too."""
+    """Who is explored, and for more than one process the names and who finds them there."""
 
     oracle: Implementation
     subject: Implementation | None = None
     oracle_name: str = ""
     subject_name: str | None = None
+    find: Find = _nobody
 
 
 Expand: TypeAlias = Callable[[Sequence[Item]], Iterable[list[Found]]]
@@ -181,7 +187,7 @@ class _Processes(AbstractContextManager[Expand]):
 
     def __init__(self, configuration: Configuration, pair: Pair, jobs: int) -> None:
         self._work = functools.partial(
-            _expand_elsewhere, configuration, pair.oracle_name, pair.subject_name
+            _expand_elsewhere, configuration, pair.find, pair.oracle_name, pair.subject_name
         )
         # Not by fork: the progress bar has a thread.
         context = multiprocessing.get_context("spawn")
@@ -209,16 +215,19 @@ def _expand(edges: Edges, chunk: Sequence[Item]) -> list[Found]:
 
 
 def _expand_elsewhere(
-    configuration: Configuration, oracle: str, subject: str | None, chunk: Sequence[Item]
+    configuration: Configuration,
+    find: Find,
+    oracle: str,
+    subject: str | None,
+    chunk: Sequence[Item],
 ) -> list[Found]:
-    return _expand(_edges(configuration, oracle, subject), chunk)
+    return _expand(_edges(configuration, find, oracle, subject), chunk)
 
 
 @functools.lru_cache(maxsize=1)
-def _edges(configuration: Configuration, oracle: str, subject: str | None) -> Edges:
+def _edges(configuration: Configuration, find: Find, oracle: str, subject: str | None) -> Edges:
     """Of this process, which keeps what it has told already."""
-    other = None if subject is None else find_implementation(subject)
-    return Edges(configuration, find_implementation(oracle), other)
+    return Edges(configuration, find(oracle), None if subject is None else find(subject))
 
 
 def items_of(configuration: Configuration, graph: Graph, first: int, pair: Pair) -> list[Item]:

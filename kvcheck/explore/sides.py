@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 from kvcheck.explore.batching import batched_step
 from kvcheck.explore.bounds import Configuration
 from kvcheck.explore.copies import copies
-from kvcheck.explore.moves import Move
 from kvcheck.explore.play import play
-from kvcheck.explore.state import BATCHED_STEP, State, World, start
+from kvcheck.explore.state import BATCHED_STEP, Move, State, World, start
 from kvcheck.play.player import Outcome, Player
 from kvcheck.play.scheduler import EMPTY, PREEMPTED, Seat
 from kvspec.audit import unwrapped

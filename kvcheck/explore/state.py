@@ -8,8 +8,9 @@ answer: queues are drained after every call, so they are empty in every state.
 from __future__ import annotations
 
 import marshal
+from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from kvcheck.play.scheduler import Seat
 from kvspec.snapshot import RequestState, Snapshot
@@ -45,6 +46,24 @@ class State(NamedTuple):
 
     snapshot: Snapshot
     world: World
+
+
+Move: TypeAlias = tuple[Any, ...]
+"""One edge: the name of what a scheduler decides, then plain values (`kvcheck.explore.moves`)."""
+
+
+class Do(Protocol):
+    """Performs one operation of a record, checks it and answers its result (None for an error)."""
+
+    def __call__(
+        self,
+        name: str,
+        request_id: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        illegal: str | None = None,
+    ) -> Any:
+        """`illegal`: the rule by which it must end with an error."""
 
 
 def fingerprint(manager: bytes, world: World, *, prompt_matters: bool) -> bytes:

@@ -22,12 +22,12 @@ from kvcheck.play.agreement import (
 )
 from kvcheck.play.compare import BUILTIN_ERRORS
 from kvcheck.play.difference import WrongAnswer, first_difference
+from kvcheck.play.elsewhere import foresee
 from kvcheck.play.features import can_be_left_out, needs
 from kvcheck.play.fit import without_queues
 from kvcheck.play.player import Outcome, Player
 from kvcheck.play.runner import raise_as_violation
 from kvcheck.play.state import abstract_state, duplicate_order
-from kvcheck.remote.manager import foresee
 from kvspec.errors import InvariantViolation, KVSpecError
 from kvspec.interface import Feature, Implementation
 from kvspec.record import Header, Operation

@@ -12,7 +12,7 @@ from operator import index
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from kvcheck.calls import make, plain
+from kvcheck.play.calls import make, plain
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.operations import OPERATIONS

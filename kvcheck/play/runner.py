@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kvcheck.play import steps as st
+from kvcheck.play.elsewhere import foresee
 from kvcheck.play.outside import look_from_outside
 from kvcheck.play.player import Outcome, Player
 from kvcheck.play.scheduler import Seat
 from kvcheck.play.state import View, look
-from kvcheck.remote.manager import foresee
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation, KVSpecError, RemoteError
 from kvspec.interface import Feature, Implementation

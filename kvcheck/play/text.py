@@ -10,7 +10,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from types import MappingProxyType
 from typing import Any
 
-from kvcheck.calls import DEFAULTS
+from kvcheck.play.calls import DEFAULTS
 
 HASH_DIGITS = 8
 """Digits that a hash is shown with: enough to tell two apart in one report."""

@@ -26,10 +26,10 @@ from kvcheck.play.compare import (
     compare_values,
     describe_error,
 )
+from kvcheck.play.elsewhere import foresee
 from kvcheck.play.features import OF_OPERATIONS, can_be_left_out, needed_features, needs
 from kvcheck.play.player import Outcome, Player
 from kvcheck.play.state import View, look
-from kvcheck.remote.manager import foresee
 from kvspec import requirements
 from kvspec.interface import Capabilities, Feature, Implementation, KVCacheManager
 from kvspec.policy import Policy

@@ -8,7 +8,7 @@ from operator import index
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from kvcheck.calls import make, plain, sequence
+from kvcheck.play.calls import make, plain, sequence
 from kvcheck.remote.session import ProtocolViolation, Session, known, unused
 from kvcheck.remote.values import decode_request, encode_sample
 from kvspec._json import Where, checked_members

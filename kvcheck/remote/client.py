@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvcheck.installed import installed_implementations
+from kvcheck.play.elsewhere import ElsewhereImplementation
 from kvcheck.remote.connection import Connection, Options
 from kvcheck.remote.manager import RemoteManager, manager_handle, sent_ids
 from kvcheck.remote.planner import RemotePlanner
@@ -81,7 +82,7 @@ def _unreadable(name: str, reason: str) -> UnknownImplementationError:
     return UnknownImplementationError(name, installed_implementations(), reason)
 
 
-class RemoteImplementation:
+class RemoteImplementation(ElsewhereImplementation):
     """See `kvspec.interface.Implementation` for what each call promises.
 
     When the child has failed, its managers and requests are lost and every call of them raises

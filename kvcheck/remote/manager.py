@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kvcheck.calls import DEFAULTS, Delegating, decoded
+from kvcheck.play.calls import DEFAULTS, Delegating, decoded
+from kvcheck.play.elsewhere import ElsewhereManager
 from kvcheck.remote.connection import Connection
 from kvcheck.remote.request import own
 from kvcheck.remote.values import carried
@@ -27,7 +28,7 @@ LISTS = ("get_blocks", "get_unhashed_block_ids")
 WITH_BLOCKS = ("get_computed_blocks", "find_longest_cache_hit_per_group", *LISTS)
 
 
-class RemoteManager(Delegating):
+class RemoteManager(Delegating, ElsewhereManager):
     """See `kvspec.interface.KVCacheManager` for what each call promises."""
 
     def __init__(
@@ -64,6 +65,10 @@ class RemoteManager(Delegating):
     def usage(self) -> float:
         """Share of the pool in use."""
         return float(self._call("get_usage")["usage"])
+
+    def foresee(self, *questions: str) -> None:
+        """`questions`: some of `kvcheck.remote.connection.QUESTIONS`."""
+        self.connection.foresee(self.handle, questions)
 
     def _call(self, op: str, **args: Any) -> Any:
         """A message about the manager alone."""
@@ -146,15 +151,6 @@ def sent_ids(field: str, ids: Sequence[int]) -> list[Any]:
         raise InvalidArgumentError(field, ids, "a sequence")
     listed: list[Any] = carried(field, list(ids))
     return listed
-
-
-def foresee(manager: KVCacheManager, *questions: str) -> None:
-    """Say which of `QUESTIONS` come right after the next call, so that they go out along with it.
-
-    Nothing happens if the manager lives in this process.
-    """
-    if isinstance(manager, RemoteManager):
-        manager.connection.foresee(manager.handle, questions)
 
 
 def manager_handle(manager: KVCacheManager) -> RemoteManager:

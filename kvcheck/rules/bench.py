@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from kvcheck.play.elsewhere import is_elsewhere
 from kvcheck.play.verdicts import Level
-from kvcheck.remote.client import RemoteImplementation
 from kvcheck.rules.judging import LeftOut, wrong
 from kvcheck.rules.managed import Managed
 from kvcheck.rules.specs import full
@@ -52,7 +52,7 @@ class Bench:
     @property
     def is_remote(self) -> bool:
         """Whether the subject is in another process: an error's words and values may be others."""
-        return isinstance(self.subject, RemoteImplementation)
+        return is_elsewhere(self.subject)
 
     def here(self, why: str) -> None:
         """Leave the check out if the subject is in another process: what it is about stays here."""

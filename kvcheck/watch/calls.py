@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
 
-from kvcheck.calls import DEFAULTS, plain
+from kvcheck.play.calls import DEFAULTS, plain
 from kvcheck.play.compare import BUILTIN_ERRORS
 from kvspec.errors import UnsupportedError
 from kvspec.interface import KVCacheManager

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from kvcheck.calls import Delegating
+from kvcheck.play.calls import Delegating
 from kvspec.audit import Wrapper
 from kvspec.config import ManagerConfig
 from kvspec.interface import KVCacheManager

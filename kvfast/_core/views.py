@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar, overload
-
-if TYPE_CHECKING:
-    from .request import FastRequest
+from typing import Protocol, TypeVar, overload
 
 T = TypeVar("T")
+
+
+class Viewed(Protocol):
+    """A request, as far as its views ask it."""
+
+    @property
+    def num_tokens(self) -> int: ...
+
+    @property
+    def num_hashes(self) -> int: ...
+
+    def tokens_between(self, start: int, stop: int) -> list[int]: ...
+
+    def hash_at(self, number: int) -> bytes: ...
 
 
 class _View(Sequence[T]):
@@ -16,7 +27,7 @@ class _View(Sequence[T]):
 
     __slots__ = ("_request",)
 
-    def __init__(self, request: FastRequest) -> None:
+    def __init__(self, request: Viewed) -> None:
         self._request = request
 
     def between(self, start: int, stop: int) -> list[T]:

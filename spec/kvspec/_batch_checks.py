@@ -6,24 +6,34 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from kvspec._arrays import beginning, counts_of, delta_rows, ints_of, slot_array
 from kvspec._check import boolean, count, exact, is_int
 from kvspec.batched import Ints, StepOutput, StepPlan
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
-from kvspec.interface import Feature, KVCacheManager
+from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.request import Request, RequestStatus, is_status
 from kvspec.specs import CrossAttentionSpec, EncoderOnlyAttentionSpec, MambaSpec
-
-if TYPE_CHECKING:
-    from kvspec.sequential import SequentialManager
 
 _ELSEWHERE = (CrossAttentionSpec, EncoderOnlyAttentionSpec)
 """Their blocks hold no tokens of the sequence (KV-REQ-3)."""
 _WITHOUT_SLOTS = (MambaSpec, *_ELSEWHERE)
 """Their blocks do not hold one slot per token of the sequence (KV-BATCH-9)."""
+
+
+class Batched(Protocol):
+    """Who takes whole steps, as far as it is asked here. `requests`: by their handles."""
+
+    @property
+    def implementation(self) -> Implementation: ...
+
+    @property
+    def manager(self) -> KVCacheManager: ...
+
+    @property
+    def requests(self) -> Mapping[int, Request]: ...
 
 
 @dataclass(frozen=True)
@@ -128,7 +138,7 @@ def check_scheduling(where: str, request: Request) -> None:
 
 
 def _check_under_way(
-    batched: SequentialManager, field: str, place: int, handle: int, num_tokens: int
+    batched: Batched, field: str, place: int, handle: int, num_tokens: int
 ) -> None:
     """What `allocate_slots` demands, and a slot for every token (KV-BATCH-6)."""
     where, request, manager = f"{field}[{place}]", batched.requests[handle], batched.manager
@@ -151,7 +161,7 @@ def _check_under_way(
         _need(batched, Feature.DRAFTING)
 
 
-def _check_new(batched: SequentialManager, place: int, handle: int) -> None:
+def _check_new(batched: Batched, place: int, handle: int) -> None:
     """A request that holds nothing, and whose every token can have a slot (KV-BATCH-7)."""
     where, request = f"new[{place}]", batched.requests[handle]
     check_scheduling(where, request)
@@ -166,7 +176,7 @@ def _check_new(batched: SequentialManager, place: int, handle: int) -> None:
         raise InvalidArgumentError(f"{where}.num_tokens", request.num_tokens, allowed)
 
 
-def _need(batched: SequentialManager, feature: Feature) -> None:
+def _need(batched: Batched, feature: Feature) -> None:
     """The manager has this feature; else a single call would find out half-way."""
     capabilities = batched.implementation.capabilities
     if feature not in capabilities.features:
@@ -176,9 +186,7 @@ def _need(batched: SequentialManager, feature: Feature) -> None:
 # Whole steps.
 
 
-def check_step(
-    batched: SequentialManager, plan: StepPlan, output: StepOutput | None
-) -> CheckedStep:
+def check_step(batched: Batched, plan: StepPlan, output: StepOutput | None) -> CheckedStep:
     """Everything that a step demands (KV-BATCH-2)."""
     if not isinstance(plan, StepPlan):
         raise InvalidArgumentError("plan", plan, "a StepPlan")
@@ -218,7 +226,7 @@ def check_step(
     return CheckedStep(chosen["finished"], chosen["preempted"], under_way, new, rows, slots)
 
 
-def _check_options(batched: SequentialManager, plan: StepPlan) -> None:
+def _check_options(batched: Batched, plan: StepPlan) -> None:
     """The plan's members that concern all its entries."""
     for field in ("token_budget", "num_lookahead_tokens", "reserved_blocks"):
         count(field, getattr(plan, field))
@@ -231,7 +239,7 @@ def _check_options(batched: SequentialManager, plan: StepPlan) -> None:
 
 
 def _most_tokens(
-    batched: SequentialManager,
+    batched: Batched,
     under_way: Sequence[tuple[int, int]],
     new: Sequence[tuple[int, int]],
     budget: int,

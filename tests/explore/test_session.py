@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import kvref
+from kvcheck.discovery import find_implementation
 from kvcheck.explore.bounds import Configuration
 from kvcheck.explore.saved import Saved
 from kvcheck.explore.search import Exploration, Pair
@@ -19,7 +20,7 @@ from kvspec.interface import Feature
 from tests.explore.exploring import configuration, explored
 
 SMALL = replace(configuration("pool"), name="small", prompts=((0, 1),))
-REFERENCE = Pair(kvref.implementation(), oracle_name="kvref")
+REFERENCE = Pair(kvref.implementation(), oracle_name="kvref", find=find_implementation)
 
 
 def counted(report: Report) -> list[Any]:

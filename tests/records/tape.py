@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kvcheck.calls import Delegating, decoded
+from kvcheck.play.calls import Delegating, decoded
 from kvcheck.play.text import DEFAULT_ARGUMENTS
 from kvspec._json import Where
 from kvspec.config import HASH_FUNCTIONS, ManagerConfig

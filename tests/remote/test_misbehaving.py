@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kvcheck.play.elsewhere import foresee
 from kvcheck.remote.client import RemoteImplementation
-from kvcheck.remote.manager import foresee
 from kvspec.errors import KVSpecError, RemoteError
 from kvspec.interface import KVCacheManager
 from kvspec.request import Request

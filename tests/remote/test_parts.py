@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from kvcheck.discovery import find_implementation
+from kvcheck.play.elsewhere import foresee
 from kvcheck.records.planning import replay_planning
 from kvcheck.remote.client import RemoteImplementation
 from kvcheck.remote.connection import DROP_AT_ONCE
-from kvcheck.remote.manager import foresee
 from kvcheck.remote.request import RemoteRequest
 from kvcheck.remote.values import decode_capabilities, encode_capabilities
 from kvref import implementation

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from kvcheck.play.elsewhere import foresee
 from kvcheck.remote.client import RemoteImplementation
-from kvcheck.remote.manager import foresee
 from kvspec.errors import RemoteError
 from tests.remote.configs import config
 from tests.remote.servers import connect

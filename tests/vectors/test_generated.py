@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import kvref
-from kvcheck.explore.moves import Move
+from kvcheck.explore.state import Move
 from kvcheck.explore.vectors.graph import (
     Graph,
     all_edges,

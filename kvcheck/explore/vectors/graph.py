@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from kvcheck.explore.bounds import Configuration
 from kvcheck.explore.edges import Edges, Turn
 from kvcheck.explore.illegal import ILLEGAL
-from kvcheck.explore.moves import Move, moves
+from kvcheck.explore.moves import moves
 from kvcheck.explore.renaming import Naming, naming
 from kvcheck.explore.sides import restored
-from kvcheck.explore.state import State
+from kvcheck.explore.state import Move, State
 from kvspec.interface import Implementation
 
 

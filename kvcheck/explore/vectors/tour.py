@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from kvcheck.explore.moves import Move
+from kvcheck.explore.state import Move
 from kvcheck.explore.vectors.graph import Graph
 
 MAX_MOVES = 400

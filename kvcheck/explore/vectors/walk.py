@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from kvcheck.explore.bounds import Configuration
-from kvcheck.explore.moves import Move
 from kvcheck.explore.play import play
-from kvcheck.explore.state import State, start
+from kvcheck.explore.state import Move, State, start
 from kvcheck.explore.vectors.graph import Graph, in_state, named
 from kvcheck.play.recorder import Recorder
 from kvcheck.play.text import DEFAULT_ARGUMENTS
