@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from kvcheck.play.elsewhere import is_elsewhere
 from kvcheck.play.verdicts import Level
@@ -19,6 +19,24 @@ from kvspec.planning import Planner
 from kvspec.policy import Policy
 from kvspec.requirements import lacking
 from kvspec.specs import LayerSpec
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A planner for whose calls a check is left out where it says that it does not support them."""
+
+    planner: Planner
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self.planner, name)
+
+        def ask(*arguments: Any) -> Any:
+            try:
+                return call(*arguments)
+            except UnsupportedError as error:
+                raise LeftOut(str(error)) from None
+
+        return ask
 
 
 @dataclass(frozen=True)
@@ -66,7 +84,7 @@ class Bench:
         planner = self.subject.planner
         if planner is None:
             raise wrong("the planner", "one, since the capabilities name it", None)
-        return planner
+        return cast(Planner, Asked(planner))
 
     def config(
         self,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvcheck.rules.bench import Bench
-from kvcheck.rules.example import example
+from kvcheck.rules.example import cases, example
 from kvcheck.rules.judging import equal, holds, raises
 from kvcheck.rules.plan_specs import (
     CROSS,
@@ -91,11 +91,15 @@ def pages_have_the_bytes_of_their_type(bench: Bench) -> None:
         found = bench.planner.spec_properties(spec, settings())
         sizes = (found.page_size_bytes, found.real_page_size_bytes, found.kind)
         equal(sizes, (page, real, spec.kind), f"the page of {spec}")
-    for mode in ("INT8_PER_TOKEN_HEAD", "FP8_PER_TOKEN_HEAD", "NVFP4", "HALF"):
-        for spec, page in of_mode(mode):
-            found = bench.planner.spec_properties(spec, settings())
-            both = (found.page_size_bytes, found.real_page_size_bytes)
-            equal(both, (page, page), f"the page of {spec}")
+
+
+@cases("INT8_PER_TOKEN_HEAD", "FP8_PER_TOKEN_HEAD", "NVFP4", "HALF")
+@example("KV-PLAN-1")
+def latents_have_no_scales_whatever_their_mode(bench: Bench, mode: str) -> None:
+    for spec, page in of_mode(mode):
+        found = bench.planner.spec_properties(spec, settings())
+        both = (found.page_size_bytes, found.real_page_size_bytes)
+        equal(both, (page, page), f"the page of {spec}")
 
 
 @example("KV-PLAN-1")
@@ -147,16 +151,25 @@ MERGED: tuple[tuple[tuple[LayerSpec, ...], LayerSpec | None], ...] = (
 )
 
 
+@cases(*MERGED)
 @example("KV-PLAN-2")
-def specs_merge_when_they_agree_in_all_that_matters(bench: Bench) -> None:
-    for specs, merged in MERGED:
-        if merged is None:
-            with raises(ConfigError):
-                bench.planner.merge(specs)
-        else:
-            equal(bench.planner.merge(specs), merged, f"merging {specs}")
-        is_uniform = merged is not None or not specs
-        equal(bench.planner.is_uniform(named(*specs)), is_uniform, f"is_uniform of {specs}")
+def specs_merge_when_they_agree_in_all_that_matters(
+    bench: Bench, specs: tuple[LayerSpec, ...], merged: LayerSpec | None
+) -> None:
+    if merged is None:
+        with raises(ConfigError):
+            bench.planner.merge(specs)
+    else:
+        equal(bench.planner.merge(specs), merged, f"merging {specs}")
+
+
+@cases(*MERGED)
+@example("KV-PLAN-2")
+def layers_are_uniform_if_they_merge(
+    bench: Bench, specs: tuple[LayerSpec, ...], merged: LayerSpec | None
+) -> None:
+    is_uniform = merged is not None or not specs
+    equal(bench.planner.is_uniform(named(*specs)), is_uniform, f"is_uniform of {specs}")
 
 
 NARROW = replace(ENCODER, head_size=64)
@@ -187,11 +200,13 @@ ONE_TYPE: tuple[tuple[Layers, bool], ...] = (
 )
 
 
+@cases(*ONE_TYPE)
 @example("KV-PLAN-3")
-def layers_of_one_type_share_a_group_although_their_pages_differ(bench: Bench) -> None:
-    for layers, is_one in ONE_TYPE:
-        expected = UniformTypeKVCacheSpecs(16, layers) if is_one else None
-        equal(bench.planner.uniform_type(layers), expected, f"one type of {layers}")
+def layers_of_one_type_share_a_group_although_their_pages_differ(
+    bench: Bench, layers: Layers, is_one: bool
+) -> None:
+    expected = UniformTypeKVCacheSpecs(16, layers) if is_one else None
+    equal(bench.planner.uniform_type(layers), expected, f"one type of {layers}")
 
 
 @example("KV-PLAN-4")
@@ -254,14 +269,14 @@ def hidden_states_stand_beside_a_single_group_and_alone(bench: Bench) -> None:
 @example("KV-PLAN-6")
 def a_group_is_as_long_as_the_rarest_spec(bench: Bench) -> None:
     """A group is as long as the rarest spec, and layers are dealt out."""
-    cases = (
+    dealings = (
         (10, 52, [10, 9, 9, 9, 9, 8, 8]),
         (10, 14, [10, 14]),
         (10, 15, [10, 8, 7]),
         (2, 3, [2, 2, 1]),
         (3, 4, [3, 4]),
     )
-    for num_full, num_windows, sizes in cases:
+    for num_full, num_windows, sizes in dealings:
         layers = named(*[large()] * num_full, *[sliding(8)] * num_windows)
         found = [len(names) for names in names_of(bench.planner.groups(layers, settings()))]
         equal(found, sizes, f"{num_full} full layers and {num_windows} windows")
@@ -330,15 +345,17 @@ BOUNDS: tuple[tuple[LayerSpec, dict[str, Any], int], ...] = (
 )
 
 
+@cases(*BOUNDS)
 @example("KV-PLAN-8")
-def one_request_holds_at_most_so_many_blocks_of_a_type(bench: Bench) -> None:
-    for spec, members, blocks in BOUNDS:
-        config = settings(**{"max_model_len_tokens": 100, **members})
-        found = bench.planner.spec_properties(spec, config)
-        expected = blocks * found.page_size_bytes
-        capped = isinstance(spec, ChunkedLocalAttentionSpec | SlidingWindowSpec)
-        most = found.max_admission_blocks_per_request
-        equal(most, blocks if capped else None, f"blocks of {spec} at most")
-        equal(found.max_memory_usage_bytes, expected, f"bytes of {spec} at most")
-        both = bench.planner.max_memory_usage_bytes(named(spec, spec), config)
-        equal(both, 2 * expected, f"bytes of two layers {spec}")
+def one_request_holds_at_most_so_many_blocks_of_a_type(
+    bench: Bench, spec: LayerSpec, members: dict[str, Any], blocks: int
+) -> None:
+    config = settings(**{"max_model_len_tokens": 100, **members})
+    found = bench.planner.spec_properties(spec, config)
+    expected = blocks * found.page_size_bytes
+    capped = isinstance(spec, ChunkedLocalAttentionSpec | SlidingWindowSpec)
+    most = found.max_admission_blocks_per_request
+    equal(most, blocks if capped else None, f"blocks of {spec} at most")
+    equal(found.max_memory_usage_bytes, expected, f"bytes of {spec} at most")
+    both = bench.planner.max_memory_usage_bytes(named(spec, spec), config)
+    equal(both, 2 * expected, f"bytes of two layers {spec}")

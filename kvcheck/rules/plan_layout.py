@@ -58,6 +58,10 @@ def workers_without_layers_limit_nothing(bench: Bench) -> None:
     blocks = [(cache.num_blocks, len(cache.tensors)) for cache in plan.configs]
     equal(blocks, [(10, 1), (10, 0)])
     equal(names_of(plan.configs[1].groups), [()])
+    stages = (named(large()), named(large(), first=1), ())
+    plan = bench.planner.plan(stages, settings(), (100 * PAGE, 80 * PAGE, 0))
+    blocks = [(cache.num_blocks, len(cache.tensors)) for cache in plan.configs]
+    equal(blocks, [(80, 1), (80, 1), (80, 0)])
     empty = bench.planner.plan(((), ()), settings(), (0, 0))
     equal(empty.configs, (KVCacheConfig(1, ()),) * 2)
 
@@ -105,12 +109,12 @@ def packed_tensors_lie_side_by_side_within_a_block(bench: Bench) -> None:
 
 @example("KV-PLAN-15")
 def all_workers_get_the_smallest_number_of_blocks(bench: Bench) -> None:
-    """Tensors shrink to whole numbers of bytes; a worker without layers has none."""
-    stages = (named(large()), named(large(), first=1), ())
-    plan = bench.planner.plan(stages, settings(), (100 * PAGE + 5, 80 * PAGE + 9, 0))
-    equal([cache.num_blocks for cache in plan.configs], [80, 80, 80])
+    """Tensors shrink to whole numbers of bytes."""
+    stages = (named(large()), named(large(), first=1))
+    plan = bench.planner.plan(stages, settings(), (100 * PAGE + 5, 80 * PAGE + 9))
+    equal([cache.num_blocks for cache in plan.configs], [80, 80])
     sizes = [[tensor.size_bytes for tensor in cache.tensors] for cache in plan.configs]
-    equal(sizes, [[5_242_880], [5_242_880], []])
+    equal(sizes, [[5_242_880], [5_242_880]])
     holds(all(type(size) is int for listed in sizes for size in listed))
 
 

@@ -4,7 +4,7 @@
 
 The factory imports whatever `vllm` is on the path; a patched copy of the same version can be put
 there. Everything is answered by vLLM's code: the adapter translates values and checks nothing that
-vLLM leaves unchecked.
+vLLM leaves unchecked. Planning is offered, too: its functions need no device.
 """
 
 from __future__ import annotations

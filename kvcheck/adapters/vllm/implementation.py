@@ -9,6 +9,7 @@ from kvcheck.adapters.vllm.bench import native_calls
 from kvcheck.adapters.vllm.errors import NAME
 from kvcheck.adapters.vllm.library import Library
 from kvcheck.adapters.vllm.manager import VLLMManager
+from kvcheck.adapters.vllm.planner import VLLMPlanner
 from kvcheck.adapters.vllm.specs import HASH_FUNCTIONS, SPEC_TYPES
 from kvcheck.tools.bench.calls import Calls
 from kvspec.audit import audited, unwrapped
@@ -50,9 +51,10 @@ FEATURES = frozenset(
         Feature.NEED,
         Feature.NEW_BLOCK_IDS,
         Feature.SNAPSHOT,
+        Feature.PLANNING,
     }
 )
-"""Not residency (its clock cannot be given), copies and restoring (vLLM has none), planning."""
+"""Not residency (its clock cannot be given), copies and restoring (vLLM has none)."""
 
 
 class VLLMImplementation:
@@ -105,8 +107,8 @@ class VLLMImplementation:
 
     @property
     def planner(self) -> Planner | None:
-        """Not offered."""
-        return None
+        """vLLM's planning functions."""
+        return VLLMPlanner(self.library)
 
     def bench_calls(self, manager: KVCacheManager) -> Calls:
         """vLLM's own calls, which `kvspec bench` times in place of this adapter's."""

@@ -52,7 +52,7 @@ class VLLMManager:
             )
             self._none_hash = library.make_none_hash(config.hash_function, config.hash_seed)
             self.inner = library.manager.KVCacheManager(
-                kv_cache_config=cache_config(library, config),
+                kv_cache_config=cache_config(library, config.kv_cache),
                 max_model_len=config.max_model_len_tokens,
                 scheduler_block_size=self.config.scheduler_block_size_tokens,
                 hash_block_size=self.config.hash_block_size_tokens,

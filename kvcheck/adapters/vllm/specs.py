@@ -1,27 +1,31 @@
-"""From the contract's configuration to vLLM's."""
+"""From the contract's configuration to vLLM's, and from vLLM's layouts to the contract's."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import fields, replace
 from typing import Any
 
-from kvcheck.adapters.vllm.errors import NAME
+from kvcheck.adapters.vllm.errors import NAME, VLLMAnswerError
 from kvcheck.adapters.vllm.library import Library
-from kvspec.config import ManagerConfig
-from kvspec.errors import UnsupportedError
+from kvspec.config import KVCacheConfig, KVCacheGroup, KVCacheTensor, ManagerConfig
+from kvspec.errors import ConfigError, UnsupportedError
 from kvspec.policy import Policy
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
+    EncoderOnlyAttentionSpec,
     FullAttentionSpec,
     HiddenStateCacheSpec,
     LayerSpec,
     MambaSpec,
     MLAAttentionSpec,
+    SinkFullAttentionSpec,
     SlidingWindowMLASpec,
     SlidingWindowSpec,
     TQFullAttentionSpec,
+    UniformTypeKVCacheSpecs,
     spec_fields,
 )
 
@@ -39,6 +43,13 @@ SPEC_TYPES: frozenset[type[LayerSpec]] = frozenset(
     }
 )
 """What a group may be. vLLM 0.24.0 has a sink class too, but building its manager fails."""
+
+PLANNED_TYPES = SPEC_TYPES | {
+    SinkFullAttentionSpec,
+    EncoderOnlyAttentionSpec,
+    UniformTypeKVCacheSpecs,
+}
+"""What planning knows besides."""
 
 HASH_FUNCTIONS = ("sha256_cbor", "xxhash_cbor")
 
@@ -78,31 +89,107 @@ def _with_block_sizes(config: ManagerConfig) -> ManagerConfig:
     return replace(config, scheduler_block_size_tokens=scheduler, hash_block_size_tokens=hashed)
 
 
-def cache_config(library: Library, config: ManagerConfig) -> Any:
-    """vLLM's KVCacheConfig: blocks and groups; a manager reads no tensors."""
-    groups = [
+def cache_config(library: Library, kv_cache: KVCacheConfig) -> Any:
+    """vLLM's KVCacheConfig."""
+    interface = library.interface
+    tensors = [
+        interface.KVCacheTensor(
+            size=tensor.size_bytes,
+            shared_by=list(tensor.shared_by),
+            offset=tensor.offset_bytes or 0,
+            block_stride=tensor.block_stride_bytes or 0,
+        )
+        for tensor in kv_cache.tensors
+    ]
+    return interface.KVCacheConfig(
+        num_blocks=kv_cache.num_blocks,
+        kv_cache_tensors=tensors,
+        kv_cache_groups=group_specs(library, kv_cache.groups),
+    )
+
+
+def group_specs(library: Library, groups: Iterable[KVCacheGroup]) -> list[Any]:
+    """vLLM's groups."""
+    return [
         library.interface.KVCacheGroupSpec(
             layer_names=list(group.layer_names),
             kv_cache_spec=layer_spec(library, group.spec),
             is_eagle_group=group.is_eagle_group,
         )
-        for group in config.kv_cache.groups
+        for group in groups
     ]
-    return library.interface.KVCacheConfig(
-        num_blocks=config.kv_cache.num_blocks, kv_cache_tensors=[], kv_cache_groups=groups
-    )
 
 
 def layer_spec(library: Library, spec: LayerSpec) -> Any:
-    """vLLM's spec of the same name and members."""
-    members = spec_fields(spec)
+    """vLLM's spec of the same name and members; its bare base class for one that it has not."""
+    interface, members = library.interface, spec_fields(spec)
+    if type(spec) not in PLANNED_TYPES:
+        return interface.KVCacheSpec(spec.block_size)
     if "dtype" in members:
         members["dtype"] = getattr(library.torch, members["dtype"])
     if "dtypes" in members:
         members["dtypes"] = tuple(getattr(library.torch, name) for name in members["dtypes"])
     if "kv_quant_mode" in members:
-        members["kv_quant_mode"] = library.interface.KVQuantMode[members["kv_quant_mode"]]
+        members["kv_quant_mode"] = _of_enum(interface.KVQuantMode, members["kv_quant_mode"])
     if "mamba_type" in members:
         kinds = library.backends.MambaAttentionBackendEnum
-        members["mamba_type"] = kinds[members["mamba_type"]]
-    return getattr(library.interface, type(spec).__name__)(**members)
+        members["mamba_type"] = _of_enum(kinds, members["mamba_type"])
+    if "kv_cache_specs" in members:
+        layers = members["kv_cache_specs"]
+        members["kv_cache_specs"] = {name: layer_spec(library, layer) for name, layer in layers}
+    return getattr(interface, type(spec).__name__)(**members)
+
+
+def _of_enum(kinds: Any, name: str) -> Any:
+    if name not in kinds.__members__:
+        raise UnsupportedError(f"{kinds.__name__} {name}", NAME)
+    return kinds[name]
+
+
+def contract_cache(kv_cache: Any) -> KVCacheConfig:
+    """The contract's layout of vLLM's."""
+    tensors = tuple(
+        KVCacheTensor(
+            tensor.size,
+            tuple(tensor.shared_by),
+            *((tensor.offset, tensor.block_stride) if tensor.block_stride else ()),
+        )
+        for tensor in kv_cache.kv_cache_tensors
+    )
+    groups = contract_groups(kv_cache.kv_cache_groups)
+    return KVCacheConfig(kv_cache.num_blocks, groups, tensors)
+
+
+def contract_groups(groups: Iterable[Any]) -> tuple[KVCacheGroup, ...]:
+    """The contract's groups of vLLM's."""
+    return tuple(
+        KVCacheGroup(
+            tuple(group.layer_names), contract_spec(group.kv_cache_spec), group.is_eagle_group
+        )
+        for group in groups
+    )
+
+
+def contract_spec(spec: Any) -> LayerSpec:
+    """The contract's spec of vLLM's. Raises VLLMAnswerError for one that the contract refuses."""
+    types: dict[str, type[LayerSpec]] = {cls.__name__: cls for cls in PLANNED_TYPES}
+    made = types.get(type(spec).__name__, LayerSpec)
+    members = {each.name: getattr(spec, each.name) for each in fields(made)}
+    if "dtype" in members:
+        members["dtype"] = _name_of(members["dtype"])
+    if "dtypes" in members:
+        members["dtypes"] = tuple(map(_name_of, members["dtypes"]))
+    for name in ("kv_quant_mode", "mamba_type"):
+        if name in members:
+            members[name] = members[name].name
+    if "kv_cache_specs" in members:
+        layers = members["kv_cache_specs"].items()
+        members["kv_cache_specs"] = tuple((name, contract_spec(layer)) for name, layer in layers)
+    try:
+        return made(**members)
+    except ConfigError as error:
+        raise VLLMAnswerError(error) from error
+
+
+def _name_of(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")

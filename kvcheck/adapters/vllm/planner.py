@@ -1,0 +1,240 @@
+"""vLLM's planning functions behind `kvspec.planning.Planner`, with a made-up configuration.
+
+vLLM plans with plain Python and no device; of its own configuration the functions read a few
+members, which `settings` makes up. They work on values made for each call: what they change in them
+nobody sees.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from kvcheck.adapters.vllm.errors import NAME, planning_errors
+from kvcheck.adapters.vllm.library import Library
+from kvcheck.adapters.vllm.specs import (
+    cache_config,
+    contract_cache,
+    contract_groups,
+    contract_spec,
+    group_specs,
+    layer_spec,
+)
+from kvspec.config import KVCacheConfig, KVCacheGroup
+from kvspec.errors import UnsupportedError
+from kvspec.planning import BlockSizes, Capacity, Layers, Plan, PlanningConfig, SpecProperties
+from kvspec.specs import LayerSpec, UniformTypeKVCacheSpecs
+
+
+def settings(config: PlanningConfig) -> Any:
+    """What vLLM's planning reads of its configuration, under the names it has there."""
+    transfer = speculative = None
+    if config.has_connector or config.packed_layout:
+        packed = {"enable_cross_layers_blocks": str(config.packed_layout)}
+        transfer = SimpleNamespace(kv_connector_extra_config=packed)
+    if config.use_eagle is not None:
+        speculative = SimpleNamespace(use_eagle=lambda: config.use_eagle)
+    return SimpleNamespace(
+        model_config=SimpleNamespace(
+            max_model_len=config.max_model_len_tokens,
+            original_max_model_len=config.original_max_model_len_tokens,
+        ),
+        scheduler_config=SimpleNamespace(
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_encoder_input_tokens=config.max_encoder_tokens,
+            disable_hybrid_kv_cache_manager=config.disable_hybrid,
+        ),
+        parallel_config=SimpleNamespace(
+            decode_context_parallel_size=config.dcp_world_size,
+            prefill_context_parallel_size=config.pcp_world_size,
+        ),
+        cache_config=SimpleNamespace(
+            block_size=config.block_size,
+            hash_block_size=config.hash_block_size,
+            num_gpu_blocks_override=config.num_blocks_override,
+            mamba_cache_mode=config.mamba_cache_mode,
+            enable_prefix_caching=config.enable_caching,
+        ),
+        kv_transfer_config=transfer,
+        speculative_config=speculative,
+    )
+
+
+class VLLMPlanner:
+    """See `kvspec.planning.Planner` for what each call promises."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self.utils = library.utils
+
+    def spec_properties(self, spec: LayerSpec, config: PlanningConfig) -> SpecProperties:
+        """What vLLM's spec of these members says of itself."""
+        interface, asked = self.library.interface, settings(config)
+        with planning_errors("spec_properties"):
+            made = layer_spec(self.library, spec)
+            most = getattr(made, "max_admission_blocks_per_request", None)
+            return SpecProperties(
+                page_size_bytes=made.page_size_bytes,
+                real_page_size_bytes=getattr(made, "real_page_size_bytes", None),
+                storage_block_size=made.storage_block_size,
+                max_memory_usage_bytes=made.max_memory_usage_bytes(asked),
+                max_admission_blocks_per_request=None
+                if most is None
+                else most(config.max_num_batched_tokens, config.max_model_len_tokens),
+                kind=interface.get_kv_cache_spec_kind(made).value,
+                sliding_window_tokens=interface.get_kv_cache_spec_sliding_window(made),
+                normalized_spec=contract_spec(made),
+            )
+
+    def merge(self, specs: Sequence[LayerSpec]) -> LayerSpec:
+        """As the class of the first spec merges them."""
+        if not specs:
+            raise UnsupportedError("merging no specs", NAME)
+        with planning_errors("merge"):
+            made = [layer_spec(self.library, spec) for spec in specs]
+            return contract_spec(made[0].merge(made))
+
+    def is_uniform(self, layers: Layers) -> bool:
+        """`is_kv_cache_spec_uniform`."""
+        with planning_errors("is_uniform"):
+            return bool(self.utils.is_kv_cache_spec_uniform(self._specs(layers)))
+
+    def uniform_type(self, layers: Layers) -> UniformTypeKVCacheSpecs | None:
+        """`UniformTypeKVCacheSpecs.from_specs`."""
+        with planning_errors("uniform_type"):
+            uniform = self.library.interface.UniformTypeKVCacheSpecs
+            found = uniform.from_specs(self._specs(layers))
+            answer = None if found is None else contract_spec(found)
+        return answer if isinstance(answer, UniformTypeKVCacheSpecs) else None
+
+    def unify_hybrid(self, layers: Layers) -> Layers:
+        """`unify_hybrid_kv_cache_specs`, which changes what it is given."""
+        with planning_errors("unify_hybrid"):
+            specs = self._specs(layers)
+            self.utils.unify_hybrid_kv_cache_specs(specs)
+            return _layers(specs)
+
+    def unify_page_size(self, layers: Layers) -> Layers:
+        """`unify_kv_cache_spec_page_size`."""
+        with planning_errors("unify_page_size"):
+            return _layers(self.utils.unify_kv_cache_spec_page_size(self._specs(layers)))
+
+    def groups(self, layers: Layers, config: PlanningConfig) -> tuple[KVCacheGroup, ...]:
+        """`get_kv_cache_groups`."""
+        with planning_errors("groups"):
+            found = self.utils.get_kv_cache_groups(settings(config), self._specs(layers))
+            return contract_groups(found)
+
+    def max_memory_usage_bytes(self, layers: Layers, config: PlanningConfig) -> int:
+        """`max_memory_usage_bytes`, which adds up layers."""
+        with planning_errors("max_memory_usage_bytes"):
+            specs = self._specs(layers).values()
+            return int(self.utils.max_memory_usage_bytes(settings(config), specs))
+
+    def estimate_max_model_len(
+        self, layers: Layers, config: PlanningConfig, available_memory_bytes: int
+    ) -> int:
+        """`estimate_max_model_len`."""
+        asked, specs = settings(config), self._specs(layers)
+        with planning_errors("estimate_max_model_len"):
+            return int(self.utils.estimate_max_model_len(asked, specs, available_memory_bytes))
+
+    def check_enough_memory(
+        self, layers: Layers, config: PlanningConfig, available_memory_bytes: int
+    ) -> None:
+        """`check_enough_kv_cache_memory`."""
+        asked, specs = settings(config), self._specs(layers)
+        with planning_errors("check_enough_memory"):
+            self.utils.check_enough_kv_cache_memory(asked, specs, available_memory_bytes)
+
+    def config_from_groups(
+        self,
+        groups: tuple[KVCacheGroup, ...],
+        config: PlanningConfig,
+        available_memory_bytes: int,
+    ) -> KVCacheConfig:
+        """`get_kv_cache_config_from_groups`."""
+        with planning_errors("config_from_groups"):
+            made = group_specs(self.library, groups)
+            ask = self.utils.get_kv_cache_config_from_groups
+            return contract_cache(ask(settings(config), made, available_memory_bytes))
+
+    def plan(
+        self,
+        workers: tuple[Layers, ...],
+        config: PlanningConfig,
+        available_memory_bytes: tuple[int, ...],
+    ) -> Plan:
+        """`get_kv_cache_configs`; its warnings are those that it logs."""
+        asked, specs = settings(config), [self._specs(layers) for layers in workers]
+        with planning_errors("plan"), self._warnings() as said:
+            found = self.utils.get_kv_cache_configs(asked, specs, list(available_memory_bytes))
+            caches = tuple(contract_cache(cache) for cache in found)
+        return Plan(caches, asked.model_config.max_model_len, tuple(said))
+
+    def scheduler_config(self, configs: tuple[KVCacheConfig, ...]) -> KVCacheConfig:
+        """`generate_scheduler_kv_cache_config`."""
+        with planning_errors("scheduler_config"):
+            made = [cache_config(self.library, cache) for cache in configs]
+            return contract_cache(self.utils.generate_scheduler_kv_cache_config(made))
+
+    def max_concurrency(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> float:
+        """`get_max_concurrency_for_kv_cache_config`."""
+        with planning_errors("max_concurrency"):
+            made = cache_config(self.library, kv_cache)
+            ask = self.utils.get_max_concurrency_for_kv_cache_config
+            return float(ask(settings(config), made))
+
+    def capacity(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> Capacity:
+        """`get_kv_cache_capacity`."""
+        with planning_errors("capacity"):
+            made = cache_config(self.library, kv_cache)
+            return Capacity(*self.utils.get_kv_cache_capacity(settings(config), made))
+
+    def block_sizes(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> BlockSizes:
+        """`resolve_kv_cache_block_sizes`, for which a packed layout is no connector."""
+        asked = settings(replace(config, packed_layout=False))
+        with planning_errors("block_sizes"):
+            made = cache_config(self.library, kv_cache)
+            return BlockSizes(*self.utils.resolve_kv_cache_block_sizes(made, asked))
+
+    def _specs(self, layers: Layers) -> dict[str, Any]:
+        return {name: layer_spec(self.library, spec) for name, spec in layers}
+
+    @contextmanager
+    def _warnings(self) -> Iterator[list[str]]:
+        """What vLLM's planning warns of meanwhile; its logs go nowhere else."""
+        said: list[str] = []
+        log = logging.getLogger(self.utils.__name__)
+        handler = _Heard(said)
+        before = log.level, log.propagate
+        log.addHandler(handler)
+        log.setLevel(logging.WARNING)
+        log.propagate = False
+        try:
+            yield said
+        finally:
+            log.removeHandler(handler)
+            log.setLevel(before[0])
+            log.propagate = before[1]
+
+
+class _Heard(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self, said: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self.said = said
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one message."""
+        self.said.append(record.getMessage())
+
+
+def _layers(specs: dict[str, Any]) -> Layers:
+    found: Iterable[tuple[str, Any]] = specs.items()
+    return tuple((name, contract_spec(spec)) for name, spec in found)
