@@ -36,6 +36,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("replay", "Replay a request trace and report hits, evictions, usage."),
     Entry("serve", "Offer an implementation over stdin and stdout, for `--impl cmd:…`."),
     Entry("shrink", "Make a record smaller that an implementation fails."),
+    Entry("vectors", "Write static vectors and stories as JSON lines, for tests without Python."),
     Entry("view", "Make a page that shows a record step by step: blocks, requests, free queue."),
 )
 

@@ -6,7 +6,7 @@ mod manager;
 mod pool;
 mod sha256;
 
-use config::{broken, flag, invalid, member, Answer, Config, Refusal, NAME};
+use config::{broken, count, flag, invalid, member, Answer, Config, Refusal, NAME};
 use json::{hex, ints, lists, object, write, Reader, Value};
 use manager::{Manager, Request};
 use std::collections::BTreeMap;
@@ -19,9 +19,9 @@ struct Server {
     requests: BTreeMap<i64, Request>,
 }
 
-const FEATURES: [&str; 8] = [
+const FEATURES: [&str; 9] = [
     "prefix_caching", "multiple_groups", "eviction_by_id", "reset", "unhashed_blocks", "stable_lists",
-    "new_block_ids", "snapshot",
+    "new_block_ids", "skipped_removal", "snapshot",
 ];
 
 fn texts(texts: &[&str]) -> Value {
@@ -227,6 +227,11 @@ fn about_a_request(manager: &mut Manager, request: &mut Request, op: &str, args:
                 held.iter().map(|list| list.iter().copied().filter(is_bare).collect()).collect();
             object([("blocks", lists(&held)), ("unhashed", lists(&bare))])
         }
+        "remove_skipped_blocks" => {
+            let total = count("total_computed_tokens", member(args, "total_computed_tokens")?)?;
+            (0..manager.config.groups.len()).for_each(|group| manager.remove_skipped(group, &request.id, total));
+            Value::Null
+        }
         "free" => {
             manager.free(&request.id);
             Value::Null
@@ -294,6 +299,24 @@ fn answer(server: &mut Server, message: &Value) -> Value {
             object([("id", id), ("error", object(error))])
         }
     }
+}
+
+#[cfg(test)]
+#[path = "../../vectors/reader.rs"]
+mod vectors;
+
+/// `KV_VECTORS=FOLDER cargo test`, with a folder that `kvspec vectors -o FOLDER` wrote.
+#[test]
+fn it_answers_as_the_vectors_say() {
+    let Ok(folder) = std::env::var("KV_VECTORS") else { return eprintln!("KV_VECTORS names no folder") };
+    let make = || {
+        let mut server = Server::default();
+        move |message: &Value| answer(&mut server, message)
+    };
+    let done = vectors::follow_all(std::path::Path::new(&folder), make);
+    let (followed, left_out, right) = done.unwrap_or_else(|wrong| panic!("{wrong}"));
+    println!("{followed} conversations followed, {left_out} left out, {right} answers right");
+    assert!(followed > 0);
 }
 
 fn main() {

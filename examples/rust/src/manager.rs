@@ -149,7 +149,7 @@ impl Manager {
     }
 
     /// Null in place of blocks that no later token reads, the last one first (KV-GRP-2).
-    fn remove_skipped(&mut self, group: usize, id: &str, computed: i64) {
+    pub fn remove_skipped(&mut self, group: usize, id: &str, computed: i64) {
         let skipped = self.num_skipped(group, computed) as usize;
         let Some(entry) = self.entries[group].get_mut(id) else { return };
         let mut removed = Vec::new();

@@ -1,0 +1,3 @@
+module kv-vectors
+
+go 1.19

@@ -1,0 +1,42 @@
+"""`kvspec vectors`: static vectors and stories for tests in other languages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kvcheck.cli._support import fail, output_console
+from kvcheck.records.archive import set_names, write_archive
+
+
+@click.command()
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="A folder, or a file NAME.tar.gz.",
+)
+@click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="NAME",
+    help="Only this set. May be repeated.",
+)
+def command(output: Path, sets: tuple[str, ...]) -> int:
+    """Write static vectors and stories as JSON lines, for tests without Python.
+
+    Each file is a conversation in messages of the protocol, with the answer that is right. The
+    folder examples/vectors of the repository has readers in Rust, C++, Go and TypeScript.
+
+    Exit code 0: written, 2: could not run.
+    """
+    for name in sets:
+        if name not in set_names():
+            fail(f"no set {name!r}; there are: {', '.join(set_names())}")
+    number = write_archive(output, sets)
+    output_console().print(f"{output}: {number} files", markup=False, soft_wrap=True)
+    return 0
