@@ -243,7 +243,10 @@ def write(
     from kvcheck.judge import evidence
     from kvcheck.judge import report as reports
     from kvcheck.judge.page import report_html
+    from kvcheck.judge.telling import told
 
+    sides = (suite.subject, suite.oracle, result.options)
+    result = replace(result, violations=tuple(told(each, *sides) for each in result.violations))
     remarks: list[str] = []
     if records_path is not None:
         written = evidence.write_records(result, suite.subject, suite.oracle, records_path)

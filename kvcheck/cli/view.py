@@ -9,8 +9,8 @@ import click
 from kvcheck.cli._support import fail, output_console, write_whole
 from kvcheck.discovery import find_implementation
 from kvcheck.records.select import named_record
-from kvcheck.tools.view.model import NotShownError, load
-from kvcheck.tools.view.page import page
+from kvcheck.tools.view import NotShownError, load
+from kvcheck.view.page import page
 from kvspec.profile import RECORDS_PROFILE, find_profile
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,13 @@ from kvcheck.judge.pasted import example_test, program_test, walk_test
 from kvcheck.play.text import operation_text
 from kvcheck.play.verdicts import Violation
 from kvcheck.rulebook import rule_names, rule_sentences, stated, titled
+from kvcheck.view.text import config_words
+from kvspec.specs import CrossAttentionSpec
+
+WIDTH = 80
+
+ENCODER = frozenset({"num_encoder_tokens"})
+"""What only cross attention reads."""
 
 SHOWN_REASONS = 6
 """Of those for which rules do not apply or were not exercised, in a text for readers."""
@@ -35,13 +43,16 @@ SHOWN_SUSPECTS = 5
 def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
     """The report for a reader: every violation, then what was covered, then the verdict.
 
-    `remarks`: one line for each violation, where it was recorded for instance.
+    Only the first violation comes with what to paste; page and JSON have it of all. `remarks`: one
+    line for each violation, where it was recorded for instance.
     """
+    is_first = True
     for number, violation in enumerate(report.violations):
         if known_as(report, violation) is not None:
             continue
         remark = remarks[number] if number < len(remarks) else ""
-        yield from violation_lines(report.options, violation, remark)
+        yield from violation_lines(report.options, violation, remark, with_test=is_first)
+        is_first = False
         yield ""
     yield from _suspect_lines(report)
     yield from _static_lines(report)
@@ -134,7 +145,7 @@ def _suspect_lines(report: Report) -> Iterator[str]:
         checks = f"{each.num_failed} of its {number} checks failed"
         if not number:
             checks = "a known mistake behaves so"
-        yield f"{label:<18} {titled(each.rule)}: {checks}"
+        yield from _wrapped(f"{label:<18} ", f"{titled(each.rule)}: {checks}", " " * 19)
 
 
 def verdict_of(report: Report) -> str:
@@ -159,25 +170,63 @@ def _static_lines(report: Report) -> Iterator[str]:
         yield f"left out           {names}, for lack of {', '.join(lacks)}"
 
 
-def violation_lines(options: Options, violation: Violation, remark: str = "") -> Iterator[str]:
-    """One violation: the rule, the calls that lead there, what went wrong, and a test to paste."""
-    yield stated(violation.rule)
+def violation_lines(
+    options: Options, violation: Violation, remark: str = "", *, with_test: bool = True
+) -> Iterator[str]:
+    """One violation: the rule, the calls that lead there, what went wrong, and what to paste."""
+    yield from _wrapped("", stated(violation.rule), "  ")
     told = violation.operations
-    yield f"  broken at level {options.level} in {violation.program.name!r}" + (
-        f", by the last of {len(told)} operations:" if told else ":"
-    )
-    for number, (name, request, arguments) in enumerate(told, 1):
+    yield from _wrapped("  shown by  ", violation.program.name)
+    if (words := configuration(violation)) is not None:
+        yield from _wrapped("  with      ", words)
+    for number, call in enumerate(calls(violation), 1):
         mark = ">" if number == len(told) else " "
-        yield f"  {mark} {number:>3}  {operation_text(name, request, arguments)}"
+        yield from _wrapped(f"  {mark} {number:>3}  ", call, " " * 12)
     expected, observed = said(violation)
-    yield f"  expected  {expected}"
-    yield f"  observed  {observed}"
+    yield from _wrapped("  expected  ", expected)
+    yield from _wrapped("  observed  ", observed)
+    if violation.first_at:
+        yield from _wrapped("  first at  ", violation.first_at)
     if violation.like:
-        yield f"  just as   the reference where this is wrong: {violation.like}"
+        yield from _wrapped("  just as   ", f"the reference where this is wrong: {violation.like}")
     if remark:
         yield f"  record    {remark}"
-    yield "  as a test:"
-    yield from (f"    {line}".rstrip() for line in test_of(options, violation).splitlines())
+    if with_test and violation.messages:
+        yield "  as messages of spec/protocol.md, and the last answer:"
+        yield from (f"    {line}" for line in violation.messages)
+    elif with_test:
+        yield "  as a test:"
+        yield from (f"    {line}".rstrip() for line in test_of(options, violation).splitlines())
+
+
+def configuration(violation: Violation) -> str | None:
+    """The configuration of its story in words; None without a manager."""
+    config = violation.program.config
+    return config_words(config) if config.kv_cache.groups else None
+
+
+def calls(violation: Violation) -> Iterator[str]:
+    """The operations of its story, what means nothing under its configuration left out."""
+    specs = violation.program.config.managed_specs
+    hidden = set() if any(isinstance(s, CrossAttentionSpec) for s in specs) else ENCODER
+    for name, request, arguments in violation.operations:
+        given = {key: value for key, value in arguments.items() if key not in hidden}
+        if not any(given.get("new_computed_blocks") or ()):
+            given.pop("new_computed_blocks", None)
+        yield operation_text(name, request, given)
+
+
+def _wrapped(label: str, text: str, indent: str = " " * 12) -> list[str]:
+    """Lines of a terminal's width, words whole."""
+    return textwrap.wrap(
+        label + text,
+        WIDTH,
+        subsequent_indent=indent,
+        drop_whitespace=True,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=True,
+    ) or [label]
 
 
 def said(violation: Violation) -> tuple[str, str]:
@@ -216,6 +265,8 @@ def to_json(report: Report) -> dict[str, Any]:
                 "detail": violation.detail,
                 "expected": said(violation)[0],
                 "observed": said(violation)[1],
+                "first_at": violation.first_at,
+                "configuration": configuration(violation),
                 "like": violation.like,
                 "program": violation.program.name,
                 "operations": [
@@ -223,6 +274,7 @@ def to_json(report: Report) -> dict[str, Any]:
                     for name, request, arguments in violation.operations
                 ],
                 "test": test_of(report.options, violation),
+                "messages": list(violation.messages),
             }
             for violation in report.violations
         ],

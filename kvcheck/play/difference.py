@@ -4,23 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from typing import Any
 
 from kvcheck.play.text import shown
 from kvspec.errors import InvariantViolation
+
+KEPT_BEFORE, KEPT = 8, 24
+"""Characters shown of long texts: before the place where two part, and in all."""
 
 ABSENT = "(absent)"
 """Stands in a difference for a list element or an object member that isn't there."""
 
 
 class WrongAnswer(InvariantViolation):
-    """An answer or a state is not as it must be: `what` it is, `expected` and `observed`."""
+    """An answer or a state is not as it must be: `what` it is, `expected` and `observed`.
+
+    `first_at`: where inside of them they part, and what stands there; empty of plain values.
+    """
 
     def __init__(self, name: str, rule: str, what: str, expected: object, observed: object) -> None:
         where, theirs, ours = narrowed(expected, observed)
-        self.expected, self.observed = f"{what}{where}: {shown(theirs)}", shown(ours)
+        there, here = shown_apart(theirs, ours)
+        self.expected, self.observed = f"{what}{where}: {there}", here
+        place, *both = first_difference(theirs, ours, where) or ("", None, None)
+        self.first_at = ""
+        if place not in ("", where):
+            self.first_at = "{}: expected {}, got {}".format(place, *shown_apart(*both))
         super().__init__(name, rule, f"expected {self.expected}, got {self.observed}")
+
+
+def shown_apart(expected: object, observed: object) -> tuple[str, str]:
+    """Both values as they are shown; plain ones so that it can be seen where they differ."""
+    both = _shown(expected), _shown(observed)
+    if both[0] != both[1] or not isinstance(expected, (str, bytes)):
+        return both
+    theirs, ours = (
+        value.hex() if isinstance(value, bytes) else str(value) for value in (expected, observed)
+    )
+    alike = takewhile(lambda pair: pair[0] == pair[1], zip(theirs, ours, strict=False))
+    start = max(0, sum(1 for _ in alike) - KEPT_BEFORE)
+    return f"…{theirs[start : start + KEPT]}", f"…{ours[start : start + KEPT]}"
+
+
+def _shown(value: object) -> str:
+    return ABSENT if value is ABSENT else shown(value)
 
 
 def first_difference(expected: Any, got: Any, place: str = "") -> tuple[str, Any, Any] | None:
@@ -30,7 +58,7 @@ def first_difference(expected: Any, got: Any, place: str = "") -> tuple[str, Any
     """
     if type(expected) is not type(got):
         return place, expected, got
-    pairs = _members(expected, got, str)
+    pairs = _members(expected, got, _named)
     if pairs is None:
         return None if expected == got else (place, expected, got)
     for where, left, right in pairs:
@@ -48,7 +76,7 @@ def narrowed(expected: object, observed: object) -> tuple[str, object, object]:
     >>> narrowed({"blocks": [[1, 2]], "n": 4}, {"blocks": [[1, 2]], "n": 6})
     ('.n', 4, 6)
     """
-    pairs = _members(expected, observed, lambda key: shown(key).replace("'", "")) or ()
+    pairs = _members(expected, observed, _named) or ()
     different = [(where, left, right) for where, left, right in pairs if left != right]
     if len(different) != 1 or ABSENT in different[0][1:]:
         return "", expected, observed
@@ -59,6 +87,10 @@ def narrowed(expected: object, observed: object) -> tuple[str, object, object]:
     where, left, right = different[0]
     deeper, left, right = narrowed(left, right)
     return where + deeper, left, right
+
+
+def _named(key: object) -> str:
+    return shown(key).replace("'", "")
 
 
 def _members(

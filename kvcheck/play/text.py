@@ -15,6 +15,9 @@ from kvcheck.play.calls import DEFAULTS
 HASH_DIGITS = 8
 """Digits that a hash is shown with: enough to tell two apart in one report."""
 
+LONG = 8
+"""Numbers in a row that are written by their first and last."""
+
 LIMIT = 200
 """Characters that a value is shown with."""
 
@@ -84,10 +87,26 @@ def _shown_hash(digits: str) -> str:
 
 
 def operation_text(name: str, request: str | None, arguments: Mapping[str, Any]) -> str:
-    """One operation as a call, members at their defaults left out."""
+    """One operation as a call, members at their defaults left out.
+
+    So is a status that the number of computed tokens tells: WAITING at 0, else RUNNING.
+    """
+    computed = arguments.get("num_computed_tokens")
+    if "status" in arguments and arguments["status"] == ("RUNNING" if computed else "WAITING"):
+        told = {"status", *(["num_computed_tokens"] if not computed else [])}
+        arguments = {key: value for key, value in arguments.items() if key not in told}
     said = [
-        f"{key}={shown(value)}"
+        f"{key}={_run(value) or shown(value)}"
         for key, value in arguments.items()
         if key not in DEFAULT_ARGUMENTS or value != DEFAULT_ARGUMENTS[key]
     ]
     return f"{name}({', '.join([repr(request)] * (request is not None) + said)})"
+
+
+def _run(value: object) -> str:
+    """Many tokens in a row that grow by one, or are equal, as a few characters; else nothing."""
+    if not isinstance(value, list) or len(value) < LONG or {type(item) for item in value} != {int}:
+        return ""
+    if value == list(range(value[0], value[0] + len(value))):
+        return f"[{value[0]} … {value[-1]}]"
+    return f"[{value[0]}] * {len(value)}" if len(set(value)) == 1 else ""

@@ -44,7 +44,8 @@ class Violation:
     """A rule that an implementation broke, and the program that shows it.
 
     `operations` are those performed up to the offence: (name, request id, arguments). `expected`
-    and `observed` say in words what was wrong after the last of them.
+    and `observed` say in words what was wrong after the last of them, `first_at` where inside of
+    both. `messages`: the operations as they were sent to a server (`kvcheck.judge.telling`).
     `is_example`: it was an example (`kvcheck.rules.directed`) of the program's name and rules,
     and there is nothing to replay. `walk`: the set and the number of the walk of static vectors
     (`kvcheck.judge.static`) that it was found in; its program has no steps. `like`: what is wrong
@@ -63,6 +64,8 @@ class Violation:
     walk: tuple[str, int] | None = None
     like: str = ""
     cause: str = ""
+    first_at: str = ""
+    messages: tuple[str, ...] = ()
 
     @property
     def kind(self) -> tuple[str, str]:
@@ -119,8 +122,9 @@ def violation_of(
     operations: Sequence[tuple[str, str | None, dict[str, Any]]],
 ) -> Violation:
     """The violation that an exception stands for: one of a check, or any of the subject."""
+    first_at = ""
     if isinstance(found, WrongAnswer):
-        expected, observed = found.expected, found.observed
+        expected, observed, first_at = found.expected, found.observed, found.first_at
     elif isinstance(found, InvariantViolation):
         expected, observed = SENTENCES.get(found.invariant, ""), shortened(found.detail)
     else:
@@ -136,7 +140,7 @@ def violation_of(
         if rule == PROTOCOL:
             expected = "a message as spec/protocol.md has it"
     where = (found.rule, found.invariant, found.detail)
-    return Violation(*where, program, tuple(operations), expected, observed)
+    return Violation(*where, program, tuple(operations), expected, observed, first_at=first_at)
 
 
 SENTENCES: Mapping[str, str] = MappingProxyType(

@@ -13,7 +13,7 @@ from typing import Any
 
 from kvcheck.installed import installed_implementations
 from kvcheck.play.elsewhere import ElsewhereImplementation
-from kvcheck.remote.connection import Connection, Options
+from kvcheck.remote.connection import Connection, Heard, Options
 from kvcheck.remote.manager import RemoteManager, manager_handle, sent_ids
 from kvcheck.remote.planner import RemotePlanner
 from kvcheck.remote.request import RemoteRequest, own
@@ -89,15 +89,16 @@ class RemoteImplementation(ElsewhereImplementation):
     RemoteError; the next `create`, `restore`, look at the planner or new window starts another.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, heard: Heard | None = None) -> None:
         self.options = options
-        self._connection = Connection(options)
+        self._heard = heard
+        self._connection = Connection(options, heard)
 
     @property
     def connection(self) -> Connection:
         """The conversation for new things: the one there is, or another after a failure."""
         if self._connection.has_failed:
-            self._connection = Connection(self.options)
+            self._connection = Connection(self.options, self._heard)
         return self._connection
 
     def close(self) -> None:

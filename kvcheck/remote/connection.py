@@ -8,7 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from kvcheck.remote.child import ENDING_S, Child, ChildFailure
 from kvcheck.remote.codec import decode, encode
@@ -56,15 +56,20 @@ class Sent:
         return {"id": self.number, "op": self.op, **self.named}
 
 
+Heard: TypeAlias = Callable[[str, Mapping[str, Any]], None]
+"""Hears each message: `>` with what is sent, `<` with what is answered, unchecked."""
+
+
 class Connection:
-    """A child that speaks the protocol.
+    """A child that speaks the protocol. `heard`: who listens, if anybody.
 
     Every answer is checked before it is used. The first failure ends the child and the
     conversation: what a child that broke the protocol once says afterwards means nothing.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, heard: Heard | None = None) -> None:
         self.options = options
+        self._heard = heard
         self._number = 0
         self._last_handle = 0
         self._last = "none"
@@ -170,12 +175,20 @@ class Connection:
         self._number += len(sent)
         # May raise for a message that is too long; then nothing was sent.
         framed = b"".join(encode(message.to_json(), self.options.framing) for message in sent)
+        self._tell(">", (message.to_json() for message in sent))
         answers = self._answers(sent, framed)
+        self._tell("<", answers)
         self._ahead.update(
             (message.op, (message, answer))
             for message, answer in zip(sent[1:], answers[1:], strict=True)
         )
         return self._result(sent[0], answers[0])
+
+    def _tell(self, sign: str, messages: Iterable[Mapping[str, Any]]) -> None:
+        """Let whoever listens hear them."""
+        if self._heard is not None:
+            for message in messages:
+                self._heard(sign, message)
 
     def _answers(self, sent: Sequence[Sent], framed: bytes) -> list[dict[str, Any]]:
         """What the child answers to these messages, not yet checked."""

@@ -75,7 +75,7 @@ class OperationWriter:
     def new_request(self, request: Request, given: RequestInput | None) -> Operation:
         """The request as it was made, from `given` if that is known."""
         prompt = ints(request.token_ids[: request.num_prompt_tokens])
-        arguments = {"prompt_token_ids": prompt, **_more_of(given)}
+        arguments = {"prompt_token_ids": prompt, **more_of(given)}
         hashes = hexes(request.block_hashes[: self._num_hashes(len(prompt))])
         result = {"num_tokens": len(prompt), "block_hashes": hashes}
         return self._about_request("new_request", request, arguments, result)
@@ -115,7 +115,7 @@ def _as_it_was(before: Observed) -> Observed:
     return replace(before, state={}, dup_order=None, state_parts={})
 
 
-def _more_of(given: RequestInput | None) -> dict[str, object]:
+def more_of(given: RequestInput | None) -> dict[str, object]:
     """What a request has besides its tokens."""
     if given is None:
         return {}

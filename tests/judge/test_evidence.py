@@ -18,7 +18,7 @@ from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, Violation, first_violation
 from kvcheck.records.trace import replay_trace
 from kvcheck.rules.scenarios import SCENARIOS
-from kvcheck.tools.view.model import load
+from kvcheck.tools.view import load
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
 from kvspec.interface import Implementation
@@ -129,7 +129,7 @@ def test_what_records_cannot_hold_is_said(tmp_path: Path) -> None:
 
 
 def test_a_violation_without_operations_has_no_record(tmp_path: Path) -> None:
-    """An example is asked through the interface, not played."""
+    """One about planning, for instance."""
     violation = Violation("KV-HASH-1", "name", "detail", Program(SCENARIOS[0].config, ()), ())
     written = write_record(violation, REFERENCE, REFERENCE, tmp_path / "x.jsonl")
     assert (written.path, written.reason) == (None, "it is not shown by operations")

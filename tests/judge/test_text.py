@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
+import re
+import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +20,28 @@ import kvspec.specs
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import Report
 from kvcheck.judge.pasted import example_test, source
-from kvcheck.judge.report import text_lines, to_json, to_junit
+from kvcheck.judge.report import (
+    calls,
+    configuration,
+    text_lines,
+    to_json,
+    to_junit,
+    violation_lines,
+)
 from kvcheck.judge.suite import Suite
+from kvcheck.judge.telling import told
 from kvcheck.play.difference import WrongAnswer, narrowed
 from kvcheck.play.shadow import content_check
 from kvcheck.play.steps import Arrive, Program
 from kvcheck.play.text import operation_text, shortened, shown
-from kvcheck.play.verdicts import Level
-from kvcheck.rules.directed import EXAMPLES
+from kvcheck.play.verdicts import Level, first_violation
+from kvcheck.remote.client import connect
+from kvcheck.rules.directed import EXAMPLES, example_violation, find_example
 from kvcheck.rules.scenarios import SCENARIOS
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
 from kvspec.policy import Policy
+from tests.mistakes import mistaken
 from tests.source import tree
 
 
@@ -137,11 +151,78 @@ def test_the_text_marks_the_operation_that_failed(report: Report) -> None:
     lines = list(text_lines(report))
     marked = [number for number, line in enumerate(lines) if line.startswith("  >")]
     assert len(marked) == sum(bool(found.operations) for found in report.violations) > 0
-    for number in marked:
-        assert lines[number + 1].startswith("  expected  ")
-        assert lines[number + 2].startswith("  observed  ")
-        assert lines[number - 1].split()[0] in {str(n) for n in range(99)} | {"broken"}
-    assert max(map(len, lines)) < 260
+    labels = [line[2:].partition("  ")[0] for line in lines if re.match(r"  \w+.*  ", line)]
+    assert ("expected", "observed") in pairwise(labels)
+    assert all(after == "observed" for label, after in pairwise(labels) if label == "expected")
+    told = lines[: next(n for n, line in enumerate(lines) if line.startswith("look first at"))]
+    assert max(len(line) for line in told if not line.startswith("    ")) <= 80
+
+
+def test_only_the_first_violation_comes_with_a_test(report: Report) -> None:
+    """The page and JSON have one for each."""
+    text = "\n".join(text_lines(report))
+    assert text.count("  as a test:") == 1
+    assert len(report.violations) > 1
+
+
+def test_a_difference_says_where_it_is(report: Report) -> None:
+    """However much of both sides is cut."""
+    wrong = WrongAnswer(
+        "name", "KV-POOL-6", "queue", [[0] * 99, [1] * 99], [[0] * 99, [1] * 98 + [2]]
+    )
+    assert wrong.observed.endswith("characters)")
+    assert wrong.first_at == "[1][98]: expected 1, got 2"
+    longer = WrongAnswer("name", "KV-POOL-6", "queue", [1], [1, 3])
+    assert longer.first_at == "[1]: expected (absent), got 3"
+    plain = WrongAnswer("name", "KV-POOL-6", "usage", 1, 2)
+    assert plain.first_at == ""
+    keys = WrongAnswer("name", "KV-POOL-6", "key", "ab" * 32 + "00000001", "ab" * 32 + "00000002")
+    assert (keys.expected, keys.observed) == ("key: …b00000001", "…b00000002")
+
+
+def test_the_configuration_stands_above_every_story(report: Report) -> None:
+    """Blocks, sizes and windows, in a line."""
+    lines = list(text_lines(report))
+    stories = [number for number, line in enumerate(lines) if line.startswith("      1  ")]
+    assert len(stories) > 1
+    for number in stories:
+        above = "".join(lines[number - 4 : number])
+        assert re.search(r"  with      \d+ blocks; .* per block", above)
+
+
+def test_an_example_tells_the_calls_that_it_made() -> None:
+    """Up to the first at which the subject parts from the reference; so it has a record."""
+    subject = mistaken("SkipsOneTokenMore")
+    name = "a block is skipped once its last token left the window"
+    violation = example_violation(find_example(name), subject, Policy())
+    assert violation is not None
+    options = Options(Level.IDENTITY, Budget(0.0, 0))
+    whole = told(violation, subject, kvref.implementation(), options)
+    assert [call.partition("(")[0] for call in calls(whole)] == [
+        "new_request",
+        "get_computed_blocks",
+        "allocate_slots",
+        "remove_skipped_blocks",
+    ]
+    assert configuration(whole) == (
+        "10 blocks; sliding window, 4 tokens per block, window 4; max_model_len_tokens=1000"
+    )
+
+
+def test_a_server_gets_the_messages_that_show_it() -> None:
+    """From the handshake to the answer that is wrong; there is nothing of Python in it."""
+    subject = connect(f"cmd:{sys.executable} -m kvcheck.cli serve mistake:TakesFromTheBack")
+    program = next(each for each in SCENARIOS if "KV-POOL-3" in each.rules)
+    violation = first_violation(program, subject, Level.IDENTITY, kvref.implementation())
+    assert violation is not None
+    options = Options(Level.IDENTITY, Budget(0.0, 0), name="cmd:mine")
+    lines = list(violation_lines(options, told(violation, subject, None, options)))
+    subject.close()
+    assert "  as a test:" not in lines
+    messages = [json.loads(line[6:]) for line in lines if line.startswith("    > {")]
+    assert [message["id"] for message in messages] == list(range(len(messages)))
+    assert [messages[0]["op"], messages[1]["op"]] == ["hello", "create_manager"]
+    assert lines[-1].startswith(f'    < {{"id":{messages[-1]["id"]},"result":')
 
 
 def test_json_has_both_sides_as_members(report: Report) -> None:

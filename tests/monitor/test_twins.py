@@ -11,7 +11,7 @@ import pytest
 
 import kvcheck
 from kvcheck.records.trace import TraceResult, replay_trace
-from kvcheck.tools.view.model import load
+from kvcheck.tools.view import load
 from kvref.implementation import ReferenceImplementation
 from kvspec.errors import MonitorViolation
 from kvspec.record import Header, Operation

@@ -143,7 +143,7 @@ def test_a_subject_that_leaves_a_walk_fails_its_test_with_few_calls(
     done = project.runpytest_subprocess(*options, "-k", "static and base")
     assert done.parseoutcomes() == {"failed": 1, "deselected": ANY}
     done.stdout.fnmatch_lines(
-        ["*KV-POOL-13 *", "*in \"static vectors 'base'*", "*as a test:*", "*walk_violation*"]
+        ["*KV-POOL-13 *", "*shown by  static vectors 'base'*", "*as a test:*", "*walk_violation*"]
     )
     found = outcomes(project, *options, "-k", "static and base or KV-POOL-13")
     assert named(found, "failure") == {"kvspec::KV-POOL-13"}
@@ -165,7 +165,7 @@ def test_a_failure_is_the_report_and_no_traceback(project: pytest.Pytester) -> N
     done.stdout.fnmatch_lines(
         [
             "kvspec: kvref * at level identity, seed 0, profile default",
-            "KV-POOL-15 (conservation)  Each block but the null block is either free*",
+            "KV-POOL-15 (conservation)  Each block but the null block is either*",
             "*allocate_slots(*",
             "*leaked*",
             "*def test_kv_pool_15():",

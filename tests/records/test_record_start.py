@@ -13,7 +13,7 @@ import pytest
 from kvcheck.play.player import Player
 from kvcheck.play.state import look, observed
 from kvcheck.records.trace import replay_trace
-from kvcheck.tools.view.model import NotShownError, load
+from kvcheck.tools.view import NotShownError, load
 from kvref import ReferenceImplementation
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import FormatError

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from kvcheck.discovery import find_implementation
-from kvcheck.tools.view.model import Recording, load
-from kvcheck.tools.view.page import page
+from kvcheck.tools.view import load
+from kvcheck.view.model import Recording
+from kvcheck.view.page import page
 from tests.view.records import LARGE, SMALL, renamed, with_wrong_answer
 
 KVREF = find_implementation("kvref")

@@ -10,8 +10,9 @@ import pytest
 from kvcheck.discovery import find_implementation
 from kvcheck.play.state import View, digest
 from kvcheck.records.trace import replay_trace
-from kvcheck.tools.view.marks import Marks, life_of_requests, marks_of
-from kvcheck.tools.view.model import Frame, NotShownError, Recording, load
+from kvcheck.tools.view import NotShownError, load
+from kvcheck.view.marks import Marks, life_of_requests, marks_of
+from kvcheck.view.model import Frame, Recording
 from kvspec.record import Header, Operation
 from kvspec.record_file import read_header
 from tests.records.tape import Tape

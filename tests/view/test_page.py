@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcheck.discovery import find_implementation
-from kvcheck.tools.view.model import NotShownError, Recording, Violation, load
-from kvcheck.tools.view.page import SHOWN_CHARACTERS, content, embedded, page, queue_change
-from kvcheck.tools.view.text import MEANINGS, group_words
+from kvcheck.tools.view import NotShownError, load
+from kvcheck.view.model import Recording, Violation
+from kvcheck.view.page import SHOWN_CHARACTERS, content, embedded, page, queue_change
+from kvcheck.view.text import MEANINGS, group_words
 from kvspec.config import KVCacheGroup
 from kvspec.operations import OPERATIONS
 from kvspec.specs import ChunkedLocalAttentionSpec, MLAAttentionSpec, SlidingWindowSpec

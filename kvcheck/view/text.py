@@ -1,13 +1,16 @@
-"""Operations and groups in words, for a reader who does not know their names."""
+"""Operations and configurations in words, for a reader who does not know their names."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
+from kvcheck.play.text import changed_members, shown
 from kvspec.codec import encode_spec
-from kvspec.config import KVCacheGroup
+from kvspec.config import KVCacheGroup, ManagerConfig
+from kvspec.specs import LayerSpec
 
 MEANINGS: Mapping[str, str] = MappingProxyType(
     {
@@ -42,9 +45,41 @@ def group_words(group: KVCacheGroup) -> str:
     spec = encode_spec(group.spec)
     name = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", spec["type"])
     words = [word if word.isupper() else word.lower() for word in name.split() if word != "Spec"]
-    parts = [" ".join(words), f"{spec['block_size']} tokens per block"]
-    if spec.get("sliding_window") is not None:
-        parts.append(f"window {spec['sliding_window']}")
-    if spec.get("attention_chunk_size") is not None:
-        parts.append(f"chunk {spec['attention_chunk_size']}")
+    size = spec["block_size"]
+    parts = [" ".join(words), f"{size} token{'s' * (size != 1)} per block"]
+    parts += [f"{word} {spec[name]}" for name, word in SIZES.items() if spec.get(name)]
     return ", ".join(parts)
+
+
+SIZES: Mapping[str, str] = MappingProxyType(
+    {
+        "sliding_window": "window",
+        "attention_chunk_size": "chunk",
+        "sink_len": "sink",
+        "mamba_cache_mode": "mode",
+        "num_speculative_blocks": "speculative blocks",
+    }
+)
+"""Members of specs, besides the block size, that decide about blocks."""
+
+SAY_NOTHING = frozenset({"kv_cache", "registry", "log_stats", "enable_events", "hash_seed"})
+"""Members of a configuration that no story depends on, or that are told otherwise."""
+
+
+def config_words(config: ManagerConfig) -> str:
+    """A configuration in words: `6 blocks; full attention, 4 tokens per block`."""
+    groups = [replace(group, spec=spec) for group, spec in _managed(config)]
+    parts = [f"{config.kv_cache.num_blocks} blocks"]
+    for number, group in enumerate(groups):
+        words = group_words(group) + (", eagle" if group.is_eagle_group else "")
+        parts.append(f"group {number}: {words}" if len(groups) > 1 else words)
+    parts += [
+        f"{member.name}={shown(getattr(config, member.name))}"
+        for member in changed_members(config)
+        if member.name not in SAY_NOTHING
+    ]
+    return "; ".join(parts)
+
+
+def _managed(config: ManagerConfig) -> Iterator[tuple[KVCacheGroup, LayerSpec]]:
+    return zip(config.kv_cache.groups, config.managed_specs, strict=True)

@@ -15,9 +15,9 @@ from importlib.resources import files
 from typing import Any
 
 from kvcheck.rulebook import titled
-from kvcheck.tools.view.marks import PREEMPTED
-from kvcheck.tools.view.model import Frame, Recording
-from kvcheck.tools.view.text import MEANINGS, group_words
+from kvcheck.view.marks import PREEMPTED
+from kvcheck.view.model import Frame, Recording
+from kvcheck.view.text import MEANINGS, group_words
 from kvspec.record import Operation
 
 SHOWN_CHARACTERS = 2000

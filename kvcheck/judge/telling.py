@@ -1,0 +1,233 @@
+"""What was found, told: the calls that an example made, and messages as a server gets them.
+
+A program's violation has its operations. An example is run once more with somebody who listens, so
+that it has its configuration and calls, too: they can be recorded, drawn and sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kvcheck.judge.options import Options
+from kvcheck.play.player import Outcome, Player
+from kvcheck.play.state import abstract_state
+from kvcheck.play.verdicts import HANG, Level, Violation
+from kvcheck.remote.client import RemoteImplementation
+from kvcheck.rules.directed import example_violation, find_example
+from kvcheck.rules.judging import LeftOut
+from kvcheck.watch.calls import ARGUMENTS, LISTS, Call
+from kvcheck.watch.forwarding import Forwarding
+from kvcheck.watch.writing import more_of
+from kvspec.audit import unwrapped
+from kvspec.config import ManagerConfig
+from kvspec.errors import KVSpecError
+from kvspec.interface import (
+    Capabilities,
+    Feature,
+    HitRateWindow,
+    Implementation,
+    KVCacheManager,
+)
+from kvspec.planning import Planner
+from kvspec.request import Request, RequestInput
+from kvspec.snapshot import Snapshot
+
+Operations = tuple[tuple[str, str | None, dict[str, Any]], ...]
+
+
+def told(
+    violation: Violation, subject: Implementation, oracle: Implementation | None, options: Options
+) -> Violation:
+    """The violation with all that a report tells of it."""
+    if violation.name == HANG:  # asked once more, it hangs once more
+        return violation
+    if violation.is_example and not violation.operations:
+        violation = _retold(violation, subject, oracle, options)
+    return replace(violation, messages=_messages(violation, subject))
+
+
+def _retold(
+    violation: Violation, subject: Implementation, oracle: Implementation | None, options: Options
+) -> Violation:
+    """An example with the last manager that it made, and what it asked of it until it failed."""
+    listener = Listener(subject)
+    compared = None if options.level is Level.SAFETY else oracle
+    with suppress(LeftOut, KeyError):
+        example = find_example(violation.program.name)
+        example_violation(example, listener, options.policy, compared, options.level)
+    if not listener.heard:
+        return violation
+    last = listener.heard[-1]
+    operations = tuple(last.operations) if last.is_whole else ()
+    if compared is not None and options.level is Level.IDENTITY:
+        operations = operations[: _parting(last.config, operations, subject, compared)]
+    program = replace(violation.program, config=last.config)
+    return replace(violation, program=program, operations=operations)
+
+
+def _parting(
+    config: ManagerConfig, operations: Operations, subject: Implementation, oracle: Implementation
+) -> int | None:
+    """How many operations it takes until an answer or a state differs; None: it never does."""
+    try:
+        sides = [_player(each, config) for each in (subject, oracle)]
+        for number, operation in enumerate(operations, 1):
+            ours, theirs = (_seen(side, side.perform(*operation)) for side in sides)
+            if ours != theirs:
+                return number
+    except Exception:  # whatever a subject raises, when it is made or shows itself
+        return None
+    return None
+
+
+def _player(implementation: Implementation, config: ManagerConfig) -> Player:
+    return Player(implementation, implementation.create(config, check_invariants=False))
+
+
+def _seen(side: Player, outcome: Outcome) -> object:
+    state = None
+    if Feature.SNAPSHOT in side.implementation.capabilities.features:
+        state = abstract_state(side.manager.snapshot())
+    return outcome.result, outcome.error is None, state
+
+
+def _messages(violation: Violation, subject: Implementation) -> tuple[str, ...]:
+    """The whole conversation with a fresh server up to the violation, and its last answer."""
+    if not isinstance(subject, RemoteImplementation) or not violation.operations:
+        return ()
+    lines: list[str] = []
+
+    def heard(sign: str, message: Mapping[str, Any]) -> None:
+        if lines and lines[-1].startswith("<"):
+            lines.pop()
+        lines.append(f"{sign} {json.dumps(message, separators=(',', ':'))}")
+
+    with suppress(KVSpecError):
+        fresh = RemoteImplementation(subject.options, heard)
+        try:
+            player = _player(fresh, violation.program.config)
+            for operation in violation.operations:
+                outcome = player.perform(*operation)
+            is_answer = violation.expected.startswith(violation.operations[-1][0])
+            if outcome.error is None and not is_answer:
+                _ask_state(player)
+        finally:
+            fresh.close()
+    return tuple(lines)
+
+
+def _ask_state(player: Player) -> None:
+    """What shows that the last call left something wrong."""
+    if Feature.SNAPSHOT in player.implementation.capabilities.features:
+        player.manager.snapshot()
+
+
+@dataclass
+class Heard:
+    """One manager, and what was asked of it; not `is_whole` if records have no place for some."""
+
+    config: ManagerConfig
+    operations: list[tuple[str, str | None, dict[str, Any]]] = field(default_factory=list)
+    is_whole: bool = True
+
+    def perform(
+        self,
+        name: str,
+        make_call: Callable[[], Any],
+        arguments: Mapping[str, Any],
+        request: Request | None,
+    ) -> Any:
+        """Note the call and make it."""
+        call = Call.of(name, request, arguments)
+        if name in ARGUMENTS:
+            self.note(
+                "get_block_ids" if name in LISTS else name,
+                getattr(request, "request_id", None),
+                lambda: ARGUMENTS[name](call),
+            )
+            self.is_whole &= not call.is_about_no_request
+        return make_call()
+
+    def note(self, name: str, request: str | None, given: Callable[[], dict[str, Any]]) -> None:
+        """One operation more, if its arguments can be told."""
+        try:
+            self.operations.append((name, request, given()))
+        except (AttributeError, TypeError, ValueError, KVSpecError):
+            self.is_whole = False
+
+
+class Listener:
+    """An implementation, and what is asked of the managers that it makes."""
+
+    def __init__(self, inner: Implementation) -> None:
+        self.inner = inner
+        self.heard: list[Heard] = []
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Without batched calls, which are not heard one by one."""
+        can = self.inner.capabilities
+        return replace(can, features=can.features - {Feature.BATCHED})
+
+    @property
+    def planner(self) -> Planner | None:
+        """That of `inner`."""
+        return self.inner.planner
+
+    def create(
+        self,
+        config: ManagerConfig,
+        *,
+        check_invariants: bool = True,
+        clock: Callable[[], int] | None = None,
+    ) -> KVCacheManager:
+        """A manager that is listened to."""
+        manager = self.inner.create(config, check_invariants=check_invariants, clock=clock)
+        return self._listened(config, manager, is_whole=True)
+
+    def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
+        """A manager in that state; how it came there is not known."""
+        return self._listened(config, self.inner.restore(config, snapshot), is_whole=False)
+
+    def clone(self, manager: KVCacheManager) -> KVCacheManager:
+        """A copy; what the original was asked is not told again."""
+        copy = self.inner.clone(unwrapped(manager))
+        return self._listened(manager.config, copy, is_whole=False)
+
+    def _listened(
+        self, config: ManagerConfig, manager: KVCacheManager, *, is_whole: bool
+    ) -> KVCacheManager:
+        self.heard.append(Heard(config, is_whole=is_whole))
+        return Forwarding(manager, self.heard[-1].perform)
+
+    def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
+        """A request of the last manager."""
+        made = self.inner.make_request(unwrapped(manager), request)
+        if self.heard:
+            self.heard[-1].note(
+                "new_request",
+                made.request_id,
+                lambda: {
+                    "prompt_token_ids": list(made.token_ids),
+                    **more_of(request),
+                },
+            )
+        return made
+
+    def append_tokens(
+        self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
+    ) -> None:
+        """More tokens."""
+        before = request.num_tokens
+        self.inner.append_tokens(unwrapped(manager), request, token_ids)
+        if self.heard:
+            given = {"token_ids": list(request.token_ids[before:])}
+            self.heard[-1].note("append_tokens", request.request_id, lambda: given)
+
+    def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
+        """That of `inner`."""
+        return self.inner.make_hit_rate_window(max_requests)

@@ -1,0 +1,1 @@
+"""A story drawn: `model` has its frames, `page` the HTML."""

@@ -1,0 +1,135 @@
+"""What is drawn of a story: frames, each an operation with the state that it left behind."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kvcheck.play.state import View
+from kvcheck.view.marks import Lives, Marks, marks_of
+from kvspec.record import STATE_FIELDS, Header, Observed, Operation
+
+
+@dataclass(frozen=True)
+class State:
+    """What a record shows of a manager at one moment: the five state fields and the rest.
+
+    Fields that did not change are the same objects as in the frame before.
+    """
+
+    fields: Mapping[str, Any]
+    dup_order: Mapping[str, list[int]]
+    num_free_blocks: int
+    usage: float
+
+
+@dataclass(frozen=True)
+class Frame:
+    """An operation (None: the new manager), the state after it, and what is worth a mark."""
+
+    operation: Operation | None
+    state: State
+    marks: Marks = field(default_factory=Marks)
+
+
+@dataclass(frozen=True)
+class Violation:
+    """The operation (-1: building the manager) at which an implementation parts from the record.
+
+    `text` says what was expected and what came instead. `rule`: it is a finding of the record
+    itself, of a checker that found this rule broken.
+    """
+
+    operation: int
+    text: str
+    rule: str | None = None
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A record ready to be shown.
+
+    `frames` are consecutive; `num_operations` counts the operations of the whole record.
+    """
+
+    path: Path
+    header: Header
+    frames: tuple[Frame, ...]
+    lives: Lives
+    num_operations: int
+    replayed_on: str | None = None
+    violation: Violation | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Frames:
+    """Frames as they come; `limit` from the first operation on and the last `limit` are kept."""
+
+    def __init__(self, limit: int, first_operation: int) -> None:
+        self._limit = limit
+        self._skipped = 0 if first_operation == 0 else first_operation + 1
+        self._first: list[Frame] = []
+        self._last: deque[Frame] = deque(maxlen=limit)
+        self.count = 0
+        self.notes: list[str] = []
+
+    def watch(self, operation: Operation | None, view: View) -> None:
+        """Add a frame with the state that an implementation shows."""
+        self._add(operation, view.state, view.dup_order, view.num_free_blocks, view.usage)
+
+    def fold(
+        self, header: Header, operations: list[Operation], violation: Violation | None
+    ) -> None:
+        """Add the frames of a record that shows its states as changes.
+
+        Where not all of them fit, the frames end with the violation.
+        """
+        if violation is not None and len(operations) >= self._limit:
+            operations = operations[: violation.operation + 1]
+        fields: dict[str, Any] = {}
+        order: Mapping[str, list[int]] = {}
+        steps: list[tuple[Operation | None, Observed | None]] = [(None, header.initial)]
+        for operation, seen in steps + [(each, each.observed) for each in operations]:
+            if seen is None:
+                raise TypeError("a header without an initial state has no operations")
+            fields.update(seen.state)
+            order = order if seen.dup_order is None else seen.dup_order
+            self._add(operation, fields, order, seen.num_free_blocks, seen.usage)
+
+    def chosen(self, *, at_end: bool) -> tuple[Frame, ...]:
+        """The frames to show: all, or as many as fit, the last ones when the end matters."""
+        if self.count - self._skipped <= self._limit:
+            return tuple(self._first)
+        which = "last" if at_end else "first"
+        self.notes.append(
+            f"This page shows the {which} {self._limit} of {self.count - self._skipped} states:"
+            " more would make it too large. --from shows others."
+        )
+        return tuple(self._last if at_end else self._first)
+
+    def _add(
+        self,
+        operation: Operation | None,
+        fields: Mapping[str, Any],
+        order: Mapping[str, list[int]],
+        num_free_blocks: int,
+        usage: float,
+    ) -> None:
+        before = self._last[-1].state if self._last else None
+        shared = {
+            name: before.fields[name]
+            if before is not None and before.fields[name] == fields[name]
+            else fields[name]
+            for name in STATE_FIELDS
+        }
+        marks = Marks()
+        if operation is not None and before is not None:
+            marks = marks_of(operation, before.fields["block_hash"], shared["block_hash"])
+        frame = Frame(operation, State(shared, order, num_free_blocks, usage), marks)
+        if self.count >= self._skipped and len(self._first) < self._limit:
+            self._first.append(frame)
+        self._last.append(frame)
+        self.count += 1
