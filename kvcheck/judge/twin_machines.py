@@ -1,0 +1,167 @@
+"""State machines over two implementations at once: every answer, event and state is the same.
+
+    run_state_machine_as_test(twin_machine(subject, oracle))
+
+| machine                   | calls       | sizes                                                |
+|---------------------------|-------------|------------------------------------------------------|
+| `twin_machine`            | single      | small, where everything happens often                |
+| `production_twin_machine` | single      | of production: long texts, large pools, options off  |
+| `step_machine`            | whole steps | what the engine draws, that `engine` makes           |
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any, ClassVar, TypeAlias
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from kvcheck.judge import generators
+from kvcheck.judge.machine import MAX_REQUESTS, SchedulerMachine
+from kvcheck.judge.mixed_configs import mixed_configs
+from kvcheck.judge.production import LongDraw, many_boundaries, production_config
+from kvcheck.judge.single_configs import single_group_configs
+from kvcheck.play import steps
+from kvcheck.play.checks import CompareCheck, EventCheck
+from kvcheck.play.runner import Runner
+from kvcheck.play.scheduler import PREEMPTED, WAITING
+from kvcheck.play.situations import SituationCounter
+from kvcheck.rules.random_batches import Engine
+from kvspec.config import ManagerConfig
+from kvspec.interface import Implementation
+
+# Hypothesis draws what these give, and shrinks it.
+RANDOMS = st.randoms(use_true_random=False)
+OPTIONS = st.fixed_dictionaries(
+    {
+        "enable_events": st.booleans(),
+        "log_stats": st.booleans(),
+        "residency_sample_rate": st.sampled_from([0.0, 0.0, 0.5]),
+    }
+)
+
+
+class TwinMachine(SchedulerMachine):
+    """The same steps on both, at small sizes; `oracle` is right."""
+
+    oracle: ClassVar[Implementation]
+
+    def start(self, config: ManagerConfig, *more: Any) -> None:
+        """Two fresh managers, compared to the block after each operation."""
+        program = steps.Program(config, ())
+        self.runner = Runner(program, self.implementation, self.oracle, audit=self.audit)
+        self.situations: Counter[str] = Counter()
+        counter = SituationCounter(self.situations)
+        self.runner.checks = [CompareCheck(exact_ids=True), EventCheck(), counter, *more]
+
+    @initialize(config=st.one_of(mixed_configs(), single_group_configs()), options=OPTIONS)
+    def create(self, config: ManagerConfig, options: dict[str, Any]) -> None:
+        """Any mixture, with the options that engines set on or off."""
+        self.start(replace(config, **options))
+
+    @rule(boundary=st.builds(steps.CachePartial, generators.WHO, st.integers(0, 2), generators.WHO))
+    def cache_partial(self, boundary: steps.CachePartial) -> None:
+        """A boundary inside of a block."""
+        self.do(boundary)
+
+
+class ProductionTwinMachine(TwinMachine):
+    """The same at the sizes of production."""
+
+    @initialize(random=RANDOMS)
+    def create(self, random: Random) -> None:
+        """Pools of thousands of blocks, texts of thousands of tokens."""
+        config = production_config(random)
+        self.draw = LongDraw(random, config)
+        self.start(config)
+
+    @rule(plain=st.booleans())
+    def arrive(self, plain: bool) -> None:
+        """A request for much of a text that others ask for, too."""
+        if len(self.runner.requests) >= MAX_REQUESTS:
+            if not self.num_in(WAITING, PREEMPTED):
+                return
+            self.do(steps.GiveUp())
+        self.do(self.draw.arrival())
+        admission = steps.Admit() if plain else self.draw.admission()
+        self.do(replace(admission, who=self.num_in(WAITING, PREEMPTED) - 1))
+
+    @rule()
+    def evict(self) -> None:
+        """Many blocks at once, anywhere."""
+        self.do(self.draw.eviction())
+
+    @precondition(lambda self: self.draw.has_finer_hashes)
+    @rule()
+    def cache_many_boundaries(self) -> None:
+        """One block after another with boundaries inside."""
+        for step in many_boundaries(self.draw):
+            self.do(step)
+
+
+EngineOf: TypeAlias = Callable[[Random], Engine]
+"""An engine over two implementations; it compares what they do."""
+
+
+class StepMachine(RuleBasedStateMachine):
+    """Whole steps: the one side's own, and those of the loop over the other."""
+
+    engine_of: ClassVar[EngineOf]
+
+    @initialize(random=RANDOMS)
+    def create(self, random: Random) -> None:
+        """A configuration, and two managers that serve it."""
+        self.engine = type(self).engine_of(random)
+
+    @rule(count=st.integers(1, 3))
+    def arrive(self, count: int) -> None:
+        """Requests are registered."""
+        for _ in range(min(count, self.engine.max_requests - len(self.engine.handles))):
+            self.engine.arrive()
+
+    @rule(ticks=st.integers(1, 9))
+    def step(self, ticks: int) -> None:
+        """Whoever is there goes on, ends or gives way, as one plan."""
+        self.engine.clock.now += ticks
+        self.engine.step(self.engine.plan())
+
+    @rule()
+    def take_deltas(self) -> None:
+        """The rest of the rows."""
+        self.engine.take_deltas()
+
+    @rule()
+    def look_up(self) -> None:
+        """Hits of some, who are not admitted."""
+        self.engine.look_up(self.engine.some(self.engine.handles, 0.5))
+
+    @rule()
+    def break_rules(self) -> None:
+        """Every way in which a plan may be illegal; nothing changes."""
+        self.engine.try_broken(self.engine.plan())
+
+
+def twin_machine(
+    subject: Implementation, oracle: Implementation, *, audit: bool = False
+) -> type[TwinMachine]:
+    """At small sizes. `audit`: the subject checks itself after each operation, too."""
+    members = {"implementation": subject, "oracle": oracle, "audit": audit}
+    return type("TwinMachineFor" + subject.capabilities.name, (TwinMachine,), members)
+
+
+def production_twin_machine(
+    subject: Implementation, oracle: Implementation, *, audit: bool = False
+) -> type[ProductionTwinMachine]:
+    """At the sizes of production."""
+    members = {"implementation": subject, "oracle": oracle, "audit": audit}
+    name = "ProductionTwinMachineFor" + subject.capabilities.name
+    return type(name, (ProductionTwinMachine,), members)
+
+
+def step_machine(engine: EngineOf) -> type[StepMachine]:
+    """Whole steps, of engines that are made so."""
+    return type("StepMachine", (StepMachine,), {"engine_of": staticmethod(engine)})

@@ -1,0 +1,126 @@
+"""kvref and kvfast driven by one machine: both builds, single calls and whole steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+
+import kvref
+from kvcheck.judge.twin_machines import production_twin_machine, step_machine, twin_machine
+from kvcheck.play.random_configs import random_config
+from kvcheck.rules.batch_sides import Batch
+from kvcheck.rules.random_batches import Engine
+from kvspec.errors import InvariantViolation
+from kvspec.interface import Implementation
+from kvspec.sequential import SequentialManager, batched_of
+from tests.lockstep.production import LongEngine
+from tests.lockstep.test_lockstep import fast
+from tests.mistakes import POOLS, mistaken, of_kvfast
+
+__all__ = ["fast"]  # the fixture
+
+REFERENCE = kvref.implementation()
+DEEP = 30
+"""So many times as many examples with `--deep`."""
+
+
+def sides(subject: Implementation) -> Sequence[tuple[Implementation, Batch]]:
+    """The loop of single calls over kvref, and the subject's own steps."""
+    return [(REFERENCE, SequentialManager), (subject, batched_of)]
+
+
+def machines(subject: Implementation) -> dict[str, tuple[type[RuleBasedStateMachine], int]]:
+    """Each machine, and how many examples of it each commit has."""
+
+    def small(random: Random) -> Engine:
+        return Engine(random_config(random, hybrid=random.random() < 0.2), sides(subject), random)
+
+    def long(random: Random) -> Engine:
+        return LongEngine(sides(subject), random)
+
+    return {
+        "calls": (twin_machine(subject, REFERENCE), 60),
+        "audited calls": (twin_machine(subject, REFERENCE, audit=True), 20),
+        "calls at production sizes": (production_twin_machine(subject, REFERENCE), 8),
+        "steps": (step_machine(small), 12),
+        "steps at production sizes": (step_machine(long), 8),
+    }
+
+
+NAMES = tuple(machines(REFERENCE))
+
+
+def run(subject: Implementation, name: str, factor: int = 1) -> None:
+    """As the profile draws, and shrunk if it fails."""
+    machine, max_examples = machines(subject)[name]
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=factor * max_examples,
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_twins_give_the_same_answers(fast: Implementation, name: str) -> None:
+    run(fast, name)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", NAMES)
+def test_the_twins_give_the_same_answers_in_long_runs(fast: Implementation, name: str) -> None:
+    run(fast, name, DEEP)
+
+
+def is_caught(subject: Implementation, name: str, max_examples: int) -> bool:
+    """Whether a machine fails; the bug is known, so that nothing is made smaller."""
+    plain = settings(
+        max_examples=max_examples,
+        stateful_step_count=40,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        report_multiple_bugs=False,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    try:
+        run_state_machine_as_test(machines(subject)[name][0], settings=plain)
+    except InvariantViolation:
+        return True
+    return False
+
+
+# These two show within seconds of a processor, not tenths.
+SLOWER = ("FreesWhatOthersStillHold", "TouchLeavesTheBlockFree")
+CAUGHT_SOON = [pytest.param(pool, marks=[pytest.mark.deep] * (pool in SLOWER)) for pool in POOLS]
+
+
+@pytest.mark.parametrize("pool", CAUGHT_SOON)
+def test_single_calls_catch_a_broken_pool(pool: str) -> None:
+    """Events and statistics are as often off as on."""
+    assert is_caught(mistaken(pool), "calls", 500)
+
+
+@pytest.mark.parametrize("mistake", ["LeavesOutTheRest"])
+def test_whole_steps_catch_a_broken_table(mistake: str) -> None:
+    assert is_caught(mistaken(mistake), "steps", 100)
+
+
+CAUGHT = ("HitsEndAt64", "RegistersOneRunOnly", "LaterRunsTrustTheirSlots")
+"""A few of kvfast's mistakes at its sizes."""
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("mistake", CAUGHT)
+def test_production_sizes_catch_a_mistake_that_short_texts_never_meet(mistake: str) -> None:
+    subject = next(each for each in of_kvfast() if each.id == mistake).make()
+    assert is_caught(subject, "calls at production sizes", 100)
+    assert not is_caught(subject, "calls", 20)
