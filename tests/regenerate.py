@@ -104,7 +104,6 @@ GENERATED: Sequence[Quick | Slow] = (
         (*KVSPEC, "replay", "demo", "--impl", "kvref", "--limit", "50", "--plot", PICTURE),
     ),
     Slow("kills", "docs/KILLS.md", "hours", (PYTHON, "-m", "tests.kills")),
-    Slow("mutation", "docs/MUTATION.md", "hours", (PYTHON, "-m", "tests.mutation")),
 )
 
 

@@ -123,13 +123,8 @@ def test_links_inside_the_repository_lead_somewhere(path: Path) -> None:
 NAMED = re.compile(r"`((?:tests|kvcheck|kvref|kvfast|spec|proofs|bench|docs|examples)/[\w./-]+)`")
 
 
-PAST = ("docs/MUTATION.md",)  # it says with which tests an earlier run was made
-
-
 @pytest.mark.parametrize("path", DOCUMENTS, ids=shown)
 def test_files_that_a_page_names_are_there(path: Path) -> None:
-    if shown(path) in PAST:
-        return
     for name in NAMED.findall(path.read_text(encoding="utf-8")):
         found = (base / name for base in (ROOT, path.parent, ROOT / "proofs"))
         assert "CHAPTER" in name or any(each.exists() for each in found), name
