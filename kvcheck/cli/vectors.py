@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from kvcheck.cli._support import fail, output_console
-from kvcheck.records.archive import set_names, write_archive
+from kvcheck.tools.archive import set_names, write_archive
 
 
 @click.command()

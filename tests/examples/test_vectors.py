@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from kvcheck.cli import main
-from kvcheck.records.archive import set_names
 from kvcheck.remote.server import answer
 from kvcheck.remote.session import Session
+from kvcheck.tools.archive import set_names
 from kvref import implementation
 from tests.remote.test_rust_example import MISTAKES
 from tests.source import ROOT
