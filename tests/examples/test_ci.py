@@ -17,40 +17,82 @@ from tests.source import ROOT
 
 FOLDER = ROOT / "examples/ci"
 WORKFLOW: dict[Any, Any] = yaml.safe_load((FOLDER / "kv-contract.yml").read_text(encoding="utf-8"))
-STEPS: list[dict[str, Any]] = WORKFLOW["jobs"]["contract"]["steps"]
+ACTION: dict[Any, Any] = yaml.safe_load((FOLDER / "action.yml").read_text(encoding="utf-8"))
+STEPS: list[dict[str, Any]] = ACTION["runs"]["steps"]
+(USE,) = (step for step in WORKFLOW["jobs"]["contract"]["steps"] if "examples/ci" in str(step))
 
 
-def command(program: str) -> str:
+def command(program: str) -> dict[str, Any]:
     """The step that runs a program."""
-    (found,) = (step["run"] for step in STEPS if step.get("run", "").startswith(f"{program} "))
-    return str(found)
+    (found,) = (step for step in STEPS if step.get("run", "").startswith(f"{program} "))
+    return found
 
 
-def run(line: str, folder: Path, implementation: str) -> subprocess.CompletedProcess[str]:
-    """The step as the workflow runs it, for this implementation and without random programs.
+def settings(step: dict[str, Any], **given: str) -> dict[str, str]:
+    """The environment of a step: what the inputs are, given or by default."""
+    inputs = {name: each.get("default", "") for name, each in ACTION["inputs"].items()} | given
+    found = {}
+    for name, value in step["env"].items():
+        (member,) = re.fullmatch(r"\$\{\{ inputs\.(\w+) \}\}", value).groups()  # type: ignore[union-attr]
+        found[name] = inputs[member]
+    return found
+
+
+def run(
+    step: dict[str, Any], folder: Path, before: str = "", **given: str
+) -> subprocess.CompletedProcess[str]:
+    """The step as a workflow runs it, without random programs.
 
     As tests only some rules, since time matters here.
     """
     (folder / "contract").mkdir()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    settings = {**WORKFLOW["env"], "KV_IMPL": implementation, "KV_BUDGET": "directed"}
+    env = {**os.environ, **settings(step, budget="directed", **given)}
     return subprocess.run(
-        ["bash", "-e", "-c", line.replace("-n auto", "-n 0")],
+        ["bash", "-eo", "pipefail", "-c", before + step["run"].replace("-n auto", "-n 0")],
         cwd=folder,
-        env={**os.environ, **settings, "PATH": path, "PYTEST_ADDOPTS": "--kv-rules=KV-POOL-*"},
+        env={**env, "PATH": path, "PYTEST_ADDOPTS": "--kv-rules=KV-POOL-*"},
         capture_output=True,
         text=True,
         check=False,
     )
 
 
+@pytest.mark.parametrize(
+    ("kvspec", "installed"),
+    [
+        ("", "{action}/../..[cli,conformance]"),
+        ("wheels/kvspec-0.1.0-py3-none-any.whl",) * 2,
+        ("git+https://host/kvspec@v1", "kvspec[cli,conformance] @ git+https://host/kvspec@v1"),
+    ],
+)
+def test_what_is_installed_is_there(kvspec: str, installed: str, tmp_path: Path) -> None:
+    """The checkout that the action stands in, a file, or a clone; pip is shown by its arguments."""
+    step = STEPS[0]
+    place = f'pip() {{ printf "%s\\n" "$@"; }}; GITHUB_ACTION_PATH="{FOLDER}"; '
+    done = run(step, tmp_path, place, impl="kvref", kvspec=kvspec)
+    assert done.returncode == 0, done.stderr
+    first, what, *others = done.stdout.splitlines()
+    assert (first, others) == ("install", ["pytest", "pytest-xdist"])
+    assert what.startswith(installed.format(action=FOLDER))
+    if not kvspec:
+        assert (Path(what.partition("[")[0]) / "pyproject.toml").samefile(ROOT / "pyproject.toml")
+
+
+def test_the_workflow_gives_the_action_what_it_takes() -> None:
+    assert Path(USE["uses"]).parts[-2:] == FOLDER.parts[-2:]
+    assert set(USE["with"]) <= set(ACTION["inputs"])
+    assert all("default" in each or each.get("required") for each in ACTION["inputs"].values())
+    assert all(step.get("shell") == "bash" for step in STEPS if "run" in step)
+
+
 @pytest.mark.parametrize("program", ["pytest", "kvspec"])
 def test_a_step_of_the_workflow_passes_for_the_reference(program: str, tmp_path: Path) -> None:
     """With options that exist, and what it leaves behind is uploaded."""
-    done = run(command(program), tmp_path, "kvref")
+    done = run(command(program), tmp_path, impl="kvref")
     assert done.returncode == 0, done.stdout + done.stderr
     (uploaded,) = (step["with"]["path"] for step in STEPS if "upload" in step.get("uses", ""))
-    left = re.findall(r"[\w/]+\.(?:xml|html)", command(program))
+    left = re.findall(r"[\w/]+\.(?:xml|html)", command(program)["run"])
     assert left
     for name in left:
         assert (tmp_path / name).is_relative_to(tmp_path / uploaded)
@@ -66,8 +108,8 @@ def test_a_step_fails_for_a_broken_implementation_and_still_leaves_its_report(
         "from tests.mistakes import mistaken\n"
         "def implementation():\n    return mistaken('LeaksUnhashedBlocks', audits=True)\n"
     )
-    line = f'export PYTHONPATH="{ROOT}:$PYTHONPATH"; {command(program)}'
-    done = run(line, tmp_path, "leaky:implementation")
+    path = f'export PYTHONPATH="{ROOT}:$PYTHONPATH"; '
+    done = run(command(program), tmp_path, path, impl="leaky:implementation")
     assert done.returncode == 1, done.stdout + done.stderr
     (report,) = (tmp_path / "contract").glob("*.xml")
     cases = ET.parse(report).iter("testcase")
@@ -83,8 +125,8 @@ def test_the_report_is_made_and_kept_also_when_the_tests_fail() -> None:
     behind = STEPS[names.index("One test per rule") + 1 :]
     assert behind
     assert all(step["if"] == "always()" for step in behind)
-    assert WORKFLOW["env"]["KV_LEVEL"] in LEVELS
-    assert set(re.findall(r"'(\w+)'", WORKFLOW["env"]["KV_BUDGET"])) - {"schedule"} <= set(BUDGETS)
+    assert {USE["with"]["level"], ACTION["inputs"]["level"]["default"]} <= set(LEVELS)
+    assert set(re.findall(r"'(\w+)'", USE["with"]["budget"])) - {"schedule"} <= set(BUDGETS)
 
 
 def test_the_page_names_options_that_exist() -> None:
