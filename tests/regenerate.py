@@ -103,6 +103,13 @@ GENERATED: Sequence[Quick | Slow] = (
         "seconds",
         (*KVSPEC, "replay", "demo", "--impl", "kvref", "--limit", "50", "--plot", PICTURE),
     ),
+    Slow("chapters", "spec/README.md", "half a minute", (PYTHON, "-m", "tests.chapters")),
+    Slow(
+        "window",
+        "docs/implement-your-own.md",
+        "a minute",
+        (PYTHON, "-m", "tests.examples.window"),
+    ),
     Slow("kills", "docs/KILLS.md", "hours", (PYTHON, "-m", "tests.kills")),
 )
 

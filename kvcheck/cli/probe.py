@@ -42,7 +42,8 @@ def command(name: str, oracle: str, verbose: bool, as_json: bool) -> int:
     if head.partition("+")[0] != "cmd":
         fail(f"{name!r} is no server; name a program: kvspec probe 'cmd:./server'")
     framed = "+cbor" in head or "+json" in head
-    options = parse_name(name if framed else name.replace("cmd", "cmd+json", 1))
+    name = name if framed else name.replace("cmd", "cmd+json", 1)
+    options = parse_name(name)
     exchanges: list[Exchange] = []
     output = output_console()
     try:

@@ -15,7 +15,7 @@ from kvspec._json import Where, checked_members
 from kvspec.codec import decode_manager_config
 from kvspec.errors import FormatError, UnsupportedError
 from kvspec.event_codec import decode_stats
-from kvspec.interface import KVCacheManager
+from kvspec.interface import Feature, KVCacheManager
 from kvspec.operations import OPERATIONS
 from kvspec.planning_functions import FUNCTIONS
 from kvspec.request import Request
@@ -123,10 +123,12 @@ def _true_or_false(call: Call) -> Any:
 
 
 def _get_block_ids(call: Call) -> Any:
-    return {
-        "blocks": call.manager.get_blocks(call.request).to_lists(),
-        "unhashed": [ints(ids) for ids in call.manager.get_unhashed_block_ids(call.request)],
-    }
+    """Who does not say which blocks are unhashed has empty lists there."""
+    blocks = call.manager.get_blocks(call.request).to_lists()
+    unhashed: list[list[int]] = [[] for _ in blocks]
+    if Feature.UNHASHED_BLOCKS in call.session.implementation.capabilities.features:
+        unhashed = [ints(ids) for ids in call.manager.get_unhashed_block_ids(call.request)]
+    return {"blocks": blocks, "unhashed": unhashed}
 
 
 def _get_usage(call: Call) -> Any:

@@ -6,7 +6,7 @@ refuses or answers wrongly is said, and the next message is sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -89,12 +89,20 @@ def probe(options: Options, reference: Implementation) -> Iterator[Exchange]:
         child.end()
 
 
+HASHES = (
+    *("none_hash", "block_hashes", "num_block_hashes", "new_block_hashes"),
+    *("block_keys", "lookup_order", "covered_tokens", "step_keys"),
+)
+"""Members that are a server's own business if it names no hash function."""
+
+
 class _Conversation:
     """Both sides of the story."""
 
     def __init__(self, child: Child, options: Options, session: Session) -> None:
         self.child, self.options, self.session = child, options, session
         self.number = 0
+        self.left_out: tuple[str, ...] = ()
         self.theirs: dict[str, Any] = {}
         self.ours: dict[str, Any] = {}
 
@@ -108,6 +116,9 @@ class _Conversation:
         if greeted.verdict is not Verdict.RIGHT or greeted.answer is None:
             return
         offered = greeted.answer["result"]
+        self.left_out = () if offered["hash_functions"] else HASHES
+        if Feature.UNHASHED_BLOCKS not in offered["features"]:
+            self.left_out += ("unhashed",)
         for line in story(offered):
             if line.feature is not None and line.feature not in offered["features"]:
                 continue
@@ -131,7 +142,7 @@ class _Conversation:
             said = self.child.last_words()
             detail = str(failure) + (f"; stderr ends with: {said}" if said else "")
             return Exchange(message, None, Verdict.SILENT, detail)
-        verdict, detail = judged(line, message, expected, got)
+        verdict, detail = judged(line, message, expected, got, left_out=self.left_out)
         # Where it answered nothing usable, what the reference answered is passed on.
         usable = "result" in got and verdict is not Verdict.MALFORMED
         self.theirs[line.key] = got["result"] if usable else self.ours.get(line.key)
@@ -146,9 +157,14 @@ class _Conversation:
 
 
 def judged(
-    line: Line, message: Mapping[str, Any], expected: Mapping[str, Any], got: Mapping[str, Any]
+    line: Line,
+    message: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    got: Mapping[str, Any],
+    *,
+    left_out: Collection[str] = (),
 ) -> tuple[Verdict, str]:
-    """What an answer is worth beside the reference's."""
+    """What an answer is worth beside the reference's. `left_out`: members not to be compared."""
     where = Where("answer")
     outcome = "error" if "error" in got else "result"
     try:
@@ -171,13 +187,20 @@ def judged(
         return Verdict.WRONG, f"expected a {expected['error']['class']}, got {shown(got['result'])}"
     if line.op == "hello":
         return Verdict.RIGHT, ""
-    for difference in compare_values("result", expected["result"], got["result"]):
+    ours, theirs = (_without(side["result"], left_out) for side in (expected, got))
+    for difference in compare_values("result", ours, theirs):
         detail = " ".join(text.strip() for text in list(difference.lines(None))[-1:])
         plain = _without_ids if line.op == "snapshot" else partial(without_ids, line.op)
-        if plain(expected["result"]) == plain(got["result"]):
+        if plain(ours) == plain(theirs):
             return Verdict.OTHER_BLOCKS, detail
         return Verdict.WRONG, detail
     return Verdict.RIGHT, ""
+
+
+def _without(result: Any, left_out: Collection[str]) -> Any:
+    if not isinstance(result, dict):
+        return result
+    return {name: value for name, value in result.items() if name not in left_out}
 
 
 def _without_ids(snapshot: Mapping[str, Any]) -> object:
@@ -186,7 +209,7 @@ def _without_ids(snapshot: Mapping[str, Any]) -> object:
         name: ([len(blocks) for blocks in state["block_ids"]], state["num_cached_blocks"])
         for name, state in snapshot["requests"].items()
     }
-    counts, keys = sorted(snapshot["ref_counts"]), sorted(snapshot["lookup_order"])
+    counts, keys = sorted(snapshot["ref_counts"]), sorted(snapshot.get("lookup_order", ()))
     return counts, keys, len(snapshot["free_queue"]), requests
 
 

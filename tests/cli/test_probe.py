@@ -93,6 +93,19 @@ def test_the_first_wrong_answer_is_named(
     assert any(each["verdict"] == verdict and detail in each["detail"] for each in wrong)
 
 
+def test_hashes_are_compared_where_a_hash_function_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who names none tells prefixes apart in its own way."""
+    verdicts = []
+    for names in (["sha256_cbor"], []):
+        offered = f"RIGHT['hello']['hash_functions'] = {names}\n"
+        _, said = probed(script(tmp_path, offered + HALF), capsys, "--json")
+        made = next(each for each in json.loads(said) if each["message"]["op"] == "create_manager")
+        verdicts.append(made["verdict"])
+    assert verdicts == ["wrong", "right"]
+
+
 def test_other_block_ids_are_told_and_are_no_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

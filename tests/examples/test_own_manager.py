@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +21,8 @@ from kvcheck.judge.report import violation_lines
 from kvcheck.play.verdicts import Level
 from kvcheck.pytest_plugin.examination import Examination
 from kvspec.interface import Implementation
+from tests.examples.window import rows, versions
+from tests.remote.test_rust_example import SOURCE
 from tests.source import ROOT
 from tests.test_readme import matches
 
@@ -30,11 +34,12 @@ FINAL = (FOLDER / "final.py").read_text(encoding="utf-8")
 
 @dataclass(frozen=True)
 class Run:
-    """A command of the page, what it shows, and the manager as it is at that place."""
+    """A command of the page, what it shows, and the manager and the server as they are there."""
 
     arguments: tuple[str, ...]
     output: tuple[str, ...]
     manager: str
+    server: str
 
     @property
     def broken(self) -> list[str]:
@@ -54,23 +59,26 @@ def changed(text: str, diff: str) -> str:
 
 
 def runs() -> Iterator[Run]:
-    """The page from top to bottom."""
-    manager = ""
+    """The page from top to bottom. A change is one of the server once there is one."""
+    manager, server = FIRST, ""
     for language, block in re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
         if language == "python":
-            manager = block
+            server = block
+        elif language == "diff" and server:
+            server = changed(server, block)
         elif language == "diff":
             manager = changed(manager, block)
         else:
             assert language == "console"
             command, *output = block.splitlines()
             assert command.startswith("$ kvspec ")
-            yield Run(tuple(command.split()[2:]), tuple(output), manager)
+            yield Run(tuple(shlex.split(command)[2:]), tuple(output), manager, server)
 
 
 RUNS = tuple(runs())
 DIRECTED = [run for run in RUNS if "directed" in run.arguments]
-RANDOM = [run for run in RUNS if "--budget" not in run.arguments]
+PROBES = [run for run in RUNS if run.arguments[0] == "probe"]
+RANDOM = [run for run in RUNS if run.arguments[0] == "check" and run not in DIRECTED]
 
 
 def loaded(text: str, folder: Path) -> ModuleType:
@@ -94,24 +102,37 @@ def examined(text: str, folder: Path) -> Examination:
 
 def test_the_page_goes_from_the_first_version_to_the_final_one() -> None:
     """By its changes alone; the examples hold both."""
-    assert RUNS[0].manager == FIRST
     assert RUNS[-1].manager.replace("A first KV-cache", "A small KV-cache") == FINAL
-    assert len(DIRECTED) == 5
-    assert len(RANDOM) == 2
-    assert f"{len(FINAL.splitlines())} lines" in PAGE
+    assert [len(each) for each in (DIRECTED, RANDOM, PROBES)] == [6, 2, 2]
+    for text in (FIRST, FINAL):
+        assert f"{len(text.splitlines())} lines" in PAGE
 
 
-@pytest.mark.parametrize("run", DIRECTED, ids=lambda run: f"{run.broken or 'conforms'}")
-def test_a_directed_check_shows_what_the_page_says(run: Run, tmp_path: Path) -> None:
-    """The whole output, but for what the page leaves out."""
-    (tmp_path / "mymanager.py").write_text(run.manager, encoding="utf-8")
-    done = subprocess.run(
+def made(run: Run, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command in a folder with nothing but the reader's own files."""
+    (folder / "mymanager.py").write_text(run.manager, encoding="utf-8")
+    (folder / "server.py").write_text(run.server, encoding="utf-8")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
         [sys.executable, "-m", "kvcheck.cli", *run.arguments],
-        cwd=tmp_path,
+        cwd=folder,
+        env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@pytest.mark.parametrize("run", PROBES, ids=lambda run: run.output[-1].partition(";")[0])
+def test_a_probe_shows_what_the_page_says(run: Run, tmp_path: Path) -> None:
+    done = made(run, tmp_path)
+    assert matches(run.output, done.stdout), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("run", DIRECTED, ids=lambda run: f"{run.broken or run.arguments[1]}")
+def test_a_directed_check_shows_what_the_page_says(run: Run, tmp_path: Path) -> None:
+    """The whole output, but for what the page leaves out."""
+    done = made(run, tmp_path)
     assert done.returncode == (1 if run.broken else 0), done.stdout + done.stderr
     assert matches(run.output, done.stdout), done.stdout
     assert set(re.findall(r"^KV-[A-Z]+-\d+", done.stdout, re.MULTILINE)) == set(run.broken)
@@ -124,12 +145,10 @@ def test_random_programs_find_what_directed_ones_do_not(tmp_path: Path) -> None:
     violations = (found.random_violation(number, ())[0] for number in range(20))
     violation = next(violation for violation in violations if violation is not None)
     assert RANDOM[0].broken == [violation.rule]
-    lines = list(violation_lines(found.options, violation))
-    for shown in RANDOM[0].output:
-        if shown.startswith(("KV-", "  expected")):
-            assert shown in lines
-    for text in (" ".join(RANDOM[0].output), " ".join(" ".join(lines).split())):
-        assert text.count("which holds nothing") == 1
+    shown = "\n".join(violation_lines(found.options, violation))
+    for text in ("\n".join(RANDOM[0].output), shown):
+        assert "shown by  random" in text
+        assert re.search(r"observed  hit of r\d .*which\s+holds\s+nothing", text, re.DOTALL)
 
 
 def test_the_final_version_conforms_at_level_safety(tmp_path: Path) -> None:
@@ -149,3 +168,16 @@ def test_a_change_that_fits_nowhere_or_twice_is_found() -> None:
     with pytest.raises(AssertionError):
         changed("a\na\n", "@@\n-a\n+b\n")
     assert changed("a\n\nb\n", "@@\n a\n\n-b\n+c\n") == "a\n\nc\n"
+
+
+@pytest.mark.deep
+def test_the_rows_about_a_window_are_what_is_found() -> None:
+    """Six versions of the server in Rust, each built and checked."""
+    assert "\n".join(rows()) in PAGE
+
+
+def test_the_last_row_about_a_window_is_the_example_itself() -> None:
+    added, text = versions()[-1]
+    assert text == (SOURCE / "manager.rs").read_text(encoding="utf-8")
+    assert f"| {added} | none |" in PAGE
+    assert len({text for _, text in versions()}) == len(versions())

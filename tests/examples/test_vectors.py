@@ -127,7 +127,10 @@ def test_the_example_in_cpp_follows_them(archive: Path, tmp_path: Path) -> None:
 
 @pytest.mark.deep
 def test_the_vectors_alone_find_mistakes_of_one_line(tmp_path: Path) -> None:
-    """In the example in Rust, with all sets: all but a token too long for any of them."""
+    """In the example in Rust, with all sets, but for two.
+
+    No set has groups whose blocks differ in size beside a window, or a token of more than a byte.
+    """
     whole = tmp_path / "vectors"
     assert main(["vectors", "-o", str(whole)]) == 0
     shutil.copytree(READERS, tmp_path / "examples/vectors")
@@ -140,4 +143,4 @@ def test_the_vectors_alone_find_mistakes_of_one_line(tmp_path: Path) -> None:
         done = run(whole, project, "cargo", "test", "--offline")
         if done.returncode == 0:
             missed.append(rule)
-    assert missed == ["KV-HASH-2"]
+    assert missed == ["KV-COORD-13", "KV-HASH-2"]
