@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from kvcheck.judge.blame import Kind, Suspect
 from kvcheck.judge.options import Options
 from kvcheck.mistakes import Mistake, installed
+from kvcheck.play.left_out import LeftOut
 from kvcheck.play.verdicts import Level, Violation, first_violation
 from kvcheck.rules.directed import example_violation, find_example
-from kvcheck.rules.judging import LeftOut
 from kvspec.interface import Implementation
 
 MOST_STORIES = 8
@@ -119,9 +119,9 @@ def played(
 ) -> Violation | None:
     """What the story shows of an implementation."""
     compared = None if options.level is Level.SAFETY else oracle
-    if not violation.is_example:
-        return first_violation(violation.program, made, options.level, compared)
     try:
+        if not violation.is_example:
+            return first_violation(violation.program, made, options.level, compared)
         example = find_example(violation.program.name)
         return example_violation(example, made, options.policy, compared, options.level)
     except (LeftOut, KeyError):

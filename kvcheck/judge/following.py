@@ -25,6 +25,7 @@ from kvcheck.play.difference import WrongAnswer, first_difference
 from kvcheck.play.elsewhere import foresee
 from kvcheck.play.features import can_be_left_out, needs
 from kvcheck.play.fit import without_queues
+from kvcheck.play.left_out import created
 from kvcheck.play.player import Outcome, Player
 from kvcheck.play.runner import raise_as_violation
 from kvcheck.play.state import abstract_state, duplicate_order
@@ -62,7 +63,7 @@ class Follower:
         self.features = subject.capabilities.features
         self.exact_ids = exact_ids
         config = without_queues(header.config, self.features)
-        self.player = Player(subject, subject.create(config, check_invariants=False))
+        self.player = Player(subject, created(subject, config, check_invariants=False))
         self.asked: list[tuple[str, str | None, dict[str, Any]]] = []
         self.num_operations = 0
         self.last_num_free: int | None = None

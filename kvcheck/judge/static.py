@@ -15,6 +15,7 @@ from typing import Any
 from kvcheck.judge.following import Follower
 from kvcheck.judge.options import Options
 from kvcheck.play import fit
+from kvcheck.play.left_out import LeftOut
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, Violation, violation_of
 from kvcheck.play.watchdog import Hang, time_limit
@@ -140,12 +141,15 @@ class StaticTier:
         for folder, manifest in sets:
             lacks = lacking(manifest, self.subject.capabilities, self.options.policy, level)
             if lacks:
-                left_out = {**self.count.left_out, manifest.name: tuple(lacks)}
-                self.count = replace(self.count, left_out=left_out)
+                self._leave_out(manifest, tuple(lacks))
             else:
                 self.count = replace(self.count, sets=self.count.sets + 1)
                 yield from self._set(folder, manifest, before, total, tell)
             before += manifest.operations
+
+    def _leave_out(self, manifest: Manifest, lacks: tuple[str, ...]) -> None:
+        left_out = {**self.count.left_out, manifest.name: lacks}
+        self.count = replace(self.count, left_out=left_out)
 
     def _set(
         self,
@@ -159,7 +163,12 @@ class StaticTier:
         for number, about in enumerate(manifest.walks, 1):
             tell(done / total, f"{manifest.name}, walk {number} of {len(manifest.walks)}")
             walk = read_walk(folder, manifest, number)
-            parting = parting_from(walk, self.subject, self.options.level)
+            try:
+                parting = parting_from(walk, self.subject, self.options.level)
+            except LeftOut as reason:
+                self._leave_out(manifest, (str(reason),))
+                self.count = replace(self.count, sets=self.count.sets - 1)
+                return
             self.count = self.count.plus(
                 about.operations if parting is None else parting.num_operations
             )
@@ -189,7 +198,7 @@ def walk_violation(
 
 
 def parting_from(walk: Recorded, subject: Implementation, level: Level) -> Parting | None:
-    """The first difference from the record, at the operation that shows it."""
+    """The first difference from the record, at the operation that shows it. Raises LeftOut."""
     found = followed(walk, subject, level, every_state=False)
     if found is None:
         return None
@@ -208,6 +217,8 @@ def followed(
         with time_limit(subject):
             follower = Follower(subject, walk.header, exact_ids=level is Level.IDENTITY)
             follower.follow(walk.operations, every_state=every_state)
+    except LeftOut:
+        raise
     # Whatever a foreign implementation does is a verdict, as for programs.
     except (Exception, SystemExit, Hang) as found:
         asked = () if follower is None else tuple(follower.asked)

@@ -6,26 +6,27 @@ import fnmatch
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from kvcheck.judge.blame import Evidence, Kind, Suspect, blamed, in_doubt, suspects
-from kvcheck.judge.coverage import decided, exercised
+from kvcheck.judge.blame import Suspect, blamed
+from kvcheck.judge.coverage import decided
 from kvcheck.judge.faults import Likeness, alike, by_likeness, known_of, likenesses
-from kvcheck.judge.findings import DIRECTED, VECTORS, shown_by
+from kvcheck.judge.findings import DIRECTED, VECTORS
+from kvcheck.judge.ledger import Ledger
 from kvcheck.judge.options import ENDLESS, Options, judged, run_of
 from kvcheck.judge.outcome import Reached, Report
 from kvcheck.judge.random_programs import random_programs
 from kvcheck.judge.smaller_walk import smaller_walk
 from kvcheck.judge.state import State
-from kvcheck.judge.static import StaticCount, StaticTier, find_walk, parting_from
+from kvcheck.judge.static import StaticCount, StaticTier
 from kvcheck.play import watchdog
 from kvcheck.play.fit import directed_program, random_program
+from kvcheck.play.left_out import LeftOut
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import HANG, PROTOCOL, Level, Violation, first_violation, made_smaller
 from kvcheck.play.watchdog import OutOfPatienceError
 from kvcheck.rules.directed import EXAMPLES, Example, example_violation, find_example
-from kvcheck.rules.judging import LeftOut
 from kvcheck.rules.random_plans import random_plan
 from kvcheck.rules.scenarios import SCENARIOS
 from kvspec.errors import InvalidArgumentError, UnsupportedError
@@ -64,12 +65,7 @@ class Suite:
         self.can = subject.capabilities
         self.hashes_matter = options.level is not Level.SAFETY
         self.situations: Counter[str] = Counter()
-        self.violations: dict[tuple[str, str], Violation] = {}
-        self.left_out: dict[str, tuple[str, ...]] = {}
-        self.about: set[str] = set()
-        self.evidence: list[Evidence] = []
-        self.walked: list[tuple[Kind, str]] = []  # what vectors show, and the name of their set
-        self.looked_at: set[str] = set()
+        self.found = Ledger()
         self.num_directed = self.num_random = 0
         self.static = StaticTier(subject, options)
         self.lost_seconds, self.is_slow = 0.0, False
@@ -106,7 +102,7 @@ class Suite:
         except OutOfPatienceError:
             gave_up = True
         if self.can_be_resumed:
-            self.save(self._with_violations(self.state))
+            self.save(self.found.kept_in(self.state))
         ranked, violations = self._blamed(found)
         return Report(
             self.can.name,
@@ -114,53 +110,43 @@ class Suite:
             violations,
             self.num_directed,
             self.num_random,
-            self.left_out,
+            self.found.left_out,
             self.situations,
             before + time.monotonic() - start,
             () if Feature.SNAPSHOT in self.can.features else UNSEEN,
-            self._exercised,
+            self.found.exercised(self.options.level, self.can, self.num_random),
             interrupted,
             gave_up,
             self.static.count,
             ranked,
-            in_doubt(self.evidence),
-            shown_by(self.violations, self.walked, self.evidence),
-            frozenset(self.looked_at),
+            self.found.in_doubt,
+            self.found.shown_by,
+            frozenset(self.found.looked_at),
         )
-
-    @property
-    def _exercised(self) -> frozenset[str]:
-        some = bool(self.situations)  # every program comes to one
-        return exercised(self.about, self.options.level, self.can, by_programs=some)
-
-    @property
-    def ranked(self) -> tuple[Suspect, ...]:
-        """The rules with failed checks, by these checks alone."""
-        return suspects(self.evidence)
 
     def _looked_up(self) -> tuple[Likeness, ...]:
         """The known mistakes that behave as what was found."""
-        raw = tuple(self.violations.values())
+        raw = self.found.listed
         if not raw or self.oracle is None:
             return ()
         self._tell("looking up", None, "known mistakes that behave so")
         return likenesses(
-            raw, self.ranked, known_of(self.options.oracle), self.oracle, self.options
+            raw, self.found.ranked, known_of(self.options.oracle), self.oracle, self.options
         )
 
     def _blamed(
         self, found: tuple[Likeness, ...]
     ) -> tuple[tuple[Suspect, ...], tuple[Violation, ...]]:
         """The rules that are suspicious, and the violations under theirs."""
-        raw = tuple(self.violations.values())
+        raw = self.found.listed
         known = {}
         for violation in raw:
             one = alike(found, violation.kind)
             if one is not None:
                 said = f"{one.mistake.about} ({one.mistake.id})"
                 known[violation.kind] = (one.mistake.rules[0], said)
-        ranked = by_likeness(self.ranked, found)
-        return ranked, blamed(raw, self.evidence, ranked, known)
+        ranked = by_likeness(self.found.ranked, found)
+        return ranked, blamed(raw, self.found.evidence, ranked, known)
 
     def _static(self) -> None:
         """Recorded walks; what is found in them is made small beside the oracle."""
@@ -175,7 +161,7 @@ class Suite:
                 self.lost_seconds += time.monotonic() - begin
             elif parting is not None and violation is not None:
                 rule = violation.rule
-                if violation.kind not in self.violations and self._is_wanted((rule,)):
+                if violation.kind not in self.found.violations and self._is_wanted((rule,)):
                     self._tell("static", None, f"making a violation of {rule} smaller")
                     seconds, begin = self._shrink_seconds(), time.monotonic()
                     if self.oracle is not None:
@@ -184,11 +170,11 @@ class Suite:
                         )
                     self._spend(begin)
             if violation is not None and self._is_wanted((violation.rule,)):
-                self.violations.setdefault(violation.kind, violation)
-                self.walked.append((violation.kind, walk.manifest.name))
+                self.found.add(violation)
+                self.found.walked.append((violation.kind, walk.manifest.name))
             begin = time.monotonic()
-        self.about.update(self.static.about)
-        self.looked_at.add(VECTORS)
+        self.found.about.update(self.static.about)
+        self.found.looked_at.add(VECTORS)
 
     def _directed(self) -> None:
         chosen = [program for program in SCENARIOS if self._is_wanted(program.rules)]
@@ -198,14 +184,17 @@ class Suite:
                 program, self.can, self.options.policy, hashes_matter=self.hashes_matter
             )
             if lacks:
-                self.left_out[program.name] = tuple(lacks)
+                self.found.left_out[program.name] = tuple(lacks)
+                continue
+            try:
+                violation = self._verdict(fitting)
+            except LeftOut as reason:
+                self.found.leave_out(program.name, reason)
                 continue
             self.num_directed += 1
-            violation = self._verdict(fitting)
             is_alone = self.options.self_checks_only
-            self._note_evidence(
-                fitting.name, decided(program.rules) if is_alone else program.rules, violation
-            )
+            rules = decided(program.rules) if is_alone else program.rules
+            self.found.note(fitting.name, rules, violation)
             if violation is not None:
                 self._keep(violation)
 
@@ -216,7 +205,7 @@ class Suite:
         for number, example in enumerate(chosen):
             self._tell("examples", number / len(chosen), ", ".join(example.rules))
             self._try(example)
-        self.looked_at.add(DIRECTED)
+        self.found.looked_at.add(DIRECTED)
 
     def _try(self, example: Example) -> None:
         begin = time.monotonic()
@@ -225,22 +214,13 @@ class Suite:
                 example, self.subject, self.options.policy, self._compared, self.options.level
             )
         except LeftOut as reason:
-            self.left_out[example.name] = tuple(str(reason).split(", "))
+            self.found.leave_out(example.name, reason)
             return
         self._note_loss(violation, begin)
         self.num_directed += 1
-        self._note_evidence(example.name, example.rules, violation)
+        self.found.note(example.name, example.rules, violation)
         if violation is not None:
-            self.violations.setdefault(violation.kind, violation)
-
-    def _note_evidence(
-        self, check: str, rules: Collection[str], violation: Violation | None
-    ) -> None:
-        """A check came to its end, or to a violation."""
-        kind = None if violation is None else violation.kind
-        self.evidence.append(Evidence(check, tuple(rules), kind))
-        if violation is None:
-            self.about.update(rules)
+            self.found.add(violation)
 
     def _random(self, start: float, before: float) -> None:
         budget = self.options.budget
@@ -253,7 +233,7 @@ class Suite:
                 if spent >= budget.seconds:
                     return
                 share = None if budget.seconds >= ENDLESS else spent / budget.seconds
-                broken = len({rule for rule, _ in self.violations})
+                broken = len({rule for rule, _ in self.found.violations})
                 self._tell("random", share, f"{self.num_random:,} programs, {broken} rules broken")
                 self._draw(program)
             self._note(batch + 1, start, before)
@@ -280,15 +260,18 @@ class Suite:
                 continue
             self.num_random += 1
             if violation is not None and self._is_wanted((violation.rule,)):
-                self.violations.setdefault(violation.kind, violation)
+                self.found.add(violation)
 
     def _draw(self, program: Program) -> None:
         asked = (program, self.can, self.options.policy)
         fitting = random_program(*asked, hashes_matter=self.hashes_matter, oracle=self.oracle)
         if fitting is None:
             return
+        try:
+            violation = self._verdict(fitting)
+        except LeftOut:
+            return
         self.num_random += 1
-        violation = self._verdict(fitting)
         if violation is not None and self._is_wanted((violation.rule,)):
             self._keep(violation)
 
@@ -302,22 +285,12 @@ class Suite:
             random=self.num_random,
             seconds=before + time.monotonic() - start,
             situations=dict(self.situations),
-            left_out=dict(self.left_out),
-            about=tuple(sorted(self.about)),
-            evidence=tuple(self.evidence),
+            left_out=dict(self.found.left_out),
+            about=tuple(sorted(self.found.about)),
+            evidence=tuple(self.found.evidence),
             static=self.static.count.to_json(),
         )
-        self.save(self._with_violations(self.state))
-
-    def _with_violations(self, state: State) -> State:
-        """The state of the last whole batch, and every violation found until now."""
-        found = self.violations.values()
-        return replace(
-            state,
-            programs=tuple(v.program for v in found if not v.is_example and v.walk is None),
-            examples=tuple(v.program.name for v in found if v.is_example),
-            walks=tuple(v.walk for v in found if v.walk is not None),
-        )
+        self.save(self.found.kept_in(self.state))
 
     def _restore(self, state: State) -> None:
         if dict(state.run) != dict(self.state.run):
@@ -329,27 +302,13 @@ class Suite:
             raise InvalidArgumentError("resume", different, f"a state of {dict(self.state.run)}")
         self.state = state
         self.situations = Counter(state.situations)
-        self.left_out = dict(state.left_out)
-        self.about = set(state.about)
         self.static.count = StaticCount.from_json(state.static)
         self._tell("trying again", None, "what was broken before")
-        for walk in state.walks:
-            parting = parting_from(find_walk(*walk), self.subject, self.options.level)
-            if parting is not None:
-                found = parting.violation
-                self.violations.setdefault(found.kind, found)
-                self.walked.append((found.kind, walk[0]))
-        for program in state.programs:
-            violation = first_violation(program, self.subject, self.options.level, self._compared)
-            if violation is not None:
-                self.violations.setdefault(violation.kind, violation)
-        for name in state.examples:
+        sides = (self.subject, self.options.level, self._compared)
+        for name in self.found.take_over(state, *sides):
             self._try(find_example(name))
-        # What was mended since is no evidence any more.
-        kinds = {None, *self.violations}
-        self.evidence = [each for each in state.evidence if each.kind in kinds]
         self.num_directed, self.num_random = state.directed, state.random
-        self.looked_at.update({DIRECTED} if state.directed else ())
+        self.found.looked_at.update({DIRECTED} if state.directed else ())
         self.can_be_resumed = True
 
     def _tell(self, phase: str, share: float | None, note: str) -> None:
@@ -378,9 +337,9 @@ class Suite:
 
     def _keep(self, violation: Violation) -> None:
         """The first of each kind, made small as long as there is time for that."""
-        if violation.kind in self.violations:
+        if violation.kind in self.found.violations:
             return
-        self.violations[violation.kind] = violation
+        self.found.add(violation)
         if self.is_slow:
             return  # each attempt to make it smaller would take as long
 
@@ -389,7 +348,7 @@ class Suite:
 
         begin = time.monotonic()
         small = made_smaller(violation, verdict, self._shrink_seconds())
-        self.violations[violation.kind] = small
+        self.found.violations[violation.kind] = small
         self._spend(begin)
 
     def _shrink_seconds(self) -> float:

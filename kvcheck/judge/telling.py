@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvcheck.judge.options import Options
+from kvcheck.play.left_out import LeftOut
 from kvcheck.play.player import Outcome, Player
 from kvcheck.play.state import abstract_state
 from kvcheck.play.verdicts import HANG, Level, Violation
 from kvcheck.remote.client import RemoteImplementation
 from kvcheck.rules.directed import example_violation, find_example
-from kvcheck.rules.judging import LeftOut
 from kvcheck.watch.calls import ARGUMENTS, LISTS, Call
 from kvcheck.watch.forwarding import Forwarding
 from kvcheck.watch.writing import more_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from kvcheck.play import steps as st
 from kvcheck.play.features import FEATURE_OF_OPERATION
@@ -214,31 +214,53 @@ def _cut(config: ManagerConfig, can: Capabilities) -> ManagerConfig | None:
         groups, specs = groups[:1], specs[:1]
     is_retained = any(isinstance(spec, (SlidingWindowSpec, MambaSpec)) for spec in specs)
     is_retained &= Feature.RETENTION in has  # KV-CFG-7
+    parallel = can.values.get("context_parallel", frozenset({"decode", "prefill"}))
+    parallel = parallel if Feature.CONTEXT_PARALLEL in has else frozenset()
+    most_blocks = can.limits.get("num_blocks", config.kv_cache.num_blocks)
+    num_blocks = min(config.kv_cache.num_blocks, most_blocks)
     return replace(
         config,
-        kv_cache=replace(config.kv_cache, groups=tuple(groups)),
+        kv_cache=replace(config.kv_cache, groups=tuple(groups), num_blocks=num_blocks),
         enable_caching=caching,
         use_eagle=config.use_eagle and Feature.EAGLE in has,
         watermark=config.watermark if Feature.ADMISSION in has else 0.0,
-        dcp_world_size=config.dcp_world_size if Feature.CONTEXT_PARALLEL in has else 1,
-        pcp_world_size=config.pcp_world_size if Feature.CONTEXT_PARALLEL in has else 1,
+        dcp_world_size=config.dcp_world_size if "decode" in parallel else 1,
+        pcp_world_size=config.pcp_world_size if "prefill" in parallel else 1,
         retention_interval_tokens=config.retention_interval_tokens if is_retained else None,
     )
+
+
+def _unflagged(group: KVCacheGroup) -> KVCacheGroup:
+    return replace(group, is_eagle_group=False)
+
+
+def _of_value(group: KVCacheGroup, config: ManagerConfig, can: Capabilities) -> KVCacheGroup:
+    """The group in a mode, of a size and with drafted states that the subject has."""
+    spec, changes = group.spec, dict[str, Any]()
+    if "different" not in can.values.get("block_sizes", {"different"}):
+        changes["block_size"] = config.kv_cache.groups[0].spec.block_size
+    if isinstance(spec, MambaSpec):
+        modes = can.values.get("mamba_cache_mode", {spec.mamba_cache_mode})
+        if spec.mamba_cache_mode not in modes:
+            changes["mamba_cache_mode"] = min(modes, default=spec.mamba_cache_mode)
+        most = can.limits.get("num_speculative_blocks", spec.num_speculative_blocks)
+        changes["num_speculative_blocks"] = min(spec.num_speculative_blocks, most)
+    return replace(group, spec=replace(spec, **changes)) if changes else group
 
 
 def _cut_groups(config: ManagerConfig, can: Capabilities) -> list[KVCacheGroup] | None:
     """The groups that the subject can have, one of full attention if none is left."""
     groups = [
-        group if Feature.EAGLE in can.features else replace(group, is_eagle_group=False)
+        _of_value(group if Feature.EAGLE in can.features else _unflagged(group), config, can)
         for group in config.kv_cache.groups
         if type(config.registry.resolve(group.spec)) in can.spec_types
     ]
     if not groups and FullAttentionSpec in can.spec_types:
         first = config.kv_cache.groups[0]
         spec = FullAttentionSpec(first.spec.block_size, 1, 8, "float16")
-        groups = [replace(first, spec=spec, is_eagle_group=False)]
-    if Feature.MULTIPLE_GROUPS not in can.features:
-        groups = groups[:1]
+        groups = [_unflagged(replace(first, spec=spec))]
+    most = can.limits.get("groups", len(groups))
+    groups = groups[: most if Feature.MULTIPLE_GROUPS in can.features else 1]
     try:
         found = [_with_blocks_of(group, can.min_block_size_tokens) for group in groups]
     except ConfigError:

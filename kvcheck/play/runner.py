@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from kvcheck.play import steps as st
 from kvcheck.play.elsewhere import foresee
+from kvcheck.play.left_out import created
 from kvcheck.play.outside import look_from_outside
 from kvcheck.play.player import Outcome, Player
 from kvcheck.play.scheduler import Seat
@@ -49,8 +50,8 @@ class Side:
 
     @classmethod
     def of(cls, implementation: Implementation, program: st.Program, *, audit: bool) -> Side:
-        """A fresh manager for the program's configuration."""
-        manager = implementation.create(program.config, check_invariants=audit)
+        """A fresh manager for the program's configuration. Raises LeftOut if that is lacking."""
+        manager = created(implementation, program.config, check_invariants=audit)
         player = Player(implementation, manager)
         return cls(player, features=implementation.capabilities.features)
 

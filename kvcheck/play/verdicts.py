@@ -11,6 +11,7 @@ from typing import Any
 
 from kvcheck.play.checks import CompareCheck, EventCheck, InvariantCheck, ShadowCheck
 from kvcheck.play.difference import WrongAnswer
+from kvcheck.play.left_out import LeftOut
 from kvcheck.play.performing import perform
 from kvcheck.play.runner import Check, Runner
 from kvcheck.play.shadow import content_check
@@ -83,7 +84,8 @@ def first_violation(
     """Run a program; the first rule that is broken, or None.
 
     Levels above safety compare with `oracle`. Whatever exception the subject raises is its fault.
-    `situations` are counted up.
+    `situations` are counted up. Raises LeftOut if the subject refuses the configuration as one that
+    it does not support.
     """
     compared = oracle if level is not Level.SAFETY else None
     runner: Runner | None = None
@@ -97,6 +99,8 @@ def first_violation(
                 checks.append(SituationCounter(situations))
             runner.checks = checks
             perform(runner, program.steps)
+    except LeftOut:
+        raise
     # Whatever a foreign implementation does is a verdict; its sys.exit(0) would end the run as if
     # all were well.
     except (Exception, SystemExit, Hang) as found:
@@ -110,7 +114,10 @@ def made_smaller(
     """The same kind of violation by the smallest program found in this time."""
 
     def fails(program: Program) -> bool:
-        again = verdict(program)
+        try:
+            again = verdict(program)
+        except LeftOut:
+            return False
         return again is not None and again.kind == violation.kind
 
     return verdict(shrink(violation.program, fails, seconds=seconds)) or violation

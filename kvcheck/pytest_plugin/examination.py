@@ -18,12 +18,12 @@ from kvcheck.judge.static import FAILURES_OF_A_SET, lacking, parting_from, read_
 from kvcheck.judge.suite import SHRINK_SECONDS
 from kvcheck.judge.unobservable import UNOBSERVABLE
 from kvcheck.play.fit import directed_program, random_program
+from kvcheck.play.left_out import LeftOut
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, Violation, first_violation, made_smaller
 from kvcheck.play.watchdog import PATIENCE_SECONDS
 from kvcheck.records.manifest import Manifest, shipped_sets
 from kvcheck.rules.directed import EXAMPLES, Example, example_violation
-from kvcheck.rules.judging import LeftOut
 from kvcheck.rules.scenarios import SCENARIOS
 from kvspec.interface import Implementation
 
@@ -148,7 +148,10 @@ class Examination:
                 hashes_matter=self.hashes_matter,
                 oracle=self.oracle,
             )
-            violation = None if fitting is None else self._verdict(fitting)
+            try:
+                violation = None if fitting is None else self._verdict(fitting)
+            except LeftOut:
+                continue
             if violation is None or not self.is_wanted(violation.rule):
                 continue
             if violation.rule not in known:
@@ -184,7 +187,10 @@ class Examination:
                 break
             walk = read_walk(folder, manifest, number)
             start = time.monotonic()
-            parting = parting_from(walk, self.subject, level)
+            try:
+                parting = parting_from(walk, self.subject, level)
+            except LeftOut:
+                break
             if parting is None or not self.is_wanted(parting.violation.rule):
                 continue
             self.failing_seconds += time.monotonic() - start
@@ -205,7 +211,10 @@ class Examination:
             if lacks or self.is_exhausted:
                 yield Outcome(program.rules, None, tuple(lacks), self.is_exhausted)
             else:
-                yield Outcome(self._decided(program.rules), self._verdict(fitting))
+                try:
+                    yield Outcome(self._decided(program.rules), self._verdict(fitting))
+                except LeftOut as reason:
+                    yield Outcome(program.rules, lacks=(str(reason),))
 
     def _decided(self, rules: tuple[str, ...]) -> tuple[str, ...]:
         """The rules of a program about which it says anything here."""

@@ -73,6 +73,8 @@ HELLO_MORE: Mapping[str, Check[Any]] = {
     "min_block_size": count,
     "pipelining": boolean,
     "extra_keys": list_of(text),
+    "values": object_of(list_of(text)),
+    "limits": object_of(count),
 }
 """What it may have."""
 

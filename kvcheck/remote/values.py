@@ -42,6 +42,7 @@ from kvspec.errors import (
 from kvspec.interface import Capabilities, Feature
 from kvspec.policy import EXTRA_KEY_FORMS
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestInput, token_list
+from kvspec.requirements import LIMITS, VALUES
 from kvspec.snapshot_codec import ints
 from kvspec.specs import SPEC_TYPES
 from kvspec.stats import ResidencySample
@@ -196,6 +197,7 @@ def _rebuilt(cls: type[KVSpecError], message: str, fields: Mapping[str, Any]) ->
 def encode_capabilities(capabilities: Capabilities) -> dict[str, Any]:
     """What an implementation says of itself; custom specs are code and stay behind."""
     types = {cls.__name__ for cls in capabilities.spec_types & frozenset(SPEC_TYPES)}
+    values = {name: sorted(found) for name, found in capabilities.values.items()}
     return {
         "name": capabilities.name,
         "version": capabilities.version,
@@ -204,6 +206,8 @@ def encode_capabilities(capabilities: Capabilities) -> dict[str, Any]:
         "features": sorted(capabilities.features - NOT_SPOKEN),
         "min_block_size": capabilities.min_block_size_tokens,
         "extra_keys": sorted(capabilities.extra_key_forms),
+        **({"values": values} if values else {}),
+        **({"limits": dict(capabilities.limits)} if capabilities.limits else {}),
     }
 
 
@@ -219,6 +223,12 @@ def decode_capabilities(value: Mapping[str, Any]) -> Capabilities:
         - NOT_SPOKEN,
         min_block_size_tokens=value.get("min_block_size", 1),
         extra_key_forms=frozenset(value.get("extra_keys", ("plain",))) & frozenset(EXTRA_KEY_FORMS),
+        values={
+            name: frozenset(found)
+            for name, found in value.get("values", {}).items()
+            if name in VALUES
+        },
+        limits={name: most for name, most in value.get("limits", {}).items() if name in LIMITS},
     )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, cast
 
 from kvcheck.play.elsewhere import is_elsewhere
+from kvcheck.play.left_out import LeftOut, created
 from kvcheck.play.verdicts import Level
-from kvcheck.rules.judging import LeftOut, wrong
+from kvcheck.rules.judging import wrong
 from kvcheck.rules.managed import Managed
 from kvcheck.rules.specs import full
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
@@ -128,14 +128,10 @@ class Bench:
             lacks.append(f"{form} extra keys")
         if lacks:
             raise LeftOut(", ".join(lacks))
-        create = partial(self.subject.create, config, check_invariants=check_invariants)
-        try:
-            real = create() if clock is None else create(clock=clock)
-            return Managed(self.subject, real, exact=self.exact)
-        except UnsupportedError as error:  # a clock cannot travel to another process
-            if clock is None:
-                raise
-            raise LeftOut(str(error)) from None
+        # With a clock only where one is given: it cannot travel to another process.
+        options = {} if clock is None else {"clock": clock}
+        real = created(self.subject, config, check_invariants=check_invariants, **options)
+        return Managed(self.subject, real, exact=self.exact)
 
     def manager(
         self,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from kvcheck.play.fit import directed_program
+from kvcheck.play.left_out import LeftOut
 from kvcheck.play.verdicts import Level, Violation, first_violation
 from kvcheck.rules import (
     bad_configurations,
@@ -53,7 +54,6 @@ from kvcheck.rules import (
     statistics,
 )
 from kvcheck.rules.example import Example, example_violation, examples_of
-from kvcheck.rules.judging import LeftOut
 from kvcheck.rules.random_plans import NAME, plan_of_name
 from kvcheck.rules.scenarios import SCENARIOS
 from kvspec.interface import Implementation
@@ -121,6 +121,9 @@ def directed_failures(
         matters = level is not Level.SAFETY
         can = subject.capabilities
         fitting, lacks = directed_program(program, can, policy, hashes_matter=matters)
-        violation = None if lacks else first_violation(fitting, subject, level, oracle)
+        try:
+            violation = None if lacks else first_violation(fitting, subject, level, oracle)
+        except LeftOut:
+            continue
         if violation is not None:
             yield Failure(program.name, violation.rule, violation)

@@ -8,12 +8,13 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from kvcheck.play.left_out import LeftOut
 from kvcheck.play.steps import Program
 from kvcheck.play.text import shown
 from kvcheck.play.verdicts import Level, Violation, violation_of
 from kvcheck.play.watchdog import Hang, time_limit
 from kvcheck.rules.bench import Bench
-from kvcheck.rules.judging import UNSAID, LeftOut, travels
+from kvcheck.rules.judging import UNSAID, travels
 from kvspec.config import KVCacheConfig, ManagerConfig
 from kvspec.interface import Implementation
 from kvspec.policy import Policy

@@ -12,14 +12,11 @@ from types import FrameType
 from typing import Any
 
 from kvcheck.play.difference import WrongAnswer
+from kvcheck.play.left_out import LeftOut
 from kvspec.errors import InvalidArgumentError, InvariantViolation, RemoteError
 
 UNSAID = ""
 """The rule of a wrong answer that does not say which: the first of its check."""
-
-
-class LeftOut(Exception):  # noqa: N818 (nobody erred)
-    """The check needs what the subject says it lacks."""
 
 
 @dataclass

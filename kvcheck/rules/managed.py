@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any
 
 from kvcheck.play.features import FEATURE_OF_ARGUMENT
-from kvcheck.rules.judging import Caught, LeftOut, equal, holds, raises, source_of_call
+from kvcheck.play.left_out import LeftOut
+from kvcheck.rules.judging import Caught, equal, holds, raises, source_of_call
 from kvspec.blocks import NULL_BLOCK, KVCacheBlocks
 from kvspec.events import Event
 from kvspec.interface import Feature, Implementation, KVCacheManager

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 from kvcheck.play.difference import WrongAnswer
+from kvcheck.play.left_out import created
 from kvcheck.rules.batch_sides import Batch, Clock, Outputs, Side
 from kvcheck.rules.broken_batches import broken_plans
 from kvspec._arrays import ints_of
@@ -52,7 +53,7 @@ class Engine:
         self.clock = Clock()
         self.sides: list[Side] = []
         for implementation, batch in sides:
-            manager = implementation.create(config, check_invariants=False, clock=self.clock)
+            manager = created(implementation, config, check_invariants=False, clock=self.clock)
             self.sides.append(
                 Side(implementation, manager, batch(implementation, manager), Outputs())
             )

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
 from kvspec._check import int_at_least, is_int
@@ -172,12 +173,20 @@ class BaseImplementation:
     spec_types: ClassVar[frozenset[type[LayerSpec]]] = frozenset({FullAttentionSpec})
     hash_functions: ClassVar[frozenset[str]] = frozenset()
     features: ClassVar[frozenset[Feature]] = frozenset({Feature.PREFIX_CACHING})
+    values: ClassVar[Mapping[str, frozenset[str]]] = MappingProxyType({})
+    limits: ClassVar[Mapping[str, int]] = MappingProxyType({})
 
     @property
     def capabilities(self) -> Capabilities:
         """What the class says."""
         return Capabilities(
-            self.name, self.version, self.spec_types, self.hash_functions, self.features
+            self.name,
+            self.version,
+            self.spec_types,
+            self.hash_functions,
+            self.features,
+            values=self.values,
+            limits=self.limits,
         )
 
     def create(

@@ -14,9 +14,10 @@ manager does not know are not an error, they hold nothing (KV-ERR-4); answers ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
 from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
@@ -91,6 +92,8 @@ class Capabilities:
     of them if it tells prefixes apart in its own way (then only its safety can be checked).
     `min_block_size_tokens`: smaller blocks are refused. `extra_key_forms`: the choices of
     `Policy.extra_keys` that it has; under another one it refuses requests with extra keys.
+    `values`: of a member of configurations those that it serves, all of a member that is absent;
+    `limits`: the largest that it serves. Both by the names of `kvspec.requirements`.
     """
 
     name: str
@@ -100,6 +103,10 @@ class Capabilities:
     features: frozenset[Feature]
     min_block_size_tokens: int = 1
     extra_key_forms: frozenset[str] = frozenset(EXTRA_KEY_FORMS)
+    values: Mapping[str, frozenset[str]] = field(
+        default_factory=lambda: MappingProxyType({}), hash=False
+    )
+    limits: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}), hash=False)
 
 
 @runtime_checkable

@@ -2,8 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
 from kvspec.config import ManagerConfig
 from kvspec.interface import Capabilities, Feature
+from kvspec.specs import LayerSpec, MambaSpec
+
+
+def _specs(config: ManagerConfig) -> list[LayerSpec]:
+    return [config.registry.resolve(group.spec) for group in config.kv_cache.groups]
+
+
+def _mamba_modes(config: ManagerConfig) -> set[str]:
+    return {spec.mamba_cache_mode for spec in _specs(config) if isinstance(spec, MambaSpec)}
+
+
+def _context_parallel(config: ManagerConfig) -> set[str]:
+    sizes = {"decode": config.dcp_world_size, "prefill": config.pcp_world_size}
+    return {name for name, size in sizes.items() if size > 1}
+
+
+def _block_sizes(config: ManagerConfig) -> set[str]:
+    return {"equal" if len({spec.block_size for spec in _specs(config)}) < 2 else "different"}
+
+
+def _hash_block_size(config: ManagerConfig) -> set[str]:
+    given, sizes = config.hash_block_size_tokens, {spec.block_size for spec in _specs(config)}
+    factor = config.dcp_world_size * config.pcp_world_size
+    smaller = given is not None and any(given < size * factor for size in sizes)
+    return {"smaller" if smaller else "block"}
+
+
+VALUES: Mapping[str, Callable[[ManagerConfig], set[str]]] = MappingProxyType(
+    {
+        "mamba_cache_mode": _mamba_modes,
+        "context_parallel": _context_parallel,
+        "block_sizes": _block_sizes,
+        "hash_block_size": _hash_block_size,
+    }
+)
+"""What a configuration uses of each member of `Capabilities.values`: the modes of its Mamba groups;
+`decode` and `prefill` context parallelism; block sizes of its groups that are `equal` or
+`different`; a given hash block size that is no smaller than any `block`, or `smaller`."""
+
+LIMITS: Mapping[str, Callable[[ManagerConfig], int]] = MappingProxyType(
+    {
+        "groups": lambda config: len(config.kv_cache.groups),
+        "num_blocks": lambda config: config.kv_cache.num_blocks,
+        "block_size": lambda config: max((spec.block_size for spec in _specs(config)), default=0),
+        "max_model_len": lambda config: config.max_model_len_tokens,
+        "num_speculative_blocks": lambda config: max(
+            (s.num_speculative_blocks for s in _specs(config) if isinstance(s, MambaSpec)),
+            default=0,
+        ),
+    }
+)
+"""How much a configuration uses of each member of `Capabilities.limits`."""
 
 
 def features_of_config(config: ManagerConfig) -> set[Feature]:
@@ -25,11 +80,16 @@ def features_of_config(config: ManagerConfig) -> set[Feature]:
 
 def lacking(config: ManagerConfig, can: Capabilities, *, hashes_matter: bool) -> list[str]:
     """What a configuration needs and the subject does not have, in words."""
-    types = {type(config.registry.resolve(group.spec)) for group in config.kv_cache.groups}
+    types = {type(spec) for spec in _specs(config)}
     found = sorted(cls.__name__ for cls in types - can.spec_types)
     if config.hash_function not in can.hash_functions and (hashes_matter or can.hash_functions):
         found.append(config.hash_function)
     sizes = [group.spec.block_size for group in config.kv_cache.groups]
     if min(sizes, default=can.min_block_size_tokens) < can.min_block_size_tokens:
         found.append(f"blocks of {min(sizes)}")
+    for name, allowed in can.values.items():
+        found += [f"{name} {value}" for value in sorted(VALUES[name](config) - allowed)]
+    for name, most in can.limits.items():
+        if LIMITS[name](config) > most:
+            found.append(f"{name} above {most}")
     return found + sorted(features_of_config(config) - can.features)

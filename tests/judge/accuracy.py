@@ -49,8 +49,8 @@ def measured(name: str) -> Row:
     begin, mistake, oracle = time.process_time(), find(name), find_implementation("kvref")
     suite = Suite(mistake.make(), oracle, OPTIONS)
     suite.run()
-    raw = tuple(suite.violations.values())
-    ranked = suite.ranked
+    raw = suite.found.listed
+    ranked = suite.found.ranked
     found = likenesses(raw, ranked, known_of(OPTIONS.oracle), oracle, OPTIONS)
     others = [each for each in found if each.mistake.id != name]
     orders = [

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import kvref
+from kvcheck.play.left_out import LeftOut
 from kvcheck.rules import batched, batched_between, batched_new, batched_outputs, batched_plans
 from kvcheck.rules.batched_plans import random_steps_are_their_single_calls
 from kvcheck.rules.example import example_violation, examples_of
-from kvcheck.rules.judging import LeftOut
 from kvspec.policy import Policy
 from tests.judge.minimal import minimal
 from tests.mistakes import mistaken, mistakes

@@ -70,11 +70,21 @@ BASE = replace(
 )
 
 
+def having(**values: set[str]) -> Capabilities:
+    """All, of some members of configurations these values only."""
+    return replace(ALL, values={name: frozenset(found) for name, found in values.items()})
+
+
 def declarations() -> Iterator[tuple[str, Capabilities]]:
     """Each with its name."""
     yield "the base", BASE
     yield "no hash functions", replace(ALL, hash_functions=frozenset())
     yield "blocks of 4 and more", replace(ALL, min_block_size_tokens=4)
+    yield "mamba in mode align", having(mamba_cache_mode={"align"})
+    yield "decode context parallelism", having(context_parallel={"decode"})
+    yield "blocks of one size", having(block_sizes={"equal"}, hash_block_size={"block"})
+    yield "two groups at most", replace(ALL, limits={"groups": 2, "num_speculative_blocks": 0})
+    yield "small", replace(ALL, limits={"num_blocks": 20, "block_size": 4, "max_model_len": 1000})
     for types in KINDS:
         name = " + ".join(cls.__name__.removesuffix("Spec") for cls in types)
         yield name, replace(ALL, spec_types=frozenset(types))
@@ -84,7 +94,14 @@ def declarations() -> Iterator[tuple[str, Capabilities]]:
 
 DECLARATIONS: Mapping[str, Capabilities] = dict(declarations())
 IN_EVERY_RUN = (
-    *("the base", "FullAttention + SlidingWindow", "no hash functions", "CrossAttention"),
+    *(
+        "mamba in mode align",
+        "two groups at most",
+        "the base",
+        "FullAttention + SlidingWindow",
+        "no hash functions",
+        "CrossAttention",
+    ),
     *("without multiple_groups", "without prefix_caching", "without drafting"),
 )
 """Those that the cuts change most."""

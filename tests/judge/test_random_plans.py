@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import kvref
+from kvcheck.play.left_out import LeftOut
 from kvcheck.rules.directed import example_violation, find_example
-from kvcheck.rules.judging import LeftOut
 from kvcheck.rules.random_plans import RULES, random_plan
 from kvspec.interface import Implementation
 from kvspec.policy import Policy

@@ -9,10 +9,10 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import kvref
+from kvcheck.play.left_out import LeftOut
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.rules.directed import EXAMPLES, Example, example_violation
-from kvcheck.rules.judging import LeftOut
 from kvcheck.rules.random_plans import random_plan
 from kvcheck.rules.scenarios import SCENARIOS
 from kvspec.interface import Implementation
@@ -47,9 +47,9 @@ def finds(check: Check, subject: Implementation) -> bool:
     """Whether it finds something; an endless loop is something."""
     oracle = kvref.implementation()
     with _interrupted():
-        if isinstance(check, Program):
-            return first_violation(check, subject, Level.IDENTITY, oracle) is not None
         try:
+            if isinstance(check, Program):
+                return first_violation(check, subject, Level.IDENTITY, oracle) is not None
             return example_violation(check, subject, Policy(), oracle) is not None
         except LeftOut:
             return False

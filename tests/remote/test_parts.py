@@ -86,6 +86,16 @@ def test_whole_steps_are_made_of_messages(remote: RemoteImplementation) -> None:
     assert manager.get_blocks(batched.request_of(handle)).to_lists()[0]
 
 
+def test_values_and_limits_are_told_and_names_of_later_versions_are_passed_over() -> None:
+    values, limits = {"mamba_cache_mode": frozenset({"align", "all"})}, {"groups": 2}
+    told = encode_capabilities(replace(KVREF.capabilities, values=values, limits=limits))
+    assert told["values"] == {"mamba_cache_mode": ["align", "all"]}
+    told["values"]["phase"], told["limits"]["phases"] = ["new"], 3
+    found = decode_capabilities(told)
+    assert (found.values, found.limits) == (values, limits)
+    assert decode_capabilities(encode_capabilities(KVREF.capabilities)).values == {}
+
+
 def test_the_smallest_block_size_is_told_and_is_1_if_it_is_not() -> None:
     told = encode_capabilities(replace(KVREF.capabilities, min_block_size_tokens=2))
     assert decode_capabilities(told).min_block_size_tokens == 2

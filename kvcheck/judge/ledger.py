@@ -1,0 +1,105 @@
+"""What a run has found so far: violations, what came of each check, and what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from kvcheck.judge.blame import Evidence, Kind, Suspect, in_doubt, suspects
+from kvcheck.judge.coverage import exercised
+from kvcheck.judge.findings import shown_by
+from kvcheck.judge.state import State
+from kvcheck.judge.static import find_walk, parting_from
+from kvcheck.play.left_out import LeftOut
+from kvcheck.play.verdicts import Level, Violation, first_violation
+from kvcheck.rules.scenarios import SCENARIOS
+from kvspec.interface import Capabilities, Implementation
+
+
+@dataclass
+class Ledger:
+    """`violations`: the first of each kind. `left_out`: checks, each with what is lacking.
+    `about`: rules of checks that came to their end. `walked`: what vectors show, and the name of
+    their set. `looked_at`: which parts of the suite were run whole."""
+
+    violations: dict[Kind, Violation] = field(default_factory=dict)
+    left_out: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    about: set[str] = field(default_factory=set)
+    evidence: list[Evidence] = field(default_factory=list)
+    walked: list[tuple[Kind, str]] = field(default_factory=list)
+    looked_at: set[str] = field(default_factory=set)
+
+    def leave_out(self, check: str, reason: LeftOut) -> None:
+        """A check was not run."""
+        self.left_out[check] = tuple(str(reason).split(", "))
+
+    def note(self, check: str, rules: Collection[str], violation: Violation | None) -> None:
+        """A check came to its end, or to a violation."""
+        kind = None if violation is None else violation.kind
+        self.evidence.append(Evidence(check, tuple(rules), kind))
+        if violation is None:
+            self.about.update(rules)
+
+    def add(self, violation: Violation) -> None:
+        """A violation, unless one of its kind is there."""
+        self.violations.setdefault(violation.kind, violation)
+
+    @property
+    def listed(self) -> tuple[Violation, ...]:
+        """All violations, as they were found."""
+        return tuple(self.violations.values())
+
+    @property
+    def ranked(self) -> tuple[Suspect, ...]:
+        """The rules with failed checks, by these checks alone."""
+        return suspects(self.evidence)
+
+    @property
+    def in_doubt(self) -> frozenset[str]:
+        """Rules with a failed check."""
+        return in_doubt(self.evidence)
+
+    @property
+    def shown_by(self) -> Mapping[str, tuple[str, ...]]:
+        """What shows each cause."""
+        return shown_by(self.violations, self.walked, self.evidence)
+
+    def exercised(self, level: Level, can: Capabilities, num_random: int) -> frozenset[str]:
+        """Rules that were looked at; those of every program if there was one."""
+        programs = {program.name for program in SCENARIOS}
+        some = num_random > 0 or any(each.check in programs for each in self.evidence)
+        return exercised(self.about, level, can, by_programs=some)
+
+    def kept_in(self, state: State) -> State:
+        """The state with every violation found until now."""
+        found = self.listed
+        return replace(
+            state,
+            programs=tuple(v.program for v in found if not v.is_example and v.walk is None),
+            examples=tuple(v.program.name for v in found if v.is_example),
+            walks=tuple(v.walk for v in found if v.walk is not None),
+        )
+
+    def take_over(
+        self,
+        state: State,
+        subject: Implementation,
+        level: Level,
+        compared: Implementation | None,
+    ) -> Iterable[str]:
+        """What an earlier run found, tried again; the names of examples that are to be tried."""
+        self.left_out = dict(state.left_out)
+        self.about = set(state.about)
+        for walk in state.walks:
+            parting = parting_from(find_walk(*walk), subject, level)
+            if parting is not None:
+                self.add(parting.violation)
+                self.walked.append((parting.violation.kind, walk[0]))
+        for program in state.programs:
+            violation = first_violation(program, subject, level, compared)
+            if violation is not None:
+                self.add(violation)
+        yield from state.examples
+        # What was mended since is no evidence any more.
+        kinds = {None, *self.violations}
+        self.evidence = [each for each in state.evidence if each.kind in kinds]

@@ -1,0 +1,70 @@
+"""Who does not support a configuration says so when it is made: nothing is broken by that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+import kvref
+from kvcheck.judge.applying import rule_outcomes
+from kvcheck.judge.options import BUDGETS, Budget, Options
+from kvcheck.judge.outcome import BROKEN, NOT_APPLICABLE
+from kvcheck.judge.suite import Suite
+from kvcheck.play.verdicts import Level
+from kvspec.config import ManagerConfig
+from kvspec.errors import UnsupportedError
+from kvspec.interface import KVCacheManager
+from kvspec.requirements import LIMITS, VALUES
+from kvspec.specs import MambaSpec
+from tests.judge.test_declared import ALL, Declared
+
+WHY = "states of Mamba layers in this build"
+STATIC = replace(dict(BUDGETS)["static"], directed=True)
+
+
+class Refusing(Declared):
+    """Declares all, and refuses configurations with Mamba groups."""
+
+    def create(
+        self,
+        config: ManagerConfig,
+        *,
+        check_invariants: bool = True,
+        clock: Callable[[], int] | None = None,
+    ) -> KVCacheManager:
+        if isinstance(config, ManagerConfig) and any(
+            isinstance(group.spec, MambaSpec) for group in config.kv_cache.groups
+        ):
+            raise UnsupportedError(WHY, self.capabilities.name)
+        return super().create(config, check_invariants=check_invariants, clock=clock)
+
+
+@pytest.mark.parametrize(
+    ("level", "budget"),
+    [
+        (Level.SAFETY, Budget(0.5, 20)),
+        pytest.param(Level.BEHAVIOUR, STATIC, marks=pytest.mark.deep),
+        (Level.IDENTITY, Budget(0.5, 20, static=False)),
+    ],
+)
+def test_a_refusal_leaves_out_and_breaks_nothing(level: Level, budget: Budget) -> None:
+    """Directed programs, examples, random programs and static vectors."""
+    report = Suite(Refusing(ALL), kvref.implementation(), Options(level, budget)).run()
+    assert [(found.rule, found.detail) for found in report.violations] == []
+    assert any(WHY in lacks for lacks in report.left_out.values())
+    assert budget.static == any(WHY in lacks for lacks in report.static.left_out.values())
+    outcomes = rule_outcomes(report)
+    assert not any(found.verdict == BROKEN for found in outcomes.values())
+    if level is not Level.SAFETY:
+        assert outcomes["KV-MAMBA-4"].verdict == NOT_APPLICABLE
+        assert outcomes["KV-MAMBA-4"].reason == f"needs {WHY}"
+
+
+def test_names_of_values_and_limits_are_those_of_the_protocol() -> None:
+    """Each stands in the tables of spec/protocol.md."""
+    with open("spec/protocol.md", encoding="utf-8") as file:
+        text = file.read()
+    section = text[text.index("### Values and limits") : text.index("## Handles")]
+    assert all(f"`{name}`" in section for name in (*VALUES, *LIMITS))
