@@ -18,7 +18,8 @@ from kvspec.errors import UnsupportedError
 from kvspec.interface import KVCacheManager
 from kvspec.requirements import LIMITS, VALUES
 from kvspec.specs import MambaSpec
-from tests.judge.test_declared import ALL, Declared
+from tests.judge.declared import Declared
+from tests.judge.test_declared import ALL
 
 WHY = "states of Mamba layers in this build"
 STATIC = replace(dict(BUDGETS)["static"], directed=True)

@@ -171,7 +171,7 @@ def test_a_run_that_goes_on_tries_a_broken_walk_again(broken: tuple[Report, Suit
     saved: list[State] = []
     again = Suite(suite.subject, REFERENCE, suite.options, save=saved.append)
     state = suite.state
-    kept = json.loads(json.dumps(suite._with_violations(state).to_json()))
+    kept = json.loads(json.dumps(suite.found.kept_in(state).to_json()))
     state = State.from_json(kept, Where("state.json"))
     assert state.walks
     second = again.run(state)
