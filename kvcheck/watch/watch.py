@@ -107,7 +107,7 @@ class Watch:
             is_same = followed.read == (lists, computed)
             if not is_same or not all(map(written.isdisjoint, lists)):
                 what = f"held by {name}"
-                self.content.read(what, followed.content, lists, computed, "KV-POOL-17")
+                self.content.read_held(name, what, followed.content, lists, computed, "KV-POOL-17")
                 followed.read = (lists, computed)
 
     # Calls.
@@ -175,6 +175,7 @@ class Watch:
             start=start,
             num_external=external,
             num_new=num_new,
+            num_encoder=given["num_encoder_tokens"],
             hits=hits,
         )
         followed.num_computed = read_from
@@ -234,6 +235,7 @@ class Watch:
                 "a_released_request_holds_nothing", rule, f"{name} still holds {now} when released"
             )
         self.ownership.replace(name, now)
+        self.content.release(name)
         followed = self.requests.get(name)
         if followed is not None:
             followed.num_computed, followed.draft_from = 0, None
@@ -304,6 +306,7 @@ CHECKS: Mapping[str, CheckOfCall] = MappingProxyType(
         "get_blocks": Watch._listed,
         "take_new_block_ids": Watch._to_be_zeroed,
         "take_events": Watch._told,
+        "new_step_starts": lambda watch, call: watch.content.new_step_starts(),
     }
 )
 """What is checked after a call that succeeded, besides conservation."""

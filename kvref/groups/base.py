@@ -92,7 +92,8 @@ class Group(ABC):
     - `new_block_ids`: blocks queued for zeroing.
 
     Invariants: nulls_come_first, cached_counts_fit_the_lists, keys_are_well_formed,
-    cached_blocks_belong_to_their_group, keys_of_one_place, a_list_only_grows_or_turns_null.
+    cached_blocks_belong_to_their_group, keys_of_one_place, a_list_only_grows_or_turns_null,
+    states_stay_or_move_to_the_end.
     """
 
     def __init__(self, context: GroupContext, pool: BlockPool, events: EventLog) -> None:

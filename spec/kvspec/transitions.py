@@ -108,13 +108,26 @@ def _a_refusal_only_releases(config: ManagerConfig, t: Transition) -> str | None
 
 
 def _a_list_only_grows_or_turns_null(config: ManagerConfig, t: Transition) -> str | None:
+    return _changed_entry(config, t, aligned=False)
+
+
+def _states_stay_or_move_to_the_end(config: ManagerConfig, t: Transition) -> str | None:
+    return _changed_entry(config, t, aligned=True)
+
+
+def _changed_entry(config: ManagerConfig, t: Transition, *, aligned: bool) -> str | None:
+    """An entry that has another block now, in groups of align-mode Mamba or in all others.
+
+    What moves in mode align is appended and leaves null behind (KV-MAMBA-9).
+    """
     for name, old_state in t.before.requests.items():
         new_state = t.after.requests.get(name)
         if new_state is None:
             continue
         for group, old in enumerate(old_state.block_ids):
-            if isinstance(config.managed_specs[group], MambaSpec):
-                continue  # align mode moves its speculative blocks (KV-MAMBA)
+            spec = config.managed_specs[group]
+            if (isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align") is not aligned:
+                continue
             new = new_state.block_ids[group]
             if len(new) < len(old):
                 return f"the list of request {name!r} in group {group} shrank"
@@ -181,6 +194,12 @@ TRANSITION_INVARIANTS: tuple[TransitionInvariant, ...] = (
         "KV-GRP-1",
         "Block lists are append-only; an entry may only turn null.",
         _a_list_only_grows_or_turns_null,
+    ),
+    TransitionInvariant(
+        "states_stay_or_move_to_the_end",
+        "KV-MAMBA-9",
+        "In mode align an entry keeps its block, or turns null; what moves is appended.",
+        _states_stay_or_move_to_the_end,
     ),
     TransitionInvariant(
         "blocks_that_stay_keep_their_keys",

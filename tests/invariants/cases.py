@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import kvref
-from kvcheck.rules.specs import full, sliding
+from kvcheck.rules.specs import full, mamba, sliding
 from kvspec.config import ManagerConfig
 from kvspec.snapshot import RequestState, Snapshot
 from kvspec.specs import SinkFullAttentionSpec
@@ -290,6 +290,14 @@ def _zeroed(state: State) -> State:
     return state.with_(new_block_ids=((),))
 
 
+def aligned() -> State:
+    """Request a has six tokens in mode align: null, the running state 1, a drafted one, 2."""
+    implementation = kvref.implementation()
+    manager = new_manager(implementation, 6, specs=[mamba(4, "align", speculative=1)])
+    manager.allocate_slots(new_request(implementation, manager, "a", range(6)), 6)
+    return State(manager.config, manager.snapshot())
+
+
 def _without_request(state: State) -> State:
     requests: dict[str, RequestState] = dict(state.snapshot.requests)
     del requests["b"]
@@ -317,6 +325,8 @@ TRANSITION_CASES: tuple[TransitionCase, ...] = (
                    story, lambda s: s.with_request("a", block_ids=((1, 2),))),
     TransitionCase("a_list_only_grows_or_turns_null", "another_block", "cache_blocks", "done",
                    story, lambda s: s.with_request("a", block_ids=((1, 2, 5),))),
+    TransitionCase("states_stay_or_move_to_the_end", "another_block", "allocate_slots", "done",
+                   aligned, lambda s: s.with_request("a", block_ids=((0, 1, 3),))),
     TransitionCase("blocks_that_stay_keep_their_keys", "lost", "allocate_slots", "done",
                    story, lambda s: s.with_key(2)),
     TransitionCase("lookups_keep_their_order", "turned_around", "cache_blocks", "done",

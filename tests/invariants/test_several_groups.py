@@ -37,6 +37,7 @@ MISTAKES = (
     ("pure_calls_change_nothing", "LookUpEndsTheStep"),
     ("a_refusal_only_releases", "RefusalKeepsHits"),
     ("a_list_only_grows_or_turns_null", "CopiesBeforeWriting"),
+    ("states_stay_or_move_to_the_end", "ReplacesDraftedStates"),
     ("blocks_that_stay_keep_their_keys", "EvictsOneTooMany"),
     ("lookups_keep_their_order", "ReleasedCopiesGoLast"),
 )

@@ -40,3 +40,31 @@ def test_random_programs_see_wrong_content(subject: Implementation) -> None:
         for program in random_programs(0, batch, 30)
     )
     assert any(found)
+
+
+OTHERS = (
+    ("NeverWaits", "KV-MAMBA-2"),
+    ("SkipsTheLastState", "KV-MAMBA-1"),
+    ("DraftsOnlyAtFirst", "KV-MAMBA-4"),
+    ("DraftsAreSure", "KV-MAMBA-5"),
+    ("ReplacesDraftedStates", "KV-MAMBA-9"),
+    ("MovesNothing", "KV-MAMBA-9"),
+    ("EncoderRoundsDown", "KV-CROSS-1"),
+    ("HitsOfEncoders", "KV-CROSS-3"),
+)
+"""States that are read too early, or that went too early, and blocks that nobody wrote."""
+
+STORIES = [
+    program
+    for program in SCENARIOS
+    if any(rule.startswith(("KV-MAMBA-", "KV-CROSS-")) for rule in program.rules)
+]
+
+
+@pytest.mark.parametrize(("name", "rule"), OTHERS)
+def test_directed_programs_name_what_is_wrong_with_states_and_encoders(
+    name: str, rule: str
+) -> None:
+    """The first offence is of the rule that is broken."""
+    found = (first_violation(program, mistaken(name), Level.SAFETY) for program in STORIES)
+    assert next(violation.rule for violation in found if violation) == rule

@@ -242,7 +242,7 @@ def test_every_check_of_content_says_what_it_expects(root: Path) -> None:
     """Not the rule: of a block with stale tokens, what a hash is explains nothing."""
     named = {
         call.args[0].value
-        for name in ("content", "content_check")
+        for name in ("content", "content_check", "states")
         for call in ast.walk(tree(root / f"kvcheck/play/shadow/{name}.py"))
         if isinstance(call, ast.Call)
         and ast.unparse(call.func) == "InvariantViolation"

@@ -3,7 +3,8 @@
 A token's content is the whole prefix that ends with it. Of that prefix a block keeps the digest of
 all before the block, and its own tokens, so that the memory grows with the pool and not with the
 length of requests. Example, block size 2: tokens 7 8 9 in blocks 4 and 5 are held as
-4: (digest of nothing, [7, 8]) and 5: (digest of 7 8, [9, -1]).
+4: (digest of nothing, [7, 8]) and 5: (digest of 7 8, [9, -1]). A block of a Mamba group holds one
+state: the digest of all tokens that it comes after, and their number.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ NOTHING = -1
 """Stands for a slot that nobody wrote."""
 DRAFT = -2
 """Stands for a token that was computed before anybody knew which it is."""
+NOTHING_HELD = "nothing"
+"""What a block holds that nobody wrote, in words."""
 
 
 class Content:
@@ -51,6 +54,13 @@ class Content:
             starts.append(_digest(starts[-1] + block.tobytes()))
         return starts[index]
 
+    def after(self, num_tokens: int, block_size_tokens: int) -> bytes:
+        """The digest of the first tokens, which are all there; of one block size alone alike."""
+        full = num_tokens // block_size_tokens
+        before = self.before_block(full, block_size_tokens)
+        rest = self.tokens[full * block_size_tokens : num_tokens]
+        return _digest(before + rest.tobytes()) if rest else before
+
 
 def _digest(data: bytes) -> bytes:
     return blake2b(data, digest_size=DIGEST_SIZE_BYTES).digest()
@@ -58,11 +68,15 @@ def _digest(data: bytes) -> bytes:
 
 @dataclass(slots=True)
 class _Held:
-    """What a block holds: for which group, after which prefix, which tokens."""
+    """What a block holds: for which group, after which prefix, which tokens.
+
+    A state: after which prefix, of how many tokens, computed in which step; b"" for a draft's.
+    """
 
     group: int
     before: bytes
     tokens: array[int]
+    step: int = 0
 
 
 class ShadowMemory:
@@ -72,6 +86,7 @@ class ShadowMemory:
         self._held: dict[int, _Held] = {}
         self._unknown: set[int] = set()
         self._written: set[int] = set()
+        self.step = 0
 
     def take_written(self) -> set[int]:
         """The blocks whose content may have changed since the last call."""
@@ -159,7 +174,7 @@ class ShadowMemory:
             return None
         held = self._held.get(block)
         if held is None:
-            return 0, "nothing"
+            return 0, NOTHING_HELD
         if held.group != group:
             return 0, f"content of group {held.group}"
         start = index * size_tokens
@@ -170,5 +185,50 @@ class ShadowMemory:
             return None
         for slot, (found, token) in enumerate(zip(held.tokens, wanted, strict=False)):
             if found != token:
-                return slot, {NOTHING: "nothing", DRAFT: "a draft"}.get(found, f"token {found}")
-        return length - 1, "nothing"
+                return slot, {NOTHING: NOTHING_HELD, DRAFT: "a draft"}.get(found, f"token {found}")
+        return length - 1, NOTHING_HELD
+
+    # States: one for a whole block.
+
+    def write_state(self, block: int, group: int, num_tokens: int, after: bytes) -> None:
+        """The state after so many tokens was computed; b"": some are drafts."""
+        self._unknown.discard(block)
+        held = self._held.get(block)
+        if held is not None and (held.group, held.before) == (group, after) and after:
+            return  # as it was, and there before this step
+        self._written.add(block)
+        self._held[block] = _Held(group, after, array("q", [num_tokens]), self.step)
+
+    def settle_state(self, block: int, group: int, num_tokens: int, after: bytes) -> None:
+        """Drafts among the first tokens turned out right."""
+        held = self._held.get(block)
+        if held is not None and (held.group, held.before, held.tokens[0]) == (
+            group,
+            b"",
+            num_tokens,
+        ):
+            self._written.add(block)
+            held.before = after
+
+    def holds_state(self, block: int, group: int, after: bytes) -> bool:
+        """Whether this state is in the block."""
+        held = self._held.get(block)
+        return held is not None and (held.group, held.before) == (group, after)
+
+    def is_of_this_step(self, block: int) -> bool:
+        """Whether the state in the block is computed in the step that is being planned."""
+        held = self._held.get(block)
+        return block not in self._unknown and held is not None and held.step == self.step
+
+    def state_offence(self, block: int, group: int, after: bytes) -> str | None:
+        """What the block holds instead of this state, in words. None: it holds it."""
+        held = self._held.get(block)
+        if block in self._unknown or self.holds_state(block, group, after):
+            return None
+        if held is None:
+            return NOTHING_HELD
+        if held.group != group:
+            return f"content of group {held.group}"
+        if held.before == b"":
+            return f"the state after {held.tokens[0]} tokens and drafts"
+        return f"the state after {held.tokens[0]} tokens of some prefix"

@@ -1,6 +1,6 @@
-"""What attention reads is there, and is what was written.
+"""What a step reads is there, and is what was written.
 
-Groups of Mamba states and encoder tokens hold no tokens of the sequence: they are not looked at.
+Groups of cross attention hold the tokens of a request's own encoder, those of Mamba its states.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from kvcheck.play.shadow.content import Content, ShadowMemory
+from kvcheck.play.shadow.states import States
 from kvspec.blocks import NULL_BLOCK
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation
@@ -33,6 +34,8 @@ SENTENCES: Mapping[str, str] = MappingProxyType(
         ),
         "granted_tokens_have_slots": "A token that was granted has a slot.",
         "no_write_to_null": "No token is written to the null block.",
+        "a_state_is_read_after_its_step": "A request starts from states of earlier steps alone.",
+        "encoders_have_no_hit": "What depends on an encoder's tokens is never a hit.",
     }
 )
 """What is expected, by the name of the check."""
@@ -57,10 +60,28 @@ class ContentCheck:
         self.shadow = ShadowMemory()
         self.max_model_len = config.max_model_len_tokens
         self.groups: dict[int, tuple[LayerSpec, int]] = {}
+        self.states: dict[int, States] = {}
+        self.encoders: dict[int, int] = {}
+        self.encoded: dict[str, Content] = {}
         factor = config.dcp_world_size * config.pcp_world_size
         for number, spec in enumerate(config.managed_specs):
-            if not isinstance(spec, (MambaSpec, CrossAttentionSpec, EncoderOnlyAttentionSpec)):
-                self.groups[number] = (spec, spec.block_size * factor)
+            size = spec.block_size * factor
+            if isinstance(spec, MambaSpec):
+                self.states[number] = States(self.shadow, number, spec, size)
+            elif isinstance(spec, CrossAttentionSpec):
+                self.encoders[number] = size
+            elif not isinstance(spec, EncoderOnlyAttentionSpec):
+                self.groups[number] = (spec, size)
+
+    def new_step_starts(self) -> None:
+        """What was computed until now may be read by others."""
+        self.shadow.step += 1
+
+    def release(self, name: str) -> None:
+        """The request gave back what it held."""
+        self.encoded.pop(name, None)
+        for states in self.states.values():
+            states.forget(name)
 
     def read_hit(self, name: str, content: Content, lists: Lists, length: int) -> None:
         """A look-up answered `lists` for the first `length` tokens."""
@@ -68,17 +89,34 @@ class ContentCheck:
             raise InvariantViolation(
                 "the_last_token_is_computed", "KV-MGR-1", f"a hit of all {length} tokens"
             )
-        self.read(f"hit of {name}", content, lists, length, "KV-HASH-1")
+        if length and self.encoders:
+            raise InvariantViolation(
+                "encoders_have_no_hit", "KV-CROSS-3", f"a hit of {length} tokens for {name}"
+            )
+        for group in (*self.groups, *self.states):
+            self.read_group(f"hit of {name}", content, group, lists[group], length, "KV-HASH-1")
 
-    def read(self, what: str, content: Content, lists: Lists, length: int, rule: str) -> None:
-        """The next token, behind `length` ones, attends to what is in these blocks."""
+    def read_held(
+        self, name: str, what: str, content: Content, lists: Lists, length: int, rule: str
+    ) -> None:
+        """The next step, behind `length` tokens, reads what is in the blocks of the request."""
         for group in self.groups:
             self.read_group(what, content, group, lists[group], length, rule)
+        for group, states in self.states.items():
+            states.read(name, what, content, lists[group], length)
+        encoded = self.encoded.get(name)
+        for group, size in self.encoders.items():
+            if encoded is not None:
+                spans = _by_block(0, len(encoded.tokens), size)
+                for (index, span), block in zip(spans, lists[group], strict=False):
+                    self._read_block(what, encoded, group, (block, index), len(span), rule)
 
     def read_group(
         self, what: str, content: Content, group: int, blocks: Sequence[int], length: int, rule: str
     ) -> None:
-        """The same for one group."""
+        """A hit of one group: the next token, behind `length` ones, reads what is in it."""
+        if group in self.states and length:
+            self.states[group].read_hit(what, content, blocks, length, rule)
         if group not in self.groups:
             return
         spec, size = self.groups[group]
@@ -102,7 +140,7 @@ class ContentCheck:
     ) -> None:
         """The first `n` slots of a block, given with its index, hold the tokens of its index."""
         block, index = place
-        size = self.groups[group][1]
+        size = self.encoders[group] if group in self.encoders else self.groups[group][1]
         offence = self.shadow.first_offence(block, group, size, index, n, content)
         if offence is not None:
             slot, found = offence
@@ -122,14 +160,27 @@ class ContentCheck:
         start: int,
         num_external: int,
         num_new: int,
+        num_encoder: int = 0,
         hits: Lists | None = None,
     ) -> None:
-        """External and new tokens from `start` on are in the cache now.
+        """External and new tokens from `start` on are in the cache now, and the encoder's.
 
         `hits`: what the request begins with, if anything; where a list is short, the load brings
         what it lacks, too (KV-MGR-8). What is beyond the tokens that are known is a draft; slots
         end at the longest sequence.
         """
+        self._write_encoder(name, lists, num_encoder)
+        for group, states in self.states.items():
+            total = min(start + num_external, self.max_model_len)
+            states.step(
+                name,
+                content,
+                lists[group],
+                start=start,
+                num_external=total - start,
+                end=min(total + num_new, self.max_model_len),
+                num_hit_blocks=None if hits is None else len(hits[group]),
+            )
         skip_at = start + num_external
         end = min(skip_at + num_new, self.max_model_len)
         if num_external:
@@ -150,6 +201,23 @@ class ContentCheck:
                     span = range(max(span.start, kept), span.stop)
                 if span:
                     self.shadow.write(blocks[index], group, size, index, span, content)
+
+    def _write_encoder(self, name: str, lists: Lists, num_tokens: int) -> None:
+        """What the encoder made of the request's input is in the cache now, all at once."""
+        if not self.encoders or not num_tokens:
+            return
+        encoded = self.encoded.setdefault(name, Content(f"encoder of {name}".encode()))
+        encoded.tokens.extend(range(len(encoded.tokens), num_tokens))
+        for group, size in self.encoders.items():
+            blocks = lists[group]
+            if len(blocks) * size < num_tokens:
+                raise InvariantViolation(
+                    "granted_tokens_have_slots",
+                    "KV-CROSS-1",
+                    f"{name} has no slot for encoder token {len(blocks) * size} in group {group}",
+                )
+            for index, span in _by_block(0, num_tokens, size):
+                self.shadow.write(blocks[index], group, size, index, span, encoded)
 
     def accept_drafts(self, content: Content, lists: Lists, start: int, end: int) -> None:
         """Tokens `start` … `end - 1` were computed as drafts, and are those of `content` now."""
