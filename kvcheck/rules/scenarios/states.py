@@ -73,9 +73,6 @@ def moving(drafted: int, num_blocks: int = 20) -> tuple[Program, ...]:
               Admit(chunk_tokens=13), Run(chunk_tokens=12), Ask(), Run(chunk_tokens=8), Ask()),
         story(f"two blocks on, S = {drafted}", usual, config, Arrive(PAGES),
               Admit(chunk_tokens=13), Run(chunk_tokens=8), Ask(), Run(chunk_tokens=5), Ask()),
-        story(f"the next step reads the state of a right draft, S = {drafted}", usual, config,
-              Arrive(prompt(5)), Admit(), Run(drafts=(8, 8)[:drafted], accepted=1),
-              Run(drafts=(8, 8)[:drafted]), Ask()),
         story(f"lookahead takes no entry, S = {drafted}", ("KV-MAMBA-6",), config, Arrive(PAGES),
               Admit(chunk_tokens=8, lookahead_tokens=7), Run(chunk_tokens=8, lookahead_tokens=3),
               Ask()),
@@ -125,4 +122,17 @@ def moving(drafted: int, num_blocks: int = 20) -> tuple[Program, ...]:
     )  # fmt: skip
 
 
-STATE_SCENARIOS: tuple[Program, ...] = (*ALL_MODES, *moving(0), *moving(1), *moving(2))
+RIGHT_DRAFTS: tuple[Program, ...] = tuple(
+    story(f"the next step reads the state of a right draft, S = {drafted}", ("KV-MAMBA-9",),
+          configure(20, mamba("align", 4, drafted)), Arrive(prompt(5)), Admit(),
+          Run(drafts=(8, 8)[:drafted], accepted=1), Run(drafts=(8, 8)[:drafted]), Ask())
+    for drafted in (1, 2)
+)  # fmt: skip
+
+STATE_SCENARIOS: tuple[Program, ...] = (
+    *ALL_MODES,
+    *RIGHT_DRAFTS,
+    *moving(0),
+    *moving(1),
+    *moving(2),
+)
