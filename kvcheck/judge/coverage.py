@@ -9,7 +9,7 @@ from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
 from kvcheck.play.verdicts import Level
 from kvspec.interface import Capabilities, Feature
 from kvspec.invariants import INVARIANTS
-from kvspec.specs import SinkFullAttentionSpec
+from kvspec.specs import MambaSpec, SinkFullAttentionSpec
 from kvspec.transitions import TRANSITION_INVARIANTS
 
 FROM_OUTSIDE = frozenset(
@@ -22,7 +22,9 @@ FROM_OUTSIDE = frozenset(
 """Rules that level safety checks in every program, without a snapshot too."""
 
 WHERE_IT_COMES_UP = frozenset(
-    {"KV-POOL-11", "KV-EVT-7"} | {call.rule for call in ILLEGAL_OPERATIONS}
+    {"KV-POOL-11", "KV-EVT-7"}
+    | {"KV-MAMBA-1", "KV-MAMBA-2", "KV-MAMBA-4", "KV-MAMBA-5", "KV-CROSS-1"}
+    | {call.rule for call in ILLEGAL_OPERATIONS}
 )
 """Rules that level safety checks in the programs that come to them."""
 
@@ -30,6 +32,7 @@ WHERE_IT_COMES_UP = frozenset(
 NEEDED: Mapping[str, Callable[[Capabilities], bool]] = MappingProxyType(
     {
         "KV-FULL-8": lambda can: SinkFullAttentionSpec in can.spec_types,
+        "KV-MAMBA-9": lambda can: MambaSpec in can.spec_types,
         "KV-PART-3": lambda can: Feature.PARTIAL_BLOCKS in can.features,
     }
 )
