@@ -111,6 +111,13 @@ GENERATED: Sequence[Quick | Slow] = (
         (PYTHON, "-m", "tests.examples.window"),
     ),
     Slow("kills", "docs/KILLS.md", "hours", (PYTHON, "-m", "tests.kills")),
+    Slow(
+        "outcomes",
+        "kvcheck/data/outcomes.json",
+        "minutes, or an hour with --again",
+        (PYTHON, "-m", "tests.judge.outcomes"),
+    ),
+    Slow("blame", "docs/BLAME.md", "seconds", (PYTHON, "-m", "tests.judge.accuracy")),
 )
 
 

@@ -2,21 +2,23 @@
 
 A difference shows in the call that happens to tell of it: a window that frees one token early shows
 in the order of the free queue. So a rule is blamed by all directed checks about it, failed and
-passed (Ochiai's coefficient, as in spectrum-based fault localization), never by the call alone.
+passed (Ochiai's coefficient, as in spectrum-based fault localization), and by the known mistakes
+that fail the same checks, never by the call alone.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from types import MappingProxyType
 
 from kvcheck.play.agreement import AS_RECORDED, AS_THE_REFERENCE
-from kvcheck.play.verdicts import Violation
+from kvcheck.play.verdicts import HANG, PROTOCOL, Violation
 
 DIFFERENCES = (AS_THE_REFERENCE, AS_RECORDED)
+CRASHES = ("errors_are_typed", "legal_calls_succeed", HANG)
 
 Kind = tuple[str, str]
 """The rule and the check that a violation names by itself: what counts as one finding."""
@@ -46,19 +48,78 @@ class Suspect:
     num_passed: int
 
 
-def suspects(evidence: Sequence[Evidence]) -> tuple[Suspect, ...]:
-    """The rules that failed checks are about, the most suspicious first."""
+@dataclass(frozen=True)
+class Neighbour:
+    """A known mistake that fails some of the same checks. `likeness`: 1 if all, in the same way."""
+
+    mistake: str
+    rules: tuple[str, ...]
+    likeness: float
+
+
+OF_OCHIAI, OF_FIRST, OF_NAMED, OF_OWN, OF_NEIGHBOURS, OF_A_TWIN = 5.0, 1.0, 2.5, 2.0, 4.0, 10.0
+"""Weights of what speaks against a rule: chosen on half of the known mistakes (docs/BLAME.md)."""
+LATER = 0.5
+"""What each further rule of a mistake counts, beside the one before it."""
+CLOSE = 4
+"""The power of likeness: one close neighbour says more than many distant ones."""
+SAME = 0.999
+"""Likeness of a mistake that fails the same checks in the same way."""
+
+
+def suspects(
+    evidence: Sequence[Evidence], neighbours: Sequence[Neighbour] = ()
+) -> tuple[Suspect, ...]:
+    """The rules that failed checks are about or name, the most suspicious first.
+
+    What speaks against a rule: how its checks went (Ochiai), those first that are written for it;
+    how many violations name it; and the known mistakes that fail the same checks.
+    """
     failed: Counter[str] = Counter()
     passed: Counter[str] = Counter()
     for each in evidence:
         (passed if each.kind is None else failed).update(set(each.rules))
     total = sum(each.kind is not None for each in evidence)
+    ochiai = {r: n / sqrt(total * (n + passed[r])) for r, n in failed.items()}
+    score = defaultdict(float, {rule: OF_OCHIAI * share for rule, share in ochiai.items()})
+    for more in (_written_for(evidence), _named(evidence), _of_neighbours(neighbours)):
+        for rule, weight in more.items():
+            score[rule] += weight
     first = {rule: n for n, rule in enumerate(r for each in evidence for r in each.rules)}
-    found = [
-        Suspect(rule, number / sqrt(total * (number + passed[rule])), number, passed[rule])
-        for rule, number in failed.items()
-    ]
-    return tuple(sorted(found, key=lambda each: (-each.suspicion, first[each.rule])))
+    found = (Suspect(rule, ochiai.get(rule, 0.0), failed[rule], passed[rule]) for rule in score)
+    return tuple(sorted(found, key=lambda each: (-score[each.rule], first.get(each.rule, 0))))
+
+
+def _written_for(evidence: Sequence[Evidence]) -> dict[str, float]:
+    """Of the checks whose first rule it is, how many fail."""
+    failed = Counter(each.rules[0] for each in evidence if each.rules and each.kind is not None)
+    number = Counter(each.rules[0] for each in evidence if each.rules)
+    return {rule: OF_FIRST * failed[rule] / number[rule] for rule in failed}
+
+
+def _named(evidence: Sequence[Evidence]) -> dict[str, float]:
+    """Rules that violations name by themselves; a crash names whatever was called."""
+    kinds = [each.kind for each in evidence if each.kind is not None]
+    named = [kind for kind in kinds if kind[1] not in CRASHES and kind[0] != PROTOCOL]
+    score = {rule: OF_NAMED * n / len(kinds) for rule, n in Counter(r for r, _ in named).items()}
+    for rule in {rule for rule, name in named if name not in DIFFERENCES}:
+        score[rule] += OF_OWN
+    return score
+
+
+def _of_neighbours(neighbours: Sequence[Neighbour]) -> dict[str, float]:
+    """Rules of known mistakes, by how like they are."""
+    votes: dict[str, float] = defaultdict(float)
+    twins: dict[str, float] = defaultdict(float)
+    for each in neighbours:
+        for number, rule in enumerate(each.rules):
+            votes[rule] += each.likeness**CLOSE * LATER**number
+            if each.likeness >= SAME:
+                twins[rule] += LATER**number
+    return {
+        rule: OF_NEIGHBOURS * vote ** (1 / CLOSE) + OF_A_TWIN * min(twins[rule], 1.0)
+        for rule, vote in votes.items()
+    }
 
 
 def blamed(

@@ -1,8 +1,8 @@
 """The fault dictionary: known mistakes that behave just as the subject does.
 
-A story that the subject fails is played on the reference with one mistake each, those about the
-most suspicious rules first. One that gives the same wrong answers, story after story, says more
-than any rule: what is wrong.
+A story that the subject fails is played on the reference with one mistake each, those first that
+fail the same directed checks (`kvcheck.judge.outcomes`). One that gives the same wrong answers,
+story after story, says more than any rule: what is wrong.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kvcheck.judge.blame import Kind, Suspect
+from kvcheck.judge.blame import LATER, Kind, Neighbour, Suspect
 from kvcheck.judge.options import Options
 from kvcheck.mistakes import Mistake, installed
 from kvcheck.play.left_out import LeftOut
@@ -20,10 +20,8 @@ from kvcheck.rules.directed import example_violation, find_example
 from kvspec.interface import Implementation
 
 MOST_STORIES = 8
-MOST_MISTAKES = 80
+MOST_MISTAKES, MOST_ALIKE = 80, 40
 SECONDS = 20.0
-OF_THE_CALL = 0.3
-"""How much suspicion a rule gets for being named by a violation itself."""
 IMPLEMENTATIONS = ("manager", "planner", "steps")
 """Kinds of mistakes that are made as an implementation."""
 
@@ -39,7 +37,7 @@ class Likeness:
 
 def likenesses(
     violations: Sequence[Violation],
-    ranked: Sequence[Suspect],
+    near: Sequence[Neighbour],
     mistakes: Iterable[Mistake],
     oracle: Implementation,
     options: Options,
@@ -51,7 +49,7 @@ def likenesses(
     stories = stories_of(violations)
     deadline = time.monotonic() + SECONDS
     found: list[Likeness] = []
-    for mistake in candidates(mistakes, ranked, violations)[:MOST_MISTAKES]:
+    for mistake in candidates(mistakes, near, violations)[:MOST_MISTAKES]:
         if not stories or time.monotonic() >= deadline:
             break
         made = mistake.make()
@@ -74,20 +72,14 @@ def stories_of(violations: Iterable[Violation]) -> tuple[Violation, ...]:
 
 
 def candidates(
-    mistakes: Iterable[Mistake], ranked: Sequence[Suspect], violations: Sequence[Violation]
+    mistakes: Iterable[Mistake], near: Sequence[Neighbour], violations: Iterable[Violation]
 ) -> list[Mistake]:
-    """Those about a suspicious rule, or about one that a violation names, the likeliest first."""
-    suspicion = {suspect.rule: suspect.suspicion for suspect in ranked}
-    for violation in violations:  # the call that tells of it says something, too
-        suspicion[violation.rule] = suspicion.get(violation.rule, 0.0) + OF_THE_CALL
-
-    def likeliness(mistake: Mistake) -> float:
-        first, *rest = mistake.rules
-        return max([suspicion.get(first, -1.0), *(suspicion.get(r, -1.0) / 2 for r in rest)])
-
-    return sorted(
-        (each for each in mistakes if likeliness(each) >= 0.0), key=likeliness, reverse=True
-    )
+    """Those that fail the same checks, the likest first, then those about a rule that is named."""
+    among = {mistake.id: mistake for mistake in mistakes}
+    like = [among[each.mistake] for each in near if each.mistake in among][:MOST_ALIKE]
+    named = {violation.rule for violation in violations}
+    about = (each for each in among.values() if each.rules[0] in named)
+    return list({each.id: each for each in (*like, *about)}.values())
 
 
 def known_of(oracle: str) -> tuple[Mistake, ...]:
@@ -129,15 +121,12 @@ def played(
 
 
 def by_likeness(ranked: Sequence[Suspect], found: Sequence[Likeness]) -> tuple[Suspect, ...]:
-    """The suspects, before them the rules of the mistakes that share most stories."""
-    most = max((len(each.shared) for each in found), default=0)
-    best = [each.mistake for each in found if len(each.shared) == most]
+    """The suspects, before them the rules of the mistakes that show every story, if there are."""
+    twins = [each.mistake for each in found if len(each.shared) == each.num_stories]
     votes: dict[str, float] = {}
-    for mistake in best:
+    for mistake in twins:
         for number, rule in enumerate(mistake.rules):
-            votes[rule] = votes.get(rule, 0.0) + 1.0 / (1 + number) / len(best)
-    known = {suspect.rule for suspect in ranked}
-    more = [Suspect(rule, 0.0, 0, 0) for rule in votes if rule not in known]
-    place = {each.rule: number for number, each in enumerate([*ranked, *more])}
-    order = [*ranked, *more]
-    return tuple(sorted(order, key=lambda each: (-votes.get(each.rule, 0.0), place[each.rule])))
+            votes[rule] = votes.get(rule, 0.0) + LATER**number
+    named = {suspect.rule for suspect in ranked}
+    order = [*ranked, *(Suspect(rule, 0.0, 0, 0) for rule in votes if rule not in named)]
+    return tuple(sorted(order, key=lambda each: -votes.get(each.rule, 0.0)))

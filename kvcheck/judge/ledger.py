@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from kvcheck.judge.blame import Evidence, Kind, Suspect, in_doubt, suspects
 from kvcheck.judge.coverage import exercised
 from kvcheck.judge.findings import shown_by
+from kvcheck.judge.outcomes import neighbours
 from kvcheck.judge.state import State
 from kvcheck.judge.static import find_walk, parting_from
 from kvcheck.play.left_out import LeftOut
@@ -51,8 +52,8 @@ class Ledger:
 
     @property
     def ranked(self) -> tuple[Suspect, ...]:
-        """The rules with failed checks, by these checks alone."""
-        return suspects(self.evidence)
+        """The rules with failed checks, by these and by the known mistakes that fail them, too."""
+        return suspects(self.evidence, neighbours(self.evidence))
 
     @property
     def in_doubt(self) -> frozenset[str]:

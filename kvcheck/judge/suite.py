@@ -16,6 +16,7 @@ from kvcheck.judge.findings import DIRECTED, VECTORS
 from kvcheck.judge.ledger import Ledger
 from kvcheck.judge.options import ENDLESS, Options, judged, run_of
 from kvcheck.judge.outcome import Reached, Report
+from kvcheck.judge.outcomes import neighbours
 from kvcheck.judge.random_programs import random_programs
 from kvcheck.judge.smaller_walk import smaller_walk
 from kvcheck.judge.state import State
@@ -130,9 +131,8 @@ class Suite:
         if not raw or self.oracle is None:
             return ()
         self._tell("looking up", None, "known mistakes that behave so")
-        return likenesses(
-            raw, self.found.ranked, known_of(self.options.oracle), self.oracle, self.options
-        )
+        near, among = neighbours(self.found.evidence), known_of(self.options.oracle)
+        return likenesses(raw, near, among, self.oracle, self.options)
 
     def _blamed(
         self, found: tuple[Likeness, ...]

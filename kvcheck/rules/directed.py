@@ -46,6 +46,7 @@ from kvcheck.rules import (
     policies,
     pool,
     pool_cache,
+    real_sizes,
     requests,
     residency,
     retention,
@@ -66,7 +67,7 @@ CHAPTERS = (
     policies, groups, full, sliding_window, chunked_local, mamba, mamba_align,
     mamba_loads, coordination, coordination_answers, cross_attention, retention, partial,
     short_hits, custom_specs, plan_groups, plan_layout, plan_memory, plan_errors, liveness,
-    batched, batched_new, batched_between, batched_outputs, batched_plans, copies,
+    batched, batched_new, batched_between, batched_outputs, batched_plans, copies, real_sizes,
 )  # fmt: skip
 """In the order in which they run."""
 

@@ -1,123 +1,165 @@
-"""How often the judge blames the right rule, measured on mistakes that it may know.
+"""How often the judge blames the right rule, measured on mistakes whose rules are known.
 
-    python -m tests.judge.accuracy --sample 60 --seed 1
+    python -m tests.judge.accuracy                  # seconds, from kvcheck/data/outcomes.json
+    python -m tests.judge.accuracy --examples       # first plants some in the examples, minutes
+    python -m tests.judge.accuracy --play 10        # first plays so many at the default budget
 
-Each mistake of the registry is checked with the directed suite at level identity; its rules are
-those that its author names. Three rankings: by the checks alone, with the fault dictionary but the
-mistake itself left out of it, and with all of it. Writes docs/BLAME.md.
+Writes docs/BLAME.md. What the two options find is kept in tests/judge/blamed.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
+import json
+import shutil
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from datetime import date
+from pathlib import Path
 from random import Random
+from typing import Any
+from zlib import crc32
 
 from kvcheck.discovery import find_implementation
-from kvcheck.judge.faults import by_likeness, known_of, likenesses
-from kvcheck.judge.options import Budget, Options
+from kvcheck.judge.blame import Evidence, suspects
+from kvcheck.judge.options import BUDGETS, Budget, Options
+from kvcheck.judge.outcomes import Outcomes, evidence_of, known, neighbours
 from kvcheck.judge.suite import Suite
-from kvcheck.mistakes import find
 from kvcheck.play.verdicts import Level
+from kvcheck.remote.client import RemoteImplementation
+from tests.judge import blame_page
+from tests.judge.outcomes import CHECKS, registry
+from tests.remote import test_cpp_example, test_rust_example
 from tests.source import ROOT
 
 PAGE = ROOT / "docs/BLAME.md"
-WAYS = ("checks alone", "dictionary without it", "whole dictionary")
-OPTIONS = Options(Level.IDENTITY, Budget(0.0, 0, 6.0), name="mistake", oracle="kvref")
-NOWHERE = 999
+KEPT = ROOT / "tests/judge/blamed.json"
+WAYS = ("checks alone", "known mistakes without it", "all known mistakes")
+RULES = {name: check.rules for name, check in CHECKS.items()}
+EXAMPLES = {
+    "C++": (ROOT / "examples/cpp", test_cpp_example),
+    "Rust": (ROOT / "examples/rust/src", test_rust_example),
+}
+DIRECTED = Budget(0.0, 0, 0.0)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One mistake: the place of its first rule that was blamed, from 0, in each way."""
+    """One mistake, and what is blamed in each of the ways; nothing where no check fails."""
 
     mistake: str
     rules: tuple[str, ...]
-    places: tuple[int, ...]
-    blamed: tuple[str, ...]
-    seconds: float
+    blamed: tuple[tuple[str, ...], ...]
+
+    def place(self, way: int, *, first_only: bool = False) -> int:
+        """Of the first of its rules that is blamed, from 0."""
+        rules = self.rules[:1] if first_only else self.rules
+        order = self.blamed[way]
+        return next((n for n, rule in enumerate(order) if rule in rules), len(RULES))
 
 
-def measured(name: str) -> Row:
-    """Check one mistake."""
-    begin, mistake, oracle = time.process_time(), find(name), find_implementation("kvref")
-    suite = Suite(mistake.make(), oracle, OPTIONS)
-    suite.run()
-    raw = suite.found.listed
-    ranked = suite.found.ranked
-    found = likenesses(raw, ranked, known_of(OPTIONS.oracle), oracle, OPTIONS)
-    others = [each for each in found if each.mistake.id != name]
-    orders = [
-        [each.rule for each in order]
-        for order in (ranked, by_likeness(ranked, others), by_likeness(ranked, found))
+def row(mistake: str, rules: tuple[str, ...], evidence: Sequence[Evidence]) -> Row:
+    """What is blamed for this evidence."""
+    near = neighbours(evidence)
+    others = [each for each in near if each.mistake != mistake]
+    orders = (suspects(evidence, some) for some in ((), others, near))
+    return Row(mistake, rules, tuple(tuple(each.rule for each in order) for order in orders))
+
+
+def rows(outcomes: Outcomes) -> list[Row]:
+    """All mistakes of the registry."""
+    return [
+        row(name, outcomes.rules[name], evidence_of(name, outcomes, RULES))
+        for name in outcomes.failed
     ]
-    places = tuple(
-        next((n for n, rule in enumerate(order) if rule in mistake.rules), NOWHERE)
-        for order in orders
-    )
-    return Row(name, mistake.rules, places, tuple(orders[-1][:3]), time.process_time() - begin)
 
 
-def share(rows: Sequence[Row], way: int, places: int) -> str:
-    """How many of the rows have a right rule among the first so many."""
-    number = sum(row.places[way] < places for row in rows)
-    return f"{number} of {len(rows)} ({100 * number / max(len(rows), 1):.0f} %)"
+def planted(language: str) -> list[dict[str, Any]]:
+    """Compile the example with each mistake, and blame a rule for what its directed checks find."""
+    source, module = EXAMPLES[language]
+    found = []
+    for file, there, wrong, rule in module.MISTAKES:
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(shutil.copytree(source, Path(folder) / "source"))
+            text = (copy / file).read_text("utf-8")
+            (copy / file).write_text(text.replace(there, wrong), "utf-8")
+            program = module.build(Path(folder), copy)
+            subject = find_implementation(f"cmd+json:{program}")
+            assert isinstance(subject, RemoteImplementation)
+            with closing(subject):
+                suite = Suite(
+                    subject, find_implementation("kvref"), options(DIRECTED, str(program))
+                )
+                suite.run()
+            alone, _, whole = row("", (rule,), suite.found.evidence).blamed
+            failed = sum(each.kind is not None for each in suite.found.evidence)
+            told = {"language": language, "rule": rule, "change": f"{file}: {there} → {wrong}"}
+            found.append({**told, "failed": failed, "alone": alone[:3], "whole": whole[:3]})
+            print(found[-1], flush=True)
+    return found
 
 
-def page(rows: Sequence[Row], seed: int, total: int) -> str:
-    """The page."""
-    commit = subprocess.run(
-        ("git", "rev-parse", "--short", "HEAD"), cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
-    lines = [
-        "# Which rule is blamed",
-        "",
-        f"Written by `python -m tests.judge.accuracy --sample {len(rows)} --seed {seed}` on"
-        f" {date.today()}, at commit {commit}: {len(rows)} of the {total} mistakes of the registry"
-        " that are made as an implementation, each checked by the directed suite at level identity"
-        " without vectors and random programs. A rule is right if the mistake's author names it.",
-        "",
-        "| ranking | right rule first | among the first three |",
-        "|---|---|---|",
-        *(f"| {way} | {share(rows, n, 1)} | {share(rows, n, 3)} |" for n, way in enumerate(WAYS)),
-        "",
-        "*Without it*: the dictionary as an unknown mistake meets it, whose own entry is left out.",
-        f"Seconds of the processor for each: {sum(r.seconds for r in rows) / len(rows):.0f}.",
-        "",
-        "## Blamed otherwise, with the whole dictionary",
-        "",
-        "| mistake | breaks | blamed first |",
-        "|---|---|---|",
-        *(
-            f"| `{row.mistake}` | {', '.join(row.rules)} | {', '.join(row.blamed)} |"
-            for row in rows
-            if row.places[-1] > 0
-        ),
-    ]
-    return "\n".join(lines) + "\n"
+def options(budget: Budget, name: str) -> Options:
+    """At level identity, beside the reference."""
+    return Options(Level.IDENTITY, budget, name=name, oracle="kvref")
+
+
+def played(number: int, seed: int) -> list[dict[str, Any]]:
+    """Some mistakes at the default budget, as `kvspec check` runs it."""
+    found = []
+    for mistake in Random(seed).sample(registry(), number):
+        begin = time.process_time()
+        asked = options(dict(BUDGETS)["fast"], f"mistake:{mistake.id}")
+        report = Suite(mistake.make(), find_implementation("kvref"), asked).run()
+        told = [each.rule for each in report.suspects[:3]]
+        found.append({"mistake": mistake.id, "rules": mistake.rules, "blamed": told,
+                      "first_violation": report.violations[0].rule if report.violations else "",
+                      "cpu_s": round(time.process_time() - begin)})  # fmt: skip
+        print(found[-1], flush=True)
+    return found
+
+
+def halves(measured: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Those on which the weights of `kvcheck.judge.blame` were chosen, and the others."""
+    parts: tuple[list[Row], list[Row]] = ([], [])
+    for each in measured:
+        parts[crc32(each.mistake.encode()[::-1]) % 2].append(each)
+    return parts
+
+
+def kept() -> Mapping[str, Any]:
+    """What runs of the options found."""
+    found: Mapping[str, Any] = json.loads(KEPT.read_text("utf-8")) if KEPT.exists() else {}
+    return found
+
+
+def page(measured: Sequence[Row], told: Mapping[str, Any]) -> str:
+    """docs/BLAME.md."""
+    return blame_page.text(measured, told, halves(measured), WAYS, len(registry()))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--sample", type=int, default=60)
+    parser.add_argument("--examples", action="store_true")
+    parser.add_argument("--play", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=2)
-    options = parser.parse_args(arguments)
-    mistakes = known_of(OPTIONS.oracle)
-    chosen = Random(options.seed).sample(mistakes, min(options.sample, len(mistakes)))
-    rows = []
-    with ProcessPoolExecutor(options.jobs) as pool:
-        for row in pool.map(measured, [mistake.id for mistake in chosen]):
-            rows.append(row)
-            print(f"{row.mistake} {row.rules} {row.places} {row.seconds:.0f} s", flush=True)
-    PAGE.write_text(page(rows, options.seed, len(mistakes)), "utf-8")
+    given = parser.parse_args(arguments)
+    told = dict(kept())
+    if given.examples:
+        told["examples"] = [each for language in EXAMPLES for each in planted(language)]
+    if given.play:
+        told["played"] = played(given.play, given.seed)
+    if told:
+        KEPT.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    measured = rows(known())
+    PAGE.write_text(page(measured, told), "utf-8")
+    for number, way in enumerate(WAYS):
+        shares = (blame_page.share(measured, number, places) for places in (1, 3))
+        print(f"{way}: {', '.join(shares)}")
     return 0
 
 

@@ -9,7 +9,7 @@ import pytest
 from kvcheck.discovery import find_implementation
 from kvcheck.judge import suite
 from kvcheck.judge.applying import verdicts
-from kvcheck.judge.blame import Evidence, blamed, in_doubt, suspects
+from kvcheck.judge.blame import Evidence, Neighbour, blamed, in_doubt, suspects
 from kvcheck.judge.faults import known_of, likenesses
 from kvcheck.judge.options import BUDGETS, Options
 from kvcheck.judge.outcome import BROKEN, IN_DOUBT, UNBROKEN, Report
@@ -37,7 +37,7 @@ def violation(kind: tuple[str, str]) -> Violation:
 
 def test_the_rule_whose_checks_fail_is_more_suspicious_than_one_whose_checks_pass_too() -> None:
     """All checks of KV-SW-1 fail, and none passes: 1. Of KV-GRP-2 one fails, one passes."""
-    first, second = suspects(EVIDENCE)
+    first, second, *_ = suspects(EVIDENCE)
     assert (first.rule, first.suspicion, first.num_failed, first.num_passed) == ("KV-SW-1", 1, 2, 0)
     assert (second.rule, second.suspicion) == ("KV-GRP-2", 0.5)
 
@@ -77,8 +77,9 @@ def test_a_known_mistake_is_recognized_and_its_rule_leads(report: Report) -> Non
 
 def test_a_mistake_that_behaves_otherwise_is_not_named(report: Report) -> None:
     options, oracle = report.options, find_implementation("kvref")
-    other = [find("HandsOutBackwards")]
-    assert not likenesses(report.violations, report.suspects, other, oracle, options)
+    other = find("HandsOutBackwards")
+    near = [Neighbour(other.id, other.rules, 1.0)]
+    assert not likenesses(report.violations, near, [other], oracle, options)
 
 
 def test_the_report_says_where_to_look_first(report: Report) -> None:

@@ -46,7 +46,7 @@ def plan_checks(number: int) -> tuple[Check, ...]:
 def finds(check: Check, subject: Implementation) -> bool:
     """Whether it finds something; an endless loop is something."""
     oracle = kvref.implementation()
-    with _interrupted():
+    with interrupted():
         try:
             if isinstance(check, Program):
                 return first_violation(check, subject, Level.IDENTITY, oracle) is not None
@@ -56,7 +56,9 @@ def finds(check: Check, subject: Implementation) -> bool:
 
 
 @contextmanager
-def _interrupted() -> Iterator[None]:
+def interrupted() -> Iterator[None]:
+    """The body ends after so many seconds with an error, which is a verdict."""
+
     def stop(*_: Any) -> None:
         raise TimeoutError(f"no end after {SECONDS} s")
 

@@ -33,18 +33,43 @@ from tests.remote.configs import FULL, MAMBA, WINDOW, config, request_input
 from tests.source import ROOT
 
 SOURCE = ROOT / "examples/cpp/server.cpp"
+MISTAKES = (
+    ("pool.hpp", "queue.insert(front, block)", "queue.insert(queue.end(), block)", "KV-POOL-6"),
+    ("pool.hpp", "found->second.front()", "found->second.back()", "KV-POOL-13"),
+    ("pool.hpp", "forget(block);  // KV-POOL-4", "", "KV-POOL-4"),
+    ("group.hpp", "config.window + 1, std", "config.window + 2, std", "KV-SW-1"),
+    ("group.hpp", "ceiling(config.window - 1,", "ceiling(config.window,", "KV-SW-2"),
+    ("group.hpp", "is_free(block); });", "is_free(block) && block < 0; });", "KV-GRP-4"),
+    ("manager.hpp", "hit(request, request.num_tokens() - 1)", "hit(request, request.num_tokens())",
+     "KV-MGR-1"),
+    ("manager.hpp", "release({blocks.rbegin(), blocks.rend()})", "release(blocks)", "KV-MGR-12"),
+    ("manager.hpp", "num_tokens - num_tokens % config.alignment", "num_tokens", "KV-COORD-13"),
+    ("request.hpp", "start == 0 && !salt.empty()", "!salt.empty()", "KV-HASH-10"),
+)  # fmt: skip
+"""One line each: the file, what stands there, what stands there by mistake, the rule it breaks."""
+
 SERVED = {FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec, SlidingWindowMLASpec}
+
+
+def build(folder: Path, source: Path) -> Path:
+    """The server, compiled; skips without a compiler."""
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    program = folder / "server"
+    flags = ("-std=c++17", "-O0", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
+    subprocess.run((compiler, *flags, "-o", program, source / "server.cpp"), check=True)
+    return program
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    program = tmp_path_factory.mktemp("cpp") / "server"
-    flags = ("-std=c++17", "-O0", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
-    subprocess.run((compiler, *flags, "-o", str(program), str(SOURCE)), check=True)
-    return program
+    return build(tmp_path_factory.mktemp("cpp"), SOURCE.parent)
+
+
+def test_the_planted_lines_stand_there_once() -> None:
+    for file, there, *_ in MISTAKES:
+        assert (SOURCE.parent / file).read_text("utf-8").count(there) == 1, there
 
 
 @pytest.fixture(scope="module", params=["", "+json"], ids=["cbor", "json"])

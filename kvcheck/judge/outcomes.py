@@ -1,0 +1,133 @@
+"""What the directed suite finds of every known mistake, and which of them a subject is like.
+
+`kvcheck/data/outcomes.json` is written by `python -m tests.judge.outcomes`: for each mistake of the
+reference and of its twin the checks that fail, and what each violation names by itself. A subject
+that fails the same checks in the same way breaks, most likely, the same rule.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib.resources import files
+from math import log, sqrt
+
+from kvcheck.judge.blame import Evidence, Kind, Neighbour
+
+FILE = "data/outcomes.json"
+OF_ANOTHER_KIND = 0.2
+"""What a check that both fail counts if the violations name different rules."""
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Of each mistake, by its id: the `rules` that it breaks, and the checks that it `failed`.
+
+    `checks`: those that all of them were shown.
+    """
+
+    checks: tuple[str, ...]
+    rules: Mapping[str, tuple[str, ...]]
+    failed: Mapping[str, Mapping[str, Kind]]
+
+    @cached_property
+    def rarity(self) -> Mapping[str, float]:
+        """How much it says that a check fails: little where it fails for many mistakes."""
+        times = Counter(check for failed in self.failed.values() for check in failed)
+        most = len(self.failed) + 1
+        return {check: log(most / max(times[check], 1)) for check in self.checks}
+
+
+def to_text(outcomes: Outcomes) -> str:
+    """A line for each mistake: its rules, and by the kind of violation the numbers of checks."""
+    number = {check: n for n, check in enumerate(outcomes.checks)}
+    kinds = sorted({kind for failed in outcomes.failed.values() for kind in failed.values()})
+    place = {kind: n for n, kind in enumerate(kinds)}
+    lines = []
+    for name in sorted(outcomes.failed):
+        of: dict[int, list[int]] = {}
+        for check, kind in outcomes.failed[name].items():
+            of.setdefault(place[kind], []).append(number[check])
+        told = ";".join(f"{kind}:{_ranges(sorted(of[kind]))}" for kind in sorted(of))
+        lines.append(f'"{name}": ["{" ".join(outcomes.rules[name])}", "{told}"]')
+    checks = ",\n".join(json.dumps(check) for check in outcomes.checks)
+    named = ",\n".join(json.dumps(" ".join(kind)) for kind in kinds)
+    rows = ",\n".join(lines)
+    return f'{{"checks": [\n{checks}\n],\n"kinds": [\n{named}\n],\n"failed": {{\n{rows}\n}}}}\n'
+
+
+def from_text(text: str) -> Outcomes:
+    """What `to_text` wrote."""
+    told = json.loads(text)
+    checks = tuple(told["checks"])
+    kinds = [(rule, name) for rule, _, name in (each.partition(" ") for each in told["kinds"])]
+    rules, failed = {}, {}
+    for mistake, (broken, line) in told["failed"].items():
+        rules[mistake] = tuple(broken.split())
+        parts = [part.split(":") for part in line.split(";") if part]
+        failed[mistake] = {checks[n]: kinds[int(of)] for of, some in parts for n in _numbers(some)}
+    return Outcomes(checks, rules, failed)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """`3 5-8`"""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return " ".join(f"{a}-{b}" if b > a else str(a) for a, b in runs)
+
+
+def _numbers(ranges: str) -> Iterator[int]:
+    """What `_ranges` wrote."""
+    for each in ranges.split():
+        first, _, last = each.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+@cache
+def known() -> Outcomes:
+    """What was written."""
+    return from_text(files("kvcheck").joinpath(FILE).read_text(encoding="utf-8"))
+
+
+def neighbours(
+    evidence: Sequence[Evidence], outcomes: Outcomes | None = None
+) -> tuple[Neighbour, ...]:
+    """The known mistakes that fail some of the same checks, the likest first.
+
+    The likeness is the cosine of what they fail, rare failures first. Only checks count that the
+    subject was shown, too.
+    """
+    outcomes = outcomes or known()
+    shown = [each for each in evidence if each.check in outcomes.rarity]
+    weight = {each.check: outcomes.rarity[each.check] ** 2 for each in shown}
+    failed = {each.check: each.kind for each in shown if each.kind is not None}
+    own = sqrt(sum(weight[check] for check in failed))
+    found = []
+    for name, theirs in outcomes.failed.items():
+        both = theirs.keys() & failed.keys()
+        if not both:
+            continue
+        shared = sum(
+            weight[check] * (1.0 if theirs[check] == failed[check] else OF_ANOTHER_KIND)
+            for check in both
+        )
+        other = sqrt(sum(weight[check] for check in theirs if check in weight))
+        if own * other:
+            found.append(Neighbour(name, outcomes.rules[name], shared / (own * other)))
+    return tuple(sorted(found, key=lambda each: -each.likeness))
+
+
+def evidence_of(
+    mistake: str, outcomes: Outcomes, rules: Mapping[str, tuple[str, ...]]
+) -> tuple[Evidence, ...]:
+    """What the directed suite has against a known mistake. `rules`: of each check."""
+    failed = outcomes.failed[mistake]
+    checks = (check for check in outcomes.checks if check in rules)
+    return tuple(Evidence(check, rules[check], failed.get(check)) for check in checks)

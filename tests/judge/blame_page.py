@@ -1,0 +1,126 @@
+"""docs/BLAME.md: how often the right rule is blamed, and which is blamed instead."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.judge.accuracy import Row
+
+HEAD = """\
+# Which rule is blamed
+
+Written by `python -m tests.judge.accuracy`. Each mistake of the registry
+([kvref/mistakes](../kvref/mistakes), [kvfast/mistakes](../kvfast/mistakes)) is checked at level
+identity by the directed suite, which every profile of `kvspec check` but `static` runs. Then the
+rules are ranked (`kvcheck/judge/blame.py`): by how their checks went, by what violations name, and
+by the known mistakes that fail the same checks (`kvcheck/data/outcomes.json`, written by
+`python -m tests.judge.outcomes`). Vectors and random programs find more, and do not change the
+ranking unless a known mistake shows every story.
+
+- *checks alone*: no known mistake is looked at.
+- *known mistakes without it*: all but the very mistake. This is what the author of a new bug sees.
+- *all known mistakes*: with the very mistake among them. It says that a known bug is recognized.
+
+The weights were fitted on half of the mistakes, by a checksum of the id; what to weigh was decided
+with both halves in view. The directed checks were written by people who knew these mistakes, so a
+stranger's bug fares worse where no check is about it. A mistake that no directed check sees counts
+as blamed wrongly.
+"""
+
+
+def text(
+    rows: Sequence[Row],
+    told: Mapping[str, Any],
+    halves: tuple[Sequence[Row], Sequence[Row]],
+    ways: Sequence[str],
+    total: int,
+) -> str:
+    """The page. `total`: mistakes in the registry that are made as an implementation."""
+    unseen = [each for each in rows if not each.blamed[-1]]
+    lines = [
+        *HEAD.splitlines(),
+        "",
+        f"Measured: {len(rows)} of {total} mistakes. Seen by no directed check: {len(unseen)}.",
+        "",
+        "| ranking | mistakes | a right rule first | in the first three"
+        " | the first-named rule first | in the first three |",
+        "|---|---|---|---|---|---|",
+    ]
+    parts = {"all": rows, "half that chose": halves[0], "other half": halves[1]}
+    for number, way in enumerate(ways):
+        for name, some in parts.items():
+            shares = [
+                share(some, number, places, first_only=only)
+                for only in (False, True)
+                for places in (1, 3)
+            ]
+            lines.append(f"| {way} | {name} | {' | '.join(shares)} |")
+    lines += ["", "A rule is right if the mistake's author names it; the author's first is that"]
+    lines += ["which is broken most directly."]
+    lines += [*_played(told), *_examples(told), *_confused(rows, ways), *_unseen(unseen)]
+    return "\n".join(lines) + "\n"
+
+
+def share(rows: Sequence[Row], way: int, places: int, *, first_only: bool = False) -> str:
+    """How many of the rows have a right rule among the first so many."""
+    number = sum(row.place(way, first_only=first_only) < places for row in rows)
+    return f"{number} of {len(rows)} ({100 * number / max(len(rows), 1):.0f} %)"
+
+
+def confusion(rows: Sequence[Row], way: int) -> Counter[tuple[str, str]]:
+    """(Rule that is broken, rule that is blamed first), of those that are blamed wrongly."""
+    wrong = (each for each in rows if each.blamed[way] and each.place(way) > 0)
+    return Counter((each.rules[0], each.blamed[way][0]) for each in wrong)
+
+
+def _played(told: Mapping[str, Any]) -> Iterator[str]:
+    played = told.get("played", ())
+    if not played:
+        return
+    yield from ("", "## At the default budget", "")
+    first = sum(bool({*each["blamed"][:1]} & {*each["rules"]}) for each in played)
+    three = sum(bool({*each["blamed"]} & {*each["rules"]}) for each in played)
+    seconds = sum(each["cpu_s"] for each in played) / len(played)
+    yield f"{len(played)} of them, drawn by chance, as `kvspec check mistake:…` runs, with vectors,"
+    yield f"random programs and stories of known mistakes: a right rule first for {first}, in the"
+    yield f"first three for {three}; {seconds:.0f} seconds of the processor each."
+
+
+def _examples(told: Mapping[str, Any]) -> Iterator[str]:
+    examples = told.get("examples", ())
+    for language in dict.fromkeys(each["language"] for each in examples):
+        some = [each for each in examples if each["language"] == language]
+        yield from ("", f"## One line wrong in the {language} example", "")
+        for name, way in (("alone", "checks alone"), ("whole", "with the known mistakes")):
+            first = sum(each["rule"] in each[name][:1] for each in some)
+            three = sum(each["rule"] in each[name] for each in some)
+            yield f"- {way}: first {first} of {len(some)}, among three {three}"
+        yield from ("", "| line | breaks | checks that fail | blamed, alone | blamed |")
+        yield "|---|---|---|---|---|"
+        for each in some:
+            change = each["change"].replace("|", "\\|")
+            blamed = (", ".join(each["alone"]), ", ".join(each["whole"]))
+            yield f"| `{change}` | {each['rule']} | {each['failed']} | {' | '.join(blamed)} |"
+
+
+def _confused(rows: Sequence[Row], ways: Sequence[str]) -> Iterator[str]:
+    yield from ("", "## Confusion", "")
+    yield "Which rule is blamed first in place of which, and for how many mistakes."
+    for number in (1, 2):
+        pairs = confusion(rows, number)
+        yield from ("", f"### {ways[number].capitalize()}: {pairs.total()} mistakes", "")
+        broken: dict[str, list[str]] = {}
+        for (rule, blamed), count in sorted(pairs.items()):
+            times = f" ×{count}" if count > 1 else ""
+            broken.setdefault(rule, []).append(f"{blamed}{times}")
+        yield from ("| breaks | blamed first |", "|---|---|")
+        yield from (f"| {rule} | {', '.join(blamed)} |" for rule, blamed in broken.items())
+
+
+def _unseen(unseen: Sequence[Row]) -> Iterator[str]:
+    if unseen:
+        yield from ("", "## Seen by no directed check", "")
+        yield from (f"- `{each.mistake}` ({', '.join(each.rules)})" for each in unseen)
