@@ -1,4 +1,4 @@
-"""The rules of the contract as data: id, short name, sentence. `spec/table.py` writes the file."""
+"""The rules of the contract as data, with their texts. `spec/table.py` writes the file."""
 
 from __future__ import annotations
 
@@ -23,6 +23,16 @@ def rule_sentences() -> dict[str, str]:
 def rule_names() -> dict[str, str]:
     """The same rules: id -> short name."""
     return {rule: each["name"] for rule, each in _rules().items()}
+
+
+def rule_text(rule: str) -> str:
+    """What explains the rule in its chapter: Markdown."""
+    return _rules()[rule]["text"] if rule in _rules() else ""
+
+
+def rule_chapters() -> dict[str, str]:
+    """The same rules: id -> the title of the chapter."""
+    return {rule: each["chapter"] for rule, each in _rules().items()}
 
 
 def titled(rule: str) -> str:

@@ -29,7 +29,7 @@ from enum import Enum
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# Names and sentences of the rules as package data: what `kvspec check` shows of a broken rule.
+# The rules as package data: what `kvspec check` shows of a broken rule.
 SENTENCES = "kvcheck/data/rules.json"
 # Rules that are checked in fewer ways, with the reasons: [one_kind] and [no_mistake].
 EXCEPTIONS = "spec/exceptions.toml"
@@ -41,6 +41,7 @@ INSTALLED = "node_modules"
 # `### KV-POOL-8 · reverse release <a id="KV-POOL-8"></a>`: links go by the id, not by the name.
 HEADING = re.compile(r"^### (KV-[A-Z]+-[0-9]+)\b(.*)\n+((?:.+\n?)*)", re.MULTILINE)
 TITLE = re.compile(r'^ · (\S.*\S) <a id="(KV-[A-Z]+-[0-9]+)"></a>$')
+NEXT = re.compile(r"^##", re.MULTILINE)
 MAX_NAME_WORDS, MAX_NAME_CHARACTERS = 4, 32
 MAX_FIRST_SENTENCE_WORDS = 25
 # The id of a mistake, the rules it breaks, and what is wrong.
@@ -102,12 +103,17 @@ SUFFIXES = frozenset({".py", ".pxd", ".md", ".jsonl", ".json", ".tla", ".cfg", "
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: its id, its short name, what it says, and the chapter it stands in."""
+    """A rule: its id, its short name, what it says, and the chapter it stands in.
+
+    `text`: what follows in the chapter, which explains it; `title`: the chapter's.
+    """
 
     id: str
     name: str
     sentence: str
     chapter: str
+    text: str = ""
+    title: str = ""
 
     @property
     def withdrawn(self) -> bool:
@@ -148,11 +154,15 @@ def find_rules(root: Path = ROOT) -> list[Rule]:
     """All rules in the order of the chapters' names and of their numbers."""
     rules = []
     for path in sorted((root / "spec/rules").glob("*.md")):
-        for match in HEADING.finditer(path.read_text(encoding="utf-8")):
+        chapter = path.read_text(encoding="utf-8")
+        about = chapter.partition("\n")[0].removeprefix("# ")
+        for match in HEADING.finditer(chapter):
             title = TITLE.match(match[2])
             name = title[1] if title and title[2] == match[1] else ""
             sentence = " ".join(match[3].split())
-            rules.append(Rule(match[1], name, sentence, path.relative_to(root).as_posix()))
+            text = NEXT.split(chapter[match.end() :])[0].strip("\n")
+            place = path.relative_to(root).as_posix()
+            rules.append(Rule(match[1], name, sentence, place, text, about))
     return sorted(rules, key=lambda rule: (rule.chapter, _number(rule.id)))
 
 
@@ -338,12 +348,23 @@ def problems(
 
 
 def sentences(rules: list[Rule]) -> str:
-    """Rule id -> name and sentence, as JSON; a withdrawn rule can neither be kept nor broken.
+    """Rule id -> name, sentence, explanation and chapter, as JSON.
 
-    Nor can a manager keep or break the rules of what stands beside it.
+    A withdrawn rule can neither be kept nor broken, nor can a manager keep or break the rules of
+    what stands beside it.
     """
     mine = [rule for rule in rules if rule.chapter not in BESIDE and not rule.withdrawn]
-    kept = ({rule.id: {"name": rule.name, "sentence": rule.sentence}} for rule in mine)
+    kept = (
+        {
+            rule.id: {
+                "name": rule.name,
+                "sentence": rule.sentence,
+                "text": rule.text,
+                "chapter": rule.title,
+            }
+        }
+        for rule in mine
+    )
     lines = (json.dumps(each, ensure_ascii=False)[1:-1] for each in kept)
     return "{\n " + ",\n ".join(lines) + "\n}\n"
 

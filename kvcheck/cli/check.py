@@ -242,6 +242,7 @@ def write(
     """Write the report in every form that was asked for; as text unless JSON goes to stdout."""
     from kvcheck.judge import evidence
     from kvcheck.judge import report as reports
+    from kvcheck.judge.drawing import story
     from kvcheck.judge.page import report_html
     from kvcheck.judge.telling import told
 
@@ -254,7 +255,8 @@ def write(
     if json_path is not None:
         write_json(reports.to_json(result), json_path)
     if html_path is not None:
-        write_whole(html_path, report_html(result, remarks).encode())
+        stories = [story(each, *sides) for each in result.violations]
+        write_whole(html_path, report_html(result, remarks, stories).encode())
     if junit_path is not None:
         write_whole(junit_path, reports.to_junit(result))
     if str(json_path) != "-":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -72,6 +73,7 @@ def command(
         )
     except NotShownError as error:
         fail(str(error))
+    recording = replace(recording, replayed_on=name)
     write_whole(output, page(recording).encode("utf-8"))
     console = output_console()
     console.print(

@@ -16,6 +16,7 @@ const KINDS = ["free", "free-cached", "used", "used-cached", "null"];
 const KIND_WORDS = ["free", "free but cached", "in use", "in use and cached", "null block, set aside"];
 const violationIsHere = record.violation !== null &&
   record.violation.operation >= firstOperation && record.violation.operation <= lastOperation;
+const others = new Map(fold(record.other).map((frame) => [frame.i, frame])); // of `replayed_on`
 let current = 0; // the place in `frames`
 
 // ---- states -------------------------------------------------------------------------------------
@@ -124,11 +125,15 @@ function showOperation(frame, before) {
   byId("refused").textContent = frame.refused ?? "";
   byId("effects").replaceChildren(...effects(frame, before).map((text) => make("li", text)));
   const rows = Object.entries(frame.args ?? {});
+  if (frame.folded) rows.push(["as usual", frame.folded.join(", ")]);
   if (frame.result !== undefined) rows.push(["result", frame.result]);
+  const theirs = others.get(frame.i)?.result;
+  const parts = others.has(frame.i) && theirs !== frame.result;
+  if (parts) rows.push(["↳", theirs ?? others.get(frame.i).refused]);
   byId("call").replaceChildren(
     ...rows.flatMap(([name, value]) => [
       make("dt", name === "result" ? "answer" : name),
-      make("dd", value, "mono"),
+      make("dd", value, `mono${parts && name === "↳" ? " differs" : ""}`),
     ]),
   );
   const violated = record.violation && record.violation.operation === frame.i;
@@ -170,93 +175,6 @@ function effects(frame, before) {
   return lines;
 }
 
-// ---- queue and tables ---------------------------------------------------------------------------
-
-function showQueue(frame) {
-  const length = frame.queue.length;
-  byId("queue-length").textContent =
-    `– ${length} ${length === 1 ? "block" : "blocks"}; the front is taken first, the back last` +
-    ` (usage ${(100 * frame.usage).toFixed(1)} %)`;
-  const shown = length <= 200 ? frame.queue : [...frame.queue.slice(0, 120), null, ...frame.queue.slice(-60)];
-  const chips = shown.map((block) =>
-    block === null
-      ? make("span", `… ${length - 180} more …`, "dim")
-      : make("span", block, `chip ${KINDS[kindOf(frame, block)]}`),
-  );
-  byId("queue").replaceChildren(make("span", "front", "dim"), ...chips, make("span", "back", "dim"));
-}
-
-function table(id, titles, rows) {
-  const head = make("tr");
-  head.append(...titles.map((title) => make("th", title)));
-  byId(id).replaceChildren(head, ...rows);
-}
-
-function row(cells, className) {
-  const line = make("tr", undefined, className);
-  line.append(...cells.map((cell) => make("td", cell)));
-  return line;
-}
-
-function showRequests(frame, before) {
-  const names = [...lives.keys()].filter((name) => lifeAt(name, frame.i) !== null);
-  const alive = names.filter((name) => lifeAt(name, frame.i) !== "done" || frame.held.get(name));
-  const titles = ["request", "life"];
-  record.groups.forEach((_, group) => {
-    const which = record.groups.length > 1 ? ` of group ${group}` : "";
-    titles.push(`blocks${which} (0: null)`);
-  });
-  titles.push(record.groups.length > 1 ? "cached blocks per group" : "cached blocks");
-  const rows = alive.map((name) => {
-    const held = frame.held.get(name) ?? record.groups.map(() => []);
-    const counts = (frame.counts.get(name) ?? []).map((count) => count ?? "–").join(", ");
-    const changed = before && frame.held.get(name) !== before.held.get(name);
-    const classes = (changed ? "changed " : "") + (name === frame.req ? "asked" : "");
-    return row([name, lifeAt(name, frame.i), ...held.map(idList), counts || "–"], classes);
-  });
-  table("requests", titles, rows);
-  const done = names.length - alive.length;
-  byId("requests-note").textContent = `${done} done and not listed.` +
-    " A coloured line changed in this operation.";
-}
-
-function showBlocks(frame, before) {
-  const holders = frame.refs.map(() => []);
-  for (const [name, groups] of frame.held) {
-    const blocks = new Set(groups.flat());
-    for (const block of blocks) if (block !== 0) holders[block]?.push(name);
-  }
-  const at = new Map(frame.queue.map((block, position) => [block, position]));
-  const all = frame.refs.map((_, block) => block);
-  const isChanged = (b) =>
-    before && (frame.refs[b] !== before.refs[b] || frame.keys[b] !== before.keys[b]);
-  const listed = all.length <= 130 ? all : all.filter((b) => b && (kindOf(frame, b) || isChanged(b)));
-  const rows = listed.slice(0, 400).map((block) => {
-    const kind = kindOf(frame, block);
-    const marks = [
-      frame.hit?.includes(block) ? "hit" : "",
-      frame.evicted?.includes(block) ? "evicted" : "",
-    ].filter(Boolean);
-    const state = [KIND_WORDS[kind], ...marks].join(", ");
-    const place = at.has(block) ? `${at.get(block) + 1}.` : "–";
-    const by = holders[block].join(", ") || (kind === 2 || kind === 3 ? "no request (popped)" : "–");
-    const line = row(
-      [block, state, frame.refs[block], shortKey(frame.keys[block]), by, place],
-      isChanged(block) ? "changed" : "",
-    );
-    if (frame.keys[block] !== null) line.children[3].title = frame.keys[block];
-    line.children[3].className = "mono";
-    return line;
-  });
-  table("blocks", ["block", "state", "references", "key", "held by", "place in queue"], rows);
-  const left = all.length - rows.length;
-  byId("blocks-note").textContent = left ? `${left} more, nearly all of them free, are not listed.` : "";
-  const doubled = Object.entries(frame.same_key).map(([key, blocks]) =>
-    make("p", `Same key ${shortKey(key)}: ${blocksInWords(blocks)}; the first is found by look-ups.`),
-  );
-  byId("same-key").replaceChildren(...doubled);
-}
-
 // ---- moving -------------------------------------------------------------------------------------
 
 function show(at) {
@@ -273,7 +191,7 @@ function show(at) {
   showBlocks(frame, before);
   drawTime();
   const place = frame.i < 0 ? "#start" : `#op=${frame.i}`;
-  if (location.hash !== place) history.replaceState(null, "", place);
+  if (!record.is_part && location.hash !== place) history.replaceState(null, "", place);
 }
 
 function showOperationNumber(operation) {
@@ -287,7 +205,8 @@ function jump(kind, forwards) {
 
 function showPlaceInAddress() {
   const asked = /^#op=(\d+)$/.exec(location.hash);
-  if (asked) showOperationNumber(Number(asked[1]));
+  if (record.is_part) showOperationNumber(record.violation.operation);
+  else if (asked) showOperationNumber(Number(asked[1]));
   else show(0);
 }
 
@@ -359,6 +278,7 @@ function showHead() {
 }
 
 function start() {
+  document.body.classList.toggle("part", record.is_part);
   showHead();
   showLegend();
   addJumps();

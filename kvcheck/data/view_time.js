@@ -8,9 +8,9 @@ const MAX_LANES = 40;
 // All blocks, or in a large pool those that were ever in use or cached.
 const gridBlocks = (() => {
   const all = frames[0].refs.map((_, block) => block);
-  if (all.length <= 256) return all;
+  if (all.length <= (record.is_part ? 16 : 256)) return all;
   const seen = new Set([0]);
-  for (const change of record.frames) {
+  for (const change of [...record.frames, ...record.other]) {
     for (const [block, value] of change.refs ?? []) if (value > 0) seen.add(block);
     for (const [block, value] of change.keys ?? []) if (value !== null) seen.add(block);
   }
@@ -46,12 +46,39 @@ function drawTime() {
   const style = getComputedStyle(document.documentElement);
   const paint = (name) => style.getPropertyValue(`--${name}`).trim();
   drawAxis(pen, paint, shownColumns);
-  drawBlocks(pen, paint, shownColumns);
+  const whose = others.size ? `blocks: ${record.reference}` : "blocks";
+  drawBlocks(pen, paint, shownColumns, frames, others, whose);
   drawLanes(pen, paint, shownColumns, lanes, lanesTop);
   const x = left + (current - first) * column;
   pen.strokeStyle = paint("now");
   pen.lineWidth = 2;
   pen.strokeRect(x - 0.5, 19, column, height - 21);
+  if (others.size) drawOther(paint, scale);
+}
+
+// The other side: its blocks under the same columns. What differs from the picture above is framed.
+function drawOther(paint, scale) {
+  const canvas = byId("time-other");
+  const place = { ...shownColumns, top: 22 };
+  const height = place.top + gridBlocks.length * place.rowHeight + 4;
+  canvas.width = Math.round(canvas.parentElement.clientWidth * scale);
+  canvas.height = Math.round(height * scale);
+  canvas.style.height = `${height}px`;
+  const pen = canvas.getContext("2d");
+  pen.scale(scale, scale);
+  pen.font = "11px system-ui, sans-serif";
+  pen.textBaseline = "middle";
+  const sides = frames.map((frame) => others.get(frame.i) ?? null);
+  const beside = new Map(frames.map((frame) => [frame.i, frame]));
+  drawBlocks(pen, paint, place, sides, beside, `blocks: ${record.replayed_on}`);
+  pen.strokeStyle = paint("now");
+  pen.lineWidth = 2;
+  const x = place.left + (current - place.first) * place.column;
+  pen.strokeRect(x - 0.5, place.top - 3, place.column, height - place.top + 2);
+}
+
+function differsAt(frame, beside, block) {
+  return beside && (frame.refs[block] !== beside.refs[block] || frame.keys[block] !== beside.keys[block]);
 }
 
 function drawAxis(pen, paint, { first, last, column, left }) {
@@ -69,12 +96,12 @@ function drawAxis(pen, paint, { first, last, column, left }) {
   pen.textAlign = "left";
 }
 
-function drawBlocks(pen, paint, { first, last, column, left, top, rowHeight }) {
+function drawBlocks(pen, paint, { first, last, column, left, top, rowHeight }, side, beside, name) {
   const colours = KINDS.map(paint);
   const gap = rowHeight > 5 ? 1 : 0;
   const every = rowHeight >= 12 ? 1 : Math.ceil(14 / rowHeight);
   pen.fillStyle = paint("dim");
-  pen.fillText("blocks", 6, top - 11);
+  pen.fillText(name, 6, top - 11);
   gridBlocks.forEach((block, line) => {
     const y = top + line * rowHeight;
     if (line % every === 0) {
@@ -82,14 +109,20 @@ function drawBlocks(pen, paint, { first, last, column, left, top, rowHeight }) {
       pen.fillText(block === 0 ? "block 0 (null)" : `block ${block}`, 6, y + rowHeight / 2);
     }
     for (let at = first; at < last; at++) {
-      pen.fillStyle = colours[kindOf(frames[at], block)];
-      pen.fillRect(left + (at - first) * column, y, column - 1, rowHeight - gap);
+      if (!side[at]) continue;
+      const x = left + (at - first) * column;
+      pen.fillStyle = colours[kindOf(side[at], block)];
+      pen.fillRect(x, y, column - 1, rowHeight - gap);
+      if (!differsAt(side[at], beside.get(side[at].i), block)) continue;
+      pen.strokeStyle = paint("bad");
+      pen.lineWidth = 2;
+      pen.strokeRect(x + 1, y + 1, column - 3, rowHeight - gap - 2);
     }
   });
   const lineOf = new Map(gridBlocks.map((block, line) => [block, line]));
   for (let at = first; at < last; at++) {
     const x = left + (at - first) * column + (column - 1) / 2;
-    for (const [name, blocks] of [["hit", frames[at].hit], ["evicted", frames[at].evicted]]) {
+    for (const [name, blocks] of [["hit", side[at]?.hit], ["evicted", side[at]?.evicted]]) {
       for (const block of blocks ?? []) {
         if (!lineOf.has(block)) continue;
         const y = top + lineOf.get(block) * rowHeight + (rowHeight - gap) / 2;
@@ -186,6 +219,7 @@ function showLegend() {
     ["!", "bad", "refused"],
     ["▪", "dim", "an operation of this request"],
     ...(record.violation ? [["▼", "bad", "violation"]] : []),
+    ...(others.size ? [["□", "bad", "differs between the two"]] : []),
   ]) {
     const mark = make("span", symbol, "symbol");
     mark.style.color = `var(--${name})`;

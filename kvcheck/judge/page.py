@@ -1,12 +1,15 @@
-"""The report of a run as one page that needs nothing else: no network, no script."""
+"""The report of a run as one page that needs nothing else: no network, no other file."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from itertools import zip_longest
 
 from kvcheck.judge.applying import counts_of, rule_outcomes
+from kvcheck.judge.findings import Finding
 from kvcheck.judge.outcome import (
     BROKEN,
     HIDDEN,
@@ -18,11 +21,23 @@ from kvcheck.judge.outcome import (
     Report,
     RuleOutcome,
 )
-from kvcheck.judge.report import expected_rows, known_as, said, test_of, verdict_of
+from kvcheck.judge.report import (
+    calls,
+    configuration,
+    expected_rows,
+    known_as,
+    said,
+    test_of,
+    verdict_of,
+)
 from kvcheck.play.situations import SITUATIONS
-from kvcheck.play.text import operation_text
 from kvcheck.play.verdicts import Violation
-from kvcheck.rulebook import rule_names, rule_sentences, titled
+from kvcheck.rulebook import rule_chapters, rule_names, rule_sentences, rule_text, titled
+from kvcheck.view.model import Recording
+from kvcheck.view.page import content, data_file, embedded, filled
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+"""Nothing is loaded from elsewhere."""
 
 SHOWN: Mapping[str, str] = {
     UNBROKEN: "good",
@@ -34,63 +49,24 @@ SHOWN: Mapping[str, str] = {
 }
 """The class of each verdict in the page's style."""
 
-STYLE = """
-:root { color-scheme: light dark; --text: #1b1b1b; --dim: #5c5c5c; --page: #fff; --panel: #f4f4f2;
-        --line: #d8d8d4; --good: #00694e; --bad: #b3261e; --bad-page: #fbeceb; }
-@media (prefers-color-scheme: dark) {
-  :root { --text: #e8e8e6; --dim: #a3a3a0; --page: #161616; --panel: #212120; --line: #3a3a38;
-          --good: #5fc9a5; --bad: #ff8a80; --bad-page: #3a1d1b; } }
-* { box-sizing: border-box; }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page);
-       max-width: 60rem; margin: 0 auto; padding: 1.2rem 1rem 4rem; overflow-wrap: anywhere; }
-h1 { font-size: 1.4rem; margin: 0.4rem 0; line-height: 1.3; }
-h2 { font-size: 1.1rem; margin: 2.2rem 0 0.6rem; }
-p { margin: 0.3rem 0; } .dim { color: var(--dim); }
-.verdict { border-left: 5px solid var(--good); padding: 0.2rem 0 0.2rem 0.9rem; }
-.verdict.bad { border-color: var(--bad); }
-.good { color: var(--good); } .bad { color: var(--bad); } .none { color: var(--dim); }
-.counts { display: flex; flex-wrap: wrap; gap: 0.6rem; margin: 1rem 0 0; padding: 0; }
-.counts div { flex: 1 1 8rem; background: var(--panel); border-radius: 6px;
-              padding: 0.5rem 0.8rem; }
-.counts b { display: block; font-size: 1.5rem; font-variant-numeric: tabular-nums; }
-details { border: 1px solid var(--line); border-radius: 6px; margin: 0.5rem 0; }
-summary { cursor: pointer; padding: 0.5rem 0.8rem; }
-details[open] > summary { border-bottom: 1px solid var(--line); }
-details > div { padding: 0.5rem 0.8rem 0.8rem; }
-details.broken > summary { background: var(--bad-page); color: var(--text); }
-.id { font-weight: 600; margin-right: 0.4rem; }
-pre, code, ol { font: 13px/1.5 ui-monospace, monospace; }
-pre { background: var(--panel); border-radius: 6px; padding: 0.6rem 0.8rem; overflow-x: auto;
-      overflow-wrap: normal; }
-ol { padding-left: 2.2rem; margin: 0.5rem 0; }
-li.last { color: var(--bad); font-weight: 600; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: 0.2rem 1rem; margin: 0.6rem 0; }
-dt { color: var(--dim); } dd { margin: 0; }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; vertical-align: top; padding: 0.3rem 1rem 0.3rem 0; font-weight: normal;
-         border-top: 1px solid var(--line); }
-tr:first-child > * { border-top: none; }
-th { white-space: nowrap; } td.number { text-align: right; font-variant-numeric: tabular-nums; }
-@media (max-width: 40rem) {
-  table.rules, table.rules tbody, table.rules tr, table.rules th, table.rules td
-    { display: block; border: none; padding: 0; }
-  table.rules tr { border-top: 1px solid var(--line); padding: 0.45rem 0; }
-  table.rules tr:first-child { border-top: none; }
-  dl { grid-template-columns: 1fr; } dd { margin-bottom: 0.4rem; } }
-"""
 
-
-def report_html(report: Report, remarks: Sequence[str] = ()) -> str:
-    """The page. `remarks`: one line for each violation, where it was recorded for instance."""
+def report_html(
+    report: Report,
+    remarks: Sequence[str] = (),
+    stories: Sequence[Recording | None] = (),
+) -> str:
+    """The page. For each violation, as far as there are: `remarks`, a line that says where it was
+    recorded for instance, and `stories`, to be drawn."""
     parts = [
         "<!DOCTYPE html>",
         '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
         f"<title>{escape(title(report))}</title>",
-        f"<style>{STYLE}</style></head><body>",
+        f"<style>{data_file('check.css')}</style></head><body>",
         *_head(report),
         *_expected(report),
-        *_violations(report, remarks),
+        *_violations(report, remarks, stories),
         "<h2>Rules</h2>",
         *_chapters(report),
         "<h2>Situations</h2>",
@@ -98,6 +74,7 @@ def report_html(report: Report, remarks: Sequence[str] = ()) -> str:
         " was checked by nothing.</p>",
         _situations(report),
         *_left_out(report),
+        *_script(stories),
         "</body></html>",
         "",
     ]
@@ -144,13 +121,28 @@ def _static(report: Report) -> Iterator[str]:
         yield f"{report.static.operations:,} recorded operations"
 
 
-def _violations(report: Report, remarks: Sequence[str]) -> Iterator[str]:
+def _script(stories: Sequence[Recording | None]) -> Iterator[str]:
+    """What draws the stories: the page of `kvspec view`, once."""
+    shell = embedded(filled("A story", "@@STORY@@")) if any(stories) else "null"
+    yield f'<script type="application/json" id="view">{shell}</script>'
+    yield f"<script>{data_file('check.js')}</script>"
+
+
+def _violations(
+    report: Report, remarks: Sequence[str], stories: Sequence[Recording | None]
+) -> Iterator[str]:
+    """All of them, the first that is not known open."""
     if not report.violations:
         return
     yield "<h2>What is broken</h2>"
-    for number, violation in enumerate(report.violations):
-        remark = remarks[number] if number < len(remarks) else ""
-        yield from _violation(report, violation, remark)
+    is_open = True
+    rows = zip_longest(report.violations, remarks, stories[: len(report.violations)])
+    for violation, remark, story in rows:
+        known = known_as(report, violation)
+        kind = "whole" if known else "broken"
+        yield f'<details class="{kind}"{" open" if is_open and not known else ""}><summary>'
+        is_open = is_open and bool(known)
+        yield from _violation(report, violation, remark or "", known, story)
 
 
 def _expected(report: Report) -> Iterator[str]:
@@ -168,36 +160,57 @@ def _expected(report: Report) -> Iterator[str]:
     yield "</table>"
 
 
-def _violation(report: Report, violation: Violation, remark: str) -> Iterator[str]:
-    title, sentence = titled(violation.rule), rule_sentences().get(violation.rule, "")
-    known = known_as(report, violation)
-    yield f'<details class="{"whole" if known else "broken"}"><summary>'
-    yield f'<span class="id">{escape(title)}</span> {escape(sentence)}</summary><div>'
-    if violation.operations:
-        yield f"<p>In {escape(repr(violation.program.name))}, after these operations:</p><ol>"
-        last = len(violation.operations)
-        for number, (name, request, arguments) in enumerate(violation.operations, 1):
-            mark = ' class="last"' if number == last else ""
-            yield f"<li{mark}>{escape(operation_text(name, request, arguments))}</li>"
-        yield "</ol>"
-    else:
-        yield f"<p>In the example {escape(repr(violation.program.name))}.</p>"
+def _violation(
+    report: Report,
+    violation: Violation,
+    remark: str,
+    known: Finding | None,
+    story: Recording | None,
+) -> Iterator[str]:
+    sentence = rule_sentences().get(violation.rule, "")
+    yield f"{_link(violation.rule)} {escape(sentence)}</summary><div>"
     expected, observed = said(violation)
     like = violation.like and f"the reference where this is wrong: {violation.like}"
-    rows = [("expected", expected), ("observed", observed), ("just as", like), ("record", remark)]
+    rows = [
+        ("shown by", violation.program.name),
+        ("with", configuration(violation) or ""),
+        ("expected", expected),
+        ("observed", observed),
+        ("first at", violation.first_at),
+        ("just as", like),
+        ("record", remark),
+    ]
     rows += [("known", known.reason or "no reason given")] if known else []
     cells = (f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in rows if text)
-    yield f"<dl>{''.join(cells)}</dl><p>As a test:</p>"
-    yield f"<pre>{escape(test_of(report.options, violation))}</pre></div></details>"
+    yield f"<dl>{''.join(cells)}</dl>"
+    told = list(calls(violation))
+    if told:
+        lines = [f"<li>{escape(call)}</li>" for call in told[:-1]]
+        yield f'<ol start="0">{"".join(lines)}<li class="last">{escape(told[-1])}</li></ol>'
+    if story is not None:
+        data = embedded(content(story))
+        yield f'<div class="story"><script type="application/json">{data}</script></div>'
+    if violation.messages:
+        yield "<details><summary>As messages of spec/protocol.md, and the last answer</summary>"
+        yield f"<pre>{escape(chr(10).join(violation.messages))}</pre></details>"
+    else:
+        yield "<details><summary>As a test</summary>"
+        yield f"<pre>{escape(test_of(report.options, violation))}</pre></details>"
+    yield "</div></details>"
+
+
+def _link(rule: str) -> str:
+    """The rule's title, which leads to its text below."""
+    return f'<a class="id" href="#{escape(rule)}">{escape(titled(rule))}</a>'
 
 
 def _chapters(report: Report) -> Iterator[str]:
-    """The rules, one chapter each: KV-POOL-* and so on."""
+    """The rules, a chapter each, by its title."""
     found = rule_outcomes(report)
+    titles = rule_chapters()
     chapters: dict[str, list[str]] = {}
     for rule in found:
-        chapters.setdefault(rule.rpartition("-")[0], []).append(rule)
-    names, sentences = rule_names(), rule_sentences()
+        chapters.setdefault(titles.get(rule, "Beside the rules"), []).append(rule)
     for chapter, rules in chapters.items():
         counts = Counter(found[rule].verdict for rule in rules)
         summary = ", ".join(
@@ -207,17 +220,37 @@ def _chapters(report: Report) -> Iterator[str]:
         )
         kind = "broken" if counts[BROKEN] else "whole"
         yield f'<details class="{kind}"><summary><span class="id">{escape(chapter)}</span>'
-        rows = (_rule_row(rule, names[rule], sentences[rule], found[rule]) for rule in rules)
+        rows = (_rule_row(found[rule]) for rule in rules)
         yield f'{summary}</summary><div><table class="rules">{"".join(rows)}</table>'
         yield "</div></details>"
 
 
-def _rule_row(rule: str, name: str, sentence: str, found: RuleOutcome) -> str:
+def _rule_row(found: RuleOutcome) -> str:
+    rule = found.rule
+    names, sentences = rule_names(), rule_sentences()
     told = f"{found.verdict}<br>{escape(found.reason)}" if found.reason else found.verdict
+    text = escape(sentences.get(rule, ""))
+    if found.verdict in (BROKEN, IN_DOUBT):
+        text += (
+            f"<details><summary>More</summary><div>{_explained(rule_text(rule))}</div></details>"
+        )
     return (
-        f"<tr><th>{escape(rule)}<br>{escape(name)}</th><td>{escape(sentence)}</td>"
-        f'<td class="{SHOWN[found.verdict]}">{told}</td></tr>'
+        f'<tr id="{escape(rule)}"><th>{escape(rule)}<br>{escape(names.get(rule, ""))}</th>'
+        f'<td>{text}</td><td class="{SHOWN[found.verdict]}">{told}</td></tr>'
     )
+
+
+def _explained(text: str) -> str:
+    """The few signs of Markdown that chapters use."""
+    parts = []
+    for part in re.split(r"\n{2,}", text):
+        if part.startswith(("    ", "|")):
+            parts.append(f"<pre>{escape(part)}</pre>")
+        elif part:
+            said = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(part))
+            bold = re.sub(r"[*]{2}(.+?)[*]{2}", r"<b>\1</b>", said, flags=re.DOTALL)
+            parts.append(f"<p>{bold}</p>")
+    return "".join(parts)
 
 
 def _situations(report: Report) -> str:

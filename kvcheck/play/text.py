@@ -87,20 +87,27 @@ def _shown_hash(digits: str) -> str:
 
 
 def operation_text(name: str, request: str | None, arguments: Mapping[str, Any]) -> str:
-    """One operation as a call, members at their defaults left out.
-
-    So is a status that the number of computed tokens tells: WAITING at 0, else RUNNING.
-    """
-    computed = arguments.get("num_computed_tokens")
-    if "status" in arguments and arguments["status"] == ("RUNNING" if computed else "WAITING"):
-        told = {"status", *(["num_computed_tokens"] if not computed else [])}
-        arguments = {key: value for key, value in arguments.items() if key not in told}
+    """One operation as a call, with the arguments that say something."""
     said = [
-        f"{key}={_run(value) or shown(value)}"
-        for key, value in arguments.items()
-        if key not in DEFAULT_ARGUMENTS or value != DEFAULT_ARGUMENTS[key]
+        f"{key}={_run(value) or shown(value)}" for key, value in said_arguments(arguments).items()
     ]
     return f"{name}({', '.join([repr(request)] * (request is not None) + said)})"
+
+
+def said_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are not at their defaults.
+
+    A status that the number of computed tokens tells is left out, too: WAITING at 0, else RUNNING.
+    """
+    computed = arguments.get("num_computed_tokens")
+    told = set()
+    if "status" in arguments and arguments["status"] == ("RUNNING" if computed else "WAITING"):
+        told = {"status"} if computed else {"status", "num_computed_tokens"}
+    return {
+        key: value
+        for key, value in arguments.items()
+        if key not in told and (key not in DEFAULT_ARGUMENTS or value != DEFAULT_ARGUMENTS[key])
+    }
 
 
 def _run(value: object) -> str:

@@ -46,9 +46,10 @@ def load(
     leaves_out = any("state" in operation.uncompared for operation in operations)
     is_told = implementation is not None and (leaves_out or not header.is_small)
     frames = Frames(max(2, max_cells // num_blocks), first_operation)
+    others = Frames(max(2, max_cells // num_blocks), first_operation)
     violation = None
     if implementation is not None:
-        watch = frames.watch if is_told else None
+        watch = frames.watch if is_told else others.watch
         result = replay_trace(path, implementation, policy=policy, watch=watch)
         _require_nothing_more(result, implementation.capabilities.name)
         violation = _violation(result.mismatch)
@@ -60,6 +61,7 @@ def load(
                 " shown. --impl shows the states of an implementation instead."
             )
         frames.fold(header, operations, violation)
+    other = others.chosen(at_end=True) if violation is not None else ()
     violation = violation or _finding(operations[: frames.count - 1])
     if not frames.count:
         reason = violation.text if violation is not None else "the implementation shows none"
@@ -84,6 +86,7 @@ def load(
         replayed_on=None if implementation is None else implementation.capabilities.name,
         violation=violation,
         notes=tuple(frames.notes),
+        other=other,
     )
 
 

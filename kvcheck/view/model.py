@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvcheck.play.state import View
+from kvcheck.play.player import Player
+from kvcheck.play.state import View, look
 from kvcheck.view.marks import Lives, Marks, marks_of
+from kvspec.config import ManagerConfig
+from kvspec.interface import Implementation
 from kvspec.record import STATE_FIELDS, Header, Observed, Operation
 
 
@@ -52,7 +55,8 @@ class Violation:
 class Recording:
     """A record ready to be shown.
 
-    `frames` are consecutive; `num_operations` counts the operations of the whole record.
+    `frames` are consecutive; `num_operations` counts the operations of the whole record. `other`:
+    those of `replayed_on`, drawn below those of `reference`. `is_part`: of another page.
     """
 
     path: Path
@@ -63,6 +67,39 @@ class Recording:
     replayed_on: str | None = None
     violation: Violation | None = None
     notes: tuple[str, ...] = ()
+    other: tuple[Frame, ...] = ()
+    reference: str = "the record"
+    is_part: bool = False
+
+
+def played(
+    implementation: Implementation,
+    config: ManagerConfig,
+    operations: Sequence[tuple[str, str | None, dict[str, Any]]],
+) -> tuple[Header, tuple[Frame, ...]]:
+    """What an implementation that shows its state makes of operations.
+
+    Whatever it raises when it is made or shows itself goes on to the caller.
+    """
+    manager = implementation.create(config, check_invariants=False)
+    player, frames = Player(implementation, manager), Frames(len(operations) + 1, 0)
+    frames.watch(None, look(manager))
+    for index, (name, request, arguments) in enumerate(operations):
+        outcome = player.perform(name, request, arguments)
+        error, view = outcome.error, look(manager)
+        operation = Operation(
+            index=index,
+            name=name,
+            request_id=request,
+            arguments=arguments,
+            observed=Observed(view.num_free_blocks, view.usage),
+            result=outcome.result,
+            raises=None if error is None else type(error).__name__,
+            message=None if error is None else str(error),
+        )
+        frames.watch(operation, view)
+    source = implementation.capabilities.name
+    return Header(manager.config, manager.none_hash, None, source), frames.chosen(at_end=True)
 
 
 class Frames:

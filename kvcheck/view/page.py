@@ -14,6 +14,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from kvcheck.play.text import said_arguments
 from kvcheck.rulebook import titled
 from kvcheck.view.marks import PREEMPTED
 from kvcheck.view.model import Frame, Recording
@@ -26,13 +27,18 @@ SHOWN_CHARACTERS = 2000
 
 def page(recording: Recording) -> str:
     """The whole page."""
+    return filled(f"Record {recording.path.name}", embedded(content(recording)))
+
+
+def filled(title: str, data: str) -> str:
+    """The page with a story as JSON, or with what stands for it."""
     fill = {
-        "title": escape(f"Record {recording.path.name}"),
-        "script": _data_file("view.js") + _data_file("view_time.js"),
-        "data": embedded(content(recording)),
+        "title": escape(title),
+        "script": data_file("view.js") + data_file("view_sides.js") + data_file("view_time.js"),
+        "data": data,
     }
     # In one pass: what is filled in is not searched for further places.
-    return re.sub(r"\{\{(title|script|data)\}\}", lambda at: fill[at[1]], _data_file("view.html"))
+    return re.sub(r"\{\{(title|script|data)\}\}", lambda at: fill[at[1]], data_file("view.html"))
 
 
 def embedded(value: object) -> str:
@@ -61,11 +67,14 @@ def content(recording: Recording) -> dict[str, Any]:
         "violation": violation and {**asdict(violation), "title": titled(violation.rule or "")},
         "notes": list(recording.notes),
         "lives": recording.lives,
-        "frames": list(_frames(recording)),
+        "frames": list(_frames(recording, recording.frames)),
+        "other": list(_frames(recording, recording.other)),
+        "reference": recording.reference,
+        "is_part": recording.is_part,
     }
 
 
-def _frames(recording: Recording) -> Iterator[dict[str, Any]]:
+def _frames(recording: Recording, frames: Sequence[Frame]) -> Iterator[dict[str, Any]]:
     """The frames, each with what is new in it; a member that is absent is as before."""
     preempted = {
         operation
@@ -74,7 +83,7 @@ def _frames(recording: Recording) -> Iterator[dict[str, Any]]:
         if turned == PREEMPTED
     }
     before: Frame | None = None
-    for frame in recording.frames:
+    for frame in frames:
         operation, marks = frame.operation, frame.marks
         shown: dict[str, Any] = {"i": -1 if operation is None else operation.index}
         if operation is not None:
@@ -93,11 +102,14 @@ def _frames(recording: Recording) -> Iterator[dict[str, Any]]:
 
 def _operation(operation: Operation) -> dict[str, Any]:
     """The call, its arguments and what it answered, as texts."""
+    asked = said_arguments(operation.arguments)
     shown: dict[str, Any] = {
         "op": operation.name,
         "meaning": MEANINGS[operation.name],
-        "args": {name: _text(value) for name, value in operation.arguments.items()},
+        "args": {name: _text(value) for name, value in asked.items()},
     }
+    if folded := [name for name in operation.arguments if name not in asked]:
+        shown["folded"] = folded
     if operation.request_id is not None:
         shown["req"] = operation.request_id
     if operation.raises is None:
@@ -173,5 +185,6 @@ def queue_change(old: Sequence[int], new: Sequence[int]) -> dict[str, Any]:
     return {name: blocks for name, blocks in change.items() if blocks}
 
 
-def _data_file(name: str) -> str:
+def data_file(name: str) -> str:
+    """A file of the package, as text."""
     return files("kvcheck").joinpath("data", name).read_text(encoding="utf-8")

@@ -12,13 +12,17 @@ import pytest
 import kvref
 from kvcheck.judge.applying import rule_outcomes, verdicts
 from kvcheck.judge.coverage import FROM_OUTSIDE, exercised
+from kvcheck.judge.drawing import story
 from kvcheck.judge.options import Budget, Options
-from kvcheck.judge.outcome import BROKEN, NOT_APPLICABLE, NOT_EXERCISED, UNBROKEN, Report
+from kvcheck.judge.outcome import BROKEN, IN_DOUBT, NOT_APPLICABLE, NOT_EXERCISED, UNBROKEN, Report
 from kvcheck.judge.page import report_html
 from kvcheck.judge.suite import Suite
 from kvcheck.play.situations import SITUATIONS
-from kvcheck.play.verdicts import Level
+from kvcheck.play.verdicts import Level, Violation
 from kvcheck.rulebook import rule_sentences
+from kvcheck.view.model import Recording
+from kvcheck.view.page import content
+from kvspec.interface import Implementation
 from tests.judge.minimal import minimal
 from tests.mistakes import mistaken
 
@@ -53,19 +57,21 @@ class Tags(HTMLParser):
 
 
 def test_the_page_is_well_formed_and_needs_nothing_else(report: Report) -> None:
-    """No script, no link, no image."""
+    """No link to elsewhere, no image, and a policy under which nothing could be loaded."""
     tags = Tags()
     page = report_html(report, ["kvspec golden x.jsonl"])
     tags.feed(page)
     assert tags.open == []
-    assert not {"script", "link", "img", "iframe"} & set(tags.seen)
+    assert not {"link", "img", "iframe"} & set(tags.seen)
+    assert "default-src 'none'" in page
+    assert re.findall(r"<script[^>]* src=", page) == []
     assert re.findall(r"https?://", page) == []
 
 
 def test_every_rule_of_the_run_has_a_row_with_its_sentence_and_verdict(report: Report) -> None:
     """And no other rule has."""
     page = report_html(report)
-    rows = re.findall(r"<tr><th>(KV-[A-Z]+-\d+)<br>[^<]+</th><td>", page)
+    rows = re.findall(r'<tr id="(KV-[A-Z]+-\d+)"><th>\1<br>[^<]+</th><td>', page)
     wanted = [rule for rule in rule_sentences() if rule.startswith("KV-POOL-")]
     assert rows[: len(wanted)] == wanted
     assert Counter(verdicts(report).values()).keys() >= {BROKEN, UNBROKEN}
@@ -76,8 +82,54 @@ def test_each_violation_can_be_opened(report: Report) -> None:
     page = report_html(report, ["the-record"])
     assert page.count('<li class="last">') == sum(bool(v.operations) for v in report.violations)
     assert page.count("<dt>expected</dt>") == len(report.violations)
+    assert page.count('<details class="broken" open>') == 1
+    for violation in report.violations:
+        assert f'<a class="id" href="#{violation.rule}">' in page
     assert "the-record" in page
     assert page.count("def test_kv_") == len(report.violations)
+
+
+def test_chapters_have_their_titles_and_broken_rules_their_text(report: Report) -> None:
+    """The page is a lone file: what explains a rule stands in it."""
+    page = report_html(report)
+    assert '<span class="id">The block pool</span>' in page
+    row = page.partition('<tr id="KV-POOL-3">')[2].partition("</tr>")[0]
+    assert "<b>Example.</b> Queue 4, 3, 5, 2, 1: taking two gives 4 and 3" in row
+    assert page.count("<summary>More</summary>") == sum(
+        found.verdict in (BROKEN, IN_DOUBT) for found in rule_outcomes(report).values()
+    )
+
+
+def test_a_story_is_drawn_on_both_sides_up_to_the_difference(report: Report) -> None:
+    """The reference above, the subject below; both as the page of `kvspec view` reads them."""
+    subject = mistaken("TakesFromTheBack")
+    violation = next(found for found in report.violations if found.operations)
+    shown = content(drawn(violation, subject, report.options))
+    assert len(shown["frames"]) == len(shown["other"]) == len(violation.operations) + 1
+    assert shown["frames"][:-1] == shown["other"][:-1]
+    assert shown["frames"][-1] != shown["other"][-1]
+    assert (shown["reference"], shown["replayed_on"]) == ("kvref", "mine:implementation")
+    assert "folded" in shown["frames"][-1]
+    page = report_html(report, [], [drawn(violation, subject, report.options)])
+    assert page.count('<div class="story">') == 1
+    assert page.count("@@STORY@@") == 2  # where it is filled in, and who fills it in
+
+
+def drawn(violation: Violation, subject: Implementation, options: Options) -> Recording:
+    """Its story."""
+    found = story(violation, subject, REFERENCE, options)
+    assert found is not None
+    return found
+
+
+def test_what_shows_no_state_or_has_no_operations_is_not_drawn(report: Report) -> None:
+    """Then the calls stand there alone; at safety the subject is drawn alone."""
+    violation = next(found for found in report.violations if found.operations)
+    safely = replace(report.options, level=Level.SAFETY)
+    subject = mistaken("TakesFromTheBack")
+    assert story(violation, minimal(), REFERENCE, safely) is None
+    assert story(replace(violation, operations=()), subject, REFERENCE, report.options) is None
+    assert drawn(violation, subject, safely).other == ()
 
 
 def test_situations_that_never_came_up_say_so(report: Report) -> None:
@@ -91,8 +143,8 @@ def test_nothing_is_taken_for_markup(report: Report) -> None:
     """A name is text wherever it stands."""
     options = replace(report.options, name="<script>alert(1)</script>")
     page = report_html(replace(report, options=options), ["<b>"])
-    assert "<script>" not in page
-    assert "<b>" not in page.replace('<b class="', "")
+    assert "<script>alert" not in page
+    assert "record</dt><dd>&lt;b&gt;</dd>" in page
 
 
 def test_a_rule_that_nothing_was_about_is_not_unbroken() -> None:
