@@ -114,9 +114,11 @@ function drawBlocks(pen, paint, { first, last, column, left, top, rowHeight }, s
       pen.fillStyle = colours[kindOf(side[at], block)];
       pen.fillRect(x, y, column - 1, rowHeight - gap);
       if (!differsAt(side[at], beside.get(side[at].i), block)) continue;
-      pen.strokeStyle = paint("bad");
-      pen.lineWidth = 2;
-      pen.strokeRect(x + 1, y + 1, column - 3, rowHeight - gap - 2);
+      for (const [name, width] of [["page", 5], ["bad", 2]]) {
+        pen.strokeStyle = paint(name);
+        pen.lineWidth = width;
+        pen.strokeRect(x + 1, y + 1, column - 3, rowHeight - gap - 2);
+      }
     }
   });
   const lineOf = new Map(gridBlocks.map((block, line) => [block, line]));

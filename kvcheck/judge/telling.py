@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from kvcheck.judge.options import Options
 from kvcheck.play.left_out import LeftOut
@@ -23,6 +23,7 @@ from kvcheck.watch.calls import ARGUMENTS, LISTS, Call
 from kvcheck.watch.forwarding import Forwarding
 from kvcheck.watch.writing import more_of
 from kvspec.audit import unwrapped
+from kvspec.batched import BatchedImplementation, BatchedManager
 from kvspec.config import ManagerConfig
 from kvspec.errors import KVSpecError
 from kvspec.interface import (
@@ -169,9 +170,14 @@ class Listener:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Without batched calls, which are not heard one by one."""
-        can = self.inner.capabilities
-        return replace(can, features=can.features - {Feature.BATCHED})
+        """Those of `inner`."""
+        return self.inner.capabilities
+
+    def batched(self, manager: KVCacheManager) -> BatchedManager:
+        """Whole steps, which are not heard."""
+        for heard in self.heard:
+            heard.is_whole = False
+        return cast(BatchedImplementation, self.inner).batched(unwrapped(manager))
 
     @property
     def planner(self) -> Planner | None:

@@ -6,12 +6,13 @@ only hashes, so an implementation must play the operations and show its states.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from kvcheck.play.compare import Mismatch
 from kvcheck.records.trace import TraceResult, replay_trace
 from kvcheck.view.marks import life_of_requests
-from kvcheck.view.model import Frames, Recording, Violation
+from kvcheck.view.model import Frame, Frames, Recording, Violation
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
 from kvspec.record import Header, Operation
@@ -47,7 +48,7 @@ def load(
     is_told = implementation is not None and (leaves_out or not header.is_small)
     frames = Frames(max(2, max_cells // num_blocks), first_operation)
     others = Frames(max(2, max_cells // num_blocks), first_operation)
-    violation = None
+    violation = result = None
     if implementation is not None:
         watch = frames.watch if is_told else others.watch
         result = replay_trace(path, implementation, policy=policy, watch=watch)
@@ -62,6 +63,8 @@ def load(
             )
         frames.fold(header, operations, violation)
     other = others.chosen(at_end=True) if violation is not None else ()
+    if other and result is not None and result.mismatch is not None:
+        other = (*other[:-1], _as_answered(other[-1], result.mismatch))
     violation = violation or _finding(operations[: frames.count - 1])
     if not frames.count:
         reason = violation.text if violation is not None else "the implementation shows none"
@@ -134,6 +137,14 @@ def _header(path: Path, implementation: Implementation | None) -> Header:
             " holds only hashes; name an implementation to replay it on, such as --impl kvref"
         )
     return header
+
+
+def _as_answered(frame: Frame, mismatch: Mismatch) -> Frame:
+    """The last frame with the implementation's own answer, where that is what differs."""
+    for difference in mismatch.differences:
+        if difference.field == "result" and frame.operation is not None:
+            return replace(frame, operation=replace(frame.operation, result=difference.got))
+    return frame
 
 
 def _violation(mismatch: Mismatch | None) -> Violation | None:

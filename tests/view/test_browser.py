@@ -8,15 +8,23 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvcheck.discovery import find_implementation
+from kvcheck.judge.drawing import story
+from kvcheck.judge.options import Budget, Options
+from kvcheck.judge.page import report_html
+from kvcheck.judge.suite import Suite
+from kvcheck.judge.telling import told
+from kvcheck.play.verdicts import Level
 from kvcheck.tools.view import load
 from kvcheck.view.model import Recording
 from kvcheck.view.page import page
+from tests.mistakes import mistaken
 from tests.view.records import LARGE, SMALL, renamed, with_wrong_answer
 
 KVREF = find_implementation("kvref")
@@ -194,6 +202,8 @@ def test_the_difference_is_shown_at_its_operation(chromium: str, tmp_path: Path)
     assert "Violation: kvref does not do what the record says" in shown
     assert "expected [[6]]" in shown
     assert "got      [[5]]" in shown
+    assert text_of(document, "call").split()[-4:] == ["answer", "[[6]]", "↳", "[[5]]"]
+    assert 'class="mono differs">[[5]]' in document
     before = opened(chromium, tmp_path, recording, "#op=11")
     assert "Violation:" not in text_of(before, "violation-here")
     later = load(recording.path, KVREF, first_operation=20)
@@ -229,6 +239,40 @@ def test_odd_request_ids_are_texts(chromium: str, tmp_path: Path, name: str) -> 
     assert text_of(document, "operation-title") == f"Operation 12: allocate_slots, request {name}"
     assert text_of(document, "requests").split()[-6:] == [name, "running", "1", "2", "5", "3"]
     assert "<img>" not in document.partition('id="record"')[0]
+
+
+# What the frames of the stories show, once they are there.
+READ_STORIES = f"""{LEAVE}
+setTimeout(() => leave([...document.querySelectorAll(".story")].map((story) => {{
+  const inner = story.querySelector("iframe")?.contentDocument;
+  return inner ? {{
+    title: inner.getElementById("operation-title").textContent,
+    differs: [...inner.querySelectorAll(".differs")].map((cell) => cell.textContent),
+    fits: story.querySelector("iframe").clientHeight >= inner.body.scrollHeight,
+  }} : null;
+}})), 1500);
+"""
+
+
+def test_the_first_story_of_a_check_is_drawn_open(chromium: str, tmp_path: Path) -> None:
+    """In the page of a report, as this page draws records; what differs is marked on both sides."""
+    subject = mistaken("TakesFromTheBack")
+    options = Options(Level.IDENTITY, Budget(0.0, 0, 0.5), rules=("KV-POOL-3",), name="mine")
+    report = Suite(subject, KVREF, options).run()
+    found = [told(each, subject, KVREF, options) for each in report.violations]
+    stories = [story(each, subject, KVREF, options) for each in found]
+    text = report_html(replace(report, violations=tuple(found)), (), stories)
+    file = tmp_path / "report.html"
+    end = text.rindex("</body>")
+    file.write_text(f"{text[:end]}<script>{READ_STORIES}</script>{text[end:]}", "utf-8")
+    document = browse(chromium, tmp_path, f"{file.as_uri()}#KV-POOL-3", "--dump-dom")
+    first, *others = answer_of(document)
+    assert first["title"].startswith("Operation ")
+    assert len(first["differs"]) >= 2
+    assert first["fits"]
+    assert others == [None] * (len(found) - 1)
+    chapter = document.partition("The block pool")[0].rpartition("<details")[2]
+    assert "open" in chapter
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
