@@ -36,10 +36,16 @@ def test_the_page_of_the_reference_names_rules_that_exist() -> None:
     assert set(re.findall(r"KV-[A-Z]+-\d+", PAGES["kvref"])) <= set(rule_sentences())
 
 
+def test_the_page_of_a_planted_mistake_has_stories_to_draw() -> None:
+    """The first version of the guide's manager shows no state, so nothing of it is drawn."""
+    assert PAGES["drawn"].count('<div class="story">') >= 3
+    assert '<div class="story">' not in PAGES["broken"]
+
+
 def test_the_list_of_pages_is_complete() -> None:
     """Each with the command that wrote it."""
     listed = (FOLDER / "README.md").read_text(encoding="utf-8")
-    assert set(PAGES) == {"broken", "kvref"}
+    assert set(PAGES) == {"broken", "drawn", "kvref"}
     for name in PAGES:
         assert f"({name}.html)" in listed
         assert f"--html {name}.html`" in listed
