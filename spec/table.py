@@ -161,8 +161,8 @@ def find_rules(root: Path = ROOT) -> list[Rule]:
             name = title[1] if title and title[2] == match[1] else ""
             sentence = " ".join(match[3].split())
             text = NEXT.split(chapter[match.end() :])[0].strip("\n")
-            place = path.relative_to(root).as_posix()
-            rules.append(Rule(match[1], name, sentence, place, text, about))
+            where = path.relative_to(root).as_posix()
+            rules.append(Rule(match[1], name, sentence, where, text, about))
     return sorted(rules, key=lambda rule: (rule.chapter, _number(rule.id)))
 
 
@@ -350,21 +350,11 @@ def problems(
 def sentences(rules: list[Rule]) -> str:
     """Rule id -> name, sentence, explanation and chapter, as JSON.
 
-    A withdrawn rule can neither be kept nor broken, nor can a manager keep or break the rules of
-    what stands beside it.
+    A withdrawn rule is neither kept nor broken, nor are rules of what stands beside a manager.
     """
     mine = [rule for rule in rules if rule.chapter not in BESIDE and not rule.withdrawn]
-    kept = (
-        {
-            rule.id: {
-                "name": rule.name,
-                "sentence": rule.sentence,
-                "text": rule.text,
-                "chapter": rule.title,
-            }
-        }
-        for rule in mine
-    )
+    members = {"name": "name", "sentence": "sentence", "text": "text", "chapter": "title"}
+    kept = ({rule.id: {key: getattr(rule, of) for key, of in members.items()}} for rule in mine)
     lines = (json.dumps(each, ensure_ascii=False)[1:-1] for each in kept)
     return "{\n " + ",\n ".join(lines) + "\n}\n"
 

@@ -220,7 +220,12 @@ def test_a_withdrawn_rule_needs_no_test_and_may_only_be_cited_in_text(tmp_path: 
     folder = small_repository(tmp_path, **cited)
     assert found_in(folder) == ["spec/kvspec/invariants.py:1: KV-POOL-2 is withdrawn"]
     assert json.loads(table.sentences(table.find_rules(folder))) == {
-        "KV-POOL-1": {"name": "null block", "sentence": "Block 0 is null."}
+        "KV-POOL-1": {
+            "name": "null block",
+            "sentence": "Block 0 is null.",
+            "text": "",
+            "chapter": "The pool",
+        }
     }
 
 

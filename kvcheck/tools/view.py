@@ -62,23 +62,21 @@ def load(
                 " shown. --impl shows the states of an implementation instead."
             )
         frames.fold(header, operations, violation)
-    other = others.chosen(at_end=True) if violation is not None else ()
-    if other and result is not None and result.mismatch is not None:
-        other = (*other[:-1], _as_answered(other[-1], result.mismatch))
+    other = _other(others, result)
     violation = violation or _finding(operations[: frames.count - 1])
     if not frames.count:
         reason = violation.text if violation is not None else "the implementation shows none"
         raise NotShownError(f"{path}: no state to show: {reason}")
     if frames.count < len(operations) + 1:
+        why = "it differs." if violation is not None else "later states are not known."
         frames.notes.append(
-            f"This page ends with operation {frames.count - 2} of {len(operations)}: "
-            + ("it differs." if violation is not None else "later states are not known.")
+            f"This page ends with operation {frames.count - 2} of {len(operations)}: {why}"
         )
     chosen = frames.chosen(at_end=violation is not None)
     if not chosen:
+        known = f"choose one up to {frames.count - 2}"
         raise NotShownError(
-            f"{path}: no state is known from operation {first_operation} on;"
-            f" choose one up to {frames.count - 2}"
+            f"{path}: no state is known from operation {first_operation} on; {known}"
         )
     return Recording(
         path=path,
@@ -137,6 +135,14 @@ def _header(path: Path, implementation: Implementation | None) -> Header:
             " holds only hashes; name an implementation to replay it on, such as --impl kvref"
         )
     return header
+
+
+def _other(others: Frames, result: TraceResult | None) -> tuple[Frame, ...]:
+    """The implementation's frames, if it parts from the record."""
+    if result is None or result.mismatch is None or not others.count:
+        return ()
+    frames = others.chosen(at_end=True)
+    return (*frames[:-1], _as_answered(frames[-1], result.mismatch)) if frames else ()
 
 
 def _as_answered(frame: Frame, mismatch: Mismatch) -> Frame:
