@@ -204,13 +204,19 @@ class Connection:
                     # It came too late to be seen behind the first one, and in place of this answer.
                     raise ChildFailure(f"wrote more than one answer to number {number}")
         except ChildFailure as failure:
-            raise self._fail(str(failure)) from None
+            raise self._fail(f"{failure}{self._hint(sent[0])}") from None
         except FormatError as error:
             raise self._fail(f"wrote what is no message: {error.problem}") from None
         except BaseException:
             self._fail("interrupted")  # the answer would be taken for the next one
             raise
         return answers
+
+    def _hint(self, sent: Sent) -> str:
+        """What to try where a server does not even answer hello: it may wait for a line to end."""
+        if sent.op != "hello" or self.options.framing == "json":
+            return ""
+        return f"; if it reads JSON lines, say cmd+json:{self.options.name}"
 
     def _result(self, sent: Sent, answer: dict[str, Any]) -> Any:
         """The result in an answer, or its error raised."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kvcheck.discovery import find_implementation
 from kvcheck.play.elsewhere import foresee
 from kvcheck.remote.client import RemoteImplementation
 from kvspec.errors import KVSpecError, RemoteError
@@ -324,3 +325,12 @@ def test_an_interrupt_ends_the_conversation(
             _ = manager.usage
     with pytest.raises(RemoteError, match="interrupted"):
         _ = manager.usage
+
+
+@pytest.mark.parametrize("framing", ["cbor", "json"])
+def test_who_waits_for_the_end_of_a_line_is_told_of_json_lines(framing: str) -> None:
+    """A server that reads lines sees none in a frame of CBOR, and is silent."""
+    with pytest.raises(RemoteError, match=r"no answer within 0\.5 s") as found:
+        find_implementation(f"cmd+{framing}+timeout=0.5:sleep 60")
+    hint = "if it reads JSON lines, say cmd+json:sleep 60"
+    assert (hint in str(found.value)) == (framing == "cbor")
