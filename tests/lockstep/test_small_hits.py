@@ -18,7 +18,7 @@ from kvfast._core.request import FastRequest
 from kvfast._core.shape import Shape
 from kvref.hybrid import HybridCoordinator
 from kvref.request import ReferenceRequest
-from proofs.code.contracts._shapes import Numbers, fast_shape, reference_group
+from tests.lockstep.shapes import Numbers, fast_shape, reference_group
 from tests.lockstep.small_caches import REQUEST, fast_lookup, hashes, reference_cache
 
 SIZE = 2

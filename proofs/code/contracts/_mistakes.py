@@ -9,7 +9,6 @@ from kvfast._core import checks, hashing, request
 from kvfast._core.checks import Checks
 from kvfast._core.key_map import KeyMap
 from kvfast._core.pool import BlockPool
-from kvfast._core.shape import Shape
 from kvfast._core.tables import Tables
 from kvfast.hit_rate import HitRateWindow
 from kvfast.residency import ResidencyLog
@@ -19,11 +18,6 @@ from proofs.code.contracts._runner import Mistake
 
 def nothing(*_: Any) -> None:
     """Does nothing."""
-
-
-def never(*_: Any) -> bool:
-    """Says no."""
-    return False
 
 
 def none_of_them(*_: Any) -> int:
@@ -63,11 +57,6 @@ ALL_IN_FRONT = Mistake("all in front", BlockPool, "drop_ref", whole_queue)
 NO_EVENT = Mistake("a block keeps its keys", BlockPool, "drop_keys", nothing)
 NO_COPIES = Mistake("copies are no ring", KeyMap, "join", first_in_its_ring)
 COVERS_NOTHING = Mistake("keys cover nothing", BlockPool, "covered", none_of_them)
-
-
-# Lists.
-
-NO_STATES = Mistake("states are not told apart", Shape, "is_mamba", never)
 
 
 # Hashing, arguments and counters.

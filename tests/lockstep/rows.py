@@ -16,7 +16,7 @@ from proofs.code.contracts._pools import (
     reference_state,
     tables_of,
 )
-from proofs.code.contracts._shapes import Numbers, fast_shape, reference_group
+from tests.lockstep.shapes import Numbers, fast_shape, reference_group
 
 NAME = "r"
 ROW = 0
