@@ -17,6 +17,7 @@ from types import ModuleType
 
 import click
 
+from tests.adapters import findings
 from tests.differences.vectors import write_vectors
 from tests.remote.schema import protocol
 from tests.source import ROOT
@@ -90,6 +91,7 @@ GENERATED: Sequence[Quick | Slow] = (
     Quick("rules", rules),
     Quick("decisions", decisions),
     Quick("differences", differences),
+    Quick("findings", findings.texts),
     Quick("protocol", protocol),
     Slow(
         "vectors",

@@ -62,7 +62,7 @@ class Report:
     `situations`: how often each came up; `missed`: never. `exercised`: rules that something was
     about which came to its end, or that every program checks. `gave_up`: too many programs hung.
     `shown_by`: which vectors and directed checks show each cause. `looked_at`: which of both were
-    run whole. `expected`: beside the findings that a file knows.
+    run whole. `expected`: beside the findings that a file knows. `version`: of the subject.
     """
 
     subject: str
@@ -83,6 +83,7 @@ class Report:
     shown_by: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     looked_at: frozenset[str] = frozenset()
     expected: Compared | None = None
+    version: str = ""
 
     @property
     def conforms(self) -> bool:

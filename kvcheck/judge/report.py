@@ -248,35 +248,18 @@ def test_of(options: Options, violation: Violation) -> str:
 
 def to_json(report: Report) -> dict[str, Any]:
     """The report for machines. `conforms` is null where nothing was compared and nothing broken."""
-    names, sentences, outcomes = rule_names(), rule_sentences(), rule_outcomes(report)
+    outcomes = rule_outcomes(report)
     is_open = report.conforms and report.options.self_checks_only
     return {
         "subject": report.subject,
+        "implementation": report.options.name,
+        "version": report.version,
         "level": str(report.options.level),
         "seed": report.options.seed,
         "conforms": None if is_open else report.conforms,
         "self_checks_only": report.options.self_checks_only,
         "violations": [
-            {
-                "rule": violation.rule,
-                "rule_name": names.get(violation.rule),
-                "sentence": sentences.get(violation.rule),
-                "check": violation.name,
-                "detail": violation.detail,
-                "expected": said(violation)[0],
-                "observed": said(violation)[1],
-                "first_at": violation.first_at,
-                "configuration": configuration(violation),
-                "like": violation.like,
-                "program": violation.program.name,
-                "operations": [
-                    {"op": name, "req": request, "args": arguments}
-                    for name, request, arguments in violation.operations
-                ],
-                "test": test_of(report.options, violation),
-                "messages": list(violation.messages),
-            }
-            for violation in report.violations
+            _violation_json(report.options, violation) for violation in report.violations
         ],
         "rules": {rule: found.verdict for rule, found in outcomes.items()},
         "reasons": {rule: found.reason for rule, found in outcomes.items() if found.reason},
@@ -304,6 +287,30 @@ def to_json(report: Report) -> dict[str, Any]:
             rule: found.reason for rule, found in outcomes.items() if found.verdict == HIDDEN
         },
         "seconds": round(report.seconds, 3),
+    }
+
+
+def _violation_json(options: Options, violation: Violation) -> dict[str, Any]:
+    expected, observed = said(violation)
+    return {
+        "rule": violation.rule,
+        "rule_name": rule_names().get(violation.rule),
+        "sentence": rule_sentences().get(violation.rule),
+        "check": violation.name,
+        "cause": violation.cause,
+        "detail": violation.detail,
+        "expected": expected,
+        "observed": observed,
+        "first_at": violation.first_at,
+        "configuration": configuration(violation),
+        "like": violation.like,
+        "program": violation.program.name,
+        "operations": [
+            {"op": name, "req": request, "args": arguments}
+            for name, request, arguments in violation.operations
+        ],
+        "test": test_of(options, violation),
+        "messages": list(violation.messages),
     }
 
 

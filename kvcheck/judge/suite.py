@@ -83,8 +83,7 @@ class Suite:
         """
         if self.options.level is Level.IDENTITY and Feature.SNAPSHOT not in self.can.features:
             raise UnsupportedError("snapshot, which level identity compares", self.can.name)
-        start = time.monotonic()
-        before = 0.0 if state is None else state.seconds
+        start, before = time.monotonic(), 0.0 if state is None else state.seconds
         interrupted = gave_up = False
         found: tuple[Likeness, ...] = ()
         try:
@@ -123,6 +122,7 @@ class Suite:
             self.found.in_doubt,
             self.found.shown_by,
             frozenset(self.found.looked_at),
+            version=self.can.version,
         )
 
     def _looked_up(self) -> tuple[Likeness, ...]:

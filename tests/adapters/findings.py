@@ -1,51 +1,212 @@
-"""Figures of docs/FINDINGS.md, from a report of `kvspec check`.
+"""The tables of docs/FINDINGS.md, from reports of `kvspec check` and files of known differences.
 
-    kvspec check IMPL --level identity --budget ci --seed 1 --json out.json
-    python -m tests.adapters.findings out.json
+    kvspec check IMPL --level LEVEL --budget directed --json out.json \\
+        --expect docs/findings/NAME.toml
+    python -m tests.adapters.findings NAME out.json
 
-They are written to the place that is marked there for the report's subject. Why each rule is broken
-is written by hand, in the table behind the heading BY_HAND; exit code 1: it names others than the
-report.
+The report is kept as docs/findings/NAME.json, without what can be had again. Tables are written
+between the marks of the page from these files alone, and docs/findings/rules.md beside it;
+`python -m tests.regenerate findings` writes them again. A finding's reason stands in the file of
+known differences: its words before the first colon are the kind by which the table is sorted.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import sys
+import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-PAGE = Path(__file__).parents[2] / "docs" / "FINDINGS.md"
-BY_HAND = "### Why they are broken"
-RULE = re.compile(r"KV-[A-Z]+-[0-9]+")
-VERDICTS = ("unbroken", "broken", "in doubt", "not exercised", "cannot be checked")
+from kvcheck.judge.outcome import BROKEN, HIDDEN, IN_DOUBT, NOT_APPLICABLE, UNBROKEN, VERDICTS
+from kvcheck.play.text import operation_text
+from kvcheck.rulebook import rule_names
+from tests.source import ROOT
+
+PAGE = "docs/FINDINGS.md"
+RULES = "docs/findings/rules.md"
+FOLDER = ROOT / "docs" / "findings"
+SUBJECTS: Mapping[str, str] = MappingProxyType(
+    {"vllm": "vLLM", "sglang": "SGLang", "nano-vllm": "nano-vllm bb823b3"}
+)
+"""The names of the files, and of the columns; a checkout does not know its version."""
+
+UNKNOWN = "unknown"
+PLAIN = "; policy=Policy(extra_keys='plain')"
+"""What stands in each configuration of a subject that has only that."""
+
+KINDS = ("Wrong", "Arguments", "Order", "Form of the error", "Not offered", "No reason given")
+"""What a reason begins with, the gravest first."""
+
+KEPT = (
+    *("subject", "implementation", "version", "level", "seed", "conforms"),
+    *("rules", "counts", "directed", "random"),
+)
+OF_VIOLATION = ("rule", "cause", "program", "configuration", "expected", "observed", "like")
+MOST = 240
+"""Characters of what was expected or observed."""
+
+Report = Mapping[str, Any]
 
 
-def figures(report: Mapping[str, Any]) -> str:
-    """The report as a table in Markdown, and the rules that it calls broken."""
-    static, verdicts = report["static"], Counter(report["rules"].values())
-    rows = [("level, seed", f"{report['level']}, {report['seed']}")]
-    rows += [(f"rules {verdict}", f"{verdicts[verdict]:,}") for verdict in VERDICTS]
-    rows += [
-        ("static vectors", f"{static['walks']:,} walks, {static['operations']:,} operations"),
-        ("directed programs", f"{report['directed']:,}, and {len(report['left_out']):,} left out"),
-        ("random programs", f"{report['random']:,}"),
+def kept(report: Report) -> dict[str, Any]:
+    """What is committed of a report: all that the tables show."""
+    return {
+        **{name: report[name] for name in KEPT},
+        "static": {name: report["static"][name] for name in ("walks", "operations")},
+        "left_out": len(report["left_out"]),
+        "violations": [
+            {
+                **{name: found[name] for name in OF_VIOLATION if found.get(name)},
+                "story": [
+                    operation_text(each["op"], each["req"], each["args"])
+                    for each in found["operations"]
+                ],
+            }
+            for found in report["violations"]
+        ],
+    }
+
+
+def read(name: str) -> tuple[Report, Mapping[str, str]]:
+    """The report of that name, and the reason of each cause."""
+    report = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    known = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    return report, {each["cause"]: each["reason"] for each in known.get("known", ())}
+
+
+def texts() -> Mapping[str, str]:
+    """The pages as they should be: path -> text."""
+    reports = {name: read(name) for name in SUBJECTS}
+    page = filled((ROOT / PAGE).read_text(encoding="utf-8"), "matrix", matrix(reports))
+    for name, (report, reasons) in reports.items():
+        page = filled(page, name, "\n\n".join(subject(report, reasons)))
+    return {PAGE: page, RULES: rule_table(reports)}
+
+
+def matrix(reports: Mapping[str, tuple[Report, Any]]) -> str:
+    """A row for each chapter: how many of the rules that apply nothing speaks against."""
+    columns = [report for report, _ in reports.values()]
+    names = [_versioned(SUBJECTS[name], report) for name, (report, _) in reports.items()]
+    lines = [f"| chapter | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
+    chapters = dict.fromkeys(rule.rpartition("-")[0] for rule in columns[0]["rules"])
+    for chapter in chapters:
+        cells = [_cell(report, chapter) for report in columns]
+        lines.append(f"| {chapter} | {' | '.join(cells)} |")
+    levels = " | ".join(f"**{_total(report)}**" for report in columns)
+    return "\n".join([*lines, f"| **all** | {levels} |"])
+
+
+def _versioned(name: str, report: Report) -> str:
+    version = report["version"]
+    return name if version == UNKNOWN else f"{name} {version}"
+
+
+def _of_chapter(report: Report, chapter: str) -> Counter[str]:
+    rules = report["rules"].items()
+    return Counter(found for rule, found in rules if rule.rpartition("-")[0] == chapter)
+
+
+def _cell(report: Report, chapter: str) -> str:
+    """Unbroken of those that apply, and how many are broken."""
+    counts = _of_chapter(report, chapter)
+    applying = counts.total() - counts[NOT_APPLICABLE] - counts[HIDDEN]
+    if not applying:
+        return "–"
+    broken = f", {counts[BROKEN]} broken" if counts[BROKEN] else ""
+    return f"{counts[UNBROKEN]} of {applying}{broken}"
+
+
+def _total(report: Report) -> str:
+    counts = Counter(report["rules"].values())
+    applying = counts.total() - counts[NOT_APPLICABLE] - counts[HIDDEN]
+    return f"{counts[UNBROKEN]} of {applying}, {counts[BROKEN]} broken"
+
+
+SIGNS: Mapping[str, str] = MappingProxyType(
+    dict(zip(VERDICTS, ("✓", "✗", "?", "·", "–", "–"), strict=True))
+)
+
+
+def rule_table(reports: Mapping[str, tuple[Report, Any]]) -> str:
+    """The page with a row for each rule."""
+    columns = [report for report, _ in reports.values()]
+    head = " | ".join(SUBJECTS[name] for name in reports)
+    told = ", ".join(f"{sign} {verdict}" for verdict, sign in SIGNS.items())
+    lines = [
+        "# Rule by rule",
+        "",
+        "Written by `python -m tests.regenerate findings` from the reports beside it; see",
+        "[findings](../FINDINGS.md).",
+        "",
+        f"{told}.",
+        "",
+        f"| rule | | {head} |",
+        f"|---|---|{'---|' * len(columns)}",
     ]
-    lines = [f"| `kvspec check`, {report['subject']} | |", "|---|---|"]
-    lines += [f"| {name} | {value} |" for name, value in rows]
-    groups: dict[str, list[str]] = {}
-    for rule in _with_verdict(report, "not exercised"):
-        groups.setdefault(rule.rpartition("-")[0], []).append(rule)
-    unseen = ", ".join(f"{name} {len(rules)}" for name, rules in groups.items())
-    broken = ", ".join(_with_verdict(report, "broken"))
-    return "\n".join([*lines, "", f"Broken: {broken}.", "", f"Not exercised: {unseen}."])
+    names = rule_names()
+    for rule in columns[0]["rules"]:
+        signs = " | ".join(SIGNS[report["rules"][rule]] for report in columns)
+        lines.append(f"| {rule} | {names.get(rule, '')} | {signs} |")
+    return "\n".join(lines) + "\n"
 
 
-def _with_verdict(report: Mapping[str, Any], verdict: str) -> Iterator[str]:
-    return (rule for rule, found in report["rules"].items() if found == verdict)
+def subject(report: Report, reasons: Mapping[str, str]) -> Iterator[str]:
+    """The tables of one subject: what was run, and what was found."""
+    counts, static = report["counts"], report["static"]
+    rows = [
+        ("subject", f"`{report['implementation']}`, {_versioned(report['subject'], report)}"),
+        ("level", report["level"]),
+        *((f"rules {verdict}", str(number)) for verdict, number in counts.items() if number),
+        ("static vectors", f"{static['walks']:,} walks, {static['operations']:,} operations"),
+        ("directed checks", f"{report['directed']:,}, and {report['left_out']:,} left out"),
+        *([("random programs", f"{report['random']:,}")] if report["random"] else []),
+    ]
+    yield "\n".join(["| run | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
+    if report["violations"]:
+        yield "\n".join(findings(report["violations"], reasons))
+        doubt = [rule for rule, found in report["rules"].items() if found == IN_DOUBT]
+        if doubt:
+            yield f"In doubt: {', '.join(doubt)}."
+
+
+def findings(violations: Sequence[Report], reasons: Mapping[str, str]) -> Iterator[str]:
+    """A row for each reason: the rules, and the smallest of the stories that show it."""
+    groups: dict[str, list[Report]] = {}
+    for violation in violations:
+        reason = reasons.get(violation["cause"], "") or KINDS[-1]
+        groups.setdefault(reason, []).append(violation)
+    yield "| what it is | rules | smallest story | expected | observed |"
+    yield "|---|---|---|---|---|"
+    for reason in sorted(groups, key=_gravity):
+        found = groups[reason]
+        rules = ", ".join(dict.fromkeys(each["rule"] for each in found))
+        least = min(found, key=lambda each: (not each["story"], len(each["story"])))
+        cells = (reason, rules, story_of(least), least["expected"], least["observed"])
+        yield f"| {' | '.join(_cut(cell) for cell in cells)} |"
+
+
+def _gravity(reason: str) -> tuple[int, str]:
+    kind = reason.partition(":")[0]
+    return KINDS.index(kind) if kind in KINDS else 0, reason
+
+
+def story_of(found: Report) -> str:
+    """The calls in short form, or the name of the check that has none to tell."""
+    if not found["story"]:
+        return f"check *{found['program']}*"
+    told = "; ".join(f"`{each}`" for each in found["story"])
+    words = found.get("configuration", "").replace(PLAIN, "")
+    return f"{words}: {told}" if words else told
+
+
+def _cut(text: str) -> str:
+    """In one cell of a table."""
+    line = " ".join(text.split()).replace("|", "\\|")
+    return line if len(line) <= MOST or "`" in line else f"{line[:MOST]}…"
 
 
 def filled(page: str, name: str, text: str) -> str:
@@ -58,27 +219,21 @@ def filled(page: str, name: str, text: str) -> str:
     return f"{before}{begin}\n{text}\n\n{end}{after}"
 
 
-def differences(page: str) -> list[str]:
-    """Rules that are broken and explained nowhere, or explained and not broken; one line each."""
-    told, _, rest = page.partition(BY_HAND)
-    broken = set(RULE.findall(told.rpartition("\nBroken: ")[2].partition("\n")[0]))
-    table = "\n".join(line for line in rest.partition("\n#")[0].splitlines() if line[:1] == "|")
-    by_hand = set(RULE.findall(table))
-    return [f"{rule} is broken, and nothing says why" for rule in sorted(broken - by_hand)] + [
-        f"{rule} is explained, and not broken" for rule in sorted(by_hand - broken)
-    ]
+def unexplained(name: str) -> list[str]:
+    """Causes of a report without a reason, and reasons of none that it has; one line each."""
+    report, reasons = read(name)
+    causes = {each["cause"] for each in report["violations"]}
+    return [f"{name}: {cause} has no reason" for cause in sorted(causes) if not reasons.get(cause)]
 
 
-def main(path: Path) -> int:
-    """Write the figures; 1 if the explanations do not fit them."""
-    report = json.loads(path.read_text(encoding="utf-8"))
-    page = filled(PAGE.read_text(encoding="utf-8"), report["subject"], figures(report))
-    PAGE.write_text(page, encoding="utf-8")
-    found = differences(page)
-    for line in found:
-        print(line, file=sys.stderr)
-    return int(bool(found))
+def main(name: str, path: Path) -> None:
+    """Keep a report, and write the pages."""
+    found = kept(json.loads(path.read_text(encoding="utf-8")))
+    text = json.dumps(found, ensure_ascii=False, indent=1) + "\n"
+    (FOLDER / f"{name}.json").write_text(text, encoding="utf-8")
+    for page, written in texts().items():
+        (ROOT / page).write_text(written, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    main(sys.argv[1], Path(sys.argv[2]))

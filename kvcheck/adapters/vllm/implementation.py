@@ -84,6 +84,8 @@ class VLLMImplementation:
         clock: Callable[[], int] | None = None,
     ) -> KVCacheManager:
         """A manager of vLLM's with a fresh pool. The clock is not used: nothing here is timed."""
+        if not isinstance(config, ManagerConfig):
+            raise InvalidArgumentError("config", config, "a ManagerConfig")
         manager: Any = VLLMManager(
             self.library, config, keeps_uncached_prefix=self.keeps_uncached_prefix
         )

@@ -119,7 +119,7 @@ class VLLMManager:
         own = own_request(request)
         look_up = getattr(self.inner.coordinator, "find_longest_cache_hit_per_group", None)
         if look_up is None:
-            raise UnsupportedError("hits per group without several groups and caching", NAME)
+            raise UnsupportedError("per-group look-ups without several groups and caching", NAME)
         with self._calling("find_longest_cache_hit_per_group"):
             blocks, lengths = look_up(own.inner.block_hashes, max_hit_length_tokens)
         return GroupHits(_to_ids(blocks), tuple(map(int, lengths)))
