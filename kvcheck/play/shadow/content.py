@@ -22,8 +22,8 @@ NOTHING = -1
 """Stands for a slot that nobody wrote."""
 DRAFT = -2
 """Stands for a token that was computed before anybody knew which it is."""
-NOTHING_HELD = "nothing"
-"""What a block holds that nobody wrote, in words."""
+PASSED = "no state, since no step ended at its boundary"
+"""What a block of an align-mode group holds that a step went past."""
 
 
 class Content:
@@ -174,7 +174,7 @@ class ShadowMemory:
             return None
         held = self._held.get(block)
         if held is None:
-            return 0, NOTHING_HELD
+            return 0, "nothing"
         if held.group != group:
             return 0, f"content of group {held.group}"
         start = index * size_tokens
@@ -185,8 +185,8 @@ class ShadowMemory:
             return None
         for slot, (found, token) in enumerate(zip(held.tokens, wanted, strict=False)):
             if found != token:
-                return slot, {NOTHING: NOTHING_HELD, DRAFT: "a draft"}.get(found, f"token {found}")
-        return length - 1, NOTHING_HELD
+                return slot, {NOTHING: "nothing", DRAFT: "a draft"}.get(found, f"token {found}")
+        return length - 1, "nothing"
 
     # States: one for a whole block.
 
@@ -226,9 +226,10 @@ class ShadowMemory:
         if block in self._unknown or self.holds_state(block, group, after):
             return None
         if held is None:
-            return NOTHING_HELD
+            return "nothing"
         if held.group != group:
             return f"content of group {held.group}"
         if held.before == b"":
-            return f"the state after {held.tokens[0]} tokens and drafts"
+            is_passed = held.tokens[0] == NOTHING
+            return PASSED if is_passed else f"the state after {held.tokens[0]} tokens with drafts"
         return f"the state after {held.tokens[0]} tokens of some prefix"

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvcheck.play.shadow.content import NOTHING_HELD, Content, ShadowMemory
+from kvcheck.play.shadow.content import NOTHING, PASSED, Content, ShadowMemory
 from kvspec.blocks import NULL_BLOCK
 from kvspec.errors import InvariantViolation
 from kvspec.specs import MambaSpec
@@ -169,6 +169,9 @@ class States:
         if self.is_aligned:
             filled = {(start - 1) // self.size, from_entry, main // self.size - 1}
             self._write_boundaries(content, blocks, start, min(main, known), filled)
+            for index in set(range(start // self.size, main // self.size)) - filled:
+                if blocks[index] != NULL_BLOCK:
+                    self.shadow.write_state(blocks[index], self.group, NOTHING, b"")
         else:
             self._write_boundaries(content, blocks, start, min(main, known))
         there = tuple(blocks[entry : entry + num_drafted + 1])
@@ -242,7 +245,7 @@ class States:
         after = content.after(position, self.size)
         found = self.shadow.state_offence(block, self.group, after)
         if found is not None:
-            if self.is_aligned and found == NOTHING_HELD:  # no step ended at its boundary
+            if found == PASSED:
                 rule = "KV-MAMBA-9"
             raise InvariantViolation(
                 "content_is_where_it_is_claimed",
