@@ -25,7 +25,15 @@ from kvcheck.play import watchdog
 from kvcheck.play.fit import directed_program, random_program
 from kvcheck.play.left_out import LeftOut
 from kvcheck.play.steps import Program
-from kvcheck.play.verdicts import HANG, PROTOCOL, Level, Violation, first_violation, made_smaller
+from kvcheck.play.verdicts import (
+    HANG,
+    PROTOCOL,
+    Level,
+    Violation,
+    first_violation,
+    made_smaller,
+    violations_along,
+)
 from kvcheck.play.watchdog import OutOfPatienceError
 from kvcheck.rules.directed import EXAMPLES, Example, example_violation, find_example
 from kvcheck.rules.random_plans import random_plan
@@ -178,6 +186,7 @@ class Suite:
 
     def _directed(self) -> None:
         chosen = [program for program in SCENARIOS if self._is_wanted(program.rules)]
+        behind: list[Violation] = []
         for number, program in enumerate(chosen):
             self._tell("directed", number / len(chosen), ", ".join(program.rules))
             fitting, lacks = directed_program(
@@ -187,16 +196,37 @@ class Suite:
                 self.found.left_out[program.name] = tuple(lacks)
                 continue
             try:
-                violation = self._verdict(fitting)
+                found = self._verdicts(fitting, goes_on=True)
             except LeftOut as reason:
                 self.found.leave_out(program.name, reason)
                 continue
+            violation = found[0] if found else None
+            behind += found[1:]
             self.num_directed += 1
             is_alone = self.options.self_checks_only
             rules = decided(program.rules) if is_alone else program.rules
             self.found.note(fitting.name, rules, violation)
             if violation is not None:
                 self._keep(violation)
+        for violation in sorted(behind, key=lambda each: len(each.operations)):
+            self._keep_if_alone(violation)
+
+    def _keep_if_alone(self, violation: Violation) -> None:
+        """What came after another difference, if a smaller program shows it before any other."""
+        kind, begin = violation.kind, time.monotonic()
+        if kind in self.found.violations:
+            return
+        sides = (self.subject, self.options.level, self._compared)
+
+        def verdict(program: Program) -> Violation | None:
+            along = violations_along(program, *sides)
+            return next((each for each in along if each.kind == kind), None)
+
+        small = made_smaller(violation, verdict, self._shrink_seconds())
+        alone = first_violation(small.program, *sides)
+        if alone is not None and alone.kind == kind:
+            self.found.add(alone)
+        self._spend(begin)
 
     def _examples(self) -> None:
         """What is asked without a program; there is nothing to make smaller."""
@@ -318,11 +348,14 @@ class Suite:
         self.progress(Reached(phase, share, note))
 
     def _verdict(self, program: Program) -> Violation | None:
+        return next(iter(self._verdicts(program, goes_on=False)), None)
+
+    def _verdicts(self, program: Program, *, goes_on: bool) -> list[Violation]:
         begin = time.monotonic()
         sides = (self.subject, self.options.level, self._compared)
-        violation = first_violation(program, *sides, self.situations)
-        self._note_loss(violation, begin)
-        return violation
+        found = violations_along(program, *sides, self.situations, goes_on=goes_on)
+        self._note_loss(found[0] if found else None, begin)
+        return found
 
     def _note_loss(self, violation: Violation | None, begin: float) -> None:
         """Seconds that a failure took, if they are more than any that does not hang takes."""
