@@ -75,6 +75,11 @@ CALLS = (
     ),
     Call(("serve", "kvref"), ""),
     Call(("shrink", "life_of_blocks", "--impl", "kvref"), "nothing to shrink", exit_code=1),
+    Call(
+        ("vectors", "--set", "pool", "-o", "pool.tar.gz"),
+        "pool.tar.gz: 7 files",
+        writes=("pool.tar.gz",),
+    ),
     Call(("serve", "nowhere"), "unknown implementation 'nowhere'", exit_code=2),
     Call(("golden", "--impl", f"cmd:{shlex.quote(sys.executable)} -I -m {SERVE}"), "0 failed"),
     Call(("golden", "--impl", "cmd:no-such-program"), "can't be started", exit_code=2),
