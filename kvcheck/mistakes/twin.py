@@ -93,8 +93,7 @@ def copied(package: str, texts: Mapping[str, str]) -> Implementation:
     A package that is compiled, too, has another callable for what its sources say: `uncompiled`.
     It is called while the copy is the package: what loads its parts late loads parts of the copy.
     """
-    files = {name: _file_of(name) for name in texts}
-    with _ONE_AT_A_TIME, _aside(package, texts), _finding(texts, files):
+    with _ONE_AT_A_TIME, changed_package(texts), _aside(package, texts):
         module = importlib.import_module(package)
         made: Implementation = getattr(module, "uncompiled", module.implementation)()
     return made
@@ -123,9 +122,9 @@ def _aside(package: str, texts: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _finding(texts: Mapping[str, str], files: Mapping[str, str]) -> Iterator[None]:
+def changed_package(texts: Mapping[str, str]) -> Iterator[None]:
     """Imports of these modules run these sources."""
-    finder: Any = _Finder(texts, files)
+    finder: Any = _Finder(texts, {name: _file_of(name) for name in texts})
     sys.meta_path.insert(0, finder)
     try:
         yield

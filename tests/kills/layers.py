@@ -32,6 +32,7 @@ from kvspec.record import Header
 from kvspec.record_file import read_header
 from tests.brute_force.enumeration import Vectors, enumeration_finds, make_vectors
 from tests.explore.exploring import explored
+from tests.kills import proved
 from tests.kills.directed import Check, directed_checks, finds, plan_checks
 from tests.lockstep.production import finds_difference
 from tests.lockstep.test_batched import LOOP, own_steps, play
@@ -71,7 +72,6 @@ class Layer:
     kinds: frozenset[str]
     find: Callable[[Mistake], str | None]
     prepare: Callable[[], Any] = lambda: None
-    is_dear: bool = False
 
 
 def directed(mistake: Mistake) -> str | None:
@@ -243,7 +243,6 @@ LAYERS: Mapping[str, Layer] = MappingProxyType(
             f"programs and whole steps at real sizes, {PRODUCTION_OPERATIONS:,} operations",
             MANAGERS,
             production,
-            is_dear=True,
         ),
         "audit": Layer(
             "the invariants alone, on the same random programs", MANAGERS, audit, programs
@@ -255,14 +254,17 @@ LAYERS: Mapping[str, Layer] = MappingProxyType(
             questions,
         ),
         "traces": Layer("the recorded traces that are shipped", MANAGERS, traces),
-        "explore": Layer(
-            f"small configurations, {MAX_EDGES:,} edges each", MANAGERS, explore, is_dear=True
-        ),
+        "explore": Layer(f"small configurations, {MAX_EDGES:,} edges each", MANAGERS, explore),
         "machines": Layer(
             f"two state machines, {MACHINE.max_examples} runs of {MACHINE.stateful_step_count}",
             MANAGERS,
             machines,
-            is_dear=True,
+        ),
+        "proofs": Layer(
+            "proofs by z3 about code that is changed, if there are any",
+            frozenset({"manager", "planner"}),
+            proved.proofs,
+            proved.read_by,
         ),
         "properties": Layer(
             "properties of plans, 3,000 models each", frozenset({"planner"}), properties

@@ -28,14 +28,14 @@ The directed checks were written by people who knew these mistakes. One by hand:
 Written by `python -m tests.kills` on {date}, from cells of {commits}. The cells are in
 [tests/kills/cells.json](../tests/kills/cells.json). A cell is one mistake shown to one layer, in a
 process of its own, until the first check that finds something; *cut off* are those that took longer
-than the limit. Seconds are of the processor.
+than the limit. Seconds are of the processor; *s* is what all cells of a layer took.
 """
 
 NOT_RUN = """\
 Left out: mistakes of parts that are no manager, planner or whole steps have one killer each, beside
 them: broken kernels and tables in `tests/device`, tiers in `tests/tier`, formulas and models in
-`proofs`, whose tests are `tests/proofs` and `tests/tla`. The proofs, contracts and the formal model
-are not shown the mistakes here.
+`proofs`, whose tests are `tests/proofs` and `tests/tla`. The contracts and the formal model are not
+shown the mistakes here.
 """
 
 
@@ -67,8 +67,8 @@ def _commits(known: Mapping[tuple[str, str], Cell]) -> str:
 def _by_layer(mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
     """Each layer: how many it was shown, how many it killed, and what that took."""
     alone = _only_killers(known)
-    yield "| layer | what | about | shown | killed | alone | cut off | s/kill | s/survivor |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "| layer | what | about | shown | killed | alone | cut off | s/kill | s/survivor | s |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     for name, layer in LAYERS.items():
         cells = [cell for (_, of), cell in known.items() if of == name]
         about = sum(mistake.kind in layer.kinds for mistake in mistakes)
@@ -84,6 +84,7 @@ def _by_layer(mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell]
             str(sum(cell.outcome == LIMIT for cell in cells)),
             _mean(killed),
             _mean(alive),
+            f"{sum(cell.cpu_s for cell in cells):,.0f}",
         )
         yield f"| {' | '.join(row)} |"
     yield ""

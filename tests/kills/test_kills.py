@@ -224,3 +224,11 @@ def test_those_of_other_parts_are_listed_beside_them() -> None:
             rule for rule in mistake.rules if "-TIER-" not in rule and "-DEV-" not in rule
         } <= rules
     assert {"contract", "model", "formal model", "host tier"} <= {mistake.kind for mistake in found}
+
+
+@pytest.mark.parametrize(
+    ("name", "by"), [("FullNeedsOneMore", "proofs.code.planning"), ("KeysOnly", "")]
+)
+def test_proofs_are_run_on_the_changed_code(name: str, by: str) -> None:
+    LAYERS["proofs"].prepare()
+    assert matrix.cell(find(name, mistakes()), "proofs", 120.0, "").by == by
