@@ -179,3 +179,37 @@ def a_pool_too_small_for_the_sinks_is_refused(bench: Bench) -> None:
     equal(bench.manager(3, sink(8)).num_free_blocks, 0)
     with raises(ConfigError, field="sink_len"):
         bench.manager(2, sink(8))
+
+
+# With the base alone: no call and no type beyond it.
+
+
+@example("KV-FULL-1")
+def a_growing_request_keeps_all_its_blocks(bench: Bench) -> None:
+    manager = bench.manager(80, full(16))
+    request = manager.started("r", range(990))
+    before = manager.blocks(request)
+    manager.append(request, [1])
+    manager.run(request)
+    equal(manager.blocks(request)[: len(before)], before)
+
+
+@example("KV-FULL-6", "KV-MGR-10")
+def a_full_block_can_be_hit_once_it_is_allocated(bench: Bench) -> None:
+    """8 of 9 tokens are computed in this step: another request has both blocks at once."""
+    manager = bench.manager(6)
+    request = manager.request("r", range(9))
+    manager.admit(request, 8)
+    other = manager.request("other", range(9))
+    equal(manager.get_computed_blocks(other).hit_length_tokens, 8)
+
+
+@example("KV-MGR-6")
+def a_refusal_without_windows_does_nothing(bench: Bench) -> None:
+    """Of 5 blocks a held 4, three of them full; b needs 8."""
+    manager = bench.manager(6)
+    manager.free(manager.started("a", range(13)))
+    equal(manager.allocate_slots(manager.request("b", range(100, 130)), 30), None)
+    equal(manager.num_free_blocks, 5)
+    again = manager.request("again", range(13))
+    equal(manager.get_computed_blocks(again).hit_length_tokens, 12)

@@ -23,6 +23,7 @@ from kvcheck.judge.suite import Suite
 from kvcheck.play import fit
 from kvcheck.play.verdicts import Level
 from kvcheck.rulebook import rule_sentences
+from kvcheck.rules.directed import example_violation, find_example
 from kvspec.config import ManagerConfig
 from kvspec.errors import ConfigError, UnsupportedError
 from kvspec.interface import Capabilities, Feature
@@ -40,6 +41,7 @@ from kvspec.specs import (
     SlidingWindowSpec,
 )
 from tests.judge.declared import Declared
+from tests.mistakes import mistaken
 
 REFERENCE = kvref.implementation()
 ALL = REFERENCE.capabilities
@@ -192,3 +194,19 @@ def test_what_the_oracle_refuses_is_drawn_anew() -> None:
         assert asked is None or served(asked.config)
         assert asked is None or asked == cut
     assert refused > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake"),
+    [
+        ("a growing request keeps all its blocks", "FullForgetsTheBeginning"),
+        ("a full block can be hit once it is allocated", "CachedOneStepLater"),
+        ("a refusal without windows does nothing", "RefusalEvicts"),
+        ("a refusal without windows does nothing", "RefusalTakesABlock"),
+    ],
+)
+def test_rules_of_the_base_are_checked_with_the_base_alone(name: str, mistake: str) -> None:
+    """Checks of these rules that needed more were all that there was."""
+    example = find_example(name)
+    assert example_violation(example, Declared(BASE), Policy(), level=Level.BEHAVIOUR) is None
+    assert example_violation(example, mistaken(mistake), Policy()) is not None
