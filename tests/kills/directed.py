@@ -20,7 +20,7 @@ from kvspec.policy import Policy
 
 Check: TypeAlias = "Example | Program"
 SECONDS = 10.0
-"""A check that takes longer is in an endless loop, and that is a verdict."""
+"""Of the processor. A check that takes longer is in an endless loop, and that is a verdict."""
 
 
 def directed_checks(kind: str = "manager") -> tuple[Check, ...]:
@@ -62,10 +62,10 @@ def interrupted() -> Iterator[None]:
     def stop(*_: Any) -> None:
         raise TimeoutError(f"no end after {SECONDS} s")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)

@@ -34,7 +34,7 @@ from tests.source import ROOT
 
 SOURCE = ROOT / "examples/cpp/server.cpp"
 MISTAKES = (
-    ("pool.hpp", "queue.insert(front, block)", "queue.insert(queue.end(), block)", "KV-POOL-6"),
+    ("pool.hpp", "insert(front, block)", "insert(block ? queue.end() : front, block)", "KV-POOL-6"),
     ("pool.hpp", "found->second.front()", "found->second.back()", "KV-POOL-13"),
     ("pool.hpp", "forget(block);  // KV-POOL-4", "", "KV-POOL-4"),
     ("group.hpp", "config.window + 1, std", "config.window + 2, std", "KV-SW-1"),
@@ -42,7 +42,7 @@ MISTAKES = (
     ("group.hpp", "is_free(block); });", "is_free(block) && block < 0; });", "KV-GRP-4"),
     ("manager.hpp", "hit(request, request.num_tokens() - 1)", "hit(request, request.num_tokens())",
      "KV-MGR-1"),
-    ("manager.hpp", "release({blocks.rbegin(), blocks.rend()})", "release(blocks)", "KV-MGR-12"),
+    ("manager.hpp", "release({blocks.rbegin(), blocks.rend()})", "release(blocks)", "KV-POOL-8"),
     ("manager.hpp", "num_tokens - num_tokens % config.alignment", "num_tokens", "KV-COORD-13"),
     ("request.hpp", "start == 0 && !salt.empty()", "!salt.empty()", "KV-HASH-10"),
 )  # fmt: skip

@@ -22,7 +22,7 @@ SOURCE = ROOT / "examples/rust/src"
 MISTAKES = (
     ("manager.rs", "computed - window + 1)", "computed - window + 2)", "KV-SW-1"),
     ("manager.rs", "(window - 1 + self.size", "(window + self.size", "KV-SW-2"),
-    ("manager.rs", "entry.blocks.into_iter().rev()", "entry.blocks.into_iter()", "KV-MGR-12"),
+    ("manager.rs", "entry.blocks.into_iter().rev()", "entry.blocks.into_iter()", "KV-POOL-8"),
     ("manager.rs", "as i64 - 1; // one token", "as i64; // one token", "KV-MGR-1"),
     ("manager.rs", "+ revived", "+ 0 * revived", "KV-GRP-4"),
     ("manager.rs", "end % self.config.alignment; // KV-COORD-13", "end % 1;", "KV-COORD-13"),
