@@ -22,6 +22,12 @@ MAX_CELLS = 4_000_000
 """Blocks × frames that one page holds; what is beyond is left out, and the page says so."""
 
 
+LEFT_OUT = (
+    "Some operations were recorded without the state after them; the last one known is shown."
+    " --impl shows the states of an implementation instead."
+)
+
+
 class NotShownError(Exception):
     """Why this record can't be shown, in one line that says what to do."""
 
@@ -57,12 +63,8 @@ def load(
         frames.notes += _notes_on_quirks(result)
     if not is_told:
         if leaves_out:
-            frames.notes.append(
-                "Some operations were recorded without the state after them; the last one known is"
-                " shown. --impl shows the states of an implementation instead."
-            )
+            frames.notes.append(LEFT_OUT)
         frames.fold(header, operations, violation)
-    other = _other(others, result)
     violation = violation or _finding(operations[: frames.count - 1])
     if not frames.count:
         reason = violation.text if violation is not None else "the implementation shows none"
@@ -87,7 +89,7 @@ def load(
         replayed_on=None if implementation is None else implementation.capabilities.name,
         violation=violation,
         notes=tuple(frames.notes),
-        other=other,
+        other=_other(others, result),
     )
 
 
