@@ -111,7 +111,7 @@ def test_each_violation_becomes_a_record_that_can_be_replayed_and_looked_at(
 
 
 def test_the_page_has_the_verdict_the_rules_and_what_is_broken(tmp_path: Path) -> None:
-    """One file without script and network."""
+    """One file, whose policy lets nothing be loaded: the addresses in it are links."""
     (tmp_path / "leaky.py").write_text(LEAKS)
     arguments = ("leaky:implementation", "--budget", "directed", "--rules", "KV-POOL-*")
     run(tmp_path, *arguments, "--html", "page.html")
@@ -119,7 +119,8 @@ def test_the_page_has_the_verdict_the_rules_and_what_is_broken(tmp_path: Path) -
     assert "leaky:implementation does not conform at level identity" in text
     assert "leaked" in text
     assert "not exercised" in text
-    for forbidden in ("<script", "http://", "https://", "src="):
+    assert "default-src 'none'" in text
+    for forbidden in ("http://", "https://", " src=", "<link", "@import"):
         assert forbidden not in text
 
 

@@ -83,8 +83,8 @@ def test_the_words_tell_every_call_and_what_is_wrong_after_the_last() -> None:
         "broken in 'pool' by the last of 2 moves; fewer do not show it",
         f"pool: {configuration('pool').summary}",
         "1  new_request('r0', prompt_token_ids=[0])",
-        "2  allocate_slots('r0', num_computed_tokens=0, status='WAITING', num_new_tokens=1,"
-        " delay_cache_blocks=True, has_scheduled_reqs=False)  → [[1]]",
+        "2  allocate_slots('r0', num_new_tokens=1, delay_cache_blocks=True,"
+        " has_scheduled_reqs=False)  → [[1]]",
         ">   3  free('r0')",
         "free_means_unreferenced: block 1 has no reference but is not free: leaked",
     ]

@@ -31,6 +31,7 @@ QUICK: Mapping[str, Sequence[str]] = {
     "replay": ["demo", "--impl", "kvref", "--limit", "1", "--quiet"],
     "serve": ["nowhere"],
     "shrink": [RECORD, "--impl", "kvref", "-o", "out"],
+    "vectors": ["--set", "pool", "-o", "out"],
     "view": [RECORD, "-o", "out"],
 }
 """Arguments with which a command is soon done."""
