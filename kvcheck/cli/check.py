@@ -242,12 +242,14 @@ def write(
     """Write the report in every form that was asked for; as text unless JSON goes to stdout."""
     from kvcheck.judge import evidence
     from kvcheck.judge import report as reports
+    from kvcheck.judge.causes import smallest_first
     from kvcheck.judge.drawing import story
     from kvcheck.judge.page import report_html
     from kvcheck.judge.telling import told
 
     sides = (suite.subject, suite.oracle, result.options)
-    result = replace(result, violations=tuple(told(each, *sides) for each in result.violations))
+    shown = [told(each, *sides) for each in result.violations]
+    result = replace(result, violations=smallest_first(shown))
     remarks: list[str] = []
     if records_path is not None:
         written = evidence.write_records(result, suite.subject, suite.oracle, records_path)

@@ -44,11 +44,13 @@ class Asked:
 
 
 def findings(report: Report) -> tuple[Finding, ...]:
-    """What a run found, the worst first."""
-    return tuple(
-        Finding(each.rule, each.cause, report.shown_by.get(each.cause, (RANDOM,)), like=each.like)
-        for each in report.violations
-    )
+    """What a run found, the worst first; once what is found in several ways."""
+    found: dict[str, Finding] = {}
+    for each in report.violations:
+        places = report.shown_by.get(each.cause, (RANDOM,))
+        one = found.setdefault(each.cause, Finding(each.rule, each.cause, places))
+        found[each.cause] = replace(one, like=one.like or each.like)
+    return tuple(found.values())
 
 
 def compare(file: Path, listed: Sequence[Finding], report: Report) -> Compared:

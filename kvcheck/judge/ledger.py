@@ -19,14 +19,17 @@ from kvspec.interface import Capabilities, Implementation
 
 @dataclass
 class Ledger:
-    """`violations`: the first of each kind. `left_out`: checks, each with what is lacking.
-    `about`: rules of checks that came to their end. `walked`: what vectors show, and the name of
-    their set. `looked_at`: which parts of the suite were run whole."""
+    """`violations`: the first of each kind. `more`: in other ways, by these; `told_more`: those of
+    them that are told. `left_out`: checks, each with what is lacking. `about`: rules of checks that
+    came to their end. `walked`: what vectors show, and the name of their set. `looked_at`: which
+    parts of the suite were run whole."""
 
     violations: dict[Kind, Violation] = field(default_factory=dict)
     left_out: dict[str, tuple[str, ...]] = field(default_factory=dict)
     about: set[str] = field(default_factory=set)
     evidence: list[Evidence] = field(default_factory=list)
+    more: dict[tuple[str, str], Violation] = field(default_factory=dict)
+    told_more: dict[tuple[str, str], Violation] = field(default_factory=dict)
     walked: list[tuple[Kind, str]] = field(default_factory=list)
     looked_at: set[str] = field(default_factory=set)
 
@@ -42,13 +45,21 @@ class Ledger:
             self.about.update(rules)
 
     def add(self, violation: Violation) -> None:
-        """A violation, unless one of its kind is there."""
-        self.violations.setdefault(violation.kind, violation)
+        """A violation, unless the rule is known to be broken in this way."""
+        first = self.violations.setdefault(violation.kind, violation)
+        if first.way != violation.way:
+            self.more.setdefault(violation.way, violation)
 
     @property
     def listed(self) -> tuple[Violation, ...]:
-        """All violations, as they were found."""
+        """The first of each kind, as they were found."""
         return tuple(self.violations.values())
+
+    @property
+    def others(self) -> tuple[Violation, ...]:
+        """What is broken in other ways than those that are told."""
+        known = {*self.told_more, *(each.way for each in self.listed)}
+        return tuple(each for way, each in self.more.items() if way not in known)
 
     @property
     def ranked(self) -> tuple[Suspect, ...]:
@@ -73,7 +84,7 @@ class Ledger:
 
     def kept_in(self, state: State) -> State:
         """The state with every violation found until now."""
-        found = self.listed
+        found = (*self.listed, *self.more.values())
         return replace(
             state,
             programs=tuple(v.program for v in found if not v.is_example and v.walk is None),

@@ -54,15 +54,17 @@ class Reached:
 class Report:
     """What came of it.
 
-    `violations`: the first, shrunk, of each kind, under the rule that is most suspicious, worst
-    first. `suspects`: rules with failed checks, and those of mistakes that behave so, ranked.
-    `in_doubt`: rules with a check that failed. `static`: the vectors that were followed.
-    `directed`, `random`: checks and programs run. `left_out`: those that need what the subject does
-    not have, and what that is. `unseen`: what could not be checked for lack of a snapshot.
-    `situations`: how often each came up; `missed`: never. `exercised`: rules that something was
-    about which came to its end, or that every program checks. `gave_up`: too many programs hung.
-    `shown_by`: which vectors and directed checks show each cause. `looked_at`: which of both were
-    run whole. `expected`: beside the findings that a file knows. `version`: of the subject.
+    `violations`: the first, shrunk, of each kind, and few in other ways, under the rule that is
+    most suspicious, worst first, and of each rule the smallest. `suspects`: rules with failed
+    checks, and those of mistakes that behave so, ranked. `in_doubt`: rules with a check that
+    failed. `static`: the vectors that were followed. `directed`, `random`: checks and programs run.
+    `left_out`: those that need what the subject does not have, and what that is. `unseen`: what
+    could not be checked for lack of a snapshot. `situations`: how often each came up; `missed`:
+    never. `exercised`: rules that something was about which came to its end, or that every program
+    checks. `gave_up`: too many programs hung. `shown_by`: which vectors and directed checks show
+    each cause. `looked_at`: which of both were run whole. `expected`: beside the findings that a
+    file knows. `version`: of the subject. `more`: in how many ways rules are broken beside those
+    that are told.
     """
 
     subject: str
@@ -84,6 +86,7 @@ class Report:
     looked_at: frozenset[str] = frozenset()
     expected: Compared | None = None
     version: str = ""
+    more: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def conforms(self) -> bool:

@@ -26,9 +26,11 @@ from kvcheck.judge.report import (
     configuration,
     expected_rows,
     known_as,
+    more_ways,
     said,
     test_of,
     verdict_of,
+    way_of,
 )
 from kvcheck.play.situations import SITUATIONS
 from kvcheck.play.verdicts import Violation
@@ -168,7 +170,11 @@ def _violation(
     story: Recording | None,
 ) -> Iterator[str]:
     sentence = rule_sentences().get(violation.rule, "")
-    yield f"{_link(violation.rule)} {escape(sentence)}</summary><div>"
+    number, ways = way_of(violation, report.violations)
+    more = more_ways(report, violation.rule) if violation.rule in report.more else ""
+    notes = [f"{number} of {ways}"] * (ways > 1) + [more] * (bool(more) and number == ways)
+    noted = f' <span class="dim">({", ".join(notes)})</span>' if notes else ""
+    yield f"{_link(violation.rule)} {escape(sentence)}{noted}</summary><div>"
     expected, observed = said(violation)
     like = violation.like and f"the reference where this is wrong: {violation.like}"
     rows = [

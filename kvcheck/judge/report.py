@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain, repeat
 from typing import Any
 
 from kvcheck.judge.applying import counts_of, grouped, rule_outcomes
@@ -46,13 +47,17 @@ def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
     Only the first violation comes with what to paste; page and JSON have it of all. `remarks`: one
     line for each violation, where it was recorded for instance.
     """
-    is_first = True
-    for number, violation in enumerate(report.violations):
-        if known_as(report, violation) is not None:
-            continue
-        remark = remarks[number] if number < len(remarks) else ""
-        yield from violation_lines(report.options, violation, remark, with_test=is_first)
-        is_first = False
+    rows = zip(report.violations, chain(remarks, repeat("")), strict=False)
+    shown = [(each, remark) for each, remark in rows if known_as(report, each) is None]
+    for index, (violation, remark) in enumerate(shown):
+        number, ways = way_of(violation, [each for each, _ in shown])
+        if number == 1:
+            yield from _wrapped("", stated(violation.rule), "  ")
+        if ways > 1:
+            yield f"  {number} of {ways}"
+        yield from _story_lines(report.options, violation, remark, with_test=index == 0)
+        if number == ways and violation.rule in report.more:
+            yield f"  {more_ways(report, violation.rule)}"
         yield ""
     yield from _suspect_lines(report)
     yield from _static_lines(report)
@@ -77,6 +82,17 @@ def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
     yield f"{name} {verdict_of(report)}"
     yield f"rules: {counted(outcomes)}"
     yield from _expected_lines(report)
+
+
+def way_of(violation: Violation, among: Sequence[Violation]) -> tuple[int, int]:
+    """Which one of its rule it is, from 1 on, and of how many."""
+    same = [id(each) for each in among if each.rule == violation.rule]
+    return same.index(id(violation)) + 1, len(same)
+
+
+def more_ways(report: Report, rule: str) -> str:
+    """That it is broken elsewhere, too."""
+    return f"found in {report.more[rule]} more places"
 
 
 def counted(outcomes: Mapping[str, RuleOutcome]) -> str:
@@ -175,6 +191,13 @@ def violation_lines(
 ) -> Iterator[str]:
     """One violation: the rule, the calls that lead there, what went wrong, and what to paste."""
     yield from _wrapped("", stated(violation.rule), "  ")
+    yield from _story_lines(options, violation, remark, with_test=with_test)
+
+
+def _story_lines(
+    options: Options, violation: Violation, remark: str, *, with_test: bool
+) -> Iterator[str]:
+    """How it is shown, below the rule."""
     told = violation.operations
     yield from _wrapped("  shown by  ", violation.program.name)
     if (words := configuration(violation)) is not None:
@@ -258,9 +281,8 @@ def to_json(report: Report) -> dict[str, Any]:
         "seed": report.options.seed,
         "conforms": None if is_open else report.conforms,
         "self_checks_only": report.options.self_checks_only,
-        "violations": [
-            _violation_json(report.options, violation) for violation in report.violations
-        ],
+        "violations": [_violation_json(report, violation) for violation in report.violations],
+        "more": dict(report.more),
         "rules": {rule: found.verdict for rule, found in outcomes.items()},
         "reasons": {rule: found.reason for rule, found in outcomes.items() if found.reason},
         "counts": counts_of(outcomes),
@@ -290,14 +312,17 @@ def to_json(report: Report) -> dict[str, Any]:
     }
 
 
-def _violation_json(options: Options, violation: Violation) -> dict[str, Any]:
+def _violation_json(report: Report, violation: Violation) -> dict[str, Any]:
     expected, observed = said(violation)
+    number, ways = way_of(violation, report.violations)
     return {
         "rule": violation.rule,
         "rule_name": rule_names().get(violation.rule),
         "sentence": rule_sentences().get(violation.rule),
         "check": violation.name,
         "cause": violation.cause,
+        "number": number,
+        "of": ways,
         "detail": violation.detail,
         "expected": expected,
         "observed": observed,
@@ -309,7 +334,7 @@ def _violation_json(options: Options, violation: Violation) -> dict[str, Any]:
             {"op": name, "req": request, "args": arguments}
             for name, request, arguments in violation.operations
         ],
-        "test": test_of(options, violation),
+        "test": test_of(report.options, violation),
         "messages": list(violation.messages),
     }
 

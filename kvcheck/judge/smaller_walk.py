@@ -7,8 +7,9 @@ subject.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from kvcheck.judge.static import Parting, Recorded, followed
 from kvcheck.play.shrink import smallest
@@ -27,10 +28,11 @@ def smaller_walk(
     oracle: Implementation,
     level: Level,
     seconds: float,
+    same: Callable[[Violation], object] = attrgetter("kind"),
 ) -> Violation:
     """The violation by the shortest story found in this time; as it is if there is none."""
     deadline = time.monotonic() + seconds
-    seeker = _Seeker(parting.violation, walk, subject, oracle, level)
+    seeker = _Seeker(parting.violation, walk, subject, oracle, level, same)
     operations = walk.operations[: parting.num_operations]
     for start in _beginnings(operations):
         if time.monotonic() >= deadline:
@@ -52,6 +54,7 @@ class _Seeker:
     subject: Implementation
     oracle: Implementation
     level: Level
+    same: Callable[[Violation], object]
 
     def shows(self, script: Script) -> bool:
         """Whether the last call shows the same violation; if so, it is the best one now."""
@@ -65,7 +68,7 @@ class _Seeker:
         found = followed(story, self.subject, self.level, every_state=True)
         if found is None or found.num_operations < len(story.operations):
             return False
-        if found.violation.kind != self.best.kind:
+        if self.same(found.violation) != self.same(self.best):
             return False
         self.best = found.violation
         return True

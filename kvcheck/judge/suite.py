@@ -6,10 +6,11 @@ import fnmatch
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from kvcheck.judge.blame import Suspect, blamed
+from kvcheck.judge.causes import Shrinker, ways_told
 from kvcheck.judge.coverage import decided
 from kvcheck.judge.faults import Likeness, alike, by_likeness, known_of, likenesses
 from kvcheck.judge.findings import DIRECTED, VECTORS
@@ -18,7 +19,6 @@ from kvcheck.judge.options import ENDLESS, Options, judged, run_of
 from kvcheck.judge.outcome import Reached, Report
 from kvcheck.judge.outcomes import neighbours
 from kvcheck.judge.random_programs import random_programs
-from kvcheck.judge.smaller_walk import smaller_walk
 from kvcheck.judge.state import State
 from kvcheck.judge.static import StaticCount, StaticTier
 from kvcheck.play import watchdog
@@ -30,8 +30,6 @@ from kvcheck.play.verdicts import (
     PROTOCOL,
     Level,
     Violation,
-    first_violation,
-    made_smaller,
     violations_along,
 )
 from kvcheck.play.watchdog import OutOfPatienceError
@@ -42,8 +40,6 @@ from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.interface import Feature, Implementation
 
 BATCH = 100
-SHRINK_SECONDS = 5.0
-"""At most so long for one violation; `Budget.shrink_seconds` for all of them."""
 
 UNSEEN = ("the order of the free queue", "cached keys and counts", "events against keys")
 """What nobody sees of a subject without Feature.SNAPSHOT."""
@@ -78,7 +74,8 @@ class Suite:
         self.num_directed = self.num_random = 0
         self.static = StaticTier(subject, options)
         self.lost_seconds, self.is_slow = 0.0, False
-        self.shrink_seconds = options.budget.shrink_seconds
+        sides = (subject, options.level, self._compared)
+        self.shrinker = Shrinker(self.found, *sides, options.budget.shrink_seconds)
         self.state = State(run_of(subject, options))
         self.can_be_resumed = False  # only after the directed programs, which are not run again
 
@@ -104,6 +101,9 @@ class Suite:
             else:
                 self._restore(state)
             self._random(start, before)
+            if self.found.more:
+                self._tell("further ways", None, "in which rules are broken")
+            self.shrinker.more(self.oracle)
             found = self._looked_up()
         except KeyboardInterrupt:
             interrupted = True
@@ -111,7 +111,7 @@ class Suite:
             gave_up = True
         if self.can_be_resumed:
             self.save(self.found.kept_in(self.state))
-        ranked, violations = self._blamed(found)
+        ranked, violations, more = self._blamed(found)
         return Report(
             self.can.name,
             self.options,
@@ -131,6 +131,7 @@ class Suite:
             self.found.shown_by,
             frozenset(self.found.looked_at),
             version=self.can.version,
+            more=more,
         )
 
     def _looked_up(self) -> tuple[Likeness, ...]:
@@ -144,8 +145,8 @@ class Suite:
 
     def _blamed(
         self, found: tuple[Likeness, ...]
-    ) -> tuple[tuple[Suspect, ...], tuple[Violation, ...]]:
-        """The rules that are suspicious, and the violations under theirs."""
+    ) -> tuple[tuple[Suspect, ...], tuple[Violation, ...], Mapping[str, int]]:
+        """The rules that are suspicious, the violations under theirs, and how many are not told."""
         raw = self.found.listed
         known = {}
         for violation in raw:
@@ -154,7 +155,9 @@ class Suite:
                 said = f"{one.mistake.about} ({one.mistake.id})"
                 known[violation.kind] = (one.mistake.rules[0], said)
         ranked = by_likeness(self.found.ranked, found)
-        return ranked, blamed(raw, self.found.evidence, ranked, known)
+        kinds = (raw, tuple(self.found.told_more.values()), self.found.others)
+        told = (blamed(each, self.found.evidence, ranked, known) for each in kinds)
+        return ranked, *ways_told(*told)
 
     def _static(self) -> None:
         """Recorded walks; what is found in them is made small beside the oracle."""
@@ -171,12 +174,7 @@ class Suite:
                 rule = violation.rule
                 if violation.kind not in self.found.violations and self._is_wanted((rule,)):
                     self._tell("static", None, f"making a violation of {rule} smaller")
-                    seconds, begin = self._shrink_seconds(), time.monotonic()
-                    if self.oracle is not None:
-                        violation = smaller_walk(
-                            parting, walk, self.subject, self.oracle, self.options.level, seconds
-                        )
-                    self._spend(begin)
+                    violation = self.shrinker.walked(parting, walk, self.oracle)
             if violation is not None and self._is_wanted((violation.rule,)):
                 self.found.add(violation)
                 self.found.walked.append((violation.kind, walk.manifest.name))
@@ -209,24 +207,7 @@ class Suite:
             if violation is not None:
                 self._keep(violation)
         for violation in sorted(behind, key=lambda each: len(each.operations)):
-            self._keep_if_alone(violation)
-
-    def _keep_if_alone(self, violation: Violation) -> None:
-        """What came after another difference, if a smaller program shows it before any other."""
-        kind, begin = violation.kind, time.monotonic()
-        if kind in self.found.violations:
-            return
-        sides = (self.subject, self.options.level, self._compared)
-
-        def verdict(program: Program) -> Violation | None:
-            along = violations_along(program, *sides)
-            return next((each for each in along if each.kind == kind), None)
-
-        small = made_smaller(violation, verdict, self._shrink_seconds())
-        alone = first_violation(small.program, *sides)
-        if alone is not None and alone.kind == kind:
-            self.found.add(alone)
-        self._spend(begin)
+            self.shrinker.keep_if_alone(violation)
 
     def _examples(self) -> None:
         """What is asked without a program; there is nothing to make smaller."""
@@ -370,23 +351,8 @@ class Suite:
 
     def _keep(self, violation: Violation) -> None:
         """The first of each kind, made small as long as there is time for that."""
-        if violation.kind in self.found.violations:
-            return
-        self.found.add(violation)
-        if self.is_slow:
-            return  # each attempt to make it smaller would take as long
-
-        def verdict(program: Program) -> Violation | None:
-            return first_violation(program, self.subject, self.options.level, self._compared)
-
-        begin = time.monotonic()
-        small = made_smaller(violation, verdict, self._shrink_seconds())
-        self.found.violations[violation.kind] = small
-        self._spend(begin)
-
-    def _shrink_seconds(self) -> float:
-        """Of the time to make violations small, what one may take."""
-        return min(SHRINK_SECONDS, self.shrink_seconds)
-
-    def _spend(self, begin: float) -> None:
-        self.shrink_seconds = max(0.0, self.shrink_seconds - (time.monotonic() - begin))
+        is_first = violation.kind not in self.found.violations
+        if is_first or not self.is_slow:
+            self.found.add(violation)
+        if is_first and not self.is_slow:  # each attempt to make it smaller would take as long
+            self.shrinker.keep(violation)

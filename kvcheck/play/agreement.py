@@ -88,7 +88,9 @@ def require_same_outcome(
     rule = rule_of(operation)
     if (expected.error is None) != (got.error is None):
         what = f"{operation} ends"
-        raise WrongAnswer(AS_THE_REFERENCE, rule, what, *map(_ending, (expected, got)))
+        wrong = WrongAnswer(AS_THE_REFERENCE, rule, what, *map(_ending, (expected, got)))
+        wrong.place = f"{what} with {type(got.error or expected.error).__name__}"
+        raise wrong
     ours, theirs = got.result, expected.result
     if not exact_ids:
         ours, theirs = without_ids(operation, ours), without_ids(operation, theirs)

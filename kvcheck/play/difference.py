@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from itertools import takewhile, zip_longest
@@ -21,6 +22,7 @@ class WrongAnswer(InvariantViolation):
     """An answer or a state is not as it must be: `what` it is, `expected` and `observed`.
 
     `first_at`: where inside of them they part, and what stands there; empty of plain values.
+    `place`: the same without what another program has otherwise: numbers, arguments, ids.
     """
 
     def __init__(self, name: str, rule: str, what: str, expected: object, observed: object) -> None:
@@ -28,10 +30,21 @@ class WrongAnswer(InvariantViolation):
         there, here = shown_apart(theirs, ours)
         self.expected, self.observed = f"{what}{where}: {there}", here
         place, *both = first_difference(theirs, ours, where) or ("", None, None)
-        self.first_at = ""
+        self.first_at, self.place = "", _without_numbers(what, place)
         if place not in ("", where):
             self.first_at = "{}: expected {}, got {}".format(place, *shown_apart(*both))
         super().__init__(name, rule, f"expected {self.expected}, got {self.observed}")
+
+
+def _without_numbers(what: str, path: str) -> str:
+    """What differs and in which member, as every program has it.
+
+    >>> _without_numbers("event 3", ".block_hashes[1]")
+    'event .block_hashes'
+    """
+    member = re.match(r"[.][A-Za-z_]+(?![\w…])", path)
+    plain = re.sub(r"\d+", "", what.partition("(")[0]).strip()
+    return f"{plain} {member.group()}" if member else plain
 
 
 def shown_apart(expected: object, observed: object) -> tuple[str, str]:

@@ -6,9 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
+from traceback import walk_tb
 from types import MappingProxyType
 from typing import Any
 
+from kvcheck.play.agreement import RULE_OF_OPERATION
 from kvcheck.play.checks import CompareCheck, EventCheck, InvariantCheck, ShadowCheck
 from kvcheck.play.difference import WrongAnswer
 from kvcheck.play.left_out import LeftOut
@@ -51,7 +54,8 @@ class Violation:
     and there is nothing to replay. `walk`: the set and the number of the walk of static vectors
     (`kvcheck.judge.static`) that it was found in; its program has no steps. `like`: what is wrong
     with the reference where it behaves just so, with the mistake's id. `cause`: what the same
-    finding of another run has, too (`kvcheck.judge.blame.cause_of`).
+    finding of another run has, too (`kvcheck.judge.blame.cause_of`). `place`: the call and what of
+    it was wrong, in words that every program has.
     """
 
     rule: str
@@ -67,11 +71,17 @@ class Violation:
     cause: str = ""
     first_at: str = ""
     messages: tuple[str, ...] = ()
+    place: str = ""
 
     @property
     def kind(self) -> tuple[str, str]:
         """Violations of one kind break the same rule, found by the same check."""
         return self.rule, self.name
+
+    @property
+    def way(self) -> tuple[str, str]:
+        """A rule may be broken in several ways; a kind has one or more of them."""
+        return self.rule, self.place
 
 
 def first_violation(
@@ -130,7 +140,10 @@ def violations_along(
 
 
 def made_smaller(
-    violation: Violation, verdict: Callable[[Program], Violation | None], seconds: float
+    violation: Violation,
+    verdict: Callable[[Program], Violation | None],
+    seconds: float,
+    same: Callable[[Violation], object] = attrgetter("kind"),
 ) -> Violation:
     """The same kind of violation by the smallest program found in this time."""
 
@@ -139,7 +152,7 @@ def made_smaller(
             again = verdict(program)
         except LeftOut:
             return False
-        return again is not None and again.kind == violation.kind
+        return again is not None and same(again) == same(violation)
 
     return verdict(shrink(violation.program, fails, seconds=seconds)) or violation
 
@@ -151,10 +164,14 @@ def violation_of(
 ) -> Violation:
     """The violation that an exception stands for: one of a check, or any of the subject."""
     first_at = ""
+    call = operations[-1][0] if operations else _call_of(found)
+    place = f"{call} {type(found.__cause__ or found).__name__}"
     if isinstance(found, WrongAnswer):
         expected, observed, first_at = found.expected, found.observed, found.first_at
+        place = found.place
     elif isinstance(found, InvariantViolation):
         expected, observed = SENTENCES.get(found.invariant, ""), shortened(found.detail)
+        place = f"{found.invariant} {place}"
     else:
         rule, name = ("KV-ERR-1", "legal_calls_succeed")
         if isinstance(found, Hang):
@@ -168,7 +185,14 @@ def violation_of(
         if rule == PROTOCOL:
             expected = "a message as spec/protocol.md has it"
     where = (found.rule, found.invariant, found.detail)
-    return Violation(*where, program, tuple(operations), expected, observed, first_at=first_at)
+    both = (expected, observed)
+    return Violation(*where, program, tuple(operations), *both, first_at=first_at, place=place)
+
+
+def _call_of(found: BaseException) -> str:
+    """The call of the contract that an exception came from, where nobody listed the calls."""
+    names = (frame.f_code.co_name for frame, _ in walk_tb(found.__traceback__))
+    return next((name for name in names if name in RULE_OF_OPERATION), "")
 
 
 SENTENCES: Mapping[str, str] = MappingProxyType(

@@ -10,12 +10,12 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
+from kvcheck.judge.causes import SHRINK_SECONDS
 from kvcheck.judge.coverage import always_checked, decided, exercised
 from kvcheck.judge.options import Options, judged
 from kvcheck.judge.random_programs import random_programs
 from kvcheck.judge.smaller_walk import smaller_walk
 from kvcheck.judge.static import FAILURES_OF_A_SET, lacking, parting_from, read_walk
-from kvcheck.judge.suite import SHRINK_SECONDS
 from kvcheck.judge.unobservable import UNOBSERVABLE
 from kvcheck.play.fit import directed_program, random_program
 from kvcheck.play.left_out import LeftOut

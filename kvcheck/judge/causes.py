@@ -1,0 +1,145 @@
+"""The ways in which a rule is broken: each made small, few of them told, the smallest first."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from kvcheck.judge.ledger import Ledger
+from kvcheck.judge.smaller_walk import smaller_walk
+from kvcheck.judge.static import Parting, Recorded, find_walk, parting_from
+from kvcheck.play.steps import Program
+from kvcheck.play.verdicts import (
+    HANG,
+    Level,
+    Violation,
+    first_violation,
+    made_smaller,
+    violations_along,
+)
+from kvspec.interface import Implementation
+
+SHRINK_SECONDS, MORE_SECONDS = 5.0, 0.5
+"""At most so long for the first violation of a kind, and for one in another way;
+`Budget.shrink_seconds` for all of them."""
+
+MOST_WAYS = 3
+"""So many of a rule are told; more only where several checks name it, each of which is told."""
+
+
+@dataclass
+class Shrinker:
+    """Makes smaller what was `found`, while there are `seconds`. `compared`: with what, if with
+    anything."""
+
+    found: Ledger
+    subject: Implementation
+    level: Level
+    compared: Implementation | None
+    seconds: float
+
+    def keep(self, violation: Violation) -> None:
+        """The first of its kind, made small."""
+        with self._spending():
+            seconds = min(SHRINK_SECONDS, self.seconds)
+            small = made_smaller(violation, self._verdict, seconds)
+            self.found.violations[violation.kind] = small
+
+    def keep_if_alone(self, violation: Violation) -> None:
+        """What came after another difference, if a smaller program shows it before any other."""
+        kind = violation.kind
+        if kind in self.found.violations:
+            return
+
+        def verdict(program: Program) -> Violation | None:
+            along = violations_along(program, self.subject, self.level, self.compared)
+            return next((each for each in along if each.kind == kind), None)
+
+        with self._spending():
+            small = made_smaller(violation, verdict, min(SHRINK_SECONDS, self.seconds))
+            alone = self._verdict(small.program)
+            if alone is not None and alone.kind == kind:
+                self.found.add(alone)
+
+    def walked(self, parting: Parting, walk: Recorded, oracle: Implementation | None) -> Violation:
+        """What a walk shows, by a shorter one."""
+        if oracle is None:
+            return parting.violation
+        with self._spending():
+            asked = (parting, walk, self.subject, oracle, self.level)
+            return smaller_walk(*asked, min(SHRINK_SECONDS, self.seconds))
+
+    def more(self, oracle: Implementation | None) -> None:
+        """Of what is broken in other ways, too, few of each rule are made small and stay."""
+        told = {each.way for each in self.found.listed}
+        number = Counter(rule for rule, _ in self.found.violations)
+        for way, violation in self.found.more.items():
+            if way in told or number[violation.rule] >= MOST_WAYS:
+                continue
+            number[violation.rule] += 1
+            small = violation
+            if violation.name != HANG and not violation.is_example and self.seconds > 0:
+                with self._spending():
+                    small = self._smaller(violation, oracle)
+            self.found.told_more[way] = small
+
+    def _smaller(self, violation: Violation, oracle: Implementation | None) -> Violation:
+        """The same way, by the smallest story found in a moment."""
+        seconds = min(MORE_SECONDS, self.seconds)
+        if violation.walk is None:
+            return made_smaller(violation, self._verdict, seconds, _kind_and_way)
+        walk = find_walk(*violation.walk)
+        parting = parting_from(walk, self.subject, self.level)
+        if oracle is None or parting is None:
+            return violation
+        asked = (parting, walk, self.subject, oracle, self.level)
+        return smaller_walk(*asked, seconds, _kind_and_way)
+
+    def _verdict(self, program: Program) -> Violation | None:
+        return first_violation(program, self.subject, self.level, self.compared)
+
+    @contextmanager
+    def _spending(self) -> Iterator[None]:
+        begin = time.monotonic()
+        yield
+        self.seconds = max(0.0, self.seconds - (time.monotonic() - begin))
+
+
+def _kind_and_way(violation: Violation) -> object:
+    return violation.kind, violation.way
+
+
+def ways_told(
+    violations: Sequence[Violation],
+    further: Sequence[Violation],
+    others: Iterable[Violation],
+) -> tuple[tuple[Violation, ...], Mapping[str, int]]:
+    """What is told of each rule, and of which rules more ways were found: how many.
+
+    `violations`: the first of each kind, all of them told. `further`: in other ways, told while
+    there are few. `others`: not made small.
+    """
+    number = Counter(each.rule for each in violations)
+    told, left = list(violations), Counter(each.rule for each in others)
+    for each in further:
+        number[each.rule] += 1
+        if number[each.rule] <= MOST_WAYS:
+            told.append(replace(each, like=""))  # the first was looked up
+        else:
+            left[each.rule] += 1
+    return smallest_first(told), dict(left)
+
+
+def smallest_first(violations: Sequence[Violation]) -> tuple[Violation, ...]:
+    """Rule by rule as they come, of each the shortest story first; the same story once."""
+    by_rule: dict[str, dict[object, Violation]] = {each.rule: {} for each in violations}
+    for each in sorted(violations, key=lambda one: len(one.operations)):
+        name = each.program.name if not each.operations else ""
+        said = (name, each.program.config, each.expected, each.observed)
+        story = (each.cause, repr(each.operations), *said)
+        by_rule[each.rule].setdefault(story, each)
+    return tuple(chain.from_iterable(found.values() for found in by_rule.values()))

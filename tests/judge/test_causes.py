@@ -1,0 +1,168 @@
+"""A rule that is broken in several ways: none of them hides another."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import pytest
+
+import kvref
+from kvcheck.judge.causes import MOST_WAYS, smallest_first, ways_told
+from kvcheck.judge.expected import findings
+from kvcheck.judge.options import Budget, Options
+from kvcheck.judge.outcome import Report
+from kvcheck.judge.page import report_html
+from kvcheck.judge.report import text_lines, to_json
+from kvcheck.judge.state import State
+from kvcheck.judge.suite import Suite
+from kvcheck.mistakes import find
+from kvcheck.mistakes.twin import twin
+from kvcheck.play.difference import WrongAnswer
+from kvcheck.play.verdicts import Level, Violation, first_violation
+from kvcheck.rules.scenarios import SCENARIOS
+from kvspec._json import Where
+from kvspec.blocks import KVCacheBlocks
+from kvspec.errors import UnsupportedError
+from kvspec.interface import Implementation
+from tests.judge.minimal import MinimalManager, MinimalRequest, minimal
+
+REFERENCE = kvref.implementation()
+QUEUE = "KV-POOL-6"
+RULES = (QUEUE, "KV-POOL-11")
+
+
+@pytest.fixture(scope="module")
+def queues() -> tuple[Report, Suite]:
+    """Two mistakes: the queue is in a wrong order after a release, and after a reset."""
+    names = ("UnhashedRunReversed", "ResetSortsTheQueue")
+    made = [cast("partial[Implementation]", find(name).make) for name in names]
+    subject = twin("kvref", [change for one in made for change in one.args[1]])
+    suite = Suite(subject, REFERENCE, Options(Level.IDENTITY, Budget(0.0, 0, 5.0), RULES))
+    return suite.run(), suite
+
+
+def test_each_way_has_its_own_story_the_smallest_first(queues: tuple[Report, Suite]) -> None:
+    """Both are differences that the same rule is named for."""
+    report, suite = queues
+    found = {each.place: each for each in report.violations}
+    rule = found["free_queue after free"].rule
+    assert found["free_queue after reset_prefix_cache"].rule == rule
+    sizes = [len(each.operations) for each in report.violations if each.rule == rule]
+    assert len(sizes) <= MOST_WAYS
+    assert sizes == sorted(sizes)
+    assert max(sizes) <= 6
+    for each in report.violations:
+        if not each.is_example:
+            again = first_violation(each.program, suite.subject, Level.IDENTITY, REFERENCE)
+            assert again is not None
+            assert again.place == each.place
+
+
+def test_a_report_tells_them_under_one_heading(queues: tuple[Report, Suite]) -> None:
+    """And says that there are more; a rule that is broken in one way has no numbers."""
+    report, _ = queues
+    ways = (way(1), way(2), way(3), way(1, "KV-POOL-11"))
+    report = replace(report, violations=ways, more={QUEUE: 2})
+    lines = list(text_lines(report))
+    assert sum(line.startswith(QUEUE) for line in lines) == 1
+    told = [line for line in lines if re.fullmatch("  . of .", line)]
+    assert told == ["  1 of 3", "  2 of 3", "  3 of 3"]
+    assert "  found in 2 more places" in lines
+    data = to_json(report)
+    numbers = [(each["number"], each["of"]) for each in data["violations"]]
+    assert numbers == [(1, 3), (2, 3), (3, 3), (1, 1)]
+    assert data["more"] == {QUEUE: 2}
+    page = report_html(report)
+    assert page.count(" of 3") == 3
+    assert "(3 of 3, found in 2 more places)" in page
+
+
+def test_a_file_of_known_differences_has_a_cause_once(queues: tuple[Report, Suite]) -> None:
+    """Which ways random programs find depends on the time that they have."""
+    report, suite = queues
+    assert [each.cause for each in findings(report)] == list(
+        dict.fromkeys(each.cause for each in report.violations)
+    )
+    assert len(findings(report)) == len(suite.found.violations) < len(report.violations)
+
+
+def test_a_run_that_goes_on_has_them_too(queues: tuple[Report, Suite]) -> None:
+    """They are kept with what shows them."""
+    report, suite = queues
+    kept = State.from_json(json.loads(json.dumps(suite.found.kept_in(suite.state).to_json())),
+                           Where("state.json"))  # fmt: skip
+    again = Suite(suite.subject, REFERENCE, suite.options)
+    second = again.run(kept)
+    assert {each.way for each in second.violations} == {each.way for each in report.violations}
+
+
+class Refuses(MinimalManager):
+    """Refuses to allocate after a hit, and crashes for who is running."""
+
+    def allocate_slots(
+        self, request: MinimalRequest, num_new_tokens: int, **options: Any
+    ) -> KVCacheBlocks | None:
+        if self.checked_hits(request, options):
+            raise UnsupportedError("a hit", "minimal")
+        if request.num_computed_tokens:
+            raise KeyError(request.request_id)
+        return super().allocate_slots(request, num_new_tokens, **options)
+
+
+def test_a_refusal_hides_no_crash_of_the_same_call() -> None:
+    """They are one kind: a legal call that ended with an error."""
+    options = Options(Level.SAFETY, Budget(0.0, 0, 5.0), ("KV-MGR-*",))
+    suite = Suite(minimal(Refuses), None, options)
+    report = suite.run()
+    ended = ("KV-ERR-1", "legal_calls_succeed")
+    assert ended in suite.found.violations
+    told = {each.place for each in report.violations if each.kind == ended}
+    begin = "legal_calls_succeed allocate_slots"
+    assert {f"{begin} KeyError", f"{begin} UnsupportedError"} <= told
+
+
+def way(number: int, rule: str = QUEUE, cause: str = "a") -> Violation:
+    """With so many operations."""
+    told = Violation(rule, "name", "", SCENARIOS[0], (("free", "r0", {}),) * number, f"{number}")
+    return replace(told, observed="0", cause=cause, place=f"{number}")
+
+
+def test_few_ways_of_a_rule_are_told_and_every_cause() -> None:
+    """What a file of known differences has is never left out; the rest is counted."""
+    causes = [way(number, cause=f"{number}") for number in (5, 4)]
+    told, more = ways_told(causes, [way(3), way(2)], [way(1), way(1, "KV-POOL-11")])
+    assert [len(each.operations) for each in told] == [3, 4, 5]
+    assert more == {QUEUE: 2, "KV-POOL-11": 1}
+    causes = [way(number, cause=f"{number}") for number in (5, 4, 3, 2)]
+    told, more = ways_told(causes, [way(1)], [])
+    assert (len(told), more) == (4, {QUEUE: 1})
+
+
+def test_rules_keep_their_order_and_a_story_is_told_once() -> None:
+    """Two ways that are made small may end at the same story."""
+    found = smallest_first([way(3, "KV-POOL-9"), way(2), way(1, "KV-POOL-9"), way(2)])
+    assert [(each.rule, len(each.operations)) for each in found] == [
+        ("KV-POOL-9", 1), ("KV-POOL-9", 3), (QUEUE, 2),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("what", "expected", "observed", "place"),
+    [
+        ("free_queue after free", [1, 2], [2, 1], "free_queue after free"),
+        ("get_computed_blocks answers", {"a": 1, "length": 2}, {"a": 1, "length": 3},
+         "get_computed_blocks answers .length"),
+        ("event 3", {"keys": [1]}, {"keys": [2]}, "event .keys"),
+        ("req_blocks after free", {"r0": [[1]]}, {"r0": [[2]]}, "req_blocks after free"),
+        ("manager.lookup(request, 12)", 1, 2, "manager.lookup"),
+    ],
+)  # fmt: skip
+def test_a_place_has_no_numbers_of_a_program(
+    what: str, expected: object, observed: object, place: str
+) -> None:
+    """The same mistake in another program is the same way."""
+    assert WrongAnswer("name", QUEUE, what, expected, observed).place == place
