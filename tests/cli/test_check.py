@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def test_a_leak_is_shown_with_its_rule_its_calls_and_a_test(tmp_path: Path) -> N
     assert failures is not None
     assert int(failures) >= 1
     lines = done.stdout.split("  as a test:\n")[1].splitlines()
-    pasted = [line[4:] for line in lines if line.startswith("    ")]
+    pasted = [line[4:] for line in takewhile(lambda line: line[:4] in ("", "    "), lines)]
     (tmp_path / "test_pasted.py").write_text("\n".join(pasted) + "\n")
     again = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_pasted.py"],
