@@ -7,6 +7,7 @@ import re
 import string
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import MISSING, Field, fields, is_dataclass
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
@@ -111,9 +112,13 @@ def said_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _run(value: object) -> str:
-    """Many tokens in a row that grow by one, or are equal, as a few characters; else nothing."""
+    """Tokens of which many in a row grow by one, or all are equal, in short; else nothing."""
     if not isinstance(value, list) or len(value) < LONG or {type(item) for item in value} != {int}:
         return ""
-    if value == list(range(value[0], value[0] + len(value))):
-        return f"[{value[0]} … {value[-1]}]"
-    return f"[{value[0]}] * {len(value)}" if len(set(value)) == 1 else ""
+    if len(set(value)) == 1:
+        return f"[{value[0]}] * {len(value)}"
+    words: list[str] = []
+    for _, places in groupby(enumerate(value), lambda pair: pair[1] - pair[0]):
+        run = [token for _, token in places]
+        words += [f"{run[0]} … {run[-1]}"] if len(run) >= LONG else map(str, run)
+    return f"[{', '.join(words)}]" if len(words) < len(value) else ""

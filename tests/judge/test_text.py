@@ -59,6 +59,21 @@ def test_a_long_value_is_cut_and_says_how_long_it_was() -> None:
     assert text.endswith("… (890 characters)")
 
 
+@pytest.mark.parametrize(
+    ("tokens", "told"),
+    [
+        ([0, 1, 2, 3], "[0, 1, 2, 3]"),
+        ([7] * 9, "[7] * 9"),
+        ([*range(60)], "[0 … 59]"),
+        ([0, 1, 2, *range(100, 126), 5], "[0, 1, 2, 100 … 125, 5]"),
+        ([0, 1, 2, 100, 101, 102, 7, 8], "[0, 1, 2, 100, 101, 102, 7, 8]"),
+    ],
+)
+def test_many_tokens_in_a_row_are_told_by_their_ends(tokens: list[int], told: str) -> None:
+    said = operation_text("new_request", "r", {"prompt_token_ids": tokens})
+    assert said == f"new_request('r', prompt_token_ids={told})"
+
+
 def test_members_at_their_defaults_are_not_shown() -> None:
     """Of a value only what it says."""
     arrival = Arrive((1, 2), lora="x")
