@@ -31,7 +31,7 @@ from kvspec.specs import (
 )
 from tests.judge.declared import Declared
 from tests.regenerate import load_table
-from tests.source import ROOT
+from tests.source import ROOT, write_behind
 
 PAGE = ROOT / "spec/README.md"
 MARK = "<!-- `python -m tests.chapters` writes this table -->\n"
@@ -84,9 +84,7 @@ def rows() -> list[str]:
 
 def main() -> None:
     """Write the table behind its mark."""
-    before, _, after = PAGE.read_text(encoding="utf-8").partition(MARK)
-    rest = after[after.index("\n\n") :]
-    PAGE.write_text(before + MARK + "\n".join(rows()) + rest, encoding="utf-8")
+    write_behind(PAGE, MARK, rows())
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -22,6 +22,13 @@ _FOLDERS = (
     ".ci",
 )
 _TEXT = frozenset({".py", ".pxd", ".md", ".toml", ".txt", ".yml", ".yaml", ".sh", ""})
+
+
+def write_behind(page: Path, mark: str, lines: Iterable[str]) -> None:
+    """Put these lines behind the mark, in place of what stands there up to the next empty line."""
+    before, _, after = page.read_text(encoding="utf-8").partition(mark)
+    rest = after[after.index("\n\n") :]
+    page.write_text(before + mark + "\n".join(lines) + rest, encoding="utf-8")
 
 
 def text_files() -> tuple[Path, ...]:

@@ -27,7 +27,7 @@ from kvcheck.judge.production import LongDraw, many_boundaries, production_confi
 from kvcheck.judge.single_configs import single_group_configs
 from kvcheck.play import steps
 from kvcheck.play.checks import CompareCheck, EventCheck
-from kvcheck.play.runner import Runner
+from kvcheck.play.runner import Check, Runner
 from kvcheck.play.scheduler import PREEMPTED, WAITING
 from kvcheck.play.situations import SituationCounter
 from kvcheck.rules.random_batches import Engine
@@ -50,7 +50,7 @@ class TwinMachine(SchedulerMachine):
 
     oracle: ClassVar[Implementation]
 
-    def start(self, config: ManagerConfig, *more: Any) -> None:
+    def start(self, config: ManagerConfig, *more: Check) -> None:
         """Two fresh managers, compared to the block after each operation."""
         program = steps.Program(config, ())
         self.runner = Runner(program, self.implementation, self.oracle, audit=self.audit)

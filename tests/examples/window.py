@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from tests.remote.test_rust_example import SOURCE, broken_rules, build
-from tests.source import ROOT
+from tests.source import ROOT, write_behind
 
 PAGE = ROOT / "docs/implement-your-own.md"
 MARK = "<!-- `python -m tests.examples.window` writes this table -->\n"
@@ -82,9 +82,7 @@ def rows() -> list[str]:
 
 def main() -> None:
     """Write the table behind its mark."""
-    before, _, after = PAGE.read_text(encoding="utf-8").partition(MARK)
-    rest = after[after.index("\n\n") :]
-    PAGE.write_text(before + MARK + "\n".join(rows()) + rest, encoding="utf-8")
+    write_behind(PAGE, MARK, rows())
 
 
 if __name__ == "__main__":

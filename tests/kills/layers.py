@@ -12,7 +12,7 @@ from itertools import chain, count, islice
 from types import MappingProxyType
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, find, settings
+from hypothesis import find
 from hypothesis.errors import NoSuchExample
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -37,6 +37,7 @@ from tests.kills.directed import Check, directed_checks, finds, plan_checks
 from tests.lockstep.production import finds_difference
 from tests.lockstep.test_batched import LOOP, own_steps, play
 from tests.lockstep.test_lockstep import run
+from tests.machines.planted import planted
 from tests.machines.test_mixed import enumerated_hit
 from tests.mistakes import mistaken
 from tests.plans.cases import Case, cases
@@ -49,16 +50,7 @@ MAX_STEPS = 40
 PRODUCTION_OPERATIONS = 4_000
 MAX_EDGES = 20_000
 """Of each configuration that is explored."""
-MACHINE = settings(
-    max_examples=200,
-    stateful_step_count=40,
-    deadline=None,
-    database=None,
-    derandomize=True,
-    report_multiple_bugs=False,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+MACHINE = planted(200)
 REFERENCE = kvref.implementation()
 
 MANAGERS = frozenset({"manager", "tier"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import kvref
@@ -13,6 +13,7 @@ from kvspec.errors import InvariantViolation
 from kvspec.request import Request
 from kvspec.snapshot import Snapshot
 from tests.brute_force.agreement import Cache, agreed_hit
+from tests.machines.planted import planted
 from tests.mistakes import mistaken
 
 
@@ -37,16 +38,7 @@ def test_the_machine_catches_a_broken_manager(mistake: str) -> None:
     with pytest.raises(InvariantViolation):
         run_state_machine_as_test(
             machine,
-            settings=settings(
-                max_examples=1_000,
-                stateful_step_count=30,
-                deadline=None,
-                database=None,
-                derandomize=True,
-                report_multiple_bugs=False,
-                phases=[Phase.generate],
-                suppress_health_check=list(HealthCheck),
-            ),
+            settings=planted(1_000, steps=30),
         )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import kvref
 from kvcheck.judge.machine import manager_machine
 from kvspec.errors import InvariantViolation
+from tests.machines.planted import planted
 from tests.mistakes import POOLS, mistaken
 
 TestReferenceMachine = manager_machine(kvref.implementation()).TestCase
@@ -41,14 +42,5 @@ def test_the_machine_catches_a_broken_pool(broken: str, audit: bool) -> None:
     with pytest.raises(InvariantViolation):
         run_state_machine_as_test(
             machine,
-            settings=settings(
-                max_examples=500,
-                stateful_step_count=40,
-                deadline=None,
-                database=None,
-                derandomize=True,
-                report_multiple_bugs=False,
-                phases=[Phase.generate],  # the bug is known: no need to shrink it
-                suppress_health_check=list(HealthCheck),
-            ),
+            settings=planted(500),
         )

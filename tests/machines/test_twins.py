@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 import kvref
@@ -19,6 +19,7 @@ from kvspec.interface import Implementation
 from kvspec.sequential import SequentialManager, batched_of
 from tests.lockstep.production import LongEngine
 from tests.lockstep.test_lockstep import fast
+from tests.machines.planted import planted
 from tests.mistakes import POOLS, mistaken, of_kvfast
 
 __all__ = ["fast"]  # the fixture
@@ -81,16 +82,7 @@ def test_the_twins_give_the_same_answers_in_long_runs(fast: Implementation, name
 
 def is_caught(subject: Implementation, name: str, max_examples: int) -> bool:
     """Whether a machine fails; the bug is known, so that nothing is made smaller."""
-    plain = settings(
-        max_examples=max_examples,
-        stateful_step_count=40,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        report_multiple_bugs=False,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    plain = planted(max_examples)
     try:
         run_state_machine_as_test(machines(subject)[name][0], settings=plain)
     except InvariantViolation:
