@@ -7,13 +7,16 @@ numbers can take is a case of nothing, so whoever uses this shows that the cases
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TypeVar
+from unittest.mock import patch
 
 import z3
 
-from proofs._z3 import Term
+from proofs._z3 import Term, larger, smaller
 
 T = TypeVar("T")
 
@@ -139,3 +142,41 @@ class Unknown:
 def term_of(number: object) -> Term:
     """The term of an unknown int, and an int as it is."""
     return number.term if isinstance(number, Unknown) else number
+
+
+def merged_each(run: Callable[[Way], Mapping[str, object]]) -> dict[str, Term]:
+    """What the code notes under each name, as one term for all its ways."""
+    every = [(way.conditions, noted) for way, noted in ways(run)]
+    terms = {name: z3.IntVal(0) + term_of(value) for name, value in every[-1][1].items()}
+    for conditions, noted in every[-2::-1]:
+        here = z3.And(*conditions)
+        terms = {name: z3.If(here, term_of(noted[name]), term) for name, term in terms.items()}
+    return terms
+
+
+def smallest(first: object, *others: object) -> object:
+    """`min` of numbers, some of them unknown, in one way."""
+    return _picked(smaller, first, others)
+
+
+def largest(first: object, *others: object) -> object:
+    """`max`, too."""
+    return _picked(larger, first, others)
+
+
+def _picked(pick: Callable[[Term, Term], Term], first: object, others: Sequence[object]) -> object:
+    way = next((each.way for each in (first, *others) if isinstance(each, Unknown)), Way())
+    term = z3.IntVal(0) + term_of(first)
+    for other in others:
+        term = pick(term, z3.IntVal(0) + term_of(other))
+    return way.number(term)
+
+
+@contextmanager
+def picking_in_one_way(*modules: ModuleType) -> Iterator[None]:
+    """`min` and `max` of these modules do not branch until the end."""
+    with ExitStack() as stack:
+        for module in modules:
+            for name, pick in (("min", smallest), ("max", largest)):
+                stack.enter_context(patch.object(module, name, pick, create=True))
+        yield

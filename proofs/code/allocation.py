@@ -3,21 +3,23 @@
 Statement (KV-GRP-3 … KV-GRP-7, KV-MGR-7, KV-MAMBA-4, KV-MAMBA-7 … KV-MAMBA-9, KV-CROSS-1,
 KV-CROSS-2, KV-CROSS-5): for a group of each kind `need_of` of `kvfast._core.allocator` is the
 number of blocks that `take_hits` and `take_new` take out of the free queue, new ones and revived
-hits; no step takes less than none; and the list then has slots for all that was asked for. Each hit
-is written to its own place. The need of all groups is the sum. These methods, and what they call in
-the allocator and the shape, are run along each way they may take, for a request that is under way,
-one that has blocks but no entry, and a first allocation with hits, with and without external
-tokens.
+hits; no step takes less than none; and the list then has slots for all that was asked for. The
+hits from what is skipped on are copied, each to its own place, and touched, and null is before
+them. A hit counts as free just where touching it takes it out of the queue, and null never
+(`num_revived`, and `touch` of the pool, of one hit). The need of all groups is the sum. These
+methods, and what they call in the allocator and the shape, are run along each way they may take,
+for a request that is under way, one that has blocks but no entry, and a first allocation with hits,
+with and without external tokens.
 
-What is around them is stubs (`_allocation/run.py`), and so left out: which blocks the pool gives
-and references; which hits are free, and which state must wait; places of rows, and of the hits of
-any group but the first. Not run at all is who compares the need with the free blocks: the reserve,
-the watermark.
+What is around them is stubs (`_allocation/run.py`), and so left out: which new blocks the pool
+gives (`free_queue.py`); how many hits are free, but for the step from one hit to the next; which
+state must wait; places of rows, and of the hits of any group but the first. Who compares the need
+with the free blocks, the reserve and the watermark is in `slots.py`.
 
 Assumed is what the rules say of arguments: computed tokens have slots, hits cover whole blocks (all
 local tokens or, beside a load, no more than these), a load has slots, a step computes something, of
-a state's hits only the last is not null. In mode align a request that holds blocks but has taken
-none may take less than its need, never more.
+a state's hits only the last is not null, no hit comes twice. In mode align a request that holds
+blocks but has taken none may take less than its need, never more.
 
 Each case is shown to be possible, and mistakes in the need are found.
 """
@@ -32,9 +34,11 @@ from typing import cast
 
 import z3
 
+from kvfast._core.allocator import Allocator
 from kvfast._core.demand import Demand
 from kvfast._core.pool import BlockPool
 from proofs._z3 import Ledger, Term, ask
+from proofs.code._allocation.hits import copied, one_hit_is_right
 from proofs.code._allocation.mistakes import (
     CountsSkippedHits,
     ForgetsDrafts,
@@ -45,8 +49,11 @@ from proofs.code._allocation.mistakes import (
 )
 from proofs.code._allocation.run import KINDS, Numbers, SymbolicAllocator, revived
 from proofs.code._paths import Way, term_of, ways
+from proofs.code._planted import Planted
 
 STATES = ("mamba", "aligned")
+COPYING = ("full", "sliding", "chunked", *STATES)
+"""Kinds that have hits."""
 ASKED_FOR = ("slots", "main", "local", "external", "skip_at", "encoder")
 """See `kvfast._core.demand`."""
 
@@ -81,7 +88,7 @@ class Allocation:
     taken: Term
     counts: tuple[Term, ...]
     length: Term
-    hits: tuple[tuple[Term, Term], ...]
+    copies: Term
 
 
 def number(name: str) -> Term:
@@ -154,8 +161,8 @@ def allocations(
 
     for way, (need, made) in ways(run):
         pool, length = made.counting, term_of(made.tables.length[0])
-        hits = tuple(made.entries.hits)
-        yield Allocation(tuple(way.conditions), need, pool.taken, tuple(pool.asked), length, hits)
+        copies = copied(made) if case.is_first and kind in COPYING else z3.BoolVal(True)
+        yield Allocation(tuple(way.conditions), need, pool.taken, tuple(pool.asked), length, copies)
 
 
 def may_take_less(kind: str, case: Case) -> bool:
@@ -174,8 +181,8 @@ def check_kind(ledger: Ledger, kind: str, case: Case) -> None:
         exact = each.taken == each.need
         claim = each.taken <= each.need if may_take_less(kind, case) else exact
         none_given = z3.And(*(count >= 0 for count in each.counts))
-        own = z3.And(*(place == hit for place, hit in each.hits))
-        ledger.prove(name, here, z3.And(claim, none_given, own, has_slots(kind, each.length)))
+        enough = has_slots(kind, each.length)
+        ledger.prove(name, here, z3.And(claim, none_given, each.copies, enough))
         something = something or ask([*here, each.need > 0, exact]) == "sat"
     ledger.agree(f"{kind}, {case.name}: something is taken", something)
 
@@ -190,17 +197,17 @@ def has_slots(kind: str, length: Term) -> Term:
     return tokens >= number("main" if kind == "aligned" else "slots")
 
 
-MISTAKES: tuple[tuple[str, Case, type[SymbolicAllocator]], ...] = (
-    ("full", CASES[4], ForgetsFreeHits),
-    ("sliding", CASES[4], CountsSkippedHits),
-    ("mamba", CASES[0], ForgetsDrafts),
-    ("aligned", CASES[4], ForgetsDrafts),
-    ("full", CASES[0], ForgetsTheList),
-    ("cross", CASES[0], ForgetsTheList),
-    ("full", CASES[4], LeavesTheLastHit),
-    ("sliding", CASES[4], LeavesTheLastHit),
-    ("full", CASES[4], ReadsTheNextHit),
-    ("aligned", CASES[5], ReadsTheNextHit),
+MISTAKES: tuple[tuple[str, Case, type[SymbolicAllocator], str], ...] = (
+    ("full", CASES[4], ForgetsFreeHits, "KV-GRP-4"),
+    ("sliding", CASES[4], CountsSkippedHits, "KV-GRP-4"),
+    ("mamba", CASES[0], ForgetsDrafts, "KV-MAMBA-4"),
+    ("aligned", CASES[4], ForgetsDrafts, "KV-MAMBA-7"),
+    ("full", CASES[0], ForgetsTheList, "KV-GRP-3"),
+    ("cross", CASES[0], ForgetsTheList, "KV-CROSS-1"),
+    ("full", CASES[4], LeavesTheLastHit, "KV-GRP-5"),
+    ("sliding", CASES[4], LeavesTheLastHit, "KV-GRP-5"),
+    ("full", CASES[4], ReadsTheNextHit, "KV-GRP-5"),
+    ("aligned", CASES[5], ReadsTheNextHit, "KV-GRP-5"),
 )
 
 NEEDED: tuple[tuple[str, Case, str], ...] = (
@@ -216,24 +223,52 @@ NEEDED: tuple[tuple[str, Case, str], ...] = (
 def is_wrong(
     kind: str, case: Case, known: dict[str, Term], allocator: type[SymbolicAllocator]
 ) -> bool:
-    """Whether some way takes another number than the need, or has a hit at another place."""
+    """Whether some way takes another number than the need, or copies hits otherwise."""
     before = [*known.values(), free_hits()]
     return any(
-        ask([*before, *each.conditions, z3.Or(each.taken != each.need, *misplaced(each))]) == "sat"
+        ask([*before, *each.conditions, z3.Or(each.taken != each.need, z3.Not(each.copies))])
+        == "sat"
         for each in allocations(kind, case, allocator)
     )
 
 
-def misplaced(each: Allocation) -> Iterator[Term]:
-    """Hits that were written to another place than their own."""
-    return (place != hit for place, hit in each.hits)
+ONE_HIT = (
+    Planted("KV-GRP-4", Allocator, "num_revived", "block and ", ""),
+    Planted("KV-GRP-4", Allocator, "num_revived", "block and self.pool.refs(block) == 0", "block"),
+    Planted("KV-POOL-5", BlockPool, "touch", "self.unlink(block)", "pass"),
+    Planted("KV-GRP-5", BlockPool, "touch", "+= 1", "+= 0"),
+)
+
+
+def check_one_hit(ledger: Ledger) -> None:
+    """What is counted of a hit is what it takes."""
+    known, right = one_hit_is_right()
+    ledger.prove("one hit", [known], right)
+    for kind, free in (("null", number("hit") == 0), ("free", number("refs") == 0)):
+        ledger.possible(f"one hit: {kind}", known, free)
+    for mistake in ONE_HIT:
+        with mistake.done():
+            known, right = one_hit_is_right()
+            ledger.refute(f"mistake: {mistake}", [known], right)
+
+
+COPIES = (
+    Planted("KV-GRP-5", Allocator, "take_hits_of", "(skipped, length)", "(skipped, length - 1)"),
+    Planted("KV-GRP-5", Allocator, "take_hits_of", "range(skipped):", "range(skipped - 1):"),
+    Planted("KV-GRP-5", Allocator, "take_hits_of", "start + skipped,", "start,"),
+)
 
 
 def check_mistakes(ledger: Ledger) -> None:
-    """Mistakes in the need, and arguments that the rules exclude."""
-    for kind, case, mistake in MISTAKES:
+    """Mistakes in the need and in what is done with hits, and arguments that the rules exclude."""
+    for kind, case, mistake, rule in MISTAKES:
         wrong = is_wrong(kind, case, assumed(kind, case), mistake)
-        ledger.agree(f"mistake: {mistake.__name__}, {kind}", wrong)
+        ledger.agree(f"mistake: {rule}, {mistake.__name__}, {kind}", wrong)
+    for planted in COPIES:
+        with planted.done():
+            known = assumed("sliding", CASES[4])
+            found = is_wrong("sliding", CASES[4], known, SymbolicAllocator)
+        ledger.agree(f"mistake: {planted}", found)
     for kind, case, name in NEEDED:
         known = assumed(kind, case)
         del known[name]
@@ -277,6 +312,7 @@ def main() -> int:
         for case in CASES:
             if kind == "aligned" or not case.was_allocated:  # nobody else remembers it
                 check_kind(ledger, kind, case)
+    check_one_hit(ledger)
     check_mistakes(ledger)
     check_sum(ledger)
     return ledger.finish()

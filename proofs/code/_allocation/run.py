@@ -80,18 +80,38 @@ class Hits:
         return Hit(z3.IntVal(0) + term_of(place))
 
 
+@dataclass(frozen=True)
+class Rounds:
+    """A loop over unknown bounds: one round, whose index is any."""
+
+    first: Term
+    end: Term
+    index: Term
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a round wrote: where, and the hit of which place, or null."""
+
+    rounds: Rounds
+    place: Term
+    hit: Term | None
+
+
 class Entries:
-    """Of the entries of a list those are noted that a hit was written to: at which place, which."""
+    """Of the entries of a list those are noted that a loop writes."""
 
     def __init__(self) -> None:
-        self.hits: list[tuple[Term, Term]] = []
+        self.rounds: Rounds | None = None
+        self.written: list[Written] = []
 
     def __getitem__(self, place: object) -> int:
         return 0
 
     def __setitem__(self, place: object, block: object) -> None:
-        if isinstance(block, Hit):
-            self.hits.append((z3.IntVal(0) + term_of(place), block.place))
+        if self.rounds is not None:
+            hit = block.place if isinstance(block, Hit) else None
+            self.written.append(Written(self.rounds, z3.IntVal(0) + term_of(place), hit))
 
 
 class CountingPool:
@@ -100,10 +120,13 @@ class CountingPool:
     def __init__(self) -> None:
         self.taken: Term = z3.IntVal(0)
         self.asked: list[Term] = []
+        self.touched: list[tuple[Term, Term]] = []
 
     def touch(self, tables: SymbolicTables, first: object, end: object) -> None:
         """The hits that a list has from `first` to before `end`: those of them that are free."""
-        before, behind = (revived(z3.IntVal(0) + term_of(place)) for place in (first, end))
+        places = [z3.IntVal(0) + term_of(place) for place in (first, end)]
+        before, behind = map(revived, places)
+        self.touched.append((places[0], places[1]))
         self.taken = self.taken + before - behind
 
     def allocate(self, tables: SymbolicTables, at: int, count: object) -> None:
@@ -183,8 +206,11 @@ def in_rounds(method: Callable[..., Any], tables: SymbolicTables) -> FunctionTyp
         first, end = (0, *bounds)[-2:]
         count = term_of(end) - term_of(first)
         tables.times = z3.If(count > 0, count, 0)
-        yield tables.way.number(z3.FreshInt("index"))
+        index = z3.FreshInt("index")
+        tables.arena.rounds = Rounds(term_of(first), term_of(end), index)
+        yield tables.way.number(index)
         tables.times = z3.IntVal(1)
+        tables.arena.rounds = None
 
     def largest(a: object, b: object) -> Any:
         return tables.way.number(larger(z3.IntVal(0) + term_of(a), z3.IntVal(0) + term_of(b)))

@@ -1,0 +1,300 @@
+"""How far blocks are cached, and which: kvref and kvfast do what the rules say, for all integers.
+
+- The bound (KV-COORD-13, KV-GRP-11): for a call of n tokens a group hands over the blocks from its
+  count on that end within n, among several groups within the last multiple of the alignment, with
+  a drop one block further. `cache_blocks` of kvref's coordinators and groups and `Allocator.cache`
+  of kvfast run as they stand.
+- The masks (KV-RET-1 … KV-RET-5): which of these are worth caching, in a window and among states,
+  without retention, with interval 0 and with any other. `is_worth_caching` of kvref's groups, and
+  `caches_all` and `is_worth_caching` of kvfast's `Shape`, run as they stand.
+
+All numbers are unknown ints; both twins are compared with the formulas of the rules, so that a
+mistake made in both is seen. Assumed is that the alignment is a multiple of the block size and an
+interval one of the alignment (KV-COORD-2, KV-CFG-4, KV-CFG-7). Stubs are what is done with a block
+that is handed over; which number of tokens a call is for is `slots.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import z3
+
+from kvfast._core import allocator, kinds, shape
+from kvfast._core.allocator import Allocator
+from kvfast._core.shape import Shape
+from kvref.coordinator import Coordinator
+from kvref.groups import base
+from kvref.groups import mamba as states
+from kvref.groups import sliding_window as windows
+from kvref.groups.full_attention import FullAttentionGroup
+from kvref.groups.mamba import MambaGroup
+from kvref.groups.sliding_window import SlidingWindowGroup
+from kvref.hybrid import HybridCoordinator
+from proofs._z3 import Ledger, Statement, Term, ask, cdiv, smaller
+from proofs.code._paths import Way, merged, merged_each, picking_in_one_way
+from proofs.code._planted import Planted
+
+BLOCK, PER, EVERY, WINDOW = z3.Ints("block_size per every window")
+INDEX, PROMPT = z3.Ints("index prompt")
+TOKENS, COUNT = z3.Ints("tokens count")
+ALIGNMENT = PER * BLOCK
+"""A multiple of the block size, for masks; for the bound it is any number."""
+INTERVALS: dict[str, Term | None] = {
+    "no retention": None,
+    "interval 0": z3.IntVal(0),
+    "an interval": EVERY * ALIGNMENT,
+}
+DROPS = (False, True)
+
+
+def known() -> tuple[Term, ...]:
+    """Sizes are at least 1, and nothing is negative."""
+    sizes = (BLOCK, PER, EVERY, WINDOW, PROMPT)
+    return (*(size >= 1 for size in sizes), INDEX >= 0, TOKENS >= 0, COUNT >= 0)
+
+
+# The bound.
+
+
+def reference_bound(is_hybrid: bool, drops: bool) -> dict[str, Term]:
+    """First and end of the blocks that kvref's group hands over, or -1."""
+
+    def run(way: Way) -> dict[str, object]:
+        noted: dict[str, object] = {"first": -1, "end": -1}
+
+        def stored(request: object, *, first_block: object, end_block: object, **_: object) -> None:
+            noted.update(first=first_block, end=end_block)
+
+        group: Any = object.__new__(FullAttentionGroup)
+        group.block_size = way.number(BLOCK)
+        group.hashes_per_block = 1
+        group.drops_eagle_block = drops
+        group.num_cached = {"r": way.number(COUNT)}
+        group.block_lists = {}
+        group.index, group.spec = 0, None
+        group.events = SimpleNamespace(stored=stored)
+        coordinator: Any = object.__new__(HybridCoordinator if is_hybrid else Coordinator)
+        coordinator.groups = (group,)
+        coordinator.alignment = way.number(z3.Int("alignment"))
+        request = SimpleNamespace(request_id="r", block_hashes=())
+        coordinator.cache_blocks(request, way.number(TOKENS))
+        return noted
+
+    with ExitStack() as stack:
+        stack.enter_context(picking_in_one_way(sys.modules[HybridCoordinator.__module__]))
+        stack.enter_context(patch.object(base, "range", lambda *_: (), create=True))
+        stack.enter_context(patch.object(base, "hash_of_block", lambda *_: b""))
+        return merged_each(run)
+
+
+def fast_bound(is_hybrid: bool, drops: bool) -> dict[str, Term]:
+    """The same of kvfast."""
+
+    def run(way: Way) -> dict[str, object]:
+        noted: dict[str, object] = {"first": -1, "end": -1}
+
+        def cache_range(g: int, at: int, request: object, first: object, end: object) -> None:
+            noted.update(first=first, end=end)
+
+        made: Any = object.__new__(Allocator)
+        made.rounds_down = is_hybrid
+        made.shape = SimpleNamespace(
+            num_groups=1,
+            alignment=way.number(z3.Int("alignment")),
+            block_size=[way.number(BLOCK)],
+            drops=[int(drops)],
+        )
+        made.tables = SimpleNamespace(cached=[way.number(COUNT + 1)])
+        made.cache_range = cache_range
+        made.cache(0, None, way.number(TOKENS))
+        return noted
+
+    with picking_in_one_way(allocator):
+        return merged_each(run)
+
+
+def ruled_bound(is_hybrid: bool, drops: bool) -> dict[str, Term]:
+    """What KV-COORD-13 and KV-GRP-11 say."""
+    aligned = TOKENS / z3.Int("alignment") * z3.Int("alignment") if is_hybrid else TOKENS
+    further = z3.If(aligned > 0, smaller(TOKENS, aligned + BLOCK), aligned)
+    end = (further if is_hybrid and drops else aligned) / BLOCK
+    return {
+        "first": z3.If(end > COUNT, COUNT, -1),
+        "end": z3.If(end > COUNT, end, -1),
+    }
+
+
+BOUNDS: dict[str, Callable[[bool, bool], dict[str, Term]]] = {
+    "kvref": reference_bound,
+    "kvfast": fast_bound,
+}
+
+
+def bounds() -> Iterator[Statement]:
+    """Both hand over the blocks of the rules."""
+    alignment = z3.Int("alignment")
+    for twin, bound in BOUNDS.items():
+        for is_hybrid in (False, True):
+            for drops in DROPS:
+                wanted, found = ruled_bound(is_hybrid, drops), bound(is_hybrid, drops)
+                name = "of several groups" if is_hybrid else "of one group"
+                yield Statement(
+                    f"{twin}: the bound {name}{', with a drop' if drops else ''}",
+                    (*known(), alignment >= 1),
+                    z3.And(*(found[each] == wanted[each] for each in wanted)),
+                    found["end"] == z3.substitute(wanted["end"], (TOKENS, TOKENS + 1)),
+                )
+
+
+# The masks.
+
+
+def reference_mask(name: str, interval: Term | None, drops: bool) -> Term:
+    """Whether kvref says that a block is worth caching."""
+    kind: type[Any] = SlidingWindowGroup if name == "window" else MambaGroup
+
+    def run(way: Way) -> object:
+        group: Any = object.__new__(kind)
+        group.block_size = way.number(BLOCK)
+        group.window = way.number(WINDOW)
+        group.drops_eagle_block = drops
+        group.context = SimpleNamespace(
+            alignment_tokens=way.number(ALIGNMENT),
+            retention_interval_tokens=None if interval is None else way.number(interval),
+        )
+        request = SimpleNamespace(
+            num_prompt_tokens=way.number(PROMPT), num_tokens=way.number(z3.Int("all tokens"))
+        )
+        return group.is_worth_caching(way.number(INDEX), request)
+
+    with picking_in_one_way(windows, states):
+        return merged(run)
+
+
+def fast_mask(name: str, interval: Term | None, drops: bool) -> Term:
+    """Whether kvfast does."""
+
+    def run(way: Way) -> object:
+        made: Any = object.__new__(Shape)
+        made.kind = [kinds.SLIDING if name == "window" else kinds.MAMBA]
+        made.block_size = [way.number(BLOCK)]
+        made.reach = [way.number(WINDOW)]
+        made.drops = [int(drops)]
+        made.alignment = way.number(ALIGNMENT)
+        made.retention = -1 if interval is None else way.number(interval)
+        every = made.caches_all(0)
+        return every or made.is_worth_caching(0, way.number(INDEX), way.number(PROMPT))
+
+    with picking_in_one_way(shape):
+        return merged(run)
+
+
+def ruled_mask(name: str, interval: Term | None, drops: bool) -> Term:
+    """What KV-RET-1 … KV-RET-5 say."""
+    replay = (PROMPT - 1) / ALIGNMENT * PER  # in blocks: the alignment is a multiple of them
+    d = int(drops)
+    if name == "state":
+        if interval is None:
+            return z3.BoolVal(True)
+        kept = z3.BoolVal(False)
+        if interval is not INTERVALS["interval 0"]:
+            kept = (INDEX + 1) * BLOCK % interval == 0
+        return z3.Or(kept, replay == INDEX + 1)
+    tail = cdiv(WINDOW - 1, BLOCK) + d
+    again = z3.And(replay + d - tail <= INDEX, replay + d > INDEX)
+    if interval is INTERVALS["interval 0"]:
+        return again
+    p = PER if interval is None else EVERY * PER
+    kept = z3.Or(tail >= p, z3.And(d <= INDEX, (INDEX - d) % p >= p - tail))
+    return kept if interval is None else z3.Or(kept, again)
+
+
+def in_blocks() -> tuple[Term, ...]:
+    """Multiples of a block, counted in blocks: proved first, and then used."""
+    replay = (PROMPT - 1) / ALIGNMENT
+    return (
+        ALIGNMENT / BLOCK == PER,
+        EVERY * ALIGNMENT / BLOCK == EVERY * PER,
+        replay * ALIGNMENT / BLOCK == replay * PER,
+        (replay * ALIGNMENT == (INDEX + 1) * BLOCK) == (replay * PER == INDEX + 1),
+    )
+
+
+MASKS: dict[str, Callable[[str, Term | None, bool], Term]] = {
+    "kvref": reference_mask,
+    "kvfast": fast_mask,
+}
+
+
+def masks() -> Iterator[Statement]:
+    """Both keep the blocks of the rules."""
+    for number, lemma in enumerate(in_blocks()):
+        yield Statement(f"in blocks, {number}", known(), lemma, z3.Not(lemma))
+    for twin, mask in MASKS.items():
+        for name in ("window", "state"):
+            for text, interval in INTERVALS.items():
+                for drops in DROPS:
+                    wanted = ruled_mask(name, interval, drops)
+                    yield Statement(
+                        f"{twin}: {name}, {text}{', with a drop' if drops else ''}",
+                        (*known(), *in_blocks()),
+                        mask(name, interval, drops) == wanted,
+                        mask(name, interval, drops) != wanted,
+                    )
+
+
+PLANTED: tuple[tuple[Callable[[], Iterator[Statement]], Planted], ...] = (
+    (bounds, Planted("KV-COORD-13", HybridCoordinator, "cache_blocks", " and aligned > 0", "")),
+    (bounds, Planted("KV-COORD-13", Allocator, "cache", "min(tokens, aligned + size)",
+                     "aligned + size")),
+    (bounds, Planted("KV-COORD-13", Allocator, "cache", "if self.rounds_down:", "if False:")),
+    (bounds, Planted("KV-GRP-11", Allocator, "cache", "self.tables.cached[at] - 1",
+                     "self.tables.cached[at]")),
+    (masks, Planted("KV-RET-1", Shape, "is_worth_caching", ">= per_segment - need",
+                    "> per_segment - need")),
+    (masks, Planted("KV-RET-1", SlidingWindowGroup, "is_worth_caching", "(block_index - shift) %",
+                    "block_index %")),
+    (masks, Planted("KV-RET-2", Shape, "caches_all", "if self.retention == 0:",
+                    "if self.retention < -1:")),
+    (masks, Planted("KV-RET-3", Shape, "is_worth_caching",
+                    "self.retention if self.retention > 0 else self.alignment", "self.alignment")),
+    (masks, Planted("KV-RET-4", Shape, "is_worth_caching", "(prompt_tokens - 1)", "prompt_tokens")),
+    (masks, Planted("KV-RET-4", windows, "replay_boundary", "request.num_prompt_tokens",
+                    "request.num_tokens")),
+    (masks, Planted("KV-RET-5", states, "replay_boundary", "request.num_prompt_tokens",
+                    "request.num_tokens")),
+    (masks, Planted("KV-RET-5", Shape, "is_worth_caching", "return index + 1 == replay_end",
+                    "return False")),
+)  # fmt: skip
+
+
+def check_mistakes(ledger: Ledger) -> None:
+    """Each one is found."""
+    for statements, mistake in PLANTED:
+        twin = "kvfast" if mistake.owner in (Allocator, Shape) else "kvref"
+        with mistake.done():
+            found = any(
+                ask([*each.assumptions, z3.Not(each.claim)]) == "sat"
+                for each in statements()
+                if each.name.startswith(twin)
+            )
+        ledger.agree(f"mistake: {mistake}", found)
+
+
+def main() -> int:
+    """Ask everything; 0 if each answer is the expected one."""
+    ledger = Ledger("caching")
+    ledger.prove_and_refute(bounds())
+    ledger.prove_and_refute(masks())
+    check_mistakes(ledger)
+    return ledger.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""The arithmetic of `allocate_slots`: kvref and kvfast do what the rules say, for all integers.
+
+Statement: whether a call is illegal, refused by the gate of the whole sequence, refused for lack of
+blocks or granted; for how many tokens the need is asked, there and then; at how many tokens skipped
+blocks are removed; whether hits are taken; and how many tokens are cached are the formulas of
+KV-MGR-3 … KV-MGR-7, KV-MGR-9 and KV-MGR-10, the reserve and the watermark included.
+`Allocator.allocate` of kvref and `Calls.grant` and `Core.place` of kvfast run as they stand on
+unknown numbers and flags, along each way they may take, for requests of each status, and such as
+hold nothing, hold blocks or are under way. A mistake made in both is seen, since both are compared
+with the formulas.
+
+Stubs are the groups and the pool (`_slots.py`): the need is any number, the same for the same
+demand, and removing may free any blocks. Left out are the checks of hits and slots and of types.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+
+import z3
+
+import kvref.allocation
+from kvfast._core.calls import Calls
+from kvfast._core.core import Core
+from kvref.allocation import Allocator
+from kvspec.request import RequestStatus
+from proofs._z3 import Ledger, Term, ask, larger, smaller
+from proofs.code._planted import Planted
+from proofs.code._slots import (
+    ASKED,
+    COUNTS,
+    FLAGS,
+    GRANTED,
+    ILLEGAL,
+    REFUSED,
+    REFUSED_BY_GATE,
+    Case,
+    needed,
+    of_fast,
+    of_reference,
+)
+
+CASES = (
+    Case(RequestStatus.WAITING),
+    Case(RequestStatus.RUNNING, has_row=True, is_running=True),
+    Case(RequestStatus.PREEMPTED),
+    Case(RequestStatus.WAITING, has_hits=True),
+    Case(RequestStatus.WAITING, has_row=True),
+    Case(RequestStatus.RUNNING),
+    Case(RequestStatus.RUNNING, has_row=True),
+)
+
+
+def known() -> list[Term]:
+    """Counts are at least 0, and a request has a token."""
+    counts = [*z3.Ints(" ".join(COUNTS)), *z3.Ints("watermark longest"), z3.Int("num_tokens") - 1]
+    flags = [z3.And(flag >= 0, flag <= 1) for flag in z3.Ints(" ".join(FLAGS))]
+    return [*(count >= 0 for count in counts), *flags]
+
+
+def ruled(case: Case) -> dict[str, Term]:
+    """What the rules say; -1 for what does not happen."""
+    computed, hit, external, new = z3.Ints("computed hit external new")
+    lookahead, encoder, reserved, tokens = z3.Ints("lookahead encoder reserved num_tokens")
+    longest, before, then = z3.Int("longest"), z3.Int("free at first"), z3.Int("free then")
+    must_fit, caches, beside = (z3.Int(flag) == 1 for flag in FLAGS)
+    local = computed + hit
+    loads = external > 0
+    total = smaller(local + external, longest)  # KV-MGR-4
+    at = z3.If(loads, smaller(local + external, tokens - 1), local + external)
+    main = total + new
+    slots = smaller(main + lookahead, longest)  # KV-MGR-7
+    if not case.is_running:
+        slots = z3.If(loads, larger(slots, local + external), slots)
+    newcomer = case.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
+    watermark = z3.If(beside, z3.Int("watermark"), 0) if newcomer else z3.IntVal(0)  # KV-MGR-9
+    whole = smaller(tokens, longest)
+    gate = (whole, whole, local, external, smaller(at, longest), encoder)
+    need = (slots, main, local, external, at, encoder)
+    legal = z3.And(z3.Or(new > 0, loads), new <= longest - total)  # KV-MGR-3, KV-MGR-4
+    passes = z3.Or(z3.Not(must_fit), needed("gate", *gate) + watermark <= before)  # KV-MGR-5
+    fits = needed("need", *need) + watermark <= then - reserved
+    granted = z3.And(legal, passes, fits)
+    takes = z3.BoolVal(not case.is_running) if case.has_hits else z3.And(
+        loads, z3.BoolVal(not case.is_running)
+    )  # fmt: skip
+
+    def if_(condition: Term, number: Term) -> Term:
+        return z3.If(condition, number, -1)
+
+    outcome = z3.If(fits, GRANTED, REFUSED)
+    outcome = z3.If(passes, outcome, REFUSED_BY_GATE)
+    return {
+        "outcome": z3.If(legal, outcome, ILLEGAL),
+        "removed": if_(z3.And(legal, passes), smaller(total, at)),  # KV-MGR-6
+        "takes_hits": z3.If(z3.And(granted, takes), 1, 0),
+        "cached": if_(  # KV-MGR-10
+            z3.And(granted, caches), smaller(smaller(total + new, tokens), longest)
+        ),
+        **{
+            f"gate {name}": if_(z3.And(legal, must_fit), number)
+            for name, number in zip(ASKED, gate, strict=True)
+        },
+        **{
+            f"need {name}": if_(z3.And(legal, passes), number)
+            for name, number in zip(ASKED, need, strict=True)
+        },
+    }
+
+
+def differing(rules: Mapping[str, Term], found: Mapping[str, Term]) -> Iterator[Term]:
+    """Where the code does otherwise."""
+    return (found[name] != number for name, number in rules.items())
+
+
+def check_case(ledger: Ledger, case: Case) -> None:
+    """Both do what the rules say, every outcome comes up, and each formula counts."""
+    rules = ruled(case)
+    for name, found in (("kvref", of_reference(case)), ("kvfast", of_fast(case))):
+        same = z3.Not(z3.Or(*differing(rules, found)))
+        ledger.prove(f"{case}: {name}", known(), same)
+    for outcome in (ILLEGAL, REFUSED_BY_GATE, REFUSED, GRANTED):
+        ledger.possible(f"{case}: outcome {outcome}", *known(), rules["outcome"] == outcome)
+
+
+PLANTED = (
+    Planted("KV-MGR-3", kvref.allocation, "check_allocation", " and not asked.has_load", ""),
+    Planted("KV-MGR-3", Calls, "grant", "new == 0 and external == 0", "new == 0"),
+    Planted("KV-MGR-4", Calls, "grant", "if new > most:", "if new > most + 1:"),
+    Planted("KV-MGR-4", Core, "place", "total = min(local + external, self.max_len)",
+            "total = local + external"),
+    Planted("KV-MGR-5", Core, "place", "num_needed(row, demand, True)",
+            "num_needed(row, demand, False)"),
+    Planted("KV-MGR-5", Allocator, "whole_fits", "+ watermark <=", "<="),
+    Planted("KV-MGR-6", Core, "place", "remove_skipped(row, min(total, skip_at))",
+            "remove_skipped(row, total)"),
+    Planted("KV-MGR-7", Core, "place", "self.pool.num_free - reserved", "self.pool.num_free"),
+    Planted("KV-MGR-7", Core, "place", "needed + watermark > self.pool.num_free",
+            "needed + watermark > free"),
+    Planted("KV-MGR-7", Core, "place", "if external > 0 and not is_running:", "if external > 0:"),
+    Planted("KV-MGR-7", Allocator, "demand", "main + asked.num_lookahead_tokens", "main"),
+    Planted("KV-MGR-9", Core, "place", "needed + watermark >", "needed >"),
+    Planted("KV-MGR-9", Allocator, "watermark",
+            "in (RequestStatus.WAITING, RequestStatus.PREEMPTED)", "is RequestStatus.WAITING"),
+    Planted("KV-MGR-10", Calls, "grant", "+ new, request.num_tokens)",
+            "+ new + lookahead, request.num_tokens + lookahead)"),
+    Planted("KV-MGR-10", Allocator, "cache", ", asked.request.num_tokens, self.longest)",
+            ", self.longest)"),
+)  # fmt: skip
+
+
+def is_found(mistake: Planted) -> bool:
+    """Whether some case shows that the code is another."""
+    run = of_fast if mistake.owner in (Calls, Core) else of_reference
+    return any(
+        ask([*known(), z3.Or(*differing(ruled(case), run(case)))]) == "sat" for case in CASES
+    )
+
+
+def check_mistakes(ledger: Ledger) -> None:
+    """Each one is found."""
+    for mistake in PLANTED:
+        with mistake.done():
+            ledger.agree(f"mistake: {mistake}", is_found(mistake))
+
+
+def main() -> int:
+    """Ask everything; 0 if each answer is the expected one."""
+    ledger = Ledger("slots")
+    for case in CASES:
+        check_case(ledger, case)
+    check_mistakes(ledger)
+    return ledger.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
