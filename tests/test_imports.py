@@ -34,11 +34,15 @@ ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
     ("kvref", frozenset({"cbor2", "xxhash"})),
     ("kvfast", frozenset({"cbor2", "torch", "xxhash"})),
     ("kvfast.device", frozenset({"torch", "triton"})),
+    ("kvfast.engines.vllm", frozenset({"vllm"})),
 )
 
 # Extras are imported inside functions, so that importing a package needs none of them. These parts
 # are extras as a whole and are only imported once theirs is known to be there.
-WHOLLY_EXTRA = ("kvcheck.cli", "kvcheck.judge", "kvcheck.pytest_plugin.", "kvfast.device")
+WHOLLY_EXTRA = (
+    *("kvcheck.cli", "kvcheck.judge", "kvcheck.pytest_plugin."),
+    *("kvfast.device", "kvfast.engines.vllm."),
+)
 ALWAYS_INSTALLED = OURS | {"cbor2"}
 
 

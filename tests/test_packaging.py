@@ -31,9 +31,9 @@ def packages_in(requirements: list[str]) -> set[str]:
 
 def imported_by_the_packages() -> set[str]:
     roots = {found.root for _, path in package_modules() for found in imports(tree(path))}
-    # Triton comes with torch. vLLM and SGLang are what an adapter finds on the path, never a
-    # dependency; pytest is what imports the plugin.
-    elsewhere = {"triton", "vllm", "sglang", "pytest"}
+    # Triton comes with torch. SGLang is what an adapter finds on the path, never a dependency;
+    # pytest is what imports the plugin.
+    elsewhere = {"triton", "sglang", "pytest"}
     return roots - sys.stdlib_module_names - {name for name, _ in PACKAGES} - elsewhere
 
 
@@ -52,11 +52,11 @@ def test_what_is_imported_is_required_and_what_is_required_is_imported(
         assert name == "dev" or not unused, f"extra {name} lists what nothing imports"
 
 
-def test_dev_contains_every_other_extra_but_torch(pyproject: dict[str, Any]) -> None:
+def test_dev_contains_every_other_extra_but_the_large_ones(pyproject: dict[str, Any]) -> None:
     extras = pyproject["project"]["optional-dependencies"]
     included = re.fullmatch(r"kvspec\[(.*)\]", extras["dev"][0])
     assert included is not None
-    assert set(included[1].split(",")) == set(extras) - {"dev", "torch"}
+    assert set(included[1].split(",")) == set(extras) - {"dev", "torch", "vllm"}
 
 
 def test_every_extra_named_in_a_message_exists(pyproject: dict[str, Any]) -> None:

@@ -17,15 +17,14 @@ from typing import Any
 from kvcheck.adapters.vllm.errors import NAME, planning_errors
 from kvcheck.adapters.vllm.library import Library
 from kvcheck.adapters.vllm.specs import (
+    answered,
     cache_config,
-    contract_cache,
-    contract_groups,
-    contract_spec,
     group_specs,
     layer_spec,
 )
 from kvspec.config import KVCacheConfig, KVCacheGroup
 from kvspec.errors import UnsupportedError
+from kvspec.foreign import cache_of, groups_of, spec_of
 from kvspec.planning import BlockSizes, Capacity, Layers, Plan, PlanningConfig, SpecProperties
 from kvspec.specs import LayerSpec, UniformTypeKVCacheSpecs
 
@@ -87,7 +86,7 @@ class VLLMPlanner:
                 else most(config.max_num_batched_tokens, config.max_model_len_tokens),
                 kind=interface.get_kv_cache_spec_kind(made).value,
                 sliding_window_tokens=interface.get_kv_cache_spec_sliding_window(made),
-                normalized_spec=contract_spec(made),
+                normalized_spec=answered(spec_of, made),
             )
 
     def merge(self, specs: Sequence[LayerSpec]) -> LayerSpec:
@@ -96,7 +95,7 @@ class VLLMPlanner:
             raise UnsupportedError("merging no specs", NAME)
         with planning_errors("merge"):
             made = [layer_spec(self.library, spec) for spec in specs]
-            return contract_spec(made[0].merge(made))
+            return answered(spec_of, made[0].merge(made))
 
     def is_uniform(self, layers: Layers) -> bool:
         """`is_kv_cache_spec_uniform`."""
@@ -108,7 +107,7 @@ class VLLMPlanner:
         with planning_errors("uniform_type"):
             uniform = self.library.interface.UniformTypeKVCacheSpecs
             found = uniform.from_specs(self._specs(layers))
-            answer = None if found is None else contract_spec(found)
+            answer = None if found is None else answered(spec_of, found)
         return answer if isinstance(answer, UniformTypeKVCacheSpecs) else None
 
     def unify_hybrid(self, layers: Layers) -> Layers:
@@ -127,7 +126,7 @@ class VLLMPlanner:
         """`get_kv_cache_groups`."""
         with planning_errors("groups"):
             found = self.utils.get_kv_cache_groups(settings(config), self._specs(layers))
-            return contract_groups(found)
+            return answered(groups_of, found)
 
     def max_memory_usage_bytes(self, layers: Layers, config: PlanningConfig) -> int:
         """`max_memory_usage_bytes`, which adds up layers."""
@@ -161,7 +160,7 @@ class VLLMPlanner:
         with planning_errors("config_from_groups"):
             made = group_specs(self.library, groups)
             ask = self.utils.get_kv_cache_config_from_groups
-            return contract_cache(ask(settings(config), made, available_memory_bytes))
+            return answered(cache_of, ask(settings(config), made, available_memory_bytes))
 
     def plan(
         self,
@@ -173,14 +172,14 @@ class VLLMPlanner:
         asked, specs = settings(config), [self._specs(layers) for layers in workers]
         with planning_errors("plan"), self._warnings() as said:
             found = self.utils.get_kv_cache_configs(asked, specs, list(available_memory_bytes))
-            caches = tuple(contract_cache(cache) for cache in found)
+            caches = tuple(answered(cache_of, cache) for cache in found)
         return Plan(caches, asked.model_config.max_model_len, tuple(said))
 
     def scheduler_config(self, configs: tuple[KVCacheConfig, ...]) -> KVCacheConfig:
         """`generate_scheduler_kv_cache_config`."""
         with planning_errors("scheduler_config"):
             made = [cache_config(self.library, cache) for cache in configs]
-            return contract_cache(self.utils.generate_scheduler_kv_cache_config(made))
+            return answered(cache_of, self.utils.generate_scheduler_kv_cache_config(made))
 
     def max_concurrency(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> float:
         """`get_max_concurrency_for_kv_cache_config`."""
@@ -237,4 +236,4 @@ class _Heard(logging.Handler):
 
 def _layers(specs: dict[str, Any]) -> Layers:
     found: Iterable[tuple[str, Any]] = specs.items()
-    return tuple((name, contract_spec(spec)) for name, spec in found)
+    return tuple((name, answered(spec_of, spec)) for name, spec in found)

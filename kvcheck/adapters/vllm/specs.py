@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import fields, replace
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from kvcheck.adapters.vllm.errors import NAME, VLLMAnswerError
 from kvcheck.adapters.vllm.library import Library
-from kvspec.config import KVCacheConfig, KVCacheGroup, KVCacheTensor, ManagerConfig
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import ConfigError, UnsupportedError
+from kvspec.foreign import TYPE_OF_NAME
 from kvspec.policy import Policy
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
-    EncoderOnlyAttentionSpec,
     FullAttentionSpec,
     HiddenStateCacheSpec,
     LayerSpec,
     MambaSpec,
     MLAAttentionSpec,
-    SinkFullAttentionSpec,
     SlidingWindowMLASpec,
     SlidingWindowSpec,
     TQFullAttentionSpec,
-    UniformTypeKVCacheSpecs,
     spec_fields,
 )
+
+T = TypeVar("T")
 
 SPEC_TYPES: frozenset[type[LayerSpec]] = frozenset(
     {
@@ -44,12 +44,8 @@ SPEC_TYPES: frozenset[type[LayerSpec]] = frozenset(
 )
 """What a group may be. vLLM 0.24.0 has a sink class too, but building its manager fails."""
 
-PLANNED_TYPES = SPEC_TYPES | {
-    SinkFullAttentionSpec,
-    EncoderOnlyAttentionSpec,
-    UniformTypeKVCacheSpecs,
-}
-"""What planning knows besides."""
+PLANNED_TYPES = frozenset(TYPE_OF_NAME.values())
+"""What planning knows."""
 
 HASH_FUNCTIONS = ("sha256_cbor", "xxhash_cbor")
 
@@ -146,50 +142,9 @@ def _of_enum(kinds: Any, name: str) -> Any:
     return kinds[name]
 
 
-def contract_cache(kv_cache: Any) -> KVCacheConfig:
-    """The contract's layout of vLLM's."""
-    tensors = tuple(
-        KVCacheTensor(
-            tensor.size,
-            tuple(tensor.shared_by),
-            *((tensor.offset, tensor.block_stride) if tensor.block_stride else ()),
-        )
-        for tensor in kv_cache.kv_cache_tensors
-    )
-    groups = contract_groups(kv_cache.kv_cache_groups)
-    return KVCacheConfig(kv_cache.num_blocks, groups, tensors)
-
-
-def contract_groups(groups: Iterable[Any]) -> tuple[KVCacheGroup, ...]:
-    """The contract's groups of vLLM's."""
-    return tuple(
-        KVCacheGroup(
-            tuple(group.layer_names), contract_spec(group.kv_cache_spec), group.is_eagle_group
-        )
-        for group in groups
-    )
-
-
-def contract_spec(spec: Any) -> LayerSpec:
-    """The contract's spec of vLLM's. Raises VLLMAnswerError for one that the contract refuses."""
-    types: dict[str, type[LayerSpec]] = {cls.__name__: cls for cls in PLANNED_TYPES}
-    made = types.get(type(spec).__name__, LayerSpec)
-    members = {each.name: getattr(spec, each.name) for each in fields(made)}
-    if "dtype" in members:
-        members["dtype"] = _name_of(members["dtype"])
-    if "dtypes" in members:
-        members["dtypes"] = tuple(map(_name_of, members["dtypes"]))
-    for name in ("kv_quant_mode", "mamba_type"):
-        if name in members:
-            members[name] = members[name].name
-    if "kv_cache_specs" in members:
-        layers = members["kv_cache_specs"].items()
-        members["kv_cache_specs"] = tuple((name, contract_spec(layer)) for name, layer in layers)
+def answered(make: Callable[[Any], T], found: Any) -> T:
+    """The contract's form of what vLLM answered; VLLMAnswerError for what the contract refuses."""
     try:
-        return made(**members)
+        return make(found)
     except ConfigError as error:
         raise VLLMAnswerError(error) from error
-
-
-def _name_of(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")

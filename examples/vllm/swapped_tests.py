@@ -1,0 +1,68 @@
+"""A pytest plug-in for vLLM's own tests: on a CPU without a device, stock or over kvfast.
+
+    KVFAST_SWAP=1 pytest -p examples.vllm.swapped_tests …/tests/v1/core/test_scheduler.py
+
+With KVFAST_SWAP=1 tests find kvfast's schedulers and manager under the names of vLLM's. The last
+line counts how many were asked for and how many run on kvfast, and names why others do not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import Any
+
+SWAPS: Counter[str] = Counter()
+
+
+def pytest_configure(config: Any) -> None:
+    """Before any test is imported."""
+    from vllm import platforms
+    from vllm.platforms.cpu import CpuPlatform
+
+    platforms._current_platform = CpuPlatform()
+    if os.environ.get("KVFAST_SWAP") == "1":
+        swap()
+
+
+def swap() -> None:
+    """Put kvfast's classes under vLLM's names, where tests import them from."""
+    from vllm.v1.core import kv_cache_manager
+    from vllm.v1.core.sched import async_scheduler, scheduler
+
+    from kvfast.engines.vllm import fit, schedulers
+    from kvfast.engines.vllm.manager import kvfast_manager
+    from kvspec.errors import ConfigError, UnsupportedError
+
+    class Counted(schedulers.OnKvfast):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            SWAPS[self.kvfast_reason or "kvfast"] += 1
+
+    stock = kv_cache_manager.KVCacheManager
+
+    def manager(*args: Any, **options: Any) -> Any:
+        made = stock(*args, **options)
+        known = {name: options[name] for name in vars(fit.Given()) if name in options}
+        try:
+            swapped = kvfast_manager(made, fit.Given(**known))
+        except (UnsupportedError, ConfigError) as error:
+            SWAPS[str(error)] += 1
+            return made
+        SWAPS["kvfast"] += 1
+        return swapped
+
+    on_sync = type("KvfastScheduler", (Counted, scheduler.Scheduler), {})
+    on_async = type("KvfastAsyncScheduler", (Counted, async_scheduler.AsyncScheduler), {})
+    scheduler.Scheduler = on_sync
+    async_scheduler.AsyncScheduler = on_async
+    kv_cache_manager.KVCacheManager = manager
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """How many run on kvfast."""
+    total = sum(SWAPS.values())
+    terminalreporter.write_line(f"kvfast: {SWAPS['kvfast']} of {total} managers")
+    for reason, count in SWAPS.items():
+        if reason != "kvfast":
+            terminalreporter.write_line(f"  {count} stay with vLLM's: {reason}")

@@ -1,0 +1,1 @@
+"""kvfast inside engines: a package for each, imported only where that engine is."""

@@ -1,0 +1,100 @@
+"""Whether kvfast can take the place of vLLM's manager: versions, and what it would be made from."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from kvspec.config import ManagerConfig
+from kvspec.errors import KVSpecError, UnsupportedError
+from kvspec.foreign import cache_of
+from kvspec.policy import Policy
+
+SUPPORTED_VERSIONS = ("0.24.0",)
+
+CORE = "vllm.v1.core"
+
+
+class UnsupportedEngineError(KVSpecError, ImportError):
+    """vLLM is missing, or its version is none that kvfast was tried with.
+
+    `found`: its version; None: it cannot be imported.
+    """
+
+    def __init__(self, found: str | None) -> None:
+        there = "no vLLM can be imported" if found is None else f"vLLM {found} is installed"
+        wanted = ", ".join(SUPPORTED_VERSIONS)
+        super().__init__(f"kvfast.engines.vllm is for vLLM {wanted}; {there}")
+        self.found = found
+
+
+def check_version() -> None:
+    """Raise UnsupportedEngineError unless vLLM is there in a version that is supported."""
+    try:
+        found = str(importlib.import_module("vllm.version").__version__)
+    except ImportError as error:
+        raise UnsupportedEngineError(None) from error
+    if found.partition("+")[0] not in SUPPORTED_VERSIONS:
+        raise UnsupportedEngineError(found)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What vLLM's manager was told and does not keep."""
+
+    max_num_batched_tokens: int | None = None
+    dcp_world_size: int = 1
+    pcp_world_size: int = 1
+    watermark: float = 0.0
+
+
+def given_to(scheduler: Any) -> Given:
+    """What a scheduler of vLLM's told its manager."""
+    return Given(
+        scheduler.scheduler_config.max_num_batched_tokens,
+        scheduler.dcp_world_size,
+        scheduler.pcp_world_size,
+        float(scheduler.scheduler_config.watermark),
+    )
+
+
+def config_of(stock: Any, given: Given) -> ManagerConfig:
+    """What kvfast's manager is made from, read from vLLM's.
+
+    Raises UnsupportedError or ConfigError where kvfast cannot take its place.
+    """
+    coordinator, pool = stock.coordinator, stock.block_pool
+    _refuse_other_classes(stock)
+    if stock.metrics_collector is not None:
+        raise UnsupportedError("sampled lives of blocks (kv_cache_metrics)", "kvfast")
+    return ManagerConfig(
+        cache_of(stock.kv_cache_config),
+        max_model_len_tokens=stock.max_model_len,
+        scheduler_block_size_tokens=coordinator.scheduler_block_size,
+        hash_block_size_tokens=pool.hash_block_size,
+        max_num_batched_tokens=given.max_num_batched_tokens,
+        enable_caching=bool(stock.enable_caching),
+        use_eagle=bool(stock.use_eagle),
+        enable_events=bool(pool.enable_kv_cache_events),
+        dcp_world_size=given.dcp_world_size,
+        pcp_world_size=given.pcp_world_size,
+        watermark=given.watermark,
+        retention_interval_tokens=coordinator.retention_interval,
+        hash_seed=os.environ.get("PYTHONHASHSEED"),
+        policy=Policy.vllm_0_24(),
+    )
+
+
+def _refuse_other_classes(stock: Any) -> None:
+    """A manager, pool or group manager of somebody else's may behave in its own way."""
+    parts = [stock, stock.coordinator, stock.block_pool, *stock.coordinator.single_type_managers]
+    for part in parts:
+        if not type(part).__module__.startswith(f"{CORE}."):
+            raise UnsupportedError(f"{type(part).__module__}.{type(part).__qualname__}", "kvfast")
+
+
+def reason_of(error: KVSpecError) -> str:
+    """The line of the log for a configuration that stays with vLLM's manager."""
+    return f"kvfast does not serve this configuration: {error}"

@@ -1,0 +1,209 @@
+"""A manager with the calls of vLLM's `KVCacheManager`, over kvfast.
+
+What the scheduler asks in every step goes straight to kvfast. What tests and connectors look at
+(blocks, pool, coordinator) are views that are made when somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+from vllm.v1.metrics.stats import PrefixCacheStats
+
+import kvfast
+from kvfast._implementation import FastImplementation
+from kvfast.engines.vllm.events import vllm_event
+from kvfast.engines.vllm.fit import Given, config_of
+from kvfast.engines.vllm.requests import Requests
+from kvfast.engines.vllm.views import Block, Blocks, Coordinator, Pool, coordinator_over
+from kvspec.blocks import KVCacheBlocks as BlockIds
+from kvspec.interface import KVCacheManager
+
+
+def kvfast_manager(stock: Any, given: Given) -> KvfastManager:
+    """kvfast in place of a manager of vLLM's that was not used yet.
+
+    Raises UnsupportedError or ConfigError where kvfast cannot serve its configuration.
+    """
+    config = config_of(stock, given)
+    implementation = kvfast.implementation()
+    manager = implementation.create(config, check_invariants=False)
+    return KvfastManager(stock, implementation, manager)
+
+
+class KvfastManager:
+    """In place of `stock`, which is used for its configuration only and not kept."""
+
+    def __init__(
+        self, stock: Any, implementation: FastImplementation, manager: KVCacheManager
+    ) -> None:
+        self.kv_cache_config = stock.kv_cache_config
+        self.max_model_len: int = stock.max_model_len
+        self.enable_caching: bool = stock.enable_caching
+        self.use_eagle: bool = stock.use_eagle
+        self.log_stats: bool = stock.log_stats
+        self.metrics_collector = None
+        self.watermark_blocks: int = stock.watermark_blocks
+        self.kv_cache_event_metadata = stock.kv_cache_event_metadata
+        self.num_kv_cache_groups: int = stock.num_kv_cache_groups
+        self.empty_kv_cache_blocks: Any = stock.empty_kv_cache_blocks
+        self.prefix_cache_stats: Any = PrefixCacheStats() if stock.log_stats else None
+        self.fast: Any = manager
+        self.requests = Requests(implementation, manager)
+        self.block_pool = Pool(self.fast, stock.block_pool)
+        self.coordinator: Coordinator = coordinator_over(
+            self.block_pool, self.requests, stock.coordinator
+        )
+
+    @property
+    def usage(self) -> float:
+        """Share of the pool in use."""
+        return float(self.fast.usage)
+
+    def make_prefix_cache_stats(self) -> Any:
+        """The counters since the last call; None without statistics."""
+        if not self.log_stats:
+            return None
+        stats, self.prefix_cache_stats = self.prefix_cache_stats, PrefixCacheStats()
+        return stats
+
+    def get_computed_blocks(self, request: Any) -> tuple[Any, int]:
+        """The longest cached prefix and its length in tokens."""
+        if not self.enable_caching or request.skip_reading_prefix_cache:
+            return self.empty_kv_cache_blocks, 0
+        hit = self.fast.get_computed_blocks(self.requests.current(request))
+        length = hit.hit_length_tokens
+        if hit.uncached_common_prefix_tokens is not None:
+            self.coordinator.num_uncached_common_prefix_tokens = hit.uncached_common_prefix_tokens
+        if self.log_stats:
+            self.prefix_cache_stats.record(
+                num_tokens=request.num_tokens,
+                num_hits=length,
+                preempted=request.num_preemptions > 0,
+            )
+        return self._shown(hit.blocks), length
+
+    def allocate_slots(
+        self,
+        request: Any,
+        num_new_tokens: int,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: Any = None,
+        num_lookahead_tokens: int = 0,
+        num_external_computed_tokens: int = 0,
+        delay_cache_blocks: bool = False,
+        num_encoder_tokens: int = 0,
+        full_sequence_must_fit: bool = False,
+        reserved_blocks: int = 0,
+        has_scheduled_reqs: bool = True,
+    ) -> Any:
+        """The new blocks; None where the pool lacks them."""
+        mine = self.requests.current(request)
+        granted = self.fast.allocate_slots(
+            mine,
+            num_new_tokens,
+            num_new_computed_tokens=num_new_computed_tokens,
+            new_computed_blocks=_ids_of(new_computed_blocks),
+            num_lookahead_tokens=num_lookahead_tokens,
+            num_external_computed_tokens=num_external_computed_tokens,
+            delay_cache_blocks=delay_cache_blocks,
+            num_encoder_tokens=num_encoder_tokens,
+            full_sequence_must_fit=full_sequence_must_fit,
+            reserved_blocks=reserved_blocks,
+            has_scheduled_reqs=has_scheduled_reqs,
+        )
+        if granted is None:
+            return None
+        self.requests.held[request.request_id] = mine
+        return self._shown(granted)
+
+    def free(self, request: Any) -> None:
+        """Release all blocks of the request."""
+        mine = self.requests.held.pop(request.request_id, None)
+        if mine is not None:
+            self.fast.free(mine)
+
+    def pop_blocks_for_free(self, request: Any) -> list[Block]:
+        """Forget the request; its blocks go back by the pool's `free_blocks`."""
+        mine = self.requests.held.pop(request.request_id, None)
+        if mine is None:
+            return []
+        return self.block_pool.shown(self.fast.pop_blocks_for_free(mine))
+
+    def remove_skipped_blocks(self, request_id: str, total_computed_tokens: int) -> None:
+        """Release what attention no longer needs."""
+        mine = self.requests.held.get(request_id)
+        if mine is not None:
+            self.fast.remove_skipped_blocks(mine, total_computed_tokens)
+
+    def evict_blocks(self, block_ids: Iterable[int]) -> None:
+        """Drop the cached identity of these blocks."""
+        self.fast.evict_blocks(list(block_ids))
+
+    def reset_prefix_cache(self) -> bool:
+        """Drop every hash, if no block is in use."""
+        if not self.block_pool.reset_prefix_cache():
+            return False
+        if self.log_stats:
+            self.prefix_cache_stats.reset = True
+        return True
+
+    def get_num_common_prefix_blocks(self, running_request_id: str) -> list[int]:
+        """Per group, leading blocks that all requests with blocks share."""
+        mine = self.requests.held.get(running_request_id)
+        if mine is None:
+            return [0] * self.num_kv_cache_groups
+        return list(self.fast.get_num_common_prefix_blocks(mine))
+
+    def take_events(self) -> list[Any]:
+        """Events since the last call, as vLLM's."""
+        return [vllm_event(event) for event in self.fast.take_events()]
+
+    def get_blocks(self, request_id: str) -> Any:
+        """The blocks of a request."""
+        mine = self.requests.held.get(request_id)
+        if mine is None:
+            return self.empty_kv_cache_blocks
+        return self._shown(self.fast.get_blocks(mine))
+
+    def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
+        """The ids of the blocks of a request."""
+        found: tuple[list[int], ...] = self.get_blocks(request_id).get_block_ids()
+        return found
+
+    def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
+        """Register full blocks of tokens that are computed."""
+        if self.enable_caching:
+            self.fast.cache_blocks(self.requests.current(request), num_computed_tokens)
+
+    def create_kv_cache_blocks(self, blocks: tuple[Sequence[Any], ...]) -> Any:
+        """A value of vLLM's for these blocks."""
+        return KVCacheBlocks(blocks) if any(blocks) else self.empty_kv_cache_blocks
+
+    def take_new_block_ids(self) -> list[int]:
+        """Blocks to be zeroed."""
+        return list(self.fast.take_new_block_ids())
+
+    def new_step_starts(self) -> None:
+        """A step begins."""
+        self.fast.new_step_starts()
+
+    def _shown(self, blocks: BlockIds) -> Any:
+        """As vLLM's value; the one without blocks is always the same."""
+        for ids in blocks.groups:
+            if len(ids):
+                return Blocks(blocks.groups, self.block_pool)
+        return self.empty_kv_cache_blocks
+
+
+def _ids_of(blocks: Any) -> BlockIds | None:
+    """The ids of a hit; None for none, as vLLM's look-up answers."""
+    if blocks is None:
+        return None
+    if isinstance(blocks, Blocks):
+        return BlockIds(blocks.ids)
+    if not any(blocks.blocks):
+        return None
+    return BlockIds(tuple([block.block_id for block in group] for group in blocks.blocks))

@@ -1,0 +1,307 @@
+"""What tests and connectors look at in vLLM's manager, shown of kvfast when they look.
+
+A view asks kvfast each time; what it answers is never kept. The calls that change something go to
+kvfast, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+
+from kvfast.engines.vllm.requests import Requests
+from kvspec.snapshot import Snapshot
+
+
+class Block(KVCacheBlock):  # type: ignore[misc]  # vLLM has no types where it is not installed
+    """A block as vLLM shows it: one object for each block that was ever asked for."""
+
+    __slots__ = ("pool",)
+
+    def __init__(self, pool: Pool, block_id: int) -> None:
+        self.pool = pool
+        self.block_id = block_id  # type: ignore[misc]  # a slot of vLLM's
+        self.is_null = block_id == 0  # type: ignore[misc]  # the same
+
+    @property
+    def ref_cnt(self) -> int:
+        """References."""
+        return self.pool.state().ref_counts[self.block_id]
+
+    @property
+    def block_hash(self) -> bytes | None:
+        """The primary key: hash and group."""
+        keys = self.pool.state().block_keys[self.block_id]
+        return keys[0] if keys else None
+
+    @property
+    def block_hash_num_tokens(self) -> int | None:
+        """The tokens that the primary key covers."""
+        return self.pool.state().covered_tokens[self.block_id] or None
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return self.block_id
+
+    def __repr__(self) -> str:
+        return f"Block({self.block_id}, ref_cnt={self.ref_cnt}, block_hash={self.block_hash!r})"
+
+
+class Blocks(KVCacheBlocks):  # type: ignore[misc]  # as above
+    """An answer: ids, and blocks for who asks."""
+
+    def __init__(self, ids: tuple[Sequence[int], ...], pool: Pool) -> None:
+        self.ids = ids
+        self.pool = pool
+
+    @property
+    def blocks(self) -> tuple[list[Block], ...]:
+        """The blocks per group."""
+        return tuple([self.pool.shown(ids) for ids in self.ids])
+
+    def get_block_ids(self, allow_none: bool = False) -> tuple[list[int], ...] | None:
+        """The ids per group; with `allow_none`, None for no block at all."""
+        if allow_none and not any(map(len, self.ids)):
+            return None
+        return tuple([list(ids) for ids in self.ids])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, KVCacheBlocks):
+            return NotImplemented
+        same: bool = self.get_block_ids() == other.get_block_ids()
+        return same
+
+    __hash__ = None  # type: ignore[assignment]  # as vLLM's
+
+    def __repr__(self) -> str:
+        return f"Blocks({self.get_block_ids()})"
+
+
+class Pool:
+    """vLLM's `BlockPool`, as far as its scheduler, connectors and tests know it."""
+
+    def __init__(self, fast: Any, stock: Any) -> None:
+        self.fast = fast
+        self.num_gpu_blocks: int = stock.num_gpu_blocks
+        self.enable_caching: bool = stock.enable_caching
+        self.hash_block_size: int = stock.hash_block_size
+        self.enable_kv_cache_events: bool = stock.enable_kv_cache_events
+        self.metrics_collector = None
+        self.made: dict[int, Block] = {}
+        self.null_block = self.block(0)
+        self.blocks = BlockList(self)
+        self.free_block_queue = FreeQueue(self)
+        self.cached_block_hash_to_block = KeyView(self)
+
+    def state(self) -> Snapshot:
+        """The state of kvfast's pool now."""
+        state: Snapshot = self.fast.snapshot()
+        return state
+
+    def block(self, block_id: int) -> Block:
+        """The object for this block."""
+        found = self.made.get(block_id)
+        if found is None:
+            found = self.made[block_id] = Block(self, block_id)
+        return found
+
+    def shown(self, ids: Iterable[int]) -> list[Block]:
+        """The objects for these blocks."""
+        return [self.block(block) for block in ids]
+
+    def get_num_free_blocks(self) -> int:
+        """Length of the free queue."""
+        return int(self.fast.num_free_blocks)
+
+    def get_usage(self) -> float:
+        """Share of the pool in use."""
+        return float(self.fast.usage)
+
+    def get_cached_block(self, block_hash: bytes, kv_cache_group_ids: list[int]) -> Any:
+        """The block of that hash in each group; None where one has none."""
+        keys = [block_hash + group.to_bytes(4, "big") for group in kv_cache_group_ids]
+        found = [self.cached_block_hash_to_block.get_one_block(key) for key in keys]
+        return None if None in found else found
+
+    def free_blocks(self, ordered_blocks: Iterable[Any]) -> None:
+        """Return references, in this order."""
+        self.fast.free_blocks([block.block_id for block in ordered_blocks])
+
+    def evict_blocks(self, block_ids: Iterable[int]) -> None:
+        """Drop the cached identity of these blocks."""
+        self.fast.evict_blocks(list(block_ids))
+
+    def reset_prefix_cache(self) -> bool:
+        """Drop every hash, if no block is in use."""
+        return bool(self.fast.reset_prefix_cache())
+
+
+class BlockList(Sequence[Block]):
+    """All blocks of a pool."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+
+    def __len__(self) -> int:
+        return self.pool.num_gpu_blocks
+
+    def __getitem__(self, index: Any) -> Any:
+        chosen = range(len(self))[index]
+        return self.pool.block(chosen) if isinstance(chosen, int) else self.pool.shown(chosen)
+
+
+class FreeQueue:
+    """vLLM's `FreeKVCacheBlockQueue`, to be read."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Its length."""
+        return self.pool.get_num_free_blocks()
+
+    def get_all_free_blocks(self) -> list[Block]:
+        """From the front on."""
+        return self.pool.shown(self.pool.state().free_queue)
+
+
+class KeyView:
+    """vLLM's `BlockHashToBlockMap`, to be read."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+
+    @property
+    def _cache(self) -> Mapping[bytes, Any]:
+        order = self.pool.state().lookup_order
+        return {
+            key: self.pool.block(ids[0]) if len(ids) == 1 else {i: self.pool.block(i) for i in ids}
+            for key, ids in order.items()
+        }
+
+    def get_one_block(self, key: bytes) -> Block | None:
+        """The block that a look-up of this key would find."""
+        ids = self.pool.state().lookup_order.get(key)
+        return self.pool.block(ids[0]) if ids else None
+
+    def contain(self, key: bytes, block_id: int) -> bool:
+        """Whether that block carries the key."""
+        return block_id in self.pool.state().lookup_order.get(key, ())
+
+    def __len__(self) -> int:
+        return len(self.pool.state().lookup_order)
+
+
+class BlockLists(Mapping[str, list[Block]]):
+    """The block lists of one group, by the names of requests."""
+
+    def __init__(self, pool: Pool, requests: Requests, group: int) -> None:
+        self.pool = pool
+        self.held = requests.held
+        self.group = group
+
+    def __getitem__(self, name: str) -> list[Block]:
+        blocks = self.pool.fast.get_blocks(self.held[name])
+        return self.pool.shown(blocks.groups[self.group])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.held)
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+
+class CachedCounts(Mapping[str, int]):
+    """How many leading blocks were handed to the cache, by the names of requests."""
+
+    def __init__(self, pool: Pool, group: int) -> None:
+        self.pool = pool
+        self.group = group
+
+    def _counts(self) -> dict[str, int]:
+        requests = self.pool.state().requests
+        counts = {name: state.num_cached_blocks[self.group] for name, state in requests.items()}
+        return {name: count for name, count in counts.items() if count is not None}
+
+    def __getitem__(self, name: str) -> int:
+        return self._counts()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._counts())
+
+    def __len__(self) -> int:
+        return len(self._counts())
+
+
+class Coordinator:
+    """vLLM's coordinator, as far as its scheduler, connectors and tests know it."""
+
+    block_pool: Pool
+    requests: Requests
+    num_uncached_common_prefix_tokens: int
+
+    def get_num_blocks_to_allocate(
+        self,
+        request_id: str,
+        num_tokens: int,
+        new_computed_blocks: Any,
+        num_encoder_tokens: int,
+        total_computed_tokens: int,
+        num_tokens_main_model: int,
+        apply_admission_cap: bool = False,
+    ) -> int:
+        """Free blocks that a request which holds some would take, without a hit."""
+        return int(
+            self.block_pool.fast.get_num_blocks_to_allocate(
+                self.requests.held[request_id],
+                num_tokens=num_tokens,
+                total_computed_tokens=total_computed_tokens,
+                num_tokens_main_model=num_tokens_main_model,
+                num_encoder_tokens=num_encoder_tokens,
+                apply_admission_cap=apply_admission_cap,
+            )
+        )
+
+
+class Group:
+    """vLLM's manager of one group, to be read."""
+
+
+def coordinator_over(pool: Pool, requests: Requests, stock: Any) -> Coordinator:
+    """A coordinator that is, for who asks, an instance of the class of vLLM's."""
+    found: Coordinator = _shown_as(
+        Coordinator,
+        stock,
+        (
+            *("kv_cache_config", "max_model_len", "enable_caching", "scheduler_block_size"),
+            *("eagle_group_ids", "retention_interval"),
+        ),
+        requests=requests,
+        block_pool=pool,
+        num_uncached_common_prefix_tokens=0,
+        single_type_managers=tuple(
+            _shown_as(
+                Group,
+                group,
+                ("block_size", "kv_cache_spec", "kv_cache_group_id"),
+                block_pool=pool,
+                req_to_blocks=BlockLists(pool, requests, index),
+                num_cached_block=CachedCounts(pool, index),
+            )
+            for index, group in enumerate(stock.single_type_managers)
+        ),
+    )
+    return found
+
+
+def _shown_as(view: type, stock: Any, kept: Sequence[str], **members: Any) -> Any:
+    """An instance of `view` and of the class of `stock`, with only these members of its."""
+    made: Any = object.__new__(type(view.__name__, (view, type(stock)), {}))
+    made.__dict__.update({name: getattr(stock, name) for name in kept}, **members)
+    return made

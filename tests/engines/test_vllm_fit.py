@@ -1,0 +1,93 @@
+"""kvfast inside vLLM, as far as that needs no vLLM: versions, and which managers it leaves."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import kvfast
+from kvfast.engines import vllm as on_vllm
+from kvfast.engines.vllm.fit import Given, UnsupportedEngineError, config_of, given_to, reason_of
+from kvspec.errors import ConfigError, UnsupportedError
+from kvspec.specs import FullAttentionSpec, spec_fields
+
+
+def version(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    module: Any = ModuleType("vllm.version")
+    module.__version__ = text
+    monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
+    monkeypatch.setitem(sys.modules, "vllm.version", module)
+
+
+@pytest.mark.parametrize("text", ["0.23.0", "0.24.1", "0.33.0+cu129"])
+def test_other_versions_are_refused_by_name(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    version(monkeypatch, text)
+    for name in ("KvfastScheduler", "KvfastAsyncScheduler"):
+        with pytest.raises(
+            UnsupportedEngineError, match=r"is for vLLM 0\.24\.0; vLLM 0\."
+        ) as caught:
+            getattr(on_vllm, name)
+        assert caught.value.found == text
+
+
+def test_a_missing_vllm_is_a_typed_import_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm.version", None)
+    with pytest.raises(ImportError, match="no vLLM can be imported"):
+        _ = on_vllm.KvfastScheduler
+    with pytest.raises(AttributeError, match="no attribute 'Scheduler'"):
+        _ = on_vllm.Scheduler
+
+
+def stock(**changes: Any) -> Any:
+    """A manager as vLLM 0.24 builds it, as far as `config_of` reads it."""
+    members = spec_fields(FullAttentionSpec(16, 1, 8, "float16"))
+    members["kv_quant_mode"] = SimpleNamespace(name="NONE")  # there, an enum
+    spec = type("FullAttentionSpec", (SimpleNamespace,), {})(**members)
+    layers = SimpleNamespace(layer_names=["0"], kv_cache_spec=spec, is_eagle_group=False)
+    core: Any = type("Part", (SimpleNamespace,), {"__module__": "vllm.v1.core.part"})
+    parts = {
+        "kv_cache_config": SimpleNamespace(
+            num_blocks=8, kv_cache_tensors=[], kv_cache_groups=[layers]
+        ),
+        "max_model_len": 64,
+        "enable_caching": True,
+        "use_eagle": False,
+        "metrics_collector": None,
+        "block_pool": core(hash_block_size=16, enable_kv_cache_events=False),
+        "coordinator": core(
+            scheduler_block_size=16, retention_interval=None, single_type_managers=(core(),)
+        ),
+    }
+    return core(**{**parts, **changes})
+
+
+def test_a_plain_configuration_is_served() -> None:
+    scheduler = SimpleNamespace(
+        scheduler_config=SimpleNamespace(max_num_batched_tokens=32, watermark=0.25),
+        dcp_world_size=1,
+        pcp_world_size=1,
+    )
+    config = config_of(stock(), given_to(scheduler))
+    assert (config.kv_cache.num_blocks, config.watermark) == (8, 0.25)
+    assert (config.max_model_len_tokens, config.max_num_batched_tokens) == (64, 32)
+    assert config.policy.extra_keys == "plain"
+    assert kvfast.implementation().create(config).num_free_blocks == 7
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"metrics_collector": object()}, "kv_cache_metrics"),
+        ({"coordinator": SimpleNamespace(single_type_managers=())}, "types.SimpleNamespace"),
+        ({"max_model_len": 0}, "max_model_len_tokens"),
+    ],
+    ids=["sampled lives", "a coordinator of somebody else's", "no length"],
+)
+def test_what_is_not_served_is_said(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises((UnsupportedError, ConfigError)) as caught:
+        config_of(stock(**changes), Given())
+    assert reason in reason_of(caught.value)
+    assert "\n" not in reason_of(caught.value)
