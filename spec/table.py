@@ -9,9 +9,11 @@ what the rule says. Code cites it in a docstring or a comment, a directed check 
 `@example("KV-POOL-4")`, another test as `@pytest.mark.rule("KV-POOL-4")`, a mistake by its first
 line, an exploration by the rule that it calls broken, a proof in the docstring that says what it
 proves, and every other check by naming it anywhere. A proof that runs nothing of kvref or kvfast is
-about formulas; it is listed, and counts as no check. What does not fit: a rule without a test, one
-that a single kind of check is about or no mistake breaks, unless exceptions.toml gives the reason;
-a reason without need; a citation without its rule; a rule that is not written as one. A withdrawn
+about formulas; it is listed, and counts as no check. Nor does a proof or contract that finds no
+mistake of the rule (shown.py); of other kinds it is said whether they find one. What does not fit:
+a rule without a test, one that a single kind of check is about or no mistake breaks, unless
+exceptions.toml gives the reason; a reason without need; a citation without its rule; a rule that is
+not written as one. A withdrawn
 rule keeps its heading, and its paragraph begins with `Withdrawn:`; only text may still cite it.
 """
 
@@ -27,6 +29,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+
+from shown import PLACED, PROVING, Shown, find_shown, runs_code
 
 ROOT = Path(__file__).resolve().parents[1]
 # The rules as package data: what `kvspec check` shows of a broken rule.
@@ -96,7 +100,6 @@ PLACES = (
     ("docs/", Kind.TEXT),
     ("README.md", Kind.TEXT),
 )
-PROVING = (Kind.PROOF, Kind.FORMULA, Kind.CONTRACT)
 MARKS = ("example", "pytest.mark.rule")
 SUFFIXES = frozenset({".py", ".pxd", ".md", ".jsonl", ".json", ".tla", ".cfg", ".smt2", ".diff"})
 
@@ -194,36 +197,10 @@ def find_citations(root: Path = ROOT) -> list[Citation]:
         ):
             continue
         text = path.read_text(encoding="utf-8")
-        if kind is Kind.PROOF and path.suffix == ".py" and not _runs_code(path, root):
+        if kind is Kind.PROOF and path.suffix == ".py" and not runs_code(path, root):
             kind = Kind.FORMULA
         found += _citations_of(name, text, kind)
     return found
-
-
-def _runs_code(path: Path, root: Path) -> bool:
-    """Whether a file of proofs/ imports kvref or kvfast, itself or by others of proofs/."""
-    seen, waiting = set(), [path]
-    while waiting:
-        each = waiting.pop()
-        if each in seen or not each.is_file():
-            continue
-        seen.add(each)
-        for module in _imported(ast.parse(each.read_text(encoding="utf-8"))):
-            if module.partition(".")[0] in ("kvref", "kvfast"):
-                return True
-            if module.startswith("proofs."):
-                waiting.append(root / f"{module.replace('.', '/')}.py")
-    return False
-
-
-def _imported(tree: ast.Module) -> Iterator[str]:
-    """Modules, and what may be one: `a.b` and `a.b.c` for `from a.b import c`."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        if isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def _citations_of(name: str, text: str, kind: Kind) -> Iterator[Citation]:
@@ -235,7 +212,7 @@ def _citations_of(name: str, text: str, kind: Kind) -> Iterator[Citation]:
     if name.startswith("kvcheck/explore/") and tree is not None:
         for rule, number in _constants(tree):
             yield Citation(rule, Kind.EXPLORATION, name, number)
-    stated = _statement(text, tree) if kind in PROVING and tree is not None else None
+    stated = _statement(text, tree) if kind.value in PROVING and tree is not None else None
     for number, line in enumerate(text.splitlines(), 1):
         if name.startswith("spec/rules/") and line.startswith("### "):
             continue
@@ -292,13 +269,18 @@ def find_exceptions(root: Path = ROOT) -> Mapping[str, Mapping[str, str]]:
 
 
 def thin(
-    rules: list[Rule], citations: list[Citation], exceptions: Mapping[str, Mapping[str, str]]
+    rules: list[Rule],
+    citations: list[Citation],
+    exceptions: Mapping[str, Mapping[str, str]],
+    shown: Shown,
 ) -> Iterator[str]:
     """Rules that are checked in one way only, or broken by no mistake, without a reason for it."""
     known = {rule.id: rule for rule in rules if not rule.withdrawn}
     kinds: dict[str, set[Kind]] = {rule: set() for rule in known}
     for citation in citations:
         if citation.rule in kinds and citation.kind in (Kind.TEST, *OTHER_CHECKS):
+            if citation.kind.value in PLACED and (citation.rule, citation.path) not in shown:
+                continue
             kinds[citation.rule].add(citation.kind)
     lacking = {
         "one_kind": {r: "has fewer than two kinds of check" for r in kinds if len(kinds[r]) < 2},
@@ -325,6 +307,7 @@ def problems(
     rules: list[Rule],
     citations: list[Citation],
     exceptions: Mapping[str, Mapping[str, str]],
+    shown: Shown,
 ) -> list[str]:
     """What does not fit, one line each."""
     found = [] if rules else ["spec/rules: there is no rule"]
@@ -343,7 +326,7 @@ def problems(
             found.append(f"{citation.path}:{citation.line}: {citation.rule} is no rule")
         elif known[citation.rule].withdrawn and citation.kind is not Kind.TEXT:
             found.append(f"{citation.path}:{citation.line}: {citation.rule} is withdrawn")
-    found += thin(rules, citations, exceptions)
+    found += thin(rules, citations, exceptions, shown)
     return list(dict.fromkeys(found))
 
 
@@ -359,8 +342,8 @@ def sentences(rules: list[Rule]) -> str:
     return "{\n " + ",\n ".join(lines) + "\n}\n"
 
 
-def show(rule_id: str, rules: list[Rule], citations: list[Citation]) -> int:
-    """Print where one rule stands and who cites it; 1 when there is no such rule."""
+def show(rule_id: str, rules: list[Rule], citations: list[Citation], shown: Shown) -> int:
+    """Print where one rule stands, who cites it, and what was seen to fail; 1 if there is none."""
     for rule in rules:
         if rule.id == rule_id:
             print(f"{rule.id} ({rule.name})  {rule.sentence}\n  rule        {rule.chapter}")
@@ -369,11 +352,22 @@ def show(rule_id: str, rules: list[Rule], citations: list[Citation]) -> int:
                 places = dict.fromkeys(each.place for each in mine if each.kind is kind)
                 if kind in (Kind.RECORD, Kind.VECTOR) and places:
                     places = {f"{len(places)} files": None}
+                if kind in (Kind.TEST, *OTHER_CHECKS[:-1]) and kind.value not in PLACED and places:
+                    places[_fails(shown, rule_id, kind.value)] = None
                 for place in places:
-                    print(f"  {kind.value:<10}  {place}")
+                    note = ""
+                    if kind.value in PLACED:
+                        path = place.partition(":")[0]
+                        note = f"  ({_fails(shown, rule_id, path)})"
+                    print(f"  {kind.value:<10}  {place}{note}")
             return 0
     print(f"{rule_id} is no rule", file=sys.stderr)
     return 1
+
+
+def _fails(shown: Shown, rule: str, place: str) -> str:
+    mistake = shown.get((rule, place))
+    return f"found {mistake}" if mistake else "not shown to fail"
 
 
 def main(args: list[str]) -> int:
@@ -385,13 +379,15 @@ def main(args: list[str]) -> int:
     if not (options.rule or options.check):
         (ROOT / SENTENCES).write_text(sentences(rules), encoding="utf-8")
         return 0
-    citations = find_citations()
+    citations, shown = find_citations(), find_shown(ROOT)
     if options.rule:
-        return show(options.rule, rules, citations)
-    found = problems(rules, citations, find_exceptions())
+        return show(options.rule, rules, citations, shown)
+    found = problems(rules, citations, find_exceptions(), shown)
     path = ROOT / SENTENCES
     if not path.exists() or path.read_text(encoding="utf-8") != sentences(rules):
         found.append(f"{SENTENCES} is not current; run: python spec/table.py")
+    by_rule = [len({place for rule, place in shown if rule == each.id}) for each in rules]
+    print(f"{sum(n > 1 for n in by_rule)} rules with two checks that were seen to fail")
     print("\n".join(found) or f"{len(rules)} rules, each checked in two ways")
     return 1 if found else 0
 

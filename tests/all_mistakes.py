@@ -48,7 +48,7 @@ def contracts() -> Iterator[Mistake]:
     kind = importlib.import_module("proofs.code.contracts._runner").Mistake
     for one in vars(planted).values():
         if isinstance(one, kind):
-            yield _spoken(one, one.name, "kvfast", "contract")
+            yield replace(_spoken(one, one.name, "kvfast", "contract"), rules=(one.rule,))
 
 
 def pools() -> Iterator[Mistake]:

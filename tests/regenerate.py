@@ -24,8 +24,13 @@ from tests.source import ROOT
 
 
 def load_table() -> ModuleType:
-    """The script spec/table.py as a module; spec is no package."""
-    spec = importlib.util.spec_from_file_location("spec_table", ROOT / "spec/table.py")
+    """The script spec/table.py as a module, with the one beside it; spec is no package."""
+    _load("shown", "spec/shown.py")
+    return _load("spec_table", "spec/table.py")
+
+
+def _load(name: str, path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

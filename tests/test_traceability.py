@@ -19,8 +19,7 @@ def test_there_are_rules() -> None:
 
 
 def test_rules_code_and_tests_fit_together() -> None:
-    found = table.problems(table.find_rules(), table.find_citations(), table.find_exceptions())
-    assert found == []
+    assert found_in(ROOT) == []
 
 
 def rule(rule_id: str, sentence: str, name: str = "") -> str:
@@ -81,7 +80,8 @@ def small_repository(folder: Path, **changes: str) -> Path:
 
 def found_in(folder: Path) -> list[str]:
     rules, citations = table.find_rules(folder), table.find_citations(folder)
-    found: list[str] = table.problems(rules, citations, table.find_exceptions(folder))
+    exceptions, shown = table.find_exceptions(folder), table.find_shown(folder)
+    found: list[str] = table.problems(rules, citations, exceptions, shown)
     return found
 
 
@@ -116,15 +116,17 @@ def test_a_rule_with_one_kind_of_check_is_found(tmp_path: Path) -> None:
         ("kvcheck/data/records/x.jsonl", '"KV-POOL-1"\n'),
         ("kvcheck/data/vectors/x.jsonl", '"KV-POOL-1"\n'),
         ("spec/tla/Pool.tla", "\\* KV-POOL-1\n"),
-        ("proofs/x.py", STATED + "import kvref.pool\n"),
-        ("proofs/x.py", STATED + "from proofs.code.contracts import x\n"),
-        ("proofs/code/contracts/x.py", STATED + "from kvfast import y\n"),
+        ("proofs/x.py", STATED + "import kvref.pool\nMISTAKE = 'KV-POOL-1'\n"),
+        ("proofs/x.py", STATED + "import kvref\nfrom proofs.code.contracts._y import WRONG\n"),
+        ("proofs/x.py", STATED + "from proofs.code.contracts import x\nTWIN = 'KV-POOL-1'\n"),
+        ("proofs/code/contracts/x.py", STATED + "from kvfast import y\nTWIN = 'KV-POOL-1'\n"),
     ],
 )
 def test_a_second_kind_of_check_counts(tmp_path: Path, name: str, text: str) -> None:
     changes = {
         MISTAKES: ONE_UNBROKEN,
         "proofs/code/contracts/x.py": "import kvfast\n",
+        "proofs/code/contracts/_y.py": "WRONG = Mistake('KV-POOL-1')\nRIGHT = 'KV-POOL-2'\n",
         name: text,
     }
     folder = small_repository(tmp_path, **changes)
@@ -138,7 +140,9 @@ def test_a_second_kind_of_check_counts(tmp_path: Path, name: str, text: str) -> 
         ("kvcheck/explore/x.py", "# KV-POOL-1\n"),
         ("kvcheck/judge/unobservable.py", "# KV-POOL-1\n"),
         ("proofs/README.md", "KV-POOL-1\n"),
-        ("proofs/x.py", STATED + "import z3\n"),
+        ("proofs/x.py", STATED + "import z3\nTWIN = 'KV-POOL-1'\n"),
+        ("proofs/x.py", STATED + "import kvref\nTWIN = 'KV-POOL-2'\n"),
+        ("proofs/x.py", STATED + "import kvref\nfrom proofs._y import RIGHT\n"),
         ("proofs/x.py", "import kvref\n" + STATED.replace("KV-POOL-1", "x") + "# KV-POOL-1\n"),
         ("proofs/_x.py", '"""KV-POOL-1"""\nimport kvref\n'),
         ("proofs/code/contracts/canaries.py", STATED + "import kvref\n"),
@@ -236,20 +240,31 @@ def test_without_any_rule_nothing_fits(tmp_path: Path) -> None:
 def test_one_rule_is_shown_with_all_that_cites_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = small_repository(tmp_path, **{"proofs/x.py": STATED.replace("KV-POOL-1", "KV-POOL-2")})
+    stated = STATED.replace("KV-POOL-1", "KV-POOL-2")
+    changes = {
+        "proofs/x.py": stated,
+        "proofs/y.py": stated + "import kvref\nTWIN = 'KV-POOL-2'\n",
+        "tests/kills/cells.json": '{"cells": {"Wrong": {"directed": ["killed", "queue"]}}}',
+    }
+    folder = small_repository(tmp_path, **changes)
     rules, citations = table.find_rules(folder), table.find_citations(folder)
-    assert table.show("KV-POOL-2", rules, citations) == 0
+    shown = table.find_shown(folder)
+    assert table.show("KV-POOL-2", rules, citations, shown) == 0
     assert capsys.readouterr().out.splitlines() == [
         "KV-POOL-2 (kv-pool-2)  The queue is in order.",
         "  rule        spec/rules/pool.md",
         "  code        kvref/pool.py:4 Pool.take",
         "  tests       tests/test_pool.py:8",
+        "  tests       found Wrong",
         "  invariants  spec/kvspec/invariants.py:1",
+        "  invariants  not shown to fail",
+        "  proofs      proofs/y.py:1  (found a mistake of its own)",
         "  formulas    proofs/x.py:1",
         "  mistakes    kvref/mistakes/pool.diff:1",
+        "  text        proofs/y.py:5",
         "  text        tests/test_pool.py:8",
     ]
-    assert table.show("KV-POOL-9", rules, citations) == 1
+    assert table.show("KV-POOL-9", rules, citations, shown) == 1
 
 
 BLOCK_TYPES = ("ChunkedLocalAttentionSpec", "MambaSpec")

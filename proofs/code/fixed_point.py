@@ -185,8 +185,10 @@ def check_conditions(ledger: Ledger) -> None:
 def check_worlds(ledger: Ledger) -> None:
     """Every small search of kvfast, and broken ones."""
     ledger.agree("kvfast's own", worlds.first_wrong(worlds.SmallLookup) is None)
-    for mistake in worlds.MISTAKES:
-        ledger.agree(f"mistake: {mistake.__name__}", worlds.first_wrong(mistake) is not None)
+    for rule, mistake in worlds.MISTAKES:
+        ledger.agree(
+            f"mistake: {rule}, {mistake.__name__}", worlds.first_wrong(mistake) is not None
+        )
     several = worlds.first_wrong(worlds.SmallLookup, many_drop=True)
     ledger.agree("where two groups drop, a block behind may be missing", several is not None)
 

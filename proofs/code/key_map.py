@@ -39,13 +39,13 @@ def check_rounds(ledger: Ledger) -> None:
         table, few = any_table(), any_table(SIZES[0])
         ledger.prove(each.name, [world(table), *each.before(table)], each.after(table))
         ledger.possible(f"{each.name} is possible", world(few), *each.before(few))
-    for mistake in mistakes():
+    for rule, mistake in mistakes():
         tables = map(any_table, SIZES)
         found = (
             ask([world(few), *mistake.before(few), z3.Not(mistake.after(few))]) == "sat"
             for few in tables
         )
-        ledger.agree(f"mistake: {mistake.name}", any(found))
+        ledger.agree(f"mistake: {rule}: {mistake.name}", any(found))
 
 
 def check_empty(ledger: Ledger) -> None:
@@ -61,8 +61,8 @@ def check_copies(ledger: Ledger) -> None:
     for change in copies.CHANGES:
         ledger.prove(change.name, copied(change, None), changed(change, None))
         ledger.possible(f"{change.name} is possible", *copied(change, 3))
-    for name, change in copies.MISTAKES.items():
-        ledger.refute(f"mistake: {name}", copied(change, 3), changed(change, 3))
+    for name, (rule, change) in copies.MISTAKES.items():
+        ledger.refute(f"mistake: {rule}: {name}", copied(change, 3), changed(change, 3))
     keys, one = copies.any_map(), z3.Int("entry")
     keys.make_ring(as_int(one))
     alone = copies.only(one)

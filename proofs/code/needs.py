@@ -16,10 +16,10 @@ import sys
 from collections.abc import Iterator
 from itertools import product
 from typing import Any, cast
-from unittest.mock import patch
 
 import z3
 
+from kvfast._core.allocator import Allocator
 from kvfast._core.demand import Demand
 from kvfast._core.shape import Shape
 from proofs._z3 import Ledger, Term, ask
@@ -32,6 +32,7 @@ from proofs.code._allocation.mistakes import (
 from proofs.code._allocation.run import Numbers, SymbolicAllocator, revived
 from proofs.code._groups import need
 from proofs.code._paths import Way, term_of, ways
+from proofs.code._planted import Planted
 from proofs.code.allocation import ASKED_FOR, free_hits, number
 
 GROUPS = {
@@ -124,24 +125,35 @@ def check_kind(ledger: Ledger, kind: str) -> None:
         ledger.agree(f"{case}: something is needed", possible)
 
 
-MISTAKES: tuple[tuple[str, type[SymbolicAllocator]], ...] = (
-    ("full", ForgetsFreeHits),
-    ("sliding", CountsSkippedHits),
-    ("mamba", ForgetsDrafts),
-    ("aligned", ForgetsDrafts),
-    ("full", ForgetsTheList),
-    ("cross", ForgetsTheList),
+MISTAKES: tuple[tuple[str, str, type[SymbolicAllocator]], ...] = (
+    ("KV-GRP-4", "full", ForgetsFreeHits),
+    ("KV-GRP-4", "sliding", CountsSkippedHits),
+    ("KV-MAMBA-4", "mamba", ForgetsDrafts),
+    ("KV-MAMBA-7", "aligned", ForgetsDrafts),
+    ("KV-GRP-3", "full", ForgetsTheList),
+    ("KV-CROSS-1", "cross", ForgetsTheList),
 )
+
+PLANTED: tuple[tuple[str, Planted], ...] = (
+    ("full", Planted("KV-GRP-3", Shape, "cdiv", " + (1 if a % b else 0)", "")),
+    ("sliding", Planted("KV-GRP-4", Shape, "skipped", "if tokens > 0", "if tokens < 0")),
+    ("sliding", Planted("KV-SW-7", Allocator, "need_of", "= min(required", "= max(required")),
+    ("chunked", Planted("KV-CHUNK-5", Allocator, "need_of", "if capped and", "if not capped and")),
+    ("aligned", Planted("KV-MAMBA-6", Allocator, "length_for", "(demand.main,", "(demand.slots,")),
+    ("aligned", Planted("KV-MAMBA-8", Allocator, "need_of_aligned", "if demand.external > 0 and",
+                        "if demand.external < 0 and")),
+    ("encoder_only", Planted("KV-CROSS-5", Allocator, "length_for", "return 0\n", "return 1\n")),
+)  # fmt: skip
+"""In the arithmetic, with the kind of the group where it shows."""
 
 
 def check_mistakes(ledger: Ledger) -> None:
     """Mistakes in kvfast's need, and in the arithmetic below it."""
-    for kind, mistake in MISTAKES:
-        ledger.agree(f"mistake: {mistake.__name__}, {kind}", differs(kind, mistake))
-    with patch.object(Shape, "cdiv", lambda self, a, b: a // b):
-        ledger.agree("mistake: rounded down", differs("full"))
-    with patch.object(Shape, "skipped", lambda self, group, computed: 0):
-        ledger.agree("mistake: nothing is skipped", differs("sliding"))
+    for rule, kind, mistake in MISTAKES:
+        ledger.agree(f"mistake: {rule}, {mistake.__name__}, {kind}", differs(kind, mistake))
+    for kind, planted in PLANTED:
+        with planted.done():
+            ledger.agree(f"mistake: {planted}, {kind}", differs(kind))
 
 
 def main() -> int:

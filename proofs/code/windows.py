@@ -321,35 +321,42 @@ def chunk_beyond_the_end(self: ChunkedLocalGroup) -> int:
     return base.cdiv(self.chunk + self.context.max_num_batched_tokens, self.block_size)
 
 
-MISTAKES: tuple[tuple[Callable[[], Iterator[Statement]], type, str, object], ...] = (
+MISTAKES: tuple[tuple[str, Callable[[], Iterator[Statement]], type, str, object], ...] = (
     (
+        "KV-SW-1",
         skipped,
         SlidingWindowGroup,
         "num_skipped_tokens",
         lambda self, n: max(0, n - self.window + 2),
     ),
-    (skipped, ChunkedLocalGroup, "num_skipped_tokens", lambda self, n: n),
-    (skipped, MambaGroup, "num_skipped_tokens", lambda self, n: n),
-    (found, SlidingWindowGroup, "run_length_blocks", lambda self, drop: base.cdiv(self.window, 2)),
-    (held_blocks, SlidingWindowGroup, "max_admission_blocks", window_without_a_step),
-    (twins, ChunkedLocalGroup, "max_admission_blocks", chunk_beyond_the_end),
-    (needed, MambaGroup, "with_speculative_blocks", lambda self, demand: demand),
-    (needed_by_states, AlignedMambaGroup, "num_required_blocks", lambda self, asked: 1),
-    (twins, Shape, "skipped", lambda self, group, computed: 0),
-    (twins, Shape, "is_window_beyond", lambda self, group, at, computed: False),
-    (twins, Shape, "cdiv", lambda self, a, b: a // b),
+    ("KV-CHUNK-1", skipped, ChunkedLocalGroup, "num_skipped_tokens", lambda self, n: n),
+    ("KV-MAMBA-1", skipped, MambaGroup, "num_skipped_tokens", lambda self, n: n),
+    (
+        "KV-SW-2",
+        found,
+        SlidingWindowGroup,
+        "run_length_blocks",
+        lambda self, drop: base.cdiv(self.window, 2),
+    ),
+    ("KV-SW-7", held_blocks, SlidingWindowGroup, "max_admission_blocks", window_without_a_step),
+    ("KV-CHUNK-5", twins, ChunkedLocalGroup, "max_admission_blocks", chunk_beyond_the_end),
+    ("KV-MAMBA-4", needed, MambaGroup, "with_speculative_blocks", lambda self, demand: demand),
+    ("KV-MAMBA-7", needed_by_states, AlignedMambaGroup, "num_required_blocks", lambda self, a: 1),
+    ("KV-GRP-2", twins, Shape, "skipped", lambda self, group, computed: 0),
+    ("KV-GRP-6", twins, Shape, "is_window_beyond", lambda self, group, at, computed: False),
+    ("KV-SW-2", twins, Shape, "cdiv", lambda self, a, b: a // b),
 )
-"""Where a wrong method shows."""
+"""The rule that is broken, where that shows, and the wrong method."""
 
 
 def check_mistakes(ledger: Ledger) -> None:
     """A method of kvref or kvfast that is wrong makes some statement wrong."""
-    for statements, owner, name, wrong in MISTAKES:
+    for rule, statements, owner, name, wrong in MISTAKES:
         with patch.object(owner, name, wrong):
             shown = any(
                 ask([*each.assumptions, z3.Not(each.claim)]) == "sat" for each in statements()
             )
-        ledger.agree(f"mistake in {owner.__name__}.{name}", shown)
+        ledger.agree(f"mistake: {rule}, {owner.__name__}.{name}", shown)
 
 
 def main() -> int:

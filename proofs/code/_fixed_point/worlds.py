@@ -168,10 +168,10 @@ class StatesDrop(SmallLookup):
         return False
 
 
-MISTAKES: tuple[type[SmallLookup], ...] = (
-    OneRound,
-    KeepsMarks,
-    LooksNoFurther,
-    LooksBeyondTheLimit,
-    StatesDrop,
+MISTAKES: tuple[tuple[str, type[SmallLookup]], ...] = (
+    ("KV-COORD-5", OneRound),
+    ("KV-COORD-8", KeepsMarks),
+    ("KV-COORD-7", LooksNoFurther),
+    ("KV-COORD-7", LooksBeyondTheLimit),
+    ("KV-COORD-8", StatesDrop),
 )

@@ -180,11 +180,23 @@ REMOVE = Change("remove, of many", is_one_of_many, remove, lambda ring: ring.rem
 
 CHANGES: tuple[Change, ...] = (JOIN, REMOVE)
 
-MISTAKES: Mapping[str, Change] = {
-    "join: in front of the second": replace(
-        JOIN, run=lambda keys, ring: keys.join(as_int(entry()), as_int(ring.at(ring.low + 1)))
+MISTAKES: Mapping[str, tuple[str, Change]] = {
+    "join: in front of the second": (
+        "KV-POOL-14",
+        replace(
+            JOIN, run=lambda keys, ring: keys.join(as_int(entry()), as_int(ring.at(ring.low + 1)))
+        ),
     ),
-    "join: an entry of the ring": replace(JOIN, allowed=lambda ring: ring.has(entry())),
-    "remove: the entry behind keeps its way back": replace(REMOVE, run=remove_forwards_only),
-    "remove: an only one": replace(REMOVE, allowed=lambda ring: place() == ring.low),
+    "join: an entry of the ring": (
+        "KV-POOL-14",
+        replace(JOIN, allowed=lambda ring: ring.has(entry())),
+    ),
+    "remove: the entry behind keeps its way back": (
+        "KV-POOL-14",
+        replace(REMOVE, run=remove_forwards_only),
+    ),
+    "remove: an only one": (
+        "KV-POOL-14",
+        replace(REMOVE, allowed=lambda ring: place() == ring.low),
+    ),
 }

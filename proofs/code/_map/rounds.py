@@ -225,8 +225,8 @@ def rounds() -> tuple[Round, ...]:
     )
 
 
-def mistakes() -> tuple[Round, ...]:
-    """Mistakes in these."""
+def mistakes() -> tuple[tuple[str, Round], ...]:
+    """Mistakes in these, and the rule that each breaks."""
     x, _, key = names()
     known = {each.name: each for each in rounds()}
 
@@ -234,33 +234,56 @@ def mistakes() -> tuple[Round, ...]:
         return replace(known[name], name=f"{name}: {sentence}", after=after)
 
     return (
-        wrong("empty_slot, the first hole", "nothing moves back", lambda t: is_map(emptied(t))),
-        replace(
-            known["empty_slot, a slot stays"],
-            name="empty_slot: a slot stays that may move",
-            before=lambda t: [*scanning(t), full(t)],
+        (
+            "KV-POOL-13",
+            wrong("empty_slot, the first hole", "nothing moves back", lambda t: is_map(emptied(t))),
         ),
-        replace(
-            known["empty_slot, a slot moves back"],
-            name="empty_slot: a slot moves to before its home",
-            before=lambda t: [*scanning(t), full(t)],
+        (
+            "KV-POOL-13",
+            replace(
+                known["empty_slot, a slot stays"],
+                name="empty_slot: a slot stays that may move",
+                before=lambda t: [*scanning(t), full(t)],
+            ),
         ),
-        replace(
-            known["empty_slot, the end"],
-            name="empty_slot: it ends at the first slot that stays",
-            before=lambda t: [*scanning(t), full(t), z3.Not(moves(t))],
+        (
+            "KV-POOL-13",
+            replace(
+                known["empty_slot, a slot moves back"],
+                name="empty_slot: a slot moves to before its home",
+                before=lambda t: [*scanning(t), full(t)],
+            ),
         ),
-        replace(
-            known["add"], name="add: to any empty place", before=lambda t: adding(t, probe=False)
+        (
+            "KV-POOL-13",
+            replace(
+                known["empty_slot, the end"],
+                name="empty_slot: it ends at the first slot that stays",
+                before=lambda t: [*scanning(t), full(t), z3.Not(moves(t))],
+            ),
         ),
-        replace(
-            known["find, nothing there"],
-            name="find: strays are not looked for",
-            before=lambda t: searched(t, strays=False),
+        (
+            "KV-POOL-13",
+            replace(
+                known["add"],
+                name="add: to any empty place",
+                before=lambda t: adding(t, probe=False),
+            ),
         ),
-        wrong(
-            "remove, another is first",
-            "the slot keeps the entry",
-            lambda t: is_map(t.with_head(key, z3.Int("after"), x)),
+        (
+            "KV-POOL-13",
+            replace(
+                known["find, nothing there"],
+                name="find: strays are not looked for",
+                before=lambda t: searched(t, strays=False),
+            ),
+        ),
+        (
+            "KV-POOL-14",
+            wrong(
+                "remove, another is first",
+                "the slot keeps the entry",
+                lambda t: is_map(t.with_head(key, z3.Int("after"), x)),
+            ),
         ),
     )

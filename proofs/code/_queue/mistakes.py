@@ -53,9 +53,11 @@ def put_cached_in_front(pool: SymbolicPool, seq: Queue) -> int:
     return as_int(seq.at(place()))
 
 
-def wrongly(sentence: str, name: str, run: Callable[[SymbolicPool, Queue], object]) -> Operation:
-    """An operation with a mistake."""
-    return replace(named(name), name=f"{name}: {sentence}", run=run)
+def wrongly(
+    rule: str, sentence: str, name: str, run: Callable[[SymbolicPool, Queue], object]
+) -> Operation:
+    """An operation with a mistake, and the rule that it breaks."""
+    return replace(named(name), name=f"{rule}: {name}: {sentence}", run=run)
 
 
 def not_closed(pool: SymbolicPool, seq: Queue) -> None:
@@ -63,13 +65,17 @@ def not_closed(pool: SymbolicPool, seq: Queue) -> None:
 
 
 MISTAKES: tuple[Operation, ...] = (
-    wrongly("the block behind it keeps its way back", "put", put_without_way_back),
-    wrongly("the block behind it keeps its way back", "unlink", unlink_forwards_only),
-    wrongly("`last` is not read again", "release, a cached block", append_to_stale_last),
-    wrongly("it is missing", "release and set_queue, the end", not_closed),
-    wrongly("a block is passed over", "allocate, the end", cut_one_block_later),
-    wrongly("the run in front is turned around", "drop_ref, unhashed", put_in_front_of_run),
-    wrongly("it goes to the front", "drop_ref, cached", put_cached_in_front),
+    wrongly("KV-POOL-6", "the block behind it keeps its way back", "put", put_without_way_back),
+    wrongly("KV-POOL-5", "the block behind it keeps its way back", "unlink", unlink_forwards_only),
+    wrongly(
+        "KV-POOL-6", "`last` is not read again", "release, a cached block", append_to_stale_last
+    ),
+    wrongly("KV-POOL-6", "it is missing", "release and set_queue, the end", not_closed),
+    wrongly("KV-POOL-3", "a block is passed over", "allocate, the end", cut_one_block_later),
+    wrongly(
+        "KV-POOL-6", "the run in front is turned around", "drop_ref, unhashed", put_in_front_of_run
+    ),
+    wrongly("KV-POOL-6", "it goes to the front", "drop_ref, cached", put_cached_in_front),
     replace(
         named("put"),
         name="put: the block is in the queue already",

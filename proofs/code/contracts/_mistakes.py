@@ -50,13 +50,15 @@ def whole_queue(self: BlockPool, block: int, left: int) -> int:
     return block
 
 
-KEYS_STAY = Mistake("keys of taken blocks stay", BlockPool, "evict", nothing)
-HITS_STAY = Mistake("hits stay in the queue", BlockPool, "unlink", nothing)
-TURNED = Mistake("released the other way", BlockPool, "release", release_from_the_first_on)
-ALL_IN_FRONT = Mistake("all in front", BlockPool, "drop_ref", whole_queue)
-NO_EVENT = Mistake("a block keeps its keys", BlockPool, "drop_keys", nothing)
-NO_COPIES = Mistake("copies are no ring", KeyMap, "join", first_in_its_ring)
-COVERS_NOTHING = Mistake("keys cover nothing", BlockPool, "covered", none_of_them)
+KEYS_STAY = Mistake("keys of taken blocks stay", BlockPool, "evict", nothing, "KV-POOL-4")
+HITS_STAY = Mistake("hits stay in the queue", BlockPool, "unlink", nothing, "KV-POOL-5")
+TURNED = Mistake(
+    "released the other way", BlockPool, "release", release_from_the_first_on, "KV-POOL-6"
+)
+ALL_IN_FRONT = Mistake("all in front", BlockPool, "drop_ref", whole_queue, "KV-POOL-6")
+NO_EVENT = Mistake("a block keeps its keys", BlockPool, "drop_keys", nothing, "KV-POOL-10")
+NO_COPIES = Mistake("copies are no ring", KeyMap, "join", first_in_its_ring, "KV-POOL-14")
+COVERS_NOTHING = Mistake("keys cover nothing", BlockPool, "covered", none_of_them, "KV-PART-3")
 
 
 # Hashing, arguments and counters.
@@ -96,12 +98,14 @@ def far(*_: Any) -> int:
     return 2**63 - 1
 
 
-ITEMS_BEFORE = Mistake("items before the block", extra_keys, "_first_item", first_item)
-NO_CHANGE = Mistake("nothing changes", extra_keys, "_next_change", far)
-HEAD_LATER = Mistake("24 in the first byte", hashing, "head", longer_later)
-FEWER_COUNTS = Mistake("52 bits", request, "COUNT_BITS", 52)
-MORE_COUNTS = Mistake("54 bits", checks, "COUNT_BITS", 54)
-ANY_BLOCK = Mistake("any block", Checks, "checked_block", one_block_more)
-FEWER_TOKENS = Mistake("a token less", request, "TOKEN_ID_MAX", 2**63 - 2)
-IGNORED = Mistake("ignore, then clear", HitRateWindow, "observe", ignore_before_clearing)
-NO_TOUCH = Mistake("touches are not noted", ResidencyLog, "touched", nothing)
+ITEMS_BEFORE = Mistake("items before the block", extra_keys, "_first_item", first_item, "KV-HASH-8")
+NO_CHANGE = Mistake("nothing changes", extra_keys, "_next_change", far, "KV-HASH-7")
+HEAD_LATER = Mistake("24 in the first byte", hashing, "head", longer_later, "KV-HASH-2")
+FEWER_COUNTS = Mistake("52 bits", request, "COUNT_BITS", 52, "KV-ERR-6")
+MORE_COUNTS = Mistake("54 bits", checks, "COUNT_BITS", 54, "KV-ERR-6")
+ANY_BLOCK = Mistake("any block", Checks, "checked_block", one_block_more, "KV-ERR-3")
+FEWER_TOKENS = Mistake("a token less", request, "TOKEN_ID_MAX", 2**63 - 2, "KV-REQ-1")
+IGNORED = Mistake(
+    "ignore, then clear", HitRateWindow, "observe", ignore_before_clearing, "KV-STAT-5"
+)
+NO_TOUCH = Mistake("touches are not noted", ResidencyLog, "touched", nothing, "KV-STAT-6")

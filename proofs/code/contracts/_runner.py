@@ -65,12 +65,13 @@ OUTCOMES = {
 
 @dataclass(frozen=True)
 class Mistake:
-    """What replaces an attribute of a class or module, to see a contract fail."""
+    """What replaces an attribute of a class or module, to see a contract fail; it breaks `rule`."""
 
     name: str
     owner: object
     attribute: str
     replacement: object
+    rule: str = ""
 
 
 @dataclass(frozen=True)
