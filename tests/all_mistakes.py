@@ -1,6 +1,7 @@
 """Every mistake on purpose, of whatever part: `python -m tests.all_mistakes [ID or KV-RULE]…`.
 
-Those of kvref stand in kvref/mistakes, those of kvfast in kvfast/mistakes. What is no manager,
+Those of kvref stand in kvref/mistakes, those of kvfast in kvfast/mistakes, those that both make at
+once in tests/kills/in_both.diff. What is no manager,
 planner or whole step has its mistakes beside the tests and proofs that have to find them; here they
 are listed as the same value.
 """
@@ -16,12 +17,22 @@ from typing import Any
 import click
 
 from kvcheck.mistakes import Mistake
-from tests.mistakes import mistakes, of_kvfast
+from tests.mistakes import in_both, mistakes, of_kvfast
 
 
 def everything() -> tuple[Mistake, ...]:
     """All of them; those of the device only where torch is installed."""
-    return (*mistakes(), *of_kvfast(), *tiers(), *devices(), *contracts(), *pools(), *models())
+    both = (of_kvref for of_kvref, _ in in_both())
+    return (
+        *mistakes(),
+        *of_kvfast(),
+        *both,
+        *tiers(),
+        *devices(),
+        *contracts(),
+        *pools(),
+        *models(),
+    )
 
 
 def tiers() -> Iterator[Mistake]:

@@ -6,13 +6,17 @@ Read from where they are written, so that nothing has to be installed anew.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any
 
 from kvcheck.mistakes import Mistake, MistakeError, find, read
+from kvcheck.mistakes.text import Entry, entries
+from kvcheck.mistakes.twin import twin
 from kvspec.interface import Implementation
+from tests.source import ROOT
 
+IN_BOTH = ROOT / "tests" / "kills" / "in_both.diff"
 POOLS = (
     "LeaksUnhashedBlocks",
     "GivesABlockTwice",
@@ -42,6 +46,30 @@ def mistakes() -> tuple[Mistake, ...]:
 def of_kvfast() -> tuple[Mistake, ...]:
     """Those of kvfast, mostly at one of its sizes: most checks know only short lists and texts."""
     return tuple(read(files("kvfast.mistakes"), "kvfast"))
+
+
+@cache
+def in_both() -> tuple[tuple[Mistake, Mistake], ...]:
+    """Those that kvref and kvfast make at once: the one of kvref, the one of kvfast.
+
+    Comparing the two shows none of them. Each is named as that of kvref, with InBoth behind.
+    """
+    return tuple(map(_in_both, entries(IN_BOTH.read_text(encoding="utf-8"))))
+
+
+def _in_both(entry: Entry) -> tuple[Mistake, Mistake]:
+    parts = {
+        origin: [each for each in entry.changes if each.module.startswith(f"{origin}.")]
+        for origin in ("kvref", "kvfast")
+    }
+    if not parts["kvref"]:
+        parts["kvref"] = find(entry.id, mistakes()).make.args[1]  # type: ignore[attr-defined]  # a partial of `twin`
+    name = f"{entry.id}InBoth"
+    made = [
+        Mistake(name, entry.rules, entry.about, origin, "both", partial(twin, origin, changes))
+        for origin, changes in parts.items()
+    ]
+    return made[0], made[1]
 
 
 def mistaken(name: str, *, audits: bool = False) -> Any:

@@ -53,8 +53,21 @@ class Question:
         return start >= 0 and end <= self.num_blocks and self.cached >= set(range(start, end))
 
 
+FEW_BLOCKS = 10
+"""Up to so many all lists are tried: twice as many with each block."""
+
+
 def candidates(question: Question) -> Iterator[Candidate]:
-    """All block lists within the limit that name cached blocks only."""
+    """All block lists within the limit that name cached blocks only.
+
+    In long texts those alone in which no null stands behind a block: a hit of any type is one.
+    """
+    if question.num_blocks > FEW_BLOCKS:
+        for length in range(question.num_blocks + 1):
+            for start in range(length + 1):
+                if question.is_run(start, length):
+                    yield (*[False] * start, *[True] * (length - start))
+        return
     for length in range(question.num_blocks + 1):
         choices = [(False, True) if i in question.cached else (False,) for i in range(length)]
         yield from product(*choices)

@@ -10,7 +10,7 @@ import click
 from tests.kills import matrix
 from tests.kills.layers import LAYERS
 from tests.kills.page import PAGE, text
-from tests.mistakes import mistakes, of_kvfast
+from tests.mistakes import in_both, mistakes, of_kvfast
 from tests.source import ROOT
 
 
@@ -37,7 +37,7 @@ def command(
 ) -> None:
     """Show mistakes to layers of checks. What is known is kept: a run can be cut off and go on."""
     known = matrix.read()
-    everybody = (*mistakes(), *of_kvfast())
+    everybody = (*mistakes(), *of_kvfast(), *(of_kvref for of_kvref, _ in in_both()))
     real = {mistake.id: mistake for mistake in everybody}
     known = {key: cell for key, cell in known.items() if cell.mistake in real}
     among = [mistake for mistake in everybody if not names or mistake.id in names]

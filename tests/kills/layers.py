@@ -31,15 +31,15 @@ from kvspec.interface import Implementation
 from kvspec.record import Header
 from kvspec.record_file import read_header
 from tests.brute_force.enumeration import Vectors, enumeration_finds, make_vectors
+from tests.brute_force.stories import NUM_NAMED, first_stories, history_finds
 from tests.explore.exploring import explored
 from tests.kills import proved
-from tests.kills.directed import Check, directed_checks, finds, plan_checks
+from tests.kills.directed import Check, directed_checks, finds, interrupted, plan_checks
 from tests.lockstep.production import finds_difference
 from tests.lockstep.test_batched import LOOP, own_steps, play
 from tests.lockstep.test_lockstep import run
 from tests.machines.planted import planted
 from tests.machines.test_mixed import enumerated_hit
-from tests.mistakes import mistaken
 from tests.plans.cases import Case, cases
 from tests.plans.properties import CHECKS
 from tests.plans.test_broken import SEARCH, fails
@@ -54,6 +54,8 @@ MACHINE = planted(200)
 REFERENCE = kvref.implementation()
 
 MANAGERS = frozenset({"manager", "tier"})
+ALONE = MANAGERS | {"both"}
+"""What a layer may be shown that compares with none of the twins: their common mistakes, too."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,16 @@ def enumeration(mistake: Mistake) -> str | None:
     return "enumeration" if enumeration_finds(mistake.make(), questions()) else None
 
 
+def history(mistake: Mistake) -> str | None:
+    """What is held, cached, answered and refused over time, by the history of each block."""
+    subject = mistake.make()
+    for number, story in enumerate(first_stories(NUM_NAMED)):
+        with interrupted():
+            if history_finds(story, subject) is not None:
+                return f"story {number}"
+    return None
+
+
 def traces(mistake: Mistake) -> str | None:
     """The recorded traces that are shipped."""
     subject = mistake.make()
@@ -164,7 +176,7 @@ def _fails(subject: Implementation, name: str, case: Case) -> bool:
 
 def audit(mistake: Mistake) -> str | None:
     """The invariants alone, on random programs: nobody compares anything."""
-    subject = mistaken(mistake.id, audits=True)
+    subject: Implementation = mistake.make(**{"audits": True})
     for number, program in enumerate(programs(), 1):
         if first_violation(program, subject, Level.SAFETY) is not None:
             return f"program {number}"
@@ -218,7 +230,7 @@ LAYERS: Mapping[str, Layer] = MappingProxyType(
             directed,
             directed_checks,
         ),
-        "vectors": Layer("the static vectors, at identity", MANAGERS, vectors, static_walks),
+        "vectors": Layer("the static vectors, at identity", ALONE, vectors, static_walks),
         "random": Layer(
             f"{NUM_RANDOM} random programs of up to {MAX_STEPS} steps beside kvref, or as many"
             " random models to plan for",
@@ -236,20 +248,25 @@ LAYERS: Mapping[str, Layer] = MappingProxyType(
             MANAGERS,
             production,
         ),
-        "audit": Layer(
-            "the invariants alone, on the same random programs", MANAGERS, audit, programs
-        ),
+        "audit": Layer("the invariants alone, on the same random programs", ALONE, audit, programs),
         "enumeration": Layer(
             "hits and what is cached, by brute force on 300 caches and 100 prompts",
-            frozenset({"manager"}),
+            frozenset({"manager", "both"}),
             enumeration,
             questions,
         ),
-        "traces": Layer("the recorded traces that are shipped", MANAGERS, traces),
+        "history": Layer(
+            f"what is held, cached, answered and refused on {NUM_NAMED} small schedules, by the"
+            " history of each block",
+            frozenset({"manager", "both"}),
+            history,
+            lambda: first_stories(NUM_NAMED),
+        ),
+        "traces": Layer("the recorded traces that are shipped", ALONE, traces),
         "explore": Layer(f"small configurations, {MAX_EDGES:,} edges each", MANAGERS, explore),
         "machines": Layer(
             f"two state machines, {MACHINE.max_examples} runs of {MACHINE.stateful_step_count}",
-            MANAGERS,
+            ALONE,
             machines,
         ),
         "proofs": Layer(

@@ -20,8 +20,9 @@ HEAD = """\
 
 {mistakes} mistakes on purpose, and which kinds of checks see them. Each is a few lines changed:
 of the reference, most of them neighbours of bugs that engines had
-([kvref/mistakes](../kvref/mistakes)), or of kvfast, at its sizes
-([kvfast/mistakes](../kvfast/mistakes)).
+([kvref/mistakes](../kvref/mistakes)), of kvfast, at its sizes
+([kvfast/mistakes](../kvfast/mistakes)), or of both at once
+([tests/kills/in_both.diff](../tests/kills/in_both.diff)).
 The directed checks were written by people who knew these mistakes. One by hand:
 `kvspec check mistake:HandsOutBackwards`.
 
@@ -51,6 +52,8 @@ def text(mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell]) -> 
         "",
         NOT_RUN,
         *_without_killer(mistakes, known),
+        "",
+        *_in_both(mistakes, known),
         "",
         *_alone(known),
         "",
@@ -122,6 +125,26 @@ def _without_killer(
     yield "## Equivalent"
     yield ""
     yield from [f"- `{m.id}`: {m.equivalent}" for m in mistakes if m.equivalent] or ["None."]
+
+
+def _in_both(mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
+    """What comparing kvref with kvfast can't show, and who shows it."""
+    yield "## In both twins at once"
+    yield ""
+    yield "kvref and kvfast make the mistake alike, so only layers that compare with neither count."
+    yield "*history* tells them without an implementation: what happened to each block, from which"
+    yield "it follows what is held, cached, hit and refused. It says nothing of statistics, events,"
+    yield "samples, errors and the bytes of hashes."
+    yield ""
+    yield "| mistake | rule | what | killed by |"
+    yield "|---|---|---|---|"
+    cells = by_mistake(known.values())
+    for mistake in mistakes:
+        if mistake.kind == "both":
+            mine = cells.get(mistake.id, {}).values()
+            killers = ", ".join(cell.layer for cell in mine if cell.outcome == KILLED)
+            rules = ", ".join(mistake.rules)
+            yield f"| `{mistake.id}` | {rules} | {mistake.about} | {killers or 'nobody'} |"
 
 
 def _alone(known: Mapping[tuple[str, str], Cell]) -> Iterator[str]:

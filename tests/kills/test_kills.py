@@ -20,16 +20,17 @@ from tests.kills import matrix
 from tests.kills.directed import Check, directed_checks, finds
 from tests.kills.layers import LAYERS
 from tests.kills.matrix import KILLED
-from tests.mistakes import mistaken, mistakes, of_kvfast
+from tests.mistakes import in_both, mistaken, mistakes, of_kvfast
 from tests.source import ROOT
 
 CELLS = matrix.read()
 RULES = ROOT / "kvcheck" / "data" / "rules.json"
+COMMON = [of_kvref for of_kvref, _ in in_both()]
 REAL = [mistake for mistake in mistakes() if not mistake.equivalent]
 
 
 def test_each_has_an_id_of_its_own_and_breaks_rules_that_there_are() -> None:
-    everybody = (*mistakes(), *of_kvfast())
+    everybody = (*mistakes(), *of_kvfast(), *COMMON)
     assert len({mistake.id for mistake in everybody}) == len(everybody)
     rules = set(json.loads(RULES.read_text(encoding="utf-8")))
     for mistake in everybody:
@@ -70,6 +71,7 @@ def test_each_is_killed_by_some_layer() -> None:
     tried = {mistake for mistake, _ in CELLS}
     dead = {cell.mistake for cell in CELLS.values() if cell.outcome == KILLED}
     assert {mistake.id for mistake in (*REAL, *of_kvfast())} & tried <= dead
+    assert {mistake.id for mistake in COMMON} <= dead  # by what compares with none of the twins
 
 
 def test_what_mistakes_are_made_from_is_not_broken() -> None:
@@ -207,7 +209,7 @@ def test_the_change_of_one_that_nobody_sees_is_run(mistake: Mistake) -> None:
 
 def test_the_matrix_knows_only_layers_and_mistakes_that_there_are() -> None:
     assert {layer for _, layer in CELLS} <= LAYERS.keys()
-    everybody = (*mistakes(), *of_kvfast())
+    everybody = (*mistakes(), *of_kvfast(), *COMMON)
     assert {mistake for mistake, _ in CELLS} <= {mistake.id for mistake in everybody}
 
 

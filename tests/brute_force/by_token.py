@@ -1,0 +1,137 @@
+"""The hardest rules once more, token by token: which blocks are read, worth caching, counted.
+
+No formula of the rules is in here, neither a tail nor a shift nor a rounding: each answer is found
+by looking at every token or every boundary. `size` is the number of tokens that a block covers.
+"""
+
+from __future__ import annotations
+
+from kvspec.config import ManagerConfig
+from kvspec.specs import (
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    EncoderOnlyAttentionSpec,
+    LayerSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+
+
+def tokens_read(spec: LayerSpec, token: int) -> range:
+    """The tokens before it whose KV, or whose state, the computation of `token` reads."""
+    if isinstance(spec, SlidingWindowSpec):
+        return range(max(0, token - spec.sliding_window + 1), token)
+    if isinstance(spec, ChunkedLocalAttentionSpec):
+        return range(token // spec.attention_chunk_size * spec.attention_chunk_size, token)
+    if isinstance(spec, MambaSpec):
+        return range(max(0, token - 1), token)
+    return range(token)
+
+
+def tokens_of(block: int, size: int) -> range:
+    """The tokens that a block stands for."""
+    return range(block * size, (block + 1) * size)
+
+
+def blocks_of(num_tokens: int, size: int) -> int:
+    """How many blocks the first tokens lie in."""
+    return len({token // size for token in range(num_tokens)})
+
+
+def holds_text(spec: LayerSpec) -> bool:
+    """Whether the blocks stand for tokens of the request."""
+    return not isinstance(spec, (CrossAttentionSpec, EncoderOnlyAttentionSpec))
+
+
+def is_read(spec: LayerSpec, tokens: range, computed: int) -> bool:
+    """Whether one of the tokens is computed or read by token `computed` or one behind it."""
+    later = range(computed, computed + len(tokens) + 2)  # those behind read no earlier tokens
+    return any(
+        token >= computed or any(token in tokens_read(spec, by) for by in later) for token in tokens
+    )
+
+
+def num_unread(spec: LayerSpec, size: int, computed: int) -> int:
+    """Leading blocks that nobody reads once so many tokens are computed (KV-GRP-2)."""
+    blocks = range(blocks_of(computed, size) + 1)
+    return min(block for block in blocks if is_read(spec, tokens_of(block, size), computed))
+
+
+def most_held(config: ManagerConfig, spec: LayerSpec, size: int) -> int | None:
+    """The blocks that admission counts at most (KV-SW-7, KV-CHUNK-5); None: no bound."""
+    step = config.max_num_batched_tokens or config.max_model_len_tokens
+    seen: set[int] = set()
+    more = 0
+    if isinstance(spec, SlidingWindowSpec):  # what the first token of a step reads, and the step
+        seen = set(range(spec.sliding_window - 1 + step))
+        more = 1  # a window may begin inside a block
+    elif isinstance(spec, ChunkedLocalAttentionSpec):
+        seen = set(range(spec.attention_chunk_size + step))
+    else:
+        return None
+    return blocks_of(len(seen & set(range(config.max_model_len_tokens))), size) + more
+
+
+def boundaries(config: ManagerConfig, num_prompt_tokens: int, end: int) -> tuple[set[int], int]:
+    """Where hits are meant to end, up to `end` and a few more; and where one of the prompt would.
+
+    The second is -1 without retention. It is the prompt's last aligned place that leaves a token
+    to compute (KV-RET-4), whatever the request generates.
+    """
+    alignment, retention = config.scheduler_block_size_tokens or 1, config.retention_interval_tokens
+    aligned = [n for n in range(end + 1) if n % alignment == 0]
+    if retention is None:
+        return {n for n in aligned if n}, -1
+    replay = max(n for n in range(num_prompt_tokens) if n % alignment == 0)
+    return {n for n in aligned if n and retention and n % retention == 0}, replay
+
+
+def is_worth_caching(
+    config: ManagerConfig, spec: LayerSpec, block: int, num_prompt_tokens: int, *, is_eagle: bool
+) -> bool:
+    """Whether a hit that ends where hits are meant to end has a use for the block (KV-RET-*)."""
+    size = spec.block_size
+    if isinstance(spec, MambaSpec):
+        if config.retention_interval_tokens is None:
+            return True
+        end = tokens_of(block, size).stop
+        regular, replay = boundaries(config, num_prompt_tokens, end)
+        return end in regular or end == replay
+    if not isinstance(spec, SlidingWindowSpec):
+        return True
+    step = config.retention_interval_tokens
+    step = (config.scheduler_block_size_tokens or 1) if step is None else step
+    regular, replay = boundaries(config, num_prompt_tokens, (block + 1) * size + 2 * step)
+    if is_used(spec, block, {*regular, replay}, is_eagle=is_eagle):
+        return True
+    # Where the hits of two neighbouring boundaries leave out no block, all are kept (KV-RET-1).
+    between = {token // size for token in range(step + size, 2 * step + size)}
+    far = {step, 2 * step, 3 * step}
+    return bool(step) and all(is_used(spec, b, far, is_eagle=is_eagle) for b in between)
+
+
+def is_used(spec: LayerSpec, block: int, ends: set[int], *, is_eagle: bool) -> bool:
+    """Whether what comes behind such an end reads the block, or an eagle group drops it there."""
+    tokens = tokens_of(block, spec.block_size)
+    return any(
+        end >= 0
+        and (
+            (is_eagle and tokens.start == end)
+            or any(token in tokens_read(spec, end) for token in tokens)
+        )
+        for end in ends
+    )
+
+
+def is_handed_over(
+    config: ManagerConfig, size: int, block: int, num_tokens: int, *, is_eagle: bool
+) -> bool:
+    """Whether a caching call for so many tokens reaches the block (KV-GRP-11, KV-COORD-13)."""
+    tokens = tokens_of(block, size)
+    if tokens.stop > num_tokens:
+        return False
+    if len(config.kv_cache.groups) == 1:
+        return True
+    alignment = config.scheduler_block_size_tokens or 1
+    ends = range(alignment, num_tokens + 1, alignment)
+    return any(tokens.stop <= end or (is_eagle and tokens.start == end) for end in ends)

@@ -1,0 +1,115 @@
+"""Random small schedules, and what the statement over time has against an implementation on them.
+
+Programs as `kvspec check` draws them, and between their steps what those leave out: loads beyond
+the longest sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain, count, islice
+from random import Random
+
+from kvcheck.judge.random_programs import random_programs
+from kvcheck.play.checks import CompareCheck
+from kvcheck.play.performing import drop, finish, may_load, perform_step
+from kvcheck.play.runner import Check, Runner
+from kvcheck.play.scheduler import PREEMPTED, RUNNING, WAITING
+from kvcheck.play.steps import Program
+from kvspec.interface import Implementation
+from tests.brute_force.over_time import OverTime
+
+MAX_STEPS = 40
+LOADS = 0.06
+"""How often a load beyond the longest sequence comes between two steps."""
+
+NUM_NAMED = 300
+"""Stories that mistakes are shown."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """A program, and what decides where loads come."""
+
+    program: Program
+    seed: int
+
+    def told(self, runner: Runner) -> int:
+        """Perform it; the number of operations."""
+        random = Random(self.seed)
+        for step in self.program.steps:
+            perform_step(runner, step)
+            if random.random() < LOADS:
+                load_too_much(runner, random)
+        finish(runner)
+        return len(runner.operations)
+
+
+def load_too_much(runner: Runner, random: Random) -> None:
+    """More comes from elsewhere than the longest sequence has room for; then all is dropped."""
+    request = runner.pick(random.randrange(6), RUNNING, WAITING, PREEMPTED)
+    if request is None or (request.seat.phase == RUNNING and not may_load(runner, request)):
+        return
+    left = runner.config.max_model_len_tokens - request.seat.num_computed
+    granted, _ = runner.do(
+        "allocate_slots",
+        request,
+        request.seat.asks(
+            0,
+            num_external_computed_tokens=left + random.randrange(7),
+            num_lookahead_tokens=random.choice((0, 2)),
+            num_encoder_tokens=3,
+            delay_cache_blocks=True,
+        ),
+    )
+    if granted is not None:
+        request.seat = request.seat.granted(0, num_external=left, later=True)
+        drop(runner, request, again=True, later=False)
+
+
+def stories(seed: int = 0) -> Iterator[Story]:
+    """Without end, the same for equal seeds."""
+    drawn = chain.from_iterable(random_programs(seed, batch, MAX_STEPS) for batch in count())
+    return (Story(program, number) for number, program in enumerate(drawn))
+
+
+@cache
+def first_stories(number: int) -> Sequence[Story]:
+    """The first of them."""
+    return tuple(islice(stories(), number))
+
+
+def story_named(name: str) -> Story:
+    """The one that the kill matrix names: `story 12`."""
+    return first_stories(NUM_NAMED)[int(name.removeprefix("story "))]
+
+
+def follow(story: Story, implementation: Implementation) -> int:
+    """Tell it; the number of operations. Raises where the history says otherwise."""
+    runner = Runner(story.program, implementation)
+    checks: list[Check] = [OverTime(runner.config)]
+    runner.checks = checks
+    return story.told(runner)
+
+
+def history_finds(story: Story, implementation: Implementation) -> str | None:
+    """What the history has against it on a story; an error is none that it gives."""
+    try:
+        follow(story, implementation)
+    except Exception as error:  # whatever a broken part ends in
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def agree(story: Story, one: Implementation, other: Implementation) -> bool:
+    """Whether two answer alike and are in the same state, operation by operation."""
+    runner = Runner(story.program, one, other)
+    checks: list[Check] = [CompareCheck(exact_ids=True)]
+    runner.checks = checks
+    try:
+        story.told(runner)
+    except Exception:
+        return False
+    return True

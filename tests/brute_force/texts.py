@@ -1,0 +1,51 @@
+"""What blocks hold, in plain words: the beginning of a text, numbered. No hash is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Text:
+    """The tokens of a request, with what else makes its keys and values (KV-HASH-7).
+
+    `extras`: the arguments with which it came.
+    """
+
+    tokens: list[int]
+    num_prompt: int
+    extras: Mapping[str, Any]
+
+    def part(self, tokens: range) -> tuple[object, ...]:
+        """All that these tokens are, whatever stands before them."""
+        lora, embedded = self.extras.get("lora"), self.extras.get("prompt_embeddings")
+        items = [
+            (item["identifier"], item["offset"] - tokens.start)
+            for item in sorted(self.extras.get("mm_features", ()), key=lambda each: each["offset"])
+            if set(tokens) & set(range(item["offset"], item["offset"] + item["length"]))
+        ]
+        return (
+            tuple(self.tokens[tokens.start : tokens.stop]),
+            None if lora is None else lora["name"],
+            tuple(items),
+            self.extras.get("cache_salt") if tokens.start == 0 else None,
+            None if embedded is None else tuple(embedded[tokens.start : tokens.stop]),
+        )
+
+
+@dataclass
+class Beginnings:
+    """Beginnings of texts: equal ones have equal numbers (KV-HASH-1)."""
+
+    size: int
+    numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
+
+    def number(self, text: Text, num_tokens: int) -> int:
+        """Of the first tokens, a multiple of `size`."""
+        before = -1
+        for start in range(0, num_tokens, self.size):
+            part = (before, text.part(range(start, start + self.size)))
+            before = self.numbers.setdefault(part, len(self.numbers))
+        return before
