@@ -19,6 +19,7 @@ import click
 
 from tests.adapters import findings
 from tests.differences.vectors import write_vectors
+from tests.proofs import refinement
 from tests.remote.schema import protocol
 from tests.source import ROOT
 
@@ -98,6 +99,7 @@ GENERATED: Sequence[Quick | Slow] = (
     Quick("differences", differences),
     Quick("findings", findings.texts),
     Quick("protocol", protocol),
+    Quick("refinement", lambda: {refinement.PAGE: refinement.page()}),
     Slow(
         "vectors",
         "kvcheck/data/vectors",

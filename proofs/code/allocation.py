@@ -51,6 +51,16 @@ from proofs.code._allocation.run import KINDS, Numbers, SymbolicAllocator, reviv
 from proofs.code._paths import Way, term_of, ways
 from proofs.code._planted import Planted
 
+ASSUMES = (
+    "arguments are as the rules allow",
+    "no block is twice among hits",
+    "the pool gives the blocks that the queue says",
+)
+GUARANTEES = (
+    "an allocation takes what its need counts, and makes the slots",
+    "hits are copied to their places and touched from what is skipped on",
+)
+
 STATES = ("mamba", "aligned")
 COPYING = ("full", "sliding", "chunked", *STATES)
 """Kinds that have hits."""

@@ -40,6 +40,9 @@ from proofs._z3 import Ledger, Statement, Term, ask, cdiv, smaller
 from proofs.code._paths import Way, merged, merged_each, picking_in_one_way
 from proofs.code._planted import Planted
 
+ASSUMES = ("sizes are multiples as a configuration demands",)
+GUARANTEES = ("both hand the same blocks to the cache",)
+
 BLOCK, PER, EVERY, WINDOW = z3.Ints("block_size per every window")
 INDEX, PROMPT = z3.Ints("index prompt")
 TOKENS, COUNT = z3.Ints("tokens count")

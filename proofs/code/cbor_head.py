@@ -18,6 +18,9 @@ import z3
 from kvfast._core import hashing
 from proofs._z3 import Ledger, Term
 
+ASSUMES: tuple[str, ...] = ()
+GUARANTEES = ("heads of values are the shortest",)
+
 BITS = 80
 """More than the 64 of a value, so that a number that is too large shows."""
 

@@ -24,6 +24,9 @@ from kvfast._core.hashing import Hasher
 from proofs._z3 import Ledger, Term
 from proofs.code.cbor_head import BITS, Word, bits_of, written
 
+ASSUMES = ("heads of values are the shortest",)
+GUARANTEES = ("two different keys never have the same bytes",)
+
 MOST_TOKENS = 3
 KEYS = (("lora", "sql", None), ("mm", "img", -3))
 """Extra keys of two kinds (KV-HASH-7)."""

@@ -53,6 +53,12 @@ from proofs.code._fixed_point.search import (
     steps,
 )
 
+ASSUMES = (
+    "each type's look-up answers its longest hit",
+    "besides full attention at most one group drops a block, a window only one of the alignment",
+)
+GUARANTEES = ("the hit of several groups is the longest common one",)
+
 
 def premises(world: Groups, search: Search, *more: str) -> list[Term]:
     """What is assumed of the groups, and of the search what holds between two look-ups."""

@@ -38,6 +38,12 @@ from proofs.code._queue.ring import (
 )
 from proofs.code._symbolic import Facts, Number, SymbolicPool, as_int
 
+ASSUMES = ("a block that is put into the queue is not in it", "there are less than 2^31 blocks")
+GUARANTEES = (
+    "the ring is the free queue, and each operation does what the rule says",
+    "the pool gives the blocks that the queue says",
+)
+
 Part = Callable[[Term], Term]
 """Blocks by their number from 0 on."""
 

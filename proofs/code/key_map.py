@@ -29,6 +29,9 @@ from proofs.code._map.rounds import mistakes, rounds
 from proofs.code._map.table import any_table, is_map, world
 from proofs.code._symbolic import as_int
 
+ASSUMES = ("half of the slots are empty", "no two texts have one hash")
+GUARANTEES = ("a search finds the entry that was added first under a key, and no other",)
+
 SIZES = (4, 8)
 """Slots of the tables in which a mistake is looked for."""
 

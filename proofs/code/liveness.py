@@ -35,6 +35,9 @@ from kvspec.specs import (
     SlidingWindowSpec,
 )
 
+ASSUMES = ("a request fits an idle pool",)
+GUARANTEES = ("every request that fits is admitted and ends",)
+
 FULL = FullAttentionSpec(2, 1, 8, "float16")
 WINDOW = SlidingWindowSpec(2, 1, 8, "float16", sliding_window=4)
 CHUNKED = ChunkedLocalAttentionSpec(2, 1, 8, "float16", attention_chunk_size=4)

@@ -35,6 +35,9 @@ from proofs.code._paths import Way, term_of, ways
 from proofs.code._planted import Planted
 from proofs.code.allocation import ASKED_FOR, free_hits, number
 
+ASSUMES = ("both see the same blocks free, in use and cached", "both let the same states wait")
+GUARANTEES = ("both need the same number of blocks for the same demand",)
+
 GROUPS = {
     "full": "full",
     "sliding": "window",

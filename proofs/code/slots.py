@@ -41,6 +41,15 @@ from proofs.code._slots import (
     of_reference,
 )
 
+ASSUMES = (
+    "both need the same number of blocks for the same demand",
+    "both see the same blocks free, in use and cached",
+    "both refuse the same hits, slots and types",
+)
+GUARANTEES = (
+    "both refuse or grant the same calls, and cache, remove and need at the same numbers",
+)
+
 CASES = (
     Case(RequestStatus.WAITING),
     Case(RequestStatus.RUNNING, has_row=True, is_running=True),

@@ -52,6 +52,13 @@ from proofs.code._groups import (
 )
 from proofs.code._paths import Way
 
+ASSUMES = ("arguments are as the rules allow",)
+GUARANTEES = (
+    "both skip the same blocks, and count the same caps and runs",
+    "what is skipped is read by no token to come",
+    "admission counts at least what a request ever holds",
+)
+
 
 def skipped() -> Iterator[Statement]:
     """What is skipped is what nobody will read."""

@@ -26,6 +26,9 @@ from proofs.models._formal._checker import Answer, CheckerMissingError, Graph, c
 from proofs.models._formal._search import Bounds, explore
 from proofs.models._formal._twins import DIFFERS, TWINS, UNFAIR, Twin, UnhashedToTheBack, small
 
+ASSUMES = ("no two texts have one hash",)
+GUARANTEES = ("kvref is the formal model in seven small graphs",)
+
 PROPERTIES = ("every_request_is_admitted", "every_request_ends")
 AT_ONCE = 2
 

@@ -22,6 +22,9 @@ from proofs._z3 import Ledger, Term
 from proofs.models._lists.actions import ACTIONS, END, NAME, START, Step
 from proofs.models._lists.state import INVARIANTS, Lists, any_lists
 
+ASSUMES = ("no free block has a reference, and none is lost", "hits carry the keys of their places")
+GUARANTEES = ("no block has two places in a list",)
+
 
 @dataclass(frozen=True)
 class Mistake:

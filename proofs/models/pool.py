@@ -26,6 +26,12 @@ from proofs.models._pool.mistakes import MISTAKES, Mistake
 from proofs.models._pool.parts import start
 from proofs.models._pool.state import State, World, any_state, any_world
 
+ASSUMES = ("hits carry the keys of their places", "no block is twice among hits")
+GUARANTEES = (
+    "a block that is put into the queue is not in it",
+    "no free block has a reference, and none is lost",
+)
+
 SIZES = (2, 4, 8)
 """Blocks of the pools in which a mistake is looked for, the smallest first."""
 

@@ -22,6 +22,9 @@ from proofs.code.contracts._mistakes import (
 from proofs.code.contracts._pools import fast_pool
 from proofs.code.contracts._runner import Contract, main
 
+ASSUMES: tuple[str, ...] = ()
+GUARANTEES = ("both refuse the same counts, ids of blocks and tokens",)
+
 
 def is_count(value: int) -> bool:
     """Whether kvref takes a number for a count (KV-ERR-6)."""

@@ -21,6 +21,9 @@ from proofs.code.contracts._mistakes import (
 from proofs.code.contracts._pools import chosen
 from proofs.code.contracts._runner import Contract, main
 
+ASSUMES = ("every allocation is sampled",)
+GUARANTEES = ("hit rates and lives of blocks are the same over a few updates",)
+
 Update = tuple[int, int, bool]
 """Requests, hit tokens, and whether the cache was reset."""
 

@@ -22,6 +22,9 @@ from proofs.code.contracts._mistakes import (
 )
 from proofs.code.contracts._runner import Contract, main
 
+ASSUMES: tuple[str, ...] = ()
+GUARANTEES = ("extra keys are the same for two items and three blocks",)
+
 MOST = COUNT_MAX // 4
 """Sums of places stay counts."""
 

@@ -38,6 +38,12 @@ from proofs.code.contracts._pools import (
 )
 from proofs.code.contracts._runner import Contract, main
 
+ASSUMES = ("hashes are the same bytes in both", "kvfast's arrays are lists of numbers")
+GUARANTEES = (
+    "one call on a pool of three blocks ends in the same snapshot",
+    "the same removals are told of one call on a pool of three blocks",
+)
+
 ALLOCATIONS = tuple(
     (queue, registered, count)
     for queue in QUEUES
