@@ -15,6 +15,7 @@ from kvspec.audit import AuditedManager, audited, audited_batch, unwrapped
 from kvspec.batched import BatchedManager
 from kvspec.config import HASH_FUNCTIONS, ManagerConfig
 from kvspec.errors import InvalidArgumentError
+from kvspec.following import FollowedInput
 from kvspec.interface import Capabilities, Feature, KVCacheManager
 from kvspec.planning import Planner
 from kvspec.request import Request, RequestInput
@@ -42,6 +43,7 @@ class FastImplementation:
             load = _build.loader_of(build)
         self._managers = load("manager")
         self._requests = load("request")
+        self._following = load("following")
         self._many = load("many")
         self._batches = load("batch")
 
@@ -94,6 +96,25 @@ class FastImplementation:
             inputs, inner.hasher, size or 0, num_threads=num_threads
         )
         return made
+
+    def make_followed(self, manager: KVCacheManager, given: FollowedInput) -> Request:
+        """A request whose tokens and hashes the engine keeps (KV-REQ-6)."""
+        inner = self._own(manager)
+        size = inner.config.hash_block_size_tokens if inner.config.enable_caching else 0
+        made: Request = self._following.make_followed(given, inner.hasher, size or 0)
+        return made
+
+    def follow(
+        self,
+        manager: KVCacheManager,
+        request: Request,
+        num_tokens: int,
+        hashes: Sequence[bytes] = (),
+        *,
+        num_prompt_tokens: int | None = None,
+    ) -> None:
+        """New counts, and the hashes of newly full blocks (KV-REQ-7, KV-REQ-8)."""
+        self._own(manager).follow(request, num_tokens, hashes, num_prompt_tokens)
 
     def append_tokens(
         self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]

@@ -14,6 +14,7 @@ from kvspec.events import (
     Event,
     EventHash,
     ExtraKeys,
+    StoredRange,
 )
 from kvspec.request import RequestInput
 from kvspec.specs import SlidingWindowSpec
@@ -33,7 +34,10 @@ class Hashed(Protocol):
 Stored: TypeAlias = tuple[Hashed, int, int, int, int, list[int]]
 """request, group, hashes per block, first block, end block, the blocks that were stored."""
 
-Fact: TypeAlias = Stored | tuple[bytes, int] | None
+Followed: TypeAlias = tuple[StoredRange, int, int, list[bytes], bytes | None]
+"""What was stored of a followed request: range, group, hashes per block, hashes, parent."""
+
+Fact: TypeAlias = Stored | Followed | tuple[bytes, int] | None
 """What was stored, what was removed (hash, group), or None: everything was cleared."""
 
 KeysOf: TypeAlias = Callable[[RequestInput, int, int], ExtraKeys]
@@ -53,7 +57,29 @@ def _event(fact: Fact, config: ManagerConfig, extra_keys: KeysOf) -> Event:
     if len(fact) == 2:
         block_hash, group = fact
         return BlockRemoved((_shown(block_hash, config),), MEDIUM_GPU, group)
+    if len(fact) == 5:
+        return _followed(fact, config)
     return _stored(fact, config, extra_keys)
+
+
+def _followed(fact: Followed, config: ManagerConfig) -> BlockStored:
+    """The same of a request whose tokens the engine keeps (KV-EVT-9)."""
+    source, group, per, hashes, parent = fact
+    spec = config.managed_specs[group]
+    return BlockStored(
+        block_hashes=tuple([_shown(each, config) for each in hashes]),
+        parent_block_hash=None if parent is None else _shown(parent, config),
+        token_ids=(),
+        block_size_tokens=per * (config.hash_block_size_tokens or 1),
+        lora_id=None,
+        lora_name=None,
+        medium=MEDIUM_GPU,
+        extra_keys=None,
+        group=group,
+        spec_kind=spec.kind,
+        sliding_window_tokens=spec.sliding_window if isinstance(spec, SlidingWindowSpec) else None,
+        source=source,
+    )
 
 
 def _stored(fact: Stored, config: ManagerConfig, extra_keys: KeysOf) -> BlockStored:

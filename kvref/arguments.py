@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TypeVar
 
 from kvref.coordinator import Coordinator
+from kvref.following import FollowedRequest
 from kvref.groups.base import Group
 from kvref.hashing import Hasher, hash_of_block, make_key
 from kvref.request import Allocation, ReferenceRequest
@@ -37,6 +38,9 @@ def made_here(request: Request) -> ReferenceRequest:
 
 def check_hashes(request: ReferenceRequest, config: ManagerConfig, hasher: Hasher) -> None:
     """Its hashes mean what those of the manager do: a hash of 8 tokens would claim a block of 4."""
+    if isinstance(request, FollowedRequest) != (config.given_hash_bytes > 0):  # KV-REQ-6
+        made = "make_followed" if config.given_hash_bytes else "make_request"
+        raise InvalidArgumentError("request", request.request_id, f"made by {made}")
     if not config.enable_caching:
         return
     theirs, size = request.hasher, request.hash_block_size_tokens

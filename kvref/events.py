@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from kvref.following import FollowedRequest
 from kvref.hashing import extra_keys, split_key, untagged
 from kvref.request import ReferenceRequest
 from kvspec.events import (
@@ -13,6 +15,7 @@ from kvspec.events import (
     BlockStored,
     Event,
     EventHash,
+    StoredRange,
 )
 from kvspec.specs import LayerSpec, SlidingWindowSpec
 
@@ -46,28 +49,38 @@ class EventLog:
         if not self.enabled:
             return
         size = block_size_tokens
-        extras = tuple(  # KV-EVT-8
-            untagged(extra_keys(request.input, index * size, (index + 1) * size))
-            for index in stored_blocks
+        event = BlockStored(
+            block_hashes=tuple(self._shown(block_hash) for block_hash in hashes),
+            parent_block_hash=None if parent_hash is None else self._shown(parent_hash),
+            token_ids=(),
+            block_size_tokens=size,
+            lora_id=None,
+            lora_name=None,
+            medium=MEDIUM_GPU,
+            extra_keys=None,
+            group=group,
+            spec_kind=spec.kind,
+            sliding_window_tokens=(
+                spec.sliding_window if isinstance(spec, SlidingWindowSpec) else None
+            ),
         )
-        lora = request.input.lora
-        self.queue.append(
-            BlockStored(
-                block_hashes=tuple(self._shown(block_hash) for block_hash in hashes),
-                parent_block_hash=None if parent_hash is None else self._shown(parent_hash),
+        if isinstance(request, FollowedRequest):  # KV-EVT-9
+            name, blocks = request.request_id, tuple(stored_blocks)
+            event = replace(event, source=StoredRange(name, first_block, end_block, blocks))
+        else:
+            extras = tuple(  # KV-EVT-8
+                untagged(extra_keys(request.input, index * size, (index + 1) * size))
+                for index in stored_blocks
+            )
+            lora = request.input.lora
+            event = replace(
+                event,
                 token_ids=tuple(request.token_ids[first_block * size : end_block * size]),
-                block_size_tokens=size,
                 lora_id=lora.id if lora is not None else None,
                 lora_name=lora.name if lora is not None else None,
-                medium=MEDIUM_GPU,
                 extra_keys=extras if extras else None,
-                group=group,
-                spec_kind=spec.kind,
-                sliding_window_tokens=(
-                    spec.sliding_window if isinstance(spec, SlidingWindowSpec) else None
-                ),
             )
-        )
+        self.queue.append(event)
 
     def removed(self, key: bytes) -> None:
         """A key left one physical block (KV-EVT-4)."""

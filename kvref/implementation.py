@@ -9,6 +9,7 @@ from importlib.metadata import version
 
 from kvref.block_pool import BlockPool
 from kvref.configuration import Parts, spec_types
+from kvref.following import followed, make_followed
 from kvref.groups.base import Group
 from kvref.hybrid import HybridCoordinator
 from kvref.manager import ReferenceManager
@@ -22,6 +23,7 @@ from kvspec.audit import audited, unwrapped
 from kvspec.batched import BatchedManager
 from kvspec.config import HASH_FUNCTIONS, ManagerConfig
 from kvspec.errors import InvalidArgumentError
+from kvspec.following import FollowedInput
 from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
 from kvspec.planning import Planner
 from kvspec.request import Request, RequestInput
@@ -75,8 +77,32 @@ class ReferenceImplementation:
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
         """A request with the hashes of its prompt (KV-HASH-4)."""
         inner = _reference(manager)
-        size = inner.config.hash_block_size_tokens if inner.config.enable_caching else 0
-        return make_request(request, inner.hasher, size or 0)
+        if inner.config.given_hash_bytes:
+            raise InvalidArgumentError("manager", inner.config.hash_function, "one that hashes")
+        return make_request(request, inner.hasher, _hash_block_size(inner))
+
+    def make_followed(self, manager: KVCacheManager, given: FollowedInput) -> Request:
+        """A request whose tokens the engine keeps (KV-REQ-6)."""
+        inner = _reference(manager)
+        if not inner.config.given_hash_bytes:
+            raise InvalidArgumentError(
+                "manager", inner.config.hash_function, "one that is given hashes"
+            )
+        return make_followed(given, inner.hasher, _hash_block_size(inner))
+
+    def follow(
+        self,
+        manager: KVCacheManager,
+        request: Request,
+        num_tokens: int,
+        hashes: Sequence[bytes] = (),
+        *,
+        num_prompt_tokens: int | None = None,
+    ) -> None:
+        """New counts, and the hashes of newly full blocks (KV-REQ-7, KV-REQ-8)."""
+        inner = _reference(manager)
+        with inner.turn:
+            followed(inner.own(request)).follow(num_tokens, hashes, num_prompt_tokens)
 
     def append_tokens(
         self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
@@ -125,6 +151,12 @@ class ReferenceImplementation:
         """An empty host tier for this manager (KV-TIER-8)."""
         inner = _reference(manager)
         return ReferenceTier(inner.config, num_blocks, inner.turn)
+
+
+def _hash_block_size(manager: ReferenceManager) -> int:
+    """Tokens of a hash; 0 with caching off."""
+    config = manager.config
+    return config.hash_block_size_tokens or 0 if config.enable_caching else 0
 
 
 def _reference(manager: KVCacheManager) -> ReferenceManager:

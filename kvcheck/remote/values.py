@@ -47,7 +47,7 @@ from kvspec.snapshot_codec import ints
 from kvspec.specs import SPEC_TYPES
 from kvspec.stats import ResidencySample
 
-NOT_SPOKEN = frozenset({Feature.CUSTOM_SPECS, Feature.BATCHED})
+NOT_SPOKEN = frozenset({Feature.CUSTOM_SPECS, Feature.GIVEN_HASHES, Feature.BATCHED})
 """Features that a message cannot carry: code, and shared memory."""
 
 _ARGUMENT = ("field", "value", "allowed")

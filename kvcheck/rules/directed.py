@@ -27,6 +27,7 @@ from kvcheck.rules import (
     errors,
     events,
     extra_keys,
+    following,
     full,
     groups,
     hashing,
@@ -61,7 +62,7 @@ from kvspec.interface import Implementation
 from kvspec.policy import Policy
 
 CHAPTERS = (
-    hashing, extra_keys, requests, pool, pool_cache, manager,
+    hashing, extra_keys, requests, following, pool, pool_cache, manager,
     manager_allocation, manager_hits, manager_corners, bad_configurations,
     configuration, errors, error_values, events, statistics, residency,
     policies, groups, full, sliding_window, chunked_local, mamba, mamba_align,

@@ -72,9 +72,9 @@ class RecordedImplementation:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of `inner`, but whole steps are made of single calls, which are recorded."""
+        """Those of `inner`; whole steps are made of single calls, and tokens are recorded."""
         has = self.inner.capabilities
-        return replace(has, features=has.features - {Feature.BATCHED})
+        return replace(has, features=has.features - {Feature.GIVEN_HASHES, Feature.BATCHED})
 
     @property
     def planner(self) -> Planner | None:

@@ -1,5 +1,6 @@
 # C types of kvfast/_core/batch_calls.py.
 cimport cython
+from kvfast._compiled cimport following
 from kvfast._compiled.checks cimport Checks
 from kvfast._compiled.core cimport Core
 from kvfast._compiled.entries cimport Entries
@@ -38,6 +39,8 @@ cdef class BatchCalls:
     cdef int chosen(self, handles) except -1
     @cython.locals(entries=Entries, num_tokens="long long", wanted="long long", i=Py_ssize_t, legal=bint, at=Py_ssize_t, request=FastRequest)
     cdef object append(self, handles, token_ids, counts)
+    @cython.locals(told=list)
+    cdef object follow(self, handles, num_tokens, hashes, num_prompt_tokens)
     @cython.locals(entries=Entries, i=Py_ssize_t)
     cdef object rewind(self, handles, num_tokens)
     @cython.locals(entries=Entries, i=Py_ssize_t, view="long long[::1]")

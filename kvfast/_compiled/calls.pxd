@@ -1,5 +1,6 @@
 # C types of kvfast/_core/calls.py.
 cimport cython
+from kvfast._compiled cimport following
 from kvfast._compiled.checks cimport Checks
 from kvfast._compiled.core cimport Core
 from kvfast._compiled.demand cimport Demand
@@ -27,6 +28,8 @@ cdef class Calls:
     cdef object need(self, request, num_tokens, computed_tokens, main_tokens, encoder_tokens, is_capped)
     @cython.locals(core=Core, checks=Checks, computed="long long", row=int, num_hits="long long", local="long long", most="long long", skip_at="long long", watermark="long long", verified="long long")
     cdef object grant(self, FastRequest request, list hits, long long new, long long new_computed, long long lookahead, long long external, long long encoder, long long reserved, bint caches, bint whole_must_fit, bint is_beside_others)
+    @cython.locals(mine=FastRequest)
+    cdef object follow(self, request, num_tokens, hashes, num_prompt)
     @cython.locals(core=Core, row=int, limit="long long", g=int, held="long long")
     cdef object cache(self, FastRequest request, long long tokens)
     @cython.locals(core=Core, size="long long", hash_size="long long", row=int, slots="long long", limit="long long")

@@ -19,7 +19,7 @@ cdef class Core:
     cdef Hasher hasher
     cdef int num_groups
     cdef long long max_len
-    cdef bint enable_caching
+    cdef bint enable_caching, is_given
     cdef long long watermark, hash_block_size
     cdef EventLog events
     cdef object residency

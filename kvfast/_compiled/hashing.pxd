@@ -28,7 +28,7 @@ cdef class Hasher:
     cdef readonly int size, words_per_digest
     cdef readonly bytes none_hash
     cdef bint parent_is_int
-    cdef readonly bint tags
+    cdef readonly bint tags, is_given
     cdef bint is_made
     cdef const unsigned char[::1] first_parent, no_extra
 

@@ -1,6 +1,7 @@
 # C types of kvfast/_core/request.py.
 cimport cython
 from kvfast._compiled cimport hot_fields as hot
+from kvfast._compiled cimport token_copy
 from kvfast._compiled.hashing cimport Hasher, HashJob
 from kvfast._compiled.turn cimport Turn
 
@@ -27,6 +28,7 @@ cdef class FastRequest:
     cdef readonly long long hash_block_size_tokens, num_prompt_tokens
     cdef long long room_tokens, room_hashes, room_message_bytes
     cdef bint has_extra_keys, is_made
+    cdef readonly bint is_followed
     cdef object odd_computed, odd_preemptions
     cdef long long[::1] tokens
     cdef unsigned char[::1] digest_bytes, message
@@ -70,14 +72,3 @@ cdef class FastRequest:
 
 @cython.locals(count="long long")
 cdef Py_ssize_t count_of(value) except -2
-
-@cython.locals(i=Py_ssize_t, token="long long", largest="long long")
-cdef Py_ssize_t put_list(long long[::1] tokens, Py_ssize_t at, list values, Py_ssize_t count) except -2
-
-@cython.locals(i=Py_ssize_t, token="long long")
-cdef Py_ssize_t put_longs(
-    long long[::1] tokens, Py_ssize_t at, const long long[::1] values
-) noexcept
-
-@cython.locals(i=Py_ssize_t, token="long long")
-cdef Py_ssize_t put_ints(long long[::1] tokens, Py_ssize_t at, const int[::1] values) noexcept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 from kvspec._check import COUNT_MAX
 from kvspec.batched import Array, Ints, StepOutput, StepPlan, StepResult
@@ -78,6 +79,21 @@ class FastBatch:
         self.enter()
         try:
             self.calls.append(handles, token_ids, counts)
+        finally:
+            self.calls.leave()
+
+    def follow(
+        self,
+        handles: Ints,
+        num_tokens: Ints | int,
+        hashes: Sequence[bytes] = (),
+        *,
+        num_prompt_tokens: Ints | int | None = None,
+    ) -> None:
+        """New counts of each followed request, and hashes of newly full blocks (KV-BATCH-14)."""
+        self.enter()
+        try:
+            self.calls.follow(handles, num_tokens, hashes, num_prompt_tokens)
         finally:
             self.calls.leave()
 

@@ -7,6 +7,7 @@ checks.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -20,6 +21,7 @@ from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Capabilities
 from kvspec.request import Request
 
+from . import following
 from .checks import Checks
 from .core import Core
 from .entries import Entries
@@ -126,6 +128,10 @@ class BatchCalls:
         """Append tokens to each request (KV-BATCH-12)."""
         entries = self.entries
         self.chosen(handles)
+        if entries.size > 0 and self.core.is_given:  # KV-REQ-6
+            raise InvalidArgumentError(
+                "handles[0]", entries.handles[0], "one of a request with tokens"
+            )
         if not entries.set_counts(0, counts, 0):
             contract.tokens_of(token_ids, counts, entries.size)
             self.illegal("counts", counts)
@@ -147,6 +153,22 @@ class BatchCalls:
             request = entries.request_at(i)
             request.append_longs(entries.handles, at, entries.counts[i])
             at += entries.counts[i]
+        self.turn.changed()
+
+    def follow(
+        self,
+        handles: Ints,
+        num_tokens: Ints | int,
+        hashes: Sequence[bytes],
+        num_prompt_tokens: Ints | int | None,
+    ) -> None:
+        """New counts of each followed request, and hashes of newly full blocks (KV-BATCH-14)."""
+        config = self.core.plan.config
+        contract.check_follows(config, self.capabilities)
+        self.chosen(handles)
+        told = following.read_follow(self.entries, config, num_tokens, hashes, num_prompt_tokens)
+        self.turn.changes()
+        following.follow_all(self.entries, told)
         self.turn.changed()
 
     def rewind(self, handles: Ints, num_tokens: Ints | int) -> None:

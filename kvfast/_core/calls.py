@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kvfast.events import as_events
@@ -13,6 +14,7 @@ from kvspec.request import Request
 from kvspec.snapshot import Snapshot
 from kvspec.stats import PrefixCacheStats
 
+from . import following
 from .checks import Checks
 from .core import Core
 from .extra_keys import extra_keys
@@ -182,6 +184,15 @@ class Calls:
             answer = core.new_blocks(row)
         self.turn.changed()
         return answer
+
+    def follow(
+        self, request: Request, num_tokens: int, hashes: Sequence[bytes], num_prompt: int | None
+    ) -> None:
+        """New counts, and the hashes of newly full blocks (KV-REQ-7)."""
+        mine = self.claim(request)
+        if not mine.is_followed:
+            raise InvalidArgumentError("request", mine.request_id, "made by make_followed")
+        following.follow_in(mine, num_tokens, hashes, num_prompt, self.turn)
 
     def cache(self, request: FastRequest, tokens: int) -> None:
         """Register full blocks after a delayed load (KV-MGR-11)."""

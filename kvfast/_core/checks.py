@@ -59,11 +59,11 @@ class Checks:
         if mine.is_used:
             raise BusyError("request", mine.request_id)
         if self.core.enable_caching and not self.can_use_hashes(mine):
-            raise InvalidArgumentError(
-                "request",
-                mine.request_id,
-                "made for a manager with the same hash function, seed, block size and extra keys",
-            )
+            allowed = "made for the same hash function, seed, block size and extra keys"
+            raise InvalidArgumentError("request", mine.request_id, allowed)
+        if mine.is_followed != self.core.is_given:  # KV-REQ-6
+            allowed = "one with tokens, or one that follows, as the manager has them"
+            raise InvalidArgumentError("request", mine.request_id, allowed)
         return mine
 
     def can_use_hashes(self, request: FastRequest) -> bool:

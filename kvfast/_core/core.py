@@ -38,6 +38,7 @@ class Core:
         config: ManagerConfig = plan.config
         self.plan = plan
         self.hasher = hasher_of(config)
+        self.is_given = self.hasher.is_given
         self.num_groups = len(plan.groups)
         self.max_len = config.max_model_len_tokens
         self.enable_caching = config.enable_caching

@@ -1,12 +1,14 @@
 """The event queue as it grows: small facts, made into events when they are taken (KV-EVT-1).
 
-Requests only ever grow, so what an event needs of one (its hashes, tokens and extra keys) can be
-read later; only removed hashes are copied, since their entry may be used again.
+Requests with tokens only ever grow, so what an event needs of one (its hashes, tokens and extra
+keys) can be read later. Those of a followed request may be dropped, and an entry whose key is
+removed may be used again: their hashes are copied.
 """
 
 from __future__ import annotations
 
 from kvfast.events import Fact
+from kvspec.events import StoredRange
 
 from .key_map import KeyMap
 from .request import FastRequest
@@ -28,7 +30,14 @@ class EventLog:
         blocks: list[int],
     ) -> None:
         """A caching call over blocks first … end - 1 stored those listed (KV-EVT-2)."""
-        self.facts.append((request, group, hashes_per_block, first, end, blocks))
+        per = hashes_per_block
+        if request.is_followed:
+            parent = request.hash_at(first * per - 1) if first > 0 else None
+            hashes = [request.hash_at((i + 1) * per - 1) for i in blocks]
+            source = StoredRange(request.request_id, first, end, tuple(blocks))
+            self.facts.append((source, group, per, hashes, parent))
+        else:
+            self.facts.append((request, group, per, first, end, blocks))
 
     def removed(self, keys: KeyMap, entry: int) -> None:
         """The key of this entry left one physical block (KV-EVT-4)."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 
+from kvspec.config import GIVEN_HASHES
 from kvspec.errors import InvalidArgumentError
 
 from .digest import Digest, Unlocked
@@ -61,7 +62,8 @@ class Hasher:
     """One hash function with its seed; `tags`: extra keys are hashed with their kinds.
 
     `none_hash` is the parent of every request's first block (KV-HASH-3), `size` the length of a
-    hash in bytes, `words_per_digest` in words of 64 bits. UnsupportedError when xxhash_cbor has
+    hash in bytes, `words_per_digest` in words of 64 bits. With `is_given` it never hashes: the
+    engine does, and tells the hashes (KV-HASH-13). UnsupportedError when xxhash_cbor has
     no code to run.
     """
 
@@ -70,14 +72,18 @@ class Hasher:
             raise InvalidArgumentError("hash_function", function, "given once")
         self.function = function
         self.tags = tags
-        self.digest = Digest(function)
-        self.size = self.digest.size
+        self.is_given = function in GIVEN_HASHES
+        self.digest = Digest("sha256_cbor" if self.is_given else function)
+        self.size = GIVEN_HASHES[function] if self.is_given else self.digest.size
         self.words_per_digest = self.size // 8
         self.parent_is_int = function == "sha256_cbor_64bit"
         self.no_extra = memoryview(NULL)
-        self.set_none_hash(
-            os.urandom(self.size) if seed is None else self.digest.of(encode_text(seed))
-        )
+        if self.is_given:
+            self.set_none_hash(bytes(self.size))
+        elif seed is None:
+            self.set_none_hash(os.urandom(self.size))
+        else:
+            self.set_none_hash(self.digest.of(encode_text(seed)))
         self.is_made = True
 
     def is_ready(self) -> bool:

@@ -324,6 +324,20 @@ class FastManager:
         finally:
             self.calls.leave()
 
+    def follow(
+        self,
+        request: Request,
+        num_tokens: int,
+        hashes: Sequence[bytes] = (),
+        num_prompt_tokens: int | None = None,
+    ) -> None:
+        """New counts of a followed request, and hashes of newly full blocks (KV-REQ-7)."""
+        self.enter()
+        try:
+            self.calls.follow(request, num_tokens, hashes, num_prompt_tokens)
+        finally:
+            self.calls.leave()
+
     def __copy__(self) -> NoReturn:
         """Two managers of one pool (KV-MGR-20)."""
         raise UnsupportedError("a shallow copy of a manager", "kvfast")

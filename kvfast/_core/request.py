@@ -11,9 +11,10 @@ from typing import NoReturn
 
 from kvspec._check import exact, is_int
 from kvspec.errors import BusyError, InvalidArgumentError, UnsupportedError
-from kvspec.request import TOKEN_ID_MAX, RequestInput, RequestStatus, check_token_ids, token_list
+from kvspec.following import FollowedInput
+from kvspec.request import RequestInput, RequestStatus, check_token_ids, token_list
 
-from . import hot
+from . import hot, token_copy
 from .arrays import int_view
 from .extra_keys import has_extra_keys, runs, tagged
 from .hashing import Hasher, HashJob, encode_extra_keys
@@ -34,11 +35,14 @@ class FastRequest:
 
     Its two hot fields (see `hot`) begin at `fields[field_at]`: in the array of `holder`, or, if
     that is None, behind its tokens. `turn`: that of the manager it is registered with. `is_used`:
-    a call uses or changes it now. `preemptions`: -1 while what was assigned is no count. `state`:
-    what was assigned as status. `is_made`: whether it is more than `__new__` leaves.
+    a call uses or changes it now. `is_followed`: the engine keeps its tokens (see `following`).
+    `preemptions`: -1 while what was assigned is no count. `state`: what was assigned as status.
+    `is_made`: whether it is more than `__new__` leaves.
     """
 
-    def __init__(self, request_input: RequestInput, hasher: Hasher, hash_block_size: int) -> None:
+    def __init__(
+        self, request_input: RequestInput | FollowedInput, hasher: Hasher, hash_block_size: int
+    ) -> None:
         name = request_input.request_id
         if self.is_ready() or type(name) is not str or hasher is None:
             raise InvalidArgumentError("request", name, "one that make_request makes")
@@ -60,13 +64,19 @@ class FastRequest:
         self.num_tokens = 0
         self.num_hashes = 0
         self.num_prompt_tokens = 0
-        self.has_extra_keys = has_extra_keys(request_input)
+        self.is_followed = False
+        self.has_extra_keys = False
         self.room_tokens = 0
         self.room_hashes = 0
         self.room_message_bytes = 0
-        self.grow_to(self.copy_tokens(request_input.prompt_token_ids, "prompt_token_ids"))
+        if isinstance(request_input, FollowedInput):  # `following.make_followed` goes on
+            self.is_followed = True
+            self.make_room(0)
+        else:
+            self.has_extra_keys = has_extra_keys(request_input)
+            self.grow_to(self.copy_tokens(request_input.prompt_token_ids, "prompt_token_ids"))
+            self.num_prompt_tokens = self.num_tokens
         self.make_room_for_hashes(1)  # views are never without memory
-        self.num_prompt_tokens = self.num_tokens
         self.is_made = True
 
     def is_ready(self) -> bool:
@@ -170,7 +180,7 @@ class FastRequest:
     @property
     def token_ids(self) -> Sequence[int]:
         """All tokens, as a view that grows with the request; its slices are lists."""
-        return TokenIds(self)
+        return () if self.is_followed else TokenIds(self)
 
     @property
     def block_hashes(self) -> Sequence[bytes]:
@@ -198,6 +208,8 @@ class FastRequest:
         self.check_made()
         if self.is_used:
             raise BusyError("request", self.request_id)
+        if self.is_followed:
+            raise InvalidArgumentError("request", self.request_id, "one with tokens of its own")
         self.is_used = True
         try:
             self.grow_to(self.num_tokens + self.copy_tokens(token_ids, "token_ids"))
@@ -236,7 +248,7 @@ class FastRequest:
         values: list[int] = token_ids if is_list else token_list(token_ids, field=field)  # type: ignore[assignment]  # a list
         count = len(values)
         self.make_room(count)
-        if put_list(self.tokens, self.num_tokens, values, count) != count:
+        if token_copy.put_list(self.tokens, self.num_tokens, values, count) != count:
             check_token_ids(values, field=field)
             raise InvalidArgumentError(field, values, "a sequence that is left as it is")
         return count
@@ -246,9 +258,9 @@ class FastRequest:
         count = len(view)
         self.make_room(count)
         if view.itemsize == 4:
-            copied = put_ints(self.tokens, self.num_tokens, view)
+            copied = token_copy.put_ints(self.tokens, self.num_tokens, view)
         else:
-            copied = put_longs(self.tokens, self.num_tokens, view)
+            copied = token_copy.put_longs(self.tokens, self.num_tokens, view)
         if copied != count:
             check_token_ids(view.tolist(), field=field)
             raise InvalidArgumentError(field, view, "an array that is left as it is")
@@ -324,7 +336,7 @@ class FastRequest:
 
     def tokens_between(self, start: int, stop: int) -> list[int]:
         """The tokens `start` … `stop - 1`, which are there."""
-        if start < 0 or stop > self.num_tokens:
+        if self.is_followed or start < 0 or stop > self.num_tokens:
             raise InvalidArgumentError("tokens", (start, stop), f"in 0 … {self.num_tokens}")
         return [self.tokens[i] for i in range(start, stop)]
 
@@ -341,6 +353,8 @@ def make_request(
     request_input: RequestInput, hasher: Hasher, hash_block_size_tokens: int
 ) -> FastRequest:
     """A request with the hashes of its prompt's full blocks; block size 0: without (KV-HASH-4)."""
+    if hasher.is_given:
+        raise InvalidArgumentError("manager", hasher.function, "one that hashes")
     if not isinstance(request_input, RequestInput):
         raise InvalidArgumentError("request", request_input, "a RequestInput")
     return FastRequest(request_input, hasher, hash_block_size_tokens)
@@ -355,43 +369,3 @@ def count_of(value: object) -> int:
     except OverflowError:  # compiled, `count` has 64 bits
         return -1
     return count if count >> COUNT_BITS == 0 else -1
-
-
-def put_list(tokens: memoryview[int], at: int, values: list[int], count: int) -> int:
-    """Write all `count` token ids, or those up to the first that is none; how many."""
-    largest = TOKEN_ID_MAX
-    if len(values) != count:  # making room ran code that changed it
-        return -1
-    try:
-        for i in range(count):
-            value = values[i]
-            # Exactly int: a bool or a float would be hashed as something else (KV-REQ-1).
-            if type(value) is not int:
-                return i
-            token = value
-            if token < 0 or token > largest:
-                return i
-            tokens[at + i] = token
-    except OverflowError:  # compiled, `token` has 64 bits
-        return i
-    return count
-
-
-def put_longs(tokens: memoryview[int], at: int, values: memoryview[int]) -> int:
-    """`put_list` of ints of 64 bits."""
-    for i in range(len(values)):
-        token = values[i]  # once: another process may write there
-        if token < 0:
-            return i
-        tokens[at + i] = token
-    return len(values)
-
-
-def put_ints(tokens: memoryview[int], at: int, values: memoryview[int]) -> int:
-    """`put_list` of ints of 32 bits."""
-    for i in range(len(values)):
-        token = values[i]  # once: another process may write there
-        if token < 0:
-            return i
-        tokens[at + i] = token
-    return len(values)

@@ -13,7 +13,8 @@ from kvspec._check import boolean, count, exact, is_int
 from kvspec.batched import Ints, StepOutput, StepPlan
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
-from kvspec.interface import Feature, Implementation, KVCacheManager
+from kvspec.following import checked_counts, checked_hashes
+from kvspec.interface import Capabilities, Feature, Implementation, KVCacheManager
 from kvspec.request import Request, RequestStatus, is_status
 from kvspec.specs import CrossAttentionSpec, EncoderOnlyAttentionSpec, MambaSpec
 
@@ -110,6 +111,49 @@ def tokens_of(token_ids: Ints, counts: Ints | int, length: int) -> list[list[int
         raise InvalidArgumentError("token_ids", len(tokens), allowed)
     ends = accumulate(numbers, initial=0)
     return [tokens[start:end].tolist() for start, end in pairwise(ends)]
+
+
+def check_follows(config: ManagerConfig, can: Capabilities) -> None:
+    """There are followed requests under this manager (KV-BATCH-14)."""
+    if Feature.GIVEN_HASHES not in can.features:
+        raise UnsupportedError(Feature.GIVEN_HASHES, can.name)
+    if not config.given_hash_bytes:
+        raise InvalidArgumentError("manager", config.hash_function, "one that is given hashes")
+
+
+@dataclass(frozen=True)
+class CheckedFollow:
+    """What `follow` of one request is told."""
+
+    num_tokens: int
+    num_prompt_tokens: int
+    hashes: Sequence[bytes]
+
+
+def follows_of(
+    requests: Sequence[Request],
+    num_tokens: Ints | int,
+    num_prompt_tokens: Ints | int | None,
+    hashes: Sequence[bytes],
+    config: ManagerConfig,
+) -> list[CheckedFollow]:
+    """What each request is told (KV-BATCH-14)."""
+    length = len(requests)
+    tokens = counts_of("num_tokens", num_tokens, length, 1)
+    prompts = [request.num_prompt_tokens for request in requests]
+    if num_prompt_tokens is not None:
+        prompts = list(counts_of("num_prompt_tokens", num_prompt_tokens, length, 1))
+    for place, counts in enumerate(zip(tokens, prompts, strict=True)):
+        checked_counts(*counts, 0, where=f"[{place}]")
+    size = (config.hash_block_size_tokens or 0) if config.enable_caching else 0
+    new = [
+        max(0, total // size - len(request.block_hashes)) if size else 0
+        for request, total in zip(requests, tokens, strict=True)
+    ]
+    given = checked_hashes(hashes, sum(new), config.given_hash_bytes)
+    ends = pairwise(accumulate(new, initial=0))
+    told = zip(tokens, prompts, (given[start:end] for start, end in ends), strict=True)
+    return [CheckedFollow(*each) for each in told]
 
 
 def rewinds_of(

@@ -151,6 +151,21 @@ class BatchedManager(Protocol):
         the counts.
         """
 
+    def follow(
+        self,
+        handles: Ints,
+        num_tokens: Ints | int,
+        hashes: Sequence[bytes] = (),
+        *,
+        num_prompt_tokens: Ints | int | None = None,
+    ) -> None:
+        """Tell of each followed request how many tokens it has now (KV-BATCH-14).
+
+        `hashes`: those of the newly full blocks of all requests, one after another. None: the
+        prompts are as long as before. Errors name `num_tokens[i]`, `num_prompt_tokens[i]`, `hashes`
+        and `hashes[i]`. UnsupportedError without Feature.GIVEN_HASHES.
+        """
+
     def rewind(self, handles: Ints, num_tokens: Ints | int) -> None:
         """Take back computed tokens of each request: the drafts that were rejected (KV-BATCH-12).
 

@@ -7,9 +7,10 @@ implementation for itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 
 from kvspec._check import boolean, exact_members, int_at_least, is_int, one_of, text
 from kvspec.errors import ConfigError
@@ -19,6 +20,9 @@ from kvspec.specs import LayerSpec
 HASH_FUNCTIONS: tuple[str, ...] = ("sha256_cbor", "sha256_cbor_64bit", "xxhash_cbor")
 WEAK_HASHES: tuple[str, ...] = ("sha256_cbor_64bit", "xxhash_cbor")
 """Different prompts with equal hashes can be made on purpose (KV-HASH-11, KV-HASH-12)."""
+
+GIVEN_HASHES: Mapping[str, int] = MappingProxyType({"given_8": 8, "given_16": 16, "given_32": 32})
+"""Functions whose hashes the engine gives, with their bytes: it keeps the tokens (KV-HASH-13)."""
 
 _WEAK = "prompts with equal hashes can be made on purpose; if tenants differ, use sha256_cbor"
 
@@ -126,7 +130,8 @@ class ManagerConfig:
     - `watermark`: fraction of the pool kept free when requests are admitted beside others.
     - `retention_interval_tokens`: None keeps every reusable block of windowed and Mamba groups;
       0 only the tail before the replay boundary; k one tail per k tokens besides.
-    - `hash_function`: `sha256_cbor`, or one of the weaker `sha256_cbor_64bit` and `xxhash_cbor`.
+    - `hash_function`: `sha256_cbor`, or one of the weaker `sha256_cbor_64bit` and `xxhash_cbor`;
+      or `given_8`, `given_16`, `given_32`, if the engine keeps tokens and hashes (KV-HASH-13).
       Whoever may send prompts can make two with equal hashes under those, whatever the seed; the
       second is then answered from the keys and values of the first (KV-HASH-11, KV-HASH-12).
     - `trusted_tenants`: True says that nobody who sends prompts would do that. Without it the
@@ -175,7 +180,7 @@ class ManagerConfig:
         interval = self.retention_interval_tokens
         if interval is not None and not is_int(interval):
             raise ConfigError("retention_interval_tokens", interval, "an int or None")
-        one_of("hash_function", self.hash_function, HASH_FUNCTIONS)
+        one_of("hash_function", self.hash_function, (*HASH_FUNCTIONS, *GIVEN_HASHES))
         boolean("trusted_tenants", self.trusted_tenants)
         if self.hash_function in WEAK_HASHES and not self.trusted_tenants:
             raise ConfigError("trusted_tenants", False, f"True with {self.hash_function}: {_WEAK}")
@@ -185,6 +190,11 @@ class ManagerConfig:
             raise ConfigError("policy", self.policy, "a Policy")
         if not isinstance(self.registry, SpecRegistry):
             raise ConfigError("registry", self.registry, "a SpecRegistry")
+
+    @property
+    def given_hash_bytes(self) -> int:
+        """Bytes of the hashes that the engine gives; 0 where they are computed (KV-HASH-13)."""
+        return GIVEN_HASHES.get(self.hash_function, 0)
 
     @cached_property
     def managed_specs(self) -> tuple[LayerSpec, ...]:

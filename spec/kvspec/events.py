@@ -21,13 +21,28 @@ MEDIUM_GPU = "GPU"
 
 
 @dataclass(frozen=True)
+class StoredRange:
+    """Where the tokens of an event are that has none: with the engine (KV-EVT-9).
+
+    The range is blocks `first_block` … `end_block - 1` of the request, of `block_size_tokens` of
+    the event; `stored_blocks` are those of its hashes.
+    """
+
+    request_id: str
+    first_block: int
+    end_block: int
+    stored_blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class BlockStored:
     """One caching call of one group (KV-EVT-2).
 
     `block_hashes`, `extra_keys`: one entry per block that was stored (null and masked blocks have
     none; `extra_keys` is None when there is no entry). `parent_block_hash`: hash of the group's
     block before the range, None at the start. `token_ids`: the tokens of the whole range.
-    `block_size_tokens`: tokens per block of the group (per hash for a partial entry).
+    `block_size_tokens`: tokens per block of the group (per hash for a partial entry). `source`: of
+    a followed request; then there are no `token_ids`, no adapter and no `extra_keys` (KV-EVT-9).
     """
 
     block_hashes: tuple[EventHash, ...]
@@ -41,6 +56,7 @@ class BlockStored:
     group: int
     spec_kind: str
     sliding_window_tokens: int | None
+    source: StoredRange | None = None
 
 
 @dataclass(frozen=True)

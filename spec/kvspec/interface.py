@@ -80,6 +80,8 @@ class Feature(StrEnum):
     content in place of one, so that the list is to be read anew for each step."""
     SNAPSHOT = "snapshot"
     """Without it only safety and behaviour can be checked, and safety from outside alone."""
+    GIVEN_HASHES = "given_hashes"
+    """Requests whose tokens and hashes the engine keeps: `kvspec.following`."""
     BATCHED = "batched"
     """Whole steps over arrays of its own: `kvspec.batched.BatchedImplementation`."""
 

@@ -21,11 +21,14 @@ from kvspec._places import (
     group_of_key as group_of_key,
 )
 from kvspec.blocks import NULL_BLOCK
-from kvspec.config import ManagerConfig
+from kvspec.config import GIVEN_HASHES, ManagerConfig
 from kvspec.errors import InvariantViolation
 from kvspec.snapshot import Snapshot
 
-HASH_SIZE_BYTES: Mapping[str, int] = {"sha256_cbor": 32, "sha256_cbor_64bit": 8, "xxhash_cbor": 16}
+HASH_SIZE_BYTES: Mapping[str, int] = {
+    **{"sha256_cbor": 32, "sha256_cbor_64bit": 8, "xxhash_cbor": 16},
+    **GIVEN_HASHES,
+}
 
 
 @dataclass(frozen=True)

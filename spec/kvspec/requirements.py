@@ -74,6 +74,7 @@ def features_of_config(config: ManagerConfig) -> set[Feature]:
         Feature.RETENTION: config.retention_interval_tokens is not None,
         Feature.ADMISSION: config.watermark > 0,
         Feature.RESIDENCY: config.residency_sample_rate > 0,
+        Feature.GIVEN_HASHES: config.given_hash_bytes > 0,
     }
     return {feature for feature, wanted in needed.items() if wanted}
 
@@ -82,7 +83,8 @@ def lacking(config: ManagerConfig, can: Capabilities, *, hashes_matter: bool) ->
     """What a configuration needs and the subject does not have, in words."""
     types = {type(spec) for spec in _specs(config)}
     found = sorted(cls.__name__ for cls in types - can.spec_types)
-    if config.hash_function not in can.hash_functions and (hashes_matter or can.hash_functions):
+    is_computed = not config.given_hash_bytes and (hashes_matter or can.hash_functions)
+    if is_computed and config.hash_function not in can.hash_functions:
         found.append(config.hash_function)
     sizes = [group.spec.block_size for group in config.kv_cache.groups]
     if min(sizes, default=can.min_block_size_tokens) < can.min_block_size_tokens:

@@ -7,6 +7,7 @@ to be read beside the rules and compared with; it is no faster than the single c
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import cast
 
 from kvspec import _batch_checks as checks
@@ -22,6 +23,7 @@ from kvspec.batched import (
     StepResult,
 )
 from kvspec.errors import InvalidArgumentError, UnsupportedError
+from kvspec.following import FollowingImplementation
 from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.request import Request, RequestStatus
 from kvspec.specs import MambaSpec
@@ -93,10 +95,37 @@ class SequentialManager:
     def append(self, handles: Ints, token_ids: Ints, counts: Ints | int = 1) -> None:
         """Append tokens to each request (KV-BATCH-12)."""
         chosen = checks.handles_of("handles", handles, self.requests)
+        if chosen and self.manager.config.given_hash_bytes:  # KV-REQ-6
+            raise InvalidArgumentError("handles[0]", chosen[0], "one of a request with tokens")
         texts = checks.tokens_of(token_ids, counts, len(chosen))
         self.turn.changes()
         for handle, tokens in zip(chosen, texts, strict=True):
             self.implementation.append_tokens(self.manager, self.requests[handle], tokens)
+
+    @in_turn
+    def follow(
+        self,
+        handles: Ints,
+        num_tokens: Ints | int,
+        hashes: Sequence[bytes] = (),
+        *,
+        num_prompt_tokens: Ints | int | None = None,
+    ) -> None:
+        """Tell of each followed request how many tokens it has now (KV-BATCH-14)."""
+        checks.check_follows(self.manager.config, self.implementation.capabilities)
+        chosen = checks.handles_of("handles", handles, self.requests)
+        requests = [self.requests[handle] for handle in chosen]
+        config = self.manager.config
+        told = checks.follows_of(requests, num_tokens, num_prompt_tokens, hashes, config)
+        self.turn.changes()
+        for request, each in zip(requests, told, strict=True):
+            cast(FollowingImplementation, self.implementation).follow(
+                self.manager,
+                request,
+                each.num_tokens,
+                each.hashes,
+                num_prompt_tokens=each.num_prompt_tokens,
+            )
 
     @in_turn
     def rewind(self, handles: Ints, num_tokens: Ints | int) -> None:

@@ -16,7 +16,7 @@ from kvcheck.records.planning import replay_planning
 from kvcheck.remote.client import RemoteImplementation
 from kvcheck.remote.connection import DROP_AT_ONCE
 from kvcheck.remote.request import RemoteRequest
-from kvcheck.remote.values import decode_capabilities, encode_capabilities
+from kvcheck.remote.values import NOT_SPOKEN, decode_capabilities, encode_capabilities
 from kvref import implementation
 from kvspec.config import CustomSpec, SpecRegistry
 from kvspec.errors import (
@@ -28,7 +28,7 @@ from kvspec.errors import (
     UnknownBlockError,
     UnsupportedError,
 )
-from kvspec.interface import Feature, HitRateWindow, Implementation, KVCacheManager
+from kvspec.interface import HitRateWindow, Implementation, KVCacheManager
 from kvspec.planning import Planner, PlanningConfig
 from kvspec.request import MultimodalItem, PromptEmbeddings, Request, RequestInput
 from kvspec.sequential import batched_of
@@ -74,7 +74,7 @@ def test_capabilities_are_those_of_the_served_one_without_code_and_shared_memory
     has, reference = remote.capabilities, KVREF.capabilities
     assert (has.name, has.version) == (reference.name, reference.version)
     assert has.hash_functions == reference.hash_functions
-    assert has.features == reference.features - {Feature.CUSTOM_SPECS, Feature.BATCHED}
+    assert has.features == reference.features - NOT_SPOKEN
     assert has.spec_types <= reference.spec_types
 
 

@@ -9,7 +9,7 @@ import sys
 from typing import cast
 
 import kvref.arguments as reference
-from kvfast._core import request
+from kvfast._core import request, token_copy
 from kvfast._core.checks import Checks
 from kvspec.errors import InvalidArgumentError, UnknownBlockError
 from kvspec.request import check_token_ids
@@ -83,7 +83,7 @@ def are_tokens(first: int, second: int) -> bool:
 def are_tokens_fast(first: int, second: int) -> bool:
     """Whether kvfast does."""
     room = cast("memoryview[int]", [0, 0])
-    return request.put_list(room, 0, [first, second], 2) == 2
+    return token_copy.put_list(room, 0, [first, second], 2) == 2
 
 
 CONTRACTS = (

@@ -1,0 +1,147 @@
+"""Requests whose tokens and hashes the engine keeps (KV-REQ-6 … KV-REQ-8, KV-BATCH-14)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvspec import _batch_checks as contract
+from kvspec.batched import Ints
+from kvspec.config import ManagerConfig
+from kvspec.errors import BusyError, InvalidArgumentError
+from kvspec.following import FollowedInput, checked_counts, checked_hashes
+
+from .entries import Entries
+from .hashing import Hasher
+from .request import FastRequest
+from .turn import Turn
+
+
+def make_followed(given: FollowedInput, hasher: Hasher, hash_block_size_tokens: int) -> FastRequest:
+    """A request that has followed once (KV-REQ-6)."""
+    if not hasher.is_given:
+        raise InvalidArgumentError("manager", hasher.function, "one that is given hashes")
+    if not isinstance(given, FollowedInput):
+        raise InvalidArgumentError("request", given, "a FollowedInput")
+    request = FastRequest(given, hasher, hash_block_size_tokens)
+    follow(request, given.num_tokens, given.hashes, given.num_prompt_tokens)
+    return request
+
+
+def follow_in(
+    request: FastRequest,
+    num_tokens: int,
+    hashes: Sequence[bytes],
+    num_prompt_tokens: int | None,
+    taken: Turn,
+) -> None:
+    """`follow` in a call that has this turn; the request may be registered with another one's."""
+    turn = request.turn
+    if turn is taken or turn is None or turn.is_spoilt():
+        follow(request, num_tokens, hashes, num_prompt_tokens)
+    else:
+        turn.take()
+        try:
+            follow(request, num_tokens, hashes, num_prompt_tokens)
+        finally:
+            turn.give_back()
+
+
+def follow(
+    request: FastRequest,
+    num_tokens: int,
+    hashes: Sequence[bytes],
+    num_prompt_tokens: int | None,
+) -> None:
+    """So many tokens now, and the hashes of the blocks that became full."""
+    tokens, prompt = checked_counts(num_tokens, num_prompt_tokens, request.num_prompt_tokens)
+    new = checked_hashes(hashes, num_missing(request, tokens), request.hasher.size)
+    request.make_room_for_hashes(num_full(request, tokens))
+    follow_to(request, tokens, prompt, new, 0)
+
+
+def num_full(request: FastRequest, num_tokens: int) -> int:
+    """Hashes that so many tokens have."""
+    size = request.hash_block_size_tokens
+    return num_tokens // size if size > 0 else 0
+
+
+def num_missing(request: FastRequest, num_tokens: int) -> int:
+    """Hashes that so many tokens have and the request not yet."""
+    return max(num_full(request, num_tokens) - request.num_hashes, 0)
+
+
+def follow_to(
+    request: FastRequest, num_tokens: int, num_prompt_tokens: int, hashes: list[bytes], at: int
+) -> int:
+    """Take the missing hashes from `hashes[at]` on, or drop what is too much; where they end.
+
+    There is room for them, and they are of the right length.
+    """
+    size = request.hasher.size
+    full = num_full(request, num_tokens)
+    for number in range(request.num_hashes, full):
+        data = hashes[at]
+        for i in range(size):
+            request.digest_bytes[number * size + i] = data[i]
+        at += 1
+    request.num_hashes = full
+    request.num_tokens = num_tokens
+    request.num_prompt_tokens = num_prompt_tokens
+    return at
+
+
+# Many at once.
+
+
+def read_follow(
+    entries: Entries,
+    config: ManagerConfig,
+    num_tokens: Ints | int,
+    hashes: Sequence[bytes],
+    num_prompt_tokens: Ints | int | None,
+) -> list[bytes]:
+    """The hashes, once counts and hashes are legal and there is room for them.
+
+    The tokens are then `counts` of the entries; behind these, in `handles`, stand the prompts.
+    """
+    new: list[bytes] = list(hashes) if type(hashes) is list else []
+    is_plain = num_prompt_tokens is None and (type(hashes) is list or hashes == ())
+    if is_plain and entries.set_counts(0, num_tokens, 1) and may_follow(entries, new):
+        entries.make_room(2 * entries.size)
+        for i in range(entries.size):
+            entries.handles[entries.size + i] = entries.request_at(i).num_prompt_tokens
+    else:
+        requests = [entries.request_at(i) for i in range(entries.size)]
+        told = contract.follows_of(requests, num_tokens, num_prompt_tokens, hashes, config)
+        entries.set_counts(0, [each.num_tokens for each in told], 1)
+        entries.copy_in([each.num_prompt_tokens for each in told])
+        new = [block_hash for each in told for block_hash in each.hashes]
+    for i in range(entries.size):
+        request = entries.request_at(i)
+        if request.is_used:
+            raise BusyError("request", request.request_id)
+        request.make_room_for_hashes(num_full(request, entries.counts[i]))
+    return new
+
+
+def may_follow(entries: Entries, new: list[bytes]) -> bool:
+    """Whether the counts are legal beside the prompts, and these are the missing hashes."""
+    wanted = 0
+    for i in range(entries.size):
+        request = entries.request_at(i)
+        if entries.counts[i] < request.num_prompt_tokens:
+            return False
+        wanted += num_missing(request, entries.counts[i])
+        size = request.hasher.size
+    for block_hash in new:
+        if type(block_hash) is not bytes or len(block_hash) != size:
+            wanted = -1
+    return wanted == len(new)
+
+
+def follow_all(entries: Entries, hashes: list[bytes]) -> None:
+    """What `read_follow` read."""
+    at = 0
+    for i in range(entries.size):
+        prompt = entries.handles[entries.size + i]
+        at = follow_to(entries.request_at(i), entries.counts[i], prompt, hashes, at)
