@@ -273,8 +273,15 @@ def block_ids(ids: Sequence[int], num_blocks: int, *, field: str = "block_ids") 
     return blocks
 
 
+def check_not_set_aside(held: Sequence[int], reserved: Sequence[int]) -> None:
+    """Blocks that nobody ever gets need not be held (KV-POOL-19)."""
+    for block in held:
+        if block in reserved:
+            raise InvalidArgumentError("block_ids", block, "one that was not set aside at start")
+
+
 def check_popped(released: Sequence[int], popped: Sequence[int]) -> None:
-    """No reference is returned that was not popped (KV-POOL-9)."""
+    """No reference is returned that was not popped or held (KV-POOL-9)."""
     held = Counter(popped)
     for block, number in Counter(released).items():
         if block != NULL_BLOCK and number > held[block]:

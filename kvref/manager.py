@@ -10,11 +10,11 @@ from kvref import arguments
 from kvref.config_checks import checked
 from kvref.configuration import REAL_PARTS, Parts, build_coordinator, build_groups
 from kvref.groups.base import Demand
-from kvref.hashing import hasher_of
+from kvref.hashing import hasher_of, split_key
 from kvref.request import Allocation, ReferenceRequest
 from kvref.residency import ResidencyLog
 from kvref.state import take_snapshot
-from kvspec.blocks import NULL_BLOCK, GroupHits, KVCacheBlocks, PrefixHit
+from kvspec.blocks import NULL_BLOCK, BlockFacts, GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.events import Event
@@ -28,7 +28,7 @@ class ReferenceManager:
     """See `kvspec.interface.KVCacheManager` for what each call promises.
 
     `parts` lets tests put broken classes in place of the real ones.
-    `popped` lists the references handed out by `pop_blocks_for_free` and not yet returned.
+    `popped` lists the references that were popped or held and not yet returned.
 
     Invariants: has_the_right_shape, references_are_accounted_for,
     nothing_is_cached_with_caching_off, errors_change_nothing, pure_calls_change_nothing.
@@ -266,6 +266,24 @@ class ReferenceManager:
         blocks = self.coordinator.pop(name)
         self.popped.extend(block for block in blocks if block != NULL_BLOCK)
         return tuple(blocks)
+
+    @in_turn
+    def hold_blocks(self, block_ids: Sequence[int]) -> None:
+        """Take a reference to each, for `free_blocks` to give back (KV-POOL-19)."""
+        self._ask_clock()
+        blocks = arguments.block_ids(block_ids, self.pool.num_blocks)
+        arguments.check_not_set_aside(blocks, self.pool.reserved)
+        self.turn.changes()
+        self.pool.touch(blocks)
+        self.popped.extend(block for block in blocks if block != NULL_BLOCK)
+
+    @in_turn
+    def get_block(self, block_id: int) -> BlockFacts:
+        """What is known of a block (KV-POOL-20)."""
+        (block,) = arguments.block_ids([block_id], self.pool.num_blocks)
+        keys = self.pool.keys[block]
+        block_hash, group = split_key(keys[0]) if keys else (None, None)
+        return BlockFacts(self.pool.ref_counts[block], block_hash, group)
 
     @in_turn
     def free_blocks(self, block_ids: Sequence[int]) -> None:

@@ -30,6 +30,7 @@ from kvcheck.play.checks import CompareCheck, EventCheck
 from kvcheck.play.runner import Check, Runner
 from kvcheck.play.scheduler import PREEMPTED, WAITING
 from kvcheck.play.situations import SituationCounter
+from kvcheck.rules.judging import wrong
 from kvcheck.rules.random_batches import Engine
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation
@@ -67,6 +68,21 @@ class TwinMachine(SchedulerMachine):
     def cache_partial(self, boundary: steps.CachePartial) -> None:
         """A boundary inside of a block."""
         self.do(boundary)
+
+    @rule(who=generators.WHO, count=st.integers(1, 3))
+    def hold(self, who: int, count: int) -> None:
+        """An engine holds some blocks, and returns them like popped ones."""
+        pool = self.runner.view.snapshot
+        usable = [b for b in range(pool.num_blocks) if b not in pool.reserved_blocks]
+        held = [usable[(who + step) % len(usable)] for step in range(count)]
+        sides = [side for side in (self.runner.subject, self.runner.oracle) if side is not None]
+        for side in sides:
+            side.player.manager.hold_blocks(held)
+            side.popped.extend(held)
+            self.runner.view = sides[0].look()
+        facts = [[side.player.manager.get_block(b) for b in held] for side in sides]
+        if facts[0] != facts[-1]:
+            raise wrong(f"the facts of {held}", facts[-1], facts[0], rule="KV-POOL-20")
 
 
 class ProductionTwinMachine(TwinMachine):

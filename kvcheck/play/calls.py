@@ -16,7 +16,8 @@ from types import MappingProxyType
 from typing import Any
 
 from kvspec._json import Where
-from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
+from kvspec.blocks import BlockFacts, GroupHits, KVCacheBlocks, PrefixHit
+from kvspec.errors import UnsupportedError
 from kvspec.event_codec import decode_event, decode_stats, encode_event, encode_stats
 from kvspec.events import Event
 from kvspec.interface import KVCacheManager
@@ -214,6 +215,14 @@ class Delegating:
     def free_blocks(self, block_ids: Sequence[int]) -> None:
         """Return popped blocks."""
         self._made("free_blocks", None, {"block_ids": block_ids})
+
+    def hold_blocks(self, block_ids: Sequence[int]) -> None:
+        """Neither records nor messages have it."""
+        raise UnsupportedError("hold_blocks", type(self).__name__)
+
+    def get_block(self, block_id: int) -> BlockFacts:
+        """Neither records nor messages have it."""
+        raise UnsupportedError("get_block", type(self).__name__)
 
     def remove_skipped_blocks(self, request: Request, total_computed_tokens: int) -> None:
         """Release what attention no longer needs."""

@@ -47,8 +47,13 @@ from kvspec.snapshot_codec import ints
 from kvspec.specs import SPEC_TYPES
 from kvspec.stats import ResidencySample
 
-NOT_SPOKEN = frozenset({Feature.CUSTOM_SPECS, Feature.GIVEN_HASHES, Feature.BATCHED})
-"""Features that a message cannot carry: code, and shared memory."""
+NOT_SPOKEN = frozenset(
+    {
+        *(Feature.CUSTOM_SPECS, Feature.BATCHED, Feature.GIVEN_HASHES),
+        *(Feature.HOLDING, Feature.BLOCK_FACTS),
+    }
+)
+"""Features that no message carries: code, shared memory, and what an engine does in its process."""
 
 _ARGUMENT = ("field", "value", "allowed")
 ERRORS: Mapping[type[KVSpecError], tuple[str, ...]] = {

@@ -12,7 +12,7 @@ from kvcheck.rules.judging import equal, holds, raises
 from kvcheck.rules.specs import cross, encoder_only, full, mamba, sliding
 from kvcheck.rules.steps import UNTOUCHED, Steps, rows_of, slots_of
 from kvspec.batched import StepOutput, StepPlan
-from kvspec.errors import InvalidArgumentError
+from kvspec.errors import InvalidArgumentError, UnknownBlockError
 from kvspec.interface import Feature
 from kvspec.specs import LayerSpec
 
@@ -231,6 +231,41 @@ def the_blocks_taken_next_can_be_asked_for(bench: Bench) -> None:
     foreseen = steps.batched.next_free_blocks(3).tolist()
     steps.batched.admit([c])
     equal(steps.lists(c), [foreseen])
+
+
+@example("KV-BATCH-15", level=Level.IDENTITY)
+def the_queue_can_be_walked_along(bench: Bench) -> None:
+    """Behind each free block stands the rest of the queue."""
+    steps = Steps(bench)
+    a, _ = steps.admitted(range(9), range(20, 25))
+    steps.batched.free([a])
+    before = steps.manager.snapshot()
+    queue = list(before.free_queue)
+    for place, block in enumerate(queue):
+        for number in (0, 2, 1000):
+            behind = steps.batched.next_free_blocks(number, after=block).tolist()
+            equal(behind, queue[place + 1 :][:number])
+    equal(steps.batched.next_free_blocks(2, after=None).tolist(), queue[:2])
+    equal(steps.manager.snapshot(), before)
+
+
+@cases(
+    (0, InvalidArgumentError),
+    (5, InvalidArgumentError),
+    (-1, UnknownBlockError),
+    (12, UnknownBlockError),
+    (True, UnknownBlockError),
+    ("7", UnknownBlockError),
+)
+@example("KV-BATCH-15", level=Level.IDENTITY)
+def what_is_not_in_the_queue_has_nothing_behind_it(
+    bench: Bench, after: Any, error: type[Exception]
+) -> None:
+    """Null, a block in use, and what is no block of the 12."""
+    steps = Steps(bench)
+    steps.admitted(range(20))
+    with steps.manager.refuses(error):
+        steps.batched.next_free_blocks(2, after=after)
 
 
 @cases(-1, True, 1.0, None, 2**53)

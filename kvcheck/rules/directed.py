@@ -31,6 +31,7 @@ from kvcheck.rules import (
     full,
     groups,
     hashing,
+    holding,
     liveness,
     mamba,
     mamba_align,
@@ -62,7 +63,7 @@ from kvspec.interface import Implementation
 from kvspec.policy import Policy
 
 CHAPTERS = (
-    hashing, extra_keys, requests, following, pool, pool_cache, manager,
+    hashing, extra_keys, requests, following, pool, pool_cache, holding, manager,
     manager_allocation, manager_hits, manager_corners, bad_configurations,
     configuration, errors, error_values, events, statistics, residency,
     policies, groups, full, sliding_window, chunked_local, mamba, mamba_align,

@@ -23,6 +23,8 @@ FEATURE_OF_CALL: Mapping[str, Feature] = {
     "cache_partial_block": Feature.PARTIAL_BLOCKS,
     "pop_blocks_for_free": Feature.DEFERRED_FREE,
     "free_blocks": Feature.DEFERRED_FREE,
+    "hold_blocks": Feature.HOLDING,
+    "get_block": Feature.BLOCK_FACTS,
     "remove_skipped_blocks": Feature.SKIPPED_REMOVAL,
     "evict_blocks": Feature.EVICTION_BY_ID,
     "reset_prefix_cache": Feature.RESET,

@@ -30,6 +30,11 @@ from kvspec.record_file import trace_writer
 from kvspec.request import Request, RequestInput
 from kvspec.snapshot import Snapshot
 
+NOT_RECORDED = frozenset(
+    {Feature.BATCHED, Feature.GIVEN_HASHES, Feature.HOLDING, Feature.BLOCK_FACTS}
+)
+"""What no operation of a record says; a whole step is said by single calls."""
+
 
 class RecordedImplementation:
     """`inner`; what the one manager made of it is asked and answers is written to `path`.
@@ -72,9 +77,9 @@ class RecordedImplementation:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of `inner`; whole steps are made of single calls, and tokens are recorded."""
+        """Those of `inner` that a record can say."""
         has = self.inner.capabilities
-        return replace(has, features=has.features - {Feature.GIVEN_HASHES, Feature.BATCHED})
+        return replace(has, features=has.features - NOT_RECORDED)
 
     @property
     def planner(self) -> Planner | None:

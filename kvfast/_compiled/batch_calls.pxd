@@ -61,7 +61,8 @@ cdef class BatchCalls:
     cdef object take_deltas(self, block_deltas)
     @cython.locals(registry=Registry)
     cdef object num_pending_deltas(self)
-    cdef object next_free_blocks(self, num_blocks)
+    @cython.locals(left=int)
+    cdef object next_free_blocks(self, num_blocks, after)
     @cython.locals(entries=Entries, view="int[::1]", tables=Tables, i=Py_ssize_t, row=int, g=int)
     cdef object list_lengths(self, handles)
 

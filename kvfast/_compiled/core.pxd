@@ -4,6 +4,7 @@ from kvfast._compiled.allocator cimport Allocator
 from kvfast._compiled.demand cimport Demand
 from kvfast._compiled.event_log cimport EventLog
 from kvfast._compiled.hashing cimport Hasher
+from kvfast._compiled.key_map cimport KeyMap
 from kvfast._compiled.lookup cimport Lookup
 from kvfast._compiled.pool cimport BlockPool
 from kvfast._compiled.request cimport FastRequest
@@ -47,6 +48,10 @@ cdef class Core:
     @cython.locals(row=int)
     cdef int release(self, FastRequest request) except -1
     cdef int pop(self, FastRequest request, int row, list ids) except -1
+    @cython.locals(pool=BlockPool, block="long long")
+    cdef int hold(self, list blocks) except -1
+    @cython.locals(keys=KeyMap)
+    cdef object facts_of(self, long long block)
     @cython.locals(left="long long")
     cdef int give_back(self, list blocks, dict counts) except -1
     @cython.locals(total="long long", g=int)

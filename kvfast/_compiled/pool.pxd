@@ -31,7 +31,7 @@ cdef class BlockPool:
     cdef void put(self, long long left, long long block) noexcept nogil
     cdef void unlink(self, long long block) noexcept nogil
     @cython.locals(block="long long")
-    cpdef list first_free(self, long long count)
+    cpdef list first_free(self, long long count, long long left)
     cpdef list queue(self)
     @cython.locals(last="long long", block="long long")
     cpdef set_queue(self, blocks)

@@ -193,11 +193,11 @@ class FastBatch:
         finally:
             self.calls.leave()
 
-    def next_free_blocks(self, num_blocks: int) -> array[int]:
-        """The front of the free queue (KV-BATCH-13)."""
+    def next_free_blocks(self, num_blocks: int, after: int | None = None) -> array[int]:
+        """The front of the free queue, or what comes behind a block (KV-BATCH-13, KV-BATCH-15)."""
         self.enter()
         try:
-            return self.calls.next_free_blocks(num_blocks)
+            return self.calls.next_free_blocks(num_blocks, after)
         finally:
             self.calls.leave()
 

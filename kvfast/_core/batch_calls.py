@@ -341,10 +341,15 @@ class BatchCalls:
             if request is not None
         )
 
-    def next_free_blocks(self, num_blocks: int) -> array[int]:
-        """The front of the free queue (KV-BATCH-13)."""
+    def next_free_blocks(self, num_blocks: int, after: int | None) -> array[int]:
+        """The front of the free queue, or what comes behind a block (KV-BATCH-13, KV-BATCH-15)."""
         int_at_least("num_blocks", num_blocks, 0, error=InvalidArgumentError)
-        return array("i", self.core.pool.first_free(num_blocks))
+        left = 0
+        if after is not None:
+            left = self.checks.checked_block(after)
+            if left == 0 or self.core.pool.refs(left) > 0:
+                raise InvalidArgumentError("after", left, "a block in the free queue")
+        return array("i", self.core.pool.first_free(num_blocks, left))
 
     def list_lengths(self, handles: Ints) -> array[int]:
         """Lengths of block lists, handle after handle, group after group (KV-BATCH-13)."""

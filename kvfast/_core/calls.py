@@ -262,6 +262,15 @@ class Calls:
         self.turn.changed()
         return answer
 
+    def hold_blocks(self, blocks: list[int]) -> None:
+        """Take a reference to each, for `free_blocks` to give back (KV-POOL-19)."""
+        for block in blocks:
+            if block in self.core.reserved:
+                raise InvalidArgumentError("block_ids", block, "one that is not set aside")
+        self.turn.changes()
+        self.core.hold(blocks)
+        self.turn.changed()
+
     def free_blocks(self, blocks: list[int]) -> None:
         """Return popped references, in one release call (KV-MGR-13, KV-POOL-9)."""
         popped = self.core.popped

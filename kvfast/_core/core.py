@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable, Sequence
 
 from kvfast.residency import ResidencyLog
-from kvspec.blocks import KVCacheBlocks, PrefixHit
+from kvspec.blocks import BlockFacts, KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
 from kvspec.errors import ConfigError
 from kvspec.snapshot import Snapshot
@@ -30,7 +30,8 @@ from .tables import Tables
 class Core:
     """One pool, its groups, and the requests that hold something. It trusts its callers.
 
-    `popped`: references per block that were handed out and not yet returned (KV-POOL-9).
+    `popped`: references per block that were handed out, popped or held, and not yet returned
+    (KV-POOL-9, KV-POOL-19).
     `reserved`: blocks that were taken for good.
     """
 
@@ -182,6 +183,26 @@ class Core:
         self.rows.forget(request)
         self.tables.clear_row(row)
         self.tables.give_row(row)
+
+    def hold(self, blocks: list[int]) -> None:
+        """Take a reference to each of these blocks (KV-POOL-19)."""
+        pool = self.pool
+        for block in blocks:
+            if block == 0:
+                continue
+            if pool.refs(block) == 0:
+                pool.unlink(block)
+            pool.set_refs(block, pool.refs(block) + 1)
+            if self.residency is not None:
+                self.residency.touched(block)
+            self.popped[block] = self.popped.get(block, 0) + 1
+
+    def facts_of(self, block: int) -> BlockFacts:
+        """What is known of a block (KV-POOL-20)."""
+        keys = self.pool.keys
+        if not keys.is_added(block):
+            return BlockFacts(self.pool.refs(block), None, None)
+        return BlockFacts(self.pool.refs(block), keys.hash_of(block), keys.group_of(block))
 
     def give_back(self, blocks: list[int], counts: dict[int, int]) -> None:
         """Return popped references, so many of each block, in one release call (KV-POOL-9)."""

@@ -126,7 +126,7 @@ def read_follow(
 
 def may_follow(entries: Entries, new: list[bytes]) -> bool:
     """Whether the counts are legal beside the prompts, and these are the missing hashes."""
-    wanted = 0
+    wanted = size = 0
     for i in range(entries.size):
         request = entries.request_at(i)
         if entries.counts[i] < request.num_prompt_tokens:

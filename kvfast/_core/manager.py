@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
+from kvspec.blocks import BlockFacts, GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.events import Event
 from kvspec.request import Request
@@ -218,6 +218,23 @@ class FastManager:
         self.enter()
         try:
             return self.calls.pop(self.calls.claim(request))
+        finally:
+            self.calls.leave()
+
+    def hold_blocks(self, block_ids: Sequence[int]) -> None:
+        """Take a reference to each, for `free_blocks` to give back (KV-POOL-19)."""
+        self.enter()
+        try:
+            self.core.ask_clock()
+            self.calls.hold_blocks(self.checks.checked_blocks("block_ids", block_ids))
+        finally:
+            self.calls.leave()
+
+    def get_block(self, block_id: int) -> BlockFacts:
+        """What is known of a block (KV-POOL-20)."""
+        self.enter()
+        try:
+            return self.core.facts_of(self.checks.checked_block(block_id))
         finally:
             self.calls.leave()
 

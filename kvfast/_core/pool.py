@@ -82,10 +82,10 @@ class BlockPool:
         self.link(self.before(block), self.after(block))
         self.num_free -= 1
 
-    def first_free(self, count: int) -> list[int]:
-        """The first `count` free blocks, or all if there are fewer. O(count)."""
+    def first_free(self, count: int, left: int) -> list[int]:
+        """The first `count` free blocks behind `left` (0: in front), or all of them. O(count)."""
         blocks: list[int] = []
-        block = self.after(0)
+        block = self.after(left)
         while block and len(blocks) < count:
             blocks.append(block)
             block = self.after(block)
@@ -93,7 +93,7 @@ class BlockPool:
 
     def queue(self) -> list[int]:
         """The free blocks, the one to be taken next first. O(n)."""
-        return self.first_free(self.num_blocks)
+        return self.first_free(self.num_blocks, 0)
 
     def set_queue(self, blocks: Sequence[int]) -> None:
         """Make these the free blocks, in this order."""

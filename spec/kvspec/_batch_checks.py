@@ -12,7 +12,7 @@ from kvspec._arrays import beginning, counts_of, delta_rows, ints_of, slot_array
 from kvspec._check import boolean, count, exact, is_int
 from kvspec.batched import Ints, StepOutput, StepPlan
 from kvspec.config import ManagerConfig
-from kvspec.errors import InvalidArgumentError, UnsupportedError
+from kvspec.errors import InvalidArgumentError, UnknownBlockError, UnsupportedError
 from kvspec.following import checked_counts, checked_hashes
 from kvspec.interface import Capabilities, Feature, Implementation, KVCacheManager
 from kvspec.request import Request, RequestStatus, is_status
@@ -111,6 +111,16 @@ def tokens_of(token_ids: Ints, counts: Ints | int, length: int) -> list[list[int
         raise InvalidArgumentError("token_ids", len(tokens), allowed)
     ends = accumulate(numbers, initial=0)
     return [tokens[start:end].tolist() for start, end in pairwise(ends)]
+
+
+def place_in_queue(queue: Sequence[int], after: int, config: ManagerConfig) -> int:
+    """Where a free block stands in the queue (KV-BATCH-15)."""
+    num_blocks = config.kv_cache.num_blocks
+    if not is_int(after) or not 0 <= exact(after) < num_blocks:
+        raise UnknownBlockError(after, num_blocks)
+    if after not in queue:
+        raise InvalidArgumentError("after", after, "a block in the free queue")
+    return queue.index(exact(after))
 
 
 def check_follows(config: ManagerConfig, can: Capabilities) -> None:

@@ -217,10 +217,11 @@ class BatchedManager(Protocol):
     def num_pending_deltas(self) -> int:
         """How many rows `take_deltas` would write with room for all."""
 
-    def next_free_blocks(self, num_blocks: int) -> array[int]:
+    def next_free_blocks(self, num_blocks: int, after: int | None = None) -> array[int]:
         """The blocks that are taken next, in order, at most so many; nothing changes (KV-BATCH-13).
 
-        UnsupportedError if the manager can't tell them.
+        `after`: those behind this free block (KV-BATCH-15). UnsupportedError if the manager can't
+        tell them.
         """
 
     def list_lengths(self, handles: Ints) -> array[int]:

@@ -12,6 +12,24 @@ NULL_BLOCK = 0
 
 
 @dataclass(frozen=True)
+class BlockFacts:
+    """What a manager knows of one block (KV-POOL-20).
+
+    `references`: 0 for a free one and for null. `block_hash`, `group`: of the first key under which
+    it is cached; both None where it is not.
+    """
+
+    references: int
+    block_hash: bytes | None
+    group: int | None
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether a look-up may answer it."""
+        return self.block_hash is not None
+
+
+@dataclass(frozen=True)
 class KVCacheBlocks:
     """Block ids, one sequence per group, in token order.
 

@@ -124,13 +124,13 @@ class StaleHitError(InvalidArgumentError):
 
 
 class BlockReleaseError(InvalidArgumentError):
-    """A block released more often than `pop_blocks_for_free` handed it out (KV-POOL-9)."""
+    """A block released more often than it was popped and held (KV-POOL-9, KV-POOL-19)."""
 
     def __init__(self, block_id: int, released: int, held: int) -> None:
         super().__init__(
             "block_ids",
             block_id,
-            f"released at most {held} times here (popped and not yet returned), not {released}",
+            f"released at most {held} times here (popped or held, not yet back), not {released}",
         )
         self.block_id = block_id
         self.released = released

@@ -20,7 +20,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
-from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
+from kvspec.blocks import BlockFacts, GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
 from kvspec.events import Event
 from kvspec.planning import Planner
@@ -46,6 +46,10 @@ class Feature(StrEnum):
     EXTERNAL_TOKENS = "external_tokens"
     DELAYED_CACHING = "delayed_caching"
     DEFERRED_FREE = "deferred_free"
+    HOLDING = "holding"
+    """`hold_blocks`; it comes with `deferred_free`, whose `free_blocks` ends it."""
+    BLOCK_FACTS = "block_facts"
+    """`get_block`."""
     PARTIAL_BLOCKS = "partial_blocks"
     RETENTION = "retention"
     EVENTS = "events"
@@ -215,11 +219,22 @@ class KVCacheManager(Protocol):
         """
 
     def free_blocks(self, block_ids: Sequence[int]) -> None:
-        """Return popped blocks, in one release call, in the given order (KV-MGR-13).
+        """Return popped or held blocks, in one release call, in the given order (KV-MGR-13).
 
         Raises UnknownBlockError for an id out of range and BlockReleaseError for one that is not
-        (or no longer) popped; null entries are ignored.
+        (or no longer) popped or held; null entries are ignored.
         """
+
+    def hold_blocks(self, block_ids: Sequence[int]) -> None:
+        """Take a reference to each of these blocks, cached or not, in use or free (KV-POOL-19).
+
+        Nobody gets a held block before `free_blocks` has returned it. A block named twice is held
+        twice; null entries are ignored. Raises UnknownBlockError for an id out of range and
+        InvalidArgumentError for a block set aside at start.
+        """
+
+    def get_block(self, block_id: int) -> BlockFacts:
+        """What is known of a block (KV-POOL-20). Raises UnknownBlockError."""
 
     def remove_skipped_blocks(self, request: Request, total_computed_tokens: int) -> None:
         """Replace blocks that attention no longer needs by null and release them (KV-MGR-14)."""

@@ -295,12 +295,14 @@ class SequentialManager:
         return sum(self.num_unreported(handle) for handle in self.requests)
 
     @in_turn
-    def next_free_blocks(self, num_blocks: int) -> array[int]:
-        """The front of the free queue (KV-BATCH-13)."""
+    def next_free_blocks(self, num_blocks: int, after: int | None = None) -> array[int]:
+        """The front of the free queue, or what comes behind a block (KV-BATCH-13, KV-BATCH-15)."""
         number = count("num_blocks", num_blocks)
         if Feature.SNAPSHOT not in self.implementation.capabilities.features:
             raise UnsupportedError("next_free_blocks", self.implementation.capabilities.name)
-        return array("i", self.manager.snapshot().free_queue[:number])
+        queue = self.manager.snapshot().free_queue
+        start = 0 if after is None else checks.place_in_queue(queue, after, self.manager.config) + 1
+        return array("i", queue[start : start + number])
 
     @in_turn
     def list_lengths(self, handles: Ints) -> array[int]:

@@ -21,6 +21,7 @@ PURE_CALLS = frozenset(
         "get_num_common_prefix_blocks",
         "get_blocks",
         "get_unhashed_block_ids",
+        "get_block",
         "get_num_blocks_to_allocate",
         "take_events",
         "make_prefix_cache_stats",

@@ -28,6 +28,8 @@ FEATURE_OF_CALL: Mapping[str, Feature] = {
     "cache_blocks": Feature.DELAYED_CACHING,
     "pop_blocks_for_free": Feature.DEFERRED_FREE,
     "free_blocks": Feature.DEFERRED_FREE,
+    "hold_blocks": Feature.HOLDING,
+    "get_block": Feature.BLOCK_FACTS,
     "remove_skipped_blocks": Feature.SKIPPED_REMOVAL,
     "cache_partial_block": Feature.PARTIAL_BLOCKS,
     "evict_blocks": Feature.EVICTION_BY_ID,
