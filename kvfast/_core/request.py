@@ -48,7 +48,7 @@ class FastRequest:
             raise InvalidArgumentError("request", name, "one that make_request makes")
         self.hasher = hasher
         self.hasher.check_made()
-        self.input = request_input
+        self.input: RequestInput = request_input  # type: ignore[assignment]  # no content if followed
         self.request_id = name
         self.hash_block_size_tokens = hash_block_size
         self.preemptions = 0

@@ -16,7 +16,6 @@ from kvspec._json import (
     list_of,
     optional,
     shown,
-    structure,
     text,
 )
 from kvspec.events import (
@@ -27,7 +26,6 @@ from kvspec.events import (
     EventHash,
     ExtraKey,
     ExtraKeys,
-    StoredRange,
 )
 from kvspec.stats import PrefixCacheStats
 
@@ -51,7 +49,6 @@ def encode_event(event: Event) -> dict[str, Any]:
             "group_idx": event.group,
             "kv_cache_spec_kind": event.spec_kind,
             "kv_cache_spec_sliding_window": event.sliding_window_tokens,
-            **({} if event.source is None else {"source": _encode_range(event.source)}),
         }
     if isinstance(event, BlockRemoved):
         return {
@@ -113,7 +110,7 @@ def _decode_stored(value: object, where: Where, hash_check: Check[EventHash]) ->
             "kv_cache_spec_kind": text,
             "kv_cache_spec_sliding_window": optional(count),
         },
-        {"source": _RANGE},
+        {},
     )
     extra_keys = found["extra_keys"]
     return BlockStored(
@@ -128,26 +125,7 @@ def _decode_stored(value: object, where: Where, hash_check: Check[EventHash]) ->
         group=found["group_idx"],
         spec_kind=found["kv_cache_spec_kind"],
         sliding_window_tokens=found["kv_cache_spec_sliding_window"],
-        source=_decode_range(found["source"]) if "source" in found else None,
     )
-
-
-_RANGE = structure(
-    {
-        "request_id": text,
-        "first_block": count,
-        "end_block": count,
-        "stored_blocks": list_of(count),
-    }
-)
-
-
-def _encode_range(source: StoredRange) -> dict[str, Any]:
-    return {**vars(source), "stored_blocks": list(source.stored_blocks)}
-
-
-def _decode_range(found: dict[str, Any]) -> StoredRange:
-    return StoredRange(**{**found, "stored_blocks": tuple(found["stored_blocks"])})
 
 
 def encode_stats(stats: PrefixCacheStats) -> dict[str, Any]:

@@ -153,8 +153,12 @@ class Engine:
         if self.both(lambda side: self.managers[side].hold_blocks(ids))[0] is None:
             self.held += ids
         for block in ids:
-            self.both(lambda side, block=block: self.managers[side].get_block(block))
-            self.both(lambda side, b=block: self.batches[side].next_free_blocks(3, after=b))
+            self.look_at(block)
+
+    def look_at(self, block: int) -> None:
+        """One block, and those behind it in the queue."""
+        self.both(lambda side: self.managers[side].get_block(block))
+        self.both(lambda side: self.batches[side].next_free_blocks(3, after=block))
 
     def give_back(self) -> None:
         count = self.random.randint(0, len(self.held))
