@@ -58,10 +58,11 @@ class Checks:
         mine.check_made()
         if mine.is_used:
             raise BusyError("request", mine.request_id)
-        if self.core.enable_caching and not self.can_use_hashes(mine):
-            allowed = "made for the same hash function, seed, block size and extra keys"
-            raise InvalidArgumentError("request", mine.request_id, allowed)
-        if mine.is_followed != self.core.is_given:  # KV-REQ-6
+        if self.core.enable_caching:
+            if not self.can_use_hashes(mine):
+                allowed = "made for the same hash function, seed, block size and extra keys"
+                raise InvalidArgumentError("request", mine.request_id, allowed)
+        elif mine.is_followed != self.core.is_given:  # KV-REQ-6
             allowed = "one with tokens, or one that follows, as the manager has them"
             raise InvalidArgumentError("request", mine.request_id, allowed)
         return mine

@@ -125,6 +125,7 @@ class Scene:
 CALLS: dict[str, Callable[[Scene], object]] = {
     "evict_blocks": lambda s: s.manager.evict_blocks(Asking([1, 2], s.back)),
     "free_blocks": lambda s: s.manager.free_blocks(Asking([], s.back)),
+    "hold_blocks": lambda s: s.manager.hold_blocks(Asking([], s.back)),
     "hits": lambda s: s.manager.allocate_slots(
         s.request, 9, new_computed_blocks=KVCacheBlocks((Asking([], s.back),))
     ),

@@ -93,6 +93,8 @@ CALLS: Mapping[str, Callable[[Scene], object]] = {
     "free": lambda s: s.manager.free(s.a),
     "pop_blocks_for_free": lambda s: s.manager.pop_blocks_for_free(s.a),
     "free_blocks": lambda s: s.manager.free_blocks(s.popped),
+    "hold_blocks": lambda s: s.manager.hold_blocks([1, 2, 11]),
+    "get_block": lambda s: s.manager.get_block(1),
     "remove_skipped_blocks": lambda s: s.manager.remove_skipped_blocks(s.a, 17),
     "get_num_common_prefix_blocks": lambda s: s.manager.get_num_common_prefix_blocks(s.a),
     "get_blocks": lambda s: s.manager.get_blocks(s.a),
@@ -116,7 +118,7 @@ CALLS: Mapping[str, Callable[[Scene], object]] = {
 
 ATOMIC = frozenset(CALLS) - {
     *("allocate_slots", "cache_blocks", "evict_blocks", "free", "pop_blocks_for_free"),
-    *("free_blocks", "remove_skipped_blocks", "take_new_block_ids", "register"),
+    *("free_blocks", "hold_blocks", "remove_skipped_blocks", "take_new_block_ids", "register"),
     *("batched.append", "rewind", "lookup", "step", "decode", "preempt", "take_deltas"),
     *("get_computed_blocks", "make_prefix_cache_stats"),
 }
