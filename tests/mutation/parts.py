@@ -1,0 +1,71 @@
+"""What is mutated apart from the rest, and the quick tests that must see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Part:
+    """Modules by pattern, the tests that are shown their mutants, and the score that is wanted."""
+
+    about: str
+    packages: tuple[str, ...]
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+    only: str = ""
+    wanted: float = 0.97
+
+
+PARTS = {
+    "kvfast": Part(
+        "`kvfast/_core`, uncompiled",
+        ("kvfast",),
+        ("kvfast/_core/*",),
+        ("tests/contract/test_directed.py", "tests/lockstep/test_lockstep.py"),
+        "uncompiled",
+    ),
+    "kvref": Part(
+        "`kvref`",
+        ("kvref",),
+        ("kvref/*",),
+        ("tests/contract/test_directed.py", "tests/kvref", "tests/tier/test_rules.py"),
+        "not kvfast",
+    ),
+    "judge": Part(
+        "the judge: codec, player, suite, shadow memory, exploration, recorded operations",
+        ("kvcheck",),
+        (
+            "kvcheck/remote/codec.py",
+            "kvcheck/remote/values.py",
+            "kvcheck/play/*",
+            "kvcheck/judge/suite.py",
+            "kvcheck/judge/following.py",
+            "kvcheck/explore/*",
+            "kvcheck/records/trace.py",
+            "kvcheck/records/report.py",
+        ),
+        (
+            "tests/remote/test_codec.py",
+            "tests/remote/test_values.py",
+            "tests/judge/test_programs.py",
+            "tests/judge/test_safety.py",
+            "tests/judge/test_text.py",
+            "tests/judge/test_state.py",
+            "tests/judge/test_refusals.py",
+            "tests/judge/test_search.py",
+            "tests/judge/test_fit.py",
+            "tests/judge/test_illegal_operations.py",
+            "tests/judge/test_self_checks.py",
+            "tests/explore",
+            "tests/records/test_trace.py",
+            "tests/records/test_alterations.py",
+            "tests/records/test_codec.py",
+            "tests/records/test_validation_tampered.py",
+            "tests/vectors/test_following.py",
+        ),
+        "not deep",
+        wanted=0.90,
+    ),
+}
+NEVER = ("*/mistakes/*",)
