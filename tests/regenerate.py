@@ -19,6 +19,7 @@ import click
 
 from tests.adapters import findings
 from tests.differences.vectors import write_vectors
+from tests.mutation.page import texts as mutation
 from tests.proofs import refinement
 from tests.remote.schema import protocol
 from tests.source import ROOT
@@ -100,6 +101,7 @@ GENERATED: Sequence[Quick | Slow] = (
     Quick("findings", findings.texts),
     Quick("protocol", protocol),
     Quick("refinement", lambda: {refinement.PAGE: refinement.page()}),
+    Quick("mutation", mutation),
     Slow(
         "vectors",
         "kvcheck/data/vectors",

@@ -96,6 +96,7 @@ def hits_of_other_lengths_or_blocks_are_refused(bench: Bench) -> None:
         (own, 16, 4, "num_new_computed_tokens"),
         (own, 13, 4, "num_new_computed_tokens"),
         ([none, none], 4, 4, "num_new_computed_tokens"),
+        ([none, none], 1, 4, "num_new_computed_tokens"),
     ):
         with manager.refuses(InvalidArgumentError, field=field) as error:
             load(manager, request, hits, local, external)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -133,6 +134,19 @@ def test_so_is_one_with_more_steps_than_a_slot_holds(
     actions: list[tuple[str, int, int, int, int]],
 ) -> None:
     play(Crowded(NUM_BLOCKS, 4), actions)
+
+
+@pytest.mark.usefixtures("few_steps_fit")
+def test_whoever_leaves_a_crowded_line_nobody_behind_is_lost() -> None:
+    """The keys of two groups come by turns or at random from homes beside each other."""
+    for seed in range(5):
+        random = Random(seed)
+        arrivals = [
+            ("add", e, random.randrange(3), (e - 1) % NUM_HASHES, random.randrange(2))
+            for e in range(1, NUM_BLOCKS)
+        ]
+        leaving = [("remove", e, 0, 0, 0) for e in random.sample(range(1, NUM_BLOCKS), 8)]
+        play(Crowded(NUM_BLOCKS, 4), [*arrivals, *leaving])
 
 
 class NeverMovesBack(Crowded):

@@ -1,1 +1,1 @@
-"""Small changes of the twins and of the judge, drawn by chance: `python -m tests.mutation --help`."""
+"""Mutants of the twins and of the judge, drawn by chance: `python -m tests.mutation --help`."""

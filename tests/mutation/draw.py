@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,9 @@ only_mutate = {modules}
 do_not_mutate = {never}
 do_not_mutate_patterns = ['f"', 'Error\\(', 'InvariantViolation\\(']
 also_copy = {also}
-pytest_add_cli_args = ["-p", "no:cacheprovider", "--timeout=0", "-k", {only}]
+pytest_add_cli_args = [
+    "-p", "no:cacheprovider", "-W", "ignore:kvfast runs uncompiled", "--timeout=0", "-k", {only},
+]
 pytest_add_cli_args_test_selection = {tests}
 timeout_multiplier = 5.0
 timeout_constant = 2.0
@@ -44,21 +47,27 @@ class Mutant:
     def place(self) -> str:
         """The function, as its package names it."""
         module, _, function = self.name.partition("__mutmut_")[0].rpartition(".")
-        return f"{module}:{function.removeprefix('x').lstrip('_').strip('ǁ').replace('ǁ', '.')}"
+        return f"{module}:{function.removeprefix('x_').removeprefix('xǁ').replace('ǁ', '.')}"
 
 
-def commit() -> str:
-    """The last commit."""
-    return _output("git", "-C", str(ROOT), "rev-parse", "--short=9", "HEAD").strip()
+def short(commit: str) -> str:
+    """The name of a commit in a few digits; of an export, as it was given."""
+    if not (ROOT / ".git").exists():
+        return commit
+    return _output("git", "-C", str(ROOT), "rev-parse", "--short", commit).strip()
 
 
-def copy_for(part: Part, folder: Path) -> None:
-    """The last commit in a folder, with mutmut's configuration for this part."""
+def copy_for(part: Part, folder: Path, commit: str = "HEAD") -> None:
+    """A commit in a folder, with mutmut's configuration for this part."""
     folder.mkdir(parents=True, exist_ok=True)
-    archive = subprocess.run(
-        ["git", "-C", str(ROOT), "archive", "HEAD"], check=True, stdout=subprocess.PIPE
-    )
-    subprocess.run(["tar", "-x", "-C", str(folder)], check=True, input=archive.stdout)
+    if (ROOT / ".git").exists():
+        archive = subprocess.run(
+            ["git", "-C", str(ROOT), "archive", commit], check=True, stdout=subprocess.PIPE
+        )
+        subprocess.run(["tar", "-x", "-C", str(folder)], check=True, input=archive.stdout)
+    else:  # an export of the commit, as .ci/nightly has it
+        left_out = shutil.ignore_patterns(".*", "build", "mutants", "node_modules", "*.so")
+        shutil.copytree(ROOT, folder, dirs_exist_ok=True, ignore=left_out)
     file = folder / "pyproject.toml"
     text = re.sub(r"(?ms)^\[tool\.mutmut\].*?(?=^\[)", "", file.read_text(encoding="utf-8"))
     own = MUTMUT.format(
@@ -87,11 +96,40 @@ def names(folder: Path) -> list[str]:
     return _output(sys.executable, "-c", NAMES, cwd=folder).split()
 
 
+MADE = """
+from pathlib import Path
+from mutmut.mutation.diff_apply import get_diff_for_mutant
+from mutmut.mutation.file_mutation import mutate_file_contents
+from mutmut.utils.file_utils import walk_mutatable_files
+from mutmut.utils.format_utils import get_mutant_name
+import json, sys
+wanted, found = json.load(sys.stdin), []
+for path in walk_mutatable_files():
+    if str(path.with_suffix("")).replace("/", ".") in wanted:
+        made = mutate_file_contents(str(path), path.read_text("utf-8"))
+        copy = Path("mutants") / path
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(made.code, "utf-8")
+        for short in made.mutant_names:
+            name = get_mutant_name(path, short)
+            found.append([name, "", get_diff_for_mutant(name, path=path)])
+        copy.unlink()
+print(json.dumps(found))
+"""
+
+
+def within(folder: Path, places: set[str]) -> list[Mutant]:
+    """All mutants of these functions, with what they change."""
+    modules = sorted({place.partition(":")[0] for place in places})
+    made = _mutants(folder, MADE, modules)
+    return [mutant for mutant in made if mutant.place in places]
+
+
 def run(folder: Path, chosen: Sequence[str]) -> list[Mutant]:
     """What becomes of these mutants, one at a time."""
     command = (sys.executable, "-m", "mutmut", "run", "--max-children", "1", *chosen)
     subprocess.run(command, cwd=folder, check=True, env={**os.environ, "PYTHONHASHSEED": "0"})
-    return sorted(_results(folder, set(chosen)), key=lambda each: each.name)
+    return sorted(_mutants(folder, STATUSES, sorted(chosen)), key=lambda each: each.name)
 
 
 STATUSES = """
@@ -112,13 +150,14 @@ print(json.dumps(found))
 """
 
 
-def _results(folder: Path, chosen: set[str]) -> Iterator[Mutant]:
+def _mutants(folder: Path, script: str, given: Sequence[str]) -> Iterator[Mutant]:
+    """What a script of mutmut's own functions prints."""
     said = subprocess.run(
-        [sys.executable, "-c", STATUSES],
+        [sys.executable, "-c", script],
         cwd=folder,
         check=True,
         text=True,
-        input=json.dumps(sorted(chosen)),
+        input=json.dumps(given),
         stdout=subprocess.PIPE,
     )
     for name, status, diff in json.loads(said.stdout):
@@ -131,9 +170,11 @@ def _changed(lines: Sequence[str], mark: str) -> Iterator[str]:
     return (line[1:].strip() for line in lines if line.startswith(mark))
 
 
-def drawn(part: str, folder: Path, number: int, seed: int) -> tuple[int, list[Mutant]]:
+def drawn(
+    part: str, folder: Path, number: int, seed: int, commit: str = "HEAD"
+) -> tuple[int, list[Mutant]]:
     """How many mutants there are, and what becomes of a draw."""
-    copy_for(PARTS[part], folder)
+    copy_for(PARTS[part], folder, commit)
     everything = names(folder)
     chosen = Random(f"{part}/{seed}").sample(everything, min(number, len(everything)))
     return len(everything), run(folder, chosen)

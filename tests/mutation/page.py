@@ -1,8 +1,10 @@
-"""docs/MUTATION.md, from the draws in draws.json."""
+"""docs/MUTATION.md, from the draws in draws.json and the reasons in explained.toml."""
 
 from __future__ import annotations
 
 import json
+import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from math import sqrt
@@ -13,7 +15,23 @@ from tests.mutation.parts import PARTS
 from tests.source import ROOT
 
 DRAWS = Path(__file__).parent / "draws.json"
+EXPLAINED = Path(__file__).parent / "explained.toml"
 PAGE = "docs/MUTATION.md"
+HEAD = """\
+# Mutation
+
+Small changes that [mutmut](https://mutmut.readthedocs.io) makes, drawn by chance from all of a
+part, and how many of them the tests of the part see
+([tests/mutation/parts.py](../tests/mutation/parts.py)): the quickest that are right for it, not all
+there are. *raw*: before anything was changed because of the draw. *mended*: after tests were
+widened. What errors say in words is not mutated. *Dead* are killed mutants, and those that ran out
+of time or ended the process. *Explained* are survivors that nobody can tell from the code as it is:
+the reasons are below, and `python -m tests.mutation again PART` tries them once more. The interval
+is Wilson's, of 95 %.
+
+Written by `python -m tests.regenerate mutation`; one draw again:
+`python -m tests.mutation draw kvref --seed 1 --number 120 --commit COMMIT`.
+"""
 
 
 @dataclass(frozen=True)
@@ -26,7 +44,27 @@ class Draw:
     commit: str
     total: int
     number: int
-    alive: tuple[Mutant, ...]
+    others: tuple[Mutant, ...]
+
+    @property
+    def survivors(self) -> list[Mutant]:
+        """Those that no test saw."""
+        return [each for each in self.others if each.status in ("survived", "no tests")]
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A mutant by its function and the lines that it changes, and why nobody can see it."""
+
+    part: str
+    place: str
+    old: str
+    new: str
+    why: str
+
+    def fits(self, mutant: Mutant) -> bool:
+        """Whether this is the mutant; its number changes with the code around it."""
+        return (self.place, self.old, self.new) == (mutant.place, mutant.old, mutant.new)
 
 
 def draws() -> list[Draw]:
@@ -34,22 +72,34 @@ def draws() -> list[Draw]:
     if not DRAWS.exists():
         return []
     return [
-        Draw(**{**each, "alive": tuple(Mutant(**one) for one in each["alive"])})
+        Draw(**{**each, "others": tuple(Mutant(**one) for one in each["others"])})
         for each in json.loads(DRAWS.read_text(encoding="utf-8"))
     ]
+
+
+def explained() -> list[Explained]:
+    """All with a reason."""
+    table = tomllib.loads(EXPLAINED.read_text(encoding="utf-8"))
+    return [Explained(**each) for each in table.get("mutant", ())]
 
 
 def add(draw: Draw) -> None:
     """Keep one more; one of the same part and label goes."""
     kept = [each for each in draws() if (each.part, each.label) != (draw.part, draw.label)]
-    rows = [asdict(each) for each in (*kept, draw)]
-    DRAWS.write_text(json.dumps(rows, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    order = list(PARTS)
+    rows = sorted((*kept, draw), key=lambda each: (order.index(each.part), each.label != "raw"))
+    text = json.dumps([asdict(each) for each in rows], ensure_ascii=False, indent=1)
+    DRAWS.write_text(text + "\n", encoding="utf-8")
+    (ROOT / PAGE).write_text(texts()[PAGE], encoding="utf-8")
 
 
-def write() -> None:
-    """The page."""
-    for path, text in texts().items():
-        (ROOT / path).write_text(text, encoding="utf-8")
+def interval(dead: int, number: int) -> tuple[float, float]:
+    """Wilson's, of 95 %, for a share."""
+    z = 1.96
+    share, scale = dead / number, 1 + z * z / number
+    middle = share + z * z / (2 * number)
+    half = z * sqrt(share * (1 - share) / number + z * z / (4 * number * number))
+    return (middle - half) / scale, (middle + half) / scale
 
 
 def texts() -> Mapping[str, str]:
@@ -58,4 +108,46 @@ def texts() -> Mapping[str, str]:
 
 
 def _lines() -> Iterator[str]:
-    yield "# Mutation"
+    reasons = explained()
+    yield HEAD
+    yield "| part | draw | commit, seed | mutants | drawn | dead | score | interval | explained |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for draw in draws():
+        known = sum(any(why.fits(one) for why in reasons) for one in draw.survivors)
+        dead = draw.number - len(draw.survivors)
+        low, high = interval(dead, draw.number)
+        yield (
+            f"| {PARTS[draw.part].about} | {draw.label} | {draw.commit}, {draw.seed} |"
+            f" {draw.total:,} | {draw.number} | {dead} | {dead / draw.number:.1%} |"
+            f" {low:.1%} … {high:.1%} | {known}, with them {(dead + known) / draw.number:.1%} |"
+        )
+    others = Counter(
+        each.status for draw in draws() for each in draw.others if each not in draw.survivors
+    )
+    yield ""
+    yield (
+        "Dead otherwise than by a test that failed: "
+        + (", ".join(f"{count} {status}" for status, count in sorted(others.items())) or "none")
+        + "."
+    )
+    yield from _list("Explained", [(w.place, w.old, w.new, w.why) for w in reasons])
+    left = {
+        (one.place, one.old, one.new, "")
+        for draw in draws()
+        for one in draw.survivors
+        if not any(why.fits(one) for why in reasons)
+    }
+    yield from _list("Survivors without a reason, of all draws", sorted(left))
+
+
+def _list(title: str, rows: list[tuple[str, str, str, str]]) -> Iterator[str]:
+    yield ""
+    yield f"## {title}"
+    yield ""
+    for place, old, new, why in rows:
+        change = f"`{_inline(old)}` → `{_inline(new)}`"
+        yield f"- `{place}`: {change}" + (f". {why}" if why else "")
+
+
+def _inline(code: str) -> str:
+    return " ".join(code.split()) or " "

@@ -1,0 +1,68 @@
+"""The corpus of guided drawing: both builds as the reference, and mistakes that it finds."""
+
+from __future__ import annotations
+
+import pytest
+
+import kvref
+from kvcheck.mistakes import find
+from kvcheck.play.steps import Program
+from kvspec.interface import Implementation
+from tests.fuzz import guided
+from tests.fuzz.corpus import Whole, differs, read, written
+from tests.fuzz.guided import Drawing, fewest, fitting, told
+from tests.lockstep.test_lockstep import fast
+from tests.mistakes import of_kvfast
+
+__all__ = ["fast"]  # the fixture
+
+STORIES = read()
+REFERENCE = kvref.implementation()
+
+
+def test_the_corpus_is_small_and_of_both_kinds() -> None:
+    assert 20 < len(STORIES) < 80
+    assert {type(story) for story in STORIES} == {Program, Whole}
+    assert len({written(story) for story in STORIES}) == len(STORIES)
+
+
+def test_the_reference_and_both_builds_play_the_corpus_alike(fast: Implementation) -> None:
+    for story in STORIES:
+        assert differs(story, fast, REFERENCE) is None, written(story)
+
+
+FOUND = ("ListsAreLostAt256",)
+"""Mistakes of kvfast that the corpus finds; it was drawn without knowing them."""
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_mistakes_that_it_was_not_made_for_are_found(name: str) -> None:
+    subject = find(name, of_kvfast()).make()
+    assert any(differs(story, subject, REFERENCE) for story in STORIES)
+
+
+def test_a_story_that_reaches_nothing_new_is_left_out() -> None:
+    """And what reaches most comes first."""
+    cases = ((1, {1, 2}), (2, {1, 2, 3}), (3, {4}))
+    reach = [(Whole(n, 1), frozenset({("a.py", 1, k) for k in found})) for n, found in cases]
+    assert [story for story, _ in fewest(reach)] == [Whole(2, 1), Whole(3, 1)]
+
+
+def test_changed_programs_fit_their_model_and_are_the_same_for_a_seed() -> None:
+    first, second = (Drawing(3, STORIES) for _ in range(2))
+    drawn = [first.story() for _ in range(30)]
+    assert drawn == [second.story() for _ in range(30)]
+    for story in drawn:
+        assert not isinstance(story, Program) or fitting(story) == story
+
+
+def test_the_command_says_where_both_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a mistake in place of kvfast, what it prints is a test to paste."""
+    wrong = find("ListsAreLostAt256", of_kvfast()).make()
+    program = next(one for one in STORIES if isinstance(one, Program) and differs(one, wrong))
+    difference = differs(program, wrong)
+    assert difference is not None
+    monkeypatch.setattr(guided, "SHRINK_SECONDS", 0.0)
+    text = told(program, difference, wrong, REFERENCE)
+    assert "def test_kv_" in text
+    assert "first_violation(program" in text

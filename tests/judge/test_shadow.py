@@ -1,0 +1,113 @@
+"""The shadow memory and the comparison of events, with lists and events that are made by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvcheck.play.agreement import require_same_events
+from kvcheck.play.shadow.content import Content
+from kvcheck.play.shadow.content_check import ContentCheck
+from kvcheck.play.shadow.event_fold import EventFold
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.errors import InvariantViolation
+from kvspec.events import AllBlocksCleared, BlockRemoved, Event
+from kvspec.specs import FullAttentionSpec, LayerSpec, SlidingWindowSpec
+
+SIZE = 2
+TOKENS = tuple(range(10, 19))
+FULL = FullAttentionSpec(SIZE, 1, 8, "float16")
+WINDOW = SlidingWindowSpec(SIZE, 1, 8, "float16", sliding_window=4)
+
+
+def check_of(spec: LayerSpec) -> tuple[ContentCheck, Content]:
+    """A pool in whose blocks 1 to 4 the first eight tokens of a request were computed."""
+    cache = KVCacheConfig(9, (KVCacheGroup(("layer.0",), spec),))
+    check = ContentCheck(ManagerConfig(cache, max_model_len_tokens=16))
+    content = Content(b"", TOKENS)
+    check.write_granted("r", content, [[1, 2, 3, 4]], start=0, num_external=0, num_new=8)
+    return check, content
+
+
+def offence(check: ContentCheck, content: Content, blocks: list[int], length: int) -> str | None:
+    """The check that fails if a hit is answered with these blocks."""
+    try:
+        check.read_hit("s", content, [blocks], length)
+    except InvariantViolation as error:
+        return error.invariant
+    return None
+
+
+@pytest.mark.parametrize(("spec", "first_read"), [(FULL, 0), (WINDOW, 2)])
+def test_a_null_or_missing_block_is_an_offence_exactly_where_content_is_read(
+    spec: LayerSpec, first_read: int
+) -> None:
+    """The token behind eight, with a window of four, reads tokens 5 to 7: blocks 2 and 3."""
+    check, content = check_of(spec)
+    assert offence(check, content, [1, 2, 3, 4], 8) is None
+    for index in range(4):
+        blocks = [1, 2, 3, 4]
+        blocks[index] = 0
+        expected = "what_is_read_is_there" if index >= first_read else None
+        assert offence(check, content, blocks, 8) == expected
+        assert offence(check, content, blocks[:index], 8) == "what_is_read_is_there"
+
+
+def test_what_a_hit_holds_is_compared_slot_by_slot() -> None:
+    """Another block's content, a block that nobody wrote, the right block at another place."""
+    check, content = check_of(FULL)
+    claimed = "content_is_where_it_is_claimed"
+    for blocks in ([1, 2, 3, 3], [1, 2, 3, 7], [2, 1, 3, 4]):
+        assert offence(check, content, blocks, 8) == claimed
+    other = Content(b"", (*TOKENS[:7], 99, TOKENS[8]))
+    assert offence(check, other, [1, 2, 3, 4], 8) == claimed
+    assert offence(check, other, [1, 2, 3, 4], 7) is None
+    assert offence(check, Content(b"salt", TOKENS), [1, 2, 3, 4], 8) == claimed
+    assert offence(check, content, [1, 2, 3, 4], 9) == "the_last_token_is_computed"
+    check.shadow.lose([4])
+    assert offence(check, content, [1, 2, 3, 4], 8) == claimed
+    check.shadow.forget([4])
+    assert offence(check, content, [1, 2, 3, 4], 8) is None
+
+
+def test_tokens_beyond_the_list_of_blocks_and_into_null_have_no_slot() -> None:
+    check, content = check_of(FULL)
+    for blocks, name in (([1, 2, 3, 4], "granted_tokens_have_slots"), ([1, 2, 3, 4, 0], "null")):
+        with pytest.raises(InvariantViolation, match=name):
+            check.write_granted("r", content, [blocks], start=8, num_external=0, num_new=1)
+
+
+REMOVED = BlockRemoved((b"h",), "GPU", 0)
+CLEARED = AllBlocksCleared()
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "rule"),
+    [
+        ([REMOVED, CLEARED], [REMOVED], "KV-EVT-1"),
+        ([REMOVED], [REMOVED, CLEARED], "KV-EVT-1"),
+        ([], [CLEARED], "KV-EVT-1"),
+        ([REMOVED], [BlockRemoved((b"g",), "GPU", 0)], "KV-EVT-4"),
+        ([CLEARED], [REMOVED], "KV-EVT-5"),
+    ],
+)
+def test_events_are_compared_one_by_one_and_counted(
+    expected: list[Event], got: list[Event], rule: str
+) -> None:
+    """One more or one less at the end is a difference, too."""
+    require_same_events(expected, list(expected))
+    with pytest.raises(InvariantViolation, match=rule):
+        require_same_events(expected, got)
+
+
+def test_a_key_counts_once_for_each_block_that_has_it() -> None:
+    """Removed once of twice, a key is cached once; more often than stored, it is owed."""
+    fold = EventFold()
+    fold.keys[b"h", 0] = 2
+    fold.take_in([REMOVED])
+    assert fold.keys == {(b"h", 0): 1}
+    fold.take_in([REMOVED])
+    assert not fold.keys
+    fold.take_in([REMOVED])
+    assert fold.keys == {(b"h", 0): -1}
+    fold.take_in([CLEARED])
+    assert not fold.keys
