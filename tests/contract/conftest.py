@@ -17,13 +17,19 @@ IMPLEMENTATIONS = ("kvref", "kvfast", "kvfast-uncompiled")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test for every implementation there is; one of planning for those that plan."""
+    """A test for every implementation there is; one of planning for those that plan.
+
+    With the marker `on` those that it does not name are left to --deep.
+    """
     if "implementation" not in metafunc.fixturenames:
         return
     names = list(IMPLEMENTATIONS)
     if "planner" in metafunc.fixturenames:
         names = [name for name in names if find_implementation(name).planner is not None]
-    metafunc.parametrize("implementation", names, indirect=True, scope="session")
+    marker = metafunc.definition.get_closest_marker("on")
+    always = names if marker is None else marker.args
+    cases = [pytest.param(n, marks=() if n in always else pytest.mark.deep) for n in names]
+    metafunc.parametrize("implementation", cases, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")

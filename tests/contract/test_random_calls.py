@@ -47,6 +47,7 @@ def test_the_need_is_pure_and_exact(
         assert need == 0
 
 
+@pytest.mark.on("kvref", "kvfast")
 @pytest.mark.rule("KV-EVT-7", "KV-EVT-4", "KV-EVT-5")
 @pytest.mark.parametrize("config", CONFIGS)
 @given(program=steps)
@@ -173,6 +174,7 @@ def test_any_two_contents_have_equal_hashes_only_if_they_are_equal(
     assert (one == other) == (first == second)
 
 
+@pytest.mark.on("kvref", "kvfast")
 @pytest.mark.rule("KV-MGR-20")
 @pytest.mark.parametrize("config", CONFIGS)
 @given(before=steps, after=steps)
@@ -190,6 +192,7 @@ def test_a_restored_manager_gives_every_later_answer(
     assert other.play(after) == player.play(after)
 
 
+@pytest.mark.on("kvref", "kvfast")
 @pytest.mark.rule("KV-MGR-20")
 @pytest.mark.parametrize("config", CONFIGS)
 @given(before=steps, after=steps)
