@@ -12,16 +12,18 @@ import importlib
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import click
 
 from kvcheck.mistakes import Mistake
+from tests.device.mistakes import TEXTS
 from tests.mistakes import in_both, mistakes, of_kvfast
 
 
 def everything() -> tuple[Mistake, ...]:
-    """All of them; those of the device only where torch is installed."""
+    """All of them."""
     both = (of_kvref for of_kvref, _ in in_both())
     return (
         *mistakes(),
@@ -37,20 +39,14 @@ def everything() -> tuple[Mistake, ...]:
 
 def tiers() -> Iterator[Mistake]:
     """Broken host tiers of kvfast."""
-    yield from _beside("tests.tier.test_lockstep", "kvfast", "host tier")
+    for one in importlib.import_module("tests.tier.test_lockstep").MISTAKES:
+        about = " ".join(one.about.split())
+        yield Mistake(one.id, one.rules, about, "kvfast", "host tier", one.make)
 
 
 def devices() -> Iterator[Mistake]:
     """Operations, kernels, tables and decode steps of kvfast.device."""
-    try:
-        yield from _beside("tests.device.test_mistakes", "kvfast.device", "device")
-    except ImportError:  # torch
-        return
-
-
-def _beside(module: str, origin: str, kind: str) -> Iterator[Mistake]:
-    for one in importlib.import_module(module).MISTAKES:
-        yield Mistake(one.id, one.rules, " ".join(one.about.split()), origin, kind, one.make)
+    return chain.from_iterable(TEXTS.values())
 
 
 def contracts() -> Iterator[Mistake]:

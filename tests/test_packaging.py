@@ -97,6 +97,7 @@ def test_the_smoke_test_calls_every_command() -> None:
     assert {entry.name for entry in COMMANDS} <= called
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("call", smoke.CALLS, ids=lambda call: " ".join(call.args[:2]))
 def test_a_command_runs_in_an_empty_directory(call: smoke.Call, tmp_path: Path) -> None:
     assert smoke.problems(call, tmp_path) == []

@@ -27,19 +27,6 @@ def test_random_steps_see_a_mistake(mistake: str) -> None:
     assert found.rule.startswith("KV-BATCH-")
 
 
-def test_directed_steps_see_every_mistake() -> None:
-    """What shows them is short, and says which rule is broken."""
-    directed = [
-        example for example in BATCHES if example is not random_steps_are_their_single_calls
-    ]
-    missed = {
-        mistake
-        for mistake in MISTAKES
-        if not any(example_violation(e, mistaken(mistake), Policy()) for e in directed)
-    }
-    assert missed == set()
-
-
 def test_without_steps_of_its_own_nothing_is_asked() -> None:
     for example in BATCHES:
         with pytest.raises(LeftOut, match=r"batched|drafting|admission"):

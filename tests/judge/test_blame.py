@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -20,6 +21,7 @@ from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, Violation
 from kvcheck.rules.example import NOTHING
 
+DIRECTED = replace(dict(BUDGETS)["directed"], static=False)
 KIND = ("KV-POOL-6", "answers_as_the_reference")
 OTHER = ("KV-MGR-7", "answers_as_the_reference")
 EVIDENCE = (
@@ -54,7 +56,7 @@ def test_a_rule_with_a_failed_check_is_in_doubt() -> None:
 @pytest.fixture(scope="module")
 def report() -> Report:
     """Of a manager whose windows reach one token too far back."""
-    options = Options(Level.IDENTITY, dict(BUDGETS)["directed"], ("KV-SW-*", "KV-POOL-*"))
+    options = Options(Level.IDENTITY, DIRECTED, ("KV-SW-*", "KV-POOL-*"))
     subject = find_implementation("tests.mistakes:SkipsOneTokenLess")
     return Suite(subject, find_implementation("kvref"), options).run()
 
@@ -98,7 +100,7 @@ def test_ctrl_c_while_mistakes_are_looked_up_keeps_the_report(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(suite, "likenesses", interrupted)
-    options = Options(Level.IDENTITY, dict(BUDGETS)["directed"], ("KV-SW-1",))
+    options = Options(Level.IDENTITY, DIRECTED, ("KV-SW-1",))
     subject = find_implementation("mistake:SkipsOneTokenLess")
     found = Suite(subject, find_implementation("kvref"), options).run()
     assert found.interrupted
@@ -116,7 +118,7 @@ def test_the_dictionary_has_mistakes_of_the_oracle_alone() -> None:
 @pytest.mark.parametrize("level", [Level.BEHAVIOUR, Level.IDENTITY])
 def test_a_story_is_played_again_at_the_level_of_the_run(level: Level) -> None:
     """A check compares ids at identity alone, so that below it the same answer has other words."""
-    options = Options(level, dict(BUDGETS)["directed"], ("KV-FULL-2",))
+    options = Options(level, DIRECTED, ("KV-FULL-2",))
     subject = find_implementation("mistake:FullPassesOverGaps")
     found = Suite(subject, find_implementation("kvref"), options).run()
     examples = [violation for violation in found.violations if violation.is_example]

@@ -17,11 +17,11 @@ from kvspec.policy import Policy
 
 REFERENCE = kvref.implementation()
 POLICIES = (
-    Policy(),
     Policy(unhashed_freed_to="back", removed_event_per="last_copy"),
     Policy(chunked_null_prefix_is_hit=False, exact_block_ids=False),
     Policy.vllm_0_24(),
 )
+"""Not the usual one, under which `tests/contract/test_directed.py` shows it every example."""
 
 
 def test_every_rule_has_a_directed_check_or_a_reason() -> None:

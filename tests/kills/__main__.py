@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from tests.all_mistakes import everything
 from tests.kills import matrix
 from tests.kills.layers import LAYERS
 from tests.kills.page import PAGE, text
@@ -21,6 +22,7 @@ from tests.source import ROOT
 )
 @click.option("--sample", type=int, help="So many mistakes of each layer, drawn by the seed.")
 @click.option("--seed", default=1, show_default=True)
+@click.option("--hardest", type=int, help="So many of each layer, those that fewest others killed.")
 @click.option("--jobs", default=1, show_default=True, help="Cells at a time; `nice` is yours.")
 @click.option("--limit", "limit_s", default=120.0, show_default=True, help="Seconds for a cell.")
 @click.option("--again", is_flag=True, help="Run what is known already, too.")
@@ -30,6 +32,7 @@ def command(
     layers: tuple[str, ...],
     sample: int | None,
     seed: int,
+    hardest: int | None,
     jobs: int,
     limit_s: float,
     again: bool,
@@ -42,6 +45,8 @@ def command(
     known = {key: cell for key, cell in known.items() if cell.mistake in real}
     among = [mistake for mistake in everybody if not names or mistake.id in names]
     work = [] if only_page else matrix.chosen(among, layers or list(LAYERS), sample, seed)
+    if hardest is not None:
+        work = matrix.hardest(among, layers or list(LAYERS), known.values(), hardest)
     if not again:
         work = [(m, layer) for m, layer in work if (m.id, layer) not in known]
     commit = subprocess.check_output(
@@ -53,7 +58,7 @@ def command(
         if number % 20 == 0:
             matrix.write(known.values())
     matrix.write(known.values())
-    PAGE.write_text(text(everybody, known), encoding="utf-8")
+    PAGE.write_text(text(everybody, known, everything()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ NUM_RANDOM = 300
 """Random programs, or models to plan for."""
 MAX_STEPS = 40
 PRODUCTION_OPERATIONS = 4_000
-MAX_EDGES = 20_000
+MAX_EDGES = 2_000
 """Of each configuration that is explored."""
 MACHINE = planted(200)
 REFERENCE = kvref.implementation()

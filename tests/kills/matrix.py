@@ -76,6 +76,25 @@ def chosen(
     return found
 
 
+def hardest(
+    mistakes: Sequence[Mistake], layers: Sequence[str], cells: Iterable[Cell], number: int
+) -> list[tuple[Mistake, str]]:
+    """For each layer so many of its mistakes: those that the smallest share of others killed."""
+    known = by_mistake(cells)
+
+    def share(mistake: Mistake, layer: str) -> tuple[float, str]:
+        others = [cell for of, cell in known.get(mistake.id, {}).items() if of != layer]
+        killed = sum(cell.outcome == KILLED for cell in others)
+        return killed / max(len(others), 1), mistake.id
+
+    found = []
+    for layer in layers:
+        about = [mistake for mistake in mistakes if mistake.kind in LAYERS[layer].kinds]
+        about.sort(key=lambda mistake: share(mistake, layer))
+        found += [(mistake, layer) for mistake in about[:number]]
+    return found
+
+
 def run(
     work: Sequence[tuple[Mistake, str]], *, jobs: int, limit_s: float, commit: str
 ) -> Iterator[Cell]:

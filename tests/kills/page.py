@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 
 from kvcheck.mistakes import Mistake
 from tests.kills.layers import LAYERS
@@ -32,15 +33,30 @@ process of its own, until the first check that finds something; *cut off* are th
 than the limit. Seconds are of the processor; *s* is what all cells of a layer took.
 """
 
-NOT_RUN = """\
-Left out: mistakes of parts that are no manager, planner or whole steps have one killer each, beside
-them: broken kernels and tables in `tests/device`, tiers in `tests/tier`, formulas and models in
-`proofs`, whose tests are `tests/proofs` and `tests/tla`. The contracts and the formal model are not
-shown the mistakes here.
+OTHERS = """\
+## Mistakes of other parts
+
+What is no manager, planner or whole step has its mistakes beside it. Each is shown in every run to
+the layer that is about it, and has to be found there: a run in which one lives is a failure.
 """
 
+PARTS: Mapping[str, str] = MappingProxyType(
+    {
+        "device": "`tests/device/test_mistakes.py`, with torch",
+        "host tier": "`tests/tier/test_lockstep.py`",
+        "contract": "`proofs.code.contracts`, by CrossHair",
+        "model": "`proofs.models.pool`, by z3",
+        "formal model": "`proofs.models.formal`, by the checker of TLA+",
+    }
+)
+"""Kinds of mistakes that stand elsewhere, and what has to find each of them."""
 
-def text(mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell]) -> str:
+
+def text(
+    mistakes: Sequence[Mistake],
+    known: Mapping[tuple[str, str], Cell],
+    others: Sequence[Mistake] = (),
+) -> str:
     """The whole page."""
     lines = [
         HEAD.format(
@@ -50,7 +66,8 @@ def text(mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell]) -> 
         ),
         *_by_layer(mistakes, known),
         "",
-        NOT_RUN,
+        *_by_part(others),
+        "",
         *_without_killer(mistakes, known),
         "",
         *_in_both(mistakes, known),
@@ -92,6 +109,15 @@ def _by_layer(mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell]
         yield f"| {' | '.join(row)} |"
     yield ""
     yield "*alone*: no other layer that was tried killed it. *about*: mistakes of its kinds."
+
+
+def _by_part(others: Sequence[Mistake]) -> Iterator[str]:
+    """How many there are of each kind, and who has to find them."""
+    number = Counter(mistake.kind for mistake in others)
+    yield OTHERS
+    yield "| mistakes of | how many | shown to |"
+    yield "|---|---|---|"
+    yield from (f"| {kind} | {number[kind]} | {layer} |" for kind, layer in PARTS.items())
 
 
 def _share(part: int, whole: int) -> str:

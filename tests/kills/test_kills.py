@@ -20,6 +20,7 @@ from tests.kills import matrix
 from tests.kills.directed import Check, directed_checks, finds
 from tests.kills.layers import LAYERS
 from tests.kills.matrix import KILLED
+from tests.kills.page import PARTS
 from tests.mistakes import in_both, mistaken, mistakes, of_kvfast
 from tests.source import ROOT
 
@@ -223,7 +224,7 @@ def test_those_of_other_parts_are_listed_beside_them() -> None:
         assert {
             rule for rule in mistake.rules if "-TIER-" not in rule and "-DEV-" not in rule
         } <= rules
-    assert {"contract", "model", "formal model", "host tier"} <= {mistake.kind for mistake in found}
+    assert set(PARTS) <= {mistake.kind for mistake in found}
 
 
 @pytest.mark.parametrize(

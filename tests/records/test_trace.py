@@ -194,7 +194,9 @@ def test_tapes_pass_the_shared_traces(shared: Path) -> None:
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", ["kvref", "kvfast", "kvfast-uncompiled"])
+@pytest.mark.parametrize(
+    "name", ["kvref", "kvfast", pytest.param("kvfast-uncompiled", marks=pytest.mark.deep)]
+)
 def test_an_implementation_passes_all_shared_traces(name: str, shared: Path) -> None:
     """All 120, whatever their groups; what follows a record marked with a quirk is left out."""
     folder = shared / "golden" / "manager"
