@@ -64,7 +64,7 @@ def leaky(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("leaky")
     (folder / "leaky.py").write_text(LEAKS)
     outputs = ("--records", "found", "--html", "page.html", "--junit", "junit.xml")
-    arguments = ("--budget", "directed", "--rules", "KV-POOL-*", *outputs)
+    arguments = ("--budget", "directed", "--rules", "KV-POOL-15", *outputs)
     done = run(folder, "leaky:implementation", *arguments)
     assert done.returncode == 1, done.stderr
     return folder, done.stdout
@@ -78,7 +78,7 @@ def test_a_leak_is_shown_with_its_rule_its_calls_and_a_test(leaky: tuple[Path, s
     failures = ET.parse(folder / "junit.xml").getroot().get("failures")
     assert failures is not None
     assert int(failures) >= 1
-    lines = shown[shown.index("\nKV-POOL-15") :].split("  as a test:\n")[1].splitlines()
+    lines = shown.split("  as a test:\n")[1].splitlines()
     pasted = [line[4:] for line in takewhile(lambda line: line[:4] in ("", "    "), lines)]
     (folder / "test_pasted.py").write_text("\n".join(pasted) + "\n")
     again = subprocess.run(

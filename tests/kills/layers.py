@@ -12,7 +12,7 @@ from itertools import chain, count, islice
 from types import MappingProxyType
 from typing import Any
 
-from hypothesis import find
+from hypothesis import find, settings
 from hypothesis.errors import NoSuchExample
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -51,6 +51,8 @@ PRODUCTION_OPERATIONS = 4_000
 MAX_EDGES = 2_000
 """Of each configuration that is explored."""
 MACHINE = planted(200)
+MODELS = settings(SEARCH, max_examples=300)
+"""For each property of plans."""
 REFERENCE = kvref.implementation()
 
 MANAGERS = frozenset({"manager", "tier"})
@@ -163,7 +165,7 @@ def properties(mistake: Mistake) -> str | None:
     subject = mistake.make()
     for name in CHECKS:
         try:
-            find(cases(), partial(_fails, subject, name), settings=SEARCH)
+            find(cases(), partial(_fails, subject, name), settings=MODELS)
         except NoSuchExample:
             continue
         return name
@@ -276,7 +278,9 @@ LAYERS: Mapping[str, Layer] = MappingProxyType(
             proved.read_by,
         ),
         "properties": Layer(
-            "properties of plans, 3,000 models each", frozenset({"planner"}), properties
+            f"properties of plans, {MODELS.max_examples} models each",
+            frozenset({"planner"}),
+            properties,
         ),
     }
 )
