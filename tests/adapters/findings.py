@@ -3,9 +3,10 @@
     kvspec check IMPL --level LEVEL --budget directed --json out.json \\
         --expect docs/findings/NAME.toml
     python -m tests.adapters.findings NAME out.json
+    python -m tests.adapters.findings               # shows what is said of each rule
 
 The report is kept as docs/findings/NAME.json, without what can be had again. Tables are written
-between the marks of the page from these files alone, and docs/findings/rules.md beside it;
+between the marks of the page from these files alone;
 `python -m tests.regenerate findings` writes them again. A finding's reason stands in the file of
 known differences: its words before the first colon are the kind by which the table is sorted.
 """
@@ -27,7 +28,6 @@ from kvcheck.rulebook import rule_names
 from tests.source import ROOT
 
 PAGE = "docs/FINDINGS.md"
-RULES = "docs/findings/rules.md"
 FOLDER = ROOT / "docs" / "findings"
 SUBJECTS: Mapping[str, str] = MappingProxyType(
     {"vllm": "vLLM", "sglang": "SGLang", "nano-vllm": "nano-vllm bb823b3"}
@@ -84,7 +84,7 @@ def texts() -> Mapping[str, str]:
     page = filled((ROOT / PAGE).read_text(encoding="utf-8"), "matrix", matrix(reports))
     for name, (report, reasons) in reports.items():
         page = filled(page, name, "\n\n".join(subject(report, reasons)))
-    return {PAGE: page, RULES: rule_table(reports)}
+    return {PAGE: page}
 
 
 def matrix(reports: Mapping[str, tuple[Report, Any]]) -> str:
@@ -132,26 +132,16 @@ SIGNS: Mapping[str, str] = MappingProxyType(
 
 
 def rule_table(reports: Mapping[str, tuple[Report, Any]]) -> str:
-    """The page with a row for each rule."""
+    """A row for each rule."""
     columns = [report for report, _ in reports.values()]
     head = " | ".join(SUBJECTS[name] for name in reports)
     told = ", ".join(f"{sign} {verdict}" for verdict, sign in SIGNS.items())
-    lines = [
-        "# Rule by rule",
-        "",
-        "Written by `python -m tests.regenerate findings` from the reports beside it; see",
-        "[findings](../FINDINGS.md).",
-        "",
-        f"{told}.",
-        "",
-        f"| rule | | {head} |",
-        f"|---|---|{'---|' * len(columns)}",
-    ]
+    lines = [f"{told}.", "", f"| rule | | {head} |", f"|---|---|{'---|' * len(columns)}"]
     names = rule_names()
     for rule in columns[0]["rules"]:
         signs = " | ".join(SIGNS[report["rules"][rule]] for report in columns)
         lines.append(f"| {rule} | {names.get(rule, '')} | {signs} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def subject(report: Report, reasons: Mapping[str, str]) -> Iterator[str]:
@@ -236,4 +226,7 @@ def main(name: str, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    if len(sys.argv) == 1:
+        print(rule_table({name: read(name) for name in SUBJECTS}))
+    else:
+        main(sys.argv[1], Path(sys.argv[2]))
