@@ -1,0 +1,170 @@
+"""vLLM's scheduler without a model: a made-up configuration, no device and no weights."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import torch
+from vllm import platforms
+from vllm.config import (
+    CacheConfig,
+    KVEventsConfig,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    SpeculativeConfig,
+    VllmConfig,
+)
+from vllm.lora.request import LoRARequest
+from vllm.platforms.cpu import CpuPlatform
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256_cbor
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+
+MODEL = {
+    "architectures": ["OPTForCausalLM"],
+    "model_type": "opt",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "ffn_dim": 128,
+    "max_position_embeddings": 4096,
+    "vocab_size": 512,
+    "word_embed_proj_dim": 64,
+}
+END = 511
+"""The token that ends a request."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a scheduler is made with. `specs`: of vLLM, one for each group of layers."""
+
+    specs: tuple[Any, ...]
+    num_blocks: int
+    block_size: int
+    hash_block_size: int
+    max_model_len: int = 256
+    max_num_seqs: int = 16
+    max_num_batched_tokens: int = 64
+    enable_caching: bool = True
+    num_drafts: int = 0
+    is_async: bool = False
+    has_events: bool = False
+    watermark: float = 0.0
+    policy: str = "fcfs"
+    mamba_mode: str = "none"
+
+
+def prepare() -> None:
+    """vLLM on a CPU, whatever its build was made for; the first parent of hashes."""
+    platforms._current_platform = CpuPlatform()
+    init_none_hash(sha256_cbor)
+
+
+def model_folder() -> str:
+    """A folder with the configuration of a model that nobody runs."""
+    folder = Path(mkdtemp(prefix="made-up-model-"))
+    (folder / "config.json").write_text(json.dumps(MODEL))
+    return str(folder)
+
+
+def vllm_config(setup: Setup, model: str) -> Any:
+    """vLLM's configuration of that setup."""
+    model_config = ModelConfig(model=model, dtype="float16", seed=0, skip_tokenizer_init=True)
+    model_config.max_model_len = setup.max_model_len
+    cache = CacheConfig(
+        block_size=setup.block_size,
+        gpu_memory_utilization=0.9,
+        enable_prefix_caching=setup.enable_caching,
+    )
+    cache.num_gpu_blocks = setup.num_blocks
+    cache.mamba_cache_mode = setup.mamba_mode
+    drafts = None
+    if setup.num_drafts:
+        drafts = SpeculativeConfig(model="ngram", num_speculative_tokens=setup.num_drafts)
+    return VllmConfig(
+        model_config=model_config,
+        scheduler_config=SchedulerConfig(
+            max_num_seqs=setup.max_num_seqs,
+            max_num_batched_tokens=setup.max_num_batched_tokens,
+            max_model_len=setup.max_model_len,
+            enable_chunked_prefill=True,
+            async_scheduling=setup.is_async,
+            is_encoder_decoder=False,
+            watermark=setup.watermark,
+            policy=setup.policy,
+        ),
+        cache_config=cache,
+        parallel_config=ParallelConfig(),
+        speculative_config=drafts,
+        kv_events_config=KVEventsConfig(enable_kv_cache_events=True, publisher="null")
+        if setup.has_events
+        else None,
+    )
+
+
+def make_scheduler(scheduler_class: Any, setup: Setup, config: Any) -> Any:
+    """A scheduler of that class."""
+    register_all_kvcache_specs(config)
+    groups = [KVCacheGroupSpec([f"layer.{i}"], spec) for i, spec in enumerate(setup.specs)]
+    return scheduler_class(
+        vllm_config=config,
+        kv_cache_config=KVCacheConfig(setup.num_blocks, [], groups),
+        block_size=setup.block_size,
+        hash_block_size=setup.hash_block_size,
+        log_stats=True,
+        structured_output_manager=StructuredOutputManager(config),
+    )
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A request before vLLM has it, so that two schedulers can be given the same."""
+
+    name: str
+    tokens: tuple[int, ...]
+    max_tokens: int
+    salt: str | None = None
+    adapter: int = 0
+    priority: int = 0
+    skips_cache: bool = False
+
+    def request(self, setup: Setup) -> Any:
+        """vLLM's request."""
+        sampling = SamplingParams(
+            max_tokens=self.max_tokens,
+            ignore_eos=False,
+            skip_reading_prefix_cache=self.skips_cache,
+        )
+        sampling.update_from_generation_config({}, END)
+        name = f"adapter {self.adapter}"
+        return Request(
+            request_id=self.name,
+            prompt_token_ids=list(self.tokens),
+            sampling_params=sampling,
+            pooling_params=None,
+            arrival_time=0.0,
+            cache_salt=self.salt,
+            priority=self.priority,
+            lora_request=LoRARequest(name, self.adapter, name) if self.adapter else None,
+            block_hasher=get_request_block_hasher(setup.hash_block_size, sha256_cbor)
+            if setup.enable_caching
+            else None,
+        )
+
+
+def attention(kind: str, block_size: int, **members: Any) -> Any:
+    """A spec of vLLM's attention, two heads of eight numbers."""
+    from vllm.v1 import kv_cache_interface
+
+    made = getattr(kv_cache_interface, kind)
+    return made(block_size=block_size, num_kv_heads=2, head_size=8, dtype=torch.float32, **members)

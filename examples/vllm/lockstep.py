@@ -1,0 +1,280 @@
+"""vLLM's scheduler on its own manager beside the same on kvfast, under random load.
+
+    PYTHONHASHSEED=0 python -m examples.vllm.lockstep --steps 2000 --seed 1
+
+Both get the same requests, sampled tokens, drafts, aborts and resets. After each step what they
+answer must be equal: the plan, the outputs, statistics, events and the free queue.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+from vllm.v1.request import RequestStatus
+
+from examples.vllm.engine import (
+    END,
+    Prompt,
+    Setup,
+    attention,
+    make_scheduler,
+    model_folder,
+    prepare,
+    vllm_config,
+)
+from kvfast.engines.vllm import schedulers
+
+
+def setups() -> Mapping[str, Setup]:
+    """The configurations that are tried, by name."""
+    full = attention("FullAttentionSpec", 4)
+    window = attention("SlidingWindowSpec", 4, sliding_window=10)
+    chunk = attention("ChunkedLocalAttentionSpec", 4, attention_chunk_size=8)
+    wide = attention("FullAttentionSpec", 8)
+    plain = Setup((full,), 60, 4, 4)
+    return MappingProxyType(
+        {
+            "full": plain,
+            "full, no caching": replace(plain, enable_caching=False),
+            "full, drafts": replace(plain, num_drafts=3),
+            "full, async": replace(plain, is_async=True),
+            "full, async, drafts": replace(plain, is_async=True, num_drafts=2),
+            "full, events": replace(plain, has_events=True),
+            "full, priority, watermark": replace(plain, policy="priority", watermark=0.05),
+            "window": Setup((window,), 50, 4, 4),
+            "chunk": Setup((chunk,), 50, 4, 4),
+            "full and window": Setup((full, window), 90, 4, 4, has_events=True),
+            "full and window, async": Setup((full, window), 90, 4, 4, is_async=True),
+            "full and wider window": Setup((wide, window), 90, 8, 4, num_drafts=2, has_events=True),
+            "full and two windows": Setup((full, window, window), 120, 4, 4),
+        }
+    )
+
+
+@dataclass
+class Side:
+    """One scheduler, and what it has published."""
+
+    scheduler: Any
+    published: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.scheduler.kv_event_publisher.publish = self.published.append
+
+
+class Lockstep:
+    """Two schedulers and the load that both get."""
+
+    def __init__(self, setup: Setup, model: str, seed: int) -> None:
+        self.setup = setup
+        self.rng = random.Random(seed)
+        pair = (Scheduler, schedulers.KvfastScheduler)
+        if setup.is_async:
+            pair = (AsyncScheduler, schedulers.KvfastAsyncScheduler)
+        self.sides = [Side(make_scheduler(cls, setup, vllm_config(setup, model))) for cls in pair]
+        ours = self.sides[1].scheduler
+        if ours.kvfast_reason is not None:
+            raise SystemExit(f"not on kvfast: {ours.kvfast_reason}")
+        self.in_flight: list[tuple[Any, Any]] = []
+        self.counts = dict.fromkeys(("steps", "requests", "preempted", "hit tokens", "aborts"), 0)
+        self.counts["resets"] = 0
+        self.names = 0
+
+    def run(self, num_steps: int) -> str | None:
+        """The first difference in words; None after that many steps without one."""
+        for number in range(num_steps):
+            self.arrive()
+            if difference := self.step():
+                return f"step {number}: {difference}"
+            self.counts["steps"] += 1
+        return None
+
+    def arrive(self) -> None:
+        """New requests, aborts, now and then a reset."""
+        rng, known = self.rng, self.sides[0].scheduler.requests
+        while len(known) < 24 and rng.random() < 0.35:
+            prompt = self.prompt()
+            self.counts["requests"] += 1
+            for side in self.sides:
+                side.scheduler.add_request(prompt.request(self.setup))
+        if known and rng.random() < 0.02:
+            name = rng.choice(list(known))
+            self.counts["aborts"] += 1
+            for side in self.sides:
+                side.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+        if rng.random() < 0.004:
+            self.counts["resets"] += 1
+            for side in self.sides:
+                side.scheduler.reset_prefix_cache(reset_running_requests=True)
+
+    def prompt(self) -> Prompt:
+        """One of few beginnings and a tail of its own."""
+        rng = self.rng
+        self.names += 1
+        start = [rng.randrange(3)] * rng.choice((0, 8, 16, 24, 40))
+        tail = [rng.randrange(20) for _ in range(rng.randint(1, 60))]
+        return Prompt(
+            name=f"r{self.names}",
+            tokens=tuple(start + tail),
+            max_tokens=rng.randint(1, 40),
+            salt=rng.choice((None, None, None, "s")),
+            adapter=0,
+            priority=rng.randrange(3),
+            skips_cache=rng.random() < 0.03,
+        )
+
+    def step(self) -> str | None:
+        """One step of both; what differs."""
+        planned = [side.scheduler.schedule() for side in self.sides]
+        stock, ours = (shown(each) for each in planned)
+        if stock != ours:
+            return first_difference(stock, ours)
+        self.counts["preempted"] += len(planned[0].preempted_req_ids or ())
+        for new in planned[0].scheduled_new_reqs:
+            self.counts["hit tokens"] += new.num_computed_tokens
+        if planned[0].num_scheduled_tokens or not self.setup.is_async:
+            self.in_flight.append((planned[0], planned[1]))
+        depth = 2 if self.setup.is_async else 1
+        if len(self.in_flight) < depth and planned[0].num_scheduled_tokens:
+            return None
+        if self.in_flight and (difference := self.update(*self.in_flight.pop(0))):
+            return difference
+        return self.compare_state()
+
+    def update(self, *planned: Any) -> str | None:
+        """The model's answer to a step that both planned."""
+        output = self.sampled(planned[0])
+        answers = []
+        drafts = self.drafts(planned[0])
+        for side, plan in zip(self.sides, planned, strict=True):
+            # A copy for each: vLLM cuts the lists that it is given.
+            answer = side.scheduler.update_from_output(plan, deepcopy(output))
+            answers.append(shown(answer))
+            if drafts is not None:
+                side.scheduler.update_draft_token_ids(deepcopy(drafts))
+        return None if answers[0] == answers[1] else first_difference(*answers)
+
+    def sampled(self, plan: Any) -> Any:
+        """Some drafts were right; one token more is sampled. Chunks of prompts sample nothing."""
+        rng, names, tokens = self.rng, list(plan.num_scheduled_tokens), []
+        for name in names:
+            request = self.sides[0].scheduler.requests.get(name)
+            drafts = plan.scheduled_spec_decode_tokens.get(name, [])
+            right = rng.randint(0, len(drafts))
+            made = [d if d >= 0 else rng.randrange(20) for d in drafts[:right]]
+            made.append(END if rng.random() < 0.02 else rng.randrange(20))
+            is_chunk = request is not None and self.ends_inside(plan, request)
+            tokens.append([] if is_chunk else made)
+        index = {name: place for place, name in enumerate(names)}
+        return ModelRunnerOutput(req_ids=names, req_id_to_index=index, sampled_token_ids=tokens)
+
+    def ends_inside(self, plan: Any, request: Any) -> bool:
+        """Whether this step computes only a part of what the request has."""
+        starts = {new.req_id: new.num_computed_tokens for new in plan.scheduled_new_reqs}
+        cached = plan.scheduled_cached_reqs
+        starts.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        name = request.request_id
+        known = request.num_tokens + request.num_output_placeholders
+        if self.setup.is_async:
+            known = request.num_prompt_tokens
+        return bool(starts[name] + plan.num_scheduled_tokens[name] < known)
+
+    def drafts(self, plan: Any) -> Any:
+        """Drafts for the next step; asynchronous scheduling has placeholders instead."""
+        if not self.setup.num_drafts or self.setup.is_async:
+            return None
+        names = list(plan.num_scheduled_tokens)
+        made = [
+            [self.rng.randrange(20) for _ in range(self.rng.randint(0, self.setup.num_drafts))]
+            for _ in names
+        ]
+        return DraftTokenIds(names, made)
+
+    def compare_state(self) -> str | None:
+        """Events, and the free queue by its blocks."""
+        events = [[shown(each) for each in side.published] for side in self.sides]
+        for side in self.sides:
+            side.published.clear()
+        for batch in (batch for side in events for batch in side):
+            batch.pop("ts", None)
+        if events[0] != events[1]:
+            return first_difference({"events": events[0]}, {"events": events[1]})
+        pools = [side.scheduler.kv_cache_manager.block_pool for side in self.sides]
+        if pools[0].get_num_free_blocks() != pools[1].get_num_free_blocks():
+            return "the numbers of free blocks differ"
+        if self.counts["steps"] % 10:
+            return None
+        queues = [
+            [block.block_id for block in pool.free_block_queue.get_all_free_blocks()]
+            for pool in pools
+        ]
+        return None if queues[0] == queues[1] else f"free queues: {queues[0]} and {queues[1]}"
+
+
+UNCOMPARED = frozenset({"timestamp", "sampling_params", "ts", "lora_request", "events"})
+"""Members that hold times, or the caller's own objects."""
+
+
+def shown(value: Any) -> Any:
+    """A value of vLLM's as plain dicts and lists."""
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [each.name for each in fields(value) if each.name not in UNCOMPARED]
+        return {name: shown(getattr(value, name)) for name in names}
+    if hasattr(value, "__struct_fields__"):
+        names = [name for name in value.__struct_fields__ if name not in ("timestamp", "ts")]
+        return {name: shown(getattr(value, name)) for name in names}
+    if isinstance(value, Mapping):
+        return {key: shown(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [shown(each) for each in value]
+    return value
+
+
+def first_difference(stock: Any, ours: Any, where: str = "") -> str:
+    """Where two shown values differ first."""
+    if isinstance(stock, dict) and isinstance(ours, dict) and stock.keys() == ours.keys():
+        for key in stock:
+            if stock[key] != ours[key]:
+                return first_difference(stock[key], ours[key], f"{where}.{key}")
+    if isinstance(stock, list) and isinstance(ours, list) and len(stock) == len(ours):
+        for place, (one, other) in enumerate(zip(stock, ours, strict=True)):
+            if one != other:
+                return first_difference(one, other, f"{where}[{place}]")
+    return f"{where}: stock {stock!r}, kvfast {ours!r}"
+
+
+def main() -> int:
+    """Run each configuration; 1 at the first difference."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=1000, help="of each configuration")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="configurations whose names begin so")
+    asked = parser.parse_args()
+    prepare()
+    model, total = model_folder(), 0
+    for name, setup in setups().items():
+        if not name.startswith(asked.only):
+            continue
+        both = Lockstep(setup, model, asked.seed)
+        difference = both.run(asked.steps)
+        total += both.counts["steps"]
+        print(name, *(f"{count} {what}" for what, count in both.counts.items()), sep=", ")
+        if difference is not None:
+            print(f"DIFFERENT with seed {asked.seed}: {difference}")
+            return 1
+    print(f"{total} steps, no difference")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
