@@ -41,7 +41,7 @@ ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
 # are extras as a whole and are only imported once theirs is known to be there.
 WHOLLY_EXTRA = (
     *("kvcheck.cli", "kvcheck.judge", "kvcheck.pytest_plugin."),
-    *("kvfast.device", "kvfast.engines.vllm."),
+    *("kvfast.device", "kvfast.engines.vllm.", "kvcheck.adapters.vllm.shadow"),
 )
 ALWAYS_INSTALLED = OURS | {"cbor2"}
 

@@ -22,7 +22,7 @@ from vllm.config import (
 from vllm.lora.request import LoRARequest
 from vllm.platforms.cpu import CpuPlatform
 from vllm.sampling_params import SamplingParams
-from vllm.utils.hashing import sha256_cbor
+from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
@@ -57,6 +57,7 @@ class Setup:
     max_num_batched_tokens: int = 64
     enable_caching: bool = True
     num_drafts: int = 0
+    use_eagle: bool = False
     is_async: bool = False
     has_events: bool = False
     watermark: float = 0.0
@@ -67,7 +68,7 @@ class Setup:
 def prepare() -> None:
     """vLLM on a CPU, whatever its build was made for; the first parent of hashes."""
     platforms._current_platform = CpuPlatform()
-    init_none_hash(sha256_cbor)
+    init_none_hash(sha256)
 
 
 def model_folder() -> str:
@@ -90,7 +91,10 @@ def vllm_config(setup: Setup, model: str) -> Any:
     cache.mamba_cache_mode = setup.mamba_mode
     drafts = None
     if setup.num_drafts:
-        drafts = SpeculativeConfig(model="ngram", num_speculative_tokens=setup.num_drafts)
+        method = "ngram_gpu" if setup.is_async else "ngram"
+        drafts = SpeculativeConfig(method=method, num_speculative_tokens=setup.num_drafts)
+        if setup.use_eagle:  # its model is nowhere, and the scheduler asks for the name alone
+            drafts.method = "eagle"
     return VllmConfig(
         model_config=model_config,
         scheduler_config=SchedulerConfig(
@@ -156,10 +160,22 @@ class Prompt:
             cache_salt=self.salt,
             priority=self.priority,
             lora_request=LoRARequest(name, self.adapter, name) if self.adapter else None,
-            block_hasher=get_request_block_hasher(setup.hash_block_size, sha256_cbor)
+            block_hasher=get_request_block_hasher(setup.hash_block_size, sha256)
             if setup.enable_caching
             else None,
         )
+
+
+def states(block_size: int, mode: str) -> Any:
+    """A spec of vLLM's Mamba layers."""
+    from vllm.v1 import kv_cache_interface
+
+    return kv_cache_interface.MambaSpec(
+        block_size=block_size,
+        shapes=((2, 8),),
+        dtypes=(torch.float32,),
+        mamba_cache_mode=mode,
+    )
 
 
 def attention(kind: str, block_size: int, **members: Any) -> Any:

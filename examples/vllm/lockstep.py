@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
@@ -30,6 +31,7 @@ from examples.vllm.engine import (
     make_scheduler,
     model_folder,
     prepare,
+    states,
     vllm_config,
 )
 from kvfast.engines.vllm import schedulers
@@ -51,6 +53,11 @@ def setups() -> Mapping[str, Setup]:
             "full, async, drafts": replace(plain, is_async=True, num_drafts=2),
             "full, events": replace(plain, has_events=True),
             "full, priority, watermark": replace(plain, policy="priority", watermark=0.05),
+            "full, eagle": replace(plain, num_drafts=2, use_eagle=True),
+            "full and states": Setup((full, states(8, "align")), 90, 8, 4, mamba_mode="align"),
+            "full and window, eagle": Setup(
+                (full, window), 90, 4, 4, num_drafts=2, use_eagle=True, has_events=True
+            ),
             "window": Setup((window,), 50, 4, 4),
             "chunk": Setup((chunk,), 50, 4, 4),
             "full and window": Setup((full, window), 90, 4, 4, has_events=True),
@@ -75,15 +82,21 @@ class Side:
 class Lockstep:
     """Two schedulers and the load that both get."""
 
-    def __init__(self, setup: Setup, model: str, seed: int) -> None:
+    def __init__(self, setup: Setup, model: str, seed: int, *, shadow: bool = False) -> None:
         self.setup = setup
         self.rng = random.Random(seed)
         pair = (Scheduler, schedulers.KvfastScheduler)
         if setup.is_async:
             pair = (AsyncScheduler, schedulers.KvfastAsyncScheduler)
+        if shadow:
+            follower = "AsyncShadowScheduler" if setup.is_async else "ShadowScheduler"
+            pair = (pair[0], getattr(import_module("kvcheck.adapters.vllm.shadow"), follower))
         self.sides = [Side(make_scheduler(cls, setup, vllm_config(setup, model))) for cls in pair]
         ours = self.sides[1].scheduler
-        if ours.kvfast_reason is not None:
+        self.mirror = ours.shadow if shadow else None
+        if shadow and self.mirror is None:
+            raise SystemExit("not followed")
+        if not shadow and ours.kvfast_reason is not None:
             raise SystemExit(f"not on kvfast: {ours.kvfast_reason}")
         self.in_flight: list[tuple[Any, Any]] = []
         self.counts = dict.fromkeys(("steps", "requests", "preempted", "hit tokens", "aborts"), 0)
@@ -128,7 +141,7 @@ class Lockstep:
             tokens=tuple(start + tail),
             max_tokens=rng.randint(1, 40),
             salt=rng.choice((None, None, None, "s")),
-            adapter=0,
+            adapter=rng.choice((0, 0, 0, 1, 2)),
             priority=rng.randrange(3),
             skips_cache=rng.random() < 0.03,
         )
@@ -201,7 +214,9 @@ class Lockstep:
         return DraftTokenIds(names, made)
 
     def compare_state(self) -> str | None:
-        """Events, and the free queue by its blocks."""
+        """Events, and the free queue by its blocks; what a shadow found."""
+        if self.mirror is not None and self.mirror.difference is not None:
+            return str(self.mirror.difference)
         events = [[shown(each) for each in side.published] for side in self.sides]
         for side in self.sides:
             side.published.clear()
@@ -259,15 +274,18 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=1000, help="of each configuration")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="configurations whose names begin so")
+    parser.add_argument("--shadow", action="store_true", help="the shadow scheduler on its own")
     asked = parser.parse_args()
     prepare()
     model, total = model_folder(), 0
     for name, setup in setups().items():
         if not name.startswith(asked.only):
             continue
-        both = Lockstep(setup, model, asked.seed)
+        both = Lockstep(setup, model, asked.seed, shadow=asked.shadow)
         difference = both.run(asked.steps)
         total += both.counts["steps"]
+        if both.mirror is not None:
+            both.counts["calls followed"] = both.mirror.num_calls
         print(name, *(f"{count} {what}" for what, count in both.counts.items()), sep=", ")
         if difference is not None:
             print(f"DIFFERENT with seed {asked.seed}: {difference}")

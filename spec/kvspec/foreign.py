@@ -7,7 +7,8 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
-from kvspec.config import KVCacheConfig, KVCacheGroup, KVCacheTensor
+from kvspec.config import KVCacheConfig, KVCacheGroup, KVCacheTensor, ManagerConfig
+from kvspec.policy import Policy
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
@@ -39,6 +40,22 @@ _TYPES = (
     UniformTypeKVCacheSpecs,
 )
 TYPE_OF_NAME: Mapping[str, type[LayerSpec]] = MappingProxyType({t.__name__: t for t in _TYPES})
+
+
+def config_of(manager: Any, **others: Any) -> ManagerConfig:
+    """The configuration of a manager as vLLM 0.24 builds it; `others`: what it does not keep."""
+    return ManagerConfig(
+        cache_of(manager.kv_cache_config),
+        max_model_len_tokens=manager.max_model_len,
+        scheduler_block_size_tokens=manager.coordinator.scheduler_block_size,
+        hash_block_size_tokens=manager.block_pool.hash_block_size,
+        enable_caching=bool(manager.enable_caching),
+        use_eagle=bool(manager.use_eagle),
+        enable_events=bool(manager.block_pool.enable_kv_cache_events),
+        retention_interval_tokens=manager.coordinator.retention_interval,
+        policy=Policy.vllm_0_24(),
+        **others,
+    )
 
 
 def cache_of(kv_cache: Any) -> KVCacheConfig:

@@ -64,16 +64,27 @@ def stock(**changes: Any) -> Any:
     return core(**{**parts, **changes})
 
 
-def test_a_plain_configuration_is_served() -> None:
+def test_mamba_beside_a_connector_is_not_served() -> None:
+    with pytest.raises(UnsupportedError, match="Mamba layers beside a KV connector"):
+        given_to(SimpleNamespace(connector=object(), has_mamba_layers=True))
+
+
+def test_a_plain_configuration_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = SimpleNamespace(
         scheduler_config=SimpleNamespace(max_num_batched_tokens=32, watermark=0.25),
         dcp_world_size=1,
         pcp_world_size=1,
+        connector=None,
+        cache_config=SimpleNamespace(prefix_caching_hash_algo="xxhash"),
     )
+    version(monkeypatch, "0.24.0")
+    envs: Any = ModuleType("vllm.envs")
+    envs.VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES = True
+    monkeypatch.setitem(sys.modules, "vllm.envs", envs)
     config = config_of(stock(), given_to(scheduler))
     assert (config.kv_cache.num_blocks, config.watermark) == (8, 0.25)
     assert (config.max_model_len_tokens, config.max_num_batched_tokens) == (64, 32)
-    assert config.policy.extra_keys == "plain"
+    assert (config.hash_function, config.int_event_hashes) == ("given_16", True)
     assert kvfast.implementation().create(config).num_free_blocks == 7
 
 

@@ -1,15 +1,17 @@
-"""kvfast's events as vLLM's own types."""
+"""kvfast's events as vLLM's own types, with what the engine keeps: tokens, adapters, extra keys."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from vllm.distributed import kv_events
+from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys
 
-from kvspec.events import AllBlocksCleared, BlockRemoved, Event
+from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, StoredRange
 
 
-def vllm_event(event: Event) -> Any:
+def vllm_event(event: Event, requests: Mapping[str, Any]) -> Any:
     """One event, member by member."""
     if isinstance(event, AllBlocksCleared):
         return kv_events.AllBlocksCleared()
@@ -17,15 +19,27 @@ def vllm_event(event: Event) -> Any:
         return kv_events.BlockRemoved(
             block_hashes=list(event.block_hashes), medium=event.medium, group_idx=event.group
         )
+    return _stored(event, event.source, requests)
+
+
+def _stored(event: BlockStored, source: StoredRange | None, requests: Mapping[str, Any]) -> Any:
+    if source is None:  # all of kvfast's requests here are followed
+        raise LookupError(f"an event without the range it is about: {event}")
+    request, size = requests[source.request_id], event.block_size_tokens
+    adapter = request.lora_request
+    extra, item = [], 0
+    for block in source.stored_blocks:
+        keys, item = generate_block_hash_extra_keys(request, block * size, (block + 1) * size, item)
+        extra.append(keys)
     return kv_events.BlockStored(
         block_hashes=list(event.block_hashes),
         parent_block_hash=event.parent_block_hash,
-        token_ids=list(event.token_ids),
-        block_size=event.block_size_tokens,
-        lora_id=event.lora_id,
+        token_ids=request.all_token_ids[source.first_block * size : source.end_block * size],
+        block_size=size,
+        lora_id=None if adapter is None else adapter.adapter_id,
         medium=event.medium,
-        lora_name=event.lora_name,
-        extra_keys=None if event.extra_keys is None else list(event.extra_keys),
+        lora_name=None if adapter is None else adapter.name,
+        extra_keys=extra or None,
         group_idx=event.group,
         kv_cache_spec_kind=event.spec_kind,
         kv_cache_spec_sliding_window=event.sliding_window_tokens,

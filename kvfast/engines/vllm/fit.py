@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import os
 from dataclasses import dataclass
 from typing import Any
 
+from kvspec import foreign
 from kvspec.config import ManagerConfig
 from kvspec.errors import KVSpecError, UnsupportedError
-from kvspec.foreign import cache_of
-from kvspec.policy import Policy
 
 SUPPORTED_VERSIONS = ("0.24.0",)
 
@@ -48,15 +46,26 @@ class Given:
     dcp_world_size: int = 1
     pcp_world_size: int = 1
     watermark: float = 0.0
+    hash_bytes: int = 32
+    int_event_hashes: bool = False
 
 
 def given_to(scheduler: Any) -> Given:
-    """What a scheduler of vLLM's told its manager."""
+    """What a scheduler of vLLM's told its manager.
+
+    Raises UnsupportedError where the calls of that scheduler are none that kvfast serves.
+    """
+    if scheduler.connector is not None and scheduler.has_mamba_layers:
+        # Without a load, its scheduler offers hits of different length (docs/FINDINGS.md).
+        raise UnsupportedError("Mamba layers beside a KV connector", "kvfast")
+    algorithm = scheduler.cache_config.prefix_caching_hash_algo
     return Given(
         scheduler.scheduler_config.max_num_batched_tokens,
         scheduler.dcp_world_size,
         scheduler.pcp_world_size,
         float(scheduler.scheduler_config.watermark),
+        16 if algorithm.startswith("xxhash") else 32,
+        bool(importlib.import_module("vllm.envs").VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES),
     )
 
 
@@ -65,25 +74,17 @@ def config_of(stock: Any, given: Given) -> ManagerConfig:
 
     Raises UnsupportedError or ConfigError where kvfast cannot take its place.
     """
-    coordinator, pool = stock.coordinator, stock.block_pool
     _refuse_other_classes(stock)
     if stock.metrics_collector is not None:
         raise UnsupportedError("sampled lives of blocks (kv_cache_metrics)", "kvfast")
-    return ManagerConfig(
-        cache_of(stock.kv_cache_config),
-        max_model_len_tokens=stock.max_model_len,
-        scheduler_block_size_tokens=coordinator.scheduler_block_size,
-        hash_block_size_tokens=pool.hash_block_size,
+    return foreign.config_of(
+        stock,
         max_num_batched_tokens=given.max_num_batched_tokens,
-        enable_caching=bool(stock.enable_caching),
-        use_eagle=bool(stock.use_eagle),
-        enable_events=bool(pool.enable_kv_cache_events),
         dcp_world_size=given.dcp_world_size,
         pcp_world_size=given.pcp_world_size,
         watermark=given.watermark,
-        retention_interval_tokens=coordinator.retention_interval,
-        hash_seed=os.environ.get("PYTHONHASHSEED"),
-        policy=Policy.vllm_0_24(),
+        int_event_hashes=given.int_event_hashes,
+        hash_function=f"given_{given.hash_bytes}",
     )
 
 

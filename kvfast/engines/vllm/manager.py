@@ -44,6 +44,7 @@ class KvfastManager:
         self.enable_caching: bool = stock.enable_caching
         self.use_eagle: bool = stock.use_eagle
         self.log_stats: bool = stock.log_stats
+        self.enable_kv_cache_events: bool = stock.block_pool.enable_kv_cache_events
         self.metrics_collector = None
         self.watermark_blocks: int = stock.watermark_blocks
         self.kv_cache_event_metadata = stock.kv_cache_event_metadata
@@ -51,8 +52,9 @@ class KvfastManager:
         self.empty_kv_cache_blocks: Any = stock.empty_kv_cache_blocks
         self.prefix_cache_stats: Any = PrefixCacheStats() if stock.log_stats else None
         self.fast: Any = manager
-        self.requests = Requests(implementation, manager)
-        self.block_pool = Pool(self.fast, stock.block_pool)
+        size = stock.block_pool.hash_block_size if stock.enable_caching else 0
+        self.requests = Requests(implementation, manager, size)
+        self.block_pool = Pool(self.fast, implementation.batched(manager), stock.block_pool)
         self.coordinator: Coordinator = coordinator_over(
             self.block_pool, self.requests, stock.coordinator
         )
@@ -117,6 +119,8 @@ class KvfastManager:
         if granted is None:
             return None
         self.requests.held[request.request_id] = mine
+        if self.enable_kv_cache_events:
+            self.requests.told[request.request_id] = request
         return self._shown(granted)
 
     def free(self, request: Any) -> None:
@@ -159,7 +163,12 @@ class KvfastManager:
 
     def take_events(self) -> list[Any]:
         """Events since the last call, as vLLM's."""
-        return [vllm_event(event) for event in self.fast.take_events()]
+        told = self.requests.told
+        events = [vllm_event(event, told) for event in self.fast.take_events()]
+        if len(told) > len(self.requests.held):
+            for name in told.keys() - self.requests.held.keys():
+                del told[name]
+        return events
 
     def get_blocks(self, request_id: str) -> Any:
         """The blocks of a request."""

@@ -1,15 +1,15 @@
-"""kvfast's requests beside vLLM's."""
+"""kvfast's requests beside vLLM's, which keep tokens and hashes (`kvspec.following`)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from vllm.v1.request import RequestStatus
 
 from kvfast._implementation import FastImplementation
-from kvspec.errors import UnsupportedError
+from kvspec.following import FollowedInput
 from kvspec.interface import KVCacheManager
-from kvspec.request import LoRA, MultimodalItem, RequestInput
 from kvspec.request import RequestStatus as Status
 
 NAME = "_kvfast_request"
@@ -17,12 +17,19 @@ NAME = "_kvfast_request"
 
 
 class Requests:
-    """The requests of one manager; `held`: those that may hold blocks, by their ids."""
+    """The requests of one manager; `held`: those that may hold blocks, by their ids.
 
-    def __init__(self, implementation: FastImplementation, manager: KVCacheManager) -> None:
+    `told`: vLLM's requests whose tokens an event may need, if there are events.
+    """
+
+    def __init__(
+        self, implementation: FastImplementation, manager: KVCacheManager, hash_block_size: int
+    ) -> None:
         self.implementation = implementation
         self.manager = manager
+        self.hash_block_size = hash_block_size  # 0 with caching off
         self.held: dict[str, Any] = {}
+        self.told: dict[str, Any] = {}
 
     def current(self, request: Any) -> Any:
         """kvfast's request, which knows what vLLM's knows now."""
@@ -32,33 +39,44 @@ class Requests:
             request.__dict__[NAME] = (self, mine)
         else:
             mine = kept[1]
-        tokens = request._all_token_ids
-        missing = len(tokens) - mine.num_tokens
-        if missing > 0:
-            mine.append(tokens[-missing:])
-        elif missing < 0:
-            raise UnsupportedError("a request that loses tokens (a streaming session)", "kvfast")
+            num_tokens = len(request._all_token_ids)
+            if num_tokens != mine.num_tokens:
+                self._follow(mine, request, num_tokens)
         mine.num_computed_tokens = request.num_computed_tokens
         mine.num_preemptions = request.num_preemptions
         mine.status = _status_of(request.status)
         return mine
 
+    def of_hashes(self, hashes: Sequence[bytes], num_tokens: int) -> Any:
+        """A request with these hashes, to look up what so many tokens of it would hit."""
+        return self._followed("look-up", num_tokens, num_tokens, hashes, skips=False)
+
     def _made(self, request: Any) -> Any:
-        if request.prompt_embeds is not None:
-            raise UnsupportedError("prompt embeddings", "kvfast.engines.vllm")
-        adapter = request.lora_request
-        given = RequestInput(
+        return self._followed(
             request.request_id,
-            list(request.prompt_token_ids),
-            cache_salt=request.cache_salt or None,
-            lora=None if adapter is None else LoRA(adapter.name, adapter.adapter_id),
-            multimodal=tuple(
-                MultimodalItem(item.identifier, item.mm_position.offset, item.mm_position.length)
-                for item in request.mm_features
-            ),
-            skip_reading_cache=bool(request.skip_reading_prefix_cache),
+            len(request._all_token_ids),
+            request.num_prompt_tokens,
+            request.block_hashes,
+            skips=bool(request.skip_reading_prefix_cache),
         )
-        return self.implementation.make_request(self.manager, given)
+
+    def _followed(
+        self, name: str, num_tokens: int, num_prompt: int, hashes: Sequence[bytes], *, skips: bool
+    ) -> Any:
+        size = self.hash_block_size
+        given = [hashes[i] for i in range(num_tokens // size)] if size else ()
+        return self.implementation.make_followed(
+            self.manager, FollowedInput(name, num_tokens, num_prompt, given, skips)
+        )
+
+    def _follow(self, mine: Any, request: Any, num_tokens: int) -> None:
+        """Other numbers of tokens, and the hashes of blocks that are newly full."""
+        size, new = self.hash_block_size, ()
+        if size and num_tokens // size > mine.num_hashes:
+            new = request.block_hashes[mine.num_hashes : num_tokens // size]
+        self.implementation.follow(
+            self.manager, mine, num_tokens, new, num_prompt_tokens=request.num_prompt_tokens
+        )
 
 
 def _status_of(status: Any) -> Status:

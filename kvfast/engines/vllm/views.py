@@ -29,13 +29,18 @@ class Block(KVCacheBlock):  # type: ignore[misc]  # vLLM has no types where it i
     @property
     def ref_cnt(self) -> int:
         """References."""
-        return self.pool.state().ref_counts[self.block_id]
+        return int(self.pool.fast.get_block(self.block_id).references)
 
     @property
     def block_hash(self) -> bytes | None:
         """The primary key: hash and group."""
-        keys = self.pool.state().block_keys[self.block_id]
-        return keys[0] if keys else None
+        facts: Any = self.pool.fast.get_block(self.block_id)
+        return facts.block_hash + facts.group.to_bytes(4, "big") if facts.is_cached else None
+
+    @property
+    def next_free_block(self) -> object:
+        """The block behind it in the free queue, where it stands itself."""
+        return self.pool.free_block_queue.behind(self.block_id)
 
     @property
     def block_hash_num_tokens(self) -> int | None:
@@ -85,7 +90,7 @@ class Blocks(KVCacheBlocks):  # type: ignore[misc]  # as above
 class Pool:
     """vLLM's `BlockPool`, as far as its scheduler, connectors and tests know it."""
 
-    def __init__(self, fast: Any, stock: Any) -> None:
+    def __init__(self, fast: Any, batched: Any, stock: Any) -> None:
         self.fast = fast
         self.num_gpu_blocks: int = stock.num_gpu_blocks
         self.enable_caching: bool = stock.enable_caching
@@ -95,7 +100,7 @@ class Pool:
         self.made: dict[int, Block] = {}
         self.null_block = self.block(0)
         self.blocks = BlockList(self)
-        self.free_block_queue = FreeQueue(self)
+        self.free_block_queue = FreeQueue(self, batched)
         self.cached_block_hash_to_block = KeyView(self)
 
     def state(self) -> Snapshot:
@@ -132,6 +137,10 @@ class Pool:
         """Return references, in this order."""
         self.fast.free_blocks([block.block_id for block in ordered_blocks])
 
+    def touch(self, blocks: Sequence[Any]) -> None:
+        """Take a reference to each, which `free_blocks` returns."""
+        self.fast.hold_blocks([block.block_id for block in blocks])
+
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
         """Drop the cached identity of these blocks."""
         self.fast.evict_blocks(list(block_ids))
@@ -155,11 +164,31 @@ class BlockList(Sequence[Block]):
         return self.pool.block(chosen) if isinstance(chosen, int) else self.pool.shown(chosen)
 
 
-class FreeQueue:
-    """vLLM's `FreeKVCacheBlockQueue`, to be read."""
+class QueueEnd:
+    """What stands before the first block of the free queue, or behind the last."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, queue: FreeQueue | None) -> None:
+        self.queue = queue
+
+    @property
+    def next_free_block(self) -> object:
+        """The first block; None behind the last."""
+        return None if self.queue is None else self.queue.behind(None)
+
+
+class FreeQueue:
+    """vLLM's `FreeKVCacheBlockQueue`, to be read and walked along."""
+
+    def __init__(self, pool: Pool, batched: Any) -> None:
         self.pool = pool
+        self.batched = batched
+        self.fake_free_list_head = QueueEnd(self)
+        self.fake_free_list_tail = QueueEnd(None)
+
+    def behind(self, block_id: int | None) -> object:
+        """The block behind this one, the first for None; `fake_free_list_tail` behind the last."""
+        found = self.batched.next_free_blocks(1, after=block_id)
+        return self.pool.block(found[0]) if found else self.fake_free_list_tail
 
     @property
     def num_free_blocks(self) -> int:
@@ -245,6 +274,14 @@ class Coordinator:
     block_pool: Pool
     requests: Requests
     num_uncached_common_prefix_tokens: int
+
+    def find_longest_cache_hit(
+        self, block_hashes: Sequence[bytes], max_cache_hit_length: int
+    ) -> tuple[Any, int]:
+        """The longest hit of these hashes: blocks per group, and tokens."""
+        mine = self.requests.of_hashes(block_hashes, max_cache_hit_length + 1)
+        hit = self.block_pool.fast.get_computed_blocks(mine)
+        return tuple(map(self.block_pool.shown, hit.blocks.groups)), hit.hit_length_tokens
 
     def get_num_blocks_to_allocate(
         self,

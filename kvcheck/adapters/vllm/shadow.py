@@ -1,0 +1,64 @@
+"""vLLM's scheduler with an implementation of the contract beside its manager, call by call.
+
+    vllm serve MODEL --scheduler-cls kvcheck.adapters.vllm.shadow.ShadowScheduler
+
+vLLM's manager answers, as always; the implementation (kvfast without KVSPEC_SHADOW) is asked the
+same, and the first difference is reported with a record of what it did. Asynchronous scheduling
+needs `AsyncShadowScheduler`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from vllm.logger import init_logger
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from kvcheck.adapters.vllm.mirror import Mirror, ShadowedManager, ShadowedPool
+from kvcheck.discovery import find_implementation
+from kvspec.errors import ConfigError, UnsupportedError
+from kvspec.foreign import config_of
+
+
+class Shadowed:
+    """What both schedulers add to vLLM's. `shadow`: None where the contract refuses to go along."""
+
+    kv_cache_manager: Any
+    connector: Any
+    shadow: Mirror | None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        logger = init_logger("vllm.kvspec.shadow")
+        stock, self.shadow = self.kv_cache_manager, None
+        try:
+            config = config_of(
+                stock,
+                max_num_batched_tokens=self._scheduler_config.max_num_batched_tokens,
+                watermark=float(self._scheduler_config.watermark),
+                hash_seed=os.environ.get("PYTHONHASHSEED"),
+            )
+            implementation = find_implementation(os.environ.get("KVSPEC_SHADOW", "kvfast"))
+            self.shadow = Mirror(implementation, config, logger.error)
+        except (UnsupportedError, ConfigError) as error:
+            logger.warning("No shadow: %s", error)
+            return
+        pool = ShadowedPool(stock.block_pool, self.shadow)
+        self.kv_cache_manager = ShadowedManager(stock, pool, self.shadow)
+        if self.connector is not None:
+            self.connector.bind_gpu_block_pool(pool)
+
+    @property
+    def _scheduler_config(self) -> Any:
+        return self.__dict__["scheduler_config"]
+
+
+# vLLM has no types where it is not installed.
+class ShadowScheduler(Shadowed, Scheduler):  # type: ignore[misc]
+    """vLLM's scheduler, followed."""
+
+
+class AsyncShadowScheduler(Shadowed, AsyncScheduler):  # type: ignore[misc]
+    """vLLM's asynchronous scheduler, followed."""

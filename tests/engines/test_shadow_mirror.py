@@ -1,0 +1,165 @@
+"""The shadow beside vLLM's manager: kvref in vLLM's place, so that no vLLM is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kvcheck.adapters.vllm import preconditions
+from kvcheck.adapters.vllm.mirror import (
+    Mirror,
+    ShadowDifferenceError,
+    ShadowedManager,
+    ShadowedPool,
+)
+from kvcheck.adapters.vllm.preconditions import Asked
+from kvcheck.discovery import find_implementation
+from kvspec.blocks import KVCacheBlocks
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.request import RequestInput
+from kvspec.specs import FullAttentionSpec
+from tests.commands import kvspec
+
+CONFIG = ManagerConfig(
+    KVCacheConfig(8, (KVCacheGroup(("0",), FullAttentionSpec(2, 1, 8, "float16")),)),
+    max_model_len_tokens=16,
+    scheduler_block_size_tokens=2,
+    hash_seed="0",
+)
+
+
+class Stock:
+    """As much of vLLM's manager as the scheduler asks here, answered by kvref."""
+
+    def __init__(self, forgets_to_free: bool = False) -> None:
+        self.kvref = find_implementation("kvref")
+        self.manager = self.kvref.create(CONFIG)
+        self.requests: dict[str, Any] = {}
+        self.forgets_to_free = forgets_to_free
+        self.block_pool = SimpleNamespace(
+            get_num_free_blocks=lambda: self.manager.num_free_blocks,
+        )
+
+    def mine(self, request: Any) -> Any:
+        if request.request_id not in self.requests:
+            given = RequestInput(request.request_id, request.all_token_ids)
+            self.requests[request.request_id] = self.kvref.make_request(self.manager, given)
+        mine = self.requests[request.request_id]
+        mine.num_computed_tokens = request.num_computed_tokens
+        return mine
+
+    def get_computed_blocks(self, request: Any) -> tuple[Any, int]:
+        hit = self.manager.get_computed_blocks(self.mine(request))
+        return shown(hit.blocks), hit.hit_length_tokens
+
+    def allocate_slots(
+        self, request: Any, new: int, new_computed: int, hits: Any, **options: Any
+    ) -> Any:
+        ids = KVCacheBlocks(tuple([b.block_id for b in group] for group in hits.blocks))
+        answer = self.manager.allocate_slots(
+            self.mine(request),
+            new,
+            num_new_computed_tokens=new_computed,
+            new_computed_blocks=None if ids.is_empty else ids,
+            **options,
+        )
+        return None if answer is None else shown(answer)
+
+    def free(self, request: Any) -> None:
+        if not self.forgets_to_free:
+            self.manager.free(self.mine(request))
+
+
+def shown(blocks: KVCacheBlocks) -> Any:
+    return SimpleNamespace(
+        blocks=tuple([SimpleNamespace(block_id=int(b)) for b in group] for group in blocks.groups)
+    )
+
+
+def request(name: str, tokens: list[int]) -> Any:
+    return SimpleNamespace(
+        request_id=name,
+        all_token_ids=tokens,
+        num_tokens=len(tokens),
+        num_prompt_tokens=len(tokens),
+        num_computed_tokens=0,
+        num_preemptions=0,
+        status=SimpleNamespace(name="WAITING"),
+        prompt_embeds=None,
+        lora_request=None,
+        cache_salt=None,
+        mm_features=[],
+        skip_reading_prefix_cache=False,
+        is_finished=lambda: True,
+    )
+
+
+def served(manager: ShadowedManager, name: str) -> None:
+    """A request from look-up to end."""
+    one = request(name, [1, 2, 3, 4, 5])
+    blocks, length = manager.get_computed_blocks(one)
+    manager.allocate_slots(one, 5 - length, length, blocks)
+    manager.free(one)
+
+
+@pytest.mark.parametrize("name", ["kvref", "kvfast"])
+def test_equal_managers_show_no_difference(name: str) -> None:
+    mirror = Mirror(find_implementation(name), CONFIG, pytest.fail)
+    stock = Stock()
+    manager = ShadowedManager(stock, ShadowedPool(stock.block_pool, mirror), mirror)
+    for number in range(6):
+        served(manager, f"r{number}")
+    assert mirror.difference is None
+    assert mirror.num_calls == 18
+
+
+def test_the_first_difference_is_reported_with_a_record_that_others_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM's manager keeps a block too many; the record says what is right."""
+    monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
+    monkeypatch.setenv("KVSPEC_SHADOW_RAISE", "1")
+    said: list[str] = []
+    mirror = Mirror(find_implementation("kvref"), CONFIG, said.append)
+    stock = Stock(forgets_to_free=True)
+    manager = ShadowedManager(stock, ShadowedPool(stock.block_pool, mirror), mirror)
+    served(manager, "a")
+    with pytest.raises(ShadowDifferenceError, match="allocate_slots of b: vLLM") as caught:
+        served(manager, "b")
+    assert len(said) == 1
+    record = caught.value.record
+    assert record is not None
+    assert kvspec(tmp_path, "golden", str(record), "--impl", "kvfast").returncode == 0
+    assert (
+        CliRunner().invoke(main, ["view", str(record), "-o", str(tmp_path / "a.html")]).exit_code
+        == 0
+    )
+
+
+def test_a_call_that_the_contract_refuses_is_a_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
+    mirror = Mirror(find_implementation("kvref"), CONFIG, str)
+    mirror.same("evict_blocks", lambda: mirror.manager.evict_blocks([-1]), None)
+    assert mirror.difference is not None
+    assert "kvref refuses: block id -1" in mirror.difference.said
+
+
+def test_preconditions_are_found_broken() -> None:
+    prefill = Asked(num_tokens=20, num_prompt_tokens=20, num_computed_tokens=0, num_new_tokens=8)
+    assert preconditions.aligned_chunk(prefill, 4) is None
+    assert "inside a block of 8" in str(
+        preconditions.aligned_chunk(Asked(20, 20, 0, num_new_tokens=10), 8)
+    )
+    assert preconditions.aligned_chunk(Asked(20, 20, 8, num_new_tokens=12), 8) is None
+    assert preconditions.load_behind_hit(Asked(20, 20, 0, 4, 8, 4), 8) is None
+    assert "no multiple of 8" in str(preconditions.load_behind_hit(Asked(20, 20, 0, 4, 4, 4), 8))
+    load = Asked(20, 20, 0, 0, 0, 8, num_lookahead_tokens=2, delays_caching=True)
+    assert "2 look-ahead slots" in str(preconditions.lookahead_of_load(load))
+    assert preconditions.lookahead_of_load(Asked(20, 20, 0, 4, 0, 8, 2)) is None
+    assert preconditions.verified_tokens(8, 8) is None
+    assert "9 tokens to be cached" in str(preconditions.verified_tokens(9, 8))
