@@ -125,7 +125,8 @@ class Lockstep:
             self.counts["aborts"] += 1
             for side in self.sides:
                 side.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
-        if rng.random() < 0.004:
+        # Reset in mid-air with drafts, vLLM 0.24.0 itself fails: it discards frames, not tokens.
+        if rng.random() < 0.004 and not (self.setup.is_async and self.setup.num_drafts):
             self.counts["resets"] += 1
             for side in self.sides:
                 side.scheduler.reset_prefix_cache(reset_running_requests=True)
