@@ -31,14 +31,24 @@ def test_the_reference_and_both_builds_play_the_corpus_alike(fast: Implementatio
         assert differs(story, fast, REFERENCE) is None, written(story)
 
 
-FOUND = ("ListsAreLostAt256",)
-"""Mistakes of kvfast that the corpus finds; it was drawn without knowing them."""
+FOUND = (
+    "CountsOneRunOfRevived",
+    "CoverageOfOneRunOnly",
+    "GrowingForgetsKeys",
+    "HitsOverlapAbove64",
+    "ListsAreLostAt256",
+    "LongHitsAreNull",
+    "LongListsAreReleasedInOrder",
+    "RegistersOneRunOnly",
+    "TouchesTheFirst64",
+    "ZeroQueueIsLostAt64",
+)
+"""Mistakes of kvfast that the second story finds; it was drawn without knowing them."""
 
 
 @pytest.mark.parametrize("name", FOUND)
 def test_mistakes_that_it_was_not_made_for_are_found(name: str) -> None:
-    subject = find(name, of_kvfast()).make()
-    assert any(differs(story, subject, REFERENCE) for story in STORIES)
+    assert differs(STORIES[1], find(name, of_kvfast()).make(), REFERENCE)
 
 
 def test_a_story_that_reaches_nothing_new_is_left_out() -> None:
