@@ -8,6 +8,7 @@ a written-out counterexample is one of the statement without bound as well.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -92,7 +93,23 @@ def ask(formulas: Iterable[Term]) -> str:
     solver = z3.Solver()
     solver.set(rlimit=EFFORT)
     solver.add(*formulas)
+    return checked(solver)
+
+
+def checked(solver: z3.Solver) -> str:
+    """The solver's answer; `_cvc5` asks another one here, too."""
     return str(solver.check())
+
+
+def run(main: Callable[[], int]) -> int:
+    """A proof as a command: with `--solver cvc5` that answers each question again."""
+    parser = argparse.ArgumentParser(description="Ask everything, and count the expected answers.")
+    parser.add_argument("--solver", choices=("z3", "cvc5"), default="z3")
+    if parser.parse_args().solver == "z3":
+        return main()
+    from proofs import _cvc5  # which imports this module
+
+    return _cvc5.beside(main)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ import z3
 from kvfast._core.allocator import Allocator
 from kvfast._core.demand import Demand
 from kvfast._core.pool import BlockPool
-from proofs._z3 import Ledger, Term, ask
+from proofs._z3 import Ledger, Term, ask, run
 from proofs.code._allocation.hits import copied, one_hit_is_right
 from proofs.code._allocation.mistakes import (
     CountsSkippedHits,
@@ -329,4 +329,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

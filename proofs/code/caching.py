@@ -36,7 +36,7 @@ from kvref.groups.full_attention import FullAttentionGroup
 from kvref.groups.mamba import MambaGroup
 from kvref.groups.sliding_window import SlidingWindowGroup
 from kvref.hybrid import HybridCoordinator
-from proofs._z3 import Ledger, Statement, Term, ask, cdiv, smaller
+from proofs._z3 import Ledger, Statement, Term, ask, cdiv, run, smaller
 from proofs.code._paths import Way, merged, merged_each, picking_in_one_way
 from proofs.code._planted import Planted
 
@@ -300,4 +300,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

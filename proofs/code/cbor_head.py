@@ -16,7 +16,7 @@ from typing import cast
 import z3
 
 from kvfast._core import hashing
-from proofs._z3 import Ledger, Term
+from proofs._z3 import Ledger, Term, run
 
 ASSUMES: tuple[str, ...] = ()
 GUARANTEES = ("heads of values are the shortest",)
@@ -119,4 +119,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

@@ -22,7 +22,7 @@ import z3
 from kvfast._core.allocator import Allocator
 from kvfast._core.demand import Demand
 from kvfast._core.shape import Shape
-from proofs._z3 import Ledger, Term, ask
+from proofs._z3 import Ledger, Term, ask, run
 from proofs.code._allocation.mistakes import (
     CountsSkippedHits,
     ForgetsDrafts,
@@ -169,4 +169,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

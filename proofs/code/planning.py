@@ -36,17 +36,7 @@ from kvspec.specs import (
     MambaSpec,
     SlidingWindowSpec,
 )
-from proofs._z3 import (
-    Ledger,
-    Range,
-    Statement,
-    Term,
-    cdiv,
-    forall,
-    function,
-    larger,
-    smaller,
-)
+from proofs._z3 import Ledger, Range, Statement, Term, cdiv, forall, function, larger, run, smaller
 from proofs.code._paths import Way, merged
 
 LONGEST, STEP, ENCODER, RANKS = "max_model_len", "most", "encoder", "ranks"
@@ -276,4 +266,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

@@ -25,7 +25,7 @@ from kvfast._core.calls import Calls
 from kvfast._core.core import Core
 from kvref.allocation import Allocator
 from kvspec.request import RequestStatus
-from proofs._z3 import Ledger, Term, ask, larger, smaller
+from proofs._z3 import Ledger, Term, ask, larger, run, smaller
 from proofs.code._planted import Planted
 from proofs.code._slots import (
     ASKED,
@@ -184,4 +184,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

@@ -38,7 +38,7 @@ from kvref.groups.chunked_local import ChunkedLocalGroup
 from kvref.groups.mamba import MambaGroup
 from kvref.groups.mamba_align import AlignedMambaGroup
 from kvref.groups.sliding_window import SlidingWindowGroup
-from proofs._z3 import Ledger, Statement, Term, ask, cdiv, larger, smaller
+from proofs._z3 import Ledger, Statement, Term, ask, cdiv, larger, run, smaller
 from proofs.code._groups import (
     KINDS,
     LONGEST,
@@ -376,4 +376,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))
