@@ -4,7 +4,7 @@ For bounded pools, groups and managers (the table in spec/tla/README.md) the pin
 a module and finds that every invariant holds in every state. The states and edges, an edge being a
 state, a move and the state afterwards, are then compared with those of kvref as sets, so that equal
 numbers are no accident. The checker explores `Scheduler` under fairness as well: every request that
-fits is admitted and ends (KV-LIVE-1, KV-LIVE-2).
+fits is admitted and ends (KV-LIVE-1, KV-LIVE-2), also while others never stop coming.
 
 Rules that the modules name: KV-POOL-1 … KV-POOL-18, KV-GRP-1 … KV-GRP-5, KV-GRP-7 … KV-GRP-9,
 KV-GRP-11, KV-FULL-1, KV-FULL-2, KV-SW-1 … KV-SW-4, KV-COORD-5, KV-COORD-10, KV-COORD-11, KV-MGR-1,
@@ -17,11 +17,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from proofs.models._formal._bounds import SCHEDULER, SMALL_POOL, SMALL_SCHEDULER, compared, deep
+from proofs.models._formal._bounds import (
+    SCHEDULERS,
+    SMALL_POOL,
+    UNFAIR_SCHEDULERS,
+    compared,
+    deep,
+)
 from proofs.models._formal._checker import Answer, CheckerMissingError, Graph, check, node
 from proofs.models._formal._search import Bounds, explore
 from proofs.models._formal._twins import DIFFERS, TWINS, UNFAIR, Twin, UnhashedToTheBack, small
@@ -63,12 +69,12 @@ def check_bounds(bounds: Bounds, twin: Twin | None = None) -> Answer:
     return check(bounds.module, bounds.constants, moves=bounds.moves(), texts=texts)
 
 
-def check_scheduler(twin: Twin | None = None) -> Answer:
+def check_scheduler(constants: Mapping[str, object], twin: Twin | None = None) -> Answer:
     """Invariants and liveness of the scheduler, perhaps with a mistake."""
     texts = {} if twin is None else {twin.module: twin.text()}
     return check(
         "Scheduler",
-        SCHEDULER if twin is None else SMALL_SCHEDULER,
+        constants,
         specification="SchedulerSpec",
         properties=PROPERTIES,
         texts=texts,
@@ -112,14 +118,20 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     tally = Tally()
     with ThreadPoolExecutor(AT_ONCE) as executor:
-        scheduler = executor.submit(check_scheduler)
-        unfair = [(twin, executor.submit(check_scheduler, twin)) for twin in UNFAIR]
+        schedulers = {
+            name: executor.submit(check_scheduler, each) for name, each in SCHEDULERS.items()
+        }
+        unfair = [
+            (twin, executor.submit(check_scheduler, UNFAIR_SCHEDULERS[twin.bounds], twin))
+            for twin in UNFAIR
+        ]
         compare(deep() if "--deep" in arguments else compared(), executor.submit, tally)
         refute(TWINS, executor.submit, tally)
         refute_kvref(executor.submit, tally)
-        answer = scheduler.result()
-        print(f"scheduler: {answer.num_states:,} states")
-        tally.expect("scheduler", "", answer.broken or "")
+        for name, each in schedulers.items():
+            answer = each.result()
+            print(f"{name}: {answer.num_states:,} states")
+            tally.expect(name, "", answer.broken or "")
         for twin, refuted in unfair:
             tally.expect(twin.name, twin.found_by, refuted.result().broken or "")
     seconds = time.monotonic() - began

@@ -1,6 +1,6 @@
 ------------------------------- MODULE Groups -------------------------------
-(* Groups over one pool: block lists, windows, hits (spec/rules/groups.md, full.md,
-   sliding_window.md, coordination.md). A cache is a record with
+(* Groups over one pool: block lists, windows, needs, what is cached (spec/rules/groups.md,
+   full.md, sliding_window.md, retention.md). A cache is a record with
 
      pool    see Pool
      lists   lists[r][g]: the block list of request r in group g, Null where no
@@ -8,27 +8,38 @@
      counts  counts[r][g]: how many blocks of it were handed to the cache,
              NoEntry as long as there is no entry (KV-GRP-1)
 
-   There is a group of full attention, one with a sliding window, or both, full
-   attention first. Their block sizes are equal, so every hit length that is a
-   multiple of it is aligned. *)
+   A text is a sequence of tokens. Hits is over this module. *)
 EXTENDS Pool
 
 CONSTANTS NumRequests,
-          BlockSize,
-          HasFull,       \* TRUE: there is a group of full attention
-          Window         \* the sliding window of another group, 0 if there is none
+          Windows,       \* of each group the sliding window, 0 for full attention
+          BlockSizes,    \* of each group
+          Alignment,     \* hits end on its multiples: that of one group, or the LCM of several
+          EagleGroups,   \* the groups whose look-ups drop a block
+          Retention,     \* the retention interval, -1 for none
+          MaxTokens      \* the longest sequence (max_model_len)
+
+\* What a configuration file of TLC, which has no sequences, can name.
+OneFull == <<0>>
+OneOfTwo == <<2>>
+FullAndTwo == <<0, 2>>
+One == <<1>>
+Two == <<2>>
+OneAndOne == <<1, 1>>
+TwoAndOne == <<2, 1>>
 
 Requests == 1 .. NumRequests
 Full == 0
-Windows == (IF HasFull THEN <<Full>> ELSE <<>>) \o (IF Window > 0 THEN <<Window>> ELSE <<>>)
 NumGroups == Len(Windows)
 Groups == 1 .. NumGroups
 NoEntry == -1
+NoRetention == -1
 
 Min(a, b) == IF a < b THEN a ELSE b
 Max(a, b) == IF a > b THEN a ELSE b
 Cdiv(a, b) == (a + b - 1) \div b
 Reversed(list) == [i \in 1 .. Len(list) |-> list[Len(list) + 1 - i]]
+From(list, first) == IF first > Len(list) THEN <<>> ELSE SubSeq(list, first, Len(list))
 RealBlocks(list) == {list[i] : i \in 1 .. Len(list)} \ {Null}
 
 NewCache ==
@@ -38,60 +49,17 @@ NewCache ==
 
 NoHits == [g \in Groups |-> <<>>]
 HasEntry(c, r, g) == c.counts[r][g] # NoEntry
+IsRunning(c, r) == \E g \in Groups : HasEntry(c, r, g)          \* KV-GRP-9
 
 \* The key of block i of a text, counted from 1 (KV-HASH-5, KV-HASH-6).
-Key(g, text, i) == <<g>> \o SubSeq(text, 1, i * BlockSize)
+Key(g, text, i) == <<g>> \o SubSeq(text, 1, i * BlockSizes[g])
 
-\* Blocks that nobody reads any more once n tokens are computed (KV-FULL-1, KV-SW-1).
-SkippedBlocks(g, n) ==
-  IF Windows[g] = Full THEN 0 ELSE Max(0, n - Windows[g] + 1) \div BlockSize
+\* Tokens, and whole blocks, that nobody reads any more once n are computed (KV-FULL-1, KV-SW-1).
+SkippedTokens(g, n) == IF Windows[g] = Full THEN 0 ELSE Max(0, n - Windows[g] + 1)
+SkippedBlocks(g, n) == SkippedTokens(g, n) \div BlockSizes[g]
 
------------------------------------------------------------------------------
-(* Hits. *)
-
-IsCached(c, g, text, i) == Key(g, text, i) \in CachedKeys(c.pool)
-Found(c, g, text, i) == Find(c.pool, Key(g, text, i))
-
-\* The longest run of cached blocks from block i on, up to block n.
-RECURSIVE RunFrom(_, _, _, _, _)
-RunFrom(c, g, text, i, n) ==
-  IF i > n \/ ~IsCached(c, g, text, i) THEN 0 ELSE 1 + RunFrom(c, g, text, i + 1, n)
-
-\* Neighbouring blocks that fill a window (KV-SW-2).
-RunLength(g) == Max(Cdiv(Windows[g] - 1, BlockSize), 1)
-
-\* Where runs that fill a window end, up to block n.
-EndsOfRuns(c, g, text, n) ==
-  {e \in RunLength(g) .. n : RunFrom(c, g, text, e - RunLength(g) + 1, e) = RunLength(g)}
-
-Rightmost(ends) == CHOOSE e \in ends : \A f \in ends : f <= e
-
-WindowHit(c, g, text, ends) ==                                  \* KV-SW-2, KV-SW-3
-  [i \in 1 .. Rightmost(ends) |->
-     IF i > Rightmost(ends) - RunLength(g) THEN Found(c, g, text, i) ELSE Null]
-
-RunHit(c, g, text, n) ==                                        \* KV-FULL-2, KV-SW-4
-  [i \in 1 .. RunFrom(c, g, text, 1, n) |-> Found(c, g, text, i)]
-
-\* The longest hit of at most n blocks in one group, Null where a block is not needed.
-LongestHit(c, g, text, n) ==
-  LET ends == IF Windows[g] = Full THEN {} ELSE EndsOfRuns(c, g, text, n)
-  IN IF ends = {} THEN RunHit(c, g, text, n) ELSE WindowHit(c, g, text, ends)
-
-\* Each group in turn, within what the one before it answers (KV-COORD-5, KV-COORD-10).
-RECURSIVE Agreed(_, _, _, _)
-Agreed(c, g, text, n) ==
-  IF g > NumGroups THEN n ELSE Agreed(c, g + 1, text, Len(LongestHit(c, g, text, n)))
-
-RECURSIVE HitsFrom(_, _, _, _)
-HitsFrom(c, g, text, n) ==
-  IF g > NumGroups THEN <<>> ELSE <<LongestHit(c, g, text, n)>> \o HitsFrom(c, g + 1, text, n)
-
-\* The hits of all groups, the last token left out (KV-MGR-1, KV-COORD-11).
-LookUp(c, text) ==
-  HitsFrom(c, 1, text, Agreed(c, 1, text, (Len(text) - 1) \div BlockSize))
-
-HitTokens(hits) == Len(hits[1]) * BlockSize
+\* One block more in an eagle group (KV-SW-2, KV-RET-1).
+Drop(g) == IF g \in EagleGroups THEN 1 ELSE 0
 
 -----------------------------------------------------------------------------
 (* What an allocation does in each group, in the order of the figure in groups.md. *)
@@ -110,16 +78,16 @@ RemoveSkipped(c, r, g, n) ==
 Need(c, r, g, hits, n, computed) ==
   LET held == Len(c.lists[r][g])
       skipped == SkippedBlocks(g, computed)
-      kept == SubSeq(hits, Max(0, skipped - held) + 1, Len(hits))
+      kept == From(hits, Max(0, skipped - held) + 1)
   IN IF HasEntry(c, r, g)
-     THEN Max(Cdiv(n, BlockSize) - held, 0)                     \* KV-GRP-3
-     ELSE Max(Cdiv(n, BlockSize) - Max(skipped, Len(hits) + held), 0)
+     THEN Max(Cdiv(n, BlockSizes[g]) - held, 0)                     \* KV-GRP-3
+     ELSE Max(Cdiv(n, BlockSizes[g]) - Max(skipped, Len(hits) + held), 0)
           + Cardinality({b \in RealBlocks(kept) : IsFree(c.pool, b)})   \* KV-GRP-4
 
 \* A list begins with nulls for what is skipped, then the hits, touched (KV-GRP-5).
 TakeHits(c, r, g, hits, computed) ==
   LET skipped == SkippedBlocks(g, computed)
-      taken == SubSeq(hits, skipped + 1, Len(hits))
+      taken == From(hits, skipped + 1)
   IN [c EXCEPT
         !.pool = Touch(c.pool, RealBlocks(taken)),
         !.lists[r][g] = [i \in 1 .. skipped |-> Null] \o taken,
@@ -127,31 +95,57 @@ TakeHits(c, r, g, hits, computed) ==
 
 \* The blocks still missing for slots for n tokens (KV-GRP-7).
 Extend(c, r, g, n) ==
-  LET missing == Cdiv(n, BlockSize) - Len(c.lists[r][g])
+  LET missing == Cdiv(n, BlockSizes[g]) - Len(c.lists[r][g])
   IN IF missing <= 0 THEN c
      ELSE [c EXCEPT
              !.pool = Allocate(c.pool, missing),
              !.lists[r][g] = @ \o Taken(c.pool, missing)]
 
-\* With a window of one token nothing is worth caching (KV-SW-6, KV-RET-1, KV-FULL-6).
-IsWorthCaching(g) == Windows[g] # 1
+\* The blocks for tokens that come from elsewhere, if attention still reads any (KV-GRP-6).
+TakeExternal(c, r, g, n, computed) ==
+  IF SkippedTokens(g, computed) < n THEN Extend(c, r, g, n) ELSE c
 
-\* Blocks i .. last of a list are registered; null ones are passed over.
-RECURSIVE RegisterFrom(_, _, _, _, _, _)
-RegisterFrom(p, g, text, list, i, last) ==
+\* Whether block i, from 1 on, is one of the `tail` before a multiple of a segment of blocks, or
+\* behind it by the drop (KV-RET-1, KV-RET-3).
+IsBeforeBoundary(g, i, tail, segment) ==
+  \/ tail >= segment
+  \/ i > Drop(g) /\ (i - 1 - Drop(g)) % segment >= segment - tail
+
+\* The same for the replay boundary of a prompt of so many tokens (KV-RET-4).
+IsBeforeReplay(g, i, tail, promptTokens) ==
+  LET replayed == (((promptTokens - 1) \div Alignment) * Alignment) \div BlockSizes[g] + Drop(g)
+  IN i > replayed - tail /\ i <= replayed
+
+\* Blocks that some hit can use (KV-FULL-6, KV-SW-6, KV-RET-1 .. KV-RET-4).
+IsWorthCaching(g, i, promptTokens) ==
+  LET tail == Cdiv(Windows[g] - 1, BlockSizes[g]) + Drop(g)
+      segment == (IF Retention = NoRetention THEN Alignment ELSE Retention) \div BlockSizes[g]
+  IN IF Windows[g] = Full THEN TRUE
+     ELSE \/ segment > 0 /\ IsBeforeBoundary(g, i, tail, segment)
+          \/ Retention # NoRetention /\ IsBeforeReplay(g, i, tail, promptTokens)
+
+\* Blocks i .. last of a list are registered; null ones are passed over (KV-RET-6).
+RECURSIVE RegisterFrom(_, _, _, _, _, _, _)
+RegisterFrom(p, g, text, promptTokens, list, i, last) ==
   IF i > last THEN p
-  ELSE RegisterFrom(IF list[i] = Null \/ ~IsWorthCaching(g) THEN p
+  ELSE RegisterFrom(IF list[i] = Null \/ ~IsWorthCaching(g, i, promptTokens) THEN p
                     ELSE Register(p, list[i], Key(g, text, i)),
-                    g, text, list, i + 1, last)
+                    g, text, promptTokens, list, i + 1, last)
 
 \* The full blocks among the first n tokens are cached, from the count on (KV-GRP-11).
-CacheBlocks(c, r, g, text, n) ==
+CacheBlocks(c, r, g, text, promptTokens, n) ==
   LET first == Max(c.counts[r][g], 0)
-      last == n \div BlockSize
+      last == n \div BlockSizes[g]
   IN IF first >= last THEN c
      ELSE [c EXCEPT
-             !.pool = RegisterFrom(c.pool, g, text, c.lists[r][g], first + 1, last),
+             !.pool = RegisterFrom(c.pool, g, text, promptTokens, c.lists[r][g], first + 1, last),
              !.counts[r][g] = last]
+
+\* Several groups cache up to a boundary, eagle groups one block further (KV-COORD-13).
+CacheBound(g, n) ==
+  LET boundary == (n \div Alignment) * Alignment
+  IN IF NumGroups = 1 THEN n
+     ELSE IF boundary > 0 THEN Min(n, boundary + Drop(g) * BlockSizes[g]) ELSE 0
 
 \* The group forgets the request, whose blocks keep their references (KV-MGR-13).
 Forgotten(c, r, g) == [c EXCEPT !.lists[r][g] = <<>>, !.counts[r][g] = NoEntry]
@@ -175,9 +169,16 @@ RECURSIVE ExtendFrom(_, _, _, _)
 ExtendFrom(c, r, g, n) ==
   IF g > NumGroups THEN c ELSE ExtendFrom(Extend(c, r, g, n), r, g + 1, n)
 
-RECURSIVE CacheFrom(_, _, _, _, _)
-CacheFrom(c, r, g, text, n) ==
-  IF g > NumGroups THEN c ELSE CacheFrom(CacheBlocks(c, r, g, text, n), r, g + 1, text, n)
+RECURSIVE ExternalFrom(_, _, _, _, _)
+ExternalFrom(c, r, g, n, computed) ==
+  IF g > NumGroups THEN c
+  ELSE ExternalFrom(TakeExternal(c, r, g, n, computed), r, g + 1, n, computed)
+
+RECURSIVE CacheFrom(_, _, _, _, _, _)
+CacheFrom(c, r, g, text, promptTokens, n) ==
+  IF g > NumGroups THEN c
+  ELSE CacheFrom(CacheBlocks(c, r, g, text, promptTokens, CacheBound(g, n)),
+                 r, g + 1, text, promptTokens, n)
 
 RECURSIVE FreeFrom(_, _, _)
 FreeFrom(c, r, g) == IF g > NumGroups THEN c ELSE FreeFrom(FreeList(c, r, g), r, g + 1)
@@ -193,7 +194,8 @@ NeedFrom(c, r, g, hits, n, computed) ==
 RemoveAllSkipped(c, r, n) == RemoveFrom(c, r, 1, n)
 TakeAllHits(c, r, hits, computed) == TakeFrom(c, r, 1, hits, computed)
 ExtendAll(c, r, n) == ExtendFrom(c, r, 1, n)
-CacheAll(c, r, text, n) == CacheFrom(c, r, 1, text, n)
+TakeAllExternal(c, r, n, computed) == ExternalFrom(c, r, 1, n, computed)
+CacheAll(c, r, text, promptTokens, n) == CacheFrom(c, r, 1, text, promptTokens, n)
 FreeAll(c, r) == FreeFrom(c, r, 1)
 ForgetRequest(c, r) == ForgetFrom(c, r, 1)
 TotalNeed(c, r, hits, n, computed) == NeedFrom(c, r, 1, hits, n, computed)
@@ -231,7 +233,7 @@ KeysOfPlaces(c) ==                                              \* KV-POOL-17
   \A r \in Requests : \A g \in Groups : \A i \in 1 .. Len(c.lists[r][g]) :
     LET listed == c.lists[r][g][i]
     IN IF listed = Null \/ c.pool.keys[listed] = NoKey THEN TRUE
-       ELSE Len(c.pool.keys[listed]) = 1 + i * BlockSize /\ Head(c.pool.keys[listed]) = g
+       ELSE Len(c.pool.keys[listed]) = 1 + i * BlockSizes[g] /\ Head(c.pool.keys[listed]) = g
 
 NullsFirst(c) ==                                                \* KV-GRP-2, KV-FULL-1
   \A r \in Requests : \A g \in Groups : \A i \in 1 .. Len(c.lists[r][g]) :

@@ -1,10 +1,9 @@
 ---------------------------- MODULE GroupsModel -----------------------------
 (* Groups by themselves: what a manager does in one allocation is done here step by
    step, in every order that is legal. texts[r] is what request r consists of. *)
-EXTENDS Groups
+EXTENDS Hits
 
-CONSTANTS NumTokens,     \* the alphabet is 0 .. NumTokens - 1
-          MaxTokens      \* texts have up to so many tokens
+CONSTANT NumTokens       \* the alphabet is 0 .. NumTokens - 1, texts have up to MaxTokens
 
 VARIABLE cache             \* a cache (see Groups), and the texts
 
@@ -16,7 +15,7 @@ Init ==
 
 IsThere(r) == cache.texts[r] # <<>>
 HoldsNothing(r) == \A g \in Groups : cache.lists[r][g] = <<>> /\ ~HasEntry(cache, r, g)
-SlotsOf(r) == BlockSize * Len(cache.lists[r][1])
+SlotsOf(r) == BlockSizes[1] * Len(cache.lists[r][1])
 
 Come(r, text) == ~IsThere(r) /\ cache' = [cache EXCEPT !.texts[r] = text]
 
@@ -28,13 +27,13 @@ Hit(r) ==                                                       \* KV-GRP-5, KV-
 Grow(r, n) ==                                                   \* KV-GRP-7, KV-GRP-8
   /\ n <= Len(cache.texts[r])
   /\ n > SlotsOf(r)
-  /\ NumGroups * (Cdiv(n, BlockSize) - Len(cache.lists[r][1])) <= NumFree(cache.pool)
+  /\ NumGroups * (Cdiv(n, BlockSizes[1]) - Len(cache.lists[r][1])) <= NumFree(cache.pool)
   /\ cache' = ExtendAll(cache, r, n)
 
 Cache(r, n) ==                                                  \* KV-GRP-11, KV-POOL-14
   /\ n <= Len(cache.texts[r])
   /\ n <= SlotsOf(r)
-  /\ cache' = CacheAll(cache, r, cache.texts[r], n)
+  /\ cache' = CacheAll(cache, r, cache.texts[r], Len(cache.texts[r]), n)
 
 Remove(r, n) ==                                                 \* KV-GRP-2, KV-POOL-7
   /\ n <= SlotsOf(r)

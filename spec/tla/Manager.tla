@@ -4,24 +4,30 @@
 
    The state m is a cache (see Groups), and
 
-     seats   of each request name its phase, its tokens, and how many are computed
+     seats   of each request its phase, its tokens, how many its prompt has, and how many are
+             computed
      popped  deferred frees: blocks that were popped and have not come back *)
-EXTENDS Groups
+EXTENDS Calls
 
 CONSTANTS NumTokens,     \* the alphabet is 0 .. NumTokens - 1
           MinPrompt,
           MaxPrompt,     \* prompts are all texts with so many tokens
-          MaxTokens,     \* the longest sequence (max_model_len)
           Watermark,     \* blocks left free when a request comes beside others
           MustFit,       \* TRUE: admission with full_sequence_must_fit
+          Lookahead,     \* slots for a drafter that every allocation asks for
           MaxPopped      \* deferred frees under way at once
 
 VARIABLE m
 
 Tokens == 0 .. NumTokens - 1
 Prompts == UNION {[1 .. n -> Tokens] : n \in MinPrompt .. MaxPrompt}
-Seat(phase, tokens, computed) == [phase |-> phase, tokens |-> tokens, computed |-> computed]
-Empty == Seat("empty", <<>>, 0)
+Seat(phase, tokens, promptTokens, computed) ==
+  [phase |-> phase, tokens |-> tokens, prompt |-> promptTokens, computed |-> computed]
+Empty == Seat("empty", <<>>, 0, 0)
+
+\* How long its prompt is matters to retention alone; else it is no part of the state.
+PromptLength(prompt) == IF Retention = NoRetention THEN 0 ELSE Len(prompt)
+PromptOf(s, r) == s.seats[r].prompt
 
 NewManager ==
   [pool |-> NewPool, lists |-> NewCache.lists, counts |-> NewCache.counts,
@@ -30,47 +36,26 @@ NewManager ==
 Init == m = NewManager
 
 -----------------------------------------------------------------------------
-(* Allocation: room for all tokens of seat `next`, of which `computed` are there. *)
+(* Allocation: room for all tokens of seat `next`, of which some are computed. *)
 
-\* A windowed group holds no more than this at once (KV-SW-7); steps are of any size.
-Cap(g, n) ==
-  IF Windows[g] = Full THEN n
-  ELSE Min(n, BlockSize * (Cdiv(Min(Windows[g] - 1 + MaxTokens, MaxTokens), BlockSize) + 1))
+\* The seat is taken if there are slots.
+Seated(allocation, r, next) ==
+  IF allocation.granted THEN [allocation.cache EXCEPT !.seats[r] = next] ELSE allocation.cache
 
-RECURSIVE WholeNeed(_, _, _, _, _, _)
-WholeNeed(s, r, g, hits, n, computed) ==
-  IF g > NumGroups THEN 0
-  ELSE Need(s, r, g, hits[g], Cap(g, n), computed) + WholeNeed(s, r, g + 1, hits, n, computed)
-
-PassesGate(s, r, hits, text, computed) ==                       \* KV-MGR-5, KV-MGR-9
-  ~MustFit
-  \/ WholeNeed(s, r, 1, hits, Min(Len(text), MaxTokens), computed) + Watermark <= NumFree(s.pool)
-
-Fits(s, r, hits, slots, computed, kept) ==                      \* KV-MGR-7, KV-MGR-9
-  TotalNeed(s, r, hits, slots, computed) + kept <= NumFree(s.pool)
-
-\* Hits first in all groups, then new blocks, then what is full is cached (KV-MGR-7, KV-MGR-10).
-Granted(s, r, hits, computed, next) ==
-  LET started == IF HitTokens(hits) > 0 THEN TakeAllHits(s, r, hits, computed) ELSE s
-      grown == ExtendAll(started, r, next.computed)
-  IN [CacheAll(grown, r, next.tokens, next.computed) EXCEPT !.seats[r] = next]
-
-\* What is skipped goes first, and is all that a refusal has done (KV-MGR-6).
-Allocated(s, r, hits, computed, kept, next) ==
-  LET skipped == RemoveAllSkipped(s, r, computed)
-  IN IF Fits(skipped, r, hits, next.computed, computed, kept)
-     THEN Granted(skipped, r, hits, computed, next)
-     ELSE skipped
+Asking(computed, hits, new, watermark, fit) ==
+  [Ask(computed, hits, new, watermark, fit) EXCEPT !.lookahead = Lookahead]
 
 \* A request that holds nothing asks for its first slots, `left` tokens left for later.
-Started(s, r, text, hits, left) ==
-  IF ~PassesGate(s, r, hits, text, HitTokens(hits)) THEN s
-  ELSE Allocated(s, r, hits, HitTokens(hits), Watermark, Seat("running", text, Len(text) - left))
+Begun(s, r, text, promptTokens, hits, left) ==
+  Seated(AllocateSlots(s, r, text, promptTokens,
+                       Asking(0, hits, Len(text) - left - HitTokens(hits), Watermark, MustFit)),
+         r, Seat("running", text, promptTokens, Len(text) - left))
 
 \* A running request asks for slots for so many tokens of a text that it may have grown to.
 Continued(s, r, text, slots) ==
-  Allocated([s EXCEPT !.seats[r].tokens = text], r, NoHits, s.seats[r].computed, 0,
-            Seat("running", text, slots))
+  Seated(AllocateSlots([s EXCEPT !.seats[r].tokens = text], r, text, PromptOf(s, r),
+                       Asking(s.seats[r].computed, NoHits, slots - s.seats[r].computed, 0, FALSE)),
+         r, [s.seats[r] EXCEPT !.tokens = text, !.computed = slots])
 
 -----------------------------------------------------------------------------
 (* The moves. *)
@@ -78,12 +63,12 @@ Continued(s, r, text, slots) ==
 Admit(r, prompt, left) ==                                       \* KV-MGR-1, KV-MGR-3, KV-MGR-7
   /\ m.seats[r].phase = "empty"
   /\ Len(prompt) - left > HitTokens(LookUp(m, prompt))
-  /\ m' = Started(m, r, prompt, LookUp(m, prompt), left)
+  /\ m' = Begun(m, r, prompt, PromptLength(prompt), LookUp(m, prompt), left)
 
 Resume(r, left) ==                                              \* KV-MGR-17
   /\ m.seats[r].phase = "preempted"
   /\ Len(m.seats[r].tokens) - left > HitTokens(LookUp(m, m.seats[r].tokens))
-  /\ m' = Started(m, r, m.seats[r].tokens, LookUp(m, m.seats[r].tokens), left)
+  /\ m' = Begun(m, r, m.seats[r].tokens, PromptOf(m, r), LookUp(m, m.seats[r].tokens), left)
 
 Compute(r, left) ==                                             \* KV-MGR-7, KV-MGR-10
   /\ m.seats[r].phase = "running"
@@ -102,7 +87,7 @@ FreeRequest(r) ==                                               \* KV-MGR-12
 
 Preempt(r) ==                                                   \* KV-MGR-17
   /\ m.seats[r].phase = "running"
-  /\ m' = [FreeAll(m, r) EXCEPT !.seats[r] = Seat("preempted", @.tokens, 0)]
+  /\ m' = [FreeAll(m, r) EXCEPT !.seats[r] = Seat("preempted", @.tokens, @.prompt, 0)]
 
 GiveUp(r) ==                                                    \* KV-ERR-4
   /\ m.seats[r].phase = "preempted"
@@ -118,8 +103,7 @@ Returned(s, i, count) ==
   LET blocks == s.popped[i]
       kept == SubSeq(blocks, 1, Len(blocks) - count)
       back == SubSeq(blocks, Len(blocks) - count + 1, Len(blocks))
-  IN [s EXCEPT
-        !.pool = Release(s.pool, Reversed(back)),
+  IN [FreeBlocks(s, Reversed(back)) EXCEPT
         !.popped = SubSeq(s.popped, 1, i - 1) \o (IF kept = <<>> THEN <<>> ELSE <<kept>>)
                    \o SubSeq(s.popped, i + 1, Len(s.popped))]
 
@@ -134,13 +118,13 @@ Skip(r) ==                                                      \* KV-MGR-14
   /\ m' = RemoveAllSkipped(m, r, m.seats[r].computed)
 
 Evict(b) ==                                                     \* KV-POOL-10
-  m.pool.keys[b] # NoKey /\ m' = [m EXCEPT !.pool = Forget(m.pool, {b})]
+  m.pool.keys[b] # NoKey /\ m' = EvictBlocks(m, {b})
 
 EvictAll ==                                                     \* KV-POOL-10
   /\ Cardinality({b \in Blocks : m.pool.keys[b] # NoKey}) > 1
-  /\ m' = [m EXCEPT !.pool = Forget(m.pool, Blocks)]
+  /\ m' = EvictBlocks(m, Blocks)
 
-ResetCache == m' = [m EXCEPT !.pool = Reset(m.pool)]                 \* KV-POOL-11
+ResetCache == m' = ResetPrefixCache(m)                              \* KV-POOL-11
 
 Next ==
   \/ \E r \in Requests : \E prompt \in Prompts : \E left \in 0 .. MaxPrompt - 1 :
@@ -187,15 +171,19 @@ blocks_carry_the_text_of_their_requests == \A r \in Requests : KeysOfText(m, r, 
 slots_are_there ==
   \A r \in Requests : \A g \in Groups :
     IF m.seats[r].phase = "running"
-    THEN Len(m.lists[r][g]) = Cdiv(m.seats[r].computed, BlockSize)
+    THEN Len(m.lists[r][g]) >= Cdiv(m.seats[r].computed, BlockSizes[g])
     ELSE m.lists[r][g] = <<>> /\ ~HasEntry(m, r, g)
+
+RECURSIVE BlocksFrom(_, _)
+BlocksFrom(n, g) ==
+  IF g > NumGroups THEN 0 ELSE Cdiv(n, BlockSizes[g]) + BlocksFrom(n, g + 1)
 
 \* In an idle pool a request that fits is not refused (KV-LIVE-1).
 an_idle_pool_admits ==
   NumFree(m.pool) = NumBlocks - 1 =>
     \A r \in Requests : \A text \in Prompts :
-      LET hits == LookUp(m, text)
-      IN Cdiv(Len(text), BlockSize) * NumGroups <= NumBlocks - 1 =>
-           /\ TotalNeed(m, r, hits, Len(text), HitTokens(hits)) <= NumFree(m.pool)
-           /\ WholeNeed(m, r, 1, hits, Len(text), HitTokens(hits)) <= NumFree(m.pool)
+      BlocksFrom(Min(Len(text) + Lookahead, MaxTokens), 1) <= NumBlocks - 1 =>
+        AllocateSlots(m, r, text, PromptLength(text),
+                      Asking(0, LookUp(m, text), Len(text) - HitTokens(LookUp(m, text)), 0, TRUE)
+          ).granted
 =============================================================================

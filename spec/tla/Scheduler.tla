@@ -1,9 +1,11 @@
 ----------------------------- MODULE Scheduler ------------------------------
 (* The scheduler of spec/rules/liveness.md over Manager: first come, first served, and
-   the youngest preempted on a refusal. Each request comes once, is computed token by
-   token up to MaxTokens tokens, and ends. A request that waits has the phase
+   the youngest preempted on a refusal. A request comes, is computed token by token up
+   to MaxTokens tokens, and ends. Each comes once or, with Endless, again and again. A request that waits has the phase
    "preempted", also before it has ever run. *)
 EXTENDS Manager
+
+CONSTANT Endless         \* TRUE: when a request has ended another may come in its seat
 
 VARIABLE order           \* the unfinished requests, in the order of arrival
 
@@ -13,7 +15,8 @@ SchedulerInit == Init /\ order = <<>>
 
 Waits(r) == m.seats[r].phase = "preempted"
 Runs(r) == m.seats[r].phase = "running"
-HasEnded(r) == m.seats[r].phase = "ended"
+Gone == IF Endless THEN Empty ELSE Seat("ended", <<>>, 0, 0)
+HasEnded(r) == m.seats[r] = Gone
 IsRunning(s, r) == s.seats[r].phase = "running"
 Running(s) == {r \in Requests : IsRunning(s, r)}
 Oldest(requests) == Head(SelectSeq(order, LAMBDA r : r \in requests))
@@ -21,11 +24,11 @@ Youngest(requests) == Head(SelectSeq(Reversed(order), LAMBDA r : r \in requests)
 
 Arrive(r, prompt) ==
   /\ m.seats[r].phase = "empty"
-  /\ m' = [m EXCEPT !.seats[r] = Seat("preempted", prompt, 0)]
+  /\ m' = [m EXCEPT !.seats[r] = Seat("preempted", prompt, PromptLength(prompt), 0)]
   /\ order' = Append(order, r)
 
 \* The oldest that waits comes through the gate, or stays (KV-MGR-5, KV-LIVE-1).
-TryToAdmit(r, text) == Started(m, r, text, LookUp(m, text), 0)
+TryToAdmit(r, text) == Begun(m, r, text, PromptOf(m, r), LookUp(m, text), 0)
 
 AdmitOldest ==
   /\ \E r \in Requests : Waits(r)
@@ -33,7 +36,7 @@ AdmitOldest ==
                      m.seats[Oldest({r \in Requests : Waits(r)})].tokens)
   /\ order' = order
 
-PreemptedIn(s, r) == [FreeAll(s, r) EXCEPT !.seats[r] = Seat("preempted", @.tokens, 0)]
+PreemptedIn(s, r) == [FreeAll(s, r) EXCEPT !.seats[r] = Seat("preempted", @.tokens, @.prompt, 0)]
 
 \* One token more, of those that are there or a generated one; refused, none.
 OneMore(s, r) ==
@@ -60,7 +63,7 @@ Serve(r) ==
 Finish(r) ==
   /\ Runs(r)
   /\ m.seats[r].computed = MaxTokens
-  /\ m' = [FreeAll(m, r) EXCEPT !.seats[r] = Seat("ended", <<>>, 0)]
+  /\ m' = [FreeAll(m, r) EXCEPT !.seats[r] = Gone]
   /\ order' = SelectSeq(order, LAMBDA other : other # r)
 
 SchedulerNext ==
@@ -82,6 +85,7 @@ the_oldest_run ==
   \A i, j \in 1 .. Len(order) : (i < j /\ Runs(order[j])) => Runs(order[i])
 
 \* Whoever waits is admitted, and whoever is admitted ends, if it fits (KV-LIVE-1, KV-LIVE-2).
+\* With Endless, although others never stop coming.
 every_request_is_admitted == \A r \in Requests : Waits(r) ~> Runs(r)
 every_request_ends == \A r \in Requests : Waits(r) ~> HasEnded(r)
 =============================================================================

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from kvspec.invariants import INVARIANTS
-from proofs.models._formal._bounds import SCHEDULER, compared, deep
+from proofs.models._formal._bounds import SCHEDULER, SCHEDULERS, compared, deep
 from proofs.models._formal._checker import FOLDER, invariants_of, read, source_of
 from proofs.models._formal._twins import TWINS, UNFAIR, Twin, small
 from proofs.models._formal._values import Move, text_of
@@ -50,7 +50,7 @@ def test_the_moves_are_the_actions_of_the_module(name: str) -> None:
 @pytest.mark.parametrize("module", MACHINES)
 def test_a_configuration_gives_every_constant_a_value(module: str) -> None:
     config = (FOLDER / f"{module}.cfg").read_text(encoding="utf-8")
-    given = set(re.findall(r"^  (\w+) = ", config, re.MULTILINE))
+    given = set(re.findall(r"^  (\w+) (?:=|<-) ", config, re.MULTILINE))
     everything = {**{each.module: each.constants for each in {**compared(), **deep()}.values()}}
     expected = SCHEDULER if module == "Scheduler" else everything[module]
     assert given == set(expected)
@@ -88,4 +88,4 @@ def test_every_rule_that_a_module_names_exists(module: str) -> None:
 @pytest.mark.parametrize("twin", [*TWINS, *UNFAIR], ids=lambda twin: twin.name)
 def test_a_mistake_changes_its_module(twin: Twin) -> None:
     assert twin.text() != read(twin.module)
-    assert twin.bounds in {*small(), "scheduler"}
+    assert twin.bounds in {*small(), *SCHEDULERS}

@@ -12,7 +12,9 @@ from proofs.models._formal._pool import PoolBounds
 from proofs.models._formal._search import Bounds
 
 SMALL_POOL = PoolBounds(num_blocks=3, num_keys=2)
-SMALL_GROUPS = CacheBounds(num_blocks=4, num_requests=1, window=2, num_tokens=1, max_tokens=2)
+SMALL_GROUPS = CacheBounds(
+    num_blocks=4, num_requests=1, windows=(0, 2), block_sizes=(1, 1), num_tokens=1, max_tokens=2
+)
 SMALL_MANAGER = ManagerBounds(num_blocks=3, num_tokens=1)
 TWO_TEXTS = ManagerBounds(num_blocks=3, num_requests=1, min_prompt=2)
 ADMISSION = ManagerBounds(num_blocks=3, num_tokens=1, watermark=1, must_fit=True)
@@ -21,6 +23,7 @@ SCHEDULER: Mapping[str, object] = MappingProxyType(
     {
         **ManagerBounds(num_blocks=4, num_requests=3, num_tokens=1, max_tokens=3).constants,
         "MustFit": True,
+        "Endless": False,
     }
 )
 """Three requests of three tokens over three blocks: each fits, two at once do not."""
@@ -29,9 +32,23 @@ SMALL_SCHEDULER: Mapping[str, object] = MappingProxyType(
     {
         **ManagerBounds(num_blocks=3, num_tokens=1, max_prompt=1).constants,
         "MustFit": True,
+        "Endless": False,
     }
 )
 """Two requests of two tokens over two blocks, for seeded mistakes."""
+
+ENDLESS: Mapping[str, object] = MappingProxyType(
+    {
+        **ManagerBounds(num_blocks=3, num_requests=3, num_tokens=1, max_prompt=1).constants,
+        "MustFit": True,
+        "Endless": True,
+    }
+)
+"""Three seats over two blocks: a request holds one or both, and whoever ends may come again."""
+
+SCHEDULERS = MappingProxyType({"scheduler": SCHEDULER, "endless arrivals": ENDLESS})
+UNFAIR_SCHEDULERS = MappingProxyType({"scheduler": SMALL_SCHEDULER, "endless arrivals": ENDLESS})
+"""What is checked, and where the mistakes are looked for."""
 
 
 def compared() -> dict[str, Bounds]:
@@ -39,17 +56,24 @@ def compared() -> dict[str, Bounds]:
     return {
         "pool": PoolBounds(),
         "groups": GroupsSide(
-            CacheBounds(num_blocks=4, window=2, num_tokens=1, max_tokens=2),
+            CacheBounds(
+                num_blocks=4, windows=(0, 2), block_sizes=(1, 1), num_tokens=1, max_tokens=2
+            ),
         ),
         "manager": ManagerSide(ManagerBounds(num_blocks=3)),
         "deferred frees": ManagerSide(ManagerBounds(num_blocks=3, num_tokens=1, max_popped=1)),
         "blocks of 2 tokens": ManagerSide(
             ManagerBounds(
-                num_blocks=3, block_size=2, num_tokens=1, min_prompt=2, max_prompt=3, max_tokens=4
+                num_blocks=3,
+                block_sizes=(2,),
+                num_tokens=1,
+                min_prompt=2,
+                max_prompt=3,
+                max_tokens=4,
             )
         ),
         "window": ManagerSide(
-            ManagerBounds(num_blocks=3, has_full=False, window=2, num_tokens=1, max_tokens=3)
+            ManagerBounds(num_blocks=3, windows=(2,), num_tokens=1, max_tokens=3)
         ),
         "admission": ManagerSide(ADMISSION),
     }
@@ -60,15 +84,22 @@ def deep() -> dict[str, Bounds]:
     return {
         "deep pool": PoolBounds(num_blocks=5),
         "deep groups": GroupsSide(
-            CacheBounds(num_blocks=5, window=2, num_tokens=1, max_tokens=2),
+            CacheBounds(
+                num_blocks=5, windows=(0, 2), block_sizes=(1, 1), num_tokens=1, max_tokens=2
+            ),
         ),
         "deep manager": ManagerSide(ManagerBounds(num_blocks=3, max_prompt=3, max_tokens=3)),
         "deep hybrid": ManagerSide(
-            ManagerBounds(num_blocks=5, num_requests=1, window=2, num_tokens=1, max_tokens=3)
+            ManagerBounds(
+                num_blocks=5,
+                num_requests=1,
+                windows=(0, 2),
+                block_sizes=(1, 1),
+                num_tokens=1,
+                max_tokens=3,
+            )
         ),
         "deep window": ManagerSide(
-            ManagerBounds(
-                num_blocks=4, has_full=False, window=2, num_tokens=1, max_tokens=3, max_popped=1
-            )
+            ManagerBounds(num_blocks=4, windows=(2,), num_tokens=1, max_tokens=3, max_popped=1)
         ),
     }

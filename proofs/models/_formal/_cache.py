@@ -14,6 +14,7 @@ from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.request import RequestInput
 from kvspec.snapshot import Snapshot
 from kvspec.specs import FullAttentionSpec, LayerSpec, SlidingWindowSpec
+from proofs.models._formal._constants import constants_of
 from proofs.models._formal._pool import pool_value
 
 Text = tuple[int, ...]
@@ -27,13 +28,17 @@ def texts(num_tokens: int, shortest: int, longest: int) -> list[Text]:
 
 @dataclass(frozen=True)
 class CacheBounds:
-    """What GroupsModel and Manager have in common. `num_blocks` with the null block."""
+    """What GroupsModel and Manager have in common. `num_blocks` with the null block.
+
+    `windows`: one for each group, 0 for full attention. `eagle_groups` counts from 0.
+    """
 
     num_blocks: int
     num_requests: int = 2
-    block_size: int = 1
-    has_full: bool = True
-    window: int = 0
+    windows: tuple[int, ...] = (0,)
+    block_sizes: tuple[int, ...] = (1,)
+    eagle_groups: frozenset[int] = frozenset()
+    retention: int | None = None
     num_tokens: int = 2
     max_tokens: int = 2
     parts: Parts = field(default=REAL_PARTS)
@@ -41,32 +46,27 @@ class CacheBounds:
     @property
     def constants(self) -> dict[str, Any]:
         """Of the module."""
-        return {
-            "NumBlocks": self.num_blocks,
-            "NumRequests": self.num_requests,
-            "BlockSize": self.block_size,
-            "HasFull": self.has_full,
-            "Window": self.window,
-            "NumTokens": self.num_tokens,
-            "MaxTokens": self.max_tokens,
-        }
+        return {**constants_of(self.config(), self.num_requests), "NumTokens": self.num_tokens}
 
     def specs(self) -> list[LayerSpec]:
         """Of the groups."""
-        size = self.block_size
-        found: list[LayerSpec] = []
-        if self.has_full:
-            found.append(FullAttentionSpec(size, 1, 8, "float16"))
-        if self.window:
-            found.append(SlidingWindowSpec(size, 1, 8, "float16", sliding_window=self.window))
-        return found
+        return [
+            SlidingWindowSpec(size, 1, 8, "float16", sliding_window=window)
+            if window
+            else FullAttentionSpec(size, 1, 8, "float16")
+            for window, size in zip(self.windows, self.block_sizes, strict=True)
+        ]
 
     def config(self) -> ManagerConfig:
         """The manager that has these groups."""
-        groups = tuple(KVCacheGroup((f"layer.{n}",), spec) for n, spec in enumerate(self.specs()))
+        groups = tuple(
+            KVCacheGroup((f"layer.{number}",), spec, number in self.eagle_groups)
+            for number, spec in enumerate(self.specs())
+        )
         return ManagerConfig(
             KVCacheConfig(self.num_blocks, groups),
             max_model_len_tokens=self.max_tokens,
+            retention_interval_tokens=self.retention,
             hash_seed="0",
         )
 
@@ -81,11 +81,12 @@ class CacheBounds:
     def contents(self) -> dict[bytes, Text]:
         """What each key stands for: the group, from 1 on, then all tokens up to its end."""
         one = OneManager(self)
+        size = one.manager.config.hash_block_size_tokens or 1
         found = {}
         for text in texts(self.num_tokens, self.max_tokens, self.max_tokens):
             for number, block_hash in enumerate(one.request("r", text).block_hashes):
                 for group in range(len(self.specs())):
-                    tokens = text[: (number + 1) * self.block_size]
+                    tokens = text[: (number + 1) * size]
                     found[block_hash + group.to_bytes(4, "big")] = (group + 1, *tokens)
         return found
 

@@ -82,7 +82,7 @@ class GroupsSide:
         """One call to all groups, in order; False where it is not legal."""
         coordinator, groups = manager.coordinator, manager.groups
         request = self.kvref.request(name, text)
-        size = self.bounds.block_size
+        size = self.bounds.block_sizes[0]
         slots = size * len(groups[0].blocks_of(name))
         if action == "Hit":
             if coordinator.is_running(name) or coordinator.holds_blocks(name):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from kvref.request import ReferenceRequest
 from kvspec.config import ManagerConfig
 from kvspec.request import RequestStatus
 from kvspec.snapshot import Snapshot
@@ -17,12 +18,13 @@ EMPTY, PREEMPTED, RUNNING = "empty", "preempted", "running"
 
 @dataclass(frozen=True)
 class ManagerBounds(CacheBounds):
-    """As the constants of Manager. `watermark` counts blocks."""
+    """As the constants of Manager. `watermark` counts blocks; a step may have any size."""
 
     min_prompt: int = 1
     max_prompt: int = 2
     watermark: int = 0
     must_fit: bool = False
+    lookahead: int = 0
     max_popped: int = 0
 
     @property
@@ -30,10 +32,12 @@ class ManagerBounds(CacheBounds):
         """Of the module."""
         return {
             **super().constants,
+            "StepTokens": self.max_tokens,
             "MinPrompt": self.min_prompt,
             "MaxPrompt": self.max_prompt,
             "Watermark": self.watermark,
             "MustFit": self.must_fit,
+            "Lookahead": self.lookahead,
             "MaxPopped": self.max_popped,
         }
 
@@ -44,10 +48,11 @@ class ManagerBounds(CacheBounds):
 
 
 class Seat(NamedTuple):
-    """A request as its scheduler sees it."""
+    """A request as its scheduler sees it. `prompt`: how long it is, if retention asks for that."""
 
     phase: str = EMPTY
     tokens: Text = ()
+    prompt: int = 0
     computed: int = 0
 
 
@@ -119,6 +124,11 @@ class ManagerSide:
             return self._continue(state, number - 1, seat, move.action, *rest)
         return self._of_request(state, number - 1, seat, move.action)
 
+    def _request(self, number: int, tokens: Text, prompt: int) -> ReferenceRequest:
+        request = self.kvref.request(self.bounds.names()[number], tokens)
+        request.num_prompt_tokens = prompt or len(tokens)
+        return request
+
     def _of_pool(self, state: ManagerState, move: Move) -> ManagerState | None:
         cached = [block for block, keys in enumerate(state.snapshot.block_keys) if keys]
         if move.action == "ResetCache":
@@ -155,8 +165,11 @@ class ManagerSide:
         tokens = prompt[0] if prompt else seat.tokens
         if seat.phase != (EMPTY if prompt else PREEMPTED) or left >= len(tokens):
             return None
+        length = seat.prompt
+        if prompt:
+            length = len(tokens) if self.bounds.retention is not None else 0
         manager = self.kvref.restored(state.snapshot)
-        request = self.kvref.request(self.bounds.names()[number], tokens)
+        request = self._request(number, tokens, length)
         request.num_computed_tokens = 0
         request.status = RequestStatus.WAITING if prompt else RequestStatus.PREEMPTED
         hit = manager.get_computed_blocks(request)
@@ -168,10 +181,11 @@ class ManagerSide:
             new,
             num_new_computed_tokens=hit.hit_length_tokens,
             new_computed_blocks=hit.blocks if hit.hit_length_tokens else None,
+            num_lookahead_tokens=self.bounds.lookahead,
             full_sequence_must_fit=self.bounds.must_fit,
         )
         if granted is not None:
-            seat = Seat(RUNNING, tokens, len(tokens) - left)
+            seat = Seat(RUNNING, tokens, length, len(tokens) - left)
         return state._replace(snapshot=manager.snapshot()).with_seat(number, seat)
 
     def _continue(
@@ -187,13 +201,13 @@ class ManagerSide:
         if new < 1:
             return None
         manager = self.kvref.restored(state.snapshot)
-        request = self.kvref.request(self.bounds.names()[number], tokens)
+        request = self._request(number, tokens, seat.prompt)
         request.num_computed_tokens = seat.computed
         request.status = RequestStatus.RUNNING
-        granted = manager.allocate_slots(request, new)
+        granted = manager.allocate_slots(request, new, num_lookahead_tokens=self.bounds.lookahead)
         computed = seat.computed if granted is None else seat.computed + new
         after = state._replace(snapshot=manager.snapshot())
-        return after.with_seat(number, Seat(RUNNING, tokens, computed))
+        return after.with_seat(number, seat._replace(tokens=tokens, computed=computed))
 
     def _of_request(
         self, state: ManagerState, number: int, seat: Seat, action: str
@@ -202,7 +216,7 @@ class ManagerSide:
         if action == "Pop" and len(state.popped) == self.bounds.max_popped:
             return None
         manager = self.kvref.restored(state.snapshot)
-        request = self.kvref.request(self.bounds.names()[number], seat.tokens)
+        request = self._request(number, seat.tokens, seat.prompt)
         after, popped = Seat(), state.popped
         if action == "Pop":
             popped = (*popped, manager.pop_blocks_for_free(request))
@@ -212,5 +226,5 @@ class ManagerSide:
         else:
             manager.free(request)
             if action == "Preempt":
-                after = Seat(PREEMPTED, seat.tokens)
+                after = Seat(PREEMPTED, seat.tokens, seat.prompt)
         return ManagerState(manager.snapshot(), state.seats, popped).with_seat(number, after)

@@ -145,9 +145,9 @@ TWINS = (
     Twin(
         "the last token may be hit, too",
         "manager",
-        "Groups",
-        "(Len(text) - 1) \\div BlockSize))",
-        "Len(text) \\div BlockSize))",
+        "Hits",
+        "Search(c, text, Len(text) - 1)",
+        "Search(c, text, Len(text))",
         DIFFERS,
     ),
     Twin(
@@ -161,9 +161,9 @@ TWINS = (
     Twin(
         "the gate does not count the watermark",
         "admission",
-        "Manager",
-        "MaxTokens), computed) + Watermark <= NumFree(s.pool)",
-        "MaxTokens), computed) <= NumFree(s.pool)",
+        "Calls",
+        "       + q.watermark <= NumFree(c.pool)",
+        "       <= NumFree(c.pool)",
         DIFFERS,
     ),
 )
@@ -190,12 +190,21 @@ UNFAIR = (
         "who finishes keeps its blocks",
         "scheduler",
         "Scheduler",
-        '/\\ m\' = [FreeAll(m, r) EXCEPT !.seats[r] = Seat("ended", <<>>, 0)]',
-        '/\\ m\' = [m EXCEPT !.seats[r] = Seat("ended", <<>>, 0)]',
+        "/\\ m' = [FreeAll(m, r) EXCEPT !.seats[r] = Gone]",
+        "/\\ m' = [m EXCEPT !.seats[r] = Gone]",
         "slots_are_there",
     ),
+    Twin(
+        "who comes goes before those who wait",
+        "endless arrivals",
+        "Scheduler",
+        "/\\ order' = Append(order, r)",
+        "/\\ order' = SelectSeq(order, LAMBDA o : Runs(o)) \\o <<r>>"
+        " \\o SelectSeq(order, LAMBDA o : Waits(o))",
+        "liveness",
+    ),
 )
-"""Mistakes of the scheduler."""
+"""Mistakes of the scheduler. The last one starves nobody while arrivals end."""
 
 
 class UnhashedToTheBack(BlockPool):

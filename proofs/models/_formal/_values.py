@@ -13,6 +13,8 @@ from typing import Any
 
 def text_of(value: Any) -> str:
     """The value in TLA+, as the checker prints it: fields and arguments in order."""
+    if isinstance(value, bool):
+        return str(value).upper()
     if isinstance(value, str):
         return f'"{value}"'
     if isinstance(value, tuple):
