@@ -127,6 +127,8 @@ def within(folder: Path, places: set[str]) -> list[Mutant]:
 
 def run(folder: Path, chosen: Sequence[str]) -> list[Mutant]:
     """What becomes of these mutants, one at a time."""
+    if not chosen:  # mutmut would run all
+        return []
     command = (sys.executable, "-m", "mutmut", "run", "--max-children", "1", *chosen)
     subprocess.run(command, cwd=folder, check=True, env={**os.environ, "PYTHONHASHSEED": "0"})
     return sorted(_mutants(folder, STATUSES, sorted(chosen)), key=lambda each: each.name)
