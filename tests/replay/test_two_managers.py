@@ -40,7 +40,7 @@ POOL_TOKENS = {"chat": 8_000, "agent": 40_000, "rag": 24_000}
     ids=["plain", "small budget", "by timestamp", "one run a block", "more than a run a block"],
 )
 def test_equal_numbers(kind: str, block_size: int, others: dict[str, Any]) -> None:
-    trace = f"synth:{kind}?requests=60&seed=5"
+    trace = f"synth:{kind}?requests=40&seed=5"
     options = ReplayOptions(POOL_TOKENS[kind] // block_size, block_size, **others)
     expected = numbers(as_implementation(ToyImplementation()), trace, options)
     assert numbers(find_implementation("kvref"), trace, options) == expected
