@@ -6,6 +6,8 @@ by looking at every token or every boundary. `size` is the number of tokens that
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from kvspec.config import ManagerConfig
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
@@ -43,6 +45,7 @@ def holds_text(spec: LayerSpec) -> bool:
     return not isinstance(spec, (CrossAttentionSpec, EncoderOnlyAttentionSpec))
 
 
+@lru_cache(maxsize=100_000)
 def is_read(spec: LayerSpec, tokens: range, computed: int) -> bool:
     """Whether one of the tokens is computed or read by token `computed` or one behind it."""
     later = range(computed, computed + len(tokens) + 2)  # those behind read no earlier tokens

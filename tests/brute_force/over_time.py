@@ -90,15 +90,18 @@ class OverTime:
     def compare_names(self, state: Snapshot) -> None:
         """What is cached as what, and in which order copies are found."""
         names = self.history.blocks.names()
-        for block, keys in enumerate(state.block_keys):
-            own = names.get(block, [])
-            expect_equal("KV-GRP-11", f"keys of block {block}", len(own), len(keys))
-            for name, key in zip(own, keys, strict=True):
-                expect_equal(
-                    "KV-HASH-1", f"the key of {name}", self.keys.setdefault(name, key), key
-                )
-            covered = own[0].num_tokens if own else 0
-            expect_equal("KV-PART-3", f"cover of {block}", covered, state.covered_tokens[block])
+        named = {block: keys for block, keys in enumerate(state.block_keys) if keys}
+        numbers = {block: len(own) for block, own in names.items()}
+        got = {block: len(keys) for block, keys in named.items()}
+        expect_equal("KV-GRP-11", "numbers of keys", numbers, got)
+        covered = {block: own[0].num_tokens for block, own in names.items()}
+        got = {block: state.covered_tokens[block] for block in named}
+        expect_equal("KV-PART-3", "covered tokens", covered, got)
+        for block, own in names.items():
+            keys = tuple(
+                self.keys.setdefault(*pair) for pair in zip(own, named[block], strict=True)
+            )
+            expect_equal("KV-HASH-1", f"keys of block {block}", keys, named[block])
         known = set(self.keys.values())
         expect_equal("KV-HASH-1", "different keys", len(self.keys), len(known))
         order = {self.keys[name]: tuple(b) for name, b in self.history.blocks.carriers().items()}

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation, KVCacheManager
-from kvspec.specs import ChunkedLocalAttentionSpec, LayerSpec, MambaSpec, SlidingWindowSpec
 from tests.brute_force.agreement import Cache, agreed_hit, attention_groups, own_hits
+from tests.brute_force.by_token import tokens_read
 from tests.brute_force.caching import cached_positions
 from tests.brute_force.worlds import (
     Lived,
@@ -94,17 +94,6 @@ def test_short_beginnings_are_what_enumeration_finds(
 ) -> None:
     """Every length of a beginning that does not fill the window, with a drop and without."""
     compare_all_lengths(implementation, world.build(implementation))
-
-
-def tokens_read(spec: LayerSpec, token: int) -> range:
-    """The tokens before it whose KV, or whose state, the computation of `token` reads."""
-    if isinstance(spec, SlidingWindowSpec):
-        return range(max(0, token - spec.sliding_window + 1), token)
-    if isinstance(spec, ChunkedLocalAttentionSpec):
-        return range(token // spec.attention_chunk_size * spec.attention_chunk_size, token)
-    if isinstance(spec, MambaSpec):
-        return range(max(0, token - 1), token)
-    return range(token)
 
 
 @pytest.mark.rule(
