@@ -11,7 +11,7 @@ from tests.mistakes import in_both
 
 CELLS = matrix.read()
 UNSAID = {"PreemptedByStatusInBoth"}
-"""The history says nothing of statistics, events, samples, errors and the bytes of hashes."""
+"""The history says nothing of statistics, events, samples and the bytes of hashes."""
 SAID = [pair for pair in in_both() if pair[0].id not in UNSAID]
 
 

@@ -160,7 +160,7 @@ def _in_both(mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell])
     yield "kvref and kvfast make the mistake alike, so only layers that compare with neither count."
     yield "*history* tells them without an implementation: what happened to each block, from which"
     yield "it follows what is held, cached, hit and refused. It says nothing of statistics, events,"
-    yield "samples, errors and the bytes of hashes."
+    yield "samples and the bytes of hashes."
     yield ""
     yield "| mistake | rule | what | killed by |"
     yield "|---|---|---|---|"
