@@ -39,7 +39,7 @@ cdef class BatchCalls:
     cdef int chosen(self, handles) except -1
     @cython.locals(entries=Entries, num_tokens="long long", wanted="long long", i=Py_ssize_t, legal=bint, at=Py_ssize_t, request=FastRequest)
     cdef object append(self, handles, token_ids, counts)
-    @cython.locals(told=list)
+    @cython.locals(entries=Entries, read=tuple)
     cdef object follow(self, handles, num_tokens, hashes, num_prompt_tokens)
     @cython.locals(entries=Entries, i=Py_ssize_t)
     cdef object rewind(self, handles, num_tokens)

@@ -12,22 +12,23 @@ cpdef FastRequest make_followed(given, Hasher hasher, long long hash_block_size_
 @cython.locals(turn=Turn)
 cdef int follow_in(FastRequest request, num_tokens, hashes, num_prompt_tokens, Turn taken) except -1
 
-@cython.locals(tokens="long long", prompt="long long")
+@cython.locals(tokens="long long", prompt="long long", num_missing="long long")
 cdef int follow(FastRequest request, num_tokens, hashes, num_prompt_tokens) except -1
 
-@cython.locals(size="long long")
+@cython.locals(size="long long", beyond="long long")
 cdef long long num_full(FastRequest request, long long num_tokens) noexcept nogil
-
-cdef long long num_missing(FastRequest request, long long num_tokens) noexcept nogil
 
 @cython.locals(size=int, full="long long", number="long long", i=int, data=bytes)
 cdef Py_ssize_t follow_to(FastRequest request, long long num_tokens, long long num_prompt_tokens, list hashes, Py_ssize_t at) except -1
 
-@cython.locals(new=list, is_plain=bint, i=Py_ssize_t, request=FastRequest)
-cdef list read_follow(Entries entries, config, num_tokens, hashes, num_prompt_tokens)
+@cython.locals(new=list, is_plain=bint, i=Py_ssize_t)
+cdef tuple read_follow(Entries entries, config, num_tokens, hashes, num_prompt_tokens)
 
 @cython.locals(size=int, wanted="long long", i=Py_ssize_t, request=FastRequest)
 cdef bint may_follow(Entries entries, list new) except -1
 
-@cython.locals(i=Py_ssize_t, at=Py_ssize_t, prompt="long long")
-cdef int follow_all(Entries entries, list hashes) except -1
+@cython.locals(full="long long")
+cdef int make_room(FastRequest request, long long num_tokens) except -1
+
+@cython.locals(i=Py_ssize_t, at=Py_ssize_t, prompt="long long", request=FastRequest)
+cdef int follow_all(Entries entries, list hashes, list prompts) except -1

@@ -22,13 +22,13 @@ cdef class FastRequest:
     cdef object running, holder
     cdef Turn turn
     cdef bint is_used
+    cdef readonly bint is_followed
     cdef readonly object input
     cdef readonly str request_id
     cdef readonly Hasher hasher
     cdef readonly long long hash_block_size_tokens, num_prompt_tokens
     cdef long long room_tokens, room_hashes, room_message_bytes
     cdef bint has_extra_keys, is_made
-    cdef readonly bint is_followed
     cdef object odd_computed, odd_preemptions
     cdef long long[::1] tokens
     cdef unsigned char[::1] digest_bytes, message

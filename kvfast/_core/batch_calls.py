@@ -163,12 +163,13 @@ class BatchCalls:
         num_prompt_tokens: Ints | int | None,
     ) -> None:
         """New counts of each followed request, and hashes of newly full blocks (KV-BATCH-14)."""
+        entries = self.entries
         config = self.core.plan.config
         contract.check_follows(config, self.capabilities)
         self.chosen(handles)
-        told = following.read_follow(self.entries, config, num_tokens, hashes, num_prompt_tokens)
+        read = following.read_follow(entries, config, num_tokens, hashes, num_prompt_tokens)
         self.turn.changes()
-        following.follow_all(self.entries, told)
+        following.follow_all(entries, read[0], read[1])
         self.turn.changed()
 
     def rewind(self, handles: Ints, num_tokens: Ints | int) -> None:

@@ -54,20 +54,19 @@ def follow(
 ) -> None:
     """So many tokens now, and the hashes of the blocks that became full."""
     tokens, prompt = checked_counts(num_tokens, num_prompt_tokens, request.num_prompt_tokens)
-    new = checked_hashes(hashes, num_missing(request, tokens), request.hasher.size)
+    num_missing = max(num_full(request, tokens) - request.num_hashes, 0)
+    new = checked_hashes(hashes, num_missing, request.hasher.size)
     request.make_room_for_hashes(num_full(request, tokens))
     follow_to(request, tokens, prompt, new, 0)
 
 
 def num_full(request: FastRequest, num_tokens: int) -> int:
-    """Hashes that so many tokens have."""
+    """Hashes that so many tokens have; mostly as many as before, which takes no division."""
     size = request.hash_block_size_tokens
-    return num_tokens // size if size > 0 else 0
-
-
-def num_missing(request: FastRequest, num_tokens: int) -> int:
-    """Hashes that so many tokens have and the request not yet."""
-    return max(num_full(request, num_tokens) - request.num_hashes, 0)
+    beyond = num_tokens - request.num_hashes * size
+    if 0 <= beyond < size or size == 0:
+        return request.num_hashes
+    return num_tokens // size
 
 
 def follow_to(
@@ -77,13 +76,14 @@ def follow_to(
 
     There is room for them, and they are of the right length.
     """
-    size = request.hasher.size
     full = num_full(request, num_tokens)
-    for number in range(request.num_hashes, full):
-        data = hashes[at]
-        for i in range(size):
-            request.digest_bytes[number * size + i] = data[i]
-        at += 1
+    if full > request.num_hashes:
+        size = request.hasher.size
+        for number in range(request.num_hashes, full):
+            data = hashes[at]
+            for i in range(size):
+                request.digest_bytes[number * size + i] = data[i]
+            at += 1
     request.num_hashes = full
     request.num_tokens = num_tokens
     request.num_prompt_tokens = num_prompt_tokens
@@ -99,49 +99,58 @@ def read_follow(
     num_tokens: Ints | int,
     hashes: Sequence[bytes],
     num_prompt_tokens: Ints | int | None,
-) -> list[bytes]:
-    """The hashes, once counts and hashes are legal and there is room for them.
+) -> tuple[list[bytes], list[int] | None]:
+    """The hashes, and the prompts if they are others, once all is legal and has room.
 
-    The tokens are then `counts` of the entries; behind these, in `handles`, stand the prompts.
+    The tokens are then `counts` of the entries.
     """
     new: list[bytes] = list(hashes) if type(hashes) is list else []
     is_plain = num_prompt_tokens is None and (type(hashes) is list or hashes == ())
     if is_plain and entries.set_counts(0, num_tokens, 1) and may_follow(entries, new):
-        entries.make_room(2 * entries.size)
-        for i in range(entries.size):
-            entries.handles[entries.size + i] = entries.request_at(i).num_prompt_tokens
-    else:
-        requests = [entries.request_at(i) for i in range(entries.size)]
-        told = contract.follows_of(requests, num_tokens, num_prompt_tokens, hashes, config)
-        entries.set_counts(0, [each.num_tokens for each in told], 1)
-        entries.copy_in([each.num_prompt_tokens for each in told])
-        new = [block_hash for each in told for block_hash in each.hashes]
+        return new, None
+    requests = [entries.request_at(i) for i in range(entries.size)]
+    told = contract.follows_of(requests, num_tokens, num_prompt_tokens, hashes, config)
+    entries.set_counts(0, [each.num_tokens for each in told], 1)
     for i in range(entries.size):
-        request = entries.request_at(i)
-        if request.is_used:
-            raise BusyError("request", request.request_id)
-        request.make_room_for_hashes(num_full(request, entries.counts[i]))
-    return new
+        make_room(entries.request_at(i), entries.counts[i])
+    new = [block_hash for each in told for block_hash in each.hashes]
+    return new, [each.num_prompt_tokens for each in told]
 
 
 def may_follow(entries: Entries, new: list[bytes]) -> bool:
-    """Whether the counts are legal beside the prompts, and these are the missing hashes."""
+    """Whether the counts are legal beside the prompts, and these are the missing hashes.
+
+    There is room for them then.
+    """
     wanted = size = 0
     for i in range(entries.size):
         request = entries.request_at(i)
         if entries.counts[i] < request.num_prompt_tokens:
             return False
-        wanted += num_missing(request, entries.counts[i])
         size = request.hasher.size
+        wanted += max(num_full(request, entries.counts[i]) - request.num_hashes, 0)
+        if wanted > len(new):  # there may be no room for them at all
+            return False
+        make_room(request, entries.counts[i])
     for block_hash in new:
         if type(block_hash) is not bytes or len(block_hash) != size:
             wanted = -1
     return wanted == len(new)
 
 
-def follow_all(entries: Entries, hashes: list[bytes]) -> None:
+def make_room(request: FastRequest, num_tokens: int) -> None:
+    """See to it that the hashes of so many tokens have room."""
+    if request.is_used:
+        raise BusyError("request", request.request_id)
+    full = num_full(request, num_tokens)
+    if full > request.room_hashes:
+        request.make_room_for_hashes(full)
+
+
+def follow_all(entries: Entries, hashes: list[bytes], prompts: list[int] | None) -> None:
     """What `read_follow` read."""
     at = 0
     for i in range(entries.size):
-        prompt = entries.handles[entries.size + i]
-        at = follow_to(entries.request_at(i), entries.counts[i], prompt, hashes, at)
+        request = entries.request_at(i)
+        prompt = request.num_prompt_tokens if prompts is None else prompts[i]
+        at = follow_to(request, entries.counts[i], prompt, hashes, at)

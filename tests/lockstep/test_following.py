@@ -145,6 +145,26 @@ class Engine:
         waiting = [h for h, (r, _) in enumerate(self.requests) if not r.num_computed_tokens]
         self.both(lambda side: self.step(side, "admit", waiting))
 
+    def ask(self) -> None:
+        """Single calls on one request, legal ones and others."""
+        random = self.random
+        if not self.requests:
+            return
+        pair = random.choice(self.requests)
+        group, num_tokens = random.randrange(3), random.randint(0, 30)
+        calls: tuple[tuple[str, tuple[Any, ...]], ...] = (
+            ("cache_partial_block", (group, num_tokens)),
+            ("cache_partial_block", (group, num_tokens // 2 * 2)),
+            ("cache_blocks", (num_tokens,)),
+            ("find_longest_cache_hit_per_group", (num_tokens,)),
+            ("get_computed_blocks", ()),
+            ("get_unhashed_block_ids", ()),
+            ("allocate_slots", (num_tokens,)),
+        )
+        name, given = random.choice(calls)
+        self.both(lambda side: getattr(self.managers[side], name)(pair[side], *given))
+        self.both(lambda side: self.sides[side].append_tokens(self.managers[side], pair[side], [1]))
+
     def hold(self) -> None:
         """Any blocks, null and now and then one that does not exist among them."""
         ids = [self.random.randrange(self.config.kv_cache.num_blocks) for _ in range(3)]
@@ -169,13 +189,14 @@ class Engine:
 
 def play(first: Implementation, second: Implementation, num_engines: int = NUM_ENGINES) -> None:
     """Engines on random configurations."""
-    calls = (Engine.arrive, Engine.follow, Engine.follow, Engine.run, Engine.run, Engine.admit)
+    often = (Engine.arrive, Engine.follow, Engine.run)
+    calls = (*often, *often, Engine.admit, Engine.ask, Engine.hold, Engine.give_back)
     for seed in range(num_engines):
         random = Random(seed)
         config = replace(random_config(random), hash_function=f"given_{SIZE_BYTES}")
         engine = Engine(config, (first, second), random)
         for _ in range(NUM_CALLS):
-            random.choice([*calls, Engine.hold, Engine.give_back])(engine)
+            random.choice(calls)(engine)
 
 
 @pytest.mark.rule("KV-REQ-7", "KV-REQ-8", "KV-BATCH-14", "KV-POOL-19", "KV-POOL-20", "KV-BATCH-15")
