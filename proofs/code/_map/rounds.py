@@ -233,57 +233,37 @@ def mistakes() -> tuple[tuple[str, Round], ...]:
     def wrong(name: str, sentence: str, after: Callable[[Table], Term]) -> Round:
         return replace(known[name], name=f"{name}: {sentence}", after=after)
 
-    return (
-        (
-            "KV-POOL-13",
-            wrong("empty_slot, the first hole", "nothing moves back", lambda t: is_map(emptied(t))),
+    lost = (
+        wrong("empty_slot, the first hole", "nothing moves back", lambda t: is_map(emptied(t))),
+        replace(
+            known["empty_slot, a slot stays"],
+            name="empty_slot: a slot stays that may move",
+            before=lambda t: [*scanning(t), full(t)],
         ),
-        (
-            "KV-POOL-13",
-            replace(
-                known["empty_slot, a slot stays"],
-                name="empty_slot: a slot stays that may move",
-                before=lambda t: [*scanning(t), full(t)],
-            ),
+        replace(
+            known["empty_slot, a slot moves back"],
+            name="empty_slot: a slot moves to before its home",
+            before=lambda t: [*scanning(t), full(t)],
         ),
-        (
-            "KV-POOL-13",
-            replace(
-                known["empty_slot, a slot moves back"],
-                name="empty_slot: a slot moves to before its home",
-                before=lambda t: [*scanning(t), full(t)],
-            ),
+        replace(
+            known["empty_slot, the end"],
+            name="empty_slot: it ends at the first slot that stays",
+            before=lambda t: [*scanning(t), full(t), z3.Not(moves(t))],
         ),
-        (
-            "KV-POOL-13",
-            replace(
-                known["empty_slot, the end"],
-                name="empty_slot: it ends at the first slot that stays",
-                before=lambda t: [*scanning(t), full(t), z3.Not(moves(t))],
-            ),
+        replace(
+            known["add"],
+            name="add: to any empty place",
+            before=lambda t: adding(t, probe=False),
         ),
-        (
-            "KV-POOL-13",
-            replace(
-                known["add"],
-                name="add: to any empty place",
-                before=lambda t: adding(t, probe=False),
-            ),
-        ),
-        (
-            "KV-POOL-13",
-            replace(
-                known["find, nothing there"],
-                name="find: strays are not looked for",
-                before=lambda t: searched(t, strays=False),
-            ),
-        ),
-        (
-            "KV-POOL-14",
-            wrong(
-                "remove, another is first",
-                "the slot keeps the entry",
-                lambda t: is_map(t.with_head(key, z3.Int("after"), x)),
-            ),
+        replace(
+            known["find, nothing there"],
+            name="find: strays are not looked for",
+            before=lambda t: searched(t, strays=False),
         ),
     )
+    kept = wrong(
+        "remove, another is first",
+        "the slot keeps the entry",
+        lambda t: is_map(t.with_head(key, z3.Int("after"), x)),
+    )
+    return (*(("KV-POOL-13", each) for each in lost), ("KV-POOL-14", kept))
