@@ -17,7 +17,7 @@ from kvcheck.watch.monitor import monitor
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import ManagerConfig
 from kvspec.errors import KVSpecError
-from kvspec.interface import Implementation
+from kvspec.interface import Implementation, KVCacheManager
 from kvspec.request import LoRA, MultimodalItem, Request, RequestInput, RequestStatus
 from kvspec.specs import MambaSpec
 
@@ -38,16 +38,26 @@ class ShadowDifferenceError(KVSpecError):
 
 
 class Mirror:
-    """One implementation that follows. It stops at the first difference, which it keeps."""
+    """One implementation that follows. It stops at the first difference, which it keeps.
+
+    `records`: under a monitor, which writes the record. Not for asynchronous scheduling: a monitor
+    takes tokens that are sampled after their slots were granted for drafts.
+    """
 
     def __init__(
-        self, implementation: Implementation, config: ManagerConfig, report: Callable[[str], object]
+        self,
+        implementation: Implementation,
+        config: ManagerConfig,
+        report: Callable[[str], object],
+        *,
+        records: bool = True,
     ) -> None:
         self.implementation = implementation
         self.config = config
         self.report = report
         made = implementation.create(config, check_invariants=False)
-        self.manager = monitor(made, every=1_000, history=HISTORY)
+        self.recorder = monitor(made, every=1_000, history=HISTORY) if records else None
+        self.manager: KVCacheManager = made if self.recorder is None else self.recorder
         self.requests: dict[str, tuple[object, Request]] = {}
         self.difference: ShadowDifferenceError | None = None
         self.num_calls = 0
@@ -72,18 +82,26 @@ class Mirror:
 
     def differ(self, said: str) -> None:
         """Write the record, report, and follow no further."""
-        folder = Path(os.environ.get("KVSPEC_MONITOR_DIR") or ".")
-        free = (folder / f"kvspec-shadow-{number}.jsonl" for number in count(1))
-        path: Path | None = next(each for each in free if not each.exists())
+        path = None
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self.manager.write_record(path or "")
+            path = self._written()
         except (KVSpecError, OSError) as error:
-            said, path = f"{said} (no record: {error})", None
+            said = f"{said} (no record: {error})"
         self.difference = ShadowDifferenceError(said, path)
         self.report(str(self.difference))
         if os.environ.get("KVSPEC_SHADOW_RAISE") == "1":
             raise self.difference
+
+    def _written(self) -> Path | None:
+        """The record of all calls so far."""
+        if self.recorder is None:
+            return None
+        folder = Path(os.environ.get("KVSPEC_MONITOR_DIR") or ".")
+        folder.mkdir(parents=True, exist_ok=True)
+        free = (folder / f"kvspec-shadow-{number}.jsonl" for number in count(1))
+        path = next(each for each in free if not each.exists())
+        self.recorder.write_record(path)
+        return path
 
     def current(self, request: Any) -> Request:
         """The shadow's request, which knows what vLLM's knows now."""

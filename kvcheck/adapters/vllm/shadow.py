@@ -28,6 +28,7 @@ class Shadowed:
     kv_cache_manager: Any
     connector: Any
     shadow: Mirror | None
+    records = True
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -41,7 +42,7 @@ class Shadowed:
                 hash_seed=os.environ.get("PYTHONHASHSEED"),
             )
             implementation = find_implementation(os.environ.get("KVSPEC_SHADOW", "kvfast"))
-            self.shadow = Mirror(implementation, config, logger.error)
+            self.shadow = Mirror(implementation, config, logger.error, records=self.records)
         except (UnsupportedError, ConfigError) as error:
             logger.warning("No shadow: %s", error)
             return
@@ -62,3 +63,5 @@ class ShadowScheduler(Shadowed, Scheduler):  # type: ignore[misc]
 
 class AsyncShadowScheduler(Shadowed, AsyncScheduler):  # type: ignore[misc]
     """vLLM's asynchronous scheduler, followed."""
+
+    records = False

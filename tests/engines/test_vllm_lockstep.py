@@ -1,0 +1,87 @@
+"""vLLM's scheduler on kvfast beside the stock one, where vLLM 0.24.0 is installed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvfast.engines.vllm import UnsupportedEngineError
+from kvfast.engines.vllm.fit import check_version
+
+
+@pytest.fixture(scope="module")
+def lockstep() -> Any:
+    """The script's module; skipped without vLLM."""
+    try:
+        check_version()
+    except UnsupportedEngineError as error:
+        pytest.skip(str(error))
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    from examples.vllm import engine, lockstep
+
+    engine.prepare()
+    return lockstep
+
+
+@pytest.fixture(scope="module")
+def model(lockstep: Any) -> Any:
+    return lockstep.model_folder()
+
+
+def test_both_schedulers_do_the_same(lockstep: Any, model: str) -> None:
+    for setup in lockstep.setups().values():
+        both = lockstep.Lockstep(setup, model, seed=3)
+        assert both.run(40) is None
+        ours = both.sides[1].scheduler
+        assert (ours.num_steps_kvfast, ours.num_steps_stock) == (40, 0)
+
+
+def test_a_manager_that_keeps_blocks_is_found(
+    lockstep: Any, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kvfast.engines.vllm.manager import KvfastManager
+
+    monkeypatch.setattr(KvfastManager, "free", lambda manager, request: None)
+    both = lockstep.Lockstep(lockstep.setups()["full"], model, seed=3)
+    assert both.run(100) is not None
+
+
+def test_a_shadow_finds_no_difference_and_finds_a_planted_one(
+    lockstep: Any, model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+
+    monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
+    for name in ("full", "full, async", "full and window"):
+        both = lockstep.Lockstep(lockstep.setups()[name], model, seed=3, shadow=True)
+        assert both.run(30) is None
+        assert both.mirror.num_calls > 100
+    monkeypatch.setattr(KVCacheManager, "free", lambda manager, request: None)
+    both = lockstep.Lockstep(lockstep.setups()["full"], model, seed=3, shadow=True)
+    assert "record: " in str(both.run(100))
+    assert list(tmp_path.glob("kvspec-shadow-*.jsonl"))
+
+
+def test_what_is_not_served_stays_with_the_stock_manager(lockstep: Any, model: str) -> None:
+    """A manager of somebody else's class may behave in its own way."""
+    from vllm.v1.core import kv_cache_manager
+
+    from kvfast.engines.vllm import schedulers
+    from kvfast.engines.vllm.fit import given_to
+    from kvfast.engines.vllm.manager import kvfast_manager
+    from kvspec.errors import UnsupportedError
+
+    class Other(kv_cache_manager.KVCacheManager):  # type: ignore[misc]  # vLLM may be absent
+        """Somebody else's."""
+
+    setup = lockstep.setups()["full"]
+    config = lockstep.vllm_config(setup, model)
+    made = lockstep.make_scheduler(schedulers.KvfastScheduler, setup, config)
+    assert made.kvfast_reason is None
+    stock = lockstep.make_scheduler(lockstep.Scheduler, setup, config).kv_cache_manager
+    stock.__class__ = Other
+    with pytest.raises(UnsupportedError, match="Other"):
+        kvfast_manager(stock, given_to(made))
