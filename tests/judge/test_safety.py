@@ -66,12 +66,14 @@ def test_directed_programs_name_what_is_wrong_with_states_and_encoders(
     name: str, rule: str
 ) -> None:
     """The first offence is of the rule that is broken."""
-    found = (first_violation(program, mistaken(name), Level.SAFETY) for program in STORIES)
+    subject = mistaken(name)
+    found = (first_violation(program, subject, Level.SAFETY) for program in STORIES)
     assert next(violation.rule for violation in found if violation) == rule
 
 
 @pytest.mark.parametrize("name", ["TakesFromTheBack", "LeftmostState", "AnyHitTooNew"])
 def test_another_choice_of_blocks_or_of_states_is_no_offence(name: str) -> None:
     """What is evicted first, which of several states is hit, and who waits, are no content."""
-    found = (first_violation(program, mistaken(name), Level.SAFETY) for program in STORIES)
+    subject = mistaken(name)
+    found = (first_violation(program, subject, Level.SAFETY) for program in STORIES)
     assert not any(found)

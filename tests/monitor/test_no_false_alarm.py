@@ -91,9 +91,10 @@ def test_the_same_programs_raise_one_for_a_broken_pool(pool: str, tmp_path: Path
 
 def alarmed(pool: str, folder: Path) -> Callable[[Program], bool]:
     """Whether the monitor finds something when a manager with this pool runs a program."""
+    broken = mistaken(pool)
 
     def inner(program: Program) -> bool:
-        subject = Monitored(1, folder, mistaken(pool))
+        subject = Monitored(1, folder, broken)
         first_violation(program, subject, Level.SAFETY)
         return subject.monitor.report().violation is not None
 
