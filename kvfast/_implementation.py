@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from importlib.metadata import version
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
@@ -47,7 +48,7 @@ class FastImplementation:
         self._many = load("many")
         self._batches = load("batch")
 
-    @property
+    @cached_property
     def capabilities(self) -> Capabilities:
         """Everything but planning."""
         return Capabilities(

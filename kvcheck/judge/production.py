@@ -1,8 +1,9 @@
 """Random programs at the sizes that engines run: what small pools and short texts never reach.
 
-Prompts of thousands of tokens, blocks of 1 to 512 tokens, pools of thousands of blocks, events,
-statistics and samples off as often as on. Lengths are drawn around multiples of the block size that
-an implementation may treat differently: a memory word, a run of blocks, a batch of hashes.
+Prompts of thousands of tokens, blocks of 1 to 512 tokens, pools of up to 100,000 blocks,
+events, statistics and samples off as often as on. Lengths are drawn around multiples of the block
+size that an implementation may treat differently: a memory word, a run of blocks, a batch of
+hashes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from kvspec.specs import (
     SlidingWindowSpec,
 )
 
-BLOCK_SIZES = (1, 2, 8, 16, 16, 16, 16, 32, 64, 128, 256, 512)
+BLOCK_SIZES = (1, 2, 4, 8, 16, 16, 16, 32, 48, 64, 128, 256, 512)
+LARGE_POOLS = (5_000, 20_000, 100_000)
 LONGEST_TOKENS = 20_000
 EDGES = (
     1, 2, 3, 8, 16, 31, 32, 33, 63, 64, 65, 127, 128, 255, 256, 257, 511, 512, 1023, 1024, 1025,
@@ -31,7 +33,8 @@ EDGES = (
 """Numbers of blocks, or of tokens, at which something may change hands in an implementation."""
 
 MOST_BLOCKS_OF_A_TEXT = 1100
-"""So that the reference, which takes microseconds for a block, does some hundred calls a second."""
+"""Of most: so that the reference, which takes microseconds for a block, does hundreds of calls a
+second."""
 
 
 def production_programs(seed: int, batch: int, max_steps: int) -> Iterator[Program]:
@@ -87,11 +90,14 @@ def production_config(random: Random) -> ManagerConfig:
         specs[-1] = replace(specs[-1], block_size=2 * specs[-1].block_size)
     sizes = [spec.block_size for spec in specs] or [base]
     alignment = max(sizes)
-    longest = min(LONGEST_TOKENS, MOST_BLOCKS_OF_A_TEXT * min(sizes))
+    most_blocks = LONGEST_TOKENS if random.random() < 0.03 else MOST_BLOCKS_OF_A_TEXT
+    longest = min(LONGEST_TOKENS, most_blocks * min(sizes))
     longest = max(longest - random.randrange(base + 1), 4 * alignment)
     per_text = sum(-(-longest // size) for size in sizes)
     share = random.choice((0.3, 0.7, 1.0, 1.2, 2.5, 4.0))
     num_blocks = int(share * per_text) if random.random() < 0.7 else random.choice(EDGES)
+    if random.random() < 0.08:
+        num_blocks = random.choice(LARGE_POOLS)
     set_aside = sum(
         s.sink_len // s.block_size for s in specs if isinstance(s, SinkFullAttentionSpec)
     )
@@ -178,6 +184,14 @@ class LongDraw(Draw):
     def length_of(self, text: Sequence[int]) -> int:
         """All of a text, or its beginning."""
         return len(text) if self.chance(0.6) else min(self.length(), len(text))
+
+    def arrival(self) -> st.Arrive:
+        """A request for much of a text; embeddings stand for any number of its first tokens."""
+        plain = super().arrival()
+        if plain.embedded is None:
+            return plain
+        count = min(self.length(), len(plain.prompt))
+        return replace(plain, embedded=tuple(place % 251 for place in range(count)))
 
     def longest_item(self, num_tokens: int) -> int:
         """As long as the prompt, which ends before it."""

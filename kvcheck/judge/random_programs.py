@@ -62,7 +62,7 @@ class Draw:
         """A number for a request; the first ones more often."""
         return min(self.random.randrange(6), self.random.randrange(6))
 
-    def arrival(self) -> Step:
+    def arrival(self) -> st.Arrive:
         """A request for one of the texts, mostly a long part of it."""
         text = self.random.choices(self.texts, (6, 3, 1))[0]
         length = self.length_of(text)

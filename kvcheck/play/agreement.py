@@ -10,6 +10,7 @@ from typing import Any
 
 from kvcheck.play.difference import WrongAnswer
 from kvcheck.play.player import Outcome
+from kvcheck.play.state import View
 from kvspec.blocks import NULL_BLOCK
 from kvspec.errors import KVSpecError
 from kvspec.snapshot import Snapshot
@@ -115,6 +116,14 @@ def require_same_members(expected: Snapshot, got: Snapshot, when: str) -> None:
     """What a snapshot shows besides the state of records."""
     for member, rule in RULE_OF_MEMBER.items():
         require_same(rule, f"{member} {when}", getattr(expected, member), getattr(got, member))
+
+
+def require_same_view(expected: View, got: View, when: str) -> None:
+    """The whole state."""
+    if expected.snapshot != got.snapshot:  # then where do they differ?
+        copies = (expected.dup_order, got.dup_order)
+        require_same_state(expected.state, got.state, copies, when)
+        require_same_members(expected.snapshot, got.snapshot, when)
 
 
 def require_same_events(

@@ -15,9 +15,8 @@ from typing import Any
 from kvcheck.play.agreement import (
     require_same,
     require_same_events,
-    require_same_members,
     require_same_outcome,
-    require_same_state,
+    require_same_view,
     rule_of,
 )
 from kvcheck.play.outside import check_from_outside
@@ -233,10 +232,8 @@ class CompareCheck:
         require_same_outcome(done.name, done.oracle, done.outcome, exact_ids=self.exact_ids)
         free = (expected.num_free_blocks, got.num_free_blocks)
         require_same(rule_of(done.name), f"free blocks {when}", *free)
-        if self.exact_ids and expected.snapshot != got.snapshot:  # then where do they differ?
-            copies = (expected.dup_order, got.dup_order)
-            require_same_state(expected.state, got.state, copies, when)
-            require_same_members(expected.snapshot, got.snapshot, when)
+        if self.exact_ids:
+            require_same_view(expected, got, when)
 
     def after_step(self, runner: Runner) -> None:
         """Events are compared by `EventCheck`, which takes them from both sides."""
@@ -261,7 +258,7 @@ class EventCheck:
                 raise InvariantViolation("no_event_when_off", "KV-EVT-1", f"events are off: {got}")
             return
         self.fold.take_in(got)
-        if Feature.SNAPSHOT in runner.subject.features:
+        if Feature.SNAPSHOT in runner.subject.features and runner.has_view:
             self.fold.expect_state(runner.view.snapshot, int_hashes=runner.config.int_event_hashes)
         if runner.oracle is None:
             return

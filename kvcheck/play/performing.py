@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kvcheck.play import steps as st
@@ -195,11 +195,7 @@ def evict(runner: Runner, step: st.Evict) -> None:
         null = [NULL_BLOCK] * (step.count > 1)
         if step.held:
             return null + side.blocks(request)[group][places.start : places.stop]
-        return null + [
-            block
-            for index in places
-            for block in blocks_of_content(runner, side, request, group, index)
-        ]
+        return null + blocks_of_content(runner, side, request, group, places)
 
     if blocks(runner.subject):
         runner.do("evict_blocks", None, {}, lambda side: {"block_ids": blocks(side)})
@@ -214,16 +210,16 @@ def evict_ids(runner: Runner, step: st.EvictIds) -> None:
 
 
 def blocks_of_content(
-    runner: Runner, side: Side, request: Tracked, group: int, index: int
+    runner: Runner, side: Side, request: Tracked, group: int, places: Iterable[int]
 ) -> list[int]:
-    """The block that is cached for the request's block `index`, free or not; none if none."""
+    """The blocks that are cached for the request's blocks at these places, free or not."""
     hash_size = runner.config.hash_block_size_tokens or 1
-    number = (index + 1) * max(1, runner.block_sizes[group] // hash_size) - 1
+    per_block = max(1, runner.block_sizes[group] // hash_size)
     hashes = side.player.requests[request.name].block_hashes
-    if number >= len(hashes):
-        return []
-    key = hashes[number] + group.to_bytes(4, "big")
-    return list(side.look().snapshot.lookup_order.get(key, ())[:1])
+    order = runner.state_of(side).snapshot.lookup_order
+    ends = [(place + 1) * per_block - 1 for place in places]
+    keys = [hashes[end] + group.to_bytes(4, "big") for end in ends if end < len(hashes)]
+    return [block for key in keys for block in order.get(key, ())[:1]]
 
 
 def break_rules(runner: Runner, step: st.Break) -> None:
@@ -239,7 +235,7 @@ def break_rules(runner: Runner, step: st.Break) -> None:
     on_request = request.name if illegal.on_request else None
     runner.operations.append((illegal.operation, on_request, arguments))
     outcome = runner.subject.player.perform(illegal.operation, on_request, arguments)
-    runner.view = runner.subject.look()
+    runner.look_again()
     if isinstance(outcome.error, InvariantViolation):
         raise outcome.error
     if not isinstance(outcome.error, KVSpecError):

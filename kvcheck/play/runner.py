@@ -137,9 +137,29 @@ class Runner:
         self.requests: list[Tracked] = []
         self.num_made = 0
         self.operations: list[tuple[str, str | None, dict[str, Any]]] = []
-        self.view = self.subject.look()
+        self._view: View | None = self.subject.look()
         self.goes_on = self.is_apart = False
         self.partings: list[tuple[WrongAnswer, tuple[Any, ...]]] = []
+
+    @property
+    def view(self) -> View:
+        """The subject's state now."""
+        if self._view is None:
+            self._view = self.subject.look()
+        return self._view
+
+    @property
+    def has_view(self) -> bool:
+        """Whether somebody looked since the last operation."""
+        return self._view is not None
+
+    def look_again(self) -> None:
+        """Something happened to the subject outside of `do`: what was seen is past."""
+        self._view = None
+
+    def state_of(self, side: Side) -> View:
+        """The state of one of the two sides now; the subject's was mostly seen already."""
+        return self.view if side is self.subject else side.look()
 
     def do(
         self,
@@ -156,26 +176,36 @@ class Runner:
         `own` gives the arguments that hold block ids, for each side. An error that the scheduler
         did not ask for is the implementation's fault.
         """
-        request_id = request.name if request is not None else None
-        asked = {**(arguments or {}), **own(self.subject)}
-        self.operations.append((name, request_id, asked))  # first: it may never come back
+        before = self.view
         self.subject.will_look()
-        outcome = self.subject.perform(name, request_id, asked)
-        before, self.view = self.view, self.subject.look()
-        expected = expected_after = None
-        if self.oracle is not None:
-            theirs = {**(arguments or {}), **own(self.oracle)}
-            expected = self.oracle.perform(name, request_id, theirs)
-            expected_after = self.oracle.look()
+        asked, outcome, expected = self.ask(name, request, arguments or {}, own)
+        after, expected_after = self.view, self.oracle.look() if self.oracle is not None else None
         if outcome.error is not None and not may_fail:
             raise_as_violation(name, outcome.error)
         done = Performed(
-            name, request, asked, outcome, before, self.view, expected, expected_after, lost
+            name, request, asked, outcome, before, after, expected, expected_after, lost
         )
         for check in self.checks:
             with self._going_past():
                 check.after_operation(self, done)
         return outcome.result, None if expected is None else expected.result
+
+    def ask(
+        self,
+        name: str,
+        request: Tracked | None,
+        arguments: Mapping[str, Any],
+        own: Callable[[Side], Mapping[str, Any]],
+    ) -> tuple[Mapping[str, Any], Outcome, Outcome | None]:
+        """What the subject was asked, its answer and the oracle's; nobody looks at the state."""
+        request_id = request.name if request is not None else None
+        asked = {**arguments, **own(self.subject)}
+        self.operations.append((name, request_id, asked))  # first: it may never come back
+        outcome, expected = self.subject.perform(name, request_id, asked), None
+        self.look_again()
+        if self.oracle is not None:
+            expected = self.oracle.perform(name, request_id, {**arguments, **own(self.oracle)})
+        return asked, outcome, expected
 
     def end_step(self) -> None:
         """A whole step is over."""

@@ -44,6 +44,8 @@ class Engine:
     """
 
     max_requests = 6
+    arrivals = 0.8
+    """How often one more request arrives before a step, while there is room."""
 
     def __init__(
         self, config: ManagerConfig, sides: Sequence[tuple[Implementation, Batch]], random: Random
@@ -66,7 +68,7 @@ class Engine:
         """So many rounds of an engine."""
         for _ in range(num_steps):
             self.clock.now += self.random.randint(1, 9)
-            while len(self.handles) < self.max_requests and self.random.random() < 0.8:
+            while len(self.handles) < self.max_requests and self.random.random() < self.arrivals:
                 self.arrive()
             plan = self.plan()
             if self.random.random() < 0.25:
@@ -85,7 +87,7 @@ class Engine:
 
     def arrive(self) -> None:
         """Register a request."""
-        given = RequestInput(f"r{self.num_requests}", self.prompt())
+        given = self.request(f"r{self.num_requests}")
         self.num_requests += 1
 
         def register(side: Side) -> int:
@@ -254,6 +256,10 @@ class Engine:
             ]
         for side in self.sides:
             side.outputs = Outputs(num_rows, lengths)
+
+    def request(self, name: str) -> RequestInput:
+        """What arrives next."""
+        return RequestInput(name, self.prompt())
 
     def prompt(self) -> list[int]:
         """A text to begin with."""

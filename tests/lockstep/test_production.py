@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 from kvcheck.judge.production import production_programs
+from kvcheck.play.steps import Program
 from kvspec.interface import Implementation
-from tests.lockstep.production import MAX_STEPS, SEED, STEPS, compared, engines, steps_compared
+from tests.lockstep.engines import engines, steps_compared
+from tests.lockstep.production import MAX_STEPS, SEED, STEPS, add_engine, compared
 from tests.lockstep.sizes import SIZES
+from tests.lockstep.tally import Tally
 from tests.lockstep.test_lockstep import fast
 
 __all__ = ["fast"]  # the fixture
@@ -16,31 +20,35 @@ NUM_PROGRAMS = 48
 NUM_ENGINES = 12
 
 
+def programs() -> Iterator[Program]:
+    """Those of each commit."""
+    return itertools.islice(production_programs(SEED, 0, MAX_STEPS), NUM_PROGRAMS)
+
+
 def test_programs_of_production_sizes_leave_both_in_the_same_state(fast: Implementation) -> None:
-    programs = itertools.islice(production_programs(SEED, 0, MAX_STEPS), NUM_PROGRAMS)
-    assert sum(compared(program, fast) for program in programs) > 1000
+    assert sum(compared(program, fast) for program in programs()) > 1000
+
+
+def test_every_option_of_an_engine_is_drawn_by_programs() -> None:
+    tally = Tally()
+    for program in programs():
+        tally.add_program(program)
+    assert not tally.never_drawn_by_programs()
+    assert min(tally.single[name] for name in ("events off", "statistics off", "residency off")) > 9
 
 
 def test_whole_steps_of_production_sizes_are_those_of_the_loop(fast: Implementation) -> None:
+    tally = Tally()
     played = [
         steps_compared(random, fast, STEPS)
         for random in itertools.islice(engines(SEED), NUM_ENGINES)
     ]
+    for engine in played:
+        add_engine(tally, engine)
+    assert not tally.never_drawn_by_engines()
     assert sum(engine.num_granted for engine in played) > 200
     assert sum(engine.num_refused for engine in played) > 100
     most = [engine.most_requests for engine in played]
     for size in SIZES:
         if size.unit == "requests":
             assert min(most) < size.value < max(most), size
-
-
-def test_options_are_drawn_as_engines_set_them() -> None:
-    """Events, statistics and samples on and off; prompts and pools beyond any small program."""
-    programs = list(itertools.islice(production_programs(SEED, 0, MAX_STEPS), NUM_PROGRAMS))
-    configs = [program.config for program in programs]
-    assert {config.enable_events for config in configs} == {True, False}
-    assert {config.log_stats for config in configs} == {True, False}
-    assert {config.residency_sample_rate > 0 for config in configs} == {True, False}
-    longest = max(len(getattr(s, "prompt", ())) for p in programs for s in p.steps)
-    assert longest > 10_000
-    assert max(config.kv_cache.num_blocks for config in configs) > 5_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -12,12 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 import kvref
 from kvcheck.judge.twin_machines import production_twin_machine, step_machine, twin_machine
 from kvcheck.play.random_configs import random_config
-from kvcheck.rules.batch_sides import Batch
 from kvcheck.rules.random_batches import Engine
 from kvspec.errors import InvariantViolation
 from kvspec.interface import Implementation
-from kvspec.sequential import SequentialManager, batched_of
-from tests.lockstep.production import LongEngine
+from tests.lockstep.engines import LongEngine, sides
 from tests.lockstep.test_lockstep import fast
 from tests.machines.planted import planted
 from tests.mistakes import POOLS, mistaken, of_kvfast
@@ -27,11 +24,6 @@ __all__ = ["fast"]  # the fixture
 REFERENCE = kvref.implementation()
 DEEP = 30
 """So many times as many examples with `--deep`."""
-
-
-def sides(subject: Implementation) -> Sequence[tuple[Implementation, Batch]]:
-    """The loop of single calls over kvref, and the subject's own steps."""
-    return [(REFERENCE, SequentialManager), (subject, batched_of)]
 
 
 def machines(subject: Implementation) -> dict[str, tuple[type[RuleBasedStateMachine], int]]:

@@ -1,0 +1,171 @@
+"""What programs and engines drew, counted: which options, how large, how often."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from kvcheck.play import steps as st
+from kvcheck.play.steps import Program
+from kvspec.config import ManagerConfig
+from kvspec.specs import (
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    FullAttentionSpec,
+    MambaSpec,
+    SinkFullAttentionSpec,
+    SlidingWindowSpec,
+)
+
+LONG_TOKENS = 16_000
+MANY_BLOCKS = 32
+MANY_REQUESTS = 200
+
+
+def _has(*kinds: type) -> Callable[[ManagerConfig], bool]:
+    return lambda config: any(isinstance(spec, kinds) for spec in config.managed_specs)
+
+
+def _sizes(config: ManagerConfig) -> set[int]:
+    return {spec.block_size for spec in config.managed_specs}
+
+
+def _given(name: str) -> Callable[[st.Step], bool]:
+    return lambda step: bool(getattr(step, name, None))
+
+
+OF_CONFIG: Mapping[str, Callable[[ManagerConfig], object]] = MappingProxyType(
+    {
+        "events on": lambda config: config.enable_events,
+        "events off": lambda config: not config.enable_events,
+        "statistics on": lambda config: config.log_stats,
+        "statistics off": lambda config: not config.log_stats,
+        "residency on": lambda config: config.residency_sample_rate,
+        "residency off": lambda config: not config.residency_sample_rate,
+        "caching off": lambda config: not config.enable_caching,
+        "eagle": lambda config: config.use_eagle,
+        "retention": lambda config: config.retention_interval_tokens,
+        "watermark": lambda config: config.watermark,
+        "context parallelism": lambda config: config.dcp_world_size > 1,
+        "full attention": _has(FullAttentionSpec),
+        "sliding window": _has(SlidingWindowSpec),
+        "chunked attention": _has(ChunkedLocalAttentionSpec),
+        "Mamba": _has(MambaSpec),
+        "cross attention": _has(CrossAttentionSpec),
+        "sink": _has(SinkFullAttentionSpec),
+        "three groups": lambda config: len(config.managed_specs) >= 3,
+        "blocks of 1 token": lambda config: 1 in _sizes(config),
+        "blocks of 256 tokens": lambda config: 256 in _sizes(config),
+        "blocks of unequal sizes": lambda config: len(_sizes(config)) > 1,
+        "pool of 40 blocks or fewer": lambda config: config.kv_cache.num_blocks <= 40,
+        "pool of 100,000 blocks": lambda config: config.kv_cache.num_blocks >= 100_000,
+    }
+)
+"""Of a configuration; counted once for each operation under it."""
+
+SWITCHES = (
+    "events on", "events off", "statistics on", "statistics off", "residency on", "residency off",
+)  # fmt: skip
+
+OF_STEP: Mapping[str, Callable[[st.Step], object]] = MappingProxyType(
+    {
+        "prompt of 16,000 tokens": lambda s: isinstance(s, st.Arrive) and _is_long(s.prompt),
+        "salt": _given("salt"),
+        "adapter": _given("lora"),
+        "items": _given("items"),
+        "embeddings": _given("embedded"),
+        "external load": _given("external_tokens"),
+        "load that comes later": _given("load_later"),
+        "failed load": lambda step: isinstance(step, st.FailLoad),
+        "drafts": _given("drafts"),
+        "look-ahead": _given("lookahead_tokens"),
+        "blocks in reserve": _given("reserved_blocks"),
+        "all must fit": _given("must_fit"),
+        "preemption": lambda step: isinstance(step, st.Release) and step.again,
+        "end": lambda step: isinstance(step, st.Release) and not step.again,
+        "eviction of 32 blocks": lambda s: isinstance(s, st.Evict) and s.count >= MANY_BLOCKS,
+        "boundary inside a block": lambda step: isinstance(step, st.CachePartial),
+        "reset": lambda step: isinstance(step, st.Reset),
+        "illegal call": lambda step: isinstance(step, st.Break),
+    }
+)
+"""Of a step of single calls."""
+
+OF_ENGINE = (
+    "adapter", "all must fit", "blocks in reserve", "drafts", "embeddings", "end",
+    "eviction of 32 blocks", "items", "look-ahead", "preemption", "prompt of 16,000 tokens",
+    "refusal", "reset", "salt", "200 requests",
+)  # fmt: skip
+"""Of whole steps; the engine itself counts them."""
+
+
+def _is_long(prompt: tuple[int, ...]) -> bool:
+    return len(prompt) >= LONG_TOKENS
+
+
+class Tally:
+    """Operations of single calls and of whole steps, a request's in a step; and their options.
+
+    `largest`: the largest of each size that was drawn.
+    """
+
+    def __init__(self) -> None:
+        self.single: Counter[str] = Counter()
+        self.batched: Counter[str] = Counter()
+        self.largest: Counter[str] = Counter()
+        self.block_sizes: set[int] = set()
+        self.num_operations = self.num_entries = self.num_steps = 0
+
+    def add_program(self, program: Program, num_operations: int = 1) -> None:
+        """Single calls."""
+        self.num_operations += num_operations
+        self._add_config(self.single, program.config, num_operations)
+        for step in program.steps:
+            self.single.update(name for name, has in OF_STEP.items() if has(step))
+            self._reach("prompt", len(getattr(step, "prompt", ())))
+
+    def add_engine(self, config: ManagerConfig, drew: Mapping[str, int], **most: int) -> None:
+        """Whole steps: what an engine counted, among it `entries` and `steps`; and its largest."""
+        self.num_entries += drew["entries"]
+        self.num_steps += drew["steps"]
+        self._add_config(self.batched, config, drew["entries"])
+        self.batched.update({name: drew[name] for name in OF_ENGINE if name in drew})
+        for name, size in most.items():
+            self._reach(name, size)
+
+    def _add_config(self, counts: Counter[str], config: ManagerConfig, number: int) -> None:
+        counts.update({name: number for name, has in OF_CONFIG.items() if has(config)})
+        self.block_sizes |= _sizes(config)
+        self._reach("pool", config.kv_cache.num_blocks)
+
+    def _reach(self, name: str, size: int) -> None:
+        self.largest[name] = max(self.largest[name], size)
+
+    def never_drawn_by_programs(self) -> list[str]:
+        """Options that stayed away from single calls."""
+        return [name for name in (*OF_CONFIG, *OF_STEP) if not self.single[name]]
+
+    def never_drawn_by_engines(self) -> list[str]:
+        """Options that stayed away from whole steps; configurations are those of programs."""
+        return [name for name in (*SWITCHES, *OF_ENGINE) if not self.batched[name]]
+
+    def lines(self) -> list[str]:
+        """For people."""
+        sizes = ", ".join(map(str, sorted(self.block_sizes)))
+        largest = ", ".join(f"{name} {size:,}" for name, size in sorted(self.largest.items()))
+        single, batched = self.never_drawn_by_programs(), self.never_drawn_by_engines()
+        return [
+            f"{self.num_operations:,} operations by single calls: {_shares(self.single)}",
+            f"{self.num_entries:,} of requests, in {self.num_steps:,} whole steps:"
+            f" {_shares(self.batched)}",
+            f"largest: {largest}; blocks of {sizes} tokens",
+            f"never drawn by single calls: {', '.join(single) or 'nothing'};"
+            f" by whole steps: {', '.join(batched) or 'nothing'}",
+        ]
+
+
+def _shares(counts: Counter[str]) -> str:
+    """Each option with how often it was there, those of configurations first."""
+    names = [*OF_CONFIG, *sorted(set(counts) - set(OF_CONFIG))]
+    return ", ".join(f"{name} {counts[name]:,}" for name in names if counts[name])
