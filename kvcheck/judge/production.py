@@ -8,7 +8,7 @@ hashes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -55,9 +55,17 @@ def production_program(random: Random, max_steps: int) -> Program:
     first = random.choice(begins)(draw) if len(config.managed_specs) > 1 else []
     steps: list[Step] = [draw.arrival() for _ in range(random.choice((1, 2, 3)))]
     length = random.randint(max_steps // 2, max_steps)
+    habits: tuple[Callable[[LongDraw], list[Step]], ...] = (*HABITS, flood)
     while len(steps) < length:
-        steps += random.choices(HABITS, WEIGHTS)[0](draw)
+        steps += random.choices(habits, (*WEIGHTS, 2))[0](draw)
     return Program(config, (*first, *steps[:max_steps]), name="random at real sizes")
+
+
+def flood(draw: LongDraw) -> list[Step]:
+    """A text of its own takes all blocks that are free; then somebody comes again."""
+    text = tuple(range(2**20, 2**20 + draw.filling))
+    whole = (st.Arrive(text), st.Admit(LAST, look_up=False, must_fit=False), st.Release(LAST))
+    return [*whole, draw.arrival(), st.Admit(LAST)]
 
 
 def _nothing(draw: Draw) -> list[Step]:
@@ -78,6 +86,8 @@ def many_boundaries(draw: LongDraw) -> list[Step]:
     steps = [*text(count), st.Release(LAST, again=True)]
     if draw.chance(0.7):
         steps += [st.Evict(LAST, group, random.randrange(3), random.choice((1, 3))), st.Reset()]
+    elif draw.chance(0.5):
+        steps += flood(draw)
     return [*steps, *text(random.choice((3, 30))), st.Release(LAST)]
 
 

@@ -50,10 +50,35 @@ class TwinMachine(SchedulerMachine):
     """The same steps on both, at small sizes; `oracle` is right."""
 
     oracle: ClassVar[Implementation]
+    failed: ClassVar[list[steps.Program]]
+    """The stories that showed a difference; Hypothesis tells the smallest last."""
+
+    def do(self, step: steps.Step) -> None:
+        """Perform it, and remember the story if it fails."""
+        self.told.append(step)
+        try:
+            super().do(step)
+        except Exception:
+            type(self).failed.append(self.story)
+            raise
+
+    @property
+    def story(self) -> steps.Program:
+        """What was done so far."""
+        return steps.Program(self.config, tuple(self.told))
+
+    def teardown(self) -> None:
+        """The end is compared, too."""
+        try:
+            super().teardown()
+        except Exception:
+            type(self).failed.append(self.story)
+            raise
 
     def start(self, config: ManagerConfig, *more: Check) -> None:
         """Two fresh managers, compared to the block after each operation."""
         program = steps.Program(config, ())
+        self.config, self.told = config, list[steps.Step]()
         self.runner = Runner(program, self.implementation, self.oracle, audit=self.audit)
         self.situations: Counter[str] = Counter()
         counter = SituationCounter(self.situations)
@@ -165,7 +190,7 @@ def twin_machine(
     subject: Implementation, oracle: Implementation, *, audit: bool = False
 ) -> type[TwinMachine]:
     """At small sizes. `audit`: the subject checks itself after each operation, too."""
-    members = {"implementation": subject, "oracle": oracle, "audit": audit}
+    members = {"implementation": subject, "oracle": oracle, "audit": audit, "failed": []}
     return type("TwinMachineFor" + subject.capabilities.name, (TwinMachine,), members)
 
 
@@ -173,7 +198,7 @@ def production_twin_machine(
     subject: Implementation, oracle: Implementation, *, audit: bool = False
 ) -> type[ProductionTwinMachine]:
     """At the sizes of production."""
-    members = {"implementation": subject, "oracle": oracle, "audit": audit}
+    members = {"implementation": subject, "oracle": oracle, "audit": audit, "failed": []}
     name = "ProductionTwinMachineFor" + subject.capabilities.name
     return type(name, (ProductionTwinMachine,), members)
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
 import kvref
 from kvcheck.judge.production import LongDraw, production_config
-from kvcheck.rules.batch_sides import Batch
-from kvcheck.rules.random_batches import Engine, listed
+from kvcheck.rules.batch_sides import Batch, Outputs
+from kvcheck.rules.random_batches import TOKEN_IDS, Engine, listed
 from kvspec.batched import StepPlan
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation
@@ -171,10 +171,88 @@ class LongEngine(Engine):
         """Not here: illegal plans do not depend on sizes."""
 
 
+class DecodingEngine(LongEngine):
+    """Hundreds of requests that decode a token in each step: the cheapest form of many operations.
+
+    Some end and others come; where the pool is full, those that were refused give way.
+    """
+
+    sizes = (64, 256, 512)
+
+    def __init__(self, sides: Any, random: Random, *, times: int = 1) -> None:
+        self.under_way: dict[int, int] = {}
+        super().__init__(sides, random, times=times)
+
+    def play(self, num_steps: int) -> None:
+        """As many requests as there may be, and then steps; at the end the whole state."""
+        for _ in range(num_steps):
+            self.clock.now += self.random.randint(1, 9)
+            while len(self.handles) < self.max_requests:
+                self.arrive()
+            self.decode()
+        self.compare_all("at the end")
+
+    def decode(self) -> None:
+        """One step: what is there decodes, some ends, all others are admitted if they can be."""
+        longest, chance = self.config.max_model_len_tokens, self.draw.chance
+        ends = [h for h, length in self.under_way.items() if length >= longest or chance(0.005)]
+        decoding = [handle for handle in self.under_way if handle not in ends]
+        new = [handle for handle in self.handles if handle not in self.under_way]
+        plan = StepPlan(
+            finished=ends,
+            decoding=decoding,
+            decode_tokens=[1] * len(decoding),
+            prefill_tokens=[],
+            new=new,
+            stops_at_refusal=True,
+        )
+        if self.drew["steps"] % 16 == 0:
+            self.new_outputs(plan)
+        else:
+            num_rows = self.random.choice((0, 400))
+            for side in self.sides:
+                side.outputs = Outputs(num_rows)
+        result = self.both("KV-BATCH-1", "a step", lambda s: s.batched.step(plan, s.outputs.given))
+        first, second = (side.outputs for side in self.sides)
+        self.equal("KV-BATCH-9", "slot mappings", first.slots, second.slots)
+        self.equal("KV-BATCH-10", "block deltas", first.rows, second.rows)
+        self.compare("KV-BATCH-1", "after a step")
+        self.settle(plan, dict(zip((*decoding, *new), result.num_scheduled_tokens, strict=True)))
+
+    def settle(self, plan: StepPlan, granted: Mapping[int, int]) -> None:
+        """Those that were granted get their next token; running ones that were not give way."""
+        ends, decoding = listed(plan.finished), listed(plan.decoding)
+        going = [handle for handle, number in granted.items() if number]
+        tokens = self.random.choices(TOKEN_IDS, k=len(going))
+        self.both("KV-BATCH-12", "append", lambda side: side.batched.append(going, tokens))
+        for handle in going:
+            length = self.sides[0].batched.request_of(handle).num_tokens
+            self.under_way[handle] = length
+        away = [handle for handle in decoding if not granted[handle]]
+        waiting = [handle for handle in listed(plan.new) if not granted[handle]]
+        if not self.under_way:  # nobody who waits has room
+            ends = [*ends, *waiting[:1]]
+        self.both("KV-BATCH-5", "preempt", lambda side: side.batched.preempt(away))
+        self.both("KV-BATCH-4", "unregister", lambda side: side.batched.unregister(ends))
+        for handle in (*ends, *away):
+            self.under_way.pop(handle, None)
+        self.handles = [handle for handle in self.handles if handle not in ends]
+        self.most_requests = max(self.most_requests, len(self.handles))
+        self.drew["steps"] += 1
+        self.drew["entries"] += len(granted) - len(waiting[1:])  # after a refusal nobody is tried
+        self.note(preemption=away, end=ends, refusal=len(going) < len(granted))
+        self.note(**{"200 requests": len(self.handles) >= MANY_REQUESTS})
+
+
 def steps_compared(
-    random: Random, subject: Implementation, num_steps: int, *, times: int = 1
+    random: Random,
+    subject: Implementation,
+    num_steps: int,
+    *,
+    times: int = 1,
+    kind: type[LongEngine] = LongEngine,
 ) -> LongEngine:
     """One engine, its steps by kvfast's own batches and by single calls of kvref."""
-    engine = LongEngine(sides(subject), random, times=times)
+    engine = kind(sides(subject), random, times=times)
     engine.play(num_steps)
     return engine

@@ -5,7 +5,9 @@
 draws until so many operations were compared: each answer, block ids in it too, each error, event
 and number of free blocks, and the whole state after every so many operations and at the end of each
 program; `--looks 1`: after each, with pools of up to 2,000 blocks. Then it says what was drawn. A
-difference is made smaller, printed as a test to paste, and the exit code is 1.
+difference is made smaller, printed as a test to paste and kept as a record in the folder `--keep`,
+and the exit code is 1. `--decoding`: only
+steps in which hundreds of requests decode, each request's part counted as an operation.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ import itertools
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 
 import kvref
+from kvcheck.judge.evidence import write_record
 from kvcheck.judge.pasted import program_test
 from kvcheck.judge.production import production_programs
 from kvcheck.play.performing import perform
@@ -27,7 +31,7 @@ from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, Violation, first_violation
 from kvfast._implementation import FastImplementation
 from kvspec.interface import Implementation
-from tests.lockstep.engines import LongEngine, engines, looks_every, steps_compared
+from tests.lockstep.engines import DecodingEngine, LongEngine, engines, looks_every, steps_compared
 from tests.lockstep.tally import Tally
 
 MAX_STEPS = 40
@@ -36,6 +40,8 @@ STEPS = 8
 SEED = 3
 """Of what CI compares."""
 SHRINK_SECONDS = 120.0
+NAMES = {"compiled": "kvfast", "uncompiled": "kvfast-uncompiled"}
+"""Of each build, for `find_implementation`."""
 
 
 def compared(
@@ -62,6 +68,24 @@ def smallest(program: Program, subject: Implementation) -> Violation | None:
     return found(shrink(program, lambda one: found(one) is not None, seconds=SHRINK_SECONDS))
 
 
+def tell(program: Program, name: str, subject: Implementation, path: Path) -> None:
+    """Print the smallest such program as a test, and keep it as a record."""
+    violation = smallest(program, subject)
+    if violation is None:
+        print(f"not shown by the program alone: {program}")
+        return
+    print(program_test(violation.rule, violation.program, name, "kvref", "identity"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = write_record(violation, subject, kvref.implementation(), path)
+    print(f"# kept as {path}" if written.path else f"# not kept: {written.reason}")
+
+
+def decoding(seed: int) -> Iterator[tuple[str, Random]]:
+    """Engines of hundreds of requests that decode, without end."""
+    for number, random in enumerate(engines(seed), 1):
+        yield f"engine {number}", random
+
+
 def stories(seed: int, max_steps: int = MAX_STEPS) -> Iterator[tuple[str, Program | Random]]:
     """Programs without end, and what an engine is drawn from after every fourth; with a name."""
     randoms = engines(seed)
@@ -76,7 +100,12 @@ def stories(seed: int, max_steps: int = MAX_STEPS) -> Iterator[tuple[str, Progra
 
 
 def told(
-    story: Program | Random, subject: Implementation, tally: Tally | None = None, times: int = 1
+    story: Program | Random,
+    subject: Implementation,
+    tally: Tally | None = None,
+    times: int = 1,
+    kind: type[LongEngine] = LongEngine,
+    num_steps: int = STEPS,
 ) -> int:
     """Operations of single calls that were compared; raises at a difference."""
     tally = tally or Tally()
@@ -84,7 +113,7 @@ def told(
         number = compared(story, subject, times=times)
         tally.add_program(story, number)
         return number
-    add_engine(tally, steps_compared(story, subject, STEPS, times=times))
+    add_engine(tally, steps_compared(story, subject, num_steps, times=times, kind=kind))
     return 0
 
 
@@ -115,16 +144,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--build", choices=("compiled", "uncompiled"), default="compiled")
     parser.add_argument("--looks", type=int, default=16, help="whole state after so many")
-    parser.add_argument("--steps", type=int, default=4 * MAX_STEPS, help="of a program, at most")
+    parser.add_argument("--steps", type=int, default=4 * MAX_STEPS, help="of a program or engine")
+    parser.add_argument("--decoding", action="store_true", help="whole steps of many requests only")
+    parser.add_argument("--keep", type=Path, default=Path("found"), help="for a record of it")
     options = parser.parse_args(arguments)
     subject = FastImplementation(options.build)
     print(f"seed {options.seed}, kvfast {options.build} beside kvref", flush=True)
     begin, cpu = time.monotonic(), time.process_time()
-    tally = Tally()
-    wrong = None
-    for name, story in stories(options.seed, options.steps):
+    tally, done, wrong = Tally(), 0, None
+    drawn: Iterator[tuple[str, Program | Random]] = stories(options.seed, options.steps)
+    how: tuple[type[LongEngine], int] = (LongEngine, STEPS)
+    if options.decoding:
+        drawn, how = iter(decoding(options.seed)), (DecodingEngine, options.steps)
+    for name, story in drawn:
         try:
-            told(story, subject, tally, options.looks)
+            told(story, subject, tally, options.looks, *how)
         except KeyboardInterrupt:  # what was compared until then counts
             break
         except Exception as error:  # whatever it is, it is the subject's
@@ -133,17 +167,16 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{name}: {type(error).__name__}: {error}")
             wrong = story
             break
-        if tally.num_operations >= options.operations:
+        done = tally.num_entries if options.decoding else tally.num_operations
+        if done >= options.operations:
             break
     print(*tally.lines(), sep="\n")
     if wrong is None:
         took = f"{time.monotonic() - begin:.0f} s, {time.process_time() - cpu:.0f} of the processor"
-        print(f"{tally.num_operations} operations and {tally.num_steps} steps equal, {took}")
+        print(f"{done} operations and {tally.num_steps} steps equal, {took}")
         return 0
-    violation = smallest(wrong, subject)
-    if violation is not None:
-        name = "kvfast" if options.build == "compiled" else "kvfast-uncompiled"
-        print(program_test(violation.rule, violation.program, name, "kvref", "identity"))
+    name = NAMES[options.build]
+    tell(wrong, name, subject, options.keep / f"{name}-production-{options.seed}.jsonl")
     return 1
 
 
