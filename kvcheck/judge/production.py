@@ -47,11 +47,13 @@ def production_programs(seed: int, batch: int, max_steps: int) -> Iterator[Progr
 def production_program(random: Random, max_steps: int) -> Program:
     """One program: texts that share beginnings, then the habits of schedulers.
 
-    Of mixtures some begin with holes in what is cached, or with many boundaries inside of blocks.
+    Of mixtures some begin with holes in what is cached, with each group's own hit, or with many
+    boundaries inside of blocks.
     """
     config = production_config(random)
     draw = LongDraw(random, config)
-    begins = (holes, *2 * (many_boundaries if draw.has_finer_hashes else _nothing,))
+    boundaries = many_boundaries if draw.has_finer_hashes else _nothing
+    begins = (holes, asked_first, boundaries, boundaries)
     first = random.choice(begins)(draw) if len(config.managed_specs) > 1 else []
     steps: list[Step] = [draw.arrival() for _ in range(random.choice((1, 2, 3)))]
     length = random.randint(max_steps // 2, max_steps)
@@ -66,6 +68,12 @@ def flood(draw: LongDraw) -> list[Step]:
     text = tuple(range(2**20, 2**20 + draw.filling))
     whole = (st.Arrive(text), st.Admit(LAST, look_up=False, must_fit=False), st.Release(LAST))
     return [*whole, draw.arrival(), st.Admit(LAST)]
+
+
+def asked_first(draw: LongDraw) -> list[Step]:
+    """Each group is asked for its own hit of a long text before anybody looks up a common one."""
+    whole = [st.Arrive(tuple(draw.texts[0])), st.Admit(LAST, look_up=False), st.Ask()]
+    return whole if draw.chance(0.5) else [*whole, st.Release(again=True), st.Ask(), st.Admit()]
 
 
 def _nothing(draw: Draw) -> list[Step]:

@@ -104,7 +104,7 @@ class TwinMachine(SchedulerMachine):
         for side in sides:
             side.player.manager.hold_blocks(held)
             side.popped.extend(held)
-            self.runner.view = sides[0].look()
+            self.runner.look_again()
         facts = [[side.player.manager.get_block(b) for b in held] for side in sides]
         if facts[0] != facts[-1]:
             raise wrong(f"the facts of {held}", facts[-1], facts[0], rule="KV-POOL-20")

@@ -37,7 +37,7 @@ from tests.lockstep.tally import Tally
 MAX_STEPS = 40
 STEPS = 8
 """Of an engine."""
-SEED = 3
+SEED = 5
 """Of what CI compares."""
 SHRINK_SECONDS = 120.0
 NAMES = {"compiled": "kvfast", "uncompiled": "kvfast-uncompiled"}
@@ -68,16 +68,17 @@ def smallest(program: Program, subject: Implementation) -> Violation | None:
     return found(shrink(program, lambda one: found(one) is not None, seconds=SHRINK_SECONDS))
 
 
-def tell(program: Program, name: str, subject: Implementation, path: Path) -> None:
-    """Print the smallest such program as a test, and keep it as a record."""
+def tell(program: Program, name: str, subject: Implementation, path: Path) -> bool:
+    """Print the smallest such program as a test, and keep it as a record; whether it fails."""
     violation = smallest(program, subject)
     if violation is None:
-        print(f"not shown by the program alone: {program}")
-        return
+        print("# not shown by the program alone")
+        return False
     print(program_test(violation.rule, violation.program, name, "kvref", "identity"))
     path.parent.mkdir(parents=True, exist_ok=True)
     written = write_record(violation, subject, kvref.implementation(), path)
     print(f"# kept as {path}" if written.path else f"# not kept: {written.reason}")
+    return True
 
 
 def decoding(seed: int) -> Iterator[tuple[str, Random]]:

@@ -38,9 +38,15 @@ def fails_again(folder: Path, subject: Implementation) -> Iterator[str]:
             yield f"{path.name}: {result.mismatch.what if result.mismatch else 'not finished'}"
 
 
-def run(name: str, subject: Implementation, number: int) -> Program | str | None:
-    """One machine from one seed: a program that fails, or what was raised in whole steps."""
+def run(
+    name: str, subject: Implementation, number: int, *, shrinks: bool = False
+) -> Program | str | None:
+    """One machine from one seed: a program that fails, or what was raised.
+
+    `shrinks`: the story is Hypothesis' own, for what is no program.
+    """
     machine, max_examples = machines(subject)[name]
+    is_program = issubclass(machine, TwinMachine) and not shrinks
     # A program is made smaller as such.
     quiet = settings(
         max_examples=max_examples,
@@ -49,14 +55,14 @@ def run(name: str, subject: Implementation, number: int) -> Program | str | None
         database=None,
         derandomize=False,
         print_blob=False,
-        phases=[Phase.generate] if issubclass(machine, TwinMachine) else list(Phase),
+        phases=[Phase.generate] if is_program else list(Phase),
         suppress_health_check=list(HealthCheck),
     )
     try:
         run_state_machine_as_test(seed(number)(machine), settings=quiet)
     except Exception as error:  # whatever a broken subject runs into
-        if issubclass(machine, TwinMachine) and machine.failed:
-            return machine.failed[-1]
+        if is_program and machine.failed:  # type: ignore[attr-defined]  # that of a TwinMachine
+            return machine.failed[-1]  # type: ignore[attr-defined, no-any-return]  # the same
         story = "\n".join(getattr(error, "__notes__", ()))
         return f"{type(error).__name__}: {error}\n{story}"
     return None
@@ -74,8 +80,9 @@ def search(subject: Implementation, name: str, first_seed: int, seconds: float, 
                 print(f"\n# {machine}, seed {number}:", flush=True)
             if isinstance(found, Program):
                 path = keep / f"{name}-{machine.replace(' ', '-')}-{number}.jsonl"
-                tell(found, name, subject, path)
-            elif found is not None:
+                if not tell(found, name, subject, path):
+                    found = run(machine, subject, number, shrinks=True)
+            if isinstance(found, str):
                 print(found)
         rounds += 1
     print(f"{name}: {rounds} rounds of {len(machines(subject))} machines, {len(failed)} failed")
