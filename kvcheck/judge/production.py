@@ -50,11 +50,33 @@ def production_program(random: Random, max_steps: int) -> Program:
     Of mixtures some begin with holes in what is cached, with each group's own hit, or with many
     boundaries inside of blocks.
     """
+    return program_under(production_config(random), random, max_steps)
+
+
+def unequal_program(random: Random, max_steps: int) -> Program:
+    """Of groups whose blocks differ in size, each asked for its own hit first."""
     config = production_config(random)
+    while not config.enable_caching or len({s.block_size for s in config.managed_specs}) < 2:
+        config = production_config(random)
+    return program_under(config, random, max_steps, asked_first)
+
+
+def program_under(
+    config: ManagerConfig,
+    random: Random,
+    max_steps: int,
+    *begin: Callable[[LongDraw], list[Step]],
+) -> Program:
+    """A program under a configuration; `begin`: how, if that is not drawn."""
     draw = LongDraw(random, config)
     boundaries = many_boundaries if draw.has_finer_hashes else _nothing
-    begins = (holes, asked_first, boundaries, boundaries)
-    first = random.choice(begins)(draw) if len(config.managed_specs) > 1 else []
+    usual: tuple[Callable[[LongDraw], list[Step]], ...] = (
+        holes,
+        asked_first,
+        boundaries,
+        boundaries,
+    )
+    first = random.choice(begin or usual)(draw) if len(config.managed_specs) > 1 else []
     steps: list[Step] = [draw.arrival() for _ in range(random.choice((1, 2, 3)))]
     length = random.randint(max_steps // 2, max_steps)
     habits: tuple[Callable[[LongDraw], list[Step]], ...] = (*HABITS, flood)
@@ -72,8 +94,9 @@ def flood(draw: LongDraw) -> list[Step]:
 
 def asked_first(draw: LongDraw) -> list[Step]:
     """Each group is asked for its own hit of a long text before anybody looks up a common one."""
+    again: list[Step] = [st.Release(again=True), st.Ask(), st.Admit()]
     whole = [st.Arrive(tuple(draw.texts[0])), st.Admit(LAST, look_up=False), st.Ask()]
-    return whole if draw.chance(0.5) else [*whole, st.Release(again=True), st.Ask(), st.Admit()]
+    return whole if draw.chance(0.5) else [*whole, *again]
 
 
 def _nothing(draw: Draw) -> list[Step]:

@@ -49,8 +49,8 @@ class SparseRunner(Runner):
         if expected is None or self.oracle is None:
             return outcome.result, None
         require_same_outcome(name, expected, outcome)
-        free = (side.player.manager.num_free_blocks for side in (self.oracle, self.subject))
-        require_same(rule_of(name), f"free blocks after {name}", *free)
+        free, got = (s.player.manager.num_free_blocks for s in (self.oracle, self.subject))
+        require_same(rule_of(name), f"free blocks after {name}", free, got)
         if len(self.operations) % self.looks_every == 0:
             self.compare_states(f"after {name}")
         return outcome.result, expected.result

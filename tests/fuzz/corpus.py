@@ -25,7 +25,7 @@ from kvcheck.rules.random_batches import Engine
 from kvspec import config, specs
 from kvspec.interface import Implementation
 from kvspec.sequential import SequentialManager, batched_of
-from tests.lockstep.production import LongEngine
+from tests.lockstep.engines import LongEngine
 
 FILE = Path(__file__).parent / "corpus.txt"
 

@@ -23,7 +23,7 @@ from random import Random
 import kvref
 from kvcheck.judge.evidence import write_record
 from kvcheck.judge.pasted import program_test
-from kvcheck.judge.production import production_programs
+from kvcheck.judge.production import production_programs, unequal_program
 from kvcheck.play.performing import perform
 from kvcheck.play.shrink import shrink
 from kvcheck.play.sparse import SparseRunner
@@ -88,8 +88,8 @@ def decoding(seed: int) -> Iterator[tuple[str, Random]]:
 
 
 def stories(seed: int, max_steps: int = MAX_STEPS) -> Iterator[tuple[str, Program | Random]]:
-    """Programs without end, and what an engine is drawn from after every fourth; with a name."""
-    randoms = engines(seed)
+    """Programs without end; after every fourth what an engine is drawn from, and a mixture."""
+    randoms, mixtures = engines(seed), Random(seed)
     numbers = itertools.count(1)
     for batch in itertools.count():
         for program, number in zip(
@@ -98,6 +98,7 @@ def stories(seed: int, max_steps: int = MAX_STEPS) -> Iterator[tuple[str, Progra
             yield f"program {number}", program
             if number % 4 == 0:
                 yield f"engine {number // 4}", next(randoms)
+                yield f"mixture {number // 4}", unequal_program(mixtures, max_steps)
 
 
 def told(
