@@ -95,7 +95,11 @@ def flood(draw: LongDraw) -> list[Step]:
 def asked_first(draw: LongDraw) -> list[Step]:
     """Each group is asked for its own hit of a long text before anybody looks up a common one."""
     again: list[Step] = [st.Release(again=True), st.Ask(), st.Admit()]
-    whole = [st.Arrive(tuple(draw.texts[0])), st.Admit(LAST, look_up=False), st.Ask()]
+    whole: list[Step] = [
+        st.Arrive(tuple(draw.texts[0])),
+        st.Admit(LAST, look_up=False),
+        st.Ask(),
+    ]
     return whole if draw.chance(0.5) else [*whole, *again]
 
 
