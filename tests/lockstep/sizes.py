@@ -95,7 +95,7 @@ NOT_YET = (
     "LongTextsAreCutWhenTheyGrow",
     "SeventeenthHandleLosesFields",
 )
-"""Not found by 4,000 operations; all but the first two were last tried with an earlier generator."""
+"""Not found by 4,000 operations; the last three were tried with an earlier generator."""
 
 NOT_DRAWN = (
     "EventsNameTheBlockBefore",
