@@ -25,10 +25,11 @@ part, and how many of them the tests of the part see
 ([tests/mutation/parts.py](../tests/mutation/parts.py)): the quickest that are right for it, not all
 there are. *raw*: before anything was changed because of the draw, with the tests that were there
 and were chosen then: of kvfast the directed suite and small programs in lockstep alone. *mended*:
-after tests were widened. What errors say in words is not mutated. *Dead* are killed mutants, and
-those that ran out of time or ended the process. *Explained* are survivors that nobody can tell from
-the code as it is: the reasons are below, and `python -m tests.mutation again PART` tries them once
-more. The interval is Wilson's, of 95 %.
+the survivors of that draw, each put into the code by hand after tests were widened, and no new
+draw. What errors say in words is not mutated. *Dead* are killed mutants, and those that ran out of
+time or ended the process. *Explained* are survivors that nobody can tell from the code as it is:
+the reasons are below, and `python -m tests.mutation again PART` tries them once more. The interval
+is Wilson's, of 95 %.
 
 Written by `python -m tests.regenerate mutation`; one draw again:
 `python -m tests.mutation draw kvref --seed 1 --number 120 --commit COMMIT`.
@@ -117,10 +118,12 @@ def _lines() -> Iterator[str]:
         known = sum(any(why.fits(one) for why in reasons) for one in draw.survivors)
         dead = draw.number - len(draw.survivors)
         low, high = interval(dead, draw.number)
+        # Tests that were widened for a draw say nothing of the mutants outside of it.
+        likely = f"{low:.1%} … {high:.1%}" if draw.label == "raw" else ""
         yield (
             f"| {PARTS[draw.part].about} | {draw.label} | {draw.commit}, {draw.seed} |"
             f" {draw.total:,} | {draw.number} | {dead} | {dead / draw.number:.1%} |"
-            f" {low:.1%} … {high:.1%} | {known}, with them {(dead + known) / draw.number:.1%} |"
+            f" {likely} | {known}, with them {(dead + known) / draw.number:.1%} |"
         )
     others = Counter(
         each.status for draw in draws() for each in draw.others if each not in draw.survivors
@@ -132,13 +135,14 @@ def _lines() -> Iterator[str]:
         + "."
     )
     yield from _list("Explained", [(w.place, w.old, w.new, w.why) for w in reasons])
+    latest = {draw.part: draw for draw in draws()}  # a mended one stands behind its raw one
     left = {
         (one.place, one.old, one.new, "")
-        for draw in draws()
+        for draw in latest.values()
         for one in draw.survivors
         if not any(why.fits(one) for why in reasons)
     }
-    yield from _list("Survivors without a reason, of all draws", sorted(left))
+    yield from _list("Survivors without a reason", sorted(left))
 
 
 def _list(title: str, rows: list[tuple[str, str, str, str]]) -> Iterator[str]:
