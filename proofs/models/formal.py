@@ -11,6 +11,7 @@ KV-GRP-11, KV-FULL-1, KV-FULL-2, KV-SW-1 … KV-SW-4, KV-COORD-5, KV-COORD-10, K
 KV-MGR-3, KV-MGR-5 … KV-MGR-14, KV-MGR-17. Assumption: no two texts have one hash.
 
 It needs Node.js and `npm ci --prefix spec/tla`. With --deep the bounds are larger (hours).
+With --grown it compares two block sizes, eagle groups, look-ahead and retention instead.
 """
 
 from __future__ import annotations
@@ -21,16 +22,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from kvcheck.mistakes.registry import find
 from proofs.models._formal._bounds import (
     SCHEDULERS,
     SMALL_POOL,
     UNFAIR_SCHEDULERS,
     compared,
     deep,
+    grown,
 )
 from proofs.models._formal._checker import Answer, CheckerMissingError, Graph, check, node
+from proofs.models._formal._manager import ManagerSide
 from proofs.models._formal._search import Bounds, explore
-from proofs.models._formal._twins import DIFFERS, TWINS, UNFAIR, Twin, UnhashedToTheBack, small
+from proofs.models._formal._twins import (
+    DIFFERS,
+    GROWN,
+    GROWN_IN_KVREF,
+    TWINS,
+    UNFAIR,
+    Twin,
+    UnhashedToTheBack,
+    small,
+)
 
 ASSUMES = ("no two texts have one hash",)
 GUARANTEES = ("kvref is the formal model in seven small graphs",)
@@ -108,6 +121,20 @@ def refute_kvref(submit: Callable[..., Future[Answer]], tally: Tally) -> None:
     tally.expect("kvref releases to the back", DIFFERS, verdict(answer, broken))
 
 
+def grow(submit: Callable[..., Future[Answer]], tally: Tally) -> None:
+    """The grown parts: their graphs, and for each a mistake in the module and one in kvref."""
+    twins = {twin.bounds: twin for twin in GROWN}
+    for name, bounds in grown().items():
+        answer, wrong = submit(check_bounds, bounds), submit(check_bounds, bounds, twins[name])
+        graph = explore(bounds)
+        print(f"{name}: {len(graph.states):,} states, {len(graph.edges):,} edges", flush=True)
+        tally.expect(name, "", verdict(answer.result(), graph))
+        tally.expect(twins[name].name, twins[name].found_by, verdict(wrong.result(), graph))
+        mistake = find(GROWN_IN_KVREF[name])
+        broken = explore(ManagerSide(replace(bounds.bounds, made_by=mistake.make())))
+        tally.expect(f"kvref: {mistake.id}", DIFFERS, verdict(answer.result(), broken))
+
+
 def main(arguments: Sequence[str]) -> int:
     """0 if every answer is the expected one."""
     began = time.monotonic()
@@ -118,6 +145,10 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     tally = Tally()
     with ThreadPoolExecutor(AT_ONCE) as executor:
+        if "--grown" in arguments:
+            grow(executor.submit, tally)
+            print(f"formal model: {tally.passed} passed, {tally.failed} failed")
+            return 1 if tally.failed else 0
         schedulers = {
             name: executor.submit(check_scheduler, each) for name, each in SCHEDULERS.items()
         }

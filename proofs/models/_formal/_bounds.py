@@ -79,6 +79,36 @@ def compared() -> dict[str, Bounds]:
     }
 
 
+def grown() -> dict[str, ManagerSide]:
+    """What the model has beyond groups of one block size without options; for the night."""
+    bounds = {
+        "two block sizes": ManagerBounds(
+            num_blocks=5,
+            num_requests=1,
+            num_tokens=1,
+            windows=(0, 2),
+            block_sizes=(2, 1),
+            min_prompt=3,
+            max_prompt=3,
+            max_tokens=3,
+        ),
+        "eagle": ManagerBounds(
+            num_blocks=3, num_tokens=1, eagle_groups=frozenset({0}), max_prompt=3, max_tokens=3
+        ),
+        "look-ahead": ManagerBounds(num_blocks=3, num_tokens=1, lookahead=1, max_tokens=3),
+        "retention": ManagerBounds(
+            num_blocks=4,
+            num_requests=1,
+            num_tokens=1,
+            windows=(2,),
+            retention=0,
+            max_prompt=3,
+            max_tokens=4,
+        ),
+    }
+    return {name: ManagerSide(each) for name, each in bounds.items()}
+
+
 def deep() -> dict[str, Bounds]:
     """Larger ones, for hours of one core."""
     return {

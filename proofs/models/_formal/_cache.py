@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 from kvref.configuration import REAL_PARTS, Parts
 from kvref.manager import ReferenceManager
 from kvref.request import ReferenceRequest, make_request
 from kvref.state import restore_snapshot
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.interface import Implementation
 from kvspec.request import RequestInput
 from kvspec.snapshot import Snapshot
 from kvspec.specs import FullAttentionSpec, LayerSpec, SlidingWindowSpec
@@ -30,7 +31,8 @@ def texts(num_tokens: int, shortest: int, longest: int) -> list[Text]:
 class CacheBounds:
     """What GroupsModel and Manager have in common. `num_blocks` with the null block.
 
-    `windows`: one for each group, 0 for full attention. `eagle_groups` counts from 0.
+    `windows`: one for each group, 0 for full attention. `eagle_groups` counts from 0. `made_by`: a
+    kvref with a mistake.
     """
 
     num_blocks: int
@@ -42,6 +44,7 @@ class CacheBounds:
     num_tokens: int = 2
     max_tokens: int = 2
     parts: Parts = field(default=REAL_PARTS)
+    made_by: Implementation | None = None
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -76,6 +79,8 @@ class CacheBounds:
 
     def manager(self) -> ReferenceManager:
         """One at the start."""
+        if self.made_by is not None:
+            return cast(ReferenceManager, self.made_by.create(self.config()))
         return ReferenceManager(self.config(), parts=self.parts)
 
     def contents(self) -> dict[bytes, Text]:
@@ -119,16 +124,21 @@ class OneManager:
     """A manager of kvref that is put into one state after the other, and its requests."""
 
     def __init__(self, bounds: CacheBounds) -> None:
+        self.bounds = bounds
         self.manager = bounds.manager()
         self.made: dict[tuple[str, Text], ReferenceRequest] = {}
 
     def request(self, name: str, text: Text) -> ReferenceRequest:
         """The request with this content."""
         if (name, text) not in self.made:
-            size = self.manager.config.hash_block_size_tokens or 0
-            made = make_request(RequestInput(name, text), self.manager.hasher, size)
-            self.made[name, text] = made
+            self.made[name, text] = self._make(RequestInput(name, text))
         return self.made[name, text]
+
+    def _make(self, given: RequestInput) -> ReferenceRequest:
+        if self.bounds.made_by is not None:
+            return cast(ReferenceRequest, self.bounds.made_by.make_request(self.manager, given))
+        size = self.manager.config.hash_block_size_tokens or 0
+        return make_request(given, self.manager.hasher, size)
 
     def restored(self, snapshot: Snapshot) -> ReferenceManager:
         """The manager in this state."""

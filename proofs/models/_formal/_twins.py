@@ -206,6 +206,50 @@ UNFAIR = (
 )
 """Mistakes of the scheduler. The last one starves nobody while arrivals end."""
 
+GROWN = (
+    Twin(
+        "a hybrid caches beyond the last boundary",
+        "two block sizes",
+        "Groups",
+        "  IN IF NumGroups = 1 THEN n\n",
+        "  IN IF TRUE THEN n\n",
+        DIFFERS,
+    ),
+    Twin(
+        "an eagle group keeps the last block of its hit",
+        "eagle",
+        "Hits",
+        "Max(RunFrom(c, a, text, 1, n) - d, 0)",
+        "RunFrom(c, a, text, 1, n)",
+        DIFFERS,
+    ),
+    Twin(
+        "a drafter gets no slots",
+        "look-ahead",
+        "Calls",
+        "Total(q) + q.new + q.lookahead",
+        "Total(q) + q.new",
+        DIFFERS,
+    ),
+    Twin(
+        "the replay boundary is that of the whole prompt",
+        "retention",
+        "Groups",
+        "(((promptTokens - 1) \\div Alignment)",
+        "((promptTokens \\div Alignment)",
+        DIFFERS,
+    ),
+)
+"""Mistakes in what the model has grown by."""
+
+GROWN_IN_KVREF = {
+    "two block sizes": "CachesBeyondTheBoundary",
+    "eagle": "FullKeepsTheEagleBlock",
+    "look-ahead": "LookaheadIsForgotten",
+    "retention": "ReplayOfTheWholePrompt",
+}
+"""Registered mistakes of kvref, by the graph that differs."""
+
 
 class UnhashedToTheBack(BlockPool):
     """kvref with a mistake: what nobody can hit waits behind what is cached."""
