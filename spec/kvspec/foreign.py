@@ -90,6 +90,9 @@ def spec_of(spec: Any) -> LayerSpec:
     for name in ("kv_quant_mode", "mamba_type"):
         if name in members:
             members[name] = members[name].name
+    if "shapes" in members:  # vLLM takes a number for a shape of one side
+        shapes = members["shapes"]
+        members["shapes"] = tuple((one,) if isinstance(one, int) else tuple(one) for one in shapes)
     if "kv_cache_specs" in members:
         layers = members["kv_cache_specs"].items()
         members["kv_cache_specs"] = tuple((name, spec_of(layer)) for name, layer in layers)

@@ -94,8 +94,9 @@ def test_a_plain_configuration_is_served(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"metrics_collector": object()}, "kv_cache_metrics"),
         ({"coordinator": SimpleNamespace(single_type_managers=())}, "types.SimpleNamespace"),
         ({"max_model_len": 0}, "max_model_len_tokens"),
+        ({"kv_cache_config": None}, "a configuration that it cannot read"),
     ],
-    ids=["sampled lives", "a coordinator of somebody else's", "no length"],
+    ids=["sampled lives", "a coordinator of somebody else's", "no length", "no layout"],
 )
 def test_what_is_not_served_is_said(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises((UnsupportedError, ConfigError)) as caught:

@@ -77,15 +77,20 @@ def config_of(stock: Any, given: Given) -> ManagerConfig:
     _refuse_other_classes(stock)
     if stock.metrics_collector is not None:
         raise UnsupportedError("sampled lives of blocks (kv_cache_metrics)", "kvfast")
-    return foreign.config_of(
-        stock,
-        max_num_batched_tokens=given.max_num_batched_tokens,
-        dcp_world_size=given.dcp_world_size,
-        pcp_world_size=given.pcp_world_size,
-        watermark=given.watermark,
-        int_event_hashes=given.int_event_hashes,
-        hash_function=f"given_{given.hash_bytes}",
-    )
+    try:
+        return foreign.config_of(
+            stock,
+            max_num_batched_tokens=given.max_num_batched_tokens,
+            dcp_world_size=given.dcp_world_size,
+            pcp_world_size=given.pcp_world_size,
+            watermark=given.watermark,
+            int_event_hashes=given.int_event_hashes,
+            hash_function=f"given_{given.hash_bytes}",
+        )
+    except (AttributeError, TypeError) as error:  # vLLM checks no types
+        raise UnsupportedError(
+            f"a configuration that it cannot read ({error})", "kvfast"
+        ) from error
 
 
 def _refuse_other_classes(stock: Any) -> None:

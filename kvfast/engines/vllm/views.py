@@ -43,6 +43,11 @@ class Block(KVCacheBlock):  # type: ignore[misc]  # vLLM has no types where it i
         return self.pool.free_block_queue.behind(self.block_id)
 
     @property
+    def _block_hash(self) -> bytes | None:
+        """The same; vLLM's tests read its slot."""
+        return self.block_hash
+
+    @property
     def block_hash_num_tokens(self) -> int | None:
         """The tokens that the primary key covers."""
         return self.pool.state().covered_tokens[self.block_id] or None
@@ -339,6 +344,6 @@ def coordinator_over(pool: Pool, requests: Requests, stock: Any) -> Coordinator:
 
 def _shown_as(view: type, stock: Any, kept: Sequence[str], **members: Any) -> Any:
     """An instance of `view` and of the class of `stock`, with only these members of its."""
-    made: Any = object.__new__(type(view.__name__, (view, type(stock)), {}))
+    made: Any = object.__new__(type(type(stock).__name__, (view, type(stock)), {}))
     made.__dict__.update({name: getattr(stock, name) for name in kept}, **members)
     return made
