@@ -6,14 +6,15 @@ draws until so many operations were compared: each answer, block ids in it too, 
 and number of free blocks, and the whole state after every so many operations and at the end of each
 program; `--looks 1`: after each, with pools of up to 2,000 blocks. Then it says what was drawn. A
 difference is made smaller, printed as a test to paste and kept as a record in the folder `--keep`,
-and the exit code is 1. `--decoding`: only
-steps in which hundreds of requests decode, each request's part counted as an operation.
+and the exit code is 1. Ended early, it says how far it came. `--decoding`: only steps in which
+hundreds of requests decode, each request's part counted as an operation.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -150,6 +151,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--decoding", action="store_true", help="whole steps of many requests only")
     parser.add_argument("--keep", type=Path, default=Path("found"), help="for a record of it")
     options = parser.parse_args(arguments)
+    for ended in (signal.SIGINT, signal.SIGTERM):  # it says how far it came
+        signal.signal(ended, signal.default_int_handler)
     subject = FastImplementation(options.build)
     print(f"seed {options.seed}, kvfast {options.build} beside kvref", flush=True)
     begin, cpu = time.monotonic(), time.process_time()
