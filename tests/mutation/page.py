@@ -128,6 +128,11 @@ def _lines() -> Iterator[str]:
     others = Counter(
         each.status for draw in draws() for each in draw.others if each not in draw.survivors
     )
+    have = {draw.part for draw in draws()}
+    none = [part.about for name, part in PARTS.items() if name not in have]
+    if none:
+        yield ""
+        yield f"Not drawn yet: {'; '.join(none)}."
     yield ""
     yield (
         "Dead otherwise than by a test that failed: "
