@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
@@ -42,6 +43,8 @@ MODEL = {
 }
 END = 511
 """The token that ends a request."""
+RETENTION = "VLLM_PREFIX_CACHE_RETENTION_INTERVAL"
+"""vLLM has no other switch for sparse retention."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ class Setup:
     watermark: float = 0.0
     policy: str = "fcfs"
     mamba_mode: str = "none"
+    retention: int | None = None
+    has_sessions: bool = False
 
 
 def prepare() -> None:
@@ -119,6 +124,9 @@ def vllm_config(setup: Setup, model: str) -> Any:
 def make_scheduler(scheduler_class: Any, setup: Setup, config: Any) -> Any:
     """A scheduler of that class."""
     register_all_kvcache_specs(config)
+    os.environ.pop(RETENTION, None)
+    if setup.retention is not None:
+        os.environ[RETENTION] = str(setup.retention)
     groups = [KVCacheGroupSpec([f"layer.{i}"], spec) for i, spec in enumerate(setup.specs)]
     return scheduler_class(
         vllm_config=config,
@@ -141,6 +149,7 @@ class Prompt:
     adapter: int = 0
     priority: int = 0
     skips_cache: bool = False
+    is_session: bool = False
 
     def request(self, setup: Setup) -> Any:
         """vLLM's request."""
@@ -159,6 +168,7 @@ class Prompt:
             arrival_time=0.0,
             cache_salt=self.salt,
             priority=self.priority,
+            resumable=self.is_session,
             lora_request=LoRARequest(name, self.adapter, name) if self.adapter else None,
             block_hasher=get_request_block_hasher(setup.hash_block_size, sha256)
             if setup.enable_caching

@@ -65,6 +65,21 @@ def test_a_shadow_finds_no_difference_and_finds_a_planted_one(
     assert list(tmp_path.glob("kvspec-shadow-*.jsonl"))
 
 
+def test_events_that_nobody_took_are_shown_and_stay(lockstep: Any, model: str) -> None:
+    both = lockstep.Lockstep(lockstep.setups()["full, events"], model, seed=3)
+    both.arrive()
+    both.add(lockstep.Prompt(name="a", tokens=tuple(range(9)), max_tokens=1))
+    taken = []
+    for side in both.sides:
+        manager = side.scheduler.kv_cache_manager
+        manager.take_events()
+        side.scheduler.schedule()
+        queued = [lockstep.shown(each) for each in manager.block_pool.kv_event_queue]
+        taken.append([lockstep.shown(each) for each in manager.take_events()])
+        assert len(manager.block_pool.kv_event_queue) == 0
+    assert queued == taken[0] == taken[1] != []
+
+
 def test_what_is_not_served_stays_with_the_stock_manager(lockstep: Any, model: str) -> None:
     """A manager of somebody else's class may behave in its own way."""
     from vllm.v1.core import kv_cache_manager

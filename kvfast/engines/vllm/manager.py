@@ -7,6 +7,7 @@ What the scheduler asks in every step goes straight to kvfast. What tests and co
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from typing import Any
 
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
@@ -54,7 +55,8 @@ class KvfastManager:
         self.fast: Any = manager
         size = stock.block_pool.hash_block_size if stock.enable_caching else 0
         self.requests = Requests(implementation, manager, size)
-        self.block_pool = Pool(self.fast, implementation.batched(manager), stock.block_pool)
+        batched = implementation.batched(manager)
+        self.block_pool = Pool(self.fast, batched, stock.block_pool, self.queued_events)
         self.coordinator: Coordinator = coordinator_over(
             self.block_pool, self.requests, stock.coordinator
         )
@@ -160,6 +162,11 @@ class KvfastManager:
         if mine is None:
             return [0] * self.num_kv_cache_groups
         return list(self.fast.get_num_common_prefix_blocks(mine))
+
+    def queued_events(self) -> list[Any]:
+        """What `take_events` would answer, left where it is."""
+        copied = deepcopy(self.fast)
+        return [vllm_event(event, self.requests.told) for event in copied.take_events()]
 
     def take_events(self) -> list[Any]:
         """Events since the last call, as vLLM's."""

@@ -40,7 +40,8 @@ class Requests:
         else:
             mine = kept[1]
             num_tokens = len(request._all_token_ids)
-            if num_tokens != mine.num_tokens:
+            # A session that goes on may have as many tokens as before, more of them its prompt's.
+            if num_tokens != mine.num_tokens or request.num_prompt_tokens != mine.num_prompt_tokens:
                 self._follow(mine, request, num_tokens)
         mine.num_computed_tokens = request.num_computed_tokens
         mine.num_preemptions = request.num_preemptions

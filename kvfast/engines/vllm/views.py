@@ -6,7 +6,8 @@ kvfast, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
@@ -39,8 +40,15 @@ class Block(KVCacheBlock):  # type: ignore[misc]  # vLLM has no types where it i
 
     @property
     def next_free_block(self) -> object:
-        """The block behind it in the free queue, where it stands itself."""
-        return self.pool.free_block_queue.behind(self.block_id)
+        """The block behind it in the free queue; None where it is not there itself."""
+        in_queue = self.ref_cnt == 0 and not self.is_null
+        return self.pool.free_block_queue.behind(self.block_id) if in_queue else None
+
+    @property
+    def prev_free_block(self) -> object:
+        """The block before it in the free queue; None where it is not there itself."""
+        in_queue = self.ref_cnt == 0 and not self.is_null
+        return self.pool.free_block_queue.before(self.block_id) if in_queue else None
 
     @property
     def _block_hash(self) -> bytes | None:
@@ -95,8 +103,11 @@ class Blocks(KVCacheBlocks):  # type: ignore[misc]  # as above
 class Pool:
     """vLLM's `BlockPool`, as far as its scheduler, connectors and tests know it."""
 
-    def __init__(self, fast: Any, batched: Any, stock: Any) -> None:
+    def __init__(
+        self, fast: Any, batched: Any, stock: Any, queued_events: Callable[[], Sequence[Any]]
+    ) -> None:
         self.fast = fast
+        self.queued_events = queued_events
         self.num_gpu_blocks: int = stock.num_gpu_blocks
         self.enable_caching: bool = stock.enable_caching
         self.hash_block_size: int = stock.hash_block_size
@@ -107,6 +118,11 @@ class Pool:
         self.blocks = BlockList(self)
         self.free_block_queue = FreeQueue(self, batched)
         self.cached_block_hash_to_block = KeyView(self)
+
+    @property
+    def kv_event_queue(self) -> tuple[Any, ...]:
+        """The events that nobody has taken yet, as they will be taken."""
+        return tuple(self.queued_events())
 
     def state(self) -> Snapshot:
         """The state of kvfast's pool now."""
@@ -172,13 +188,19 @@ class BlockList(Sequence[Block]):
 class QueueEnd:
     """What stands before the first block of the free queue, or behind the last."""
 
-    def __init__(self, queue: FreeQueue | None) -> None:
+    def __init__(self, queue: FreeQueue, *, is_head: bool) -> None:
         self.queue = queue
+        self.is_head = is_head
 
     @property
     def next_free_block(self) -> object:
         """The first block; None behind the last."""
-        return None if self.queue is None else self.queue.behind(None)
+        return self.queue.behind(None) if self.is_head else None
+
+    @property
+    def prev_free_block(self) -> object:
+        """The last block; None before the first."""
+        return None if self.is_head else self.queue.before(None)
 
 
 class FreeQueue:
@@ -187,13 +209,19 @@ class FreeQueue:
     def __init__(self, pool: Pool, batched: Any) -> None:
         self.pool = pool
         self.batched = batched
-        self.fake_free_list_head = QueueEnd(self)
-        self.fake_free_list_tail = QueueEnd(None)
+        self.fake_free_list_head = QueueEnd(self, is_head=True)
+        self.fake_free_list_tail = QueueEnd(self, is_head=False)
 
     def behind(self, block_id: int | None) -> object:
         """The block behind this one, the first for None; `fake_free_list_tail` behind the last."""
         found = self.batched.next_free_blocks(1, after=block_id)
         return self.pool.block(found[0]) if found else self.fake_free_list_tail
+
+    def before(self, block_id: int | None) -> object:
+        """The block before this one, the last for None; `fake_free_list_head` before the first."""
+        queue = self.pool.state().free_queue
+        place = len(queue) if block_id is None else queue.index(block_id)
+        return self.pool.block(queue[place - 1]) if place else self.fake_free_list_head
 
     @property
     def num_free_blocks(self) -> int:
@@ -214,10 +242,11 @@ class KeyView:
     @property
     def _cache(self) -> Mapping[bytes, Any]:
         order = self.pool.state().lookup_order
-        return {
+        shown = {
             key: self.pool.block(ids[0]) if len(ids) == 1 else {i: self.pool.block(i) for i in ids}
             for key, ids in order.items()
         }
+        return MappingProxyType(shown)  # whoever writes is told, and not ignored
 
     def get_one_block(self, key: bytes) -> Block | None:
         """The block that a look-up of this key would find."""
