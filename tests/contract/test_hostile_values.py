@@ -128,7 +128,7 @@ ENTRY_POINTS = (
     EntryPoint("pop_blocks_for_free", {}, {"request": BAD_REQUESTS}),
     EntryPoint("free_blocks", {}, {"block_ids": BAD_IDS}),
     EntryPoint("hold_blocks", {}, {"block_ids": BAD_IDS}),
-    EntryPoint("get_block", {}, {"block_id": (*BAD_COUNTS, 20, b"1", [1])}),
+    EntryPoint("get_block", {"block_id": 1}, {"block_id": (*BAD_COUNTS, 20, b"1", [1])}),
     EntryPoint("evict_blocks", {}, {"block_ids": BAD_IDS}),
     EntryPoint(
         "remove_skipped_blocks",

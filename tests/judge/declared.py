@@ -15,6 +15,7 @@ from kvspec.batched import BatchedManager
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
+from kvspec.following import FollowedInput
 from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
 from kvspec.planning import Planner
 from kvspec.request import Request, RequestInput
@@ -127,6 +128,24 @@ class Declared:
             if getattr(request, name, None):
                 self.need(feature)
         return self.reference.make_request(manager, request)
+
+    def make_followed(self, manager: KVCacheManager, given: FollowedInput) -> Request:
+        self.need(Feature.GIVEN_HASHES)
+        return self.reference.make_followed(manager, given)
+
+    def follow(
+        self,
+        manager: KVCacheManager,
+        request: Request,
+        num_tokens: int,
+        hashes: Sequence[bytes] = (),
+        *,
+        num_prompt_tokens: int | None = None,
+    ) -> None:
+        self.need(Feature.GIVEN_HASHES)
+        self.reference.follow(
+            manager, request, num_tokens, hashes, num_prompt_tokens=num_prompt_tokens
+        )
 
     def append_tokens(
         self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]

@@ -13,7 +13,11 @@ from kvspec.policy import Policy
 from tests.judge.minimal import minimal
 from tests.mistakes import mistaken, mistakes
 
-MISTAKES = tuple(mistake.id for mistake in mistakes() if mistake.kind == "steps")
+NOT_DRAWN = {"KV-BATCH-14", "KV-BATCH-15"}
+"""Random steps follow no request and do not walk along the queue; directed checks of these do."""
+MISTAKES = tuple(
+    each.id for each in mistakes() if each.kind == "steps" and not NOT_DRAWN.issuperset(each.rules)
+)
 
 CHAPTERS = (batched, batched_new, batched_between, batched_outputs, batched_plans)
 BATCHES = [example for chapter in CHAPTERS for example in examples_of(chapter)]
