@@ -42,6 +42,14 @@ def mistakes() -> tuple[Mistake, ...]:
     return tuple(read(files("kvref.mistakes"), "kvref"))
 
 
+def of_random_steps() -> list[str]:
+    """Those that whole steps can show; no step drawn here follows a request or walks the queue."""
+    others = {"KV-BATCH-14", "KV-BATCH-15"}
+    return [
+        each.id for each in mistakes() if each.kind == "steps" and not others.issuperset(each.rules)
+    ]
+
+
 @cache
 def of_kvfast() -> tuple[Mistake, ...]:
     """Those of kvfast, mostly at one of its sizes: most checks know only short lists and texts."""

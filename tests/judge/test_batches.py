@@ -11,19 +11,13 @@ from kvcheck.rules.batched_plans import random_steps_are_their_single_calls
 from kvcheck.rules.example import example_violation, examples_of
 from kvspec.policy import Policy
 from tests.judge.minimal import minimal
-from tests.mistakes import mistaken, mistakes
-
-NOT_DRAWN = {"KV-BATCH-14", "KV-BATCH-15"}
-"""Random steps follow no request and do not walk along the queue; directed checks of these do."""
-MISTAKES = tuple(
-    each.id for each in mistakes() if each.kind == "steps" and not NOT_DRAWN.issuperset(each.rules)
-)
+from tests.mistakes import mistaken, of_random_steps
 
 CHAPTERS = (batched, batched_new, batched_between, batched_outputs, batched_plans)
 BATCHES = [example for chapter in CHAPTERS for example in examples_of(chapter)]
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("mistake", of_random_steps())
 def test_random_steps_see_a_mistake(mistake: str) -> None:
     """Compared with the subject's own single calls, so that no oracle is needed."""
     found = example_violation(random_steps_are_their_single_calls, mistaken(mistake), Policy())

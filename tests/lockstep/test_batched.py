@@ -21,7 +21,7 @@ from kvspec.interface import Feature, Implementation
 from kvspec.sequential import SequentialManager, batched_of
 from tests.lockstep.single_calls import SingleCalls
 from tests.lockstep.test_lockstep import fast
-from tests.mistakes import mistaken, mistakes
+from tests.mistakes import mistaken, of_random_steps
 
 __all__ = ["fast"]  # the fixture
 
@@ -97,7 +97,7 @@ def test_the_loop_is_what_an_engine_would_write_down_from_the_rules() -> None:
     assert refused > 1500
 
 
-@pytest.mark.parametrize("mistake", [each.id for each in mistakes() if each.kind == "steps"])
+@pytest.mark.parametrize("mistake", of_random_steps())
 def test_a_mistake_in_whole_steps_is_seen(mistake: str) -> None:
     """Side by side with the reference, as kvfast is."""
     with pytest.raises(InvariantViolation, match="KV-BATCH-"):
