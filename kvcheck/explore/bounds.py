@@ -65,6 +65,7 @@ class Step:
 
     token_budget: int
     num_lookahead_tokens: int = 0
+    reserved_blocks: int = 0
     stops_at_refusal: bool = False
 
 

@@ -202,6 +202,66 @@ BATCHED = Configuration(
     calls=frozenset({Call.EVICT, Call.RESET, Call.ILLEGAL}),
 )
 
+NO_EVENTS = Configuration(
+    "no-events",
+    "as partial, with events off and resets: nobody hears of what is stored and removed",
+    replace(PARTIAL.config, enable_events=False),
+    PARTIAL.prompts,
+    calls=frozenset({Call.PREEMPT, Call.RESET, Call.PARTIAL}),
+)
+UNEQUAL = Configuration(
+    "unequal",
+    "3 groups with blocks of 4, 2 and 1 tokens, the last a window; hits drop their last block",
+    replace(
+        cache(19, full(4), full(2), window(1, 2), max_tokens=9, use_eagle=True),
+        hash_block_size_tokens=1,
+    ),
+    ((0,) * 9, (0,) * 5, (0,) * 4 + (1,) * 5),
+    num_requests=1,
+    in_chunks=False,
+    calls=frozenset({Call.PREEMPT, Call.RESET}),
+)
+MAMBA_RETENTION = Configuration(
+    "mamba-retention",
+    "full attention and Mamba that keeps every second state and the last of a prompt; 5 blocks",
+    replace(cache(6, full(1), aligned_mamba(1), max_tokens=4), retention_interval_tokens=2),
+    ((0, 0), (0, 0, 0)),
+    num_requests=1,
+    calls=frozenset({Call.PREEMPT, Call.RESET, Call.STEP}),
+)
+GATE = Configuration(
+    "gate",
+    "full attention and a window of 2 tokens over 6 blocks; a watermark, and of whole sequences"
+    " that must fit, reserved blocks and lookahead each with each",
+    replace(cache(7, full(1), window(1, 2), max_tokens=3), watermark=0.2, max_num_batched_tokens=1),
+    ((0, 0), (0, 0, 1)),
+    admissions=tuple(
+        Admission(
+            must_fit=must_fit,
+            reserved_blocks=reserved,
+            lookahead_tokens=lookahead,
+            others_scheduled=True,
+        )
+        for must_fit, reserved, lookahead in itertools.product((False, True), (0, 1), (0, 1))
+    ),
+    computations=(Computation(), Computation(lookahead_tokens=1)),
+    calls=frozenset({Call.PREEMPT}),
+)
+REFUSALS = Configuration(
+    "refusals",
+    "whole steps of 2 requests, events off: full attention and a window of 2 tokens over 6 blocks;"
+    " blocks reserved from new requests, so that a long one is refused before a short one",
+    replace(cache(7, full(1), window(1, 2), max_tokens=3), enable_events=False),
+    ((0, 0), (0, 1, 1)),
+    admissions=(),
+    computations=(),
+    steps=(
+        Step(8, reserved_blocks=1, stops_at_refusal=True),
+        Step(2, num_lookahead_tokens=1),
+    ),
+    calls=frozenset({Call.ILLEGAL}),
+)
+
 
 def _deep(like: Configuration, name: str, summary: str, **changes: Any) -> Configuration:
     """A larger one, explored only when asked for."""
@@ -209,17 +269,9 @@ def _deep(like: Configuration, name: str, summary: str, **changes: Any) -> Confi
 
 
 DEEP: tuple[Configuration, ...] = (
+    _deep(POOL, "deep-pool", "as pool, with 6 blocks", config=cache(7, full(1), max_tokens=2)),
     _deep(
-        POOL,
-        "deep-pool",
-        "as pool, with 6 blocks",
-        config=cache(7, full(1), max_tokens=2),
-    ),
-    _deep(
-        MANAGER,
-        "deep-manager",
-        "as manager, with 3 blocks",
-        config=cache(4, full(1), max_tokens=3),
+        MANAGER, "deep-manager", "as manager, with 3 blocks", config=cache(4, full(1), max_tokens=3)
     ),
     _deep(
         MANAGER,
@@ -279,12 +331,7 @@ DEEP: tuple[Configuration, ...] = (
         "as external, with 4 blocks",
         config=cache(5, full(1), max_tokens=3),
     ),
-    _deep(
-        CHUNKED,
-        "deep-chunked",
-        "as chunked, computed in chunks",
-        in_chunks=True,
-    ),
+    _deep(CHUNKED, "deep-chunked", "as chunked, computed in chunks", in_chunks=True),
     _deep(
         PARTIAL,
         "deep-partial",
@@ -338,6 +385,11 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
     RETENTION,
     ADMISSION,
     BATCHED,
+    NO_EVENTS,
+    UNEQUAL,
+    MAMBA_RETENTION,
+    GATE,
+    REFUSALS,
     *DEEP,
 )
-"""Those of the default run first, with some 1,060,000 edges; the larger ones take hours."""
+"""Those of the default run first, with some 1,090,000 edges; the larger ones take hours."""

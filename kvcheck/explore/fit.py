@@ -45,7 +45,8 @@ def _features_of_options(configuration: Configuration) -> set[Feature]:
         Feature.DRAFTING: drafting,
         Feature.EXTERNAL_TOKENS: any(each.external_tokens for each in admissions),
         Feature.DELAYED_CACHING: delayed,
-        Feature.ADMISSION: any(each.must_fit or each.reserved_blocks for each in admissions),
+        Feature.ADMISSION: any(each.must_fit or each.reserved_blocks for each in admissions)
+        or any(each.reserved_blocks for each in configuration.steps),
         Feature.HITS_PER_GROUP: any(each.own_hits for each in admissions)
         or (Call.ASK in configuration.calls and len(configuration.config.kv_cache.groups) > 1),
     }

@@ -10,11 +10,12 @@ import pytest
 import kvref
 from kvcheck.explore import trace
 from kvcheck.explore.search import Exploration, Pair, Violation, explore
+from kvcheck.mistakes import find
 from kvcheck.records.trace import replay_trace
 from kvspec.interface import Implementation
 from kvspec.record_file import read_trace
 from tests.explore.exploring import configuration, explored
-from tests.mistakes import mistaken
+from tests.mistakes import mistaken, mistakes, of_kvfast
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,46 @@ PLANTED = (
     Planted("WatermarkForAll", "admission", 3, "compute", "KV-MGR-7"),
     Planted("ReservedBlocksAreTaken", "admission", 3, "admit", "KV-MGR-7"),
     Planted("FreeHitsCostNothing", "mamba", 5, "admit", "KV-ERR-1"),
+    Planted("FastPathKeepsPartialKeys", "no-events", 4, "admit", "KV-HASH-6"),
+    Planted("LooksNoFurther", "unequal", 3, "admit", "KV-MGR-1"),
+    Planted("StatesOfGeneratedTokens", "mamba-retention", 4, "admit", "KV-POOL-13"),
+    Planted("WholeFitsWithoutWatermark", "gate", 1, "admit", "KV-MGR-7"),
+    Planted("GoesOnAfterARefusal", "refusals", 1, "batch", "KV-BATCH-1"),
+    Planted("ReservesForEverybody", "refusals", 1, "batch", "KV-BATCH-1"),
 )
+
+
+def by(mistake: str) -> Implementation:
+    """The implementation that makes this mistake: kvref, or kvfast uncompiled."""
+    return find(mistake, (*mistakes(), *of_kvfast())).make()
 
 
 def violation_of(planted: Planted) -> tuple[Violation, Pair]:
     """What is found, and between whom."""
-    subject: Implementation = mistaken(planted.mistake)
+    subject = by(planted.mistake)
     violation = explored(configuration(planted.name), subject).violation
     assert violation is not None
     return violation, Pair(kvref.implementation(), subject)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("mistake", "name"),
+    [
+        ("FastPathKeepsPartialKeys", "partial"),
+        ("LooksNoFurther", "eagle"),
+        ("StatesOfGeneratedTokens", "retention"),
+        ("WholeFitsWithoutWatermark", "admission"),
+        ("GoesOnAfterARefusal", "batched"),
+        ("ReservesForEverybody", "batched"),
+    ],
+)
+def test_what_only_options_together_show_is_not_found_where_one_is_missing(
+    mistake: str, name: str
+) -> None:
+    exploration = explored(configuration(name), by(mistake))
+    assert exploration.is_complete
+    assert exploration.violation is None
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda each: f"{each.mistake}-{each.name}")

@@ -11,7 +11,7 @@ from kvcheck.explore.configurations import CONFIGURATIONS
 from kvcheck.explore.session import Report, Result, recorded_counts
 from tests.explore.exploring import configuration, explored
 
-FAST_EDGES, DEEP_EDGES = 20_000, 200_000
+FAST_EDGES, DEEP_EDGES = 10_000, 200_000
 """What is explored in some seconds, and in half a minute; beyond it is for the command."""
 
 RECORDED = recorded_counts()
