@@ -68,7 +68,8 @@ PLANTED = (
 
 def by(mistake: str) -> Implementation:
     """The implementation that makes this mistake: kvref, or kvfast uncompiled."""
-    return find(mistake, (*mistakes(), *of_kvfast())).make()
+    made: Implementation = find(mistake, (*mistakes(), *of_kvfast())).make()
+    return made
 
 
 def violation_of(planted: Planted) -> tuple[Violation, Pair]:
