@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import kvfast._core.extra_keys as extra_keys
-from kvfast._core import checks, hashing, request
+from kvfast._core import checks, hashing, request, token_copy
 from kvfast._core.checks import Checks
 from kvfast._core.key_map import KeyMap
 from kvfast._core.pool import BlockPool
@@ -104,7 +104,7 @@ HEAD_LATER = Mistake("24 in the first byte", hashing, "head", longer_later, "KV-
 FEWER_COUNTS = Mistake("52 bits", request, "COUNT_BITS", 52, "KV-ERR-6")
 MORE_COUNTS = Mistake("54 bits", checks, "COUNT_BITS", 54, "KV-ERR-6")
 ANY_BLOCK = Mistake("any block", Checks, "checked_block", one_block_more, "KV-ERR-3")
-FEWER_TOKENS = Mistake("a token less", request, "TOKEN_ID_MAX", 2**63 - 2, "KV-REQ-1")
+FEWER_TOKENS = Mistake("a token less", token_copy, "TOKEN_ID_MAX", 2**63 - 2, "KV-REQ-1")
 IGNORED = Mistake(
     "ignore, then clear", HitRateWindow, "observe", ignore_before_clearing, "KV-STAT-5"
 )
