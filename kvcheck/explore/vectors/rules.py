@@ -64,6 +64,10 @@ RULES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "partial": (*HITS, *_of("HASH", 5), *_of("PART", 1, 2, 3, 4, 5)),
         "retention": (*WINDOWED, *SEVERAL, *_of("RET", 2, 4, 6)),
         "admission": (*WINDOWED, *_of("SW", 7), *_of("MGR", 5, 9)),
+        "no-events": (*_of("POOL", 4, 13), *_of("PART", 1, 2, 3)),
+        "unequal": (*_of("MGR", 1), *_of("COORD", 6, 7, 13), *_of("RET", 1)),
+        "mamba-retention": _of("RET", 5),
+        "gate": _of("MGR", 5, 7, 9, 10),
     }
 )
 """Set -> rules."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvcheck.explore.bounds import Admission, Call, Computation, Configuration
-from kvcheck.explore.configurations import aligned_mamba, cache, chunked, full, window
+from kvcheck.explore.configurations import GATE, aligned_mamba, cache, chunked, full, window
 from kvcheck.explore.vectors.rules import RULES
 from kvspec.config import ManagerConfig
 
@@ -208,5 +208,49 @@ _SEVERAL = (
     ),
 )
 
-SETS: tuple[VectorSet, ...] = (*_SINGLE, *_SEVERAL)
-"""All of them, in the order in which they are played: those of one group first."""
+_TOGETHER = (
+    _set(
+        "no-events",
+        "full attention in blocks of 1 and of 2 tokens, events off; entries inside a block",
+        replace(
+            cache(5, full(2), full(1), max_tokens=3), hash_block_size_tokens=1, enable_events=False
+        ),
+        *((0, 0, 0), (1,)),
+        num_requests=1,
+        in_chunks=False,
+        calls=frozenset({Call.PARTIAL}),
+    ),
+    _set(
+        "unequal",
+        "3 groups with blocks of 4, 2 and 1 tokens, the last a window; hits drop their last block",
+        replace(
+            cache(19, full(4), full(2), window(1, 2), max_tokens=9, use_eagle=True),
+            hash_block_size_tokens=1,
+        ),
+        *((0,) * 9, (0,) * 4 + (1,) * 5),
+        num_requests=1,
+        in_chunks=False,
+        calls=frozenset(),
+    ),
+    _set(
+        "mamba-retention",
+        "full attention and Mamba that keeps only the last state of a prompt; one request",
+        replace(cache(6, full(1), aligned_mamba(1), max_tokens=3), retention_interval_tokens=0),
+        (0, 0),
+        num_requests=1,
+        calls=frozenset({Call.PREEMPT}),
+    ),
+    _set(
+        "gate",
+        "3 blocks of 1 token; a watermark, and of whole sequences that must fit, reserved blocks"
+        " and lookahead each with each",
+        replace(cache(4, full(1), max_tokens=3), watermark=0.25),
+        (0, 0, 1),
+        tokens=(),
+        admissions=GATE.admissions,
+        calls=frozenset(),
+    ),
+)
+
+SETS: tuple[VectorSet, ...] = (*_SINGLE, *_SEVERAL, *_TOGETHER)
+"""All of them, in the order in which they are played: options put together last."""
