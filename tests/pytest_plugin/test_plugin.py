@@ -125,7 +125,7 @@ def test_static_vectors_are_a_test_for_each_set(project: pytest.Pytester) -> Non
     """Not at level safety, and not where one test per rule is asked for."""
     options = ("--kv-impl", "kvref", "-k", "static")
     sets = {f"kvspec::static[{manifest.name}]" for _, manifest in shipped_sets()}
-    assert len(sets) == 17
+    assert len(sets) == 21
     found = outcomes(project, *options, "-n", "2")
     assert set(found) == named(found, "passed") == sets
     assert outcomes(project, *options, "--kv-level", "safety") == {}
