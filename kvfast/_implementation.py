@@ -73,8 +73,7 @@ class FastImplementation:
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
         """A request with the hashes of its prompt's full blocks (KV-REQ-1)."""
         inner = self._own(manager)
-        size = inner.config.hash_block_size_tokens if inner.config.enable_caching else 0
-        made: Request = self._requests.make_request(request, inner.hasher, size or 0)
+        made: Request = self._requests.make_request(request, inner.hasher, _hash_size(inner))
         return made
 
     def make_requests(
@@ -92,17 +91,15 @@ class FastImplementation:
         of threads below 1 (`num_threads`).
         """
         inner = self._own(manager)
-        size = inner.config.hash_block_size_tokens if inner.config.enable_caching else 0
         made: list[Request] = self._many.hash_many(
-            inputs, inner.hasher, size or 0, num_threads=num_threads
+            inputs, inner.hasher, _hash_size(inner), num_threads=num_threads
         )
         return made
 
     def make_followed(self, manager: KVCacheManager, given: FollowedInput) -> Request:
         """A request whose tokens and hashes the engine keeps (KV-REQ-6)."""
         inner = self._own(manager)
-        size = inner.config.hash_block_size_tokens if inner.config.enable_caching else 0
-        made: Request = self._following.make_followed(given, inner.hasher, size or 0)
+        made: Request = self._following.make_followed(given, inner.hasher, _hash_size(inner))
         return made
 
     def follow(
@@ -168,3 +165,8 @@ class FastImplementation:
             raise InvalidArgumentError("manager", manager, "made by this implementation's create")
         found: FastManager = inner
         return found
+
+
+def _hash_size(manager: FastManager) -> int:
+    """Tokens of a hash block; 0 where nothing is hashed."""
+    return manager.config.hash_block_size_tokens or 0 if manager.config.enable_caching else 0

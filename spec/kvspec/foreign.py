@@ -9,37 +9,9 @@ from typing import Any
 
 from kvspec.config import KVCacheConfig, KVCacheGroup, KVCacheTensor, ManagerConfig
 from kvspec.policy import Policy
-from kvspec.specs import (
-    ChunkedLocalAttentionSpec,
-    CrossAttentionSpec,
-    EncoderOnlyAttentionSpec,
-    FullAttentionSpec,
-    HiddenStateCacheSpec,
-    LayerSpec,
-    MambaSpec,
-    MLAAttentionSpec,
-    SinkFullAttentionSpec,
-    SlidingWindowMLASpec,
-    SlidingWindowSpec,
-    TQFullAttentionSpec,
-    UniformTypeKVCacheSpecs,
-)
+from kvspec.specs import SPEC_TYPES, LayerSpec
 
-_TYPES = (
-    ChunkedLocalAttentionSpec,
-    CrossAttentionSpec,
-    EncoderOnlyAttentionSpec,
-    FullAttentionSpec,
-    HiddenStateCacheSpec,
-    MambaSpec,
-    MLAAttentionSpec,
-    SinkFullAttentionSpec,
-    SlidingWindowMLASpec,
-    SlidingWindowSpec,
-    TQFullAttentionSpec,
-    UniformTypeKVCacheSpecs,
-)
-TYPE_OF_NAME: Mapping[str, type[LayerSpec]] = MappingProxyType({t.__name__: t for t in _TYPES})
+TYPE_OF_NAME: Mapping[str, type[LayerSpec]] = MappingProxyType({t.__name__: t for t in SPEC_TYPES})
 
 
 def config_of(manager: Any, **others: Any) -> ManagerConfig:

@@ -68,14 +68,15 @@ class KvfastManager:
 
     def make_prefix_cache_stats(self) -> Any:
         """The counters since the last call; None without statistics."""
-        if not self.log_stats:
-            return None
-        stats, self.prefix_cache_stats = self.prefix_cache_stats, PrefixCacheStats()
-        return stats
+        taken = self.prefix_cache_stats
+        if taken is not None:
+            self.prefix_cache_stats = PrefixCacheStats()
+        return taken
 
     def get_computed_blocks(self, request: Any) -> tuple[Any, int]:
         """The longest cached prefix and its length in tokens."""
-        if not self.enable_caching or request.skip_reading_prefix_cache:
+        is_read = self.enable_caching and not request.skip_reading_prefix_cache
+        if not is_read:
             return self.empty_kv_cache_blocks, 0
         hit = self.fast.get_computed_blocks(self.requests.current(request))
         length = hit.hit_length_tokens
@@ -95,13 +96,7 @@ class KvfastManager:
         num_new_tokens: int,
         num_new_computed_tokens: int = 0,
         new_computed_blocks: Any = None,
-        num_lookahead_tokens: int = 0,
-        num_external_computed_tokens: int = 0,
-        delay_cache_blocks: bool = False,
-        num_encoder_tokens: int = 0,
-        full_sequence_must_fit: bool = False,
-        reserved_blocks: int = 0,
-        has_scheduled_reqs: bool = True,
+        **options: Any,
     ) -> Any:
         """The new blocks; None where the pool lacks them."""
         mine = self.requests.current(request)
@@ -110,13 +105,7 @@ class KvfastManager:
             num_new_tokens,
             num_new_computed_tokens=num_new_computed_tokens,
             new_computed_blocks=_ids_of(new_computed_blocks),
-            num_lookahead_tokens=num_lookahead_tokens,
-            num_external_computed_tokens=num_external_computed_tokens,
-            delay_cache_blocks=delay_cache_blocks,
-            num_encoder_tokens=num_encoder_tokens,
-            full_sequence_must_fit=full_sequence_must_fit,
-            reserved_blocks=reserved_blocks,
-            has_scheduled_reqs=has_scheduled_reqs,
+            **options,
         )
         if granted is None:
             return None
@@ -150,11 +139,10 @@ class KvfastManager:
 
     def reset_prefix_cache(self) -> bool:
         """Drop every hash, if no block is in use."""
-        if not self.block_pool.reset_prefix_cache():
-            return False
-        if self.log_stats:
+        is_done = self.block_pool.reset_prefix_cache()
+        if is_done and self.log_stats:
             self.prefix_cache_stats.reset = True
-        return True
+        return is_done
 
     def get_num_common_prefix_blocks(self, running_request_id: str) -> list[int]:
         """Per group, leading blocks that all requests with blocks share."""
@@ -196,7 +184,9 @@ class KvfastManager:
 
     def create_kv_cache_blocks(self, blocks: tuple[Sequence[Any], ...]) -> Any:
         """A value of vLLM's for these blocks."""
-        return KVCacheBlocks(blocks) if any(blocks) else self.empty_kv_cache_blocks
+        if not any(blocks):
+            return self.empty_kv_cache_blocks
+        return KVCacheBlocks(blocks)
 
     def take_new_block_ids(self) -> list[int]:
         """Blocks to be zeroed."""

@@ -37,10 +37,10 @@ class OnKvfast:
         except (UnsupportedError, ConfigError) as error:
             logger.warning("%s. vLLM's own manager is used.", reason_of(error))
             return str(error)
+        pool = self.kv_cache_manager.block_pool
         if self.connector is not None:
-            self.connector.bind_gpu_block_pool(self.kv_cache_manager.block_pool)
-        num_blocks = self.kv_cache_manager.block_pool.num_gpu_blocks
-        logger.info("kvfast manages the %d blocks of the KV cache.", num_blocks)
+            self.connector.bind_gpu_block_pool(pool)
+        logger.info("kvfast manages the %d blocks of the KV cache.", pool.num_gpu_blocks)
         return None
 
     def schedule(self, *args: Any, **options: Any) -> Any:

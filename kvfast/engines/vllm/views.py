@@ -318,26 +318,11 @@ class Coordinator:
         return tuple(map(self.block_pool.shown, hit.blocks.groups)), hit.hit_length_tokens
 
     def get_num_blocks_to_allocate(
-        self,
-        request_id: str,
-        num_tokens: int,
-        new_computed_blocks: Any,
-        num_encoder_tokens: int,
-        total_computed_tokens: int,
-        num_tokens_main_model: int,
-        apply_admission_cap: bool = False,
+        self, request_id: str, *, new_computed_blocks: Any, **counts: Any
     ) -> int:
         """Free blocks that a request which holds some would take, without a hit."""
-        return int(
-            self.block_pool.fast.get_num_blocks_to_allocate(
-                self.requests.held[request_id],
-                num_tokens=num_tokens,
-                total_computed_tokens=total_computed_tokens,
-                num_tokens_main_model=num_tokens_main_model,
-                num_encoder_tokens=num_encoder_tokens,
-                apply_admission_cap=apply_admission_cap,
-            )
-        )
+        mine = self.requests.held[request_id]
+        return int(self.block_pool.fast.get_num_blocks_to_allocate(mine, **counts))
 
 
 class Group:
