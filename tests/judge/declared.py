@@ -133,19 +133,9 @@ class Declared:
         self.need(Feature.GIVEN_HASHES)
         return self.reference.make_followed(manager, given)
 
-    def follow(
-        self,
-        manager: KVCacheManager,
-        request: Request,
-        num_tokens: int,
-        hashes: Sequence[bytes] = (),
-        *,
-        num_prompt_tokens: int | None = None,
-    ) -> None:
+    def follow(self, *told: Any, **options: Any) -> None:
         self.need(Feature.GIVEN_HASHES)
-        self.reference.follow(
-            manager, request, num_tokens, hashes, num_prompt_tokens=num_prompt_tokens
-        )
+        self.reference.follow(*told, **options)
 
     def append_tokens(
         self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]

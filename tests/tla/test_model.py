@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -36,14 +35,7 @@ EXPLORED: Mapping[str, str] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _checker() -> None:
-    try:
-        node()
-    except CheckerMissingError as missing:
-        if os.environ.get("KVSPEC_REQUIRE_TLA") == "1":
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
+pytestmark = pytest.mark.usefixtures("checker")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -17,7 +16,6 @@ from kvspec.interface import Implementation
 from kvspec.record import Operation
 from kvspec.record_file import write_trace
 from kvspec.specs import FullAttentionSpec, LayerSpec, MambaSpec, SlidingWindowSpec
-from proofs.models._formal._checker import CheckerMissingError, node
 from proofs.models._formal._told import value_of
 from proofs.models.validate import main, validate
 
@@ -25,14 +23,7 @@ FULL = FullAttentionSpec(4, 1, 8, "float16")
 WINDOW = SlidingWindowSpec(2, 1, 8, "float16", sliding_window=3)
 
 
-@pytest.fixture(autouse=True)
-def _checker_is_there() -> None:
-    try:
-        node()
-    except CheckerMissingError as missing:
-        if os.environ.get("KVSPEC_REQUIRE_TLA") == "1":
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
+pytestmark = pytest.mark.usefixtures("checker")
 
 
 def story(implementation: Implementation, *specs: LayerSpec) -> Recorder:
