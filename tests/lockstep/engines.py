@@ -27,6 +27,10 @@ BLOCKS_PER_LOOK = 2000
 """With so many blocks more the state is looked at half as often."""
 
 
+OFFERED = (*[4] * 15, None)
+"""Of those that wait, so many are in a decoding engine's plan: each is checked, and few get in."""
+
+
 def looks_every(config: ManagerConfig, times: int = 1) -> int:
     """After how many operations the whole state is compared; `times`: so much less often."""
     return times * (1 + config.kv_cache.num_blocks // BLOCKS_PER_LOOK)
@@ -148,11 +152,13 @@ class LongEngine(Engine):
         request = self.sides[0].batched.request_of(handle)
         self.note(drafts=request.num_computed_tokens > request.num_tokens)
         super().sample(handle)
+        self.drew["entries"] += 1
         room = self.config.max_model_len_tokens - request.num_tokens
         count = min(self.draw.length(), room)
         if count > 0 and self.random.random() < 0.05:
             tokens = self.tokens(count)
             self.both("KV-BATCH-12", "append", lambda s: s.batched.append([handle], tokens, count))
+            self.drew["entries"] += 1
 
     def compare(self, rule: str, what: str) -> None:
         """The number of free blocks and the events; the whole state if it is its turn."""
@@ -198,6 +204,7 @@ class DecodingEngine(LongEngine):
         ends = [h for h, length in self.under_way.items() if length >= longest or chance(0.005)]
         decoding = [handle for handle in self.under_way if handle not in ends]
         new = [handle for handle in self.handles if handle not in self.under_way]
+        new = new[: self.random.choice(OFFERED)]
         plan = StepPlan(
             finished=ends,
             decoding=decoding,
@@ -239,7 +246,8 @@ class DecodingEngine(LongEngine):
         self.handles = [handle for handle in self.handles if handle not in ends]
         self.most_requests = max(self.most_requests, len(self.handles))
         self.drew["steps"] += 1
-        self.drew["entries"] += len(granted) - len(waiting[1:])  # after a refusal nobody is tried
+        asked = len(granted) - len(waiting[1:])  # after a refusal nobody is tried
+        self.drew["entries"] += asked + len(going) + len(ends) + len(away)
         self.note(preemption=away, end=ends, refusal=len(going) < len(granted))
         self.note(**{"200 requests": len(self.handles) >= MANY_REQUESTS})
 

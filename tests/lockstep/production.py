@@ -7,7 +7,7 @@ and number of free blocks, and the whole state after every so many operations an
 program; `--looks 1`: after each, with pools of up to 2,000 blocks. Then it says what was drawn. A
 difference is made smaller, printed as a test to paste and kept as a record in the folder `--keep`,
 and the exit code is 1. Ended early, it says how far it came. `--decoding`: only steps in which
-hundreds of requests decode, each request's part counted as an operation.
+hundreds of requests decode; operations are then each request's part in a step, appends and ends.
 """
 
 from __future__ import annotations

@@ -105,7 +105,9 @@ def _is_long(prompt: tuple[int, ...]) -> bool:
 
 
 class Tally:
-    """Operations of single calls and of whole steps, a request's in a step; and their options.
+    """Operations of single calls and of whole steps, and their options.
+
+    Of whole steps count, for each request: its part in a step, each append, and its end.
 
     `largest`: the largest of each size that was drawn.
     """
