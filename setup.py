@@ -60,7 +60,7 @@ def compiled_twins() -> list[Extension]:
         extension.optional = True
         # At -O2 gcc makes a call of the encoding of each token (half the speed of hashing) and of
         # each comparison of a key.
-        level = "-O3" if extension.name.endswith((".hashing", ".key_map")) else "-O2"
+        level = "-O3" if extension.name.endswith((".chain", ".hashing", ".key_map")) else "-O2"
         level = os.environ.get("KVFAST_OPTIMIZE", level)  # .ci/sanitize builds with less
         extension.extra_compile_args = [level, "-g0"] if os.name == "posix" else []
     return extensions

@@ -5,6 +5,8 @@
 With asynchronous scheduling, vLLM's default, the class is `KvfastAsyncScheduler`. Nothing of vLLM
 is patched: the scheduler makes its manager as always, and then kvfast's takes its place. Where
 kvfast cannot serve a configuration, vLLM's manager stays, and one line of the log says why.
+
+`request_block_hasher` is vLLM's `get_request_block_hasher` in fast, for who makes requests itself.
 """
 
 from __future__ import annotations
@@ -21,4 +23,9 @@ def __getattr__(name: str) -> object:
         from kvfast.engines.vllm import schedulers
 
         return getattr(schedulers, name)
+    if name == "request_block_hasher":
+        check_version()
+        from kvfast.engines.vllm import hashing
+
+        return hashing.request_block_hasher
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

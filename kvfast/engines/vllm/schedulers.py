@@ -9,11 +9,12 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from kvfast.engines.vllm.fit import given_to, reason_of
+from kvfast.engines.vllm.hashing import HashesRequests
 from kvfast.engines.vllm.manager import kvfast_manager
 from kvspec.errors import ConfigError, UnsupportedError
 
 
-class OnKvfast:
+class OnKvfast(HashesRequests):
     """What both schedulers add to vLLM's.
 
     `kvfast_reason`: why vLLM's manager stayed; None: kvfast's is in its place. `num_steps_kvfast`

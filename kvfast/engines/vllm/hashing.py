@@ -1,0 +1,151 @@
+"""kvfast's code for the hashes of vLLM's requests, with the bytes that vLLM's own makes.
+
+vLLM's `Request` takes a function that hashes its new full blocks. `request_block_hasher` makes one;
+the schedulers give it to the requests they get, and to the engine core that made those.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from vllm.utils import hashing
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys, get_request_block_hasher
+
+from kvfast import _build
+from kvspec.errors import KVSpecError
+
+
+class HashesRequests:
+    """The part of a scheduler that puts kvfast's code in place of vLLM's hashing.
+
+    vLLM hashed the first request when it was made; the engine core that brings it is handed
+    `request_block_hasher` for all others. A hasher that is not vLLM's own stays.
+    """
+
+    kvfast_reason: str | None
+    stock_hasher: Any = None
+    request_block_hasher: Any = None
+
+    def add_request(self, request: Any) -> None:
+        """vLLM's, once the request has kvfast's hasher."""
+        given = request._block_hasher
+        if given is not None and given is not self.request_block_hasher:
+            if given is not self.stock_hasher and self.kvfast_reason is None:
+                self._replace(given)
+            if given is self.stock_hasher:
+                request._block_hasher = self.request_block_hasher
+        super().add_request(request)  # type: ignore[misc]  # vLLM's scheduler has it
+
+    def _replace(self, given: Any) -> None:
+        """From now on in place of this hasher, if it is one of vLLM's."""
+        arguments = _arguments_of(given)
+        if arguments is None:
+            return
+        self.stock_hasher, self.request_block_hasher = given, request_block_hasher(*arguments)
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:  # who calls `add_request`, and made the request
+            caller = frame.f_locals.get("self")
+            if caller is not None and getattr(caller, "request_block_hasher", None) is given:
+                caller.request_block_hasher = self.request_block_hasher
+            frame = frame.f_back
+
+
+def request_block_hasher(
+    hash_block_size: int, caching_hash_fn: Callable[[Any], bytes]
+) -> Callable[[Any], list[bytes]]:
+    """In place of vLLM's `get_request_block_hasher`: the same arguments, hashes and chains.
+
+    Serves vLLM's four hash functions. Of others, and of what kvfast cannot encode (numbers that are
+    no token ids, a first parent of another size than a hash has), the hashes are vLLM's own.
+    """
+    stock: Callable[[Any], list[bytes]] = get_request_block_hasher(hash_block_size, caching_hash_fn)
+    chain = _chain_of(caching_hash_fn, hash_block_size)
+    if chain is None:
+        return stock
+    no_keys = chain.spelled(None)
+
+    def new_hashes(request: Any) -> list[bytes]:
+        known = request.block_hashes
+        tokens = request._all_token_ids
+        start = len(known) * hash_block_size
+        if len(tokens) - start < hash_block_size:
+            return []
+        parent = (known[-1] if known else None) or kv_cache_utils.NONE_HASH
+        if _is_plain(request):
+            found = chain.hashes(tokens[start:] if start else tokens, parent, no_keys)
+        else:
+            found = _hashes_of_runs(request, tokens, start, parent)
+        return stock(request) if found is None else found
+
+    def _hashes_of_runs(
+        request: Any, tokens: list[int], start: int, parent: bytes
+    ) -> list[bytes] | None:
+        """Blocks with the same extra keys are hashed together."""
+        found: list[bytes] = []
+        item = -1 if start else 0  # as vLLM counts the items
+        last = len(tokens) - len(tokens) % hash_block_size
+        while start < last:
+            keys, item = generate_block_hash_extra_keys(
+                request, start, start + hash_block_size, item
+            )
+            spelled = chain.spelled(keys)
+            if spelled is None:
+                return None
+            end = start + hash_block_size if _may_change(request, start) else last
+            more = chain.hashes(tokens[start:end], parent, spelled)
+            if more is None:
+                return None
+            found += more
+            start, parent = end, more[-1]
+        return found
+
+    return new_hashes
+
+
+def _arguments_of(hasher: Any) -> tuple[int, Any] | None:
+    """What vLLM's `get_request_block_hasher` was given; None: it did not make this."""
+    code = getattr(hasher, "__code__", None)
+    if code is not get_request_block_hasher(1, hashing.sha256).__code__:
+        return None
+    cells = [cell.cell_contents for cell in hasher.__closure__]
+    given = dict(zip(code.co_freevars, cells, strict=True))
+    return given["hash_block_size"], given["caching_hash_fn"]
+
+
+def _chain_of(function: Any, block_size: int) -> Any:
+    """What hashes a run of blocks; None where kvfast has no such function."""
+    of_vllm = {
+        hashing.sha256: ("sha256_cbor", True),
+        hashing.sha256_cbor: ("sha256_cbor", False),
+        hashing.xxhash: ("xxhash_cbor", True),
+        hashing.xxhash_cbor: ("xxhash_cbor", False),
+    }
+    digest, is_pickled = of_vllm.get(function, ("", False))
+    try:
+        return _build.load("chain").block_chain(digest, block_size, is_pickled)
+    except KVSpecError:  # none of these, or one whose package is not installed
+        return None
+
+
+def _is_plain(request: Any) -> bool:
+    """Whether no block of the request has extra keys."""
+    return (
+        not request.mm_features
+        and not request.lora_request
+        and not request.cache_salt
+        and request.prompt_embeds is None
+    )
+
+
+def _may_change(request: Any, start: int) -> bool:
+    """Whether the block behind the one that begins at token `start` may have other extra keys."""
+    if request.prompt_embeds is not None or (start == 0 and request.cache_salt):
+        return True
+    if not request.mm_features:
+        return False
+    last = request.mm_features[-1].mm_position
+    return bool(last.offset + last.length > start)

@@ -1,0 +1,182 @@
+"""kvfast's hasher of vLLM's requests beside vLLM's own, where vLLM 0.24.0 is installed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kvfast.engines import vllm as on_vllm
+from kvfast.engines.vllm import UnsupportedEngineError
+from kvfast.engines.vllm.fit import check_version
+
+
+def request_block_hasher() -> Any:
+    return on_vllm.request_block_hasher
+
+
+@pytest.fixture(scope="module")
+def utils() -> Any:
+    """vLLM's module of hashes; skipped without vLLM."""
+    try:
+        check_version()
+    except UnsupportedEngineError as error:
+        pytest.skip(str(error))
+    from vllm.v1.core import kv_cache_utils
+
+    return kv_cache_utils
+
+
+@dataclass
+class Request:
+    """What a hasher reads of vLLM's request."""
+
+    tokens: list[int]
+    cache_salt: str | None = None
+    lora_request: Any = None
+    items: tuple[tuple[str, int, int], ...] = ()
+    prompt_embeds: Any = None
+    block_hashes: list[bytes] = field(default_factory=list)
+    _block_hasher: Any = None
+    _prompt_embeds_per_block_hashes: dict[Any, bytes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._all_token_ids = self.all_token_ids = list(self.tokens)
+        self.mm_features = [
+            SimpleNamespace(
+                identifier=name, mm_position=SimpleNamespace(offset=offset, length=length)
+            )
+            for name, offset, length in self.items
+        ]
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self._all_token_ids)
+
+    def grown(self, hasher: Any, tokens: list[int]) -> list[bytes]:
+        """Its hashes, once it has these tokens more."""
+        self._all_token_ids += tokens
+        self.block_hashes.extend(hasher(self))
+        return self.block_hashes
+
+
+def requests() -> list[dict[str, Any]]:
+    """The members of requests with every kind of extra key, alone and together."""
+    import torch
+
+    tokens = [(i * 7919) % 130_000 for i in range(50)]
+    adapter = SimpleNamespace(lora_name="sql")
+    items = (("image", 1, 9), ("sound", 12, 3), ("image", 29, 4))
+    found: list[dict[str, Any]] = [
+        {
+            "tokens": tokens,
+            "cache_salt": salt,
+            "lora_request": lora,
+            "items": of,
+            "prompt_embeds": e,
+        }
+        for salt, lora, of, e in product(
+            (None, "", "sql"), (None, adapter), ((), items), (None, torch.ones(50, 2))
+        )
+    ]
+    same = "one text"  # pickle spells an object the second time in another way than an equal one
+    found.append({**found[0], "cache_salt": same, "lora_request": SimpleNamespace(lora_name=same)})
+    odd = [[True, *tokens], [2**31, *tokens], [2**64, *tokens]]
+    return [*found, {**found[0], "tokens": list(range(2100))}, *({"tokens": each} for each in odd)]
+
+
+@pytest.mark.parametrize("name", ["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"])
+def test_the_hashes_are_vllms(utils: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    from vllm.utils.hashing import get_hash_fn_by_name
+
+    function = get_hash_fn_by_name(name)
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    utils.init_none_hash(function)
+    for block_size in (2, 4, 16):
+        stock = utils.get_request_block_hasher(block_size, function)
+        ours = request_block_hasher()(block_size, function)
+        assert (ours.__qualname__ == stock.__qualname__) == (block_size == 2 and "_" not in name)
+        for members in requests():
+            theirs, mine = Request(**members), Request(**members)
+            for more in ([], [5], [6] * 14, [300], [70_000] * 40):
+                assert mine.grown(ours, more) == theirs.grown(stock, more), (name, members)
+
+
+def test_a_random_first_parent_of_another_size(utils: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.utils.hashing import xxhash
+
+    monkeypatch.setattr(utils, "NONE_HASH", bytes(32))
+    stock, ours = (
+        make(4, xxhash) for make in (utils.get_request_block_hasher, request_block_hasher())
+    )
+    assert Request([1] * 9).grown(ours, []) == Request([1] * 9).grown(stock, [])
+
+
+def test_a_function_of_somebody_else_is_left_to_vllm(utils: Any) -> None:
+    assert request_block_hasher()(16, repr).__module__ == utils.__name__
+
+
+class Stock:
+    """vLLM's scheduler, as far as requests are added."""
+
+    kvfast_reason: str | None = None
+
+    def __init__(self) -> None:
+        self.added: list[Request] = []
+
+    def add_request(self, request: Request) -> None:
+        self.added.append(request)
+
+
+class Engine:
+    """vLLM's engine core, likewise."""
+
+    def __init__(self, scheduler: Any, hasher: Any) -> None:
+        self.scheduler = scheduler
+        self.request_block_hasher = hasher
+
+    def add_request(self) -> Request:
+        request = Request([1] * 9, _block_hasher=self.request_block_hasher)
+        self.scheduler.add_request(request)
+        return request
+
+
+def test_the_scheduler_hands_its_hasher_to_requests_and_engine(utils: Any) -> None:
+    from vllm.utils.hashing import sha256
+
+    from kvfast.engines.vllm.hashing import HashesRequests
+
+    class Scheduler(HashesRequests, Stock):
+        pass
+
+    stock = utils.get_request_block_hasher(4, sha256)
+    engine = Engine(Scheduler(), stock)
+    first, second = engine.add_request(), engine.add_request()
+    assert engine.request_block_hasher is not stock
+    assert first._block_hasher is second._block_hasher is engine.request_block_hasher
+    assert engine.scheduler.added == [first, second]
+    other = Engine(engine.scheduler, utils.get_request_block_hasher(2, sha256))
+    assert other.add_request().grown(other.request_block_hasher, []) == Request([1] * 9).grown(
+        utils.get_request_block_hasher(2, sha256), []
+    )
+
+
+@pytest.mark.parametrize("reason", [None, "not served"])
+def test_other_hashers_and_schedulers_stay_as_they_are(utils: Any, reason: str | None) -> None:
+    from vllm.utils.hashing import sha256
+
+    from kvfast.engines.vllm.hashing import HashesRequests
+
+    class Scheduler(HashesRequests, Stock):
+        kvfast_reason = reason
+
+    stock = utils.get_request_block_hasher(4, sha256)
+    own = Engine(Scheduler(), lambda request: [])
+    none = Engine(Scheduler(), None)
+    kept = [own.request_block_hasher, None]
+    assert [one.add_request()._block_hasher for one in (own, none)] == kept
+    if reason:
+        assert Engine(Scheduler(), stock).add_request()._block_hasher is stock
