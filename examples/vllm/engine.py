@@ -14,6 +14,8 @@ from vllm import platforms
 from vllm.config import (
     CacheConfig,
     KVEventsConfig,
+    KVTransferConfig,
+    LoRAConfig,
     ModelConfig,
     ParallelConfig,
     SchedulerConfig,
@@ -21,9 +23,11 @@ from vllm.config import (
     VllmConfig,
 )
 from vllm.lora.request import LoRARequest
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.platforms.cpu import CpuPlatform
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
+from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
@@ -49,7 +53,11 @@ RETENTION = "VLLM_PREFIX_CACHE_RETENTION_INTERVAL"
 
 @dataclass(frozen=True)
 class Setup:
-    """What a scheduler is made with. `specs`: of vLLM, one for each group of layers."""
+    """What a scheduler is made with. `specs`: of vLLM, one for each group of layers.
+
+    `loads`: a KV connector that loads so (`examples.vllm.connector`), and `fails`: what happens
+    to requests whose load failed. `encoder_cache`: tokens of images and sounds that it holds.
+    """
 
     specs: tuple[Any, ...]
     num_blocks: int
@@ -68,6 +76,11 @@ class Setup:
     mamba_mode: str = "none"
     retention: int | None = None
     has_sessions: bool = False
+    loads: str = ""
+    fails: str = ""
+    whole_loads: bool = False
+    encoder_cache: int = 0
+    max_adapters: int = 0
 
 
 def prepare() -> None:
@@ -115,9 +128,26 @@ def vllm_config(setup: Setup, model: str) -> Any:
         cache_config=cache,
         parallel_config=ParallelConfig(),
         speculative_config=drafts,
+        kv_transfer_config=connector_config(setup) if setup.loads else None,
+        lora_config=LoRAConfig(max_loras=setup.max_adapters) if setup.max_adapters else None,
         kv_events_config=KVEventsConfig(enable_kv_cache_events=True, publisher="null")
         if setup.has_events
         else None,
+    )
+
+
+def connector_config(setup: Setup) -> Any:
+    """A connector that moves nothing."""
+    return KVTransferConfig(
+        kv_connector="MadeUpConnector",
+        kv_connector_module_path="examples.vllm.connector",
+        kv_role="kv_both",
+        kv_load_failure_policy=setup.fails or "fail",
+        kv_connector_extra_config={
+            "loads": setup.loads,
+            "unit": setup.block_size,
+            "whole": setup.whole_loads,
+        },
     )
 
 
@@ -128,7 +158,7 @@ def make_scheduler(scheduler_class: Any, setup: Setup, config: Any) -> Any:
     if setup.retention is not None:
         os.environ[RETENTION] = str(setup.retention)
     groups = [KVCacheGroupSpec([f"layer.{i}"], spec) for i, spec in enumerate(setup.specs)]
-    return scheduler_class(
+    made = scheduler_class(
         vllm_config=config,
         kv_cache_config=KVCacheConfig(setup.num_blocks, [], groups),
         block_size=setup.block_size,
@@ -136,6 +166,25 @@ def make_scheduler(scheduler_class: Any, setup: Setup, config: Any) -> Any:
         log_stats=True,
         structured_output_manager=StructuredOutputManager(config),
     )
+    if setup.encoder_cache:  # else asked of a model's processor
+        made.encoder_cache_manager = EncoderCacheManager(setup.encoder_cache)
+        made.max_num_encoder_input_tokens = setup.encoder_cache
+    return made
+
+
+@dataclass(frozen=True)
+class Item:
+    """An image or a sound in a prompt."""
+
+    kind: str
+    name: str
+    offset: int
+    length: int
+
+    def feature(self) -> Any:
+        """As vLLM has it."""
+        place = PlaceholderRange(self.offset, self.length)
+        return MultiModalFeatureSpec(None, self.kind, self.name, place)
 
 
 @dataclass(frozen=True)
@@ -150,6 +199,7 @@ class Prompt:
     priority: int = 0
     skips_cache: bool = False
     is_session: bool = False
+    items: tuple[Item, ...] = ()
 
     def request(self, setup: Setup) -> Any:
         """vLLM's request."""
@@ -169,6 +219,7 @@ class Prompt:
             cache_salt=self.salt,
             priority=self.priority,
             resumable=self.is_session,
+            mm_features=[item.feature() for item in self.items],
             lora_request=LoRARequest(name, self.adapter, name) if self.adapter else None,
             block_hasher=get_request_block_hasher(setup.hash_block_size, sha256)
             if setup.enable_caching

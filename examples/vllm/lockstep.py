@@ -11,11 +11,10 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from copy import deepcopy
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field
 from importlib import import_module
-from types import MappingProxyType
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -23,73 +22,20 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 
+from examples.vllm.connector import work_done
+from examples.vllm.differences import first_difference, shown
 from examples.vllm.engine import (
     END,
+    Item,
     Prompt,
     Setup,
-    attention,
     make_scheduler,
     model_folder,
     prepare,
-    states,
     vllm_config,
 )
+from examples.vllm.setups import setups
 from kvfast.engines.vllm import schedulers
-
-
-def setups() -> Mapping[str, Setup]:
-    """The configurations that are tried, by name."""
-    full = attention("FullAttentionSpec", 4)
-    window = attention("SlidingWindowSpec", 4, sliding_window=10)
-    chunk = attention("ChunkedLocalAttentionSpec", 4, attention_chunk_size=8)
-    wide = attention("FullAttentionSpec", 8)
-    plain = Setup((full,), 60, 4, 4)
-    return MappingProxyType(
-        {
-            "full": plain,
-            "full, no caching": replace(plain, enable_caching=False),
-            "full, drafts": replace(plain, num_drafts=3),
-            "full, async": replace(plain, is_async=True),
-            "full, async, drafts": replace(plain, is_async=True, num_drafts=2),
-            "full, events": replace(plain, has_events=True),
-            "full, priority, watermark": replace(plain, policy="priority", watermark=0.05),
-            "full, sessions": replace(plain, num_blocks=200, has_sessions=True, has_events=True),
-            "full, async, sessions": replace(
-                plain, num_blocks=200, is_async=True, has_sessions=True
-            ),
-            "full, eagle": replace(plain, num_drafts=2, use_eagle=True),
-            "full and states": Setup((full, states(8, "align")), 90, 8, 4, mamba_mode="align"),
-            "full and states, sessions, retention": Setup(
-                (full, states(8, "align")),
-                300,
-                8,
-                4,
-                mamba_mode="align",
-                retention=32,
-                has_sessions=True,
-            ),
-            "full and window, eagle": Setup(
-                (full, window), 90, 4, 4, num_drafts=2, use_eagle=True, has_events=True
-            ),
-            "window": Setup((window,), 50, 4, 4),
-            "chunk": Setup((chunk,), 50, 4, 4),
-            "full and window": Setup((full, window), 90, 4, 4, has_events=True),
-            "full and window, async": Setup((full, window), 90, 4, 4, is_async=True),
-            "full and wider window": Setup((wide, window), 90, 8, 4, num_drafts=2, has_events=True),
-            "full and window, sessions, retention, eagle": Setup(
-                (full, window),
-                300,
-                4,
-                4,
-                retention=32,
-                num_drafts=2,
-                use_eagle=True,
-                has_sessions=True,
-                has_events=True,
-            ),
-            "full and two windows": Setup((full, window, window), 120, 4, 4),
-        }
-    )
 
 
 @dataclass
@@ -124,7 +70,7 @@ class Lockstep:
             raise SystemExit(f"not on kvfast: {ours.kvfast_reason}")
         self.in_flight: list[tuple[Sequence[Any], Set[str]]] = []
         self.counts = dict.fromkeys(("steps", "requests", "preempted", "hit tokens", "aborts"), 0)
-        self.counts |= {"resets": 0, "went on": 0}
+        self.counts |= dict.fromkeys(("resets", "went on", "items", "loaded", "failed"), 0)
         self.sessions: dict[str, int] = {}
         self.names = 0
 
@@ -151,11 +97,18 @@ class Lockstep:
             self.counts["aborts"] += 1
             for side in self.sides:
                 side.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
-        # vLLM 0.24.0 refuses a reset while a session that waits for its user holds blocks.
-        if rng.random() < 0.004 and not self.setup.has_sessions:
+        # vLLM 0.24.0 refuses a reset while a session that waits for its user holds blocks, or
+        # somebody else holds some.
+        if rng.random() < 0.004 and not self.setup.has_sessions and not self.is_held():
             self.counts["resets"] += 1
             for side in self.sides:
                 side.scheduler.reset_prefix_cache(reset_running_requests=True)
+
+    def is_held(self) -> bool:
+        """Whether others than running requests hold blocks."""
+        stock = self.sides[0].scheduler
+        busy = stock.connector is not None and stock.connector.is_busy
+        return busy or bool(stock.deferred_frees)
 
     def add(self, prompt: Prompt) -> None:
         """A request for both."""
@@ -189,7 +142,17 @@ class Lockstep:
             priority=rng.randrange(3),
             skips_cache=rng.random() < 0.03,
             is_session=self.setup.has_sessions and rng.random() < 0.3,
+            items=self.items(len(start) + len(tail)) if self.setup.encoder_cache else (),
         )
+
+    def items(self, num_tokens: int) -> tuple[Item, ...]:
+        """Images and sounds, few of each, so that some are met again at the same place."""
+        rng, found, place = self.rng, [], self.rng.choice((0, 4, 9))
+        while place + 9 < num_tokens and rng.random() < 0.7:
+            kind, length = rng.choice(("image", "audio")), rng.randint(1, 9)
+            found.append(Item(kind, f"{kind} {rng.randrange(4)} of {length}", place, length))
+            place += length + rng.choice((0, 1, 7))
+        return tuple(found)
 
     def step(self) -> str | None:
         """One step of both; what differs."""
@@ -200,7 +163,8 @@ class Lockstep:
         self.counts["preempted"] += len(planned[0].preempted_req_ids or ())
         for new in planned[0].scheduled_new_reqs:
             self.counts["hit tokens"] += new.num_computed_tokens
-        if planned[0].num_scheduled_tokens or not self.setup.is_async:
+        self.counts["items"] += sum(map(len, planned[0].scheduled_encoder_inputs.values()))
+        if planned[0].num_scheduled_tokens or not self.setup.is_async or self.is_held():
             # Two steps later vLLM no longer knows what only went on with a prompt.
             known = self.sides[0].scheduler.requests
             names = planned[0].num_scheduled_tokens
@@ -236,7 +200,13 @@ class Lockstep:
             made.append(END if rng.random() < 0.02 else rng.randrange(20))
             tokens.append([] if name in chunks else made)
         index = {name: place for place, name in enumerate(names)}
-        return ModelRunnerOutput(req_ids=names, req_id_to_index=index, sampled_token_ids=tokens)
+        made = ModelRunnerOutput(req_ids=names, req_id_to_index=index, sampled_token_ids=tokens)
+        if self.setup.loads:
+            connector = self.sides[0].scheduler.connector
+            made.kv_connector_output = work_done(connector, bool(self.setup.fails), rng)
+            self.counts["loaded"] += len(made.kv_connector_output.finished_recving)
+            self.counts["failed"] += bool(made.kv_connector_output.invalid_block_ids)
+        return made
 
     def drafts(self, plan: Any) -> Any:
         """Drafts for the next step; asynchronous scheduling has placeholders instead."""
@@ -269,38 +239,6 @@ class Lockstep:
             for pool in pools
         ]
         return None if queues[0] == queues[1] else f"free queues: {queues[0]} and {queues[1]}"
-
-
-UNCOMPARED = frozenset({"timestamp", "sampling_params", "ts", "lora_request", "events"})
-"""Members that hold times, or the caller's own objects."""
-
-
-def shown(value: Any) -> Any:
-    """A value of vLLM's as plain dicts and lists."""
-    if is_dataclass(value) and not isinstance(value, type):
-        names = [each.name for each in fields(value) if each.name not in UNCOMPARED]
-        return {name: shown(getattr(value, name)) for name in names}
-    if hasattr(value, "__struct_fields__"):
-        names = [name for name in value.__struct_fields__ if name not in ("timestamp", "ts")]
-        return {name: shown(getattr(value, name)) for name in names}
-    if isinstance(value, Mapping):
-        return {key: shown(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [shown(each) for each in value]
-    return value
-
-
-def first_difference(stock: Any, ours: Any, where: str = "") -> str:
-    """Where two shown values differ first."""
-    if isinstance(stock, dict) and isinstance(ours, dict) and stock.keys() == ours.keys():
-        for key in stock:
-            if stock[key] != ours[key]:
-                return first_difference(stock[key], ours[key], f"{where}.{key}")
-    if isinstance(stock, list) and isinstance(ours, list) and len(stock) == len(ours):
-        for place, (one, other) in enumerate(zip(stock, ours, strict=True)):
-            if one != other:
-                return first_difference(one, other, f"{where}[{place}]")
-    return f"{where}: stock {stock!r}, kvfast {ours!r}"
 
 
 def main() -> int:

@@ -99,6 +99,20 @@ def test_an_empty_free_queue_has_its_ends_beside_each_other(
     assert queue.fake_free_list_tail.prev_free_block is queue.fake_free_list_head
 
 
+def test_a_request_whose_load_failed_holds_nothing_and_is_still_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """vLLM frees its blocks and goes on to ask for its need among the prefills in flight."""
+    pool = pool_of(monkeypatch, 1)
+    views = sys.modules["kvfast.engines.vllm.views"]
+    coordinator = views.Coordinator()
+    coordinator.block_pool = pool
+    coordinator.requests = views.Requests(kvfast.implementation(), pool.fast, 2)
+    numbers = {"num_tokens": 5, "num_tokens_main_model": 5, "total_computed_tokens": 0}
+    need = coordinator.get_num_blocks_to_allocate("gone", new_computed_blocks=((),), **numbers)
+    assert need == 3
+
+
 def test_what_writes_into_a_view_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = pool_of(monkeypatch, 1)
     cached: Any = pool.cached_block_hash_to_block

@@ -320,8 +320,10 @@ class Coordinator:
     def get_num_blocks_to_allocate(
         self, request_id: str, *, new_computed_blocks: Any, **counts: Any
     ) -> int:
-        """Free blocks that a request which holds some would take, without a hit."""
-        mine = self.requests.held[request_id]
+        """Free blocks that a request would take, without a hit."""
+        mine = self.requests.held.get(request_id)
+        if mine is None:  # its load failed and its blocks went back, and vLLM still counts it
+            mine = self.requests.of_hashes([self.block_pool.fast.none_hash], 1)
         return int(self.block_pool.fast.get_num_blocks_to_allocate(mine, **counts))
 
 

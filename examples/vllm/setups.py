@@ -1,0 +1,95 @@
+"""The configurations that lock step tries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from examples.vllm.engine import Setup, attention, states
+
+
+def setups() -> Mapping[str, Setup]:
+    """The configurations that are tried, by name."""
+    return MappingProxyType({**alone(), **beside_others()})
+
+
+def alone() -> dict[str, Setup]:
+    """A scheduler that has the pool to itself."""
+    full = attention("FullAttentionSpec", 4)
+    window = attention("SlidingWindowSpec", 4, sliding_window=10)
+    chunk = attention("ChunkedLocalAttentionSpec", 4, attention_chunk_size=8)
+    wide = attention("FullAttentionSpec", 8)
+    plain = Setup((full,), 60, 4, 4)
+    return {
+        "full": plain,
+        "full, no caching": replace(plain, enable_caching=False),
+        "full, drafts": replace(plain, num_drafts=3),
+        "full, async": replace(plain, is_async=True),
+        "full, async, drafts": replace(plain, is_async=True, num_drafts=2),
+        "full, events": replace(plain, has_events=True),
+        "full, priority, watermark": replace(plain, policy="priority", watermark=0.05),
+        "full, sessions": replace(plain, num_blocks=200, has_sessions=True, has_events=True),
+        "full, async, sessions": replace(plain, num_blocks=200, is_async=True, has_sessions=True),
+        "full, eagle": replace(plain, num_drafts=2, use_eagle=True),
+        "full and states": Setup((full, states(8, "align")), 90, 8, 4, mamba_mode="align"),
+        "full and states, sessions, retention": Setup(
+            (full, states(8, "align")),
+            300,
+            8,
+            4,
+            mamba_mode="align",
+            retention=32,
+            has_sessions=True,
+        ),
+        "full and window, eagle": Setup(
+            (full, window), 90, 4, 4, num_drafts=2, use_eagle=True, has_events=True
+        ),
+        "window": Setup((window,), 50, 4, 4),
+        "chunk": Setup((chunk,), 50, 4, 4),
+        "full and window": Setup((full, window), 90, 4, 4, has_events=True),
+        "full and window, async": Setup((full, window), 90, 4, 4, is_async=True),
+        "full and wider window": Setup((wide, window), 90, 8, 4, num_drafts=2, has_events=True),
+        "full and window, sessions, retention, eagle": Setup(
+            (full, window),
+            300,
+            4,
+            4,
+            retention=32,
+            num_drafts=2,
+            use_eagle=True,
+            has_sessions=True,
+            has_events=True,
+        ),
+        "full and two windows": Setup((full, window, window), 120, 4, 4),
+    }
+
+
+def beside_others() -> dict[str, Setup]:
+    """Connectors that load, fail, keep and pin; images and sounds; few adapters at a time."""
+    full = attention("FullAttentionSpec", 4)
+    window = attention("SlidingWindowSpec", 4, sliding_window=10)
+    wide = attention("FullAttentionSpec", 8)
+    plain = Setup((full,), 60, 4, 4)
+    return {
+        "full, loads": replace(plain, loads="sync", has_events=True),
+        "full, loads fail": replace(plain, loads="both", fails="recompute"),
+        "full, loads fail and end": replace(plain, loads="both", fails="fail"),
+        "full, awaited loads": replace(plain, loads="async", whole_loads=True),
+        "full, async, awaited loads": replace(
+            plain, is_async=True, loads="async", whole_loads=True, fails="recompute"
+        ),
+        "full, async, loads, drafts": replace(plain, is_async=True, loads="both", num_drafts=2),
+        "full, loads, eagle": replace(plain, loads="both", num_drafts=2, use_eagle=True),
+        "full and window, loads": Setup((full, window), 90, 4, 4, loads="both"),
+        "full and wider window, async, loads": Setup(
+            (wide, window), 90, 8, 4, is_async=True, loads="both", has_events=True
+        ),
+        "full, items, adapters": replace(plain, encoder_cache=24, max_adapters=1, has_events=True),
+        "full and window, async, items": Setup(
+            (full, window), 90, 4, 4, is_async=True, encoder_cache=24
+        ),
+        "full, eagle, items, loads": replace(
+            plain, num_drafts=2, use_eagle=True, encoder_cache=24, loads="both"
+        ),
+    }
