@@ -17,7 +17,7 @@ SHARED = "kvfast._compiled.shared"
 def compiled_twins() -> list[Extension]:
     """One extension per module of ``kvfast/_core``; none on a machine without Cython.
 
-    ``digest`` is the one with a twin in Cython's own language.
+    ``digest`` and ``objects`` have twins in Cython's own language.
     """
     try:
         from Cython.Build import cythonize
@@ -28,10 +28,11 @@ def compiled_twins() -> list[Extension]:
         [
             Extension(f"kvfast._compiled.{name}", [f"kvfast/_core/{name}.py"])
             for name in names
-            if name not in ("__init__", "digest")
+            if name not in ("__init__", "digest", "objects")
         ]
         + [
             Extension("kvfast._compiled.digest", ["kvfast/_compiled/digest.pyx"]),
+            Extension("kvfast._compiled.objects", ["kvfast/_compiled/objects.pyx"]),
             Extension(SHARED, ["build/cython/shared.c"]),
         ],
         build_dir="build/cython",

@@ -1,6 +1,6 @@
 # C types of kvfast/_core/batch_calls.py.
 cimport cython
-from kvfast._compiled cimport following
+from kvfast._compiled cimport following, objects
 from kvfast._compiled.checks cimport Checks
 from kvfast._compiled.core cimport Core
 from kvfast._compiled.entries cimport Entries
@@ -65,6 +65,3 @@ cdef class BatchCalls:
     cdef object next_free_blocks(self, num_blocks, after)
     @cython.locals(entries=Entries, view="int[::1]", tables=Tables, i=Py_ssize_t, row=int, g=int)
     cdef object list_lengths(self, handles)
-
-
-cdef object result_of(scheduled, hits, num_slots, num_deltas, num_left)

@@ -1,6 +1,6 @@
 """The compiled twin of kvfast/_core/digest.py: the same classes over C functions.
 
-The only module in Cython's own language: Python has no word for the address of a function.
+In Cython's own language: Python has no word for the address of a function.
 """
 
 from libc.string cimport memcpy

@@ -1,5 +1,6 @@
 # C types of kvfast/_core/entries.py.
 cimport cython
+from kvfast._compiled cimport objects
 from kvfast._compiled.registry cimport Registry
 from kvfast._compiled.request cimport FastRequest
 
@@ -28,7 +29,8 @@ cdef class Entries:
     cdef bint set_counts(self, Py_ssize_t start, values, long long minimum) except -1
     @cython.locals(count="long long")
     cdef Py_ssize_t count_of(self, value) except -2
-    cdef Py_ssize_t copy_in(self, values) except -2
+    @cython.locals(count=Py_ssize_t)
+    cdef Py_ssize_t copy_in(self, values, Py_ssize_t most) except -2
     cdef Py_ssize_t copy_view(self, view, int item_bytes) except -2
     @cython.locals(count=Py_ssize_t, i=Py_ssize_t, number="long long")
     cdef Py_ssize_t copy_list(self, list values) except -2

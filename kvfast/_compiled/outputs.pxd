@@ -1,5 +1,6 @@
 # C types of kvfast/_core/outputs.py.
 cimport cython
+from kvfast._compiled cimport objects
 from kvfast._compiled.core cimport Core
 from kvfast._compiled.entries cimport Entries
 from kvfast._compiled.registry cimport Registry
@@ -35,5 +36,4 @@ cdef class Outputs:
     cdef Py_ssize_t report(self, Py_ssize_t handle, int row, Py_ssize_t at) except -1
 
 
-cdef object rows_of(given)
 cdef object slots_of(given)

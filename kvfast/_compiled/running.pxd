@@ -9,7 +9,7 @@ from kvfast._compiled.tables cimport Tables
 from kvfast._compiled.turn cimport Turn
 
 cdef long long MANY
-cdef int ASKED, PLAIN, DONE
+cdef int ASKED, PLAIN, FILLS, DONE
 
 
 @cython.final
@@ -23,16 +23,19 @@ cdef class Running:
     cdef long long block_size
     cdef bint caches
     cdef object running
-    cdef int[::1] filled_at
+    cdef int[::1] left_at
+    cdef Py_ssize_t num_left
     cdef long long ahead, lookahead, granted
+    cdef bint refused
 
     cdef int make_room(self) except -1
-    @cython.locals(entries=Entries, i=Py_ssize_t)
+    @cython.locals(entries=Entries, i=Py_ssize_t, k=Py_ssize_t)
     cdef bint may_all_continue(self) except -1
-    @cython.locals(registry=Registry, entries=Entries, tables=Tables, size="long long", lookahead="long long", longest="long long", caches=bint, num_asked=Py_ssize_t, num_filled=Py_ssize_t, i=Py_ssize_t, at=Py_ssize_t, row="long long", computed="long long", after="long long", held="long long")
+    cdef void leave(self, Py_ssize_t i, int way) noexcept nogil
+    @cython.locals(registry=Registry, entries=Entries, tables=Tables, size="long long", lookahead="long long", longest="long long", caches=bint, num_asked=Py_ssize_t, num_filled=Py_ssize_t, granted="long long", i=Py_ssize_t, at=Py_ssize_t, row="long long", computed="long long", after="long long", held="long long")
     cdef Py_ssize_t choose_ways(self) except -1
     @cython.locals(entries=Entries, core=Core, per="long long", width="long long", number="long long", k=Py_ssize_t, i=Py_ssize_t, request=FastRequest)
-    cdef int read_ahead(self, Py_ssize_t num_filled) except -1
+    cdef int read_ahead(self) except -1
     @cython.locals(entries=Entries, i=Py_ssize_t, request=FastRequest)
     cdef int undo(self) except -1
     @cython.locals(registry=Registry, entries=Entries, i=Py_ssize_t, at=Py_ssize_t, computed="long long")
@@ -44,7 +47,7 @@ cdef class Running:
     cdef bint is_scheduled(self, FastRequest request) except -1
     @cython.locals(entries=Entries, core=Core, request=FastRequest, computed="long long", row=int, g=int, held="long long")
     cdef bint may_continue(self, Py_ssize_t i) except -1
-    @cython.locals(entries=Entries, i=Py_ssize_t, num_tokens="long long", goes_on=bint, granted="long long")
+    @cython.locals(entries=Entries, k=Py_ssize_t, i=Py_ssize_t, num_tokens="long long", goes_on=bint, granted="long long")
     cdef int continue_all(self) except -1
     @cython.locals(core=Core, request=FastRequest, row=int, local="long long")
     cdef bint go_on(self, Py_ssize_t i, long long num_tokens) except -1

@@ -1,5 +1,6 @@
 # C types of kvfast/_core/steps.py.
 cimport cython
+from kvfast._compiled cimport objects
 from kvfast._compiled.core cimport Core
 from kvfast._compiled.entries cimport Entries
 from kvfast._compiled.registry cimport Registry
@@ -15,7 +16,6 @@ cdef class Steps:
     cdef Registry registry
     cdef Entries entries
     cdef Running running
-    cdef object zero
     cdef long long budget, reserved
     cdef bint whole_must_fit, stops_at_refusal
     cdef object scheduled, hits
@@ -28,7 +28,7 @@ cdef class Steps:
     cdef bint may_start(self, FastRequest request) except -1
     @cython.locals(entries=Entries, certain="long long", wanted="long long", i=Py_ssize_t)
     cdef Py_ssize_t most_slots(self) except -2
-    @cython.locals(entries=Entries, i=Py_ssize_t)
+    @cython.locals(entries=Entries, i=Py_ssize_t, num_running=Py_ssize_t, is_one_each=bint)
     cdef int perform(self) except -1
     @cython.locals(entries=Entries, request=FastRequest)
     cdef int give_back(self, Py_ssize_t i) except -1

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from kvspec import _batch_checks as contract
-from kvspec._arrays import beginning
 from kvspec._check import COUNT_MAX, int_at_least
 from kvspec.batched import Array, Ints, StepOutput, StepPlan, StepResult
 from kvspec.blocks import KVCacheBlocks
@@ -21,7 +19,7 @@ from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Capabilities
 from kvspec.request import Request
 
-from . import following
+from . import following, objects
 from .checks import Checks
 from .core import Core
 from .entries import Entries
@@ -33,9 +31,6 @@ from .steps import Steps
 from .turn import Turn
 
 MANY = 1 << 62  # as in running
-SET_SCHEDULED, SET_HITS, SET_SLOTS, SET_DELTAS, SET_LEFT = (
-    vars(StepResult)[field.name].__set__ for field in fields(StepResult)
-)
 
 
 class BatchCalls:
@@ -138,7 +133,7 @@ class BatchCalls:
         wanted = 0
         for i in range(entries.size):
             wanted = min(wanted + entries.counts[i], MANY)
-        num_tokens = entries.copy_in(beginning(token_ids, wanted + 1))
+        num_tokens = entries.copy_in(token_ids, wanted + 1)
         legal = num_tokens == wanted
         for i in range(max(num_tokens, 0)):
             legal = legal and entries.handles[entries.size + i] >= 0
@@ -278,7 +273,7 @@ class BatchCalls:
             self.core.allocator.forget_step()
         steps.perform()
         written = outputs.write()
-        result = result_of(
+        result = objects.result_of(
             steps.scheduled, steps.hits, self.running.granted, written, outputs.rows_left
         )
         self.turn.changed()
@@ -364,16 +359,3 @@ class BatchCalls:
             for g in range(self.num_groups if row >= 0 else 0):
                 view[i * self.num_groups + g] = tables.length[row * self.num_groups + g]
         return found
-
-
-def result_of(
-    scheduled: array[int], hits: array[int], num_slots: int, num_deltas: int, num_left: int
-) -> StepResult:
-    """`StepResult`, whose own way of being made takes as long as a small step."""
-    made = StepResult.__new__(StepResult)
-    SET_SCHEDULED(made, scheduled)
-    SET_HITS(made, hits)
-    SET_SLOTS(made, num_slots)
-    SET_DELTAS(made, num_deltas)
-    SET_LEFT(made, num_left)
-    return made

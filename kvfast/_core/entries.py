@@ -9,6 +9,7 @@ from kvspec._arrays import beginning, ints_of
 from kvspec._check import exact, is_int
 from kvspec.errors import InvalidArgumentError
 
+from . import objects
 from .arrays import grown, int_view, zeroed
 from .registry import Registry
 from .request import FastRequest
@@ -72,7 +73,7 @@ class Entries:
         """Entries for these handles: registered, and not named in this call before."""
         registry = self.registry
         start = self.size
-        num = self.copy_in(beginning(values, len(registry.requests) + 1))
+        num = self.copy_in(values, len(registry.requests) + 1)
         if num < 0:
             return False
         known = len(registry.requests)
@@ -93,7 +94,7 @@ class Entries:
             for i in range(start, self.size):
                 self.counts[i] = count
             return count >= minimum
-        if self.copy_in(beginning(values, self.size - start + 1)) != self.size - start:
+        if self.copy_in(values, self.size - start + 1) != self.size - start:
             return False
         for i in range(start, self.size):
             count = self.handles[self.size + i - start]
@@ -112,14 +113,18 @@ class Entries:
             return -1
         return count if count >> COUNT_BITS == 0 else -1
 
-    def copy_in(self, values: object) -> int:
-        """Copy numbers to `handles`, behind all entries; how many."""
+    def copy_in(self, values: object, most: int) -> int:
+        """Copy numbers to `handles`, behind all entries; how many, of a range `most`."""
         if type(values) is list:
             return self.copy_list(values)
         if type(values) is tuple:
             return self.copy_list(list(values)) if values else 0
-        if type(values) is array and (values.typecode == "q" or values.typecode == "i"):
-            return self.copy_view(values, values.itemsize)
+        if type(values) is array:
+            count = len(values)
+            self.make_room(self.size + count)
+            if objects.put_array(values, self.handles, self.size, count):
+                return count
+        values = beginning(values, most)
         view = None if isinstance(values, (tuple, range)) else int_view(values)
         if view is None:
             try:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvspec import _batch_checks as contract
-from kvspec._arrays import delta_rows, view_of
+from kvspec._arrays import view_of
 from kvspec.batched import StepOutput
 from kvspec.errors import InvalidArgumentError
 
+from . import objects
 from .core import Core
 from .entries import Entries
 from .registry import Registry
@@ -44,7 +45,7 @@ class Outputs:
 
     def open_rows(self, given: object) -> None:
         """Open where deltas are written to."""
-        self.rows = rows_of(given)
+        self.rows = objects.rows_of(given)
         self.has_rows = True
 
     def open_slots(self, given: Sequence[object]) -> list[memoryview | None]:
@@ -145,21 +146,6 @@ class Outputs:
                 at += 1
             registry.reported[handle * self.num_groups + g] = told
         return at
-
-
-def rows_of(given: object) -> memoryview:
-    """`delta_rows`, of what engines pass without asking whether it is something else."""
-    view = view_of(given)
-    if (
-        view is not None
-        and view.ndim == 2
-        and view.format == "i"
-        and not view.readonly
-        and view.c_contiguous
-        and view.shape[1] == 4  # type: ignore[index]  # it has two dimensions
-    ):
-        return view
-    return delta_rows("block_deltas", given)
 
 
 def slots_of(given: object) -> memoryview | None:

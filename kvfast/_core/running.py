@@ -15,16 +15,18 @@ from .turn import Turn
 STATUSES = tuple(RequestStatus)
 MANY = 1 << 62
 """Sums stop here; nothing has room for so many tokens."""
-ASKED, PLAIN, DONE = 0, 1, 2
-"""`way_at`: its request is looked at; its hot fields say all; nothing is left to do."""
+ASKED, PLAIN, FILLS, DONE = 0, 1, 2, 3
+"""`way_at`: its request is looked at; its hot fields say all; they do, and it fills a block;
+nothing is left to do."""
 
 
 class Running:
     """The entries of running requests.
 
-    - `granted`: tokens granted so far.
-    - `filled_at[k]`: the entry that is the k-th to fill a block. `ahead` has no meaning: what is
-      read into it is in the processor's cache when it is needed, and reads do not wait for others.
+    - `granted`: tokens granted so far. `refused`: whether an entry was granted none.
+    - `left_at[k]`, k < `num_left`: the entries for which there is something left to do, in order.
+      `ahead` has no meaning: what is read into it is in the processor's cache when it is needed,
+      and reads do not wait for others.
     """
 
     def __init__(self, core: Core, turn: Turn, registry: Registry, entries: Entries) -> None:
@@ -37,25 +39,40 @@ class Running:
         self.block_size = self.core.shape.block_size[0] if self.is_plain else 0
         self.caches = self.core.enable_caching
         self.running = RequestStatus.RUNNING
-        self.filled_at = zeroed("i", 0)
+        self.left_at = zeroed("i", 0)
+        self.num_left = 0
         self.ahead = 0
         self.lookahead = 0
         self.granted = 0
+        self.refused = False
 
     def make_room(self) -> None:
         """Let there be room for all entries."""
-        if len(self.filled_at) < self.entries.size:
-            self.filled_at = zeroed("i", 2 * self.entries.size)
+        if len(self.left_at) < self.entries.size:
+            self.left_at = zeroed("i", 2 * self.entries.size)
 
     def may_all_continue(self) -> bool:
         """Whether every running entry may be done; if not, nothing is changed."""
         entries = self.entries
-        if self.is_plain and self.choose_ways() == 0:
-            return True
-        for i in range(entries.end_preempted, entries.end_running):
+        self.granted = 0
+        self.num_left = 0
+        if self.is_plain:
+            if self.choose_ways() == 0:
+                return True
+        else:
+            for i in range(entries.end_preempted, entries.end_running):
+                self.leave(i, ASKED)
+        for k in range(self.num_left):
+            i = self.left_at[k]
             if entries.way_at[i] == ASKED and not self.may_continue(i):
                 return False
         return True
+
+    def leave(self, i: int, way: int) -> None:
+        """Something is left to do for an entry."""
+        self.entries.way_at[i] = way
+        self.left_at[self.num_left] = i
+        self.num_left += 1
 
     def choose_ways(self) -> int:
         """Look at the hot fields of the running entries; how many requests must be asked.
@@ -71,10 +88,9 @@ class Running:
         lookahead = self.lookahead
         longest = self.core.max_len
         caches = self.caches
-        num_asked = num_filled = 0
+        num_asked = num_filled = granted = 0
         self.turn.changes()
         for i in range(entries.end_preempted, entries.end_running):
-            entries.way_at[i] = ASKED
             at = hot.STRIDE * entries.handles[i]
             row = registry.fields[at + hot.ROW]
             computed = registry.fields[at + hot.COMPUTED]
@@ -89,44 +105,51 @@ class Running:
                 or after > longest
             ):
                 num_asked += 1
+                self.leave(i, ASKED)
                 continue
             entries.row_at[i] = row
             entries.after_at[i] = after
             if caches and after >= tables.cached[row] * size:
                 if tables.cached[row] == 0:  # it holds blocks that were never handed to the cache
                     num_asked += 1
+                    self.leave(i, ASKED)
                     continue
-                entries.way_at[i] = PLAIN
-                self.filled_at[num_filled] = i
                 num_filled += 1
+                self.leave(i, FILLS)
             elif after + lookahead <= held:
                 entries.way_at[i] = DONE
                 registry.fields[at + hot.COMPUTED] = after
+                entries.granted_at[i] = entries.counts[i]
+                granted += entries.counts[i]  # at most the tokens that it has slots for
             else:
-                entries.way_at[i] = PLAIN
+                self.leave(i, PLAIN)
                 self.ahead ^= tables.arena[tables.start[row] + tables.length[row] - 1]
         if num_filled:
-            self.read_ahead(num_filled)
+            self.read_ahead()
+        self.granted = granted
         self.turn.changed()
         return num_asked
 
-    def read_ahead(self, num_filled: int) -> None:
+    def read_ahead(self) -> None:
         """Read what registering will read: all requests, then all hashes, then the map of keys."""
         entries = self.entries
         core = self.core
         per = core.shape.hashes_per_block[0]
         width = core.hasher.words_per_digest
-        for k in range(num_filled):
-            request: FastRequest = self.registry.requests[entries.handles[self.filled_at[k]]]  # type: ignore[assignment]  # registered
-            self.ahead ^= request.num_tokens
-        for k in range(num_filled):
-            number = core.tables.cached[entries.row_at[self.filled_at[k]]] * per - 1
-            request = entries.request_at(self.filled_at[k])
+        for k in range(self.num_left):
+            if entries.way_at[self.left_at[k]] == FILLS:
+                self.ahead ^= entries.request_at(self.left_at[k]).num_tokens
+        for k in range(self.num_left):
+            if entries.way_at[self.left_at[k]] != FILLS:
+                continue
+            number = core.tables.cached[entries.row_at[self.left_at[k]]] * per - 1
+            request = entries.request_at(self.left_at[k])
             if number < request.num_hashes:
                 self.ahead ^= request.digest_words[number * width]
-        for k in range(num_filled):
-            i = self.filled_at[k]
-            core.pool.read_ahead(core.tables, entries.row_at[i], entries.request_at(i), per)
+        for k in range(self.num_left):
+            i = self.left_at[k]
+            if entries.way_at[i] == FILLS:
+                core.pool.read_ahead(core.tables, entries.row_at[i], entries.request_at(i), per)
 
     def undo(self) -> None:
         """Take back what was done in advance."""
@@ -202,18 +225,20 @@ class Running:
     # Going on.
 
     def continue_all(self) -> None:
-        """Every running entry (KV-BATCH-6)."""
+        """Every running entry for which something is left to do (KV-BATCH-6)."""
         entries = self.entries
-        granted = 0
-        for i in range(entries.end_preempted, entries.end_running):
+        granted = self.granted
+        self.refused = False
+        for k in range(self.num_left):
+            i = self.left_at[k]
             num_tokens = entries.counts[i]
-            goes_on = True
-            if entries.way_at[i] == PLAIN:
-                goes_on = self.go_on_plain(i, 0)
-            elif entries.way_at[i] == ASKED:
+            if entries.way_at[i] == ASKED:
                 goes_on = self.go_on(i, num_tokens)
+            else:
+                goes_on = self.go_on_plain(i, 0)
             if not goes_on:
                 num_tokens = 0
+                self.refused = True
             entries.granted_at[i] = num_tokens
             granted = min(granted + num_tokens, MANY)
         self.granted = granted

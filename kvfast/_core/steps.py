@@ -5,10 +5,9 @@ The same as the manager's single calls one after another, without a Python call 
 
 from __future__ import annotations
 
-from array import array
-
 from kvspec.request import RequestStatus
 
+from . import objects
 from .core import Core
 from .entries import Entries, Numbers
 from .registry import Registry
@@ -32,11 +31,10 @@ class Steps:
         self.registry = registry
         self.entries = entries
         self.running = running
-        self.zero = array("q", [0])
         self.budget = self.reserved = 0
         self.whole_must_fit = self.stops_at_refusal = False
-        self.scheduled: array[int] = array("q")
-        self.hits: array[int] = array("q")
+        self.scheduled = objects.filled(0, 0)
+        self.hits = objects.filled(0, 0)
 
     def all_legal(self) -> bool:
         """Whether every entry may be done (KV-BATCH-2); if not, nothing is changed."""
@@ -86,14 +84,17 @@ class Steps:
     def perform(self) -> None:
         """Do all entries in order."""
         entries = self.entries
-        self.scheduled = self.zero * (entries.size - entries.end_preempted)
-        self.hits = self.zero * (entries.size - entries.end_running)
+        num_running = entries.end_running - entries.end_preempted
+        self.scheduled = objects.filled(entries.size - entries.end_preempted, 1)
+        self.hits = objects.filled(entries.size - entries.end_running, 0)
         for i in range(entries.end_preempted):
             self.give_back(i)
         self.running.continue_all()
+        is_one_each = self.running.granted == num_running and not self.running.refused
         if entries.size > entries.end_running:
             self.start_all(self.hits)
-        if entries.size > entries.end_preempted:
+            is_one_each = False
+        if not is_one_each:
             self.write_granted(self.scheduled)
 
     def give_back(self, i: int) -> None:

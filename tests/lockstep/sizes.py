@@ -45,6 +45,7 @@ NO_SIZES: Mapping[str, str] = MappingProxyType(
         "hot": "places within a handle's fields",
         "kinds": "names of kinds",
         "hashing": "bytes of CBOR, and where they stand",
+        "chain": "bytes of a pickle, and where they stand",
         "allocator.GROUP_BASE": "two numbers in one: more blocks than there can be",
         "arrays.HUGE_PAGE_BYTES": "rounds the length of memory up; nobody sees what is behind",
         "batch_calls.MANY": "a sum ends there: more tokens than there can be",

@@ -1,0 +1,6 @@
+# What other modules may use of objects.pyx.
+
+cdef object result_of(scheduled, hits, long long num_slots, long long num_deltas, long long num_left)
+cdef object filled(Py_ssize_t count, long long value)
+cdef bint put_array(values, long long[::1] to, Py_ssize_t at, Py_ssize_t count) noexcept
+cdef int[:, ::1] rows_of(given)

@@ -1,0 +1,48 @@
+"""Python objects that callers bring or get, where asking them takes longer than a small step.
+
+The compiled twin of this file is `kvfast/_compiled/objects.pyx`, which uses Python's C functions.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import fields
+
+from kvspec._arrays import delta_rows
+from kvspec.batched import StepResult
+
+SET_SCHEDULED, SET_HITS, SET_SLOTS, SET_DELTAS, SET_LEFT = (
+    vars(StepResult)[field.name].__set__ for field in fields(StepResult)
+)
+
+
+def result_of(
+    scheduled: array[int], hits: array[int], num_slots: int, num_deltas: int, num_left: int
+) -> StepResult:
+    """`StepResult`, without its own way of being made."""
+    made = StepResult.__new__(StepResult)
+    SET_SCHEDULED(made, scheduled)
+    SET_HITS(made, hits)
+    SET_SLOTS(made, num_slots)
+    SET_DELTAS(made, num_deltas)
+    SET_LEFT(made, num_left)
+    return made
+
+
+def filled(count: int, value: int) -> array[int]:
+    """An array of 64 bits with so many times that value."""
+    return array("q", [value]) * count
+
+
+def put_array(values: array[int], to: memoryview[int], at: int, count: int) -> bool:
+    """Write an array of `count` ints to `to[at]` and on; False where it is another one."""
+    if len(values) != count or values.typecode not in ("q", "i"):
+        return False
+    for i in range(count):
+        to[at + i] = values[i]
+    return True
+
+
+def rows_of(given: object) -> memoryview:
+    """A view of where deltas are written to."""
+    return delta_rows("block_deltas", given)
