@@ -260,6 +260,12 @@ def main() -> int:
         if both.mirror is not None:
             both.counts["calls followed"] = both.mirror.num_calls
         print(name, *(f"{count} {what}" for what, count in both.counts.items()), sep=", ")
+        if both.mirror is None:
+            paths = both.sides[1].scheduler
+            print(
+                f"  batched: {paths.num_steps_batched} of {paths.num_steps_kvfast} steps;", end=" "
+            )
+            print(*(f"{why} {steps}" for why, steps in paths.single_steps.most_common()), sep=", ")
         if difference is not None:
             print(f"DIFFERENT with seed {asked.seed}: {difference}")
             return 1

@@ -10,6 +10,7 @@ import pytest
 
 from kvfast.engines.vllm import UnsupportedEngineError
 from kvfast.engines.vllm.fit import check_version
+from kvspec.errors import KVSpecError
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +33,28 @@ def model(lockstep: Any) -> Any:
 
 
 def test_both_schedulers_do_the_same(lockstep: Any, model: str) -> None:
-    for setup in lockstep.setups().values():
+    for name, setup in lockstep.setups().items():
         both = lockstep.Lockstep(setup, model, seed=3)
         assert both.run(40) is None
         ours = both.sides[1].scheduler
         assert (ours.num_steps_kvfast, ours.num_steps_stock) == (40, 0)
+        assert ours.num_steps_batched + ours.single_steps.total() == 40
+        assert ours.num_steps_batched >= 30 or "states" in name
+
+
+def test_a_batched_step_that_tells_too_little_is_found(
+    lockstep: Any, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kvfast is not told which computed tokens were taken back, or the hashes that are due."""
+    from kvfast.engines.vllm.steps import BatchedSteps
+
+    monkeypatch.setattr(BatchedSteps, "_make_equal", lambda steps, chosen: None)
+    both = lockstep.Lockstep(lockstep.setups()["full, drafts"], model, seed=3)
+    try:
+        difference = both.run(100)
+    except KVSpecError as error:
+        difference = str(error)
+    assert difference is not None
 
 
 def test_a_manager_that_keeps_blocks_is_found(

@@ -35,7 +35,11 @@ def kvfast_manager(stock: Any, given: Given) -> KvfastManager:
 
 
 class KvfastManager:
-    """In place of `stock`, which is used for its configuration only and not kept."""
+    """In place of `stock`, which is used for its configuration only and not kept.
+
+    `handles`: those of requests that ran in a batched step, by name; `num_forgotten`: how many
+    lost theirs; `num_singles`: allocations outside of such steps.
+    """
 
     def __init__(
         self, stock: Any, implementation: FastImplementation, manager: KVCacheManager
@@ -55,8 +59,11 @@ class KvfastManager:
         self.fast: Any = manager
         size = stock.block_pool.hash_block_size if stock.enable_caching else 0
         self.requests = Requests(implementation, manager, size)
-        batched = implementation.batched(manager)
-        self.block_pool = Pool(self.fast, batched, stock.block_pool, self.queued_events)
+        self.batched: Any = implementation.batched(manager)
+        self.handles: dict[str, int] = {}
+        self.num_singles = 0
+        self.num_forgotten = 0
+        self.block_pool = Pool(self.fast, self.batched, stock.block_pool, self.queued_events)
         self.coordinator: Coordinator = coordinator_over(
             self.block_pool, self.requests, stock.coordinator
         )
@@ -100,6 +107,7 @@ class KvfastManager:
     ) -> Any:
         """The new blocks; None where the pool lacks them."""
         mine = self.requests.current(request)
+        self.num_singles += 1
         granted = self.fast.allocate_slots(
             mine,
             num_new_tokens,
@@ -119,13 +127,23 @@ class KvfastManager:
         mine = self.requests.held.pop(request.request_id, None)
         if mine is not None:
             self.fast.free(mine)
+            self._unregister(request.request_id)
 
     def pop_blocks_for_free(self, request: Any) -> list[Block]:
         """Forget the request; its blocks go back by the pool's `free_blocks`."""
         mine = self.requests.held.pop(request.request_id, None)
         if mine is None:
             return []
-        return self.block_pool.shown(self.fast.pop_blocks_for_free(mine))
+        popped = self.fast.pop_blocks_for_free(mine)
+        self._unregister(request.request_id)
+        return self.block_pool.shown(popped)
+
+    def _unregister(self, name: str) -> None:
+        """Forget the handle of a request that holds nothing."""
+        handle = self.handles.pop(name, None)
+        if handle is not None:
+            self.num_forgotten += 1
+            self.batched.unregister((handle,))
 
     def remove_skipped_blocks(self, request_id: str, total_computed_tokens: int) -> None:
         """Release what attention no longer needs."""

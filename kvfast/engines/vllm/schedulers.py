@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from vllm.logger import init_logger
@@ -11,6 +12,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from kvfast.engines.vllm.fit import given_to, reason_of
 from kvfast.engines.vllm.hashing import HashesRequests
 from kvfast.engines.vllm.manager import kvfast_manager
+from kvfast.engines.vllm.steps import BatchedSteps, is_unusual
 from kvspec.errors import ConfigError, UnsupportedError
 
 
@@ -18,7 +20,8 @@ class OnKvfast(HashesRequests):
     """What both schedulers add to vLLM's.
 
     `kvfast_reason`: why vLLM's manager stayed; None: kvfast's is in its place. `num_steps_kvfast`
-    and `num_steps_stock` count the steps that each served.
+    and `num_steps_stock` count the steps that each served; of kvfast's, `num_steps_batched` were
+    one call for all requests, and `single_steps` counts the others by why they were not.
     """
 
     kv_cache_manager: Any
@@ -28,7 +31,11 @@ class OnKvfast(HashesRequests):
         super().__init__(*args, **options)
         self.num_steps_kvfast = 0
         self.num_steps_stock = 0
+        self.num_steps_batched = 0
+        self.single_steps: Counter[str] = Counter()
         self.kvfast_reason = self._take_its_place()
+        if self.kvfast_reason is None:
+            self.batched_steps = BatchedSteps(self, self.kv_cache_manager)
 
     def _take_its_place(self) -> str | None:
         """Replace the manager; the reason why not, where kvfast cannot serve the configuration."""
@@ -44,13 +51,24 @@ class OnKvfast(HashesRequests):
         logger.info("kvfast manages the %d blocks of the KV cache.", pool.num_gpu_blocks)
         return None
 
-    def schedule(self, *args: Any, **options: Any) -> Any:
-        """vLLM's step, counted."""
-        if self.kvfast_reason is None:
-            self.num_steps_kvfast += 1
-        else:
+    def schedule(self, throttle_prefills: bool = False) -> Any:
+        """vLLM's step: in one call for all requests where it is a usual one."""
+        if self.kvfast_reason is not None:
             self.num_steps_stock += 1
-        return super().schedule(*args, **options)  # type: ignore[misc]  # vLLM's scheduler has it
+        else:
+            self.num_steps_kvfast += 1
+            plan = "throttled" if throttle_prefills else self.batched_steps.schedule()
+            if not isinstance(plan, str):
+                self.num_steps_batched += 1
+                return plan
+            self.single_steps[plan] += 1
+        return super().schedule(throttle_prefills)  # type: ignore[misc]  # vLLM's scheduler has it
+
+    def add_request(self, request: Any) -> None:
+        """A new request, or what a session says next."""
+        super().add_request(request)  # type: ignore[misc]  # the same
+        if self.kvfast_reason is None and is_unusual(request):
+            self.batched_steps.unusual.add(request.request_id)
 
 
 # vLLM has no types where it is not installed.

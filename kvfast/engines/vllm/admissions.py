@@ -1,0 +1,91 @@
+"""Waiting requests that a batched step takes in, one by one, as vLLM's scheduler does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllm.v1.core.sched.request_queue import create_request_queue
+from vllm.v1.engine import EngineCoreEventType
+from vllm.v1.request import RequestStatus
+
+WAITING, RUNNING = RequestStatus.WAITING, RequestStatus.RUNNING
+
+
+@dataclass(slots=True)
+class Admitted:
+    """Requests that start or start again in a step, and new tokens of each, in their order."""
+
+    requests: list[Any] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    new: list[Any] = field(default_factory=list)
+    resumed: list[Any] = field(default_factory=list)
+
+
+def admit(scheduler: Any, budget: int, now: float) -> Admitted:
+    """Take in what fits: into the tokens that are left, the running requests, and the pool."""
+    admitted = Admitted()
+    passed_over = create_request_queue(scheduler.policy)
+    while budget > 0 and len(scheduler.running) < scheduler.max_num_running_reqs:
+        queue = scheduler._select_waiting_queue_for_scheduling()
+        if not queue:
+            break
+        request = queue.peek_request()
+        is_blocked = scheduler._is_blocked_waiting_status(request.status)
+        if is_blocked and not scheduler._try_promote_blocked_waiting_request(request):
+            passed_over.prepend_request(queue.pop_request())
+            continue
+        count = _admit_one(scheduler, request, budget)
+        if count == 0:
+            break
+        budget -= count
+        queue.pop_request()
+        scheduler.running.append(request)
+        if scheduler.log_stats:
+            request.record_event(EngineCoreEventType.SCHEDULED, now)
+        kind = admitted.new if request.status is WAITING else admitted.resumed
+        kind.append(request)
+        request.status = RUNNING
+        if request.num_computed_tokens + count < len(request._all_token_ids):
+            scheduler._inflight_prefills.add(request)
+        admitted.requests.append(request)
+        admitted.counts.append(count)
+    if passed_over:
+        scheduler.skipped_waiting.prepend_requests(passed_over)
+    scheduler.prefill_capacity_bound = bool(scheduler.waiting)
+    return admitted
+
+
+def _admit_one(scheduler: Any, request: Any, budget: int) -> int:
+    """New tokens of one request, 0 where it has to wait; its hit counts as computed."""
+    manager, config = scheduler.kv_cache_manager, scheduler.scheduler_config
+    hit, hit_length, computed = None, 0, request.num_computed_tokens
+    if computed == 0:  # else a session that goes on
+        hit, hit_length = manager.get_computed_blocks(request)
+        computed = hit_length
+        if request.prefill_stats is not None:
+            request.prefill_stats.set(
+                num_prompt_tokens=request.num_prompt_tokens,
+                num_local_cached_tokens=hit_length,
+                num_external_cached_tokens=0,
+            )
+    count: int = len(request._all_token_ids) - computed
+    if 0 < config.long_prefill_token_threshold < count:
+        count = config.long_prefill_token_threshold
+    if count > budget:
+        if not config.enable_chunked_prefill:
+            return 0
+        count = budget
+    granted = manager.allocate_slots(
+        request,
+        count,
+        num_new_computed_tokens=hit_length,
+        new_computed_blocks=hit,
+        num_lookahead_tokens=scheduler.num_lookahead_tokens,
+        full_sequence_must_fit=scheduler.scheduler_reserve_full_isl,
+        has_scheduled_reqs=bool(scheduler.running),
+    )
+    if granted is None:
+        return 0
+    request.num_computed_tokens = computed
+    return count
