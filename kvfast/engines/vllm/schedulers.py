@@ -66,7 +66,7 @@ class OnKvfast(HashesRequests):
 
     def add_request(self, request: Any) -> None:
         """A new request, or what a session says next."""
-        super().add_request(request)  # type: ignore[misc]  # the same
+        super().add_request(request)
         if self.kvfast_reason is None and is_unusual(request):
             self.batched_steps.unusual.add(request.request_id)
 
