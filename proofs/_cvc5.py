@@ -39,6 +39,14 @@ def answer_of(text: str) -> str:
     return answer
 
 
+def text_of(solver: z3.Solver) -> str:
+    """The question as SMT-LIB. z3 writes a conjunction of nothing as `and`, which is no term."""
+    empty = ((z3.And(), z3.BoolVal(True)), (z3.Or(), z3.BoolVal(False)))
+    plain = z3.Solver()
+    plain.add(*(z3.substitute(each, *empty) for each in solver.assertions()))
+    return plain.to_smt2()
+
+
 def compared(answer: str, other: str) -> str:
     """What cvc5's answer says of z3's."""
     if other == answer and answer != "unknown":
@@ -55,7 +63,7 @@ def beside(main: Callable[[], int]) -> int:
     def checked(solver: z3.Solver) -> str:
         answer = str(solver.check())
         try:
-            other = answer_of(solver.to_smt2())
+            other = answer_of(text_of(solver))
         except RuntimeError as error:  # what its parser does not know
             found[UNREAD] += 1
             found[str(error).splitlines()[0]] += 1

@@ -15,6 +15,7 @@ CONSTANTS NumTokens,     \* the alphabet is 0 .. NumTokens - 1
           Watermark,     \* blocks left free when a request comes beside others
           MustFit,       \* TRUE: admission with full_sequence_must_fit
           Lookahead,     \* slots for a drafter that every allocation asks for
+          MaxLoaded,     \* tokens that come from elsewhere when a request begins, at most
           MaxPopped      \* deferred frees under way at once
 
 VARIABLE m
@@ -51,6 +52,13 @@ Begun(s, r, text, promptTokens, hits, left) ==
                        Asking(0, hits, Len(text) - left - HitTokens(hits), Watermark, MustFit)),
          r, Seat("running", text, promptTokens, Len(text) - left))
 
+\* Slots for hits, for what is loaded behind them, and for `new` tokens behind that.
+Loaded(s, r, text, hits, new, loaded, phase) ==
+  Seated(AllocateSlots(s, r, text, PromptLength(text),
+                       [Asking(0, hits, new, Watermark, MustFit) EXCEPT
+                          !.external = loaded, !.delay = (phase = "loading")]),
+         r, Seat(phase, text, PromptLength(text), HitTokens(hits) + loaded + new))
+
 \* A running request asks for slots for so many tokens of a text that it may have grown to.
 Continued(s, r, text, slots) ==
   Seated(AllocateSlots([s EXCEPT !.seats[r].tokens = text], r, text, PromptOf(s, r),
@@ -64,6 +72,30 @@ Admit(r, prompt, left) ==                                       \* KV-MGR-1, KV-
   /\ m.seats[r].phase = "empty"
   /\ Len(prompt) - left > HitTokens(LookUp(m, prompt))
   /\ m' = Begun(m, r, prompt, PromptLength(prompt), LookUp(m, prompt), left)
+
+\* Some tokens behind the hits come from elsewhere: others are computed in the same step …
+LoadNow(r, prompt, loaded, left) ==                             \* KV-MGR-4, KV-GRP-6, KV-GRP-8
+  /\ m.seats[r].phase = "empty"
+  /\ Len(prompt) - left > HitTokens(LookUp(m, prompt)) + loaded
+  /\ m' = Loaded(m, r, prompt, LookUp(m, prompt),
+                 Len(prompt) - left - HitTokens(LookUp(m, prompt)) - loaded, loaded, "running")
+
+\* … or none are, and what is loaded is cached when it has arrived.
+LoadLater(r, prompt, loaded) ==                                 \* KV-MGR-3, KV-MGR-10
+  /\ m.seats[r].phase = "empty"
+  /\ Len(prompt) >= HitTokens(LookUp(m, prompt)) + loaded
+  /\ m' = Loaded(m, r, prompt, LookUp(m, prompt), 0, loaded, "loading")
+
+\* The last token of a prompt is computed in any case.
+Arrived(r) ==                                                   \* KV-MGR-11
+  /\ m.seats[r].phase = "loading"
+  /\ m' = [CacheAll(m, r, m.seats[r].tokens, PromptOf(m, r), m.seats[r].computed) EXCEPT
+             !.seats[r] = Seat("running", @.tokens, @.prompt,
+                               Min(@.computed, Len(@.tokens) - 1))]
+
+FailLoad(r) ==                                                  \* KV-MGR-12
+  /\ m.seats[r].phase = "loading"
+  /\ m' = [FreeAll(m, r) EXCEPT !.seats[r] = Empty]
 
 Resume(r, left) ==                                              \* KV-MGR-17
   /\ m.seats[r].phase = "preempted"
@@ -129,6 +161,12 @@ ResetCache == m' = ResetPrefixCache(m)                              \* KV-POOL-1
 Next ==
   \/ \E r \in Requests : \E prompt \in Prompts : \E left \in 0 .. MaxPrompt - 1 :
        Admit(r, prompt, left)
+  \/ \E r \in Requests : \E prompt \in Prompts : \E loaded \in 1 .. MaxLoaded :
+       \E left \in 0 .. MaxPrompt - 1 : LoadNow(r, prompt, loaded, left)
+  \/ \E r \in Requests : \E prompt \in Prompts : \E loaded \in 1 .. MaxLoaded :
+       LoadLater(r, prompt, loaded)
+  \/ \E r \in Requests : Arrived(r)
+  \/ \E r \in Requests : FailLoad(r)
   \/ \E r \in Requests : \E left \in 0 .. MaxTokens - 1 : Resume(r, left)
   \/ \E r \in Requests : \E left \in 0 .. MaxTokens - 1 : Compute(r, left)
   \/ \E r \in Requests : \E token \in Tokens : Generate(r, token)
@@ -167,10 +205,10 @@ keys_of_one_place == KeysOfPlaces(m)
 \* A hit stands for the tokens of the request that it serves.
 blocks_carry_the_text_of_their_requests == \A r \in Requests : KeysOfText(m, r, m.seats[r].tokens)
 
-\* Who runs has a slot for every computed token; who does not holds nothing.
+\* Who runs or loads has a slot for every such token; who does not holds nothing.
 slots_are_there ==
   \A r \in Requests : \A g \in Groups :
-    IF m.seats[r].phase = "running"
+    IF m.seats[r].phase \in {"running", "loading"}
     THEN Len(m.lists[r][g]) >= Cdiv(m.seats[r].computed, BlockSizes[g])
     ELSE m.lists[r][g] = <<>> /\ ~HasEntry(m, r, g)
 

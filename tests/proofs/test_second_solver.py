@@ -57,3 +57,13 @@ def test_cvc5_reads_what_z3_was_asked() -> None:
     solver = z3.Solver()
     solver.add(x / 2 * 2 == x, x > 6, x < 8)
     assert _cvc5.answer_of(solver.to_smt2()) == "unsat"
+
+
+def test_a_conjunction_of_nothing_is_written_as_true() -> None:
+    """z3 itself writes `and`, which cvc5 does not read."""
+    a, b = z3.Bools("a b")
+    solver = z3.Solver()
+    solver.add(z3.And(a, z3.And()), z3.Or(b, z3.Or()))
+    assert "(and a and)" in solver.to_smt2()
+    assert "(and a true)" in _cvc5.text_of(solver)
+    assert "(or b false)" in _cvc5.text_of(solver)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from kvspec.invariants import INVARIANTS
-from proofs.models._formal._bounds import SCHEDULER, SCHEDULERS, compared, deep, grown
+from proofs.models._formal._bounds import SCHEDULER, SCHEDULERS, compared, deep, grown, larger
 from proofs.models._formal._checker import FOLDER, invariants_of, read, source_of
 from proofs.models._formal._twins import GROWN, TWINS, UNFAIR, Twin, small
 from proofs.models._formal._values import Move, text_of
@@ -32,15 +32,18 @@ def test_a_move_is_a_call_and_a_label() -> None:
     assert Move("ResetPool").call == "ResetPool"
 
 
-@pytest.mark.parametrize("name", sorted(compared()))
+GRAPHS = {**compared(), **grown(), **larger()}
+
+
+@pytest.mark.parametrize("name", sorted(GRAPHS))
 def test_no_two_moves_have_one_label(name: str) -> None:
-    labels = [move.label for move in compared()[name].moves()]
+    labels = [move.label for move in GRAPHS[name].moves()]
     assert len(set(labels)) == len(labels)
 
 
-@pytest.mark.parametrize("name", sorted(compared()))
+@pytest.mark.parametrize("name", sorted(GRAPHS))
 def test_the_moves_are_the_actions_of_the_module(name: str) -> None:
-    bounds = compared()[name]
+    bounds = GRAPHS[name]
     text = read(bounds.module)
     following = text.partition("\nNext ==")[2].partition("\n\n")[0]
     actions = {move.action for move in bounds.moves()}

@@ -13,7 +13,7 @@ from kvspec.snapshot import Snapshot
 from proofs.models._formal._cache import CacheBounds, OneManager, Text, cache_value, texts
 from proofs.models._formal._values import Move
 
-EMPTY, PREEMPTED, RUNNING = "empty", "preempted", "running"
+EMPTY, PREEMPTED, LOADING, RUNNING = "empty", "preempted", "loading", "running"
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class ManagerBounds(CacheBounds):
     watermark: int = 0
     must_fit: bool = False
     lookahead: int = 0
+    max_loaded: int = 0
     max_popped: int = 0
 
     @property
@@ -38,6 +39,7 @@ class ManagerBounds(CacheBounds):
             "Watermark": self.watermark,
             "MustFit": self.must_fit,
             "Lookahead": self.lookahead,
+            "MaxLoaded": self.max_loaded,
             "MaxPopped": self.max_popped,
         }
 
@@ -85,6 +87,10 @@ class ManagerSide:
         for r in range(1, bounds.num_requests + 1):
             for prompt in texts(bounds.num_tokens, bounds.min_prompt, bounds.max_prompt):
                 yield from (Move("Admit", (r, prompt, left)) for left in range(len(prompt)))
+                for loaded in range(1, bounds.max_loaded + 1):
+                    yield Move("LoadLater", (r, prompt, loaded))
+                    for left in range(len(prompt)):
+                        yield Move("LoadNow", (r, prompt, loaded, left))
             for action in ("Resume", "Compute"):
                 yield from (Move(action, (r, left)) for left in range(bounds.max_tokens))
             yield from (Move("Generate", (r, token)) for token in range(bounds.num_tokens))
@@ -92,6 +98,8 @@ class ManagerSide:
                 yield Move(action, (r,))
         for action in ("ReturnAll", "ReturnLast"):
             yield from (Move(action, (i,)) for i in range(1, bounds.max_popped + 1))
+            if bounds.max_loaded:
+                yield from (Move(action, (r,)) for action in ("Arrived", "FailLoad"))
         yield from (Move("Evict", (block,)) for block in range(1, bounds.num_blocks))
         yield Move("EvictAll")
         yield Move("ResetCache")
@@ -118,7 +126,10 @@ class ManagerSide:
         seat = state.seats[number - 1]
         if move.action in ("Admit", "Resume"):
             return self._start(state, number - 1, seat, *rest)
-        if seat.phase != (PREEMPTED if move.action == "GiveUp" else RUNNING):
+        if move.action in ("LoadNow", "LoadLater"):
+            return self._load(state, number - 1, seat, *rest)
+        phases = {"GiveUp": PREEMPTED, "Arrived": LOADING, "FailLoad": LOADING}
+        if seat.phase != phases.get(move.action, RUNNING):
             return None
         if move.action in ("Compute", "Generate"):
             return self._continue(state, number - 1, seat, move.action, *rest)
@@ -188,6 +199,42 @@ class ManagerSide:
             seat = Seat(RUNNING, tokens, length, len(tokens) - left)
         return state._replace(snapshot=manager.snapshot()).with_seat(number, seat)
 
+    def _load(
+        self,
+        state: ManagerState,
+        number: int,
+        seat: Seat,
+        prompt: Text,
+        loaded: int,
+        left: int | None = None,
+    ) -> ManagerState | None:
+        """Hits and tokens from elsewhere, which come at once with others computed, or later."""
+        if seat.phase != EMPTY:
+            return None
+        length = len(prompt) if self.bounds.retention is not None else 0
+        manager = self.kvref.restored(state.snapshot)
+        request = self._request(number, prompt, length)
+        request.num_computed_tokens = 0
+        request.status = RequestStatus.WAITING
+        hit = manager.get_computed_blocks(request)
+        brought = hit.hit_length_tokens + loaded
+        new = 0 if left is None else len(prompt) - left - brought
+        if brought > len(prompt) or (left is not None and new < 1):
+            return None
+        granted = manager.allocate_slots(
+            request,
+            new,
+            num_new_computed_tokens=hit.hit_length_tokens,
+            new_computed_blocks=hit.blocks if hit.hit_length_tokens else None,
+            num_external_computed_tokens=loaded,
+            delay_cache_blocks=left is None,
+            num_lookahead_tokens=self.bounds.lookahead,
+            full_sequence_must_fit=self.bounds.must_fit,
+        )
+        if granted is not None:
+            seat = Seat(LOADING if left is None else RUNNING, prompt, length, brought + new)
+        return state._replace(snapshot=manager.snapshot()).with_seat(number, seat)
+
     def _continue(
         self, state: ManagerState, number: int, seat: Seat, action: str, argument: int
     ) -> ManagerState | None:
@@ -220,6 +267,9 @@ class ManagerSide:
         after, popped = Seat(), state.popped
         if action == "Pop":
             popped = (*popped, manager.pop_blocks_for_free(request))
+        elif action == "Arrived":
+            manager.cache_blocks(request, seat.computed)
+            after = seat._replace(phase=RUNNING, computed=min(seat.computed, len(seat.tokens) - 1))
         elif action == "Skip":
             manager.remove_skipped_blocks(request, seat.computed)
             after = seat

@@ -154,8 +154,8 @@ TWINS = (
         "free forgets the request and keeps its references",
         "manager",
         "Manager",
-        "/\\ m' = [FreeAll(m, r) EXCEPT !.seats[r] = Empty]",
-        "/\\ m' = [ForgetRequest(m, r) EXCEPT !.seats[r] = Empty]",
+        '"running"\n  /\\ m\' = [FreeAll(m, r) EXCEPT !.seats[r] = Empty]',
+        '"running"\n  /\\ m\' = [ForgetRequest(m, r) EXCEPT !.seats[r] = Empty]',
         "references_are_accounted_for",
     ),
     Twin(
@@ -224,6 +224,14 @@ GROWN = (
         DIFFERS,
     ),
     Twin(
+        "after a load of the whole prompt its last token finds no window",
+        "loads",
+        "Calls",
+        "IF q.external > 0 THEN Min(Brought(q), Len(text) - 1) ELSE Brought(q)",
+        "Brought(q)",
+        DIFFERS,
+    ),
+    Twin(
         "a drafter gets no slots",
         "look-ahead",
         "Calls",
@@ -245,6 +253,7 @@ GROWN = (
 GROWN_IN_KVREF = {
     "two block sizes": "CachesBeyondTheBoundary",
     "eagle": "FullKeepsTheEagleBlock",
+    "loads": "SkipsAtTheEnd",
     "look-ahead": "LookaheadIsForgotten",
     "retention": "ReplayOfTheWholePrompt",
 }
