@@ -44,7 +44,8 @@ def text_of(solver: z3.Solver) -> str:
     empty = ((z3.And(), z3.BoolVal(True)), (z3.Or(), z3.BoolVal(False)))
     plain = z3.Solver()
     plain.add(*(z3.substitute(each, *empty) for each in solver.assertions()))
-    return plain.to_smt2()
+    text: str = plain.to_smt2()
+    return text
 
 
 def compared(answer: str, other: str) -> str:

@@ -44,7 +44,7 @@ def asked(path: Path) -> tuple[list[int], int]:
 
 def table(rows: Iterable[Sequence[object]]) -> str:
     """As the page shows it."""
-    lines = [HEAD, ["---"] * len(HEAD), *rows]
+    lines: list[Sequence[object]] = [HEAD, ["---"] * len(HEAD), *rows]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
@@ -57,15 +57,19 @@ def written(page: str, made: str) -> str:
 
 def main() -> int:
     """0 if nothing is contradicted."""
-    rows, failed = [], False
+    rows: list[list[object]] = []
+    failed = False
     for path in proofs():
         counts, seconds = asked(path)
         failed = failed or not counts
         name = path.relative_to(ROOT / "proofs").as_posix()
-        rows.append([f"`{name}`", *(counts or ["failed"] * 5), seconds])
-    sums = [sum(row[n] for row in rows if isinstance(row[n], int)) for n in range(1, len(HEAD))]
+        cells: Sequence[object] = counts if counts else ("failed",) * 5
+        rows.append([f"`{name}`", *cells, seconds])
+    columns = list(zip(*rows, strict=True))[1:]
+    sums = [sum(one for one in column if isinstance(one, int)) for column in columns]
     page = README.read_text(encoding="utf-8")
-    README.write_text(written(page, table([*rows, ["all", *sums]])), encoding="utf-8")
+    total: list[object] = ["all", *sums]
+    README.write_text(written(page, table([*rows, total])), encoding="utf-8")
     return 1 if failed else 0
 
 

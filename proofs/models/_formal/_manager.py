@@ -94,12 +94,11 @@ class ManagerSide:
             for action in ("Resume", "Compute"):
                 yield from (Move(action, (r, left)) for left in range(bounds.max_tokens))
             yield from (Move("Generate", (r, token)) for token in range(bounds.num_tokens))
-            for action in ("FreeRequest", "Preempt", "GiveUp", "Pop", "Skip"):
+            loading = ("Arrived", "FailLoad") if bounds.max_loaded else ()
+            for action in ("FreeRequest", "Preempt", "GiveUp", "Pop", "Skip", *loading):
                 yield Move(action, (r,))
         for action in ("ReturnAll", "ReturnLast"):
             yield from (Move(action, (i,)) for i in range(1, bounds.max_popped + 1))
-            if bounds.max_loaded:
-                yield from (Move(action, (r,)) for action in ("Arrived", "FailLoad"))
         yield from (Move("Evict", (block,)) for block in range(1, bounds.num_blocks))
         yield Move("EvictAll")
         yield Move("ResetCache")
