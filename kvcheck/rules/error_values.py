@@ -22,6 +22,7 @@ from kvspec.errors import (
     UnsupportedError,
 )
 from kvspec.interface import Feature
+from kvspec.request import RequestInput
 from kvspec.specs import SinkFullAttentionSpec
 
 Call = Callable[[Managed, Any], Any]
@@ -184,8 +185,11 @@ def a_reference_returned_too_often_is_counted(bench: Bench) -> None:
 
 @example("KV-ERR-2")
 def a_request_made_for_other_hashes_is_named(bench: Bench) -> None:
-    """Made for blocks of 8; and what is no request at all."""
+    """Made for blocks of 8; what is no request at all; and one whose prompt is no sequence."""
     manager = bench.story()[0]
+    with manager.refuses(InvalidArgumentError) as caught:
+        manager.make_request(RequestInput("q", {1}))  # type: ignore[arg-type]  # the point
+    equal((caught.value.field, caught.value.value), ("prompt_token_ids", {1}))
     foreign = bench.manager(6, 8).request("foreign", range(9))
     with manager.refuses(InvalidArgumentError) as caught:
         manager.get_computed_blocks(foreign)

@@ -49,6 +49,11 @@ class Draw:
     others: tuple[Mutant, ...]
 
     @property
+    def which(self) -> tuple[str, int, str]:
+        """What tells it from the others that are kept."""
+        return self.part, self.seed, self.label
+
+    @property
     def survivors(self) -> list[Mutant]:
         """Those that no test saw."""
         return [each for each in self.others if each.status in ("survived", "no tests")]
@@ -86,10 +91,12 @@ def explained() -> list[Explained]:
 
 
 def add(draw: Draw) -> None:
-    """Keep one more; one of the same part and label goes."""
-    kept = [each for each in draws() if (each.part, each.label) != (draw.part, draw.label)]
+    """Keep one more; the same draw, made before, goes."""
+    kept = [each for each in draws() if each.which != draw.which]
     order = list(PARTS)
-    rows = sorted((*kept, draw), key=lambda each: (order.index(each.part), each.label != "raw"))
+    rows = sorted(
+        (*kept, draw), key=lambda each: (order.index(each.part), each.seed, each.label != "raw")
+    )
     text = json.dumps([asdict(each) for each in rows], ensure_ascii=False, indent=1)
     DRAWS.write_text(text + "\n", encoding="utf-8")
     (ROOT / PAGE).write_text(texts()[PAGE], encoding="utf-8")
