@@ -16,6 +16,12 @@ class Part:
     only: str = ""
 
 
+EXPLORE = (
+    "batches", "batching", "bounds", "copies", "edges", "graph", "illegal", "moves", "play",
+    "search", "session", "sides", "state",
+)  # fmt: skip
+"""What explores; the rest is its configurations, its command, or for vectors."""
+
 PARTS = {
     "kvfast": Part(
         "`kvfast/_core`, uncompiled",
@@ -48,28 +54,47 @@ PARTS = {
         "not kvfast",
     ),
     "judge": Part(
-        "of the judge: codec, shadow memory, comparisons, recorded operations",
+        "of the judge: codec, player, shadow memory, comparisons, suite, explore, records",
         ("kvcheck",),
         (
             "kvcheck/remote/codec.py",
             "kvcheck/remote/values.py",
             "kvcheck/play/agreement.py",
+            "kvcheck/play/calls.py",
+            "kvcheck/play/checks.py",
             "kvcheck/play/compare.py",
             "kvcheck/play/difference.py",
+            "kvcheck/play/performing.py",
+            "kvcheck/play/player.py",
+            "kvcheck/play/runner.py",
             "kvcheck/play/shadow/*",
+            "kvcheck/play/state.py",
+            "kvcheck/play/verdicts.py",
+            "kvcheck/judge/ledger.py",
+            "kvcheck/judge/suite.py",
+            *(f"kvcheck/explore/{name}.py" for name in EXPLORE),
             "kvcheck/records/trace.py",
         ),
         (
             "tests/remote/test_codec.py",
             "tests/remote/test_values.py",
+            "tests/explore/test_batches.py",
+            "tests/explore/test_broken.py",
+            "tests/explore/test_copies.py",
+            "tests/explore/test_counts.py",
+            "tests/explore/test_session.py",
+            "tests/judge/test_fit.py",
+            "tests/judge/test_hangs.py",
+            "tests/judge/test_programs.py",
             "tests/judge/test_safety.py",
             "tests/judge/test_shadow.py",
-            "tests/judge/test_text.py",
+            "tests/judge/test_state.py",
             "tests/records/test_trace.py",
             "tests/records/test_alterations.py",
             "tests/records/test_codec.py",
         ),
-        "not random_programs",
+        "not random_programs and not reach_every and not mamba-retention and not own-hits"
+        " and not several_processes and not (shared_traces and kvfast)",
     ),
 }
 NEVER = ("*/mistakes/*",)
