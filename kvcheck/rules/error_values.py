@@ -214,16 +214,22 @@ def a_bad_end_of_a_partial_entry_is_named(bench: Bench, num_tokens: int) -> None
 
 @example("KV-ERR-2", "KV-MGR-8", level=Level.IDENTITY)
 def hits_beyond_the_hashes_of_a_request_are_stale(bench: Bench) -> None:
-    """12 tokens have 3 hashes, a block of 8 takes 2: the second block of 8 has none."""
-    manager = bench.manager(20, sliding(8, 16), full(4))
-    first = manager.request("first", range(20))
-    manager.allocate_slots(first, 20)
+    """12 tokens have 3 hashes, a block of 8 takes 2: the second block of 8 has none.
+
+    Nor is it one if it is null, even where no token after 24 reads it.
+    """
+    manager = bench.manager(20, sliding(8, 4), full(4))
+    first = manager.request("first", range(28))
+    manager.allocate_slots(first, 28)
     windows, attention = manager.get_blocks(first).to_lists()
     request = manager.request("r", range(12))
-    offered = KVCacheBlocks((tuple(windows[:2]), tuple(attention[:4])))
-    with manager.refuses(StaleHitError) as caught:
-        manager.allocate_slots(request, 1, num_new_computed_tokens=16, new_computed_blocks=offered)
-    equal((caught.value.group, caught.value.index), (0, 1))
+    for length, blocks in ((16, windows[:2]), (24, [0, 0, windows[2]])):
+        offered = KVCacheBlocks((tuple(blocks), tuple(attention[: length // 4])))
+        with manager.refuses(StaleHitError) as caught:
+            manager.allocate_slots(
+                request, 1, num_new_computed_tokens=length, new_computed_blocks=offered
+            )
+        equal((caught.value.group, caught.value.index), (0, 1))
 
 
 GROUPS = "kv_cache.groups"

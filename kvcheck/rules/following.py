@@ -282,6 +282,8 @@ def a_batch_follows_in_the_order_of_its_handles(bench: Bench, kind: Any) -> None
     equal([told[:2] for told in batch.told()], [(9, 3), (9, 2), (9, 1)])
     batch.steps.batched.follow(batch.handles[:1], 5, num_prompt_tokens=5)
     equal(batch.told()[0], (5, 5, hashes_of("a")))
+    batch.steps.batched.follow(batch.handles, [1, 5, 6], num_prompt_tokens=1)
+    equal(batch.told(), [(1, 1, []), (5, 1, hashes_of("b")), (6, 1, hashes_of("d"))])
 
 
 @cases(
