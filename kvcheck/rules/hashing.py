@@ -145,7 +145,10 @@ def under_context_parallelism_the_span_is_hashed(bench: Bench) -> None:
 
 @example("KV-HASH-6", "KV-HASH-5")
 def a_key_is_the_last_hash_inside_the_block_and_the_group(bench: Bench) -> None:
-    """Groups of 4 and of 8 with 4 tokens per hash: block 0 of the second uses hash 1."""
+    """Groups of 4 and of 8 with 4 tokens per hash: block 0 of the second uses hash 1.
+
+    One of 64 tokens, with a hash for each, uses hash 63.
+    """
     manager = bench.manager(20, full(4), full(8), full(4, sliding_window=3), sliding(4, 30))
     request = manager.started("r", range(1, 10))
     equal([block_hash.hex() for block_hash in request.block_hashes], [HASH_0, HASH_1])
@@ -159,6 +162,10 @@ def a_key_is_the_last_hash_inside_the_block_and_the_group(bench: Bench) -> None:
     ]
     equal(found, expected)
     equal(len(manager.snapshot().lookup_order), 7)
+    manager = bench.manager(70, full(1), full(64))
+    request = manager.started("r", range(64))
+    ((key,),) = [manager.snapshot().block_keys[block] for block in manager.lists(request)[1]]
+    equal(key.hex(), request.block_hashes[63].hex() + "00000001")
 
 
 # The other functions.

@@ -50,10 +50,11 @@ def draw(  # one parameter per option
     folder: Path | None,
 ) -> None:
     """Draw mutants of a part and show them to its tests."""
+    commit = short(commit)  # a branch may move while mutants run
     with place_for(folder) as place:
         total, mutants = drawn(part, place, number, seed, commit)
     others = tuple(each for each in mutants if each.status != "killed")
-    found = Draw(part, label or "", seed, short(commit), total, len(mutants), others)
+    found = Draw(part, label or "", seed, commit, total, len(mutants), others)
     left = [m for m in found.survivors if not any(why.fits(m) for why in explained())]
     for each in left:
         show(each)

@@ -30,14 +30,16 @@ PARTS = {
         (
             "tests/contract/test_directed.py",
             "tests/contract/test_batched_hostile.py",
+            "tests/contract/test_out_of_memory.py",
             "tests/lockstep/test_lockstep.py",
             "tests/fuzz/test_corpus.py",
             "tests/kvfast/test_arrays.py",
+            "tests/kvfast/test_hashing.py",
             "tests/kvfast/test_key_map.py",
             "tests/kvfast/test_requests.py",
             "tests/kvfast/test_requests_batch.py",
         ),
-        "(uncompiled or _core or key_map or arrays) and not random_steps",
+        "(uncompiled or _core or key_map or arrays) and not random_steps and not every_allocation",
     ),
     "kvref": Part(
         "`kvref`",
