@@ -41,15 +41,21 @@ def test_both_schedulers_do_the_same(lockstep: Any, model: str) -> None:
         assert ours.num_steps_batched + ours.single_steps.total() == 40
         is_usual = not any(word in name for word in ("states", "loads", "items"))
         assert ours.num_steps_batched >= (30 if is_usual else 0)
+        assert ours.num_updates_short >= (25 if is_usual else 0)
 
 
-def test_a_batched_step_that_tells_too_little_is_found(
-    lockstep: Any, model: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", ["tells kvfast nothing", "takes no drafts back"])
+def test_a_broken_short_way_is_found(
+    lockstep: Any, model: str, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """kvfast is not told which computed tokens were taken back, or the hashes that are due."""
+    """Computed tokens that were taken back, and hashes that are due; drafts that were wrong."""
     from kvfast.engines.vllm.steps import BatchedSteps
+    from kvfast.engines.vllm.updates import Update
 
-    monkeypatch.setattr(BatchedSteps, "_make_equal", lambda steps, chosen: None)
+    if step == "tells kvfast nothing":
+        monkeypatch.setattr(BatchedSteps, "_make_equal", lambda *_: None)
+    else:
+        monkeypatch.setattr(Update, "rewind", lambda *_: None)
     both = lockstep.Lockstep(lockstep.setups()["full, drafts"], model, seed=3)
     try:
         difference = both.run(100)

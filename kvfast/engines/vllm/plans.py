@@ -52,6 +52,10 @@ def planned(scheduler: Any, chosen: Chosen, blocks: NewBlocks, admitted: Admitte
     if not s.use_v2_model_runner and s.prev_step_scheduled_req_ids != scheduled.keys():
         s.prev_step_scheduled_req_ids.clear()
         s.prev_step_scheduled_req_ids.update(scheduled)
+    if s.defer_block_free and scheduled:
+        s.sched_step_seq += 1
+        for request in (*chosen.requests, *admitted.requests):
+            request.last_sched_seq = s.sched_step_seq
     _advance(s, chosen, admitted)
     s.finished_req_ids = set()
     return plan

@@ -13,6 +13,7 @@ from kvfast.engines.vllm.fit import given_to, reason_of
 from kvfast.engines.vllm.hashing import HashesRequests
 from kvfast.engines.vllm.manager import kvfast_manager
 from kvfast.engines.vllm.steps import BatchedSteps, is_unusual
+from kvfast.engines.vllm.updates import updated
 from kvspec.errors import ConfigError, UnsupportedError
 
 
@@ -22,6 +23,7 @@ class OnKvfast(HashesRequests):
     `kvfast_reason`: why vLLM's manager stayed; None: kvfast's is in its place. `num_steps_kvfast`
     and `num_steps_stock` count the steps that each served; of kvfast's, `num_steps_batched` were
     one call for all requests, and `single_steps` counts the others by why they were not.
+    `num_updates_short`: outputs of the model that had tokens alone.
     """
 
     kv_cache_manager: Any
@@ -32,6 +34,7 @@ class OnKvfast(HashesRequests):
         self.num_steps_kvfast = 0
         self.num_steps_stock = 0
         self.num_steps_batched = 0
+        self.num_updates_short = 0
         self.single_steps: Counter[str] = Counter()
         self.kvfast_reason = self._take_its_place()
         if self.kvfast_reason is None:
@@ -63,6 +66,13 @@ class OnKvfast(HashesRequests):
                 return plan
             self.single_steps[plan] += 1
         return super().schedule(throttle_prefills)  # type: ignore[misc]  # vLLM's scheduler has it
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        """The tokens of a step: by the short way where they are usual ones."""
+        if self.kvfast_reason is None and self.batched_steps.may_update(model_runner_output):
+            self.num_updates_short += 1
+            return updated(self, scheduler_output, model_runner_output)
+        return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]  # the same
 
     def add_request(self, request: Any) -> None:
         """A new request, or what a session says next."""

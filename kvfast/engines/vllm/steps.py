@@ -18,11 +18,18 @@ from kvfast.engines.vllm.admissions import Admitted, admit
 from kvfast.engines.vllm.chosen import Chosen, one_by_one
 from kvfast.engines.vllm.manager import KvfastManager
 from kvfast.engines.vllm.plans import NewBlocks, planned
+from kvfast.engines.vllm.updates import is_usual
 from kvspec.batched import StepOutput
 
 ROWS = 1024
-HOOKS = ("_update_after_schedule", "_make_cached_request_data", "_preempt_request")
+HOOKS = (
+    "_update_after_schedule",
+    "_make_cached_request_data",
+    "_preempt_request",
+    "_update_request_with_output",
+)
 """What these do is done here for all requests at once: not where somebody else has changed them."""
+UNUSUAL = "several modalities, structured output or pooling"
 
 DRAFTS, PLACEHOLDERS = attrgetter("spec_token_ids"), attrgetter("num_output_placeholders")
 
@@ -42,7 +49,9 @@ class BatchedSteps:
         self.is_async = isinstance(scheduler, AsyncScheduler)
         groups = scheduler.kv_cache_config.kv_cache_groups
         self.block_sizes = [group.kv_cache_spec.block_size for group in groups]
-        self.never = self._never()
+        self.never = self.never_updates = self._never()
+        if self.never is None and scheduler.has_mamba_layers:
+            self.never = "Mamba layers"
         self.seated: list[Any] = []
         self.names: list[str] = []
         self.handles: list[int] = []
@@ -59,8 +68,6 @@ class BatchedSteps:
         stock = AsyncScheduler if self.is_async else Scheduler
         if any(getattr(type(s), name) is not getattr(stock, name) for name in HOOKS):
             return "a scheduler with methods of its own"
-        if s.has_mamba_layers:
-            return "Mamba layers"
         if s.is_encoder_decoder or s.num_sampled_tokens_per_step != 1:
             return "a model that is no plain decoder"
         if s.use_pp or s.enable_return_routed_experts or s.dynamic_sd_lookup is not None:
@@ -106,13 +113,25 @@ class BatchedSteps:
             return "connectors"
         if s._pause_state != PauseState.UNPAUSED:
             return "paused"
-        if self.unusual:
-            self.unusual.intersection_update(s.requests)
-            if self.unusual:
-                return "several modalities or structured output"
+        if self._has_unusual():
+            return UNUSUAL
         if s.waiting or s.skipped_waiting:
             return "adapters" if s.lora_config else None
         return None if s.running else "nothing to do"
+
+    def _has_unusual(self) -> bool:
+        """Whether any request is left to vLLM's scheduler, and with it each step."""
+        if self.unusual:
+            self.unusual.intersection_update(self.scheduler.requests)
+        return bool(self.unusual)
+
+    def may_update(self, output: Any) -> bool:
+        """Whether what the model answered can be taken by the short way."""
+        return (
+            self.never_updates is None
+            and not self._has_unusual()
+            and is_usual(self.scheduler, output)
+        )
 
     # What runs.
 
@@ -124,7 +143,7 @@ class BatchedSteps:
         self.seated = []
         self.odd = None
         if any(map(is_unusual, running)):
-            self.odd = "several modalities or structured output"
+            self.odd = UNUSUAL
             return
         mine = []
         for request in running:
@@ -236,4 +255,8 @@ class BatchedSteps:
 
 def is_unusual(request: Any) -> bool:
     """Whether vLLM's scheduler does more with it than with others."""
-    return bool(request.mm_features) or request.structured_output_request is not None
+    return (
+        bool(request.mm_features)
+        or request.structured_output_request is not None
+        or request.pooling_params is not None
+    )
