@@ -46,6 +46,8 @@ cdef class BatchCalls:
     @cython.locals(entries=Entries, i=Py_ssize_t, view="long long[::1]")
     cdef object lookup(self, handles)
     @cython.locals(entries=Entries)
+    cdef object admit(self, handles, max_new, budget, lookahead, whole_must_fit, reserved, stops, output)
+    @cython.locals(entries=Entries)
     cdef object decode(self, handles, num_new_tokens, num_lookahead_tokens, output)
     cdef object free(self, handles)
     cdef object preempt(self, handles)
@@ -55,7 +57,7 @@ cdef class BatchCalls:
     @cython.locals(steps=Steps, outputs=Outputs)
     cdef object done(self, bint starts_step)
     @cython.locals(checks=Checks)
-    cdef int read_options(self, plan) except -1
+    cdef int read_options(self, budget, lookahead, reserved, whole_must_fit, stops) except -1
     @cython.locals(entries=Entries, end=Py_ssize_t)
     cdef bint read_entries(self, plan) except -1
     cdef object take_deltas(self, block_deltas)

@@ -126,17 +126,20 @@ class FastBatch:
         output: StepOutput | None = None,
     ) -> StepResult:
         """A step of new requests only."""
-        plan = StepPlan(
-            new=handles,
-            max_new_tokens=max_new_tokens,
-            token_budget=token_budget,
-            num_lookahead_tokens=num_lookahead_tokens,
-            full_sequence_must_fit=full_sequence_must_fit,
-            reserved_blocks=reserved_blocks,
-            stops_at_refusal=stops_at_refusal,
-            starts_step=False,
-        )
-        return self.step(plan, output)
+        self.enter()
+        try:
+            return self.calls.admit(
+                handles,
+                max_new_tokens,
+                token_budget,
+                num_lookahead_tokens,
+                full_sequence_must_fit,
+                reserved_blocks,
+                stops_at_refusal,
+                output,
+            )
+        finally:
+            self.calls.leave()
 
     def decode(
         self,

@@ -199,6 +199,31 @@ class BatchCalls:
 
     # Steps.
 
+    def admit(
+        self,
+        handles: Ints,
+        max_new: Ints | int,
+        budget: int,
+        lookahead: int,
+        whole_must_fit: bool,
+        reserved: int,
+        stops: bool,
+        output: StepOutput | None,
+    ) -> StepResult:
+        """A step of new requests only; without a plan, which takes longer to make."""
+        entries = self.entries
+        self.core.ask_clock()
+        self.outputs.open(output)
+        self.read_options(budget, lookahead, reserved, whole_must_fit, stops)
+        entries.start_call()
+        entries.end_finished = entries.end_preempted = entries.end_running = 0
+        legal = entries.add_handles(handles) and entries.set_counts(0, max_new, 1)
+        if not legal or not self.steps.all_legal():
+            plan = StepPlan(new=handles, max_new_tokens=max_new, starts_step=False)
+            contract.check_step(self.facade(), plan, None)
+            self.illegal("new", handles)
+        return self.done(False)
+
     def decode(
         self,
         handles: Ints,
@@ -252,8 +277,15 @@ class BatchCalls:
             raise InvalidArgumentError("plan", plan, "a StepPlan")
         self.core.ask_clock()
         self.outputs.open(output)
-        self.read_options(plan)
+        self.read_options(
+            plan.token_budget,
+            plan.num_lookahead_tokens,
+            plan.reserved_blocks,
+            plan.full_sequence_must_fit,
+            plan.stops_at_refusal,
+        )
         starts_step = plan.starts_step
+        self.checks.check_flag("starts_step", starts_step)
         if not self.read_entries(plan) or not self.steps.all_legal():
             contract.check_step(self.facade(), plan, output)
             self.illegal("plan", plan)
@@ -279,17 +311,18 @@ class BatchCalls:
         self.turn.changed()
         return result
 
-    def read_options(self, plan: StepPlan) -> None:
+    def read_options(
+        self, budget: int, lookahead: int, reserved: int, whole_must_fit: bool, stops: bool
+    ) -> None:
         """What concerns all entries of a step."""
         checks = self.checks
-        self.steps.budget = checks.counted("token_budget", plan.token_budget)
-        self.running.lookahead = checks.counted("num_lookahead_tokens", plan.num_lookahead_tokens)
-        self.steps.reserved = checks.counted("reserved_blocks", plan.reserved_blocks)
-        checks.check_flag("full_sequence_must_fit", plan.full_sequence_must_fit)
-        checks.check_flag("stops_at_refusal", plan.stops_at_refusal)
-        checks.check_flag("starts_step", plan.starts_step)
-        self.steps.whole_must_fit = plan.full_sequence_must_fit
-        self.steps.stops_at_refusal = plan.stops_at_refusal
+        self.steps.budget = checks.counted("token_budget", budget)
+        self.running.lookahead = checks.counted("num_lookahead_tokens", lookahead)
+        self.steps.reserved = checks.counted("reserved_blocks", reserved)
+        checks.check_flag("full_sequence_must_fit", whole_must_fit)
+        checks.check_flag("stops_at_refusal", stops)
+        self.steps.whole_must_fit = whole_must_fit
+        self.steps.stops_at_refusal = stops
 
     def read_entries(self, plan: StepPlan) -> bool:
         """The handles and counts of a plan; False where they are not legal."""
