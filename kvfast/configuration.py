@@ -13,6 +13,7 @@ from kvfast._core.plan import GroupPlan, Plan
 from kvspec.config import ManagerConfig
 from kvspec.errors import ConfigError, UnsupportedError
 from kvspec.specs import (
+    AttentionSpec,
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
     EncoderOnlyAttentionSpec,
@@ -112,10 +113,22 @@ def _group_plan(config: ManagerConfig, spec: LayerSpec, kind: Kind, drops: bool)
         reach_tokens=reach,
         num_drafted=drafted,
         drops_block=drops,
-        is_zeroed=type(spec) in ZEROED_TYPES,
+        is_zeroed=_is_zeroed(config, spec),
         cap_blocks=_cap_blocks(config, kind, size, reach),
         num_sink_blocks=sinks,
+        has_partial_tails=config.policy.full_partial_tails and kind == kinds.FULL,
     )
+
+
+def _is_zeroed(config: ManagerConfig, spec: LayerSpec) -> bool:
+    """KV-GRP-10, KV-POL-13."""
+    if config.policy.zeroed_blocks == "full_attention":
+        return type(spec) in ZEROED_TYPES
+    specs = config.managed_specs
+    attention = [each for each in specs if isinstance(each, AttentionSpec)]
+    formats = {(each.dtype, each.kv_quant_mode) for each in attention}
+    has_states = any(isinstance(each, MambaSpec) for each in specs)
+    return isinstance(spec, AttentionSpec) and (has_states or len(formats) > 1)
 
 
 def _cap_blocks(config: ManagerConfig, kind: Kind, size: int, reach: int) -> int:
@@ -151,6 +164,8 @@ def _flagged(config: ManagerConfig, specs: Sequence[LayerSpec]) -> frozenset[int
     }
     if config.use_eagle and not flagged:
         return frozenset(range(len(specs)))
+    if not (config.use_eagle or config.policy.eagle_flag_counts_alone):  # KV-POL-16
+        return frozenset()
     return frozenset(index for index, spec in enumerate(specs) if spec in flagged)
 
 
@@ -183,6 +198,8 @@ def _hash_block_size(config: ManagerConfig, specs: Sequence[LayerSpec], schedule
 def _refuse_retention_without_effect(config: ManagerConfig, kind_per_group: Sequence[Kind]) -> None:
     """KV-CFG-7, the groups."""
     interval = config.retention_interval_tokens
+    if interval == 0 and not config.policy.zero_retention_needs_windows:  # KV-POL-11
+        return
     if interval is not None and not any(kinds.is_thinned(kind) for kind in kind_per_group):
         raise ConfigError(
             "retention_interval_tokens", interval, "None without sliding-window or Mamba groups"

@@ -57,6 +57,8 @@ def _check_retention_has_an_effect(config: ManagerConfig, specs: list[LayerSpec]
     interval = config.retention_interval_tokens
     if interval is None or any(isinstance(spec, (SlidingWindowSpec, MambaSpec)) for spec in specs):
         return
+    if interval == 0 and not config.policy.zero_retention_needs_windows:  # KV-POL-11
+        return
     raise ConfigError(
         "retention_interval_tokens",
         interval,

@@ -8,7 +8,7 @@ from kvref.allocation import Allocator
 from kvref.block_pool import BlockPool
 from kvref.coordinator import Coordinator, UnitaryCoordinator
 from kvref.events import EventLog
-from kvref.groups.base import Group, GroupContext
+from kvref.groups.base import ZEROED_SPECS, Group, GroupContext
 from kvref.groups.chunked_local import ChunkedLocalGroup
 from kvref.groups.cross_attention import CrossAttentionGroup, EncoderOnlyGroup
 from kvref.groups.full_attention import FullAttentionGroup
@@ -21,6 +21,7 @@ from kvref.stats import LookupCounter
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
 from kvspec.specs import (
+    AttentionSpec,
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
     EncoderOnlyAttentionSpec,
@@ -113,6 +114,10 @@ def build_groups(
             max_num_batched_tokens=config.max_num_batched_tokens or config.max_model_len_tokens,
             retention_interval_tokens=config.retention_interval_tokens,
             null_prefix_is_hit=config.policy.chunked_null_prefix_is_hit,
+            is_zeroed=is_zeroed(config, specs, spec),
+            keeps_leading_nulls=config.policy.popped_leading_nulls,
+            counts_common_prefix=config.policy.counts_common_prefix,
+            has_partial_tails=config.policy.full_partial_tails,
         )
         built.append(parts.group_class(spec)(context, pool, events))
         if isinstance(spec, SinkFullAttentionSpec):  # KV-FULL-8
@@ -120,9 +125,20 @@ def build_groups(
     return built
 
 
+def is_zeroed(config: ManagerConfig, specs: list[LayerSpec], spec: LayerSpec) -> bool:
+    """Whether new blocks of this spec are queued for zeroing (KV-GRP-10, KV-POL-13)."""
+    if config.policy.zeroed_blocks == "full_attention":
+        return type(spec) in ZEROED_SPECS
+    formats = {(s.dtype, s.kv_quant_mode) for s in specs if isinstance(s, AttentionSpec)}
+    is_mixed = len(formats) > 1 or any(isinstance(s, MambaSpec) for s in specs)
+    return is_mixed and isinstance(spec, AttentionSpec)
+
+
 def eagle_groups(config: ManagerConfig, specs: list[LayerSpec]) -> set[int]:
     """Groups whose hits drop a block: flagged ones, and those with an equal spec (KV-CFG-8)."""
     flagged = {i for i, group in enumerate(config.kv_cache.groups) if group.is_eagle_group}
+    if not config.use_eagle and not config.policy.eagle_flag_counts_alone:  # KV-POL-16
+        return set()
     if config.use_eagle and not flagged:
         return set(range(len(specs)))
     return {i for i, spec in enumerate(specs) if any(spec == specs[j] for j in flagged)}

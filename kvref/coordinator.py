@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kvref.groups.base import Demand, Group
 from kvref.request import ReferenceRequest
-from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
+from kvspec.blocks import NULL_BLOCK, GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.errors import UnsupportedError
 
 
@@ -83,7 +83,13 @@ class Coordinator:
 
     def pop(self, request_id: str) -> list[int]:
         """Forget the request; its blocks, groups concatenated, keep their references."""
-        return [block for group in self.groups for block in group.pop(request_id)]
+        popped: list[int] = []
+        for group in self.groups:
+            blocks = group.pop(request_id)
+            while blocks and blocks[0] == NULL_BLOCK and not group.context.keeps_leading_nulls:
+                del blocks[0]  # KV-POL-14
+            popped += blocks
+        return popped
 
 
 class UnitaryCoordinator(Coordinator):

@@ -12,6 +12,7 @@ import cbor2
 from kvspec.config import GIVEN_HASHES, ManagerConfig
 from kvspec.errors import UnsupportedError
 from kvspec.events import ExtraKey, ExtraKeys
+from kvspec.policy import NONE_HASH_TEXT
 from kvspec.request import RequestInput
 
 LOW_64_BITS = 2**64 - 1
@@ -26,16 +27,21 @@ class Hasher:
     """One hash function with its seed.
 
     `none_hash` is the parent of every request's first block (KV-HASH-3). `tags` says whether the
-    kind of an extra key is hashed with it (KV-POL-10).
+    kind of an extra key is hashed with it (KV-POL-10), `is_fixed` that without a seed NONE_HASH is
+    no random one where the function is cryptographic (KV-POL-12).
     """
 
-    def __init__(self, function: str, seed: str | None, *, tags: bool = True) -> None:
+    def __init__(
+        self, function: str, seed: str | None, *, tags: bool = True, is_fixed: bool = False
+    ) -> None:
         self.function = function
         self.tags = tags
         if function in GIVEN_HASHES:  # KV-HASH-13: nothing is hashed here
             self.none_hash = bytes(GIVEN_HASHES[function])
             return
         # Either way something is hashed: a package that is missing is told now, not at a request.
+        if seed is None and is_fixed and function != "xxhash_cbor":
+            seed = NONE_HASH_TEXT
         if seed is None:
             self.none_hash = os.urandom(len(self._digest(b"")))
         else:
@@ -113,7 +119,8 @@ def _untagged(key: TaggedKey) -> ExtraKey:
 def hasher_of(config: ManagerConfig) -> Hasher:
     """The hasher that a configuration asks for."""
     tags = config.policy.extra_keys == "tagged"  # KV-POL-10
-    return Hasher(config.hash_function, config.hash_seed, tags=tags)
+    is_fixed = config.policy.none_hash_without_seed == "fixed"
+    return Hasher(config.hash_function, config.hash_seed, tags=tags, is_fixed=is_fixed)
 
 
 def _as_int(block_hash: bytes) -> int:

@@ -65,6 +65,7 @@ class ReferenceManager:
         self.coordinator = build_coordinator(self.config, self.groups, parts)
         self.allocator = parts.allocator(self.config, self.pool, self.coordinator, self.turn)
         self.lookups = parts.lookups()
+        self.counts_admitted = config.policy.lookups_counted == "admitted"
         self.popped: list[int] = []
 
     def __copy__(self) -> NoReturn:
@@ -110,7 +111,7 @@ class ReferenceManager:
         if not self.config.enable_caching or reference.input.skip_reading_cache:
             return PrefixHit(KVCacheBlocks.empty(len(self.groups)), 0)
         hit = self.coordinator.longest_hit(reference, reference.num_tokens - 1)
-        if self.config.log_stats:
+        if self.config.log_stats and not self.counts_admitted:
             self.lookups.record(
                 reference.num_tokens, hit.hit_length_tokens, reference.num_preemptions > 0
             )
@@ -344,6 +345,17 @@ class ReferenceManager:
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
         """Look-up counters since the last call (KV-STAT-3)."""
         return self.lookups.take() if self.config.log_stats else None
+
+    @in_turn
+    def record_prefix_cache_stats(self, request: Request, num_hit_tokens: int) -> None:
+        """Count a look-up whose request was admitted, where that is chosen (KV-POL-18)."""
+        reference = self.own(request)
+        (hit,) = arguments.check_counts(num_hits=num_hit_tokens)
+        arguments.check_scheduling(reference)
+        config = self.config
+        if config.log_stats and config.enable_caching and self.counts_admitted:
+            self.turn.changes()
+            self.lookups.record(reference.num_tokens, hit, reference.num_preemptions > 0)
 
     @in_turn
     def take_residency_samples(self) -> tuple[ResidencySample, ...]:

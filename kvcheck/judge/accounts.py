@@ -66,6 +66,8 @@ class AccountCheck:
         request = done.request
         if request is None or request.arrival.skip_reading or not runner.config.enable_caching:
             return
+        if runner.config.policy.lookups_counted == "admitted":  # KV-POL-18: no program asks for it
+            return
         prefix = "preempted_" if request.num_preemptions else ""
         counted = {
             "requests": 1,

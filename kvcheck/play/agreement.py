@@ -37,6 +37,7 @@ RULE_OF_OPERATION: Mapping[str, str] = {
     "take_new_block_ids": "KV-MGR-16",
     "new_step_starts": "KV-MGR-19",
     "make_prefix_cache_stats": "KV-STAT-1",
+    "record_prefix_cache_stats": "KV-POL-18",
     "cache_partial_block": "KV-PART-1",
     "take_residency_samples": "KV-STAT-7",
     "batched_step": "KV-BATCH-1",

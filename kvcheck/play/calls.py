@@ -42,6 +42,7 @@ POSITIONAL: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "remove_skipped_blocks": ("total_computed_tokens",),
         "cache_blocks": ("num_computed_tokens",),
         "cache_partial_block": ("group", "num_tokens"),
+        "record_prefix_cache_stats": ("num_hits",),
         "evict_blocks": ("block_ids",),
     }
 )
@@ -280,6 +281,10 @@ class Delegating:
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
         """Look-up counters since the last call."""
         return self._made("make_prefix_cache_stats", None, {})
+
+    def record_prefix_cache_stats(self, request: Request, num_hit_tokens: int) -> None:
+        """Count a look-up at admission."""
+        self._made("record_prefix_cache_stats", request, {"num_hits": num_hit_tokens})
 
     def take_residency_samples(self) -> tuple[ResidencySample, ...]:
         """Lives of sampled blocks."""

@@ -12,7 +12,7 @@ from typing import Any
 from kvcheck.play.difference import first_difference
 from kvcheck.play.player import Outcome
 from kvcheck.play.state import View, digest, parts
-from kvspec.record import STATE_FIELDS, Observed
+from kvspec.record import Observed
 
 SHOWN_CHARACTERS = 300
 """Values longer than this are cut in a readable diff; `--verbose` and `--json` show all."""
@@ -136,7 +136,7 @@ def compare_observed(expected: Observed, got: View, before: View | None) -> Iter
     if expected.state_sha256 is not None:
         yield from _compare_hashes(expected, got, before)
         return
-    for name in STATE_FIELDS:
+    for name in got.state:
         unchanged = None if before is None else before.state[name]
         yield from compare_values(
             f"state.{name}", expected.state.get(name, unchanged), got.state[name]
@@ -149,7 +149,7 @@ def compare_observed(expected: Observed, got: View, before: View | None) -> Iter
 
 def _compare_hashes(expected: Observed, got: View, before: View | None) -> Iterator[Difference]:
     """The hash of a large pool's state; the hashes of its parts say which field is wrong."""
-    for name in STATE_FIELDS:
+    for name in got.state:
         if name in expected.state_parts:
             wanted = expected.state_parts[name]
         elif before is not None:

@@ -21,6 +21,7 @@ FEATURE_OF_OPERATION: Mapping[str, Feature] = MappingProxyType(
         "get_num_common_prefix_blocks": Feature.COMMON_PREFIX,
         "make_prefix_cache_stats": Feature.STATISTICS,
         "pop_blocks_for_free": Feature.DEFERRED_FREE,
+        "record_prefix_cache_stats": Feature.LATER_CHOICES,
         "remove_skipped_blocks": Feature.SKIPPED_REMOVAL,
         "reset_prefix_cache": Feature.RESET,
         "take_events": Feature.EVENTS,
@@ -62,6 +63,7 @@ QUESTIONS = frozenset(
         "get_num_blocks_to_allocate",
         "get_num_common_prefix_blocks",
         "make_prefix_cache_stats",
+        "record_prefix_cache_stats",
         "take_events",
         "take_new_block_ids",
     }

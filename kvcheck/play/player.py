@@ -107,7 +107,7 @@ class Player:
         """A call of the manager; what its scheduler owns of the request is set before."""
         given, request = dict(args), self.requests.get(request_id)
         if request is not None:
-            if name == "get_computed_blocks":
+            if name in ("get_computed_blocks", "record_prefix_cache_stats"):
                 request.num_preemptions = given.pop("num_preemptions", 0)
             elif name == "allocate_slots":
                 request.num_computed_tokens = given.pop("num_computed_tokens")

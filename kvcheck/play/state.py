@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from kvspec.interface import KVCacheManager
-from kvspec.record import STATE_FIELDS, Observed
+from kvspec.record import Observed
 from kvspec.snapshot import Snapshot
 
 PART_DIGITS = 16
@@ -21,18 +21,23 @@ PART_DIGITS = 16
 class View:
     """Everything a record says about a manager at one moment.
 
-    `seen`: as much of the state as is known of a manager that shows no snapshot.
+    `seen`: as much of the state as is known of a manager that shows no snapshot. `is_later`: with
+    the fields of version 3.
     """
 
     num_free_blocks: int
     usage: float
     snapshot: Snapshot
     seen: Mapping[str, Any] | None = None
+    is_later: bool = False
 
     @cached_property
     def state(self) -> Mapping[str, Any]:
         """The state fields of records; worked out when they are asked for."""
-        return abstract_state(self.snapshot) if self.seen is None else self.seen
+        if self.seen is not None:
+            return self.seen
+        state = abstract_state(self.snapshot)
+        return state | later_fields(self.snapshot) if self.is_later else state
 
     @cached_property
     def dup_order(self) -> Mapping[str, list[int]]:
@@ -40,10 +45,10 @@ class View:
         return duplicate_order(self.snapshot) if self.seen is None else {}
 
 
-def look(manager: KVCacheManager) -> View:
+def look(manager: KVCacheManager, *, is_later: bool = False) -> View:
     """The manager's state now."""
     snapshot = manager.snapshot()
-    return View(manager.num_free_blocks, manager.usage, snapshot)
+    return View(manager.num_free_blocks, manager.usage, snapshot, is_later=is_later)
 
 
 def abstract_state(snapshot: Snapshot) -> dict[str, Any]:
@@ -62,6 +67,19 @@ def abstract_state(snapshot: Snapshot) -> dict[str, Any]:
             name: list(request.num_cached_blocks)
             for name, request in requests.items()
             if any(entry is not None for entry in request.num_cached_blocks)
+        },
+    }
+
+
+def later_fields(snapshot: Snapshot) -> dict[str, Any]:
+    """The two fields of version 3; the order of further keys is not one of lists."""
+    keys = snapshot.block_keys
+    return {
+        "hash_tokens": [n if k else None for k, n in zip(keys, snapshot.covered_tokens, strict=True)],
+        "more_keys": {
+            str(block): sorted(key.hex() for key in of_block[1:])
+            for block, of_block in enumerate(keys)
+            if len(of_block) > 1
         },
     }
 
@@ -87,7 +105,7 @@ def changed(before: View | None, after: View) -> dict[str, Any]:
     """The state fields whose value differs (all of them without a `before`)."""
     return {
         name: after.state[name]
-        for name in STATE_FIELDS
+        for name in after.state
         if before is None or before.state[name] != after.state[name]
     }
 

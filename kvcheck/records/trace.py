@@ -31,9 +31,9 @@ from kvcheck.play.features import OF_OPERATIONS, can_be_left_out, needed_feature
 from kvcheck.play.player import Outcome, Player
 from kvcheck.play.state import View, look
 from kvspec import requirements
-from kvspec.interface import Capabilities, Feature, Implementation, KVCacheManager
+from kvspec.interface import Capabilities, Feature, Implementation
 from kvspec.policy import Policy
-from kvspec.record import Footer, Header, Operation
+from kvspec.record import LATER_VERSION, Footer, Header, Operation
 from kvspec.record_file import read_trace
 
 Watch: TypeAlias = Callable[[Operation | None, View], None]
@@ -75,19 +75,28 @@ class _Replay:
     seen: View | None = None
     compared: int = field(default=0)
     shows_state: bool = True
+    is_later: bool = False
 
     def start(self, header: Header) -> Mismatch | None:
         """Compare the freshly built manager."""
         manager = self.player.manager
+        self.is_later = header.version >= LATER_VERSION
         found = [*compare_values("none_hash", header.none_hash.hex(), manager.none_hash.hex())]
         if header.initial is not None:
-            view, problems = _look(manager)
+            view, problems = self.look()
             found += problems
             if view is not None:
                 found += compare_observed(header.initial, view, None)
             self.view = self.seen = view
         self.shows_state = not header.is_stateless
         return _header_mismatch(self.file, found, self.view) if found else None
+
+    def look(self) -> tuple[View | None, list[Difference]]:
+        """The state, or the difference that the manager can't show it."""
+        try:
+            return look(self.player.manager, is_later=self.is_later), []
+        except Exception as error:  # whatever an implementation raises is its answer
+            return None, [Difference("snapshot", "an answer", describe_error(error))]
 
     def can_ask(self, operation: Operation) -> bool:
         """Whether it is played: a question or an illegal call that the subject lacks is not."""
@@ -104,7 +113,7 @@ class _Replay:
             found += compare_outcome(operation.result, operation.raises, outcome)
         view = None
         if self.shows_state:
-            view, problems = _look(self.player.manager)
+            view, problems = self.look()
             found += problems
         if "state" in operation.uncompared:
             manager = self.player.manager
@@ -203,21 +212,16 @@ def lacking(path: Path, header: Header, can: Capabilities) -> tuple[str, ...]:
     hashes_matter = bool(header.none_hash)
     found = requirements.lacking(config, can, hashes_matter=hashes_matter)
     needed: set[Feature] = set()
+    chapters = set(header.needs)
+    if header.version >= LATER_VERSION:
+        chapters.update(*(each.needs for each in _operations(read_trace(path))))
     if header.start is not None:
         needed.add(Feature.RESTORE)
     if header.raises is None and not header.is_stateless:
         needed.add(Feature.SNAPSHOT)
     if not can.features >= OF_OPERATIONS:
         needed |= needed_features(_operations(read_trace(path)))
-    return (*found, *sorted(needed - can.features))
-
-
-def _look(manager: KVCacheManager) -> tuple[View | None, list[Difference]]:
-    """The state, or the difference that the manager can't show it."""
-    try:
-        return look(manager), []
-    except Exception as error:  # whatever an implementation raises is its answer
-        return None, [Difference("snapshot", "an answer", describe_error(error))]
+    return (*found, *sorted(chapters), *sorted(needed - can.features))
 
 
 def _header_mismatch(file: str, found: list[Difference], view: View | None) -> Mismatch:

@@ -34,6 +34,7 @@ FEATURE_OF_CALL: Mapping[str, Feature] = {
     "get_num_blocks_to_allocate": Feature.NEED,
     "take_new_block_ids": Feature.NEW_BLOCK_IDS,
     "take_residency_samples": Feature.RESIDENCY,
+    "record_prefix_cache_stats": Feature.LATER_CHOICES,
     "snapshot": Feature.SNAPSHOT,
 }
 """Calls that are not part of the base; events and statistics are asked for by the configuration."""

@@ -7,8 +7,10 @@ from dataclasses import replace
 from kvcheck.play.verdicts import Level
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.example import cases, example
-from kvcheck.rules.judging import equal, holds
+from kvcheck.rules.judging import equal, holds, raises
 from kvcheck.rules.specs import chunked, full, mamba, sliding
+from kvcheck.rules.steps import Steps
+from kvspec.errors import ConfigError
 from kvspec.events import BlockRemoved
 from kvspec.interface import Feature
 from kvspec.policy import Policy
@@ -148,3 +150,145 @@ def free_blocks_and_those_in_use_add_up_whatever_is_declared(bench: Bench) -> No
     for request in requests:
         manager.free(request)
     equal(manager.num_free_blocks, 79, "free in the end")
+
+
+@cases(True, False)
+@example("KV-POL-11", "KV-CFG-7")
+def an_interval_of_0_needs_a_window_or_not(bench: Bench, needs: bool) -> None:
+    """Any other interval does, whatever is chosen."""
+    policy = replace(bench.policy, zero_retention_needs_windows=needs)
+    for interval in (0, 16):
+        options = {"policy": policy, "retention_interval_tokens": interval}
+        if interval or needs:
+            with raises(ConfigError, field="retention_interval_tokens"):
+                bench.manager(6, 16, **options)
+        else:
+            manager = bench.manager(6, 16, **options)
+            equal(manager.cached_positions(manager.started("a", range(40))), [0, 1])
+
+
+@cases(("random", False), ("fixed", True))
+@example("KV-POL-12", "KV-HASH-3")
+def without_a_seed_first_parents_are_random_or_fixed(
+    bench: Bench, chosen: str, is_equal: bool
+) -> None:
+    policy = replace(bench.policy, none_hash_without_seed=chosen)
+    managers = [bench.manager(6, policy=policy, hash_seed=None) for _ in range(2)]
+    equal(managers[0].none_hash == managers[1].none_hash, is_equal)
+    if is_equal:
+        seeded = bench.manager(6, policy=policy, hash_seed="vllm-none-hash")
+        equal(managers[0].none_hash, seeded.none_hash)
+        other = bench.manager(6, policy=policy, hash_seed="0")
+        holds(other.none_hash != seeded.none_hash)
+
+
+@cases(
+    ("full_attention", "float16", (3, 0)),
+    ("mixed_formats", "float16", (0, 0)),
+    ("full_attention", "bfloat16", (3, 0)),
+    ("mixed_formats", "bfloat16", (3, 3)),
+)
+@example("KV-POL-13", "KV-GRP-10")
+def blocks_are_zeroed_by_type_or_where_formats_are_mixed(
+    bench: Bench, chosen: str, dtype: str, told: tuple[int, int]
+) -> None:
+    """Three blocks of full attention and of a window, which has the same format or not."""
+    policy = replace(bench.policy, zeroed_blocks=chosen)
+    window = replace(sliding(4, 20), dtype=dtype)
+    manager = bench.manager(20, full(4), window, policy=policy)
+    lists = manager.lists(manager.started("a", range(10)))
+    zeroed = set(manager.take_new_block_ids())
+    equal(tuple(len(zeroed & set(blocks)) for blocks in lists), told)
+
+
+@example("KV-POL-13", "KV-GRP-10")
+def beside_states_every_block_of_attention_is_zeroed(bench: Bench) -> None:
+    """And no state is."""
+    policy = replace(bench.policy, zeroed_blocks="mixed_formats")
+    manager = bench.manager(20, full(4), mamba(4), policy=policy)
+    lists = manager.lists(manager.started("a", range(10)))
+    equal(set(manager.take_new_block_ids()), set(lists[0]))
+
+
+@cases((True, [0, 0]), (False, []))
+@example("KV-POL-14", "KV-MGR-13")
+def popped_lists_begin_with_their_nulls_or_behind_them(
+    bench: Bench, chosen: bool, nulls: list[int]
+) -> None:
+    """Window 4: of four blocks two are out of it after 12 tokens."""
+    policy = replace(bench.policy, popped_leading_nulls=chosen)
+    manager = bench.manager(8, sliding(4, 4), policy=policy)
+    request = manager.started("a", range(16))
+    manager.remove_skipped_blocks(request, 12)
+    blocks = manager.blocks(request)
+    equal(blocks[:2], [0, 0], "the first two entries")
+    popped = list(manager.pop_blocks_for_free(request))
+    equal(popped, nulls + blocks[2:])
+    manager.free_blocks(popped[::-1])
+    equal(manager.num_free_blocks, 7)
+
+
+@cases((True, 3), (False, 0))
+@example("KV-POL-15", "KV-MGR-15")
+def common_prefixes_are_counted_or_zero(bench: Bench, chosen: bool, told: int) -> None:
+    policy = replace(bench.policy, counts_common_prefix=chosen)
+    manager = bench.manager(6, policy=policy)
+    request = manager.started("a", range(10))
+    equal(tuple(manager.get_num_common_prefix_blocks(request)), (told,))
+
+
+@cases((True, False, 4), (False, False, 8), (False, True, 4))
+@example("KV-POL-16", "KV-CFG-8")
+def a_flag_drops_a_block_alone_or_only_with_use_eagle(
+    bench: Bench, chosen: bool, use_eagle: bool, length: int
+) -> None:
+    policy = replace(bench.policy, eagle_flag_counts_alone=chosen)
+    manager = bench.manager(6, full(4), eagle_groups=[0], use_eagle=use_eagle, policy=policy)
+    manager.started("a", range(9))
+    hit = manager.get_computed_blocks(manager.request("b", range(9)))
+    equal(hit.hit_length_tokens, length)
+
+
+@cases((True, 21, 2), (True, 20, 1), (True, 17, 1), (False, 21, 1))
+@example("KV-POL-17", "KV-PART-1", "KV-GRP-11")
+def full_attention_registers_where_the_prompt_ends_or_not(
+    bench: Bench, chosen: bool, prompt: int, keys: int
+) -> None:
+    """B = 8, h = 4: a prompt of 21 ends behind 20 tokens, of 20 and 17 behind 16, a block's end."""
+    policy = replace(bench.policy, full_partial_tails=chosen)
+    manager = bench.manager(20, full(8), sliding(4, 6), policy=policy)
+    request = manager.request("a", range(prompt))
+    manager.admit(request)
+    manager.append(request, range(50, 50 + 24 - prompt))
+    manager.run(request, 24 - prompt)
+    found = manager.snapshot().block_keys[manager.blocks(request)[2]]
+    equal(len(found), keys, "keys of the block of tokens 16 to 23")
+
+
+@cases(("asked", (2, 16)), ("admitted", (1, 8)))
+@example("KV-POL-18", "KV-STAT-1")
+def look_ups_are_counted_when_asked_or_admitted(
+    bench: Bench, chosen: str, told: tuple[int, int]
+) -> None:
+    """9 tokens that hit 8, looked up twice and recorded once."""
+    policy = replace(bench.policy, lookups_counted=chosen)
+    manager = bench.manager(8, policy=policy, log_stats=True)
+    manager.free(manager.started("a", range(9)))
+    manager.make_prefix_cache_stats()
+    request = manager.request("b", range(9))
+    for _ in range(2):
+        hit = manager.get_computed_blocks(request)
+    if bench.has(Feature.LATER_CHOICES):
+        manager.record_prefix_cache_stats(request, hit.hit_length_tokens)
+    stats = manager.make_prefix_cache_stats()
+    equal((stats.requests, stats.hits_tokens), told)
+
+
+@example("KV-POL-18", "KV-BATCH-7")
+def a_whole_step_counts_whom_it_admits(bench: Bench) -> None:
+    """Two ask, and there is room for one of them."""
+    policy = replace(bench.policy, lookups_counted="admitted")
+    steps = Steps(bench, 4, policy=policy, log_stats=True)
+    steps.batched.admit(steps.register(range(9), range(20, 31)))
+    stats = steps.manager.make_prefix_cache_stats()
+    equal((stats.requests, stats.queries_tokens), (1, 9))

@@ -34,6 +34,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "take_new_block_ids": "Asks which blocks must be zeroed before use.",
         "new_step_starts": "A new scheduler step starts.",
         "make_prefix_cache_stats": "Takes the look-up counters.",
+        "record_prefix_cache_stats": "Counts the look-up of an admitted request.",
         "take_events": "Takes the events that were queued.",
     }
 )

@@ -60,6 +60,8 @@ cdef class Allocator:
     cdef int grow_aligned(self, long long at, long long required, long long held, long long drafted) except -1
     @cython.locals(aligned="long long", g=int, size="long long", end="long long", at="long long", first="long long")
     cdef int cache(self, int row, FastRequest request, long long tokens) except -1
+    @cython.locals(per="long long", unit="long long", limit="long long", number="long long", held="long long")
+    cdef int cache_tail(self, int g, int row, FastRequest request, long long tokens) except -1
     @cython.locals(per="long long", start="long long")
     cdef int cache_range(self, int g, long long at, FastRequest request, long long first, long long end) except -1
     @cython.locals(per="long long", stored=list, i="long long", block=int)

@@ -45,4 +45,6 @@ cdef class Calls:
     cdef object take_events(self)
     cdef object take_new_block_ids(self)
     cdef object take_stats(self)
+    @cython.locals(core=Core)
+    cdef object count_admitted(self, FastRequest request, long long tokens)
     cdef object restore(self, snapshot)

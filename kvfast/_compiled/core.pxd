@@ -32,7 +32,7 @@ cdef class Core:
     cdef Allocator allocator
     cdef Demand demand
     cdef LookUpStats stats
-    cdef bint log_stats
+    cdef bint log_stats, counts_admitted, shows_leading_nulls, counts_common
     cdef dict popped
     cdef list reserved
     cdef object no_blocks, no_hit, not_looked_up
@@ -58,6 +58,8 @@ cdef class Core:
     cdef object new_blocks(self, int row)
     @cython.locals(at="long long", n="long long", start="long long", view="int[::1]", i="long long")
     cdef object ids_of(self, int row, int g, long long first)
+    @cython.locals(at="long long", i="long long")
+    cdef long long first_held(self, int row, int g) noexcept nogil
     @cython.locals(row=int)
     cdef object lists_of(self, FastRequest request)
     cdef object snapshot(self)

@@ -11,7 +11,7 @@ cdef class Shape:
     cdef bint null_prefix_is_hit
     cdef int[::1] kind
     cdef long long[::1] block_size, hashes_per_block, reach, drafted
-    cdef int[::1] drops, is_zeroed
+    cdef int[::1] drops, is_zeroed, tails
     cdef long long[::1] cap
     cdef readonly int num_attention
     cdef int[::1] first_member, members

@@ -279,6 +279,18 @@ class Allocator:
             first = max(self.tables.cached[at] - 1, 0)
             if first < end // size:
                 self.cache_range(g, at, request, first, end // size)
+            if self.shape.tails[g]:
+                self.cache_tail(g, row, request, end)
+
+    def cache_tail(self, g: int, row: int, request: FastRequest, tokens: int) -> None:
+        """Where the prompt ends inside a block, if that is among so many tokens (KV-POL-17)."""
+        per = self.shape.hashes_per_block[g]
+        unit = self.shape.block_size[g] // per
+        limit = request.num_prompt_tokens - (0 if self.shape.drops[g] else 1)
+        number = min(limit // unit, request.num_hashes)
+        held = self.tables.length[row * self.shape.num_groups + g]
+        if number % per and number * unit <= tokens and number // per < held:
+            self.cache_partial(row, request, g, number - 1)
 
     def cache_range(self, g: int, at: int, request: FastRequest, first: int, end: int) -> None:
         """Register blocks first … end - 1 of a list, but null and masked ones."""

@@ -57,7 +57,7 @@ class Calls:
             return core.not_looked_up
         tokens = core.lookup.longest_hit(request, request.num_tokens - 1)
         found = core.hit_found(tokens)
-        if core.log_stats:
+        if core.log_stats and not core.counts_admitted:
             self.turn.changes()
             core.stats.count(request, tokens)
             self.turn.changed()
@@ -255,7 +255,7 @@ class Calls:
             return ()
         ids: list[int] = []
         for g in range(core.num_groups):
-            ids.extend(core.ids_of(row, g, 0))
+            ids.extend(core.ids_of(row, g, 0 if core.shows_leading_nulls else core.first_held(row, g)))
         answer = tuple(ids)
         self.turn.changes()
         core.pop(request, row, ids)
@@ -311,6 +311,15 @@ class Calls:
         self.core.stats.clear()
         self.turn.changed()
         return stats
+
+    def count_admitted(self, request: FastRequest, tokens: int) -> None:
+        """Count a look-up whose request was admitted, where that is chosen (KV-POL-18)."""
+        self.checks.check_scheduling(request)
+        core = self.core
+        if core.log_stats and core.enable_caching and core.counts_admitted:
+            self.turn.changes()
+            self.core.stats.count(request, tokens)
+            self.turn.changed()
 
     def restore(self, snapshot: Snapshot) -> None:
         """Take over a state in which every invariant holds; this manager is as it was made."""

@@ -10,6 +10,7 @@ from kvfast.residency import ResidencyLog
 from kvspec.blocks import BlockFacts, KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
 from kvspec.errors import ConfigError
+from kvspec.policy import NONE_HASH_TEXT
 from kvspec.snapshot import Snapshot
 
 from .allocator import Allocator
@@ -72,6 +73,9 @@ class Core:
         self.demand = Demand()
         self.stats = LookUpStats()
         self.log_stats = config.log_stats
+        self.counts_admitted = config.policy.lookups_counted == "admitted"
+        self.shows_leading_nulls = config.policy.popped_leading_nulls
+        self.counts_common = config.enable_caching and config.policy.counts_common_prefix
         self.popped: dict[int, int] = {}
         self.reserved: list[int] = []
         self.no_blocks = KVCacheBlocks.empty(self.num_groups)
@@ -230,6 +234,14 @@ class Core:
             taken.append(self.ids_of(row, g, self.allocator.new_from[g]))
         return blocks_of(tuple(taken))
 
+    def first_held(self, row: int, g: int) -> int:
+        """The index of the first entry of a list that is not null (KV-POL-14)."""
+        at = row * self.num_groups + g
+        i = 0
+        while i < self.tables.length[at] and self.tables.arena[self.tables.start[at] + i] == 0:
+            i += 1
+        return i
+
     def ids_of(self, row: int, g: int, first: int) -> Sequence[int]:
         """The blocks of a list from index `first` on, as an array of 32-bit ints."""
         if row < 0:
@@ -304,9 +316,12 @@ def hit_of(blocks: KVCacheBlocks, length_tokens: int, uncached_tokens: int | Non
 
 
 def hasher_of(config: ManagerConfig) -> Hasher:
-    """The hasher that a configuration asks for (KV-POL-10)."""
-    tags = config.policy.extra_keys == "tagged"
-    return Hasher(config.hash_function, config.hash_seed, tags)
+    """The hasher that a configuration asks for (KV-POL-10, KV-POL-12)."""
+    policy, seed = config.policy, config.hash_seed
+    is_cryptographic = config.hash_function.startswith("sha256")
+    if seed is None and is_cryptographic and policy.none_hash_without_seed == "fixed":
+        seed = NONE_HASH_TEXT
+    return Hasher(config.hash_function, seed, policy.extra_keys == "tagged")
 
 
 def shape_of(plan: Plan) -> Shape:

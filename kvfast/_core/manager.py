@@ -264,7 +264,7 @@ class FastManager:
         try:
             core = self.core
             row = core.rows.of(self.calls.claim(request))
-            if not core.enable_caching:
+            if not core.counts_common:  # KV-POL-15
                 return (0,) * core.num_groups
             return tuple([core.allocator.num_common_prefix(row, g) for g in range(core.num_groups)])
         finally:
@@ -312,6 +312,15 @@ class FastManager:
         self.enter()
         try:
             return self.calls.take_stats()
+        finally:
+            self.calls.leave()
+
+    def record_prefix_cache_stats(self, request: Request, num_hit_tokens: int) -> None:
+        """Count a look-up whose request was admitted, where that is chosen (KV-POL-18)."""
+        self.enter()
+        try:
+            mine = self.calls.claim(request)
+            self.calls.count_admitted(mine, self.checks.counted("num_hits", num_hit_tokens))
         finally:
             self.calls.leave()
 

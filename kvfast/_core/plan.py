@@ -18,7 +18,8 @@ class GroupPlan:
     - `num_drafted`: Mamba states of drafted tokens.
     - `drops_block`: its hits give up their last block. `is_zeroed`: its new blocks are queued.
     - `cap_blocks`: the most one request holds at once, -1 where that is no less than all.
-    - `num_sink_blocks`: set aside for it at the start.
+    - `num_sink_blocks`: set aside for it at the start. `has_partial_tails`: the end of a prompt
+      inside a block is registered.
     """
 
     spec: LayerSpec
@@ -31,6 +32,7 @@ class GroupPlan:
     is_zeroed: bool
     cap_blocks: int
     num_sink_blocks: int
+    has_partial_tails: bool = False
 
 
 @dataclass(frozen=True)

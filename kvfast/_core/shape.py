@@ -42,6 +42,7 @@ class Shape:
         self.drops = zeroed("i", n)
         self.is_zeroed = zeroed("i", n)
         self.cap = zeroed("q", n)
+        self.tails = zeroed("i", n)
         for g, group in enumerate(groups):
             self.kind[g] = group.kind
             self.block_size[g] = group.block_size
@@ -51,6 +52,7 @@ class Shape:
             self.drops[g] = group.drops_block
             self.is_zeroed[g] = group.is_zeroed
             self.cap[g] = group.cap_blocks
+            self.tails[g] = group.has_partial_tails and group.hashes_per_block > 1
         self.num_attention = len(attention)
         self.first_member = zeroed("i", len(attention) + 1)
         self.members = zeroed("i", n)

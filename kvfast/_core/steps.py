@@ -123,13 +123,16 @@ class Steps:
                 break
             request = entries.request_at(i)
             hit = self.find_hit(request)
-            self.count_hit(request, hit)
+            if not self.core.counts_admitted:
+                self.count_hit(request, hit)
             num_tokens = min(min(entries.counts[i], budget), request.num_tokens - hit)
             if self.start(request, hit, num_tokens, is_beside_others):
                 entries.row_at[i] = self.core.rows.of(request)
                 registry.note_row(entries.handles[i], entries.row_at[i])
                 entries.after_at[i] = hit + num_tokens
                 registry.nothing_reported(entries.handles[i])
+                if self.core.counts_admitted:  # KV-POL-18
+                    self.count_hit(request, hit)
                 hits[i - first] = hit
                 entries.granted_at[i] = num_tokens
                 budget -= num_tokens

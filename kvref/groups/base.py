@@ -33,7 +33,8 @@ class GroupContext:
     """What a group needs to know of the configuration.
 
     `block_size_tokens`: tokens a block covers, context parallelism included (KV-FULL-5).
-    `drops_eagle_block`: hits of this group give up their last block.
+    `drops_eagle_block`: hits of this group give up their last block. `is_zeroed`: its new blocks are
+    queued for zeroing.
     """
 
     index: int
@@ -46,6 +47,10 @@ class GroupContext:
     max_num_batched_tokens: int
     retention_interval_tokens: int | None
     null_prefix_is_hit: bool
+    is_zeroed: bool = False
+    keeps_leading_nulls: bool = True
+    counts_common_prefix: bool = True
+    has_partial_tails: bool = False
 
 
 @dataclass(frozen=True)
@@ -215,7 +220,7 @@ class Group(ABC):
             return []
         taken = self.pool.allocate(missing)
         self.block_lists.setdefault(request_id, []).extend(taken)
-        if type(self.spec) in ZEROED_SPECS:  # KV-GRP-10
+        if self.context.is_zeroed:  # KV-GRP-10
             self.new_block_ids.extend(taken)
         return taken
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvref.groups.base import Group
+from kvref.request import ReferenceRequest
 
 
 class FullAttentionGroup(Group):
@@ -45,8 +46,23 @@ class FullAttentionGroup(Group):
             num_blocks -= 1
         return [run[:num_blocks] for run in found]
 
+    def cache_blocks(self, request: ReferenceRequest, num_tokens: int) -> None:
+        """Register full blocks; by choice also where the prompt ends inside one (KV-POL-17)."""
+        super().cache_blocks(request, num_tokens)
+        hash_size = self.block_size // self.hashes_per_block
+        if not self.context.has_partial_tails or self.hashes_per_block == 1:
+            return
+        limit = request.num_prompt_tokens - (0 if self.drops_eagle_block else 1)
+        tail = min(limit // hash_size, len(request.block_hashes)) * hash_size
+        if tail == 0 or tail > num_tokens or tail % self.block_size == 0:
+            return
+        if tail // self.block_size < len(self.blocks_of(request.request_id)):
+            self.cache_partial_block(request, tail)
+
     def num_common_prefix_blocks(self, request_id: str) -> int:
         """Leading blocks referenced once by every request of the group (KV-FULL-7)."""
+        if not self.context.counts_common_prefix:  # KV-POL-15
+            return 0
         num_requests = sum(1 for blocks in self.block_lists.values() if blocks)
         count = 0
         for block in self.blocks_of(request_id):

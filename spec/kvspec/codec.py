@@ -28,7 +28,7 @@ from kvspec._json import (
 from kvspec.config import WEAK_HASHES, KVCacheConfig, KVCacheGroup, KVCacheTensor, ManagerConfig
 from kvspec.errors import ConfigError, InvalidArgumentError
 from kvspec.planning import Layers, PlanningConfig
-from kvspec.policy import Policy
+from kvspec.policy import LATER, Policy
 from kvspec.specs import SPEC_TYPES, LayerSpec, UniformTypeKVCacheSpecs, spec_fields
 
 JSONObject: TypeAlias = dict[str, Any]
@@ -333,8 +333,9 @@ def under_policy(value: object, policy: Policy | None) -> object:
 
 
 def encode_policy(policy: Policy) -> JSONObject:
-    """Every member of the policy by its name."""
-    return {field.name: getattr(policy, field.name) for field in fields(policy)}
+    """The members of the policy by name; later choices only where they are not the rules'."""
+    names = [field.name for field in fields(policy) if field.name not in LATER]
+    return {name: getattr(policy, name) for name in names} | policy.later_choices
 
 
 def decode_policy(value: object, where: Where) -> Policy:

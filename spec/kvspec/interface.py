@@ -86,6 +86,9 @@ class Feature(StrEnum):
     """Without it only safety and behaviour can be checked, and safety from outside alone."""
     GIVEN_HASHES = "given_hashes"
     """Requests whose tokens and hashes the engine keeps: `kvspec.following`."""
+    LATER_CHOICES = "later_choices"
+    """The choices of `kvspec.policy.LATER` where they are not those of the rules, and
+    `record_prefix_cache_stats`."""
     BATCHED = "batched"
     """Whole steps over arrays of its own: `kvspec.batched.BatchedImplementation`."""
 
@@ -281,6 +284,12 @@ class KVCacheManager(Protocol):
 
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
         """Look-up counters since the last call, then reset; None when `log_stats` is off."""
+
+    def record_prefix_cache_stats(self, request: Request, num_hit_tokens: int) -> None:
+        """Count the look-up of a request that was admitted with this hit (KV-POL-18).
+
+        Nothing happens with caching off, or where look-ups are counted when they are asked.
+        """
 
     def take_residency_samples(self) -> tuple[ResidencySample, ...]:
         """Lives of sampled blocks that ended since the last call (KV-STAT-6)."""

@@ -148,6 +148,9 @@ OPERATIONS: Mapping[str, OperationShape] = MappingProxyType(
         "take_new_block_ids": OperationShape(False, list_of(count)),
         "new_step_starts": OperationShape(False, null),
         "make_prefix_cache_stats": OperationShape(False, optional(stats)),
+        "record_prefix_cache_stats": OperationShape(
+            True, null, {"num_hits": count}, {"num_preemptions": count}, since=3
+        ),
         # Each event is checked by the reader, which knows how the manager writes hashes.
         "take_events": OperationShape(False, list_of(anything)),
     }

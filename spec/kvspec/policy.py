@@ -12,6 +12,16 @@ from kvspec._check import boolean, exact_members, one_of
 
 EXTRA_KEY_FORMS: tuple[str, ...] = ("tagged", "plain")
 
+NONE_HASH_TEXT = "vllm-none-hash"
+"""The seed of a "fixed" first parent (KV-POL-12)."""
+
+LATER: tuple[str, ...] = (
+    *("zero_retention_needs_windows", "none_hash_without_seed", "zeroed_blocks"),
+    *("lookups_counted", "popped_leading_nulls", "counts_common_prefix", "eagle_flag_counts_alone"),
+    "full_partial_tails",
+)
+"""Choices that not everybody has (`Feature.LATER_CHOICES`); records name only those that differ."""
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -24,6 +34,18 @@ class Policy:
     - `capacity_counts_null_block`: whether planning's capacity check counts the null block.
     - `chunk_must_align`: whether a chunk that is no multiple of the block size is an error.
     - `exact_block_ids`: whether block ids and eviction order are promised (level *identity*).
+    - `zero_retention_needs_windows`: whether a retention interval of 0 is an error, as any other is,
+      without a group that it thins out.
+    - `none_hash_without_seed`: whether the first parent is "random" without a seed, or "fixed" for
+      cryptographic hash functions.
+    - `zeroed_blocks`: whether new blocks are queued for zeroing in plain "full_attention" groups, or
+      in all groups of attention where the configuration has "mixed_formats", and else in none.
+    - `lookups_counted`: whether statistics count a look-up when it is "asked", or when the request is
+      "admitted", by `record_prefix_cache_stats`.
+    - `popped_leading_nulls`: whether `pop_blocks_for_free` shows the nulls that a list begins with.
+    - `counts_common_prefix`: whether common prefixes are counted; else each is 0.
+    - `eagle_flag_counts_alone`: whether flagged groups drop a block without `use_eagle`.
+    - `full_partial_tails`: whether full attention registers the end of a prompt inside a block.
     - `extra_keys`: whether extra keys enter a hash with their kind ("tagged") or as bare values
       ("plain"), so that values of two kinds can be equal.
     """
@@ -35,6 +57,14 @@ class Policy:
     chunk_must_align: bool = True
     exact_block_ids: bool = True
     extra_keys: str = "tagged"
+    zero_retention_needs_windows: bool = True
+    none_hash_without_seed: str = "random"
+    zeroed_blocks: str = "full_attention"
+    lookups_counted: str = "asked"
+    popped_leading_nulls: bool = True
+    counts_common_prefix: bool = True
+    eagle_flag_counts_alone: bool = True
+    full_partial_tails: bool = False
 
     def __post_init__(self) -> None:
         exact_members(self)
@@ -45,6 +75,20 @@ class Policy:
         boolean("chunk_must_align", self.chunk_must_align)
         boolean("exact_block_ids", self.exact_block_ids)
         one_of("extra_keys", self.extra_keys, EXTRA_KEY_FORMS)
+        boolean("zero_retention_needs_windows", self.zero_retention_needs_windows)
+        one_of("none_hash_without_seed", self.none_hash_without_seed, ("random", "fixed"))
+        one_of("zeroed_blocks", self.zeroed_blocks, ("full_attention", "mixed_formats"))
+        one_of("lookups_counted", self.lookups_counted, ("asked", "admitted"))
+        boolean("popped_leading_nulls", self.popped_leading_nulls)
+        boolean("counts_common_prefix", self.counts_common_prefix)
+        boolean("eagle_flag_counts_alone", self.eagle_flag_counts_alone)
+        boolean("full_partial_tails", self.full_partial_tails)
+
+    @property
+    def later_choices(self) -> dict[str, str | bool]:
+        """Those of `LATER` that are not the rules' own, by name."""
+        found = {name: getattr(self, name) for name in LATER}
+        return {name: value for name, value in found.items() if value != getattr(Policy, name)}
 
     @classmethod
     def vllm_0_24(cls) -> Policy:

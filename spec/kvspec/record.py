@@ -22,6 +22,9 @@ VERSION = 1
 START_VERSION = 2
 """The version of traces that start from a state, leave something uncompared or have a finding."""
 
+LATER_VERSION = 3
+"""The version of traces with what later engines say: two more fields of the state."""
+
 UNCOMPARED = ("result", "state")
 """What an operation may leave uncompared."""
 
@@ -30,6 +33,9 @@ SMALL_POOL_BLOCKS = 64
 
 STATE_FIELDS = ("free_queue", "ref_cnt", "block_hash", "req_blocks", "num_cached_block")
 """The fields of the abstract state in records."""
+
+LATER_FIELDS = ("hash_tokens", "more_keys")
+"""Those that version 3 adds: tokens that the primary key covers, and the keys besides it."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,8 @@ class Header:
 
     With `raises` building the manager must fail with this error, and `initial` is None. With
     `start` the manager is restored from that state, without queued events and statistics. If
-    `initial` is None otherwise, the manager showed no state, and no operation compares any.
+    `initial` is None otherwise, the manager showed no state, and no operation compares any. `needs`
+    are chapters that the trace is about and the contract does not have.
     """
 
     config: ManagerConfig
@@ -69,11 +76,17 @@ class Header:
     message: str | None = None
     start: Snapshot | None = None
     version: int = VERSION
+    needs: tuple[str, ...] = ()
 
     @property
     def is_stateless(self) -> bool:
         """Whether the manager that was recorded showed no state."""
         return self.initial is None and self.raises is None
+
+    @property
+    def state_fields(self) -> tuple[str, ...]:
+        """The fields of the state that records of this version show."""
+        return STATE_FIELDS + (LATER_FIELDS if self.version >= LATER_VERSION else ())
 
     @property
     def is_small(self) -> bool:
@@ -95,7 +108,7 @@ class Operation:
     """One call and what came of it: a result, or the error it `raises`.
 
     `uncompared`: what a replay leaves uncompared, `result` (it holds what was queued before the
-    start) or `state` (nobody looked). `finding`: what a checker found wrong after it. `line` is
+    start) or `state` (nobody looked). `finding`: what a checker found wrong after it. `needs`: as in the header. `line` is
     where it stands in its file (0: not from a file).
     """
 
@@ -111,6 +124,7 @@ class Operation:
     line: int = 0
     uncompared: tuple[str, ...] = ()
     finding: Finding | None = None
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from kvspec._json import Where
 from kvspec._jsonlines import object_writer, read_objects
 from kvspec.codec import under_policy
 from kvspec.errors import InvalidArgumentError
+from kvspec.later_trace import LaterTrace, later_trace
 from kvspec.operations import OPERATIONS
 from kvspec.policy import Policy
 from kvspec.record import (
@@ -45,7 +46,7 @@ def read_header(path: Path) -> Header | PlanningHeader:
     lines = read_objects(path)
     try:
         for where, value in lines:
-            return decode_header(value, where)
+            return decode_header(later_trace(value)[0], where)
     finally:
         lines.close()
     raise Where(str(path)).error("empty; the first line must be a header")
@@ -71,10 +72,14 @@ def read_trace(
     """
     lines = read_objects(path, most_bytes=most_bytes)
     header: Header | None = None
+    later: LaterTrace | None = None
     operations = 0
     for where, value in lines:
         if header is None:
+            value, later = later_trace(value)
             header = _trace_header(under_policy(value, policy), where)
+            if later is not None:
+                header = replace(header, needs=later.needs)
             if header.initial is not None:
                 number = header.config.kv_cache.num_blocks
                 check_lengths(header.initial, number, where.member("initial"))
@@ -86,7 +91,12 @@ def read_trace(
                 raise beyond.error("a line after the footer")
             return
         else:
+            value, needs = (value, ()) if later is None else later.line(value)
+            if value is None:
+                operations += 1
+                continue
             operation = decode_operation(value, where, header, operations)
+            operation = replace(operation, needs=needs) if needs else operation
             continuity.check(operation, where)
             operations += 1
             yield operation
@@ -197,7 +207,7 @@ class _Continuity:
 
 def check_lengths(observed: Observed, num_blocks: int, where: Where) -> None:
     """Refuse a list of a state that has not one element for each block."""
-    for name in ("ref_cnt", "block_hash"):
+    for name in ("ref_cnt", "block_hash", "hash_tokens"):
         values = observed.state.get(name)
         if values is not None and len(values) != num_blocks:
             at = where.member(f"state.{name}")

@@ -31,9 +31,9 @@ from kvspec.codec import decode_manager_config, encode_manager_config
 from kvspec.event_codec import decode_event
 from kvspec.operations import OPERATIONS, check_arguments
 from kvspec.record import (
+    LATER_VERSION,
     PLANNING_FORMAT,
     START_VERSION,
-    STATE_FIELDS,
     TRACE_FORMAT,
     UNCOMPARED,
     VERSION,
@@ -59,6 +59,8 @@ _STATE_CHECKS: Mapping[str, Check[Any]] = {
     "block_hash": list_of(optional(hex_text)),
     "req_blocks": object_of(list_of(list_of(count))),
     "num_cached_block": object_of(list_of(optional(count))),
+    "hash_tokens": list_of(optional(count)),
+    "more_keys": object_of(list_of(hex_text)),
 }
 
 
@@ -71,9 +73,9 @@ def decode_header(value: object, where: Where) -> Header | PlanningHeader:
         raise where.member("format").error(
             f"{shown(kind)} is not {TRACE_FORMAT!r} or {PLANNING_FORMAT!r}"
         )
-    versions = (VERSION, START_VERSION) if kind == TRACE_FORMAT else (VERSION,)
+    versions = (VERSION, START_VERSION, LATER_VERSION) if kind == TRACE_FORMAT else (VERSION,)
     if value.get("version") not in versions or type(value["version"]) is not int:
-        known = " and ".join(map(str, versions))
+        known = ", ".join(map(str, versions))
         raise where.member("version").error(
             f"{shown(value.get('version'))}: this kvspec reads version {known};"
             " convert the file or install a kvspec that reads it"
@@ -134,8 +136,8 @@ def _decode_trace_header(
         return header
     if not isinstance(found["initial"], dict):
         raise at.error(f"{shown(found['initial'])} is not an object")
-    initial = _decode_observed(found["initial"], at, is_small=header.is_small)
-    missing = [name for name in STATE_FIELDS if header.is_small and name not in initial.state]
+    initial = _decode_observed(found["initial"], at, header)
+    missing = [name for name in header.state_fields if header.is_small and name not in initial.state]
     if missing:
         raise at.member(f"state.{missing[0]}").error("missing; the initial state is complete")
     return replace(header, initial=initial)
@@ -182,7 +184,7 @@ def decode_operation(value: object, where: Where, header: Header, index: int) ->
         request_id=found.get("req"),
         arguments=check_arguments(shape, found["args"], where.member("args")),
         observed=_decode_observed(
-            observed, where, is_small=header.is_small, has_state="state" not in uncompared
+            observed, where, header, has_state="state" not in uncompared
         ),
         result=result,
         raises=found.get("raises"),
@@ -207,18 +209,19 @@ _FINDING = structure({"rule": text, "expected": text, "observed": text})
 
 
 def _decode_observed(
-    value: Mapping[str, Any], where: Where, *, is_small: bool, has_state: bool = True
+    value: Mapping[str, Any], where: Where, header: Header, *, has_state: bool = True
 ) -> Observed:
     """What the record shows of the manager: the state itself or, in large pools, its hash."""
     required: dict[str, Check[Any]] = {"num_free_blocks": count, "usage": real}
     possible: dict[str, Check[Any]] = {}
     if not has_state:
         pass
-    elif is_small:
-        possible = {"state": _state, "dup_order": object_of(_duplicates)}
+    elif header.is_small:
+        state = structure({}, {name: _STATE_CHECKS[name] for name in header.state_fields})
+        possible = {"state": state, "dup_order": object_of(_duplicates)}
     else:
         required["state_sha256"] = hex_text
-        possible = {"state_parts": _parts}
+        possible = {"state_parts": structure({}, dict.fromkeys(header.state_fields, hex_text))}
     found = checked_members(dict(value), where, required, possible)
     return Observed(
         num_free_blocks=found["num_free_blocks"],
@@ -228,16 +231,6 @@ def _decode_observed(
         state_sha256=found.get("state_sha256"),
         state_parts=found.get("state_parts", {}),
     )
-
-
-def _state(value: object, where: Where) -> dict[str, Any]:
-    """Some of the five state fields."""
-    return checked_members(value, where, {}, _STATE_CHECKS)
-
-
-def _parts(value: object, where: Where) -> dict[str, Any]:
-    """Hashes of some of the five state fields."""
-    return checked_members(value, where, {}, dict.fromkeys(STATE_FIELDS, hex_text))
 
 
 def _duplicates(value: object, where: Where) -> list[int]:

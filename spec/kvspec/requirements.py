@@ -75,6 +75,7 @@ def features_of_config(config: ManagerConfig) -> set[Feature]:
         Feature.ADMISSION: config.watermark > 0,
         Feature.RESIDENCY: config.residency_sample_rate > 0,
         Feature.GIVEN_HASHES: config.given_hash_bytes > 0,
+        Feature.LATER_CHOICES: bool(config.policy.later_choices),
     }
     return {feature for feature, wanted in needed.items() if wanted}
 

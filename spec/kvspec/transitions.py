@@ -25,6 +25,7 @@ PURE_CALLS = frozenset(
         "get_num_blocks_to_allocate",
         "take_events",
         "make_prefix_cache_stats",
+        "record_prefix_cache_stats",
         "take_residency_samples",
         "snapshot",
     }

@@ -1,0 +1,197 @@
+"""Traces of vLLM 0.33.0 as records of version 3: the same facts in this contract's words.
+
+What the contract has no word for is named: what a trace `needs` leaves it out, and a question that
+nobody here can answer is not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from kvspec.record import LATER_VERSION, START_VERSION
+from kvspec.specs import SPEC_TYPES
+
+INSIDE_A_BLOCK = "hits inside a block"
+"""The chapter that hit alignments finer than the block, copies and internal checkpoints need."""
+
+NOT_ASKED = frozenset(
+    {
+        "estimate_cached_tokens",
+        "finalize_partial_tail_offloads",
+        "get_block_ids_for_computed_tokens",
+        "get_computed_blocks_for_connector",
+        "take_boundary_state_offloads",
+        "take_kv_cache_block_copies",
+        "truncate_computed_blocks",
+    }
+)
+"""Calls of vLLM 0.33 that are not in the contract; without them all others answer the same."""
+
+NEEDED_BY_ARGUMENT: Mapping[str, str] = MappingProxyType(
+    {
+        "num_in_flight_tokens": "in-flight tokens",
+        "shared_prefix_boundary": "junctions in caching",
+        "skip_zeroing_group_ids": "groups that are not zeroed",
+    }
+)
+"""What an argument other than 0 needs."""
+
+_USUAL: Mapping[str, Any] = MappingProxyType(
+    {
+        "block_stride_alignment": None,
+        "bounded_replay": False,
+        "extra_retained_tokens": 0,
+        "is_draft": False,
+        "is_index_group_leader": False,
+        "max_tp_shards": None,
+        "non_causal_multi_token_decode": False,
+        "num_head_slots": None,
+        "num_prefill_checkpoint_blocks": 0,
+        "state_content_bytes": None,
+        "topk_buffer_width": None,
+        "tp_replicated": False,
+    }
+)
+"""Members of specs that say nothing at this value, and need something otherwise."""
+
+_IGNORED = frozenset(
+    {"cache_role", "dcp_sharded", "num_heads", "prefill_checkpoint_alignment", "rswa_window"}
+)
+"""Members that the manager does not read beside its own; equality of specs does not need them."""
+
+_NEEDED_BY_TYPE: Mapping[str, str] = MappingProxyType(
+    {"RSWASpec": "R-SWA", "CircularBufferSpec": "circular buffers"}
+)
+_FULL = frozenset({"FullAttentionSpec", "MLAAttentionSpec"})
+_KNOWN = frozenset(cls.__name__ for cls in SPEC_TYPES)
+
+
+@dataclass
+class LaterTrace:
+    """One trace; what its lines have in common is kept while they are read in order.
+
+    `skips`: requests that do not read the cache, whose look-ups answer no common prefix.
+    """
+
+    is_hybrid: bool
+    needs: tuple[str, ...]
+    skips: set[str] = field(default_factory=set)
+
+    def line(self, value: Any) -> tuple[Any, tuple[str, ...]]:
+        """The line of an operation, None for one that is not asked; and what it needs.
+
+        What is no operation of these traces is left as it is: the decoder says what is wrong.
+        """
+        arguments = value.get("args") if isinstance(value, dict) else None
+        if not isinstance(arguments, dict):
+            return value, ()
+        name, needs = value.get("op"), list[str]()
+        if name in NOT_ASKED:
+            return None, ()
+        if name == "new_request":
+            arguments = self._content(value.get("req"), arguments, needs)
+        elif name == "remove_skipped_blocks":
+            arguments = {"total_computed_tokens": arguments.get("processed_computed_tokens")}
+        elif name == "get_num_blocks_to_allocate":
+            arguments = _without(arguments, "prefill_end")  # read for internal checkpoints alone
+        elif name == "cache_blocks":
+            arguments = _without(arguments, "request_computed_tokens")
+        if name == "allocate_slots" or name == "cache_blocks":
+            needs += [NEEDED_BY_ARGUMENT[a] for a in NEEDED_BY_ARGUMENT if arguments.get(a)]
+            arguments = _without(arguments, *NEEDED_BY_ARGUMENT)
+        changed = {**value, "args": arguments}
+        if name == "get_computed_blocks" and isinstance(value.get("result"), dict):
+            changed["result"] = self._hit(value.get("req"), value["result"])
+        if name == "take_events" and isinstance(value.get("result"), list):
+            changed["result"] = [_event(event, needs) for event in value["result"]]
+        return changed, tuple(needs)
+
+    def _content(self, name: Any, given: dict[str, Any], needs: list[str]) -> dict[str, Any]:
+        if given.get("kv_cache_report_mode") == "full":
+            needs.append("report mode of events")
+        if given.get("skip_reading_prefix_cache"):
+            self.skips.add(name)
+        return _without(given, "kv_cache_report_mode", "session_id")
+
+    def _hit(self, name: Any, result: dict[str, Any]) -> dict[str, Any]:
+        """The junction is the hit and the uncached common prefix behind it (KV-COORD-12)."""
+        found = _without(result, "shared_prefix_boundary")
+        junction = result.get("shared_prefix_boundary", 0)
+        uncached = junction - result.get("num_computed_tokens", 0) if junction else 0
+        has_any = self.is_hybrid and name not in self.skips
+        return {**found, "num_uncached_common_prefix_tokens": uncached if has_any else None}
+
+
+def later_trace(header: Any) -> tuple[Any, LaterTrace | None]:
+    """The header in this contract's words, and the trace; as it is and None for another record."""
+    config = header.get("config") if isinstance(header, dict) else None
+    if (
+        not isinstance(config, dict)
+        or header.get("version") != START_VERSION
+        or "max_in_flight_tokens" not in config
+        or not isinstance(config.get("groups"), list)
+    ):
+        return header, None
+    needs = list(_needs(config))
+    groups = []
+    for group in config["groups"]:
+        groups.append({**group, "spec": _spec(group.get("spec"), needs)})
+    changed = {**config, "groups": groups, "max_num_batched_tokens": config["max_in_flight_tokens"]}
+    dropped = (
+        *("max_in_flight_tokens", "num_hash_lookahead_tokens", "num_prefill_lookahead"),
+        "enable_mamba_shared_prefix_checkpoint",
+    )
+    is_hybrid = bool(config.get("enable_caching")) and len(groups) > 1
+    trace = LaterTrace(is_hybrid, tuple(dict.fromkeys(needs)))
+    return {**header, "version": LATER_VERSION, "config": _without(changed, *dropped)}, trace
+
+
+def _needs(config: Mapping[str, Any]) -> Iterator[str]:
+    """The chapters that a configuration is about and the contract does not have."""
+    if config.get("num_hash_lookahead_tokens"):
+        yield "hash look-ahead"
+    if config.get("num_prefill_lookahead", 0) > 1:
+        yield "prefill look-ahead"
+    specs = [group["spec"] for group in config["groups"] if isinstance(group.get("spec"), dict)]
+    h = config.get("hash_block_size", 0)
+    fine = [s for s in specs if s.get("mamba_cache_mode") == "align" and s["block_size"] > h]
+    others = [s for s in specs if s.get("type") not in _FULL and s.get("type") != "MambaSpec"]
+    is_cached = bool(config.get("enable_caching"))
+    if is_cached and fine and all(s["block_size"] == h for s in others):
+        yield INSIDE_A_BLOCK
+    if config.get("enable_mamba_shared_prefix_checkpoint"):
+        yield INSIDE_A_BLOCK
+
+
+def _spec(spec: Any, needs: list[str]) -> Any:
+    """A spec with the members that it has here."""
+    if not isinstance(spec, dict):
+        return spec
+    kind = spec.get("type")
+    found = _without(spec, *_USUAL, *_IGNORED, "tokens_per_state")
+    needs += [name for name, usual in _USUAL.items() if spec.get(name, usual) != usual]
+    if kind in _NEEDED_BY_TYPE:
+        needs.append(_NEEDED_BY_TYPE[kind])
+        return {**found, "type": "FullAttentionSpec"}  # to be read, and never built
+    if "MLA" in str(kind):
+        found |= {"compress_ratio": spec.get("tokens_per_state", 1), "head_size_v": None}
+    elif kind in _KNOWN and spec.get("tokens_per_state", 1) not in (1, -1):
+        needs.append("tokens_per_state")
+    if kind in ("ChunkedLocalAttentionSpec", "CrossAttentionSpec", "EncoderOnlyAttentionSpec"):
+        found = _without(found, "head_size_v")
+    return found
+
+
+def _event(event: Any, needs: list[str]) -> Any:
+    if not isinstance(event, dict):
+        return event
+    if any(tokens is not None for tokens in event.get("lookahead_token_ids") or ()):
+        needs.append("hash look-ahead")
+    return _without(event, "session_id", "lookahead_token_ids")
+
+
+def _without(members: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if name not in names}

@@ -1,0 +1,143 @@
+"""Traces of vLLM 0.33.0: how they are read, which pass, and what the others need."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kvref
+from kvcheck.discovery import find_implementation
+from kvcheck.judge.options import Budget, Options
+from kvcheck.judge.suite import Suite
+from kvcheck.play.verdicts import Level
+from kvcheck.records.select import find
+from kvcheck.records.trace import replay_trace
+from kvspec.later_trace import later_trace
+from kvspec.profile import find_profile
+
+SPEC = {"type": "FullAttentionSpec", "block_size": 4, "dcp_sharded": True, "tokens_per_state": 1}
+CONFIG = {
+    "groups": [{"layer_names": [], "spec": SPEC}] * 2,
+    "enable_caching": True,
+    "hash_block_size": 4,
+    "max_num_batched_tokens": 8,
+    "max_in_flight_tokens": 16,
+}
+POLICY = find_profile("vllm-0.33").policy
+
+
+def header(**members: Any) -> dict[str, Any]:
+    return {"version": 2, "config": {**CONFIG, **members}}
+
+
+def needs(**members: Any) -> tuple[str, ...]:
+    """What a trace of this configuration needs."""
+    _, trace = later_trace(header(**members))
+    assert trace is not None
+    return trace.needs
+
+
+def spec(**members: Any) -> list[dict[str, Any]]:
+    return [{"layer_names": [], "spec": {**SPEC, **members}}]
+
+
+def test_only_headers_of_that_engine_are_translated() -> None:
+    """Another version, or a configuration without its member, is left as it is."""
+    for value in ({**header(), "version": 1}, {"version": 2, "config": {}}, [], {"config": 1}):
+        assert later_trace(value) == (value, None)
+    changed, trace = later_trace(header())
+    assert trace is not None and trace.needs == ()
+    assert changed["version"] == 3
+    assert changed["config"]["max_num_batched_tokens"] == 16
+    assert changed["config"]["groups"][0]["spec"] == {"type": "FullAttentionSpec", "block_size": 4}
+
+
+@pytest.mark.parametrize(
+    ("members", "needed"),
+    [
+        ({"num_hash_lookahead_tokens": 1}, ("hash look-ahead",)),
+        ({"num_prefill_lookahead": 1}, ()),
+        ({"num_prefill_lookahead": 2}, ("prefill look-ahead",)),
+        ({"enable_mamba_shared_prefix_checkpoint": True}, ("hits inside a block",)),
+        ({"groups": spec(type="RSWASpec", rswa_window=3)}, ("R-SWA",)),
+        ({"groups": spec(type="CircularBufferSpec")}, ("circular buffers",)),
+        ({"groups": spec(extra_retained_tokens=2)}, ("extra_retained_tokens",)),
+        ({"groups": spec(type="MambaSpec", mamba_cache_mode="align")}, ()),
+        (
+            {"groups": spec(type="MambaSpec", mamba_cache_mode="align"), "hash_block_size": 2},
+            ("hits inside a block",),
+        ),
+    ],
+)
+def test_what_the_contract_lacks_is_named(
+    members: dict[str, Any], needed: tuple[str, ...]
+) -> None:
+    assert needs(**members) == needed
+
+
+def test_operations_are_said_in_the_words_of_the_contract() -> None:
+    """The junction is a hit and what is behind it; what is not in the contract is not asked."""
+    _, trace = later_trace(header())
+    assert trace is not None
+    asked = {"op": "get_computed_blocks", "req": "r", "args": {}}
+    result = {"blocks": [[1], [2]], "num_computed_tokens": 4, "shared_prefix_boundary": 12}
+    line, needed = trace.line({**asked, "result": result})
+    assert (line["result"]["num_uncached_common_prefix_tokens"], needed) == (8, ())
+    assert trace.line({"op": "take_kv_cache_block_copies", "args": {}}) == (None, ())
+    given = {"op": "remove_skipped_blocks", "args": {"processed_computed_tokens": 5}}
+    assert trace.line(given)[0]["args"] == {"total_computed_tokens": 5}
+    told = {"op": "new_request", "req": "r", "args": {"kv_cache_report_mode": "full"}}
+    assert trace.line(told)[1] == ("report mode of events",)
+    assert trace.line(7) == (7, ())
+
+
+NEEDED = Counter(
+    {
+        "junctions in caching": 23,
+        "in-flight tokens": 4,
+        "hits inside a block": 4,
+        "hash look-ahead": 2,
+        "num_prefill_checkpoint_blocks": 2,
+        "R-SWA": 1,
+        "circular buffers": 1,
+        "report mode of events": 1,
+    }
+)
+"""Chapters that the contract lacks, and the traces that need them."""
+DIFFERENT: dict[str, str] = {}
+"""The first operation of the traces that differ."""
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    "name", ["kvref", "kvfast", pytest.param("kvfast-uncompiled", marks=pytest.mark.deep)]
+)
+def test_traces_of_vllm_0_33_pass_or_say_why_not(name: str, shared: Path) -> None:
+    """Of 60 each passes, needs a chapter that is not there, or differs where it is known."""
+    folder = shared / "golden-0.33"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not here")
+    implementation = find_implementation(name)
+    lacks, different, compared = Counter[str](), {}, 0
+    candidates = find([folder])
+    assert len(candidates) == 60
+    for candidate in candidates:
+        found = replay_trace(candidate.path, implementation, policy=POLICY)
+        lacks.update(found.lacks)
+        compared += found.compared
+        if found.mismatch is not None:
+            different[candidate.path.name.partition(".")[0]] = found.mismatch.what
+    assert lacks == NEEDED
+    assert different == DIFFERENT
+    assert compared > 2000
+
+
+@pytest.mark.parametrize("name", ["kvfast", "kvfast-uncompiled"])
+def test_the_twins_agree_under_the_choices_of_vllm_0_33(name: str) -> None:
+    """In every directed check that binds under them, and in random programs."""
+    options = Options(Level.IDENTITY, Budget(0.0, 12), policy=POLICY)
+    report = Suite(find_implementation(name), kvref.implementation(), options).run()
+    assert [violation.rule for violation in report.violations] == []
