@@ -75,7 +75,9 @@ def later_fields(snapshot: Snapshot) -> dict[str, Any]:
     """The two fields of version 3; the order of further keys is not one of lists."""
     keys = snapshot.block_keys
     return {
-        "hash_tokens": [n if k else None for k, n in zip(keys, snapshot.covered_tokens, strict=True)],
+        "hash_tokens": [
+            n if k else None for k, n in zip(keys, snapshot.covered_tokens, strict=True)
+        ],
         "more_keys": {
             str(block): sorted(key.hex() for key in of_block[1:])
             for block, of_block in enumerate(keys)

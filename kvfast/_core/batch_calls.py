@@ -193,7 +193,8 @@ class BatchCalls:
             view[i] = self.steps.find_hit(entries.request_at(i))
         self.turn.changes()
         for i in range(entries.size):
-            self.steps.count_hit(entries.request_at(i), view[i])
+            if not self.core.counts_admitted:  # KV-POL-18
+                self.steps.count_hit(entries.request_at(i), view[i])
         self.turn.changed()
         return found
 

@@ -255,7 +255,9 @@ class Calls:
             return ()
         ids: list[int] = []
         for g in range(core.num_groups):
-            ids.extend(core.ids_of(row, g, 0 if core.shows_leading_nulls else core.first_held(row, g)))
+            ids.extend(
+                core.ids_of(row, g, 0 if core.shows_leading_nulls else core.first_held(row, g))
+            )
         answer = tuple(ids)
         self.turn.changes()
         core.pop(request, row, ids)

@@ -33,8 +33,8 @@ class GroupContext:
     """What a group needs to know of the configuration.
 
     `block_size_tokens`: tokens a block covers, context parallelism included (KV-FULL-5).
-    `drops_eagle_block`: hits of this group give up their last block. `is_zeroed`: its new blocks are
-    queued for zeroing.
+    `drops_eagle_block`: hits of this group give up their last block. `is_zeroed`: its new blocks
+    are queued for zeroing.
     """
 
     index: int

@@ -170,13 +170,13 @@ def _spec(spec: Any, needs: list[str]) -> Any:
     """A spec with the members that it has here."""
     if not isinstance(spec, dict):
         return spec
-    kind = spec.get("type")
+    kind = str(spec.get("type"))
     found = _without(spec, *_USUAL, *_IGNORED, "tokens_per_state")
     needs += [name for name, usual in _USUAL.items() if spec.get(name, usual) != usual]
     if kind in _NEEDED_BY_TYPE:
         needs.append(_NEEDED_BY_TYPE[kind])
         return {**found, "type": "FullAttentionSpec"}  # to be read, and never built
-    if "MLA" in str(kind):
+    if "MLA" in kind:
         found |= {"compress_ratio": spec.get("tokens_per_state", 1), "head_size_v": None}
     elif kind in _KNOWN and spec.get("tokens_per_state", 1) not in (1, -1):
         needs.append("tokens_per_state")

@@ -34,14 +34,14 @@ class Policy:
     - `capacity_counts_null_block`: whether planning's capacity check counts the null block.
     - `chunk_must_align`: whether a chunk that is no multiple of the block size is an error.
     - `exact_block_ids`: whether block ids and eviction order are promised (level *identity*).
-    - `zero_retention_needs_windows`: whether a retention interval of 0 is an error, as any other is,
+    - `zero_retention_needs_windows`: whether a retention interval of 0 is an error, as any is,
       without a group that it thins out.
     - `none_hash_without_seed`: whether the first parent is "random" without a seed, or "fixed" for
       cryptographic hash functions.
-    - `zeroed_blocks`: whether new blocks are queued for zeroing in plain "full_attention" groups, or
-      in all groups of attention where the configuration has "mixed_formats", and else in none.
-    - `lookups_counted`: whether statistics count a look-up when it is "asked", or when the request is
-      "admitted", by `record_prefix_cache_stats`.
+    - `zeroed_blocks`: whether new blocks are queued for zeroing in plain "full_attention" groups,
+      or in all of attention where the configuration has "mixed_formats", and else in none.
+    - `lookups_counted`: whether statistics count a look-up when it is "asked", or when it is
+      followed by an admission and `record_prefix_cache_stats` ("admitted").
     - `popped_leading_nulls`: whether `pop_blocks_for_free` shows the nulls that a list begins with.
     - `counts_common_prefix`: whether common prefixes are counted; else each is 0.
     - `eagle_flag_counts_alone`: whether flagged groups drop a block without `use_eagle`.

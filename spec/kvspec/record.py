@@ -108,8 +108,8 @@ class Operation:
     """One call and what came of it: a result, or the error it `raises`.
 
     `uncompared`: what a replay leaves uncompared, `result` (it holds what was queued before the
-    start) or `state` (nobody looked). `finding`: what a checker found wrong after it. `needs`: as in the header. `line` is
-    where it stands in its file (0: not from a file).
+    start) or `state` (nobody looked). `finding`: what a checker found wrong after it. `needs`: as
+    in the header. `line` is where it stands in its file (0: not from a file).
     """
 
     index: int

@@ -137,7 +137,9 @@ def _decode_trace_header(
     if not isinstance(found["initial"], dict):
         raise at.error(f"{shown(found['initial'])} is not an object")
     initial = _decode_observed(found["initial"], at, header)
-    missing = [name for name in header.state_fields if header.is_small and name not in initial.state]
+    missing = [
+        name for name in header.state_fields if header.is_small and name not in initial.state
+    ]
     if missing:
         raise at.member(f"state.{missing[0]}").error("missing; the initial state is complete")
     return replace(header, initial=initial)
@@ -183,9 +185,7 @@ def decode_operation(value: object, where: Where, header: Header, index: int) ->
         name=name,
         request_id=found.get("req"),
         arguments=check_arguments(shape, found["args"], where.member("args")),
-        observed=_decode_observed(
-            observed, where, header, has_state="state" not in uncompared
-        ),
+        observed=_decode_observed(observed, where, header, has_state="state" not in uncompared),
         result=result,
         raises=found.get("raises"),
         message=found.get("message"),

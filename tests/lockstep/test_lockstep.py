@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from itertools import islice
 from typing import Any, cast
 
 import pytest
@@ -17,6 +19,7 @@ from kvfast._implementation import FastImplementation
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation
 from kvspec.interface import Implementation, KVCacheManager
+from kvspec.profile import find_profile
 
 MAX_STEPS = 60
 NUM_DEEP_OPERATIONS = 1_000_000
@@ -45,6 +48,14 @@ def run(program: Program, subject: Implementation) -> int:
 def test_random_programs_leave_both_in_the_same_state(fast: Implementation) -> None:
     calls = sum(run(program, fast) for program in random_programs(7, 0, MAX_STEPS))
     assert calls > 3000
+
+
+def test_random_programs_agree_under_the_later_choices(fast: Implementation) -> None:
+    """Those of vLLM 0.33 (KV-POL-11 … KV-POL-18)."""
+    policy = find_profile("vllm-0.33").policy
+    programs = islice(random_programs(8, 0, 40), 60)
+    chosen = (replace(p, config=replace(p.config, policy=policy)) for p in programs)
+    assert sum(run(program, fast) for program in chosen) > 1000
 
 
 @pytest.mark.deep
