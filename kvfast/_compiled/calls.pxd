@@ -38,6 +38,8 @@ cdef class Calls:
     cdef object reset(self)
     @cython.locals(core=Core, row=int, ids=list)
     cdef object pop(self, FastRequest request)
+    @cython.locals(core=Core, row=int, g=int)
+    cdef object common_prefixes(self, FastRequest request)
     cdef object hold_blocks(self, list blocks)
     @cython.locals(popped=dict)
     cdef object free_blocks(self, list blocks)

@@ -56,10 +56,10 @@ cdef class Core:
     cdef int give_back(self, list blocks, dict counts) except -1
     @cython.locals(total="long long", g=int)
     cdef object new_blocks(self, int row)
-    @cython.locals(at="long long", n="long long", start="long long", view="int[::1]", i="long long")
-    cdef object ids_of(self, int row, int g, long long first)
     @cython.locals(at="long long", i="long long")
     cdef long long first_held(self, int row, int g) noexcept nogil
+    @cython.locals(at="long long", n="long long", start="long long", view="int[::1]", i="long long")
+    cdef object ids_of(self, int row, int g, long long first)
     @cython.locals(row=int)
     cdef object lists_of(self, FastRequest request)
     cdef object snapshot(self)

@@ -264,6 +264,14 @@ class Calls:
         self.turn.changed()
         return answer
 
+    def common_prefixes(self, request: FastRequest) -> tuple[int, ...]:
+        """Per group, leading blocks that all running requests share (KV-MGR-15)."""
+        core = self.core
+        row = core.rows.of(request)
+        if not core.counts_common:  # KV-POL-15
+            return (0,) * core.num_groups
+        return tuple([core.allocator.num_common_prefix(row, g) for g in range(core.num_groups)])
+
     def hold_blocks(self, blocks: list[int]) -> None:
         """Take a reference to each, for `free_blocks` to give back (KV-POOL-19)."""
         for block in blocks:

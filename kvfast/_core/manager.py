@@ -262,11 +262,7 @@ class FastManager:
         """Per group, leading blocks that all running requests share (KV-MGR-15)."""
         self.enter()
         try:
-            core = self.core
-            row = core.rows.of(self.calls.claim(request))
-            if not core.counts_common:  # KV-POL-15
-                return (0,) * core.num_groups
-            return tuple([core.allocator.num_common_prefix(row, g) for g in range(core.num_groups)])
+            return self.calls.common_prefixes(self.calls.claim(request))
         finally:
             self.calls.leave()
 

@@ -28,7 +28,7 @@ from kvspec._json import (
 from kvspec.config import WEAK_HASHES, KVCacheConfig, KVCacheGroup, KVCacheTensor, ManagerConfig
 from kvspec.errors import ConfigError, InvalidArgumentError
 from kvspec.planning import Layers, PlanningConfig
-from kvspec.policy import LATER, Policy
+from kvspec.policy import Policy
 from kvspec.specs import SPEC_TYPES, LayerSpec, UniformTypeKVCacheSpecs, spec_fields
 
 JSONObject: TypeAlias = dict[str, Any]
@@ -334,8 +334,7 @@ def under_policy(value: object, policy: Policy | None) -> object:
 
 def encode_policy(policy: Policy) -> JSONObject:
     """The members of the policy by name; later choices only where they are not the rules'."""
-    names = [field.name for field in fields(policy) if field.name not in LATER]
-    return {name: getattr(policy, name) for name in names} | policy.later_choices
+    return {name: getattr(policy, name) for name in policy.written}
 
 
 def decode_policy(value: object, where: Where) -> Policy:

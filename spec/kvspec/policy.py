@@ -6,7 +6,7 @@ under which planning was recorded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from kvspec._check import boolean, exact_members, one_of
 
@@ -41,7 +41,7 @@ class Policy:
     - `zeroed_blocks`: whether new blocks are queued for zeroing in plain "full_attention" groups,
       or in all of attention where the configuration has "mixed_formats", and else in none.
     - `lookups_counted`: whether statistics count a look-up when it is "asked", or when it is
-      followed by an admission and `record_prefix_cache_stats` ("admitted").
+      "admitted", by `record_prefix_cache_stats`.
     - `popped_leading_nulls`: whether `pop_blocks_for_free` shows the nulls that a list begins with.
     - `counts_common_prefix`: whether common prefixes are counted; else each is 0.
     - `eagle_flag_counts_alone`: whether flagged groups drop a block without `use_eagle`.
@@ -85,10 +85,15 @@ class Policy:
         boolean("full_partial_tails", self.full_partial_tails)
 
     @property
-    def later_choices(self) -> dict[str, str | bool]:
-        """Those of `LATER` that are not the rules' own, by name."""
-        found = {name: getattr(self, name) for name in LATER}
-        return {name: value for name, value in found.items() if value != getattr(Policy, name)}
+    def later_choices(self) -> frozenset[str]:
+        """The names of those of `LATER` that are not the rules' own."""
+        return frozenset(name for name in LATER if getattr(self, name) != getattr(Policy, name))
+
+    @property
+    def written(self) -> list[str]:
+        """The names that records and messages have: later choices only where they say something."""
+        left_out = frozenset(LATER) - self.later_choices
+        return [field.name for field in fields(self) if field.name not in left_out]
 
     @classmethod
     def vllm_0_24(cls) -> Policy:
