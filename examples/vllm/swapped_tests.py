@@ -8,15 +8,21 @@ line counts how many were asked for and how many run on kvfast, and names why ot
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 SWAPS: Counter[str] = Counter()
+OUTCOMES: dict[str, str] = {}
 
 
-def pytest_configure(config: Any) -> None:
-    """Before any test is imported."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """Before any test is imported, and before a conftest imports vLLM's scheduler."""
     from vllm import platforms
     from vllm.platforms.cpu import CpuPlatform
 
@@ -57,6 +63,27 @@ def swap() -> None:
     scheduler.Scheduler = on_sync
     async_scheduler.AsyncScheduler = on_async
     kv_cache_manager.KVCacheManager = manager
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """The outcome of a test; an error where it is set up or torn down counts."""
+    name = report.nodeid.rpartition("/")[2]
+    if report.when == "call":
+        OUTCOMES[name] = report.outcome
+    elif report.outcome != "passed":
+        OUTCOMES[name] = "error" if report.failed else report.outcome
+
+
+def pytest_collectreport(report: Any) -> None:
+    """A file that cannot be imported."""
+    if report.failed:
+        OUTCOMES[report.nodeid] = "error"
+
+
+def pytest_sessionfinish() -> None:
+    """Write both for who asked."""
+    if path := os.environ.get("KVFAST_OUTCOMES"):
+        Path(path).write_text(json.dumps({"tests": OUTCOMES, "swaps": SWAPS}))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 
 from kvcheck.adapters.vllm import preconditions
-from kvcheck.adapters.vllm.mirror import (
-    Mirror,
-    ShadowDifferenceError,
-    ShadowedManager,
-    ShadowedPool,
-)
+from kvcheck.adapters.vllm.expected import Expected, read_expected
+from kvcheck.adapters.vllm.mirror import Mirror, ShadowDifferenceError
 from kvcheck.adapters.vllm.preconditions import Asked
+from kvcheck.adapters.vllm.shadowed import ShadowedManager, ShadowedPool
 from kvcheck.discovery import find_implementation
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.errors import InvalidArgumentError
 from kvspec.request import RequestInput
 from kvspec.specs import FullAttentionSpec
 from tests.commands import kvspec
@@ -88,6 +86,7 @@ def request(name: str, tokens: list[int]) -> Any:
         num_computed_tokens=0,
         num_preemptions=0,
         status=SimpleNamespace(name="WAITING"),
+        block_hashes=[],
         prompt_embeds=None,
         lora_request=None,
         cache_salt=None,
@@ -134,6 +133,62 @@ def test_the_first_difference_is_reported_with_a_record_that_others_pass(
     assert record is not None
     assert kvspec(tmp_path, "golden", str(record), "--impl", "kvfast").returncode == 0
     assert kvspec(tmp_path, "view", str(record), "-o", "page.html").returncode == 0
+
+
+def test_the_shadow_goes_on_behind_a_known_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From vLLM's state, with the blocks that were not freed; the next difference is like it."""
+    monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
+    told = tmp_path / "known.toml"
+    told.write_text('[[expected]]\ncall = "allocate_slots"\nsays = "shadow"\nreason = "keeps"\n')
+    stock = Stock(forgets_to_free=True)
+    mirror = Mirror(
+        find_implementation("kvref"),
+        CONFIG,
+        pytest.fail,
+        expected=read_expected(told),
+        state=lambda popped, none_hash: stock.manager.snapshot(),
+    )
+    manager = ShadowedManager(stock, ShadowedPool(stock.block_pool, mirror), mirror)
+    served(manager, "a")
+    served(manager, "b")
+    assert (mirror.difference, mirror.num_expected) == (None, {"keeps": 1})
+    assert mirror.manager.num_free_blocks == stock.manager.num_free_blocks + 1
+    served(manager, "c")
+    assert (mirror.difference, mirror.num_expected) == (None, {"keeps": 2})
+
+
+def test_a_known_difference_that_no_state_is_known_behind_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
+    mirror = Mirror(
+        find_implementation("kvref"), CONFIG, str, expected=[Expected("call", "vLLM", "known")]
+    )
+    mirror.same("call", lambda: 1, 2)
+    assert "expected, but vLLM's state cannot be followed" in str(mirror.difference)
+    told = tmp_path / "known.toml"
+    told.write_text("[[expected]]\ncall = 'look-up'\n")
+    with pytest.raises(InvalidArgumentError, match=r"tables \[\[expected\]\]"):
+        read_expected(told)
+    with pytest.raises(InvalidArgumentError, match="a pattern"):
+        Expected("call", "(", "known")
+
+
+def test_each_call_is_recorded_where_a_monitor_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
+    monkeypatch.setenv("KVSPEC_SHADOW_RECORD", "1")
+    mirror = Mirror(find_implementation("kvref"), CONFIG, str, records=False)
+    stock = Stock(forgets_to_free=True)
+    manager = ShadowedManager(stock, ShadowedPool(stock.block_pool, mirror), mirror)
+    served(manager, "a")
+    served(manager, "b")
+    assert mirror.difference is not None
+    record = str(mirror.difference.record)
+    assert kvspec(tmp_path, "golden", record, "--impl", "kvfast").returncode == 0
 
 
 def test_a_call_that_the_contract_refuses_is_a_difference(

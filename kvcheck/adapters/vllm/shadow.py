@@ -10,13 +10,19 @@ needs `AsyncShadowScheduler`.
 from __future__ import annotations
 
 import os
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from kvcheck.adapters.vllm.mirror import Mirror, ShadowedManager, ShadowedPool
+from kvcheck.adapters.vllm.expected import read_expected
+from kvcheck.adapters.vllm.library import load_library
+from kvcheck.adapters.vllm.mirror import Mirror
+from kvcheck.adapters.vllm.shadowed import ShadowedManager, ShadowedPool
+from kvcheck.adapters.vllm.state import take_snapshot
 from kvcheck.discovery import find_implementation
 from kvspec.errors import ConfigError, UnsupportedError
 from kvspec.foreign import config_of
@@ -42,7 +48,15 @@ class Shadowed:
                 hash_seed=os.environ.get("PYTHONHASHSEED"),
             )
             implementation = find_implementation(os.environ.get("KVSPEC_SHADOW", "kvfast"))
-            self.shadow = Mirror(implementation, config, logger.error, records=self.records)
+            known = os.environ.get("KVSPEC_SHADOW_EXPECT")
+            self.shadow = Mirror(
+                implementation,
+                config,
+                logger.error,
+                records=self.records,
+                expected=read_expected(Path(known)) if known else (),
+                state=partial(take_snapshot, load_library(), stock),
+            )
         except (UnsupportedError, ConfigError) as error:
             logger.warning("No shadow: %s", error)
             return

@@ -1,0 +1,221 @@
+"""vLLM's own tests on its manager, and on kvfast: a table, and which tests are lost.
+
+    python -m examples.vllm.own_tests --environment VENV --sources VLLM --write
+
+VENV is made if it is not there: this checkout with its extra `vllm`, from PyPI. VLLM is a checkout
+of vLLM's repository at v0.24.0, and is cloned if it is not there. No device and no weights are
+needed, and no network after that. `--write` puts the table into docs/vllm.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import venv
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+
+from examples.vllm.models import write_models
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGE = REPOSITORY / "docs" / "vllm.md"
+MARKS = ("<!-- begin own tests -->", "<!-- end own tests -->")
+SOURCES = ("https://github.com/vllm-project/vllm", "v0.24.0")
+NEEDS = ("pytest", "tblib", "transformers<5.13")
+"""Of the tests; and vLLM 0.24.0 cannot import its multimodal models with later transformers."""
+
+FILES = (
+    "core/test_scheduler.py",
+    "core/test_async_scheduler.py",
+    "core/test_priority_scheduler_random.py",
+    "core/test_deferred_block_free.py",
+    "core/test_prefix_caching.py",
+    "core/test_kv_cache_metrics.py",
+    "streaming_input/test_scheduler_streaming.py",
+    "kv_connector/unit/test_kv_connector_lifecycle.py",
+    "kv_connector/unit/test_remote_prefill_lifecycle.py",
+    "kv_connector/unit/test_remote_decode_lifecycle.py",
+    "kv_connector/unit/test_kv_load_failure_recovery.py",
+    "kv_connector/unit/test_invalid_blocks_correctness.py",
+    "kv_connector/unit/test_error_propagation.py",
+    "kv_connector/unit/test_cache_pollution_prevention.py",
+    "kv_connector/unit/test_scheduler_kv_connector_override.py",
+    "kv_connector/unit/test_bidirectional_kv_transfer.py",
+    "kv_connector/unit/offloading_connector",
+    "simple_kv_offload/test_scheduler.py",
+)
+"""Below tests/v1: those that build a scheduler or a manager and need no device."""
+
+KEY_MAP = "takes keys out of the map of hashes, and the block keeps its hash"
+NOT_CACHED = "offers blocks as a hit that were never cached"
+KNOWN = MappingProxyType(
+    {
+        "test_prefix_caching.py::test_prefill[sha256]": KEY_MAP,
+        "test_prefix_caching.py::test_prefill[sha256_cbor]": KEY_MAP,
+        "test_prefix_caching.py::test_prefill_hybrid_model": KEY_MAP,
+        "test_prefix_caching.py::test_prefill_hybrid_model_eagle": KEY_MAP,
+    }
+)
+"""Tests that pass on vLLM's manager alone, and why kvfast refuses what they do."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One file, once: the outcome of each test, and how many managers were on kvfast."""
+
+    tests: Mapping[str, str]
+    on_kvfast: int
+    elsewhere: Mapping[str, int]
+
+    @property
+    def counts(self) -> str:
+        """Passed, failed and errors."""
+        found = Counter(self.tests.values())
+        return " / ".join(str(found[each]) for each in ("passed", "failed", "error"))
+
+    @property
+    def passed(self) -> set[str]:
+        """The tests that passed."""
+        return {name for name, outcome in self.tests.items() if outcome == "passed"}
+
+
+def make_environment(folder: Path) -> Path:
+    """A virtual environment with vLLM and this checkout; its Python."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+        install = [str(python), "-m", "pip", "install", f"{REPOSITORY}[vllm]", *NEEDS]
+        subprocess.run(install, check=True)
+    return python.absolute()
+
+
+def fetch_sources(folder: Path) -> Path:
+    """vLLM's repository at the supported version."""
+    if not folder.exists():
+        address, tag = SOURCES
+        subprocess.run(["git", "clone", "-q", "--depth=1", f"-b{tag}", address, folder], check=True)
+    return folder.absolute()
+
+
+def run_file(python: Path, sources: Path, name: str, swapped: bool, limit_s: int) -> Outcome:
+    """One file of vLLM's tests in a process of its own."""
+    with TemporaryDirectory() as made:
+        folder, models, report = Path(made), Path(made) / "models", Path(made) / "outcomes.json"
+        write_models(models)
+        # Neither vLLM nor kvfast is to be found beside its sources.
+        for name_there, at in (("tests", sources), ("examples", REPOSITORY)):
+            (folder / name_there).symlink_to(at / name_there)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(folder),
+            "PYTHONHASHSEED": "0",
+            "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_OFFLINE": "1",
+            "KVFAST_SWAP": str(int(swapped)),
+            "KVFAST_OUTCOMES": str(report),
+        }
+        command = [
+            *(str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+            *("-p", "examples.vllm.swapped_tests", "--rootdir", str(folder)),
+            # The upper conftest is for tests that run models.
+            *("--confcutdir", str(folder / "tests" / "v1"), str(folder / "tests" / "v1" / name)),
+        ]
+        ran = subprocess.run(
+            command, cwd=models, env=environment, capture_output=True, text=True, timeout=limit_s
+        )
+        if not report.exists():
+            raise SystemExit(f"{name}: {ran.stdout[-2000:]}{ran.stderr[-2000:]}")
+        found = json.loads(report.read_text())
+    return Outcome(found["tests"], found["swaps"].pop("kvfast", 0), found["swaps"])
+
+
+def lost(stock: Outcome, ours: Outcome) -> tuple[list[str], list[str]]:
+    """Tests that pass in stock alone: those without a reason, and those with one."""
+    gone = sorted(stock.passed - ours.passed)
+    return [each for each in gone if each not in KNOWN], [each for each in gone if each in KNOWN]
+
+
+def row(name: str, stock: Outcome, ours: Outcome) -> str:
+    """The line of one file."""
+    without, known = lost(stock, ours)
+    stay = sum(ours.elsewhere.values())
+    return (
+        f"| `{name}` | {stock.counts} | {ours.counts} | {ours.on_kvfast} | {stay} "
+        f"| {len(without)} | {len(known)} |"
+    )
+
+
+HEAD = (
+    "| file below `tests/v1` | vLLM's: passed / failed / errors | kvfast: the same "
+    "| managers on kvfast | that stay | lost | refused |",
+    "|---|---|---|---|---|---|---|",
+)
+
+
+def table(results: Mapping[str, tuple[Outcome, Outcome]]) -> str:
+    """All files; then why managers stay, and why tests are refused."""
+    lines = [*HEAD, *(row(name, *pair) for name, pair in results.items())]
+    stay: Counter[str] = Counter()
+    refused: Counter[str] = Counter()
+    for stock, ours in results.values():
+        stay.update(ours.elsewhere)
+        refused.update(KNOWN[each] for each in lost(stock, ours)[1])
+    for title, counted in (("a manager stays with vLLM's", stay), ("a test is refused", refused)):
+        if counted:
+            lines += ["", f"| why {title} | times |", "|---|---|"]
+            lines += [f"| {why} | {count} |" for why, count in sorted(counted.items())]
+    return "\n".join(lines)
+
+
+def write_table(text: str) -> None:
+    """Between the marks of the page."""
+    page = PAGE.read_text()
+    before, rest = page.split(MARKS[0])
+    after = rest.split(MARKS[1])[1]
+    PAGE.write_text(f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{after}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the files; 1 if a test is lost without a reason, or nothing was swapped."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--environment", type=Path, required=True, help="a virtual environment")
+    parser.add_argument("--sources", type=Path, required=True, help="vLLM's repository")
+    parser.add_argument("--only", default="", help="files whose names contain this")
+    parser.add_argument("--limit-s", type=int, default=1800, help="for one file, seconds")
+    parser.add_argument("--keep", type=Path, help="outcomes; files that are in it are not run")
+    parser.add_argument("--write", action="store_true", help="the table into docs/vllm.md")
+    asked = parser.parse_args(arguments)
+    python, sources = make_environment(asked.environment), fetch_sources(asked.sources)
+    kept = json.loads(asked.keep.read_text()) if asked.keep and asked.keep.exists() else {}
+    results = {}
+    print(*HEAD, sep="\n", flush=True)
+    for name in FILES:
+        if asked.only not in name:
+            continue
+        if name not in kept:
+            pair = [run_file(python, sources, name, on, asked.limit_s) for on in (False, True)]
+            kept[name] = [asdict(each) for each in pair]
+            if asked.keep:
+                asked.keep.write_text(json.dumps(kept, indent=1))
+        stock, ours = (Outcome(**each) for each in kept[name])
+        results[name] = (stock, ours)
+        print(row(name, stock, ours), flush=True)
+        for each in lost(stock, ours)[0]:
+            print(f"LOST {each}", flush=True)
+    without = [each for pair in results.values() for each in lost(*pair)[0]]
+    swapped = sum(ours.on_kvfast for _, ours in results.values())
+    if asked.write:
+        write_table(table(results))
+    print(f"{swapped} managers on kvfast, {len(without)} tests lost")
+    return 1 if without or not swapped else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""The calls of vLLM's scheduler, made to vLLM's manager and to the follower, and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from kvcheck.adapters.vllm import preconditions
+from kvcheck.adapters.vllm.mirror import Mirror
+from kvcheck.adapters.vllm.preconditions import Asked
+from kvspec.blocks import KVCacheBlocks
+from kvspec.specs import MambaSpec
+
+
+def ids_of(blocks: Any) -> KVCacheBlocks | None:
+    """The ids of vLLM's blocks; None stays None."""
+    if blocks is None:
+        return None
+    return KVCacheBlocks(tuple([block.block_id for block in group] for group in blocks.blocks))
+
+
+class Forwarded:
+    """An object of vLLM's, whose members are those of the stock one."""
+
+    def __init__(self, stock: Any, mirror: Mirror) -> None:
+        self.stock = stock
+        self.mirror = mirror
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stock, name)
+
+
+class ShadowedPool(Forwarded):
+    """vLLM's pool; what goes back by it goes back in the shadow."""
+
+    def free_blocks(self, ordered_blocks: Iterable[Any]) -> None:
+        """Return references, in this order."""
+        blocks = list(ordered_blocks)
+        self.stock.free_blocks(blocks)
+        ids = [block.block_id for block in blocks]
+        for each in ids:
+            if each in self.mirror.popped:
+                self.mirror.popped.remove(each)
+        self.mirror.same("free_blocks", lambda: self.mirror.manager.free_blocks(ids), None)
+
+    def touch(self, blocks: Sequence[Any]) -> None:
+        """Take references."""
+        self.stock.touch(blocks)
+        ids = [block.block_id for block in blocks]
+        self.mirror.popped.extend(ids)
+        self.mirror.same("hold_blocks", lambda: self.mirror.manager.hold_blocks(ids), None)
+
+
+class ShadowedManager(Forwarded):
+    """vLLM's manager; the calls of its scheduler are made to the shadow, too."""
+
+    def __init__(self, stock: Any, pool: ShadowedPool, mirror: Mirror) -> None:
+        super().__init__(stock, mirror)
+        self.block_pool = pool
+
+    @property
+    def shadow(self) -> Any:
+        """The follower, which is another one once a known difference was met."""
+        return self.mirror.manager
+
+    def new_step_starts(self) -> None:
+        """A step begins."""
+        self.stock.new_step_starts()
+        self.mirror.same("new_step_starts", self.shadow.new_step_starts, None)
+
+    def get_computed_blocks(self, request: Any) -> tuple[Any, int]:
+        """The longest cached prefix."""
+        blocks, length = self.stock.get_computed_blocks(request)
+
+        def ours() -> object:
+            hit = self.shadow.get_computed_blocks(self.mirror.current(request))
+            return hit.blocks, hit.hit_length_tokens
+
+        self.mirror.same("get_computed_blocks", ours, (ids_of(blocks), length))
+        return blocks, length
+
+    def allocate_slots(
+        self,
+        request: Any,
+        num_new_tokens: int,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Slots, or None. Both must have as many free blocks afterwards."""
+        hits = ids_of(new_computed_blocks)
+        self._check(request, num_new_tokens, num_new_computed_tokens, options)
+        computed = request.num_computed_tokens
+        granted = self.stock.allocate_slots(
+            request, num_new_tokens, num_new_computed_tokens, new_computed_blocks, **options
+        )
+        free = self.stock.block_pool.get_num_free_blocks()
+
+        def ours() -> object:
+            mine = self.mirror.current(request)
+            mine.num_computed_tokens = computed
+            answer = self.shadow.allocate_slots(
+                mine,
+                num_new_tokens,
+                num_new_computed_tokens=num_new_computed_tokens,
+                new_computed_blocks=None if hits is None or hits.is_empty else hits,
+                **options,
+            )
+            return answer, self.shadow.num_free_blocks
+
+        self.mirror.same(f"allocate_slots of {request.request_id}", ours, (ids_of(granted), free))
+        return granted
+
+    def _check(self, request: Any, new: int, new_computed: int, options: Any) -> None:
+        """The preconditions of an allocation."""
+        asked = Asked(
+            request.num_tokens,
+            request.num_prompt_tokens,
+            request.num_computed_tokens,
+            new,
+            new_computed,
+            options.get("num_external_computed_tokens", 0),
+            options.get("num_lookahead_tokens", 0),
+            options.get("delay_cache_blocks", False),
+        )
+        config, call = self.mirror.config, f"allocate_slots of {request.request_id}"
+        size = config.scheduler_block_size_tokens or 1
+        self.mirror.require(call, preconditions.load_behind_hit(asked, size))
+        self.mirror.require(call, preconditions.lookahead_of_load(asked))
+        for spec in config.managed_specs:
+            if isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align":
+                self.mirror.require(call, preconditions.aligned_chunk(asked, spec.block_size))
+
+    def free(self, request: Any) -> None:
+        """Release all blocks of the request."""
+        self.stock.free(request)
+        mine = self.mirror.named(request.request_id)
+        if mine is not None:
+            self.mirror.same("free", lambda: self.shadow.free(mine), None)
+            self._forget(request)
+
+    def pop_blocks_for_free(self, request: Any) -> Any:
+        """Forget the request, keep its references."""
+        blocks = self.stock.pop_blocks_for_free(request)
+        mine = self.mirror.named(request.request_id)
+        if mine is not None:
+            ids = tuple(block.block_id for block in blocks)
+            self.mirror.popped.extend(ids)
+            call = "pop_blocks_for_free"
+            self.mirror.same(call, lambda: self.shadow.pop_blocks_for_free(mine), ids)
+            self._forget(request)
+        return blocks
+
+    def _forget(self, request: Any) -> None:
+        """A request that is finished is not asked for again."""
+        if request.is_finished():
+            self.mirror.requests.pop(request.request_id, None)
+
+    def remove_skipped_blocks(self, request_id: str, total_computed_tokens: int) -> None:
+        """Release what attention no longer needs."""
+        self.stock.remove_skipped_blocks(request_id, total_computed_tokens)
+        mine = self.mirror.named(request_id)
+        if mine is not None:
+            self.mirror.same(
+                "remove_skipped_blocks",
+                lambda: self.shadow.remove_skipped_blocks(mine, total_computed_tokens),
+                None,
+            )
+
+    def evict_blocks(self, block_ids: Iterable[int]) -> None:
+        """Drop the cached identity of these blocks."""
+        ids = list(block_ids)
+        self.stock.evict_blocks(set(ids))
+        self.mirror.same("evict_blocks", lambda: self.shadow.evict_blocks(ids), None)
+
+    def reset_prefix_cache(self) -> bool:
+        """Drop every hash, if no block is in use."""
+        done = bool(self.stock.reset_prefix_cache())
+        self.mirror.same("reset_prefix_cache", self.shadow.reset_prefix_cache, done)
+        return done
+
+    def get_num_common_prefix_blocks(self, running_request_id: str) -> list[int]:
+        """Per group, leading blocks that all share."""
+        found: list[int] = self.stock.get_num_common_prefix_blocks(running_request_id)
+        mine = self.mirror.named(running_request_id)
+        if mine is not None:
+            self.mirror.same(
+                "get_num_common_prefix_blocks",
+                lambda: self.shadow.get_num_common_prefix_blocks(mine),
+                tuple(found),
+            )
+        return found
+
+    def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
+        """Register full blocks of tokens that are computed."""
+        broken = preconditions.verified_tokens(num_computed_tokens, request.num_tokens)
+        self.mirror.require(f"cache_blocks of {request.request_id}", broken)
+        self.stock.cache_blocks(request, num_computed_tokens)
+        self.mirror.same(
+            "cache_blocks",
+            lambda: self.shadow.cache_blocks(self.mirror.current(request), num_computed_tokens),
+            None,
+        )
+
+    def take_new_block_ids(self) -> list[int]:
+        """Blocks to be zeroed."""
+        ids: list[int] = self.stock.take_new_block_ids()
+        call = "take_new_block_ids"
+        self.mirror.same(call, self.shadow.take_new_block_ids, tuple(ids))
+        return ids
