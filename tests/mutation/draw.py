@@ -102,17 +102,20 @@ from mutmut.mutation.diff_apply import get_diff_for_mutant
 from mutmut.mutation.file_mutation import mutate_file_contents
 from mutmut.utils.file_utils import walk_mutatable_files
 from mutmut.utils.format_utils import get_mutant_name
+from tests.mutation.draw import Mutant
 import json, sys
 wanted, found = json.load(sys.stdin), []
+modules = {place.partition(":")[0] for place in wanted}
 for path in walk_mutatable_files():
-    if str(path.with_suffix("")).replace("/", ".") in wanted:
+    if str(path.with_suffix("")).replace("/", ".") in modules:
         made = mutate_file_contents(str(path), path.read_text("utf-8"))
         copy = Path("mutants") / path
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(made.code, "utf-8")
         for short in made.mutant_names:
             name = get_mutant_name(path, short)
-            found.append([name, "", get_diff_for_mutant(name, path=path)])
+            if Mutant(name, "").place in wanted:  # each diff parses the whole file again
+                found.append([name, "", get_diff_for_mutant(name, path=path)])
         copy.unlink()
 print(json.dumps(found))
 """
@@ -120,9 +123,7 @@ print(json.dumps(found))
 
 def within(folder: Path, places: set[str]) -> list[Mutant]:
     """All mutants of these functions, with what they change."""
-    modules = sorted({place.partition(":")[0] for place in places})
-    made = _mutants(folder, MADE, modules)
-    return [mutant for mutant in made if mutant.place in places]
+    return list(_mutants(folder, MADE, sorted(places)))
 
 
 def run(folder: Path, chosen: Sequence[str]) -> list[Mutant]:

@@ -161,6 +161,8 @@ def _list(title: str, rows: list[tuple[str, str, str, str]]) -> Iterator[str]:
     yield ""
     yield f"## {title}"
     yield ""
+    if not rows:
+        yield "None."
     for place, old, new, why in rows:
         change = f"`{_inline(old)}` → `{_inline(new)}`"
         yield f"- `{place}`: {change}" + (f". {why}" if why else "")
