@@ -61,17 +61,22 @@ class Draw:
 
 @dataclass(frozen=True)
 class Explained:
-    """A mutant by its function and the lines that it changes, and why nobody can see it."""
+    """A mutant by its function and the lines that it changes, and why nobody can see it.
+
+    `was`: the same change in lines as they were when it was drawn.
+    """
 
     part: str
     place: str
     old: str
     new: str
     why: str
+    was: tuple[tuple[str, str], ...] = ()
 
     def fits(self, mutant: Mutant) -> bool:
         """Whether this is the mutant; its number changes with the code around it."""
-        return (self.place, self.old, self.new) == (mutant.place, mutant.old, mutant.new)
+        changes = ((self.old, self.new), *self.was)
+        return self.place == mutant.place and (mutant.old, mutant.new) in changes
 
 
 def draws() -> list[Draw]:
@@ -87,7 +92,10 @@ def draws() -> list[Draw]:
 def explained() -> list[Explained]:
     """All with a reason."""
     table = tomllib.loads(EXPLAINED.read_text(encoding="utf-8"))
-    return [Explained(**each) for each in table.get("mutant", ())]
+    return [
+        Explained(**{**each, "was": tuple((old, new) for old, new in each.get("was", ()))})
+        for each in table.get("mutant", ())
+    ]
 
 
 def add(draw: Draw) -> None:

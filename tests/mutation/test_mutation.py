@@ -28,7 +28,9 @@ def test_a_mutant_is_named_by_its_function(name: str, place: str) -> None:
 def test_a_reason_is_for_one_change_whatever_its_number() -> None:
     why = Explained("kvref", "kvref.hashing:_as_int", "a = 1", "a = 2", "Nobody reads it.")
     assert why.fits(Mutant("kvref.hashing.x__as_int__mutmut_7", "survived", "a = 1", "a = 2"))
-    assert not why.fits(Mutant("kvref.hashing.x__as_int__mutmut_7", "survived", "a = 1", "a = 3"))
+    other = Mutant("kvref.hashing.x__as_int__mutmut_7", "survived", "a = 1", "a = 3")
+    assert not why.fits(other)
+    assert replace(why, was=(("a = 1", "a = 3"),)).fits(other)
     assert not why.fits(Mutant("kvref.hashing.x_as_int__mutmut_7", "survived", "a = 1", "a = 2"))
 
 
