@@ -62,12 +62,19 @@ ALONE = MANAGERS | {"both"}
 
 @dataclass(frozen=True)
 class Layer:
-    """A kind of check. `kinds`: the mistakes it is about; `prepare`: what all of them share."""
+    """A kind of check. `kinds`: the mistakes it is about, if `concerns` says so, too; `prepare`:
+    what all of them share.
+    """
 
     about: str
     kinds: frozenset[str]
     find: Callable[[Mistake], str | None]
     prepare: Callable[[], Any] = lambda: None
+    concerns: Callable[[Mistake], bool] = lambda mistake: True
+
+    def is_about(self, mistake: Mistake) -> bool:
+        """Whether the layer may be shown it."""
+        return mistake.kind in self.kinds and self.concerns(mistake)
 
 
 def directed(mistake: Mistake) -> str | None:
@@ -272,10 +279,18 @@ LAYERS: Mapping[str, Layer] = MappingProxyType(
             machines,
         ),
         "proofs": Layer(
-            "proofs by z3 about code that is changed, if there are any",
-            frozenset({"manager", "planner"}),
+            "proofs by z3 that name a function which is changed",
+            frozenset({"manager", "planner", "both"}),
             proved.proofs,
             proved.read_by,
+            partial(proved.concerns, contracts=False),
+        ),
+        "contracts": Layer(
+            "contracts that name a function which is changed, by CrossHair",
+            frozenset({"manager"}),
+            proved.contracts,
+            proved.read_by,
+            partial(proved.concerns, contracts=True),
         ),
         "properties": Layer(
             f"properties of plans, {MODELS.max_examples} models each",

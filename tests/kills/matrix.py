@@ -69,7 +69,7 @@ def chosen(
     """What is to be run; of dear layers so many mistakes of each, drawn by the seed."""
     found = []
     for layer in layers:
-        about = [m for m in mistakes if m.kind in LAYERS[layer].kinds]
+        about = [m for m in mistakes if LAYERS[layer].is_about(m)]
         if sample is not None:
             about = sorted(about, key=lambda m: sha256(f"{seed} {m.id}".encode()).digest())[:sample]
         found += [(mistake, layer) for mistake in about]
@@ -89,7 +89,7 @@ def hardest(
 
     found = []
     for layer in layers:
-        about = [mistake for mistake in mistakes if mistake.kind in LAYERS[layer].kinds]
+        about = [mistake for mistake in mistakes if LAYERS[layer].is_about(mistake)]
         about.sort(key=lambda mistake: share(mistake, layer))
         found += [(mistake, layer) for mistake in about[:number]]
     return found

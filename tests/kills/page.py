@@ -91,7 +91,7 @@ def _by_layer(mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell]
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for name, layer in LAYERS.items():
         cells = [cell for (_, of), cell in known.items() if of == name]
-        about = sum(mistake.kind in layer.kinds for mistake in mistakes)
+        about = sum(map(layer.is_about, mistakes))
         killed = [cell for cell in cells if cell.outcome == KILLED]
         alive = [cell for cell in cells if cell.outcome == ALIVE]
         row = (

@@ -228,8 +228,15 @@ def test_those_of_other_parts_are_listed_beside_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "by"), [("FullNeedsOneMore", "proofs.code.planning"), ("KeysOnly", "")]
+    ("name", "by"), [("HandsOutBackwards", ""), ("LookaheadIsCachedInBoth", "slots")]
 )
 def test_proofs_are_run_on_the_changed_code(name: str, by: str) -> None:
     LAYERS["proofs"].prepare()
-    assert matrix.cell(find(name, mistakes()), "proofs", 120.0, "").by == by
+    found = matrix.cell(find(name, (*mistakes(), *COMMON)), "proofs", 120.0, "")
+    assert found.by.partition(":")[0] == by
+
+
+def test_a_layer_is_shown_what_it_is_about() -> None:
+    about = {mistake.id: mistake for mistake in (*mistakes(), *of_kvfast(), *COMMON)}
+    for mistake, layer in CELLS:
+        assert LAYERS[layer].is_about(about[mistake]), f"{mistake}, {layer}"
