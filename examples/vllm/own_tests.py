@@ -51,7 +51,7 @@ FILES = (
     "simple_kv_offload/test_scheduler.py",
     "core/test_priority_scheduler_random.py",
 )
-"""Below tests/v1: those that build a scheduler or a manager and need no device. The last takes long."""
+"""Below tests/v1: those that build a scheduler or a manager without a device. The last is slow."""
 
 KEY_MAP = "takes keys out of the map of hashes, and the block keeps its hash"
 NOT_CACHED = "offers blocks as a hit that were never cached"
