@@ -82,6 +82,7 @@ def reference_bound(is_hybrid: bool, drops: bool) -> dict[str, Term]:
         group.block_lists = {}
         group.index, group.spec = 0, None
         group.events = SimpleNamespace(stored=stored)
+        group.context = SimpleNamespace(has_partial_tails=False)
         coordinator: Any = object.__new__(HybridCoordinator if is_hybrid else Coordinator)
         coordinator.groups = (group,)
         coordinator.alignment = way.number(z3.Int("alignment"))
@@ -112,6 +113,7 @@ def fast_bound(is_hybrid: bool, drops: bool) -> dict[str, Term]:
             alignment=way.number(z3.Int("alignment")),
             block_size=[way.number(BLOCK)],
             drops=[int(drops)],
+            tails=[0],
         )
         made.tables = SimpleNamespace(cached=[way.number(COUNT + 1)])
         made.cache_range = cache_range

@@ -73,11 +73,13 @@ _KNOWN = frozenset(cls.__name__ for cls in SPEC_TYPES)
 class LaterTrace:
     """One trace; what its lines have in common is kept while they are read in order.
 
-    `skips`: requests that do not read the cache, whose look-ups answer no common prefix.
+    `reads`: arguments that say something under this configuration. `skips`: requests that do not
+    read the cache, whose look-ups answer no common prefix.
     """
 
     is_hybrid: bool
     needs: tuple[str, ...]
+    reads: tuple[str, ...] = tuple(NEEDED_BY_ARGUMENT)
     skips: set[str] = field(default_factory=set)
 
     def line(self, value: Any) -> tuple[Any, tuple[str, ...]]:
@@ -100,7 +102,8 @@ class LaterTrace:
         elif name == "cache_blocks":
             arguments = _without(arguments, "request_computed_tokens")
         if name == "allocate_slots" or name == "cache_blocks":
-            needs += [NEEDED_BY_ARGUMENT[a] for a in NEEDED_BY_ARGUMENT if arguments.get(a)]
+            said = [name for name in self.reads if arguments.get(name)]
+            needs += [NEEDED_BY_ARGUMENT[name] for name in said]
             arguments = _without(arguments, *NEEDED_BY_ARGUMENT)
         changed = {**value, "args": arguments}
         if name == "get_computed_blocks" and isinstance(value.get("result"), dict):
@@ -145,7 +148,8 @@ def later_trace(header: Any) -> tuple[Any, LaterTrace | None]:
         "enable_mamba_shared_prefix_checkpoint",
     )
     is_hybrid = bool(config.get("enable_caching")) and len(groups) > 1
-    trace = LaterTrace(is_hybrid, tuple(dict.fromkeys(needs)))
+    reads = tuple(name for name in NEEDED_BY_ARGUMENT if name not in _unread(config))
+    trace = LaterTrace(is_hybrid, tuple(dict.fromkeys(needs)), reads)
     return {**header, "version": LATER_VERSION, "config": _without(changed, *dropped)}, trace
 
 
@@ -164,6 +168,15 @@ def _needs(config: Mapping[str, Any]) -> Iterator[str]:
         yield INSIDE_A_BLOCK
     if config.get("enable_mamba_shared_prefix_checkpoint"):
         yield INSIDE_A_BLOCK
+
+
+def _unread(config: Mapping[str, Any]) -> Iterator[str]:
+    """Arguments that change nothing: retention alone keeps junctions, and only windows move."""
+    if config.get("prefix_cache_retention_interval") is None:
+        yield "shared_prefix_boundary"
+    kinds = {group["spec"].get("type") for group in config["groups"]}
+    if kinds <= _FULL:
+        yield "num_in_flight_tokens"
 
 
 def _spec(spec: Any, needs: list[str]) -> Any:

@@ -97,7 +97,7 @@ def test_operations_are_said_in_the_words_of_the_contract() -> None:
 
 NEEDED = Counter(
     {
-        "junctions in caching": 28,
+        "junctions in caching": 23,
         "in-flight tokens": 5,
         "hits inside a block": 4,
         "hash look-ahead": 2,
