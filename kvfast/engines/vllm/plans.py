@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from operator import add, attrgetter
 from typing import Any, TypeAlias
 
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 
 from kvfast.engines.vllm.admissions import Admitted
@@ -29,13 +28,12 @@ def planned(scheduler: Any, chosen: Chosen, blocks: NewBlocks, admitted: Admitte
     common = [0] * manager.num_kv_cache_groups
     if s.running:
         common = manager.get_num_common_prefix_blocks(s.running[0].request_id)
-    new = admitted.new
+    new, resumed = admitted.new, admitted.resumed
     if s.use_v2_model_runner:
-        new = new + admitted.resumed
-        admitted.resumed = []
+        new, resumed = new + resumed, []
     plan = SchedulerOutput(
         scheduled_new_reqs=[_new(s, request) for request in new],
-        scheduled_cached_reqs=_cached(s, chosen, blocks, admitted.resumed),
+        scheduled_cached_reqs=_cached(s, chosen, blocks, resumed),
         num_scheduled_tokens=scheduled,
         total_num_scheduled_tokens=sum(scheduled.values()),
         scheduled_spec_decode_tokens=chosen.drafts,
@@ -99,7 +97,7 @@ def _cached(scheduler: Any, chosen: Chosen, blocks: NewBlocks, resumed: list[Any
 
 def _advance(scheduler: Any, chosen: Chosen, admitted: Admitted) -> None:
     """The requests as they are once the step is planned."""
-    if isinstance(scheduler, AsyncScheduler):
+    if scheduler.batched_steps.is_async:
         scheduler._spec_token_placeholders = [-1] * scheduler.num_spec_tokens
     if isinstance(chosen.counts, int):
         for request, tokens in zip(chosen.requests, chosen.tokens, strict=True):
@@ -110,7 +108,8 @@ def _advance(scheduler: Any, chosen: Chosen, admitted: Admitted) -> None:
                 scheduler._inflight_prefills.discard(request)
     else:
         _advance_each(scheduler, chosen.requests, chosen.counts, chosen.drafts)
-    _advance_each(scheduler, admitted.requests, admitted.counts, {})
+    if admitted.requests:
+        _advance_each(scheduler, admitted.requests, admitted.counts, {})
 
 
 def _advance_each(
@@ -120,7 +119,7 @@ def _advance_each(
     drafts: Mapping[str, Sequence[int]],
 ) -> None:
     """The same, request by request."""
-    s, is_async = scheduler, isinstance(scheduler, AsyncScheduler)
+    s, is_async = scheduler, scheduler.batched_steps.is_async
     for request, count in zip(requests, counts, strict=True):
         if request.spec_token_ids:
             request.spec_token_ids = []

@@ -28,6 +28,7 @@ class OnKvfast(HashesRequests):
 
     kv_cache_manager: Any
     connector: Any
+    kvfast_reason: str | None = "not built yet"
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

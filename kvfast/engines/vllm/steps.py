@@ -49,9 +49,11 @@ class BatchedSteps:
         self.is_async = isinstance(scheduler, AsyncScheduler)
         groups = scheduler.kv_cache_config.kv_cache_groups
         self.block_sizes = [group.kv_cache_spec.block_size for group in groups]
+        self.smallest = min(self.block_sizes, default=1)
         self.never = self.never_updates = self._never()
         if self.never is None and scheduler.has_mamba_layers:
             self.never = "Mamba layers"
+        self.nobody = Admitted()
         self.seated: list[Any] = []
         self.names: list[str] = []
         self.handles: list[int] = []
@@ -99,7 +101,7 @@ class BatchedSteps:
         blocks = self._granted(chosen) if chosen.total else []
         left = s.max_num_scheduled_tokens - chosen.total
         s.prefill_capacity_bound = bool(s.waiting)
-        admitted = Admitted()
+        admitted = self.nobody
         if left and (s.waiting or s.skipped_waiting):
             admitted = admit(s, left, monotonic())
         return planned(s, chosen, blocks, admitted)
@@ -111,7 +113,7 @@ class BatchedSteps:
             return self.never
         if s.connector is not None or s.ec_connector is not None:
             return "connectors"
-        if s._pause_state != PauseState.UNPAUSED:
+        if s._pause_state is not PauseState.UNPAUSED:
             return "paused"
         if self._has_unusual():
             return UNUSUAL
@@ -184,7 +186,7 @@ class BatchedSteps:
         counts, ahead = chosen.counts, self.scheduler.num_lookahead_tokens
         most = counts if isinstance(counts, int) else max(counts)
         free = self.manager.fast.num_free_blocks
-        bound = len(chosen.names) * sum((most + ahead) // size + 2 for size in self.block_sizes)
+        bound = len(chosen.names) * len(self.block_sizes) * ((most + ahead) // self.smallest + 2)
         if bound > free or bound > self.num_rows:
             bound = self._needed(chosen, ahead)
             if bound > free:
@@ -242,6 +244,8 @@ class BatchedSteps:
             output=self.output,
         )
         got: NewBlocks = [None] * len(chosen.handles)
+        if result.num_deltas == 0:
+            return got
         place, last = -1, -1
         told: Any = self.rows[: result.num_deltas].tolist()
         for handle, group, _, block in told:

@@ -9,7 +9,6 @@ from time import time
 from typing import Any
 
 from vllm.distributed.kv_events import KVEventBatch
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.utils import check_stop, remove_all
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.request import RequestStatus
@@ -103,7 +102,7 @@ class Update:
 
     def __init__(self, scheduler: Any) -> None:
         self.scheduler = scheduler
-        self.is_async = isinstance(scheduler, AsyncScheduler)
+        self.is_async = scheduler.batched_steps.is_async
         self.longest = scheduler.max_model_len
         self.hash_size = scheduler.kv_cache_manager.requests.hash_block_size
         self.spec_stats: Any = None
