@@ -13,7 +13,7 @@ from kvcheck.tools.bench.calls import Calls
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
 from kvspec.interface import Feature, KVCacheManager
-from kvspec.request import Request, RequestInput, check_token_ids
+from kvspec.request import Request, RequestInput, check_token_ids, token_list
 
 
 class NanoImplementation(SmallImplementation):
@@ -37,7 +37,7 @@ class NanoImplementation(SmallImplementation):
         beside = (request.cache_salt, request.lora, request.prompt_embeddings)
         if any(beside) or request.multimodal or request.skip_reading_cache:
             raise UnsupportedError("anything that identifies a request but its tokens", self.name)
-        tokens = list(request.prompt_token_ids)
+        tokens = token_list(request.prompt_token_ids, field="prompt_token_ids")
         check_token_ids(tokens, field="prompt_token_ids")
         size = cast(NanoManager, manager).block_size
         return NanoRequest(request, self.library.sequence.Sequence, tokens, size)

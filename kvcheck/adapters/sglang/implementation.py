@@ -14,7 +14,7 @@ from kvcheck.tools.bench.calls import Calls
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
 from kvspec.interface import Feature, KVCacheManager
-from kvspec.request import Request, RequestInput, check_token_ids
+from kvspec.request import Request, RequestInput, check_token_ids, token_list
 
 
 class SGLangImplementation(SmallImplementation):
@@ -49,7 +49,7 @@ class SGLangImplementation(SmallImplementation):
         """A `Req` with this content."""
         if request.prompt_embeddings is not None or request.multimodal:
             raise UnsupportedError("embeddings and multimodal items", self.name)
-        tokens = list(request.prompt_token_ids)
+        tokens = token_list(request.prompt_token_ids, field="prompt_token_ids")
         check_token_ids(tokens, field="prompt_token_ids")
         inner = self.library.schedule_batch.Req(
             rid=request.request_id,
