@@ -124,8 +124,9 @@ class Stock:
 
     kvfast_reason: str | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, **asked: bool) -> None:
         self.added: list[Request] = []
+        self.vllm_config = SimpleNamespace(additional_config=asked)
 
     def add_request(self, request: Request) -> None:
         self.added.append(request)
@@ -144,7 +145,10 @@ class Engine:
         return request
 
 
-def test_the_scheduler_hands_its_hasher_to_requests_and_engine(utils: Any) -> None:
+@pytest.mark.parametrize("asked", [{"kvfast_hasher": True}, {}])
+def test_the_scheduler_hands_its_hasher_to_requests_and_if_asked_to_the_engine(
+    utils: Any, asked: dict[str, bool]
+) -> None:
     from vllm.utils.hashing import sha256
 
     from kvfast.engines.vllm.hashing import HashesRequests
@@ -153,10 +157,11 @@ def test_the_scheduler_hands_its_hasher_to_requests_and_engine(utils: Any) -> No
         pass
 
     stock = utils.get_request_block_hasher(4, sha256)
-    engine = Engine(Scheduler(), stock)
+    engine = Engine(Scheduler(**asked), stock)
     first, second = engine.add_request(), engine.add_request()
-    assert engine.request_block_hasher is not stock
-    assert first._block_hasher is second._block_hasher is engine.request_block_hasher
+    ours = engine.scheduler.request_block_hasher
+    assert engine.request_block_hasher is (ours if asked else stock)
+    assert first._block_hasher is second._block_hasher is ours
     assert engine.scheduler.added == [first, second]
     other = Engine(engine.scheduler, utils.get_request_block_hasher(2, sha256))
     assert other.add_request().grown(other.request_block_hasher, []) == Request([1] * 9).grown(

@@ -1,7 +1,7 @@
 """kvfast's code for the hashes of vLLM's requests, with the bytes that vLLM's own makes.
 
 vLLM's `Request` takes a function that hashes its new full blocks. `request_block_hasher` makes one;
-the schedulers give it to the requests they get, and to the engine core that made those.
+the schedulers give it to the requests they get and, if asked, to the engine core that makes those.
 """
 
 from __future__ import annotations
@@ -18,15 +18,20 @@ from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys, get_requ
 from kvfast import _build
 from kvspec.errors import KVSpecError
 
+HASHER = "kvfast_hasher"
+"""In vLLM's `--additional-config`: the engine core, too, is to hash by kvfast."""
+
 
 class HashesRequests:
     """The part of a scheduler that puts kvfast's code in place of vLLM's hashing.
 
-    vLLM hashed the first request when it was made; the engine core that brings it is handed
-    `request_block_hasher` for all others. A hasher that is not vLLM's own stays.
+    A request comes with its prompt hashed; from then on its new blocks are hashed by kvfast. With
+    `HASHER` the engine core that brings the first is handed `request_block_hasher` for all others.
+    A hasher that is not vLLM's own stays.
     """
 
     kvfast_reason: str | None
+    vllm_config: Any
     stock_hasher: Any = None
     request_block_hasher: Any = None
 
@@ -46,6 +51,9 @@ class HashesRequests:
         if arguments is None:
             return
         self.stock_hasher, self.request_block_hasher = given, request_block_hasher(*arguments)
+        asked = self.vllm_config.additional_config
+        if not (isinstance(asked, dict) and asked.get(HASHER)):
+            return
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:  # who calls `add_request`, and made the request
             caller = frame.f_locals.get("self")
