@@ -39,11 +39,11 @@ class Measured:
                 if number:  # the first one is not counted
                     self.rounds.append((found[0], found[1]))
                 gc.collect()
+            self.shares = [shares(side, NUM_STEPS) for side in sides]
         finally:
             gc.enable()
         scheduler = sides[1].scheduler
         self.batched = scheduler.num_steps_batched / scheduler.num_steps_kvfast
-        self.shares = [shares(side, NUM_STEPS) for side in sides]
 
     def microseconds(self, side: int, phases: tuple[str, ...]) -> list[float]:
         """Per step, of each round; of making requests, per request."""
