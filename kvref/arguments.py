@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TypeVar
 
 from kvref.coordinator import Coordinator
@@ -79,14 +80,15 @@ def offered_hits(blocks: KVCacheBlocks | None, num_groups: int, num_blocks: int)
         return KVCacheBlocks.empty(num_groups)
     if not isinstance(blocks, KVCacheBlocks):
         raise InvalidArgumentError("new_computed_blocks", blocks, "KVCacheBlocks or None")
-    if len(blocks.groups) != num_groups:
+    groups = list(islice(each("new_computed_blocks", blocks.groups), num_groups + 1))
+    if len(groups) != num_groups:
         raise InvalidArgumentError(
             "new_computed_blocks", blocks, f"one list per group ({num_groups})"
         )
     return KVCacheBlocks(
         tuple(
             tuple(block_ids(ids, num_blocks, field=f"new_computed_blocks[{group}]"))
-            for group, ids in enumerate(blocks.groups)
+            for group, ids in enumerate(groups)
         )
     )
 

@@ -48,6 +48,13 @@ class Side:
     def __post_init__(self) -> None:
         self.scheduler.kv_event_publisher.publish = self.published.append
 
+    def reset(self) -> object:
+        """What a reset answers, or how it refuses: vLLM 0.24.0 does while a load is awaited."""
+        try:
+            return self.scheduler.reset_prefix_cache(reset_running_requests=True)
+        except RuntimeError as error:
+            return str(error)
+
 
 class Lockstep:
     """Two schedulers and the load that both get."""
@@ -77,14 +84,13 @@ class Lockstep:
     def run(self, num_steps: int) -> str | None:
         """The first difference in words; None after that many steps without one."""
         for number in range(num_steps):
-            self.arrive()
-            if difference := self.step():
+            if difference := self.arrive() or self.step():
                 return f"step {number}: {difference}"
             self.counts["steps"] += 1
         return None
 
-    def arrive(self) -> None:
-        """New requests, aborts, now and then a reset."""
+    def arrive(self) -> str | None:
+        """New requests, aborts, now and then a reset; what differs."""
         rng, known = self.rng, self.sides[0].scheduler.requests
         while len(known) < 24 and rng.random() < 0.35:
             self.counts["requests"] += 1
@@ -101,8 +107,9 @@ class Lockstep:
         # somebody else holds some.
         if rng.random() < 0.004 and not self.setup.has_sessions and not self.is_held():
             self.counts["resets"] += 1
-            for side in self.sides:
-                side.scheduler.reset_prefix_cache(reset_running_requests=True)
+            stock, ours = [side.reset() for side in self.sides]
+            return None if stock == ours else first_difference(stock, ours, "reset")
+        return None
 
     def is_held(self) -> bool:
         """Whether others than running requests hold blocks."""

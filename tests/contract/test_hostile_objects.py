@@ -130,7 +130,9 @@ def test_a_hit_whose_groups_were_replaced_is_refused(
     for groups in (None, 7, Growing(1, 50), [], {1}, [[1], [2]], [objects]):
         blocks = KVCacheBlocks.empty(1)
         object.__setattr__(blocks, "groups", groups)
-        refused(manager, manager.allocate_slots, request, 1, new_computed_blocks=blocks)
+        error = refused(manager, manager.allocate_slots, request, 1, new_computed_blocks=blocks)
+        assert isinstance(error, InvalidArgumentError)
+        assert error.field.startswith("new_computed_blocks")
 
 
 @pytest.mark.rule("KV-ERR-3")
