@@ -163,7 +163,7 @@ def row(name: str, stock: Outcome, ours: Outcome) -> str:
 
 
 HEAD = (
-    "| file below `tests/v1` | vLLM's: passed / failed / errors | kvfast: the same "
+    "| vLLM's tests, below v1 | vLLM's: passed / failed / errors | kvfast: the same "
     "| managers on kvfast | that stay | lost | refused |",
     "|---|---|---|---|---|---|---|",
 )

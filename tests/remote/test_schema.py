@@ -161,7 +161,7 @@ def client_takes(message: Mapping[str, Any], result: Any) -> bool:
 @pytest.fixture(scope="module")
 def exchanges() -> Iterator[list[Exchange]]:
     with pytest.MonkeyPatch.context() as patch:
-        yield conversation(patch, ("KV-MGR-1*", "KV-ERR-*", "KV-PLAN-1*", "KV-EVT-*"))
+        yield conversation(patch, ("KV-MGR-1*", "KV-ERR-*", "KV-PLAN-1*", "KV-EVT-*", "KV-POL-18"))
 
 
 @pytest.fixture(scope="module")
