@@ -11,6 +11,7 @@ import pytest
 
 import kvref
 from kvcheck.judge.evidence import write_record, write_records
+from kvcheck.judge.ledger import Ledger
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import Report
 from kvcheck.play.fit import directed_program
@@ -39,6 +40,14 @@ def found(subject: Implementation, level: Level) -> Iterator[Violation]:
         violation = None if lacks else first_violation(fitting, subject, level, REFERENCE)
         if violation is not None:
             yield violation
+
+
+def test_a_rule_is_looked_at_by_what_came_to_its_end() -> None:
+    ledger = Ledger()
+    ledger.note("came to its end", ("KV-POOL-1",), None)
+    ledger.note("found something", ("KV-POOL-2",), next(found(mistaken(POOLS[0]), Level.BEHAVIOUR)))
+    assert ledger.about == {"KV-POOL-1"}
+    assert [one.check for one in ledger.evidence] == ["came to its end", "found something"]
 
 
 def operations(path: Path) -> list[Operation]:

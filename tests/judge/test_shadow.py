@@ -67,6 +67,9 @@ def test_what_a_hit_holds_is_compared_slot_by_slot() -> None:
     assert offence(check, content, [1, 2, 3, 4], 8) == claimed
     check.shadow.forget([4])
     assert offence(check, content, [1, 2, 3, 4], 8) is None
+    for start, expected in ((7, None), (6, claimed)):  # known again from its first slot on
+        check.write_granted("s", other, [[1, 2, 3, 4]], start=start, num_external=0, num_new=1)
+        assert offence(check, content, [1, 2, 3, 4], 8) == expected
 
 
 def test_tokens_beyond_the_list_of_blocks_and_into_null_have_no_slot() -> None:

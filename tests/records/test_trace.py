@@ -38,6 +38,7 @@ def test_the_reference_passes_the_shipped_records(path: Path) -> None:
     """Every operation is compared, none is left out."""
     result = replay_trace(path, ReferenceImplementation())
     assert result.passed
+    assert result.path == path
     assert result.compared == len(Tape.read(path).operations)
     assert result.num_quirky == 0
 

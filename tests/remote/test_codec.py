@@ -52,6 +52,13 @@ def test_messages_come_out_as_they_went_in_however_they_are_cut(
     assert len(buffer) == 0
 
 
+def test_an_empty_frame_is_there_with_its_length() -> None:
+    """Nobody waits for more."""
+    buffer = MessageBuffer("cbor")
+    buffer.feed(bytes(codec.LENGTH_BYTES))
+    assert buffer.take() == b""
+
+
 @framings
 @settings(max_examples=40)
 @given(sent=st.lists(messages, min_size=1, max_size=4))

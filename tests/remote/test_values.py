@@ -189,6 +189,11 @@ def test_what_no_message_can_say_is_an_invalid_argument(value: object) -> None:
         carried("field", value)
 
 
+def test_a_refused_message_comes_back_with_its_reason() -> None:
+    said = {"class": "ProtocolError", "message": "what?", "fields": {"reason": "no such handle"}}
+    assert decode_error(said, HERE) == ("ProtocolError no such handle", "what?")
+
+
 def test_tuples_travel_as_lists_and_types_are_kept() -> None:
     assert (
         repr(carried("field", (1, True, 1.0, None, "é", (2,)))) == "[1, True, 1.0, None, 'é', [2]]"
@@ -202,5 +207,6 @@ def test_a_server_that_names_no_form_of_extra_keys_has_the_plain_one() -> None:
     assert decode_capabilities({**said, "extra_keys": ["plain", "new"]}).extra_key_forms == {
         "plain"
     }
+    assert decode_capabilities({**said, "min_block_size": 4}).min_block_size_tokens == 4
     del said["extra_keys"]
     assert decode_capabilities(said).extra_key_forms == {"plain"}
