@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
 
-from kvfast.engines.vllm import UnsupportedEngineError
-from kvfast.engines.vllm.fit import check_version
-
 
 @pytest.fixture(scope="module")
-def model() -> Any:
-    """A folder of a made-up model; skipped without vLLM."""
-    try:
-        check_version()
-    except UnsupportedEngineError as error:
-        pytest.skip(str(error))
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    from examples.vllm import engine
-
-    engine.prepare()
+def model(engine: Any) -> Any:
+    """A folder of a made-up model."""
     return engine.model_folder()
 
 

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kvfast.engines.vllm import UnsupportedEngineError
-from kvfast.engines.vllm.fit import check_version
 from kvspec.errors import KVSpecError
 
 
 @pytest.fixture(scope="module")
-def lockstep() -> Any:
-    """The script's module; skipped without vLLM."""
-    try:
-        check_version()
-    except UnsupportedEngineError as error:
-        pytest.skip(str(error))
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    from examples.vllm import engine, lockstep
+def lockstep(engine: Any) -> Any:
+    """The script's module."""
+    from examples.vllm import lockstep
 
-    engine.prepare()
     return lockstep
 
 

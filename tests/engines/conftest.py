@@ -1,0 +1,25 @@
+"""vLLM's engine with a made-up model, where vLLM is installed."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from kvfast.engines.vllm import UnsupportedEngineError
+from kvfast.engines.vllm.fit import check_version
+
+
+@pytest.fixture(scope="module")
+def engine() -> Any:
+    """`examples.vllm.engine`, prepared; skipped without vLLM."""
+    try:
+        check_version()
+    except UnsupportedEngineError as error:
+        pytest.skip(str(error))
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    from examples.vllm import engine
+
+    engine.prepare()
+    return engine
