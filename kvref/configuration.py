@@ -118,6 +118,7 @@ def build_groups(
             keeps_leading_nulls=config.policy.popped_leading_nulls,
             counts_common_prefix=config.policy.counts_common_prefix,
             has_partial_tails=config.policy.full_partial_tails,
+            eagle_looks_beyond=config.policy.eagle_looks_beyond,
         )
         built.append(parts.group_class(spec)(context, pool, events))
         if isinstance(spec, SinkFullAttentionSpec):  # KV-FULL-8

@@ -26,6 +26,16 @@ class AttentionGroup:
         return self.members[0].block_size
 
     @property
+    def hash_size(self) -> int:
+        """Tokens per hash."""
+        return self.block_size // self.members[0].hashes_per_block
+
+    @property
+    def looks_beyond(self) -> bool:
+        """Whether the block to drop may lie beyond the limit of the search (KV-POL-19)."""
+        return self.members[0].context.eagle_looks_beyond
+
+    @property
     def is_full(self) -> bool:
         """Whether every shorter prefix of a hit is one, too."""
         return self.members[0].is_full
@@ -111,7 +121,10 @@ class HybridCoordinator(Coordinator):
         unverified = attention.drops_block and number not in search.verified
         drop = unverified and not attention.is_mamba
         # The block to drop may lie beyond the current length (KV-COORD-7).
-        within = min(search.length + size, search.max_length) if drop else search.length
+        farthest = search.max_length
+        if attention.looks_beyond:  # KV-POL-19
+            farthest = len(search.hashes) * attention.hash_size
+        within = min(search.length + size, farthest) if drop else search.length
         lists = attention.look_up(search.hashes, within, drop=drop, alignment=self.alignment)
         answer = len(lists[0]) * size
         if unverified:

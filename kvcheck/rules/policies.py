@@ -292,3 +292,17 @@ def a_whole_step_counts_whom_it_admits(bench: Bench) -> None:
     steps.batched.admit(steps.register(range(9), range(20, 31)))
     stats = steps.manager.make_prefix_cache_stats()
     equal((stats.requests, stats.queries_tokens), (1, 9))
+
+
+@cases((True, 8, 4), (False, 8, 0), (True, 9, 4), (False, 9, 4), (True, 7, 0))
+@example("KV-POL-19", "KV-COORD-7")
+def a_block_to_drop_may_lie_beyond_the_limit_or_not(
+    bench: Bench, chosen: bool, num_tokens: int, length: int
+) -> None:
+    """Two cached blocks in both groups; a prompt of 8 has L = 7."""
+    policy = replace(bench.policy, eagle_looks_beyond=chosen)
+    manager = bench.manager(20, full(4), sliding(4, 4), use_eagle=True, policy=policy)
+    manager.started("a", range(9))
+    hit = manager.get_computed_blocks(manager.request("b", range(num_tokens)))
+    equal(hit.hit_length_tokens, length)
+    equal([len(blocks) for blocks in hit.blocks.groups], [length // 4] * 2)

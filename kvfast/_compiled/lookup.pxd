@@ -51,5 +51,7 @@ cdef class Lookup:
     cdef Py_ssize_t agreed_hit(self, FastRequest request, long long max_tokens) except -1
     @cython.locals(size="long long", is_unverified=bint, drop=bint, within="long long", num_blocks="long long", answer="long long", b=int)
     cdef long long ask(self, int a, FastRequest request, long long length, long long max_tokens) noexcept nogil
+    @cython.locals(g=int)
+    cdef long long farthest(self, int a, FastRequest request, long long max_tokens) noexcept nogil
     @cython.locals(a=int, per="long long", num_blocks="long long")
     cdef int hits_per_group(self, FastRequest request, long long max_tokens) except -1

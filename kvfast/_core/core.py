@@ -333,4 +333,5 @@ def shape_of(plan: Plan) -> Shape:
         alignment=plan.alignment_tokens,
         retention=-1 if retention is None else retention,
         null_prefix_is_hit=plan.config.policy.chunked_null_prefix_is_hit,
+        looks_beyond=plan.config.policy.eagle_looks_beyond,
     )

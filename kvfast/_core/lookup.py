@@ -215,7 +215,9 @@ class Lookup:
             return length - length % size
         is_unverified = self.drops(a) and not self.is_verified[a]
         drop = is_unverified and not self.is_mamba(a)
-        within = min(length + size, max_tokens) if drop else length
+        within = length
+        if drop:
+            within = min(length + size, self.farthest(a, request, max_tokens))
         num_blocks = self.look_up(a, request, within, drop, self.shape.alignment // size)
         answer = num_blocks * size
         if is_unverified:
@@ -226,6 +228,16 @@ class Lookup:
         self.found_blocks[a] = num_blocks
         self.longest_tokens = max(self.longest_tokens, answer)
         return answer
+
+    def farthest(self, a: int, request: FastRequest, max_tokens: int) -> int:
+        """How far an attention group may look for the block that it drops (KV-COORD-7, KV-POL-19).
+
+        At most one block further than anybody may hit: there is room for that.
+        """
+        if not self.shape.looks_beyond:
+            return max_tokens
+        g = self.shape.members[self.shape.first_member[a]]
+        return request.num_hashes * (self.shape.block_size[g] // self.shape.hashes_per_block[g])
 
     def hits_per_group(self, request: FastRequest, max_tokens: int) -> None:
         """Every attention group's own longest hit, not reconciled (KV-COORD-9)."""

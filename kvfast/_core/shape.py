@@ -28,11 +28,13 @@ class Shape:
         alignment: int,
         retention: int,
         null_prefix_is_hit: bool,
+        looks_beyond: bool = False,
     ) -> None:
         self.num_groups = len(groups)
         self.alignment = alignment
         self.retention = retention
         self.null_prefix_is_hit = null_prefix_is_hit
+        self.looks_beyond = looks_beyond
         n = len(groups)
         self.kind = cast("MutableSequence[Kind]", zeroed("i", n))
         self.block_size = zeroed("q", n)

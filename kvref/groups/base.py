@@ -51,6 +51,7 @@ class GroupContext:
     keeps_leading_nulls: bool = True
     counts_common_prefix: bool = True
     has_partial_tails: bool = False
+    eagle_looks_beyond: bool = False
 
 
 @dataclass(frozen=True)

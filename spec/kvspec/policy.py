@@ -18,7 +18,7 @@ NONE_HASH_TEXT = "vllm-none-hash"
 LATER: tuple[str, ...] = (
     *("zero_retention_needs_windows", "none_hash_without_seed", "zeroed_blocks"),
     *("lookups_counted", "popped_leading_nulls", "counts_common_prefix", "eagle_flag_counts_alone"),
-    "full_partial_tails",
+    *("full_partial_tails", "eagle_looks_beyond"),
 )
 """Choices that not everybody has (`Feature.LATER_CHOICES`); records name only those that differ."""
 
@@ -45,6 +45,8 @@ class Policy:
     - `popped_leading_nulls`: whether `pop_blocks_for_free` shows the nulls that a list begins with.
     - `counts_common_prefix`: whether common prefixes are counted; else each is 0.
     - `eagle_flag_counts_alone`: whether flagged groups drop a block without `use_eagle`.
+    - `eagle_looks_beyond`: whether the block that an eagle group drops may lie beyond the limit of
+      a search for a common hit.
     - `full_partial_tails`: whether full attention registers the end of a prompt inside a block.
     - `extra_keys`: whether extra keys enter a hash with their kind ("tagged") or as bare values
       ("plain"), so that values of two kinds can be equal.
@@ -65,6 +67,7 @@ class Policy:
     counts_common_prefix: bool = True
     eagle_flag_counts_alone: bool = True
     full_partial_tails: bool = False
+    eagle_looks_beyond: bool = False
 
     def __post_init__(self) -> None:
         exact_members(self)
@@ -83,6 +86,7 @@ class Policy:
         boolean("counts_common_prefix", self.counts_common_prefix)
         boolean("eagle_flag_counts_alone", self.eagle_flag_counts_alone)
         boolean("full_partial_tails", self.full_partial_tails)
+        boolean("eagle_looks_beyond", self.eagle_looks_beyond)
 
     @property
     def later_choices(self) -> frozenset[str]:

@@ -109,7 +109,6 @@ NEEDED = Counter(
 )
 """Chapters that the contract lacks, and the traces that need them."""
 DIFFERENT = {
-    "eagle-330059": "operation 56, 'r4', get_computed_blocks",  # looks beyond the longest hit
     "external-330022": "operation 75, 'r3', cache_blocks",  # more tokens than have slots
     "mamba-330048": "operation 15, 'r0', allocate_slots",  # no tokens taken back for drafts
 }
