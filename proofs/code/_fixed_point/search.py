@@ -217,7 +217,9 @@ class SymbolicLookup(Lookup):
     def __init__(self, way: Way, world: Groups, search: Search) -> None:
         self.way = way
         self.world = world
-        shape = SimpleNamespace(alignment=way.number(z3.Int("A")), num_attention=NUM_MARKS)
+        shape = SimpleNamespace(
+            alignment=way.number(z3.Int("A")), num_attention=NUM_MARKS, looks_beyond=False
+        )
         self.shape = cast(Shape, shape)
         self.asked, self.marked = Asked(way, search), Marks(way, search)
         self.found_blocks = cast("memoryview[int]", self.asked)

@@ -76,7 +76,9 @@ class SmallLookup(Lookup):
     def __init__(self, world: tuple[Group, ...]) -> None:
         self.world = world
         num = len(world)
-        self.shape = cast(Shape, SimpleNamespace(alignment=1, num_attention=num))
+        self.shape = cast(
+            Shape, SimpleNamespace(alignment=1, num_attention=num, looks_beyond=False)
+        )
         self.is_verified = cast("memoryview[int]", [0] * num)
         self.found_blocks = cast("memoryview[int]", [-1] * num)
         self.longest_tokens = 0
