@@ -8,12 +8,13 @@ kept by each (`_fixed_point.search`). That what a look-up answers is the longest
 proved of the rules of each type (`_fixed_point.look_ups`). Rounds shorten the length by whole
 alignments, so there are at most L / A + 2.
 
-Conditions. A block to drop lies within L, as the rules have it (KV-POL-19). Windows of one token with a drop are left out (KV-SW-6). A window with a drop may lose a
-short prefix where its block is shorter than the alignment, as KV-SW-5 says, and so may chunks where
-nulls alone are no hit (KV-POL-4); the answer is a common hit then too, but a longer one may exist.
-That the block behind the hit is there as well, as a drop demands, is proved where at most one group
-besides full attention is an eagle group: the drop of a second one clears no marks (KV-COORD-7).
-Each of these conditions is shown to be needed by a counterexample.
+Conditions. A block to drop lies within L, as the rules have it (KV-POL-19). Windows of one token
+with a drop are left out (KV-SW-6). A window with a drop may lose a short prefix where its block is
+shorter than the alignment, as KV-SW-5 says, and so may chunks where nulls alone are no hit (KV-
+POL-4); the answer is a common hit then too, but a longer one may exist. That the block behind the
+hit is there as well, as a drop demands, is proved where at most one group besides full attention is
+an eagle group: the drop of a second one clears no marks (KV-COORD-7). Each of these conditions is
+shown to be needed by a counterexample.
 
 All searches of two or three groups over three tokens are made with kvfast's whole `agreed_hit`, and
 mistakes in it are found there.
