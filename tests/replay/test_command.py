@@ -182,8 +182,8 @@ def test_an_implementation_that_breaks_a_rule_is_exit_code_1(
     capsys: pytest.CaptureFixture[str], root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(root)
-    error = failure(capsys, "demo", "--impl", "tests.replay.toy:refuser", exit_code=1)
-    assert error.startswith("kvspec: error: toy: step 0, request of line 1: was refused")
+    error = failure(capsys, "demo", "--impl", "tests.replay.noted:refuser", exit_code=1)
+    assert error.startswith("kvspec: error: kvref: step 0, request of line 1: was refused")
 
 
 def test_a_folder_without_permission_is_known_beforehand(

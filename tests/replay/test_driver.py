@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 
 import pytest
 
@@ -13,18 +14,19 @@ from kvcheck.tools.replay.result import Counts, ReplayResult
 from kvcheck.tools.replay.synth import SynthTrace
 from kvcheck.tools.replay.trace import TraceError, TraceRecord
 from kvspec.errors import InvalidArgumentError
-from kvspec.request import RequestInput
+from kvspec.interface import KVCacheManager
+from kvspec.request import Request, RequestInput
+from tests.replay.noted import Noted, NotingManager
 from tests.replay.records import record
-from tests.replay.toy import ToyImplementation, ToyManager, ToyRequest, as_implementation
 
 
 def replay(
-    records: list[TraceRecord], options: ReplayOptions, toy: ToyImplementation | None = None
-) -> tuple[ReplayResult, ToyManager]:
-    toy = toy or ToyImplementation()
-    driver = Driver(as_implementation(toy), options, records, trace_name="scene")
-    assert toy.manager is not None
-    return driver.run(), toy.manager
+    records: list[TraceRecord], options: ReplayOptions, noted: Noted | None = None
+) -> tuple[ReplayResult, NotingManager]:
+    noted = noted or Noted()
+    driver = Driver(noted, options, records, trace_name="scene")
+    assert noted.manager is not None
+    return driver.run(), noted.manager
 
 
 def test_a_prompt_is_computed_in_chunks_and_the_rest_of_the_budget_admits_the_next() -> None:
@@ -50,7 +52,7 @@ def test_a_prompt_is_computed_in_chunks_and_the_rest_of_the_budget_admits_the_ne
     assert counts.peak_usage == pytest.approx(0.5)  # A 4 blocks, B 1 more
     assert counts.mean_usage == pytest.approx((0.2 + 0.5 + 0.5) / 3)
     assert (counts.evictions, counts.preemptions) == (0, 0)
-    assert manager.held == {}
+    assert manager.snapshot().requests == {}
 
 
 def test_the_youngest_gives_way_and_comes_back_first() -> None:
@@ -62,7 +64,7 @@ def test_the_youngest_gives_way_and_comes_back_first() -> None:
     scene = [record(1, [0], 512, 3), record(2, [1], 512, 3)]
     result, manager = replay(scene, ReplayOptions(5, 256))
     counts = result.counts
-    assert manager.lookups == [
+    assert manager.looked_up == [
         ("line-1", 0),
         ("line-2", 0),
         ("line-2", 256),
@@ -106,7 +108,7 @@ def test_nobody_is_admitted_in_a_step_that_preempts() -> None:
         ("line-1", 1, True),
         ("line-2", 1, True),  # step 2: refused at the head of the queue
     ]
-    waited = [request for request, _ in manager.lookups]
+    waited = [request for request, _ in manager.looked_up]
     assert waited == ["line-1", "line-2", "line-3"] + ["line-2"] * 8 + ["line-3"]
 
 
@@ -115,26 +117,26 @@ def test_at_most_so_many_requests_run_at_once() -> None:
     result, manager = replay(scene, ReplayOptions(100, 16, max_running=2))
     assert result.counts.steps == 3 * 3
     assert result.counts.peak_usage == pytest.approx(14 / 99)
-    assert [request for request, _ in manager.lookups] == [f"line-{line}" for line in range(1, 6)]
+    assert [request for request, _ in manager.looked_up] == [f"line-{line}" for line in range(1, 6)]
 
 
 def test_a_request_without_output_ends_with_its_prompt() -> None:
     result, manager = replay([record(1, [0], 100, 0)], ReplayOptions(8, 16))
     assert (result.counts.steps, result.counts.tokens_generated) == (1, 0)
-    assert manager.held == {}
+    assert manager.snapshot().requests == {}
 
 
 def test_generated_tokens_are_new_in_the_whole_replay() -> None:
-    toy = ToyImplementation()
+    noted = Noted()
     made: list[int] = []
-    append = toy.append_tokens
+    append = noted.append_tokens
 
-    def remember(manager: ToyManager, request: object, token_ids: tuple[int, ...]) -> None:
+    def remember(manager: KVCacheManager, request: Request, token_ids: Sequence[int]) -> None:
         made.extend(token_ids)
-        append(manager, request, token_ids)  # type: ignore[arg-type]  # handed through
+        append(manager, request, token_ids)
 
-    toy.append_tokens = remember  # type: ignore[method-assign, assignment]  # a spy
-    replay([record(1, [0], 10, 4), record(2, [0], 10, 3)], ReplayOptions(8, 16), toy)
+    noted.append_tokens = remember  # type: ignore[method-assign]  # a spy
+    replay([record(1, [0], 10, 4), record(2, [0], 10, 3)], ReplayOptions(8, 16), noted)
     assert made == list(range(65_536, 65_536 + 7))
 
 
@@ -193,18 +195,18 @@ def test_a_request_as_large_as_the_pool_runs() -> None:
 
 def test_an_implementation_that_refuses_everything_ends_the_replay() -> None:
     with pytest.raises(ReplayError, match="nothing runs") as caught:
-        replay([record(1, [0], 10)], ReplayOptions(8, 16), ToyImplementation(refuse_all=True))
+        replay([record(1, [0], 10)], ReplayOptions(8, 16), Noted(refuse_all=True))
     assert (caught.value.step, caught.value.line) == (0, 1)
 
 
 def test_an_implementation_that_refuses_the_only_request_ends_the_replay() -> None:
-    toy = ToyImplementation()
+    noted = Noted()
     driver = Driver(
-        as_implementation(toy),
+        noted,
         ReplayOptions(8, 16),
         [record(1, [0], 10, 100)],
         trace_name="scene",
-        on_progress=lambda _counts: setattr(toy.manager, "refuse_all", True),
+        on_progress=lambda _counts: setattr(noted.manager, "refuse_all", True),
     )
     with pytest.raises(ReplayError, match="although it is alone") as caught:
         driver.run()
@@ -213,13 +215,13 @@ def test_an_implementation_that_refuses_the_only_request_ends_the_replay() -> No
 
 def test_a_hit_of_the_last_token_ends_the_replay() -> None:
     with pytest.raises(ReplayError, match="the last is never a hit"):
-        replay([record(1, [0], 10)], ReplayOptions(8, 16), ToyImplementation(overlong_hit=True))
+        replay([record(1, [0], 10)], ReplayOptions(8, 16), Noted(overlong_hit=True))
 
 
 def test_progress_is_reported_after_every_step() -> None:
     seen: list[int] = []
     driver = Driver(
-        as_implementation(ToyImplementation()),
+        Noted(),
         ReplayOptions(20, 16),
         [record(1, [0], 10, 3)],
         trace_name="scene",
@@ -231,16 +233,16 @@ def test_progress_is_reported_after_every_step() -> None:
 
 def test_the_trace_is_read_as_a_stream_and_ended_requests_are_forgotten() -> None:
     """At most the running requests, the first in the queue and one record are in memory."""
-    toy = ToyImplementation()
+    noted = Noted()
     made: list[weakref.ref[object]] = []
-    make = toy.make_request
+    make = noted.make_request
 
-    def remember(manager: ToyManager, request: RequestInput) -> ToyRequest:
+    def remember(manager: KVCacheManager, request: RequestInput) -> Request:
         new = make(manager, request)
         made.append(weakref.ref(new))
         return new
 
-    toy.make_request = remember  # type: ignore[method-assign]  # a spy
+    noted.make_request = remember  # type: ignore[method-assign]  # a spy
     source = SynthTrace("synth:chat?requests=60")
     alive: list[int] = []
     ahead: list[int] = []
@@ -250,7 +252,7 @@ def test_the_trace_is_read_as_a_stream_and_ended_requests_are_forgotten() -> Non
         ahead.append(source.position - counts.requests)
 
     Driver(
-        as_implementation(toy),
+        noted,
         ReplayOptions(400, 64, max_running=4),
         source,
         trace_name="chat",

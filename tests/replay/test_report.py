@@ -17,17 +17,17 @@ from kvcheck.tools.replay.report import ReplayContext, report, report_text
 from kvcheck.tools.replay.result import ReplayResult
 from kvcheck.tools.replay.synth import SynthTrace
 from kvcheck.tools.replay.trace import TraceRecord
+from tests.replay.noted import Noted
 from tests.replay.records import record
-from tests.replay.toy import ToyImplementation, as_implementation
 
 
 def replay(
     records: list[TraceRecord], *, name: str = "scene"
 ) -> tuple[ReplayResult, dict[str, Any]]:
-    toy = ToyImplementation()
-    driver = Driver(as_implementation(toy), ReplayOptions(300, 64), records, trace_name=name)
+    noted = Noted()
+    driver = Driver(noted, ReplayOptions(300, 64), records, trace_name=name)
     result = driver.run()
-    context = ReplayContext(name, toy.capabilities, 1.0, None, True)
+    context = ReplayContext(name, noted.capabilities, 1.0, None, True)
     return result, report(result, context)
 
 
@@ -88,7 +88,8 @@ def test_the_report_is_json_and_equal_from_run_to_run(
 def test_the_text_names_every_number(chat: tuple[ReplayResult, dict[str, Any]]) -> None:
     _, content = chat
     text = report_text(content)
-    assert text.startswith("scene through toy 0, 300 blocks of 64 tokens, all invariants checked\n")
+    assert text.startswith("scene through kvref ")
+    assert ", 300 blocks of 64 tokens, all invariants checked\n" in text
     for key in ("requests", "tokens_queried", "tokens_hit", "evictions", "preemptions", "steps"):
         assert f"{content[key]:,}" in text
     assert "unexplained" in text

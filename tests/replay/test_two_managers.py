@@ -12,7 +12,6 @@ from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.report import ReplayContext, report
 from kvcheck.tools.replay.synth import SynthTrace
 from kvspec.interface import Implementation
-from tests.replay.toy import ToyImplementation, as_implementation
 
 
 def numbers(implementation: Implementation, trace: str, options: ReplayOptions) -> dict[str, Any]:
@@ -42,6 +41,6 @@ POOL_TOKENS = {"chat": 8_000, "agent": 40_000, "rag": 24_000}
 def test_equal_numbers(kind: str, block_size: int, others: dict[str, Any]) -> None:
     trace = f"synth:{kind}?requests=40&seed=5"
     options = ReplayOptions(POOL_TOKENS[kind] // block_size, block_size, **others)
-    expected = numbers(as_implementation(ToyImplementation()), trace, options)
+    expected = numbers(find_implementation("kvfast"), trace, options)
     assert numbers(find_implementation("kvref"), trace, options) == expected
     assert expected["evictions"] > 0
