@@ -7,16 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvcheck.remote import planner
 from kvspec._json import Where
-from kvspec.codec import (
-    decode_groups,
-    decode_kv_cache,
-    decode_layers,
-    decode_spec,
-    encode_planning_config,
-)
+from kvspec.codec import decode_kv_cache, decode_spec, encode_planning_config
 from kvspec.errors import ConfigError, UnknownBlockError, UnsupportedError
-from kvspec.planning import BlockSizes, Capacity, Plan, PlanningConfig, SpecProperties
+from kvspec.planning import Plan, PlanningConfig, SpecProperties
 from kvspec.policy import Policy
 from kvspec.record import PlanningRecord
 from kvspec.record_file import read_planning
@@ -115,10 +110,10 @@ class TapePlanner:
                 "NotImplementedError": UnsupportedError("a", "b"),
                 "AssertionError": UnknownBlockError(1, 1),
             }[record.raises]
-        return DECODERS[record.function](record.output)
+        return DECODERS[record.function](record.output, HERE)
 
 
-def _properties(value: Any) -> SpecProperties:
+def _properties(value: Any, where: Where) -> SpecProperties:
     return SpecProperties(
         value["page_size_bytes"],
         value.get("real_page_size_bytes"),
@@ -127,39 +122,21 @@ def _properties(value: Any) -> SpecProperties:
         value.get("max_admission_blocks_per_request"),
         value["kind"],
         value["sliding_window"],
-        decode_spec(value["normalized_spec"], HERE),
+        decode_spec(value["normalized_spec"], where),
     )
 
 
-def _plan(value: Any) -> Plan:
-    caches = tuple(decode_kv_cache(cache, HERE) for cache in value["kv_cache_configs"])
+def _plan(value: Any, where: Where) -> Plan:
+    caches = tuple(decode_kv_cache(cache, where) for cache in value["kv_cache_configs"])
     return Plan(caches, value["max_model_len"])
 
 
-def _spec(value: Any) -> Any:
-    return None if value is None else decode_spec(value, HERE)
-
-
-DECODERS: Mapping[str, Callable[[Any], Any]] = {
+DECODERS: Mapping[str, Callable[[Any, Where], Any]] = {
+    **planner.ANSWERS,
     "spec_properties": _properties,
-    "merge": _spec,
-    "is_kv_cache_spec_uniform": lambda value: value,
-    "uniform_type_from_specs": _spec,
-    "unify_hybrid_kv_cache_specs": lambda value: decode_layers(value, HERE),
-    "unify_kv_cache_spec_page_size": lambda value: decode_layers(value, HERE),
-    "get_kv_cache_groups": lambda value: decode_groups(value, HERE),
-    "max_memory_usage_bytes": lambda value: value,
-    "estimate_max_model_len": lambda value: value,
-    "check_enough_kv_cache_memory": lambda value: value,
-    "get_kv_cache_config_from_groups": lambda value: decode_kv_cache(value, HERE),
     "get_kv_cache_configs": _plan,
-    "generate_scheduler_kv_cache_config": lambda value: decode_kv_cache(value, HERE),
-    "get_max_concurrency_for_kv_cache_config": lambda value: value,
-    "get_kv_cache_capacity": lambda value: Capacity(**value),
-    "resolve_kv_cache_block_sizes": lambda value: BlockSizes(
-        value["scheduler_block_size"], value["hash_block_size"]
-    ),
 }
+"""As a server's answers are read; a record leaves out more of these two."""
 
 
 def tape_of(path: Path) -> TapePlanner:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ import pytest
 import kvref
 from kvcheck.discovery import find_implementation
 from kvcheck.records.planning import replay_planning
-from kvcheck.records.select import shipped_records
 from kvspec.codec import (
     decode_groups,
     decode_kv_cache,
@@ -42,12 +42,10 @@ from tests.records.planner_tape import (
     TapePlanner,
     tape_of,
 )
-from tests.records.tape import Tape, TapeImplementation
 
 
 def with_planner(planner: Any) -> Any:
-    tape = Tape.read(shipped_records() / "life_of_blocks.jsonl")
-    return TapeImplementation(tape, planner=planner)
+    return SimpleNamespace(capabilities=kvref.implementation().capabilities, planner=planner)
 
 
 def written(path: Path, *records: dict[str, Any]) -> Path:
@@ -226,7 +224,7 @@ def test_a_planner_that_is_declared_and_not_there_fails_every_record(tmp_path: P
     record = {"fn": "merge", "input": {"specs": [SPEC]}, "output": SPEC}
     found = replay_planning(written(tmp_path / "p.jsonl", record, record), with_planner(None))
     assert (found.passed, found.failed) == (0, 2)
-    assert found.reason == "tape has no planner"
+    assert found.reason == "kvref has no planner"
     assert found.mismatches == ()
 
 
