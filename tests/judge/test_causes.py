@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 import kvref
+from examples.own_manager.final import MyManager
 from kvcheck.judge.causes import MOST_WAYS, smallest_first, ways_told
 from kvcheck.judge.expected import findings
 from kvcheck.judge.options import Budget, Options
@@ -25,10 +26,11 @@ from kvcheck.play.difference import WrongAnswer
 from kvcheck.play.verdicts import Level, Violation, first_violation
 from kvcheck.rules.scenarios import SCENARIOS
 from kvspec._json import Where
+from kvspec.base import BaseRequest
 from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import UnsupportedError
 from kvspec.interface import Implementation
-from tests.judge.minimal import MinimalManager, MinimalRequest, minimal
+from tests.judge.minimal import minimal
 
 REFERENCE = kvref.implementation()
 QUEUE = "KV-POOL-6"
@@ -100,13 +102,13 @@ def test_a_run_that_goes_on_has_them_too(queues: tuple[Report, Suite]) -> None:
     assert {each.way for each in second.violations} == {each.way for each in report.violations}
 
 
-class Refuses(MinimalManager):
+class Refuses(MyManager):
     """Refuses to allocate after a hit, and crashes for who is running."""
 
     def allocate_slots(
-        self, request: MinimalRequest, num_new_tokens: int, **options: Any
+        self, request: BaseRequest, num_new_tokens: int, **options: Any
     ) -> KVCacheBlocks | None:
-        if self.checked_hits(request, options):
+        if options.get("num_new_computed_tokens"):
             raise UnsupportedError("a hit", "minimal")
         if request.num_computed_tokens:
             raise KeyError(request.request_id)

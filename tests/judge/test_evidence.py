@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import kvref
+from examples.own_manager.final import MyManager
 from kvcheck.judge.evidence import write_record, write_records
 from kvcheck.judge.ledger import Ledger
 from kvcheck.judge.options import Budget, Options
@@ -26,7 +27,7 @@ from kvspec.interface import Implementation
 from kvspec.policy import Policy
 from kvspec.record import Operation
 from kvspec.record_file import read_trace
-from tests.judge.minimal import MinimalManager, minimal
+from tests.judge.minimal import minimal
 from tests.mistakes import POOLS, mistaken
 
 REFERENCE = kvref.implementation()
@@ -112,9 +113,9 @@ def test_at_safety_the_record_holds_what_the_subject_did(tmp_path: Path) -> None
 def test_a_subject_that_shows_no_state_gets_what_the_oracle_answers(tmp_path: Path) -> None:
     """Its own states are unknown; the finding is there all the same."""
 
-    class Leaks(MinimalManager):
+    class Leaks(MyManager):
         def free(self, request: Any) -> None:
-            self.lists.get(request.request_id, [])[:1] = []
+            self.tables.get(request.request_id, [])[:1] = []
             super().free(request)
 
     subject = minimal(Leaks)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 import kvref
+from examples.own_manager.final import MyManager
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import Report
 from kvcheck.judge.suite import Suite
@@ -15,12 +18,14 @@ from kvcheck.play.fit import directed_program, needs, random_program
 from kvcheck.play.steps import Admit, Arrive, Break, Evict, NewStep, Program, Release, Run
 from kvcheck.play.verdicts import Level
 from kvcheck.rules.scenarios import SCENARIOS
+from kvspec.base import BaseRequest
+from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
 from kvspec.interface import Capabilities, Feature
 from kvspec.policy import Policy
 from kvspec.specs import FullAttentionSpec
-from tests.judge.minimal import MinimalManager, MinimalRequest, minimal
+from tests.judge.minimal import minimal
 
 REFERENCE = kvref.implementation()
 ALL = REFERENCE.capabilities
@@ -31,7 +36,7 @@ BASE = replace(
 )
 
 
-def checked(manager_class: type[MinimalManager] = MinimalManager, seconds: float = 0.0) -> Report:
+def checked(manager_class: type[MyManager] = MyManager, seconds: float = 0.0) -> Report:
     """A run of level safety on the small manager."""
     options = Options(Level.SAFETY, Budget(seconds, 20))
     return Suite(minimal(manager_class), None, options).run()
@@ -55,44 +60,46 @@ def test_what_is_left_out_names_what_is_lacking() -> None:
     assert "a second request shares the prefix" not in left_out
 
 
-class OverwritesSharedBlocks(MinimalManager):
+class OverwritesSharedBlocks(MyManager):
     """A new request gets blocks that somebody else uses."""
 
     def take(self) -> int:
-        used = [block for blocks in self.lists.values() for block in blocks]
+        used = [block for blocks in self.tables.values() for block in blocks]
         return used[0] if len(used) > 2 else super().take()
 
 
-class Leaks(MinimalManager):
+class Leaks(MyManager):
     """The first block of a request never comes back."""
 
-    def free(self, request: MinimalRequest) -> None:
-        self.lists.get(request.request_id, [])[:1] = []
+    def free(self, request: BaseRequest) -> None:
+        self.tables.get(request.request_id, [])[:1] = []
         super().free(request)
 
 
-class KeepsStaleIdentities(MinimalManager):
+class KeepsStaleIdentities(MyManager):
     """A block that is taken again is still found under its old content."""
 
     def take(self) -> int:
-        return self.free_ids.pop()
+        return self.free_blocks.pop(0)
 
 
-class HitsEverything(MinimalManager):
+class HitsEverything(MyManager):
     """Nothing is left to compute."""
 
-    def longest_hit(self, request: MinimalRequest) -> int:
-        return request.num_tokens
+    def get_computed_blocks(self, request: BaseRequest) -> PrefixHit:
+        longer = copy(request)
+        longer.token_ids = [*request.token_ids, 0]
+        return super().get_computed_blocks(longer)
 
 
-class ChangesOnErrors(MinimalManager):
+class ChangesOnErrors(MyManager):
     """A refused call has released the request's blocks."""
 
-    def checked_hits(self, request: MinimalRequest, options: dict[str, object]) -> list[int]:
+    def allocate_slots(self, *given: Any, **options: Any) -> KVCacheBlocks | None:
         try:
-            return super().checked_hits(request, options)
+            return super().allocate_slots(*given, **options)
         except ValueError:
-            self.free_ids.pop()
+            self.free_blocks.pop()
             raise
 
 
@@ -107,7 +114,7 @@ class ChangesOnErrors(MinimalManager):
     ],
 )
 def test_a_broken_small_manager_is_caught_from_outside(
-    broken: type[MinimalManager], rules: set[str]
+    broken: type[MyManager], rules: set[str]
 ) -> None:
     """Without a snapshot: by content, by counting, by what an error left behind."""
     found = {violation.rule for violation in checked(broken).violations}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
+from examples.own_manager.final import MyManager
 from kvcheck.play.steps import Admit, Arrive, Program, Release, Run
 from kvcheck.play.verdicts import Level, Violation, first_violation
+from kvspec.base import BaseRequest
+from kvspec.blocks import KVCacheBlocks
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.interface import Feature
 from kvspec.specs import FullAttentionSpec
-from tests.judge.minimal import MinimalImplementation, MinimalManager, MinimalRequest, minimal
+from tests.judge.minimal import minimal
 
 GROUP = KVCacheGroup(("layer",), FullAttentionSpec(2, 1, 8, "float16"))
 CONFIG = ManagerConfig(KVCacheConfig(12, (GROUP,)), 64)
@@ -26,50 +29,53 @@ STEPS = (
 )
 
 
-class SharesDuplicates(MinimalManager):
-    """A full block gives way to the block that is found for its prefix."""
+class SharesDuplicates(MyManager):
+    """A full block gives way to the block that was found for its prefix."""
 
-    def register(self, request: MinimalRequest, num_tokens: int) -> None:
-        super().register(request, num_tokens)
-        blocks = self.lists[request.request_id]
-        for index, prefix in enumerate(self.prefixes(request)):
-            if len(prefix) <= num_tokens and index < len(blocks):
-                self.replace(blocks, index, self.stand_in(prefix))
+    def allocate_slots(
+        self, request: BaseRequest, num_new_tokens: int, **options: Any
+    ) -> KVCacheBlocks | None:
+        before = dict(self.cached)
+        result = super().allocate_slots(request, num_new_tokens, **options)
+        table = self.tables.get(request.request_id, [])
+        for index, block in enumerate(table):
+            key = self.content(request, index)
+            if self.cached.get(key) == block and len(key) == (index + 1) * self.block_size:
+                self.replace(table, index, self.stand_in(key, before.get(key, block)))
+        return result
 
-    def stand_in(self, prefix: tuple[int, ...]) -> int:
-        return self.block_of[prefix]
+    def stand_in(self, key: tuple[int, ...], known: int) -> int:
+        self.cached[key] = known
+        return known
 
-    def replace(self, blocks: list[int], index: int, other: int) -> None:
-        old = blocks[index]
-        if old == other or not self.references.get(other):
+    def replace(self, table: list[int], index: int, other: int) -> None:
+        old = table[index]
+        if old == other or not self.num_users[other]:
             return
-        blocks[index] = other
-        self.references[other] += 1
-        self.references[old] -= 1
-        if not self.references[old]:
-            self.free_ids.insert(0, old)
+        table[index] = other
+        self.num_users[other] += 1
+        self.num_users[old] -= 1
+        if not self.num_users[old]:
+            self.free_blocks.append(old)
 
 
 class SharesAnything(SharesDuplicates):
     """The block that gives way is replaced by one with other content."""
 
-    def stand_in(self, prefix: tuple[int, ...]) -> int:
-        other = [block for found, block in self.block_of.items() if found != prefix]
-        return other[0] if other and prefix[:1] == (0,) else self.block_of[prefix]
+    def stand_in(self, key: tuple[int, ...], known: int) -> int:
+        other = [block for found, block in self.cached.items() if found != key]
+        return other[0] if other and key[:1] == (0,) else super().stand_in(key, known)
 
 
-def verdict(manager_class: type[MinimalManager], *features: Feature) -> Violation | None:
+def verdict(manager_class: type[MyManager], *features: Feature) -> Violation | None:
     """What level safety says of the program."""
-    subject = minimal(manager_class)
-    assert isinstance(subject, MinimalImplementation)
-    can = subject.capabilities
-    subject.capabilities = replace(can, features=can.features | set(features))
+    subject = minimal(manager_class, frozenset(features))
     return first_violation(Program(CONFIG, STEPS), subject, Level.SAFETY)
 
 
 def test_a_block_with_the_same_content_may_take_the_place_of_another() -> None:
     """Who promises no stable lists has nothing to answer for."""
-    assert verdict(MinimalManager) is None
+    assert verdict(MyManager) is None
     assert verdict(SharesDuplicates) is None
 
 
