@@ -64,7 +64,8 @@ def test_every_argument_reaches_the_manager(name: str) -> None:
     given |= {argument: argument for argument in POSITIONAL.get(name, ())}
     manager = cast(KVCacheManager, Told())
     if name == "get_num_blocks_to_allocate":
-        given |= dict.fromkeys(("num_tokens", "total_computed_tokens", "num_tokens_main_model"), 1)
+        given |= {each: each for each in ("num_tokens", "total_computed_tokens")}
+        given |= {"num_tokens_main_model": "another"}
     assert make(manager, name, None, given) == given
 
 
