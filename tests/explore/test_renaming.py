@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,8 @@ import kvref
 from kvcheck.explore.bounds import Call
 from kvcheck.explore.edges import Edges
 from kvcheck.explore.renaming import renamed_fingerprint
-from kvcheck.explore.state import State, World
-from kvspec.snapshot import RequestState, Snapshot
+from kvcheck.explore.state import State, World, manager_bytes
+from kvspec.snapshot import MambaState, RequestState, Snapshot
 from tests.explore.exploring import configuration, explored
 
 SMALL = replace(
@@ -140,3 +141,39 @@ def test_a_form_that_forgot_a_fact_would_be_noticed(whole: tuple[list[State], in
         assert (ours == theirs) == palindrome
         changed += ours != theirs
     assert changed > 10
+
+
+HELD = RequestState(((1,),), (0,), (MambaState(False),))
+STATE = Snapshot(
+    3, (1, 2), (0, 0, 0), ((), (b"k",), ()), {b"k": (1,)}, (0, 2, 0), b"", {"r0": HELD}
+)
+OTHERWISE: dict[str, tuple[Any, ...]] = {
+    "num_blocks": (4,),
+    "free_queue": ((2, 1),),
+    "ref_counts": ((0, 1, 0),),
+    "block_keys": (((), (b"k", b"l"), ()), ((), (), (b"k",))),
+    "lookup_order": ({}, {b"k": (1, 2)}),
+    "covered_tokens": ((0, 1, 0),),
+    "none_hash": (b"n",),
+    "requests": (
+        {},
+        {"r1": HELD},
+        {"r0": replace(HELD, block_ids=((2,),))},
+        {"r0": replace(HELD, num_cached_blocks=(None,))},
+        {"r0": replace(HELD, mamba=(MambaState(True),))},
+        {"r0": replace(HELD, mamba=(None,))},
+    ),
+    "popped_blocks": ((1,),),
+    "new_block_ids": (((1,),),),
+    "step_keys": ((frozenset({b"k"}),),),
+    "reserved_blocks": ((1,),),
+}
+
+
+def test_everything_that_a_snapshot_says_is_in_a_fingerprint() -> None:
+    """What is equal is checked once: nothing may be left out."""
+    assert set(OTHERWISE) == {member.name for member in fields(Snapshot)}
+    states = [STATE]
+    states += (replace(STATE, **{name: value}) for name, of in OTHERWISE.items() for value in of)
+    assert len(set(map(manager_bytes, states))) == len(states)
+    assert manager_bytes(STATE) == manager_bytes(replace(STATE, lookup_order={b"k": (1,)}))

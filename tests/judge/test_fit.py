@@ -46,6 +46,7 @@ def test_a_small_manager_is_judged_at_safety() -> None:
     """One group, prefix caching, and no snapshot: enough for a verdict, also in random programs."""
     report = checked(seconds=3.0)
     assert report.violations == ()
+    assert (report.interrupted, report.gave_up) == (False, False)
     assert report.directed > 12
     assert report.random > 20
     assert set(report.situations) >= {"hit", "shared block", "revived block", "refusal"}

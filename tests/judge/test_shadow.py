@@ -5,18 +5,19 @@ from __future__ import annotations
 import pytest
 
 from kvcheck.play.agreement import require_same_events
-from kvcheck.play.shadow.content import Content
+from kvcheck.play.shadow.content import PASSED, Content
 from kvcheck.play.shadow.content_check import ContentCheck
 from kvcheck.play.shadow.event_fold import EventFold
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvariantViolation
 from kvspec.events import AllBlocksCleared, BlockRemoved, Event
-from kvspec.specs import FullAttentionSpec, LayerSpec, SlidingWindowSpec
+from kvspec.specs import FullAttentionSpec, LayerSpec, MambaSpec, SlidingWindowSpec
 
 SIZE = 2
 TOKENS = tuple(range(10, 19))
 FULL = FullAttentionSpec(SIZE, 1, 8, "float16")
 WINDOW = SlidingWindowSpec(SIZE, 1, 8, "float16", sliding_window=4)
+ALIGNED = MambaSpec(4, ((2,),), ("float16",), mamba_cache_mode="align")
 
 
 def check_of(spec: LayerSpec) -> tuple[ContentCheck, Content]:
@@ -70,6 +71,27 @@ def test_what_a_hit_holds_is_compared_slot_by_slot() -> None:
     for start, expected in ((7, None), (6, claimed)):  # known again from its first slot on
         check.write_granted("s", other, [[1, 2, 3, 4]], start=start, num_external=0, num_new=1)
         assert offence(check, content, [1, 2, 3, 4], 8) == expected
+
+
+@pytest.mark.parametrize(
+    ("loaded", "there"),
+    [(2, {4: None, 8: "KV-MAMBA-9", 12: None}), (6, {4: None, 8: None, 12: None})],
+)
+def test_a_step_fills_the_entry_that_it_starts_from_and_goes_past_those_before_its_end(
+    loaded: int, there: dict[int, str | None]
+) -> None:
+    """Behind a load that ends inside a block: the first of three, or the second."""
+    cache = KVCacheConfig(9, (KVCacheGroup(("layer.0",), ALIGNED),))
+    check = ContentCheck(ManagerConfig(cache, max_model_len_tokens=16))
+    content, lists = Content(b"", range(13)), [[1, 2, 3]]
+    check.write_granted("r", content, lists, start=0, num_external=loaded, num_new=12 - loaded)
+    for length, rule in there.items():
+        if rule is None:
+            check.read_hit("s", content, lists, length)
+            continue
+        with pytest.raises(InvariantViolation, match=PASSED) as caught:
+            check.read_hit("s", content, lists, length)
+        assert caught.value.rule == rule
 
 
 def test_tokens_beyond_the_list_of_blocks_and_into_null_have_no_slot() -> None:

@@ -23,6 +23,8 @@ from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
 from kvspec._json import Where
 from kvspec.errors import FormatError, InvalidArgumentError
+from kvspec.interface import Implementation
+from tests.mistakes import mistaken
 
 REFERENCE = kvref.implementation()
 WHERE = Where("state.json")
@@ -79,6 +81,28 @@ def test_two_halves_are_one_run(
     assert second.situations == whole.situations
     assert verdicts(second) == verdicts(whole)
     assert {v.rule for v in second.violations} == {v.rule for v in whole.violations}
+
+
+@pytest.mark.parametrize(
+    ("subject", "oracle", "rules"),
+    [
+        (REFERENCE, REFERENCE, set()),
+        (mistaken("AnswersDifferentlyTheSecondTime"), None, {"KV-PLAN-19"}),
+        (mistaken("RoundsTheNumberOfBlocksUp"), REFERENCE, {"KV-PLAN-12"}),
+    ],
+)
+def test_random_models_are_planned_for_beside_each_batch(
+    subject: Implementation,
+    oracle: Implementation | None,
+    rules: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As many as there are for a batch, whether there is something to compare with or not."""
+    monkeypatch.setattr(suites, "random_programs", Stop(1).programs)
+    options = Options(Level.BEHAVIOUR, Budget(60.0, 10, 0.0, directed=False), ("KV-PLAN-*",))
+    report = Suite(subject, oracle, options).run()
+    assert {violation.rule for violation in report.violations} == rules
+    assert report.random == 2 * suites.PLANS + 3  # the second batch is begun, too
 
 
 def test_what_was_mended_in_between_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
