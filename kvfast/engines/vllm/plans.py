@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from operator import add, attrgetter
-from typing import Any, TypeAlias
+from typing import Any
 
 from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 
 from kvfast.engines.vllm.admissions import Admitted
-from kvfast.engines.vllm.chosen import Chosen
-
-NewBlocks: TypeAlias = list[tuple[list[int], ...] | None]
-"""The blocks that each of the running requests got, None for none."""
-IS_CHUNK = attrgetter("is_prefill_chunk")
+from kvfast.engines.vllm.compiled import Chosen, advance
 
 
-def planned(scheduler: Any, chosen: Chosen, blocks: NewBlocks, admitted: Admitted) -> Any:
-    """The plan, and what making it changes in the scheduler and its requests."""
-    s, manager, counts = scheduler, scheduler.kv_cache_manager, chosen.counts
-    if isinstance(counts, int):
-        scheduled = dict.fromkeys(chosen.names, counts)
-    else:
-        scheduled = dict(zip(chosen.names, counts, strict=True))
+def planned(scheduler: Any, chosen: Chosen, blocks: list[Any], admitted: Admitted) -> Any:
+    """The plan, and what making it changes in the scheduler and its requests.
+
+    `blocks`: those that each of the running requests got, None for none.
+    """
+    s, manager = scheduler, scheduler.kv_cache_manager
+    scheduled = chosen.seats.scheduled(chosen)
     for request, count in zip(admitted.requests, admitted.counts, strict=True):
         scheduled[request.request_id] = count
     common = [0] * manager.num_kv_cache_groups
@@ -52,7 +46,7 @@ def planned(scheduler: Any, chosen: Chosen, blocks: NewBlocks, admitted: Admitte
         s.prev_step_scheduled_req_ids.update(scheduled)
     if s.defer_block_free and scheduled:
         s.sched_step_seq += 1
-        for request in (*chosen.requests, *admitted.requests):
+        for request in (*chosen.seats.requests, *admitted.requests):
             request.last_sched_seq = s.sched_step_seq
     _advance(s, chosen, admitted)
     s.finished_req_ids = set()
@@ -67,13 +61,10 @@ def _new(scheduler: Any, request: Any) -> Any:
     return NewRequestData.from_request(request, blocks)
 
 
-def _cached(scheduler: Any, chosen: Chosen, blocks: NewBlocks, resumed: list[Any]) -> Any:
+def _cached(scheduler: Any, chosen: Chosen, blocks: list[Any], resumed: list[Any]) -> Any:
     """What the workers are told of requests that they know."""
     s = scheduler
-    names, computed = list(chosen.names), chosen.computed
-    outputs = [len(request._output_token_ids) for request in chosen.requests]
-    if chosen.placeholders is not None:
-        outputs = list(map(add, outputs, chosen.placeholders))
+    names, computed, outputs = chosen.seats.names.copy(), chosen.computed, chosen.outputs
     for request in resumed:
         names.append(request.request_id)
         blocks.append(s.kv_cache_manager.get_blocks(request.request_id).get_block_ids(True))
@@ -97,41 +88,12 @@ def _cached(scheduler: Any, chosen: Chosen, blocks: NewBlocks, resumed: list[Any
 
 def _advance(scheduler: Any, chosen: Chosen, admitted: Admitted) -> None:
     """The requests as they are once the step is planned."""
-    if scheduler.batched_steps.is_async:
-        scheduler._spec_token_placeholders = [-1] * scheduler.num_spec_tokens
-    if isinstance(chosen.counts, int):
-        for request, tokens in zip(chosen.requests, chosen.tokens, strict=True):
-            request.num_computed_tokens = tokens  # one token each, and none is of a prompt
-        if any(map(IS_CHUNK, chosen.requests)):
-            for request in chosen.requests:
-                request.is_prefill_chunk = False
-                scheduler._inflight_prefills.discard(request)
-    else:
-        _advance_each(scheduler, chosen.requests, chosen.counts, chosen.drafts)
-    if admitted.requests:
-        _advance_each(scheduler, admitted.requests, admitted.counts, {})
-
-
-def _advance_each(
-    scheduler: Any,
-    requests: Sequence[Any],
-    counts: Sequence[int],
-    drafts: Mapping[str, Sequence[int]],
-) -> None:
-    """The same, request by request."""
-    s, is_async = scheduler, scheduler.batched_steps.is_async
-    for request, count in zip(requests, counts, strict=True):
-        if request.spec_token_ids:
-            request.spec_token_ids = []
-        request.num_computed_tokens = after = request.num_computed_tokens + count
-        later = request.num_output_placeholders
-        request.is_prefill_chunk = is_chunk = after < len(request._all_token_ids) + later
-        if is_chunk:
-            continue
-        s._inflight_prefills.discard(request)
-        if is_async:
-            num_drafts = len(drafts[request.request_id]) if request.request_id in drafts else 0
-            request.num_output_placeholders = later + 1 + num_drafts
-            request.spec_token_ids = s._spec_token_placeholders
-            if s.use_v2_model_runner:
-                request.next_decode_eligible_step = s.current_step + s.pp_size
+    s, placeholders, eligible_at = scheduler, None, 0
+    if s.batched_steps.is_async:
+        placeholders = s._spec_token_placeholders = [-1] * s.num_spec_tokens
+        if s.use_v2_model_runner:
+            eligible_at = s.current_step + s.pp_size
+    prefills = s._inflight_prefills
+    requests, counts = chosen.seats.requests, chosen.counts
+    advance(requests, counts, chosen.drafts, prefills, placeholders, eligible_at)
+    advance(admitted.requests, admitted.counts, {}, prefills, placeholders, eligible_at)

@@ -70,10 +70,11 @@ class OnKvfast(HashesRequests):
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """The tokens of a step: by the short way where they are usual ones."""
-        if self.kvfast_reason is None and self.batched_steps.may_update(model_runner_output):
+        plan, output = scheduler_output, model_runner_output
+        if self.kvfast_reason is None and self.batched_steps.may_update(plan, output):
             self.num_updates_short += 1
-            return updated(self, scheduler_output, model_runner_output)
-        return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]  # the same
+            return updated(self, plan, output)
+        return super().update_from_output(plan, output)  # type: ignore[misc]  # the same
 
     def add_request(self, request: Any) -> None:
         """A new request, or what a session says next."""

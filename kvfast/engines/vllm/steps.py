@@ -6,7 +6,6 @@ as a whole, and is counted by its reason.
 
 from __future__ import annotations
 
-from operator import attrgetter, sub
 from time import monotonic
 from typing import Any
 
@@ -15,9 +14,9 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from kvfast.engines.vllm.admissions import Admitted, admit
-from kvfast.engines.vllm.chosen import Chosen, one_by_one
+from kvfast.engines.vllm.compiled import Chosen, Seats
 from kvfast.engines.vllm.manager import KvfastManager
-from kvfast.engines.vllm.plans import NewBlocks, planned
+from kvfast.engines.vllm.plans import planned
 from kvfast.engines.vllm.updates import is_usual
 from kvspec.batched import StepOutput
 
@@ -31,15 +30,12 @@ HOOKS = (
 """What these do is done here for all requests at once: not where somebody else has changed them."""
 UNUSUAL = "several modalities, structured output or pooling"
 
-DRAFTS, PLACEHOLDERS = attrgetter("spec_token_ids"), attrgetter("num_output_placeholders")
-
 
 class BatchedSteps:
     """The batched path of one scheduler.
 
-    `seated`: the running requests of the last step, whose `names`, `handles` and kvfast's requests
-    (`mine`) are kept while they stay the same. `full_at`: tokens with which the next hash of each
-    is due. `unusual`: names of requests of which each step is left to vLLM's scheduler.
+    `seats`: the running requests of the last step, kept while they stay the same. `unusual`: names
+    of requests of which each step is left to vLLM's scheduler.
     """
 
     def __init__(self, scheduler: Any, manager: KvfastManager) -> None:
@@ -54,11 +50,7 @@ class BatchedSteps:
         if self.never is None and scheduler.has_mamba_layers:
             self.never = "Mamba layers"
         self.nobody = Admitted()
-        self.seated: list[Any] = []
-        self.names: list[str] = []
-        self.handles: list[int] = []
-        self.mine: list[Any] = []
-        self.full_at: list[int] = []
+        self.seats = Seats([], [], [], [])
         self.odd: str | None = None
         self.unusual: set[str] = set()
         self.num_singles = self.num_forgotten = -1
@@ -87,18 +79,18 @@ class BatchedSteps:
         if reason := self._reason():
             return reason
         running = s.running
-        if running != self.seated or self.num_forgotten != self.manager.num_forgotten:
+        if running != self.seats.requests or self.num_forgotten != self.manager.num_forgotten:
             self._seat(running)
         if self.odd is not None:
             return self.odd
-        chosen = self._chosen(running)
-        if isinstance(chosen, str):
-            return chosen
+        chosen = self._chosen()
+        if chosen is None:
+            return "tokens beyond the longest sequence"
         if chosen.total and not self._fits(chosen):
             return "the pool is nearly full"
         s.current_step += 1
         self.manager.fast.new_step_starts()
-        blocks = self._granted(chosen) if chosen.total else []
+        blocks: list[Any] = self._granted(chosen) if chosen.total else []
         left = s.max_num_scheduled_tokens - chosen.total
         s.prefill_capacity_bound = bool(s.waiting)
         admitted = self.nobody
@@ -127,12 +119,12 @@ class BatchedSteps:
             self.unusual.intersection_update(self.scheduler.requests)
         return bool(self.unusual)
 
-    def may_update(self, output: Any) -> bool:
+    def may_update(self, plan: Any, output: Any) -> bool:
         """Whether what the model answered can be taken by the short way."""
         return (
             self.never_updates is None
             and not self._has_unusual()
-            and is_usual(self.scheduler, output)
+            and is_usual(self.scheduler, plan, output)
         )
 
     # What runs.
@@ -142,7 +134,7 @@ class BatchedSteps:
         manager = self.manager
         current = manager.requests.current
         handles = manager.handles
-        self.seated = []
+        self.seats = Seats([], [], [], [])
         self.odd = None
         if any(map(is_unusual, running)):
             self.odd = UNUSUAL
@@ -154,107 +146,74 @@ class BatchedSteps:
             if request.request_id not in handles:
                 handles[request.request_id] = self.batched.register(one)
                 self.num_singles = -1
-        self.names = [request.request_id for request in running]
-        self.handles = [handles[name] for name in self.names]
-        self.mine = mine
-        size = manager.requests.hash_block_size
-        self.full_at = [(one.num_hashes + 1) * size for one in mine] if size else []
+        names = [request.request_id for request in running]
         self.num_forgotten = manager.num_forgotten
-        self.seated = list(running)
+        self.seats = Seats(list(running), names, [handles[name] for name in names], mine)
 
-    def _chosen(self, running: list[Any]) -> Chosen | str:
+    def _chosen(self) -> Chosen | None:
         """What each computes, before the pool is asked."""
         s = self.scheduler
-        tokens = [len(request._all_token_ids) for request in running]
-        computed = [request.num_computed_tokens for request in running]
-        size = len(running)
-        if (
-            not self.is_async
-            and 0 < size <= s.max_num_scheduled_tokens
-            and list(map(sub, tokens, computed)).count(1) == size
-            and max(tokens) < s.max_model_len
-            and not any(map(DRAFTS, running))
-            and not any(map(PLACEHOLDERS, running))
-        ):
-            return Chosen(
-                self.seated, self.names, self.handles, 1, tokens, computed, None, {}, size
-            )
-        return one_by_one(s, self.seated, self.handles, tokens, computed)
+        return self.seats.choose(
+            s.max_num_scheduled_tokens,
+            s.max_model_len - 1,
+            s.scheduler_config.long_prefill_token_threshold,
+            s.current_step + 1,
+        )
 
     def _fits(self, chosen: Chosen) -> bool:
         """Whether the pool has what they need, and the rows have room to tell it."""
-        counts, ahead = chosen.counts, self.scheduler.num_lookahead_tokens
-        most = counts if isinstance(counts, int) else max(counts)
-        free = self.manager.fast.num_free_blocks
-        bound = len(chosen.names) * len(self.block_sizes) * ((most + ahead) // self.smallest + 2)
-        if bound > free or bound > self.num_rows:
+        ahead = self.scheduler.num_lookahead_tokens
+        num_lists = len(chosen.counts) * len(self.block_sizes)
+        free: int = self.manager.fast.num_free_blocks
+        bound: int = num_lists * ((chosen.most + ahead) // self.smallest + 2)
+        if bound > free:
             bound = self._needed(chosen, ahead)
-            if bound > free:
-                return False
-            if bound > self.num_rows:
-                self._make_rows(2 * bound)
-        return True
+        if bound > self.num_rows:
+            self._make_rows(2 * bound)
+        return bound <= free
 
     def _needed(self, chosen: Chosen, ahead: int) -> int:
         """The most blocks that they may take."""
-        held = iter(self.batched.list_lengths(chosen.handles))
-        counts = chosen.counts
+        held = iter(self.batched.list_lengths(chosen.seats.handles))
         needed = 0
-        for i, computed in enumerate(chosen.computed):
-            after = computed + ahead + (counts if isinstance(counts, int) else counts[i])
+        for computed, count in zip(chosen.computed, chosen.counts, strict=True):
             for size in self.block_sizes:
-                needed += max(0, (after + size - 1) // size - next(held))
+                needed += max(0, (computed + count + ahead + size - 1) // size - next(held))
         return needed
 
     # What kvfast does.
 
-    def _make_equal(self, chosen: Chosen) -> None:
+    def _make_equal(self, seats: Seats) -> None:
         """Tell kvfast what it does not know: computed tokens, and hashes that became due."""
-        manager, mine = self.manager, self.mine
-        if chosen.requests is not self.seated:
-            place = {handle: i for i, handle in enumerate(self.handles)}
-            places = [place[handle] for handle in chosen.handles]
-            mine = [self.mine[i] for i in places]
-        else:
-            places = None
-        if [one.num_computed_tokens for one in mine] != chosen.computed:
-            for one, count in zip(mine, chosen.computed, strict=True):
-                if one.num_computed_tokens != count:
-                    one.num_computed_tokens = count
-        size = manager.requests.hash_block_size
-        if size:
-            full_at = self.full_at if places is None else [self.full_at[i] for i in places]
-            for i, (tokens, full) in enumerate(zip(chosen.tokens, full_at, strict=True)):
-                if tokens >= full:
-                    manager.requests.current(chosen.requests[i])
-                    at = i if places is None else places[i]
-                    self.full_at[at] = (mine[i].num_hashes + 1) * size
+        manager = self.manager
+        if due := seats.make_equal(manager.requests.hash_block_size):
+            self._follow(seats, due)
         if manager.num_singles != self.num_singles:
             while self.batched.take_deltas(self.rows) == self.num_rows:
                 pass
             self.num_singles = manager.num_singles
 
-    def _granted(self, chosen: Chosen) -> NewBlocks:
+    def _follow(self, seats: Seats, due: list[int]) -> None:
+        """Tell kvfast the hashes of blocks that are newly full."""
+        size = self.manager.requests.hash_block_size
+        num_tokens, hashes = [], []
+        for i in due:
+            request = seats.requests[i]
+            num_tokens.append(len(request._all_token_ids))
+            hashes += request.block_hashes[seats.mine[i].num_hashes : num_tokens[-1] // size]
+        self.batched.follow([seats.handles[i] for i in due], num_tokens, hashes)
+
+    def _granted(self, chosen: Chosen) -> list[tuple[list[int], ...] | None]:
         """The blocks that each got, None for none."""
-        self._make_equal(chosen)
+        seats = chosen.seats
+        self._make_equal(seats)
         result = self.batched.decode(
-            chosen.handles,
-            chosen.counts,
+            seats.handles,
+            chosen.same or chosen.counts,
             num_lookahead_tokens=self.scheduler.num_lookahead_tokens,
             output=self.output,
         )
-        got: NewBlocks = [None] * len(chosen.handles)
-        if result.num_deltas == 0:
-            return got
-        place, last = -1, -1
-        told: Any = self.rows[: result.num_deltas].tolist()
-        for handle, group, _, block in told:
-            if handle != last:
-                place = chosen.handles.index(handle, place + 1)
-                last = handle
-                mine = got[place] = tuple([] for _ in self.block_sizes)
-            mine[group].append(block)
-        return got
+        return seats.granted(self.rows, result.num_deltas, len(self.block_sizes))
 
 
 def is_unusual(request: Any) -> bool:

@@ -1,0 +1,333 @@
+"""Loops over vLLM's requests: what a batched step does for each of them.
+
+They read and write the dict of a request's members. Compiled, that takes a fraction of what asking
+the object does; the twin is `kvfast._compiled.vllm_loops`, from this file.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+
+class Seats:
+    """Requests that run, in their order: vLLM's, their members, handles and kvfast's own.
+
+    `computed_at`, `goal_at`: of each, computed tokens before the step, and how many it has with
+    those that are sampled later.
+    """
+
+    def __init__(
+        self, requests: list[Any], names: list[str], handles: list[int], mine: list[Any]
+    ) -> None:
+        self.requests = requests
+        self.names = names
+        self.handles = array("q", handles)
+        self.mine = mine
+        self.members: list[dict[str, Any]] = [vars(request) for request in requests]
+        room = 8 * (len(requests) + 1)
+        self.computed_at = memoryview(bytearray(room)).cast("q")
+        self.goal_at = memoryview(bytearray(room)).cast("q")
+        self.last_step: dict[str, int] = {}
+        self.last_count = 0
+
+    def choose(self, budget: int, longest: int, threshold: int, step: int) -> Chosen | None:
+        """What each computes, decided as vLLM's scheduler does; None for what it must decide."""
+        left = budget
+        took: list[int] = []
+        counts: list[int] = []
+        computed: list[int] = []
+        outputs: list[int] = []
+        drafts: dict[str, list[int]] = {}
+        most = same = 0
+        for i in range(len(self.members)):
+            if left == 0:
+                break
+            one = self.members[i]
+            spec: list[int] = one["spec_token_ids"]
+            known: list[int] = one["_all_token_ids"]
+            sampled: list[int] = one["_output_token_ids"]
+            before: int = one["num_computed_tokens"]
+            later: int = one["num_output_placeholders"]
+            done = before
+            if later > 0 and done + 2 - later >= one["num_prompt_tokens"] + one["max_tokens"]:
+                continue  # what is sampled already ends it
+            if step < one["next_decode_eligible_step"]:
+                continue
+            goal = len(known) + later
+            count = goal + len(spec) - done
+            if 0 < threshold < count:
+                count = threshold
+            count = min(count, left, longest - done)
+            if count == 0:
+                continue
+            if count < 0:
+                return None
+            if len(spec) > 0 and done + count > goal:
+                num_drafts = done + count - goal
+                drafts[self.names[i]] = spec if len(spec) <= num_drafts else spec[:num_drafts]
+            self.computed_at[len(took)] = done
+            self.goal_at[len(took)] = goal
+            took.append(i)
+            counts.append(count)
+            computed.append(before)
+            outputs.append(len(sampled) + later)
+            left -= count
+            same = count if most == 0 or same == count else 0
+            most = max(most, count)
+        seats = self if len(took) == len(self.members) else self.only(took)
+        return Chosen(seats, counts, same, most, computed, outputs, drafts, budget - left)
+
+    def only(self, places: list[int]) -> Seats:
+        """These of them."""
+        seats = Seats(
+            [self.requests[i] for i in places],
+            [self.names[i] for i in places],
+            [self.handles[i] for i in places],
+            [self.mine[i] for i in places],
+        )
+        seats.computed_at, seats.goal_at = self.computed_at, self.goal_at
+        return seats
+
+    def scheduled(self, chosen: Chosen) -> dict[str, int]:
+        """Tokens of each by its name, in a dict of its own."""
+        if chosen.same == 0 or chosen.same != self.last_count:
+            self.last_step = dict(zip(self.names, chosen.counts, strict=True))
+            self.last_count = chosen.same
+        return self.last_step.copy()
+
+    def make_equal(self, hash_size: int) -> list[int]:
+        """Tell kvfast the computed tokens; the places of those with hashes that it lacks."""
+        due: list[int] = []
+        for i in range(len(self.mine)):
+            mine = self.mine[i]
+            if mine.computed_now() != self.computed_at[i]:
+                mine.num_computed_tokens = self.computed_at[i]
+            if hash_size > 0:
+                one: dict[str, Any] = self.members[i]
+                known: list[int] = one["_all_token_ids"]
+                if len(known) >= (mine.num_hashes + 1) * hash_size:
+                    due.append(i)
+        return due
+
+    def granted(
+        self, rows: memoryview[Any], num_rows: int, num_groups: int
+    ) -> list[tuple[list[int], ...] | None]:
+        """The blocks that each got, None for none, from the rows that a call of kvfast wrote."""
+        got: list[tuple[list[int], ...] | None] = [None] * len(self.names)
+        handles = memoryview(self.handles)
+        place = -1
+        last = -1
+        mine: tuple[list[int], ...] = ()
+        for k in range(num_rows):
+            if rows[k, 0] != last:
+                last = rows[k, 0]
+                place += 1
+                while handles[place] != last:
+                    place += 1
+                mine = tuple([[] for _ in range(num_groups)])
+                got[place] = mine
+            blocks: list[int] = mine[rows[k, 1]]
+            blocks.append(rows[k, 3])
+        return got
+
+
+class Chosen:
+    """What a step computes: those of `seats`, with new tokens of each.
+
+    `same`: the count that all have, 0 where they differ; `most`: the largest. `computed`: before
+    the step. `outputs`: tokens that were sampled, or will be. `drafts`: of those that have any.
+    """
+
+    def __init__(
+        self,
+        seats: Seats,
+        counts: list[int],
+        same: int,
+        most: int,
+        computed: list[int],
+        outputs: list[int],
+        drafts: dict[str, list[int]],
+        total: int,
+    ) -> None:
+        self.seats = seats
+        self.counts = counts
+        self.same = same
+        self.most = most
+        self.computed = computed
+        self.outputs = outputs
+        self.drafts = drafts
+        self.total = total
+
+
+def advance(
+    requests: list[Any],
+    counts: list[int],
+    drafts: dict[str, list[int]],
+    prefills: set[Any],
+    placeholders: list[int] | None,
+    eligible_at: int,
+) -> None:
+    """The requests as they are once the step is planned.
+
+    `prefills`: those with more of the prompt to come. `placeholders`: what stands for drafts in
+    asynchronous scheduling. `eligible_at`: the step that may compute them next; 0: any.
+    """
+    for i in range(len(requests)):
+        request = requests[i]
+        one: dict[str, Any] = request.__dict__
+        known: list[int] = one["_all_token_ids"]
+        later: int = one["num_output_placeholders"]
+        after: int = one["num_computed_tokens"]
+        after += counts[i]
+        one["num_computed_tokens"] = after
+        if one["spec_token_ids"]:
+            one["spec_token_ids"] = []
+        is_chunk = after < len(known) + later
+        if one["is_prefill_chunk"] is not is_chunk:
+            one["is_prefill_chunk"] = is_chunk
+        if is_chunk:
+            continue
+        if prefills:
+            prefills.discard(request)
+        if placeholders is not None:
+            later += 1
+            if drafts and one["request_id"] in drafts:
+                later += len(drafts[one["request_id"]])
+            one["num_output_placeholders"] = later
+            one["spec_token_ids"] = placeholders
+            if eligible_at > 0:
+                one["next_decode_eligible_step"] = eligible_at
+
+
+class Taker:
+    """Takes what was sampled in a step into the requests, and makes what each answers.
+
+    `made` makes an answer of tokens alone, `told` any other; `ends` says whether the last token
+    ends its request, `stopped` why. `cached`: asynchronous scheduling has blocks cached once their
+    tokens are known. `num_rewound`: how often so many drafts were tried, and so many right.
+    """
+
+    def __init__(
+        self,
+        running: Any,
+        preempted: Any,
+        hash_size: int,
+        longest: int,
+        made: Callable[..., Any],
+        told: Callable[..., Any],
+        ends: Callable[[Any, int], bool],
+        stopped: Callable[[Any, Any], Any],
+        encoded: Callable[[Any], None],
+        cached: Callable[[Any, int], None] | None,
+    ) -> None:
+        self.running = running
+        self.preempted = preempted
+        self.hash_size = hash_size
+        self.longest = longest
+        self.made = made
+        self.told = told
+        self.ends = ends
+        self.stopped = stopped
+        self.encoded = encoded
+        self.cached = cached
+        self.num_rewound: dict[tuple[int, int], int] = {}
+
+    def take_all(
+        self,
+        names: dict[str, int],
+        requests: dict[str, Any],
+        sampled: list[list[int]],
+        places: dict[str, int],
+        drafts: dict[str, list[int]],
+    ) -> dict[int, list[Any]]:
+        """The answers for each client."""
+        answers: dict[int, list[Any]] = {}
+        for name in names:
+            request = requests.get(name)
+            if request is None:
+                continue
+            one: dict[str, Any] = request.__dict__
+            status = one["status"]
+            if status is not self.running and status > self.preempted:
+                continue  # it was aborted in the meantime
+            new: list[int] = sampled[places[name]]
+            if drafts and new and name in drafts:
+                self.rewind(one, len(drafts[name]), len(new) - 1)
+            if one["mm_features"]:
+                self.encoded(request)
+            if not new:
+                continue
+            if self.cached is not None and one["async_tokens_to_discard"] > 0:
+                one["async_tokens_to_discard"] -= 1
+                continue  # sampled before the cache was reset
+            reason = None
+            if self.take(request, one, new, status is self.running):
+                reason = self.stopped(request, status)
+            if (
+                reason is None
+                and not one["events"]
+                and one["prefill_stats"] is None
+                and one["stop_reason"] is None
+                and one["trace_headers"] is None
+                and not one["num_nans_in_logits"]
+            ):
+                answer = self.made(name, new)
+            else:
+                answer = self.told(request, new, reason)
+            client = one["client_index"]
+            if client in answers:
+                answers[client].append(answer)
+            else:
+                answers[client] = [answer]
+        return answers
+
+    def rewind(self, one: dict[str, Any], num_drafts: int, num_right: int) -> None:
+        """Take back the drafts that were wrong."""
+        for field in ("num_computed_tokens", "num_output_placeholders"):
+            count: int = one[field]
+            if count > 0 and num_drafts != num_right:
+                one[field] = count - (num_drafts - num_right)
+        pair = (num_drafts, num_right)
+        self.num_rewound[pair] = self.num_rewound.get(pair, 0) + 1
+
+    def take(self, request: Any, one: dict[str, Any], new: list[int], is_running: bool) -> bool:
+        """Append tokens up to one that ends the request, and drop those behind it."""
+        known: list[int] = one["_all_token_ids"]
+        outputs: list[int] = one["_output_token_ids"]
+        hashes: list[bytes] = one["block_hashes"]
+        params = one["sampling_params"]
+        end_token, end_tokens = params._eos_token_id, params.stop_token_ids
+        always = params.repetition_detection is not None
+        longest, size, most = self.longest, self.hash_size, one["max_tokens"]
+        before = len(known)
+        has_ended = False
+        for number in range(len(new)):
+            token = new[number]
+            outputs.append(token)
+            known.append(token)
+            # vLLM's hasher is asked for each token, and mostly has nothing to hash.
+            if len(known) - len(hashes) * size >= size:
+                request.update_block_hashes()
+            if (
+                len(outputs) >= most
+                or len(known) >= longest
+                or always
+                or (end_token is not None and token == end_token)
+                or (end_tokens and token in end_tokens)
+            ) and self.ends(request, longest):
+                del new[number + 1 :]
+                has_ended = True
+                break
+        if self.cached is not None:
+            later: int = one["num_output_placeholders"]
+            later -= len(new)
+            one["num_output_placeholders"] = later
+            if is_running and size > 0:
+                done: int = one["num_computed_tokens"]
+                done -= later
+                # The last step cached what was known then, and an update what was final.
+                if done // size > (before - 1) // size:
+                    self.cached(request, done)
+        return has_ended
