@@ -12,6 +12,8 @@ UNCOMPARED = frozenset({"timestamp", "sampling_params", "ts", "lora_request", "e
 
 def shown(value: Any) -> Any:
     """A value of vLLM's as plain dicts and lists."""
+    if type(value).__name__ == "KVCacheEvictionEvent":  # a block's life, which has times alone
+        return {"gaps": len(value.reuse_gaps_seconds)}
     if is_dataclass(value) and not isinstance(value, type):
         names = [each.name for each in fields(value) if each.name not in UNCOMPARED]
         return {name: shown(getattr(value, name)) for name in names}

@@ -17,6 +17,7 @@ from vllm.config import (
     KVTransferConfig,
     LoRAConfig,
     ModelConfig,
+    ObservabilityConfig,
     ParallelConfig,
     SchedulerConfig,
     SpeculativeConfig,
@@ -57,6 +58,7 @@ class Setup:
 
     `loads`: a KV connector that loads so (`examples.vllm.connector`), and `fails`: what happens
     to requests whose load failed. `encoder_cache`: tokens of images and sounds that it holds.
+    `follows_lives`: of all blocks, vLLM's `kv_cache_metrics`.
     """
 
     specs: tuple[Any, ...]
@@ -81,6 +83,7 @@ class Setup:
     whole_loads: bool = False
     encoder_cache: int = 0
     max_adapters: int = 0
+    follows_lives: bool = False
 
 
 def prepare() -> None:
@@ -130,6 +133,9 @@ def vllm_config(setup: Setup, model: str) -> Any:
         speculative_config=drafts,
         kv_transfer_config=connector_config(setup) if setup.loads else None,
         lora_config=LoRAConfig(max_loras=setup.max_adapters) if setup.max_adapters else None,
+        observability_config=ObservabilityConfig(
+            kv_cache_metrics=setup.follows_lives, kv_cache_metrics_sample=1.0
+        ),
         kv_events_config=KVEventsConfig(enable_kv_cache_events=True, publisher="null")
         if setup.has_events
         else None,

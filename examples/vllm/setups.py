@@ -24,6 +24,7 @@ def alone() -> dict[str, Setup]:
     return {
         "full": plain,
         "full, no caching": replace(plain, enable_caching=False),
+        "full, lives": replace(plain, follows_lives=True),
         "full, drafts": replace(plain, num_drafts=3),
         "full, async": replace(plain, is_async=True),
         "full, async, drafts": replace(plain, is_async=True, num_drafts=2),

@@ -18,6 +18,7 @@ import pytest
 
 SWAPS: Counter[str] = Counter()
 OUTCOMES: dict[str, str] = {}
+ERRORS: dict[str, str] = {}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -72,6 +73,9 @@ def pytest_runtest_logreport(report: Any) -> None:
         OUTCOMES[name] = report.outcome
     elif report.outcome != "passed":
         OUTCOMES[name] = "error" if report.failed else report.outcome
+    if report.failed:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        ERRORS.setdefault(name, str(report.longrepr if crash is None else crash.message)[:500])
 
 
 def pytest_collectreport(report: Any) -> None:
@@ -81,9 +85,10 @@ def pytest_collectreport(report: Any) -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Write both for who asked."""
+    """Write them for who asked."""
     if path := os.environ.get("KVFAST_OUTCOMES"):
-        Path(path).write_text(json.dumps({"tests": OUTCOMES, "swaps": SWAPS}))
+        told = {"tests": OUTCOMES, "errors": ERRORS, "swaps": SWAPS}
+        Path(path).write_text(json.dumps(told))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -57,14 +57,15 @@ def spec_of(spec: Any) -> LayerSpec:
     members = {each.name: getattr(spec, each.name) for each in fields(made)}
     if "dtype" in members:
         members["dtype"] = _name_of(members["dtype"])
-    if "dtypes" in members:
-        members["dtypes"] = tuple(map(_name_of, members["dtypes"]))
     for name in ("kv_quant_mode", "mamba_type"):
         if name in members:
             members[name] = members[name].name
-    if "shapes" in members:  # vLLM takes a number for a shape of one side
-        shapes = members["shapes"]
-        members["shapes"] = tuple((one,) if isinstance(one, int) else tuple(one) for one in shapes)
+    if "shapes" in members:  # vLLM takes a number for a shape of one side, and counts pairs alone
+        pairs = list(zip(members["shapes"], members["dtypes"], strict=False))
+        members["shapes"] = tuple(
+            (one,) if isinstance(one, int) else tuple(one) for one, _ in pairs
+        )
+        members["dtypes"] = tuple(_name_of(dtype) for _, dtype in pairs)
     if "kv_cache_specs" in members:
         layers = members["kv_cache_specs"].items()
         members["kv_cache_specs"] = tuple((name, spec_of(layer)) for name, layer in layers)

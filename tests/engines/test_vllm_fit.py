@@ -91,12 +91,17 @@ def test_a_plain_configuration_is_served(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"metrics_collector": object()}, "kv_cache_metrics"),
+        ({"metrics_collector": SimpleNamespace(sample_rate=0.5)}, "types.SimpleNamespace"),
         ({"coordinator": SimpleNamespace(single_type_managers=())}, "types.SimpleNamespace"),
         ({"max_model_len": 0}, "max_model_len_tokens"),
         ({"kv_cache_config": None}, "a configuration that it cannot read"),
     ],
-    ids=["sampled lives", "a coordinator of somebody else's", "no length", "no layout"],
+    ids=[
+        "a collector of somebody else's",
+        "a coordinator of somebody else's",
+        "no length",
+        "no layout",
+    ],
 )
 def test_what_is_not_served_is_said(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises((UnsupportedError, ConfigError)) as caught:

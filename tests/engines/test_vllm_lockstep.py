@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +58,38 @@ def test_a_broken_short_way_is_found(
     assert difference is not None
 
 
-def test_a_manager_that_keeps_blocks_is_found(
-    lockstep: Any, model: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("what", ["keeps blocks", "shows no lives of blocks"])
+def test_a_broken_manager_is_found(
+    lockstep: Any, model: str, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
+    from kvfast.engines.vllm.events import Lives
     from kvfast.engines.vllm.manager import KvfastManager
 
-    monkeypatch.setattr(KvfastManager, "free", lambda manager, request: None)
-    both = lockstep.Lockstep(lockstep.setups()["full"], model, seed=3)
+    if what == "keeps blocks":
+        monkeypatch.setattr(KvfastManager, "free", lambda manager, request: None)
+    else:
+        monkeypatch.setattr(Lives, "drain_events", lambda lives: [])
+    both = lockstep.Lockstep(lockstep.setups()["full, lives"], model, seed=3)
     assert both.run(100) is not None
+
+
+def test_further_arguments_are_those_of_vllm(lockstep: Any) -> None:
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+
+    from kvfast.engines.vllm.manager import OPTIONS
+
+    names = list(signature(KVCacheManager.allocate_slots).parameters)
+    assert names[5:] == list(OPTIONS)
+
+
+def test_mamba_beside_a_connector_stays_with_the_stock_manager(lockstep: Any, model: str) -> None:
+    from kvfast.engines.vllm.schedulers import KvfastScheduler
+
+    setup = replace(lockstep.setups()["full and states"], loads="sync")
+    made = lockstep.make_scheduler(KvfastScheduler, setup, lockstep.vllm_config(setup, model))
+    assert made.kvfast_reason == "kvfast does not support Mamba layers beside a KV connector"
+    made.schedule()
+    assert (made.num_steps_kvfast, made.num_steps_stock) == (0, 1)
 
 
 def test_a_shadow_finds_no_difference_and_finds_a_planted_one(

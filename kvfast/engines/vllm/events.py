@@ -7,8 +7,30 @@ from typing import Any
 
 from vllm.distributed import kv_events
 from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys
+from vllm.v1.metrics.stats import KVCacheEvictionEvent
 
 from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, StoredRange
+
+SECOND = 1e-9
+"""A nanosecond in vLLM's unit."""
+
+
+class Lives:
+    """In place of vLLM's collector (`kv_cache_metrics`): lives of blocks that kvfast sampled."""
+
+    def __init__(self, fast: Any) -> None:
+        self.fast = fast
+
+    def drain_events(self) -> list[Any]:
+        """Those that ended since the last call."""
+        return [
+            KVCacheEvictionEvent(
+                life.lifetime_ns * SECOND,
+                life.idle_ns * SECOND,
+                tuple(gap * SECOND for gap in life.reuse_gaps_ns),
+            )
+            for life in self.fast.take_residency_samples()
+        ]
 
 
 def vllm_event(event: Event, requests: Mapping[str, Any]) -> Any:

@@ -75,8 +75,6 @@ def config_of(stock: Any, given: Given) -> ManagerConfig:
     Raises UnsupportedError or ConfigError where kvfast cannot take its place.
     """
     _refuse_other_classes(stock)
-    if stock.metrics_collector is not None:
-        raise UnsupportedError("sampled lives of blocks (kv_cache_metrics)", "kvfast")
     try:
         return foreign.config_of(
             stock,
@@ -86,6 +84,7 @@ def config_of(stock: Any, given: Given) -> ManagerConfig:
             watermark=given.watermark,
             int_event_hashes=given.int_event_hashes,
             hash_function=f"given_{given.hash_bytes}",
+            residency_sample_rate=getattr(stock.metrics_collector, "sample_rate", 0.0),
         )
     except (AttributeError, TypeError) as error:  # vLLM checks no types
         raise UnsupportedError(
@@ -96,6 +95,8 @@ def config_of(stock: Any, given: Given) -> ManagerConfig:
 def _refuse_other_classes(stock: Any) -> None:
     """A manager, pool or group manager of somebody else's may behave in its own way."""
     parts = [stock, stock.coordinator, stock.block_pool, *stock.coordinator.single_type_managers]
+    if stock.metrics_collector is not None:
+        parts.append(stock.metrics_collector)
     for part in parts:
         if not type(part).__module__.startswith(f"{CORE}."):
             raise UnsupportedError(f"{type(part).__module__}.{type(part).__qualname__}", "kvfast")

@@ -15,12 +15,23 @@ from vllm.v1.metrics.stats import PrefixCacheStats
 
 import kvfast
 from kvfast._implementation import FastImplementation
-from kvfast.engines.vllm.events import vllm_event
+from kvfast.engines.vllm.events import Lives, vllm_event
 from kvfast.engines.vllm.fit import Given, config_of
 from kvfast.engines.vllm.requests import Requests
 from kvfast.engines.vllm.views import Block, Blocks, Coordinator, Pool, coordinator_over
 from kvspec.blocks import KVCacheBlocks as BlockIds
 from kvspec.interface import KVCacheManager
+
+OPTIONS = (
+    "num_lookahead_tokens",
+    "num_external_computed_tokens",
+    "delay_cache_blocks",
+    "num_encoder_tokens",
+    "full_sequence_must_fit",
+    "reserved_blocks",
+    "has_scheduled_reqs",
+)
+"""The further arguments of `allocate_slots`, in vLLM's order."""
 
 
 def kvfast_manager(stock: Any, given: Given) -> KvfastManager:
@@ -50,7 +61,7 @@ class KvfastManager:
         self.use_eagle: bool = stock.use_eagle
         self.log_stats: bool = stock.log_stats
         self.enable_kv_cache_events: bool = stock.block_pool.enable_kv_cache_events
-        self.metrics_collector = None
+        self.metrics_collector = None if stock.metrics_collector is None else Lives(manager)
         self.watermark_blocks: int = stock.watermark_blocks
         self.kv_cache_event_metadata = stock.kv_cache_event_metadata
         self.num_kv_cache_groups: int = stock.num_kv_cache_groups
@@ -103,9 +114,12 @@ class KvfastManager:
         num_new_tokens: int,
         num_new_computed_tokens: int = 0,
         new_computed_blocks: Any = None,
+        *others: Any,
         **options: Any,
     ) -> Any:
         """The new blocks; None where the pool lacks them."""
+        if others:
+            options.update(zip(OPTIONS, others, strict=False))
         mine = self.requests.current(request)
         self.num_singles += 1
         granted = self.fast.allocate_slots(

@@ -28,6 +28,7 @@ class OnKvfast(HashesRequests):
 
     kv_cache_manager: Any
     connector: Any
+    kv_metrics_collector: Any
     kvfast_reason: str | None = "not built yet"
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -52,6 +53,8 @@ class OnKvfast(HashesRequests):
         pool = self.kv_cache_manager.block_pool
         if self.connector is not None:
             self.connector.bind_gpu_block_pool(pool)
+        if self.kv_metrics_collector is not None:
+            self.kv_metrics_collector = self.kv_cache_manager.metrics_collector
         logger.info("kvfast manages the %d blocks of the KV cache.", pool.num_gpu_blocks)
         return None
 
