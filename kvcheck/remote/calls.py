@@ -162,7 +162,7 @@ def _plan(call: Call) -> Any:
         "input",
     )
     answer = function.call(planner, values)
-    shown = function.answer(answer, values)
+    shown = function.answer(answer)
     if name == "get_kv_cache_configs":
         shown = {**shown, "warnings": list(answer.warnings)}
     return shown

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from kvcheck.installed import installed_implementations
 from kvcheck.play.elsewhere import ElsewhereImplementation
@@ -183,7 +183,7 @@ class RemoteImplementation(ElsewhereImplementation):
         """The child's planning functions, if it has any."""
         if Feature.PLANNING not in self.capabilities.features:
             return None
-        return RemotePlanner(self.connection)
+        return cast(Planner, RemotePlanner(self.connection))
 
     def _made(self, op: str, config: ManagerConfig, args: dict[str, Any]) -> KVCacheManager:
         connection = self.connection

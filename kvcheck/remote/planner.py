@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from inspect import signature
 from types import MappingProxyType
 from typing import Any
 
@@ -30,166 +32,63 @@ from kvspec.codec import (
     encode_planning_config,
     encode_spec,
 )
-from kvspec.config import KVCacheConfig, KVCacheGroup
 from kvspec.errors import FormatError
-from kvspec.planning import BlockSizes, Capacity, Layers, Plan, PlanningConfig, SpecProperties
-from kvspec.specs import LayerSpec, UniformTypeKVCacheSpecs
+from kvspec.planning import BlockSizes, Capacity, Plan, Planner, SpecProperties
+from kvspec.planning_functions import FUNCTIONS, PlanningFunction
+from kvspec.specs import UniformTypeKVCacheSpecs
 
 
 class RemotePlanner:
-    """See `kvspec.planning.Planner` for what each function answers."""
+    """See `kvspec.planning.Planner` for the functions, which are added below."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def _call(self, function: str, **given: Any) -> Any:
+    def _call(self, function: str, given: Mapping[str, Any]) -> Any:
         """Call one function by its name in records and decode its output."""
-        output = self._connection.call("plan", args={"fn": function, "input": given})
+        sent = {name: ENCODERS[name](value) for name, value in given.items()}
+        output = self._connection.call("plan", args={"fn": function, "input": sent})
         try:
             return ANSWERS[function](output, Where("answer", field="result"))
         except FormatError as error:
             raise self._connection.nonsense(str(error)) from None
 
-    def spec_properties(self, spec: LayerSpec, config: PlanningConfig) -> SpecProperties:
-        """What the spec implies."""
-        found: SpecProperties = self._call(
-            "spec_properties",
-            spec=encode_spec(spec),
-            config=encode_planning_config(config),
-        )
-        return found
 
-    def merge(self, specs: Sequence[LayerSpec]) -> LayerSpec:
-        """The one spec of a group with these layers."""
-        found: LayerSpec = self._call("merge", specs=[encode_spec(spec) for spec in specs])
-        return found
+def _method(name: str, function: PlanningFunction) -> Callable[..., Any]:
+    """The function as a planner has it."""
+    declared = getattr(Planner, function.method)
+    arguments = signature(declared)
 
-    def is_uniform(self, layers: Layers) -> bool:
-        """Whether all layers can be merged into one group."""
-        return bool(self._call("is_kv_cache_spec_uniform", layers=encode_layers(layers)))
+    @wraps(declared)
+    def ask(self: RemotePlanner, *given: Any, **named: Any) -> Any:
+        _, *values = arguments.bind(self, *given, **named).arguments.values()
+        return self._call(name, dict(zip(function.inputs, values, strict=True)))
 
-    def uniform_type(self, layers: Layers) -> UniformTypeKVCacheSpecs | None:
-        """All layers as one group of one type with different sizes, or None."""
-        found: UniformTypeKVCacheSpecs | None = self._call(
-            "uniform_type_from_specs", layers=encode_layers(layers)
-        )
-        return found
-
-    def unify_hybrid(self, layers: Layers) -> Layers:
-        """Windowed layers turned into full attention."""
-        found: Layers = self._call("unify_hybrid_kv_cache_specs", layers=encode_layers(layers))
-        return found
-
-    def unify_page_size(self, layers: Layers) -> Layers:
-        """Layers with equal page sizes."""
-        found: Layers = self._call("unify_kv_cache_spec_page_size", layers=encode_layers(layers))
-        return found
-
-    def groups(self, layers: Layers, config: PlanningConfig) -> tuple[KVCacheGroup, ...]:
-        """The groups of a model."""
-        found: tuple[KVCacheGroup, ...] = self._call(
-            "get_kv_cache_groups",
-            config=encode_planning_config(config),
-            layers=encode_layers(layers),
-        )
-        return found
-
-    def max_memory_usage_bytes(self, layers: Layers, config: PlanningConfig) -> int:
-        """Bytes one request of full length needs at most."""
-        return int(
-            self._call(
-                "max_memory_usage_bytes",
-                config=encode_planning_config(config),
-                layers=encode_layers(layers),
-            )
-        )
-
-    def estimate_max_model_len(
-        self, layers: Layers, config: PlanningConfig, available_memory_bytes: int
-    ) -> int:
-        """The longest length that fits."""
-        return int(
-            self._call(
-                "estimate_max_model_len",
-                config=encode_planning_config(config),
-                layers=encode_layers(layers),
-                available_memory=available_memory_bytes,
-            )
-        )
-
-    def check_enough_memory(
-        self, layers: Layers, config: PlanningConfig, available_memory_bytes: int
-    ) -> None:
-        """Raise ConfigError unless one request of full length fits."""
-        self._call(
-            "check_enough_kv_cache_memory",
-            config=encode_planning_config(config),
-            layers=encode_layers(layers),
-            available_memory=available_memory_bytes,
-        )
-
-    def config_from_groups(
-        self,
-        groups: tuple[KVCacheGroup, ...],
-        config: PlanningConfig,
-        available_memory_bytes: int,
-    ) -> KVCacheConfig:
-        """Blocks and tensors for these groups."""
-        found: KVCacheConfig = self._call(
-            "get_kv_cache_config_from_groups",
-            config=encode_planning_config(config),
-            groups=encode_groups(groups),
-            available_memory=available_memory_bytes,
-        )
-        return found
-
-    def plan(
-        self,
-        workers: tuple[Layers, ...],
-        config: PlanningConfig,
-        available_memory_bytes: tuple[int, ...],
-    ) -> Plan:
-        """From each worker's layers and memory to its layout."""
-        found: Plan = self._call(
-            "get_kv_cache_configs",
-            config=encode_planning_config(config),
-            workers=[encode_layers(layers) for layers in workers],
-            available_memory=list(available_memory_bytes),
-        )
-        return found
-
-    def scheduler_config(self, configs: tuple[KVCacheConfig, ...]) -> KVCacheConfig:
-        """The one layout a scheduler works with."""
-        found: KVCacheConfig = self._call(
-            "generate_scheduler_kv_cache_config",
-            kv_cache_configs=[encode_kv_cache(config) for config in configs],
-        )
-        return found
-
-    def max_concurrency(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> float:
-        """How many requests of full length fit at once."""
-        return float(
-            self._call("get_max_concurrency_for_kv_cache_config", **_with_cache(kv_cache, config))
-        )
-
-    def capacity(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> Capacity:
-        """Tokens and requests the layout can hold."""
-        found: Capacity = self._call("get_kv_cache_capacity", **_with_cache(kv_cache, config))
-        return found
-
-    def block_sizes(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> BlockSizes:
-        """The scheduler and hash block sizes."""
-        found: BlockSizes = self._call(
-            "resolve_kv_cache_block_sizes", **_with_cache(kv_cache, config)
-        )
-        return found
+    return ask
 
 
-def _with_cache(kv_cache: KVCacheConfig, config: PlanningConfig) -> dict[str, Any]:
-    return {
-        "config": encode_planning_config(config),
-        "kv_cache_config": encode_kv_cache(kv_cache),
+for _name, _function in FUNCTIONS.items():
+    setattr(RemotePlanner, _function.method, _method(_name, _function))
+
+
+def _each(encode: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda values: [encode(value) for value in values]
+
+
+ENCODERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
+    {
+        "spec": encode_spec,
+        "specs": _each(encode_spec),
+        "layers": encode_layers,
+        "workers": _each(encode_layers),
+        "groups": encode_groups,
+        "kv_cache_config": encode_kv_cache,
+        "kv_cache_configs": _each(encode_kv_cache),
+        "config": encode_planning_config,
+        "available_memory": lambda value: list(value) if isinstance(value, Sequence) else value,
     }
+)
+"""Inputs as they are sent."""
 
 
 def _properties(value: object, where: Where) -> SpecProperties:

@@ -38,16 +38,22 @@ Input = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class PlanningFunction:
-    """One planning function: what its input holds, how it is called, how answers are compared.
+    """One planning function: the planner's `method`, of which `inputs` are the arguments in order.
 
-    `expected` turns a record's output and `answer` the planner's answer (with the input it was
-    given) into the same JSON form, with every default written out.
+    `expected` turns a record's output and `answer` the planner's answer into the same JSON form,
+    with every default written out.
     """
 
+    method: str
     inputs: Mapping[str, Check[Any]]
-    call: Callable[[Planner, Input], Any]
-    answer: Callable[[Any, Input], Any]
+    answer: Callable[[Any], Any]
     expected: Check[Any]
+
+    def call(self, planner: Planner, values: Input) -> Any:
+        """Ask the planner."""
+        given = (values[name] for name in self.inputs)
+        arguments = (tuple(each) if isinstance(each, list) else each for each in given)
+        return getattr(planner, self.method)(*arguments)
 
 
 def _normal(decode: Check[Any], encode: Callable[[Any], Any]) -> Check[Any]:
@@ -60,13 +66,13 @@ def _normal(decode: Check[Any], encode: Callable[[Any], Any]) -> Check[Any]:
     return inner
 
 
-def _plain(answer: Any, _: Input) -> Any:
+def _plain(answer: Any) -> Any:
     return answer
 
 
-def _or_none(encode: Callable[[Any], Any]) -> Callable[[Any, Input], Any]:
+def _or_none(encode: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """The planner's answer in JSON; None stays None."""
-    return lambda answer, _: None if answer is None else encode(answer)
+    return lambda answer: None if answer is None else encode(answer)
 
 
 _PROPERTIES: Mapping[str, str] = {
@@ -98,19 +104,19 @@ def _properties(value: object, where: Where) -> Any:
     return {**dict.fromkeys(_PROPERTIES), **found}
 
 
-def _answer_properties(answer: Any, _: Input) -> Any:
+def _answer_properties(answer: Any) -> Any:
     shown = {member: getattr(answer, field) for member, field in _PROPERTIES.items()}
     return {**shown, "normalized_spec": encode_spec(answer.normalized_spec)}
 
 
-def _answer_plan(answer: Any, _: Input) -> Any:
+def _answer_plan(answer: Any) -> Any:
     return {
         "kv_cache_configs": [encode_kv_cache(config) for config in answer.configs],
         "max_model_len": answer.max_model_len_tokens,
     }
 
 
-def _answer_block_sizes(answer: Any, _: Input) -> Any:
+def _answer_block_sizes(answer: Any) -> Any:
     return {
         "scheduler_block_size": answer.scheduler_block_size_tokens,
         "hash_block_size": answer.hash_block_size_tokens,
@@ -119,127 +125,97 @@ def _answer_block_sizes(answer: Any, _: Input) -> Any:
 
 _LAYERS = _normal(decode_layers, encode_layers)
 _CACHE = _normal(decode_kv_cache, encode_kv_cache)
-_WITH_MEMORY: Mapping[str, Check[Any]] = {
-    "config": decode_planning_config,
+_INPUTS: Mapping[str, Check[Any]] = {
+    "spec": decode_spec,
+    "specs": list_of(decode_spec),
     "layers": decode_layers,
+    "workers": list_of(decode_layers),
+    "groups": decode_groups,
+    "kv_cache_config": decode_kv_cache,
+    "kv_cache_configs": list_of(decode_kv_cache),
+    "config": decode_planning_config,
     "available_memory": integer,
 }
-_WITH_CACHE: Mapping[str, Check[Any]] = {
-    "config": decode_planning_config,
-    "kv_cache_config": decode_kv_cache,
-}
+
+
+def _function(
+    method: str,
+    inputs: str,
+    answer: Callable[[Any], Any],
+    expected: Check[Any],
+    **others: Check[Any],
+) -> PlanningFunction:
+    """`inputs`: their names, in order. `others`: inputs that are not as they usually are."""
+    checks = {**_INPUTS, **others}
+    return PlanningFunction(
+        method, {name: checks[name] for name in inputs.split()}, answer, expected
+    )
+
 
 FUNCTIONS: Mapping[str, PlanningFunction] = MappingProxyType(
     {
-        "spec_properties": PlanningFunction(
-            {"spec": decode_spec, "config": decode_planning_config},
-            lambda planner, v: planner.spec_properties(v["spec"], v["config"]),
-            _answer_properties,
-            _properties,
+        "spec_properties": _function(
+            "spec_properties", "spec config", _answer_properties, _properties
         ),
-        "merge": PlanningFunction(
-            {"specs": list_of(decode_spec)},
-            lambda planner, v: planner.merge(tuple(v["specs"])),
-            _or_none(encode_spec),
-            _normal(decode_spec, encode_spec),
+        "merge": _function(
+            "merge", "specs", _or_none(encode_spec), _normal(decode_spec, encode_spec)
         ),
-        "is_kv_cache_spec_uniform": PlanningFunction(
-            {"layers": decode_layers},
-            lambda planner, v: planner.is_uniform(v["layers"]),
-            _plain,
-            boolean,
-        ),
-        "uniform_type_from_specs": PlanningFunction(
-            {"layers": decode_layers},
-            lambda planner, v: planner.uniform_type(v["layers"]),
+        "is_kv_cache_spec_uniform": _function("is_uniform", "layers", _plain, boolean),
+        "uniform_type_from_specs": _function(
+            "uniform_type",
+            "layers",
             _or_none(encode_spec),
             _normal(optional(decode_spec), encode_spec),
         ),
-        "unify_hybrid_kv_cache_specs": PlanningFunction(
-            {"layers": decode_layers},
-            lambda planner, v: planner.unify_hybrid(v["layers"]),
-            _or_none(encode_layers),
-            _LAYERS,
+        "unify_hybrid_kv_cache_specs": _function(
+            "unify_hybrid", "layers", _or_none(encode_layers), _LAYERS
         ),
-        "unify_kv_cache_spec_page_size": PlanningFunction(
-            {"layers": decode_layers},
-            lambda planner, v: planner.unify_page_size(v["layers"]),
-            _or_none(encode_layers),
-            _LAYERS,
+        "unify_kv_cache_spec_page_size": _function(
+            "unify_page_size", "layers", _or_none(encode_layers), _LAYERS
         ),
-        "get_kv_cache_groups": PlanningFunction(
-            {"config": decode_planning_config, "layers": decode_layers},
-            lambda planner, v: planner.groups(v["layers"], v["config"]),
+        "get_kv_cache_groups": _function(
+            "groups",
+            "layers config",
             _or_none(encode_groups),
             _normal(decode_groups, encode_groups),
         ),
-        "max_memory_usage_bytes": PlanningFunction(
-            {"config": decode_planning_config, "layers": decode_layers},
-            lambda planner, v: planner.max_memory_usage_bytes(v["layers"], v["config"]),
-            _plain,
-            integer,
+        "max_memory_usage_bytes": _function(
+            "max_memory_usage_bytes", "layers config", _plain, integer
         ),
-        "estimate_max_model_len": PlanningFunction(
-            _WITH_MEMORY,
-            lambda planner, v: planner.estimate_max_model_len(
-                v["layers"], v["config"], v["available_memory"]
-            ),
-            _plain,
-            integer,
+        "estimate_max_model_len": _function(
+            "estimate_max_model_len", "layers config available_memory", _plain, integer
         ),
-        "check_enough_kv_cache_memory": PlanningFunction(
-            _WITH_MEMORY,
-            lambda planner, v: planner.check_enough_memory(
-                v["layers"], v["config"], v["available_memory"]
-            ),
-            _plain,
-            null,
+        "check_enough_kv_cache_memory": _function(
+            "check_enough_memory", "layers config available_memory", _plain, null
         ),
-        "get_kv_cache_config_from_groups": PlanningFunction(
-            {
-                "config": decode_planning_config,
-                "groups": decode_groups,
-                "available_memory": integer,
-            },
-            lambda planner, v: planner.config_from_groups(
-                v["groups"], v["config"], v["available_memory"]
-            ),
+        "get_kv_cache_config_from_groups": _function(
+            "config_from_groups",
+            "groups config available_memory",
             _or_none(encode_kv_cache),
             _CACHE,
         ),
-        "get_kv_cache_configs": PlanningFunction(
-            {
-                "config": decode_planning_config,
-                "workers": list_of(decode_layers),
-                "available_memory": list_of(integer),
-            },
-            lambda planner, v: planner.plan(
-                tuple(v["workers"]), v["config"], tuple(v["available_memory"])
-            ),
+        "get_kv_cache_configs": _function(
+            "plan",
+            "workers config available_memory",
             _answer_plan,
             structure({"kv_cache_configs": list_of(_CACHE), "max_model_len": integer}),
+            available_memory=list_of(integer),
         ),
-        "generate_scheduler_kv_cache_config": PlanningFunction(
-            {"kv_cache_configs": list_of(decode_kv_cache)},
-            lambda planner, v: planner.scheduler_config(tuple(v["kv_cache_configs"])),
-            _or_none(encode_kv_cache),
-            _CACHE,
+        "generate_scheduler_kv_cache_config": _function(
+            "scheduler_config", "kv_cache_configs", _or_none(encode_kv_cache), _CACHE
         ),
-        "get_max_concurrency_for_kv_cache_config": PlanningFunction(
-            _WITH_CACHE,
-            lambda planner, v: planner.max_concurrency(v["kv_cache_config"], v["config"]),
-            _plain,
-            real,
+        "get_max_concurrency_for_kv_cache_config": _function(
+            "max_concurrency", "kv_cache_config config", _plain, real
         ),
-        "get_kv_cache_capacity": PlanningFunction(
-            _WITH_CACHE,
-            lambda planner, v: planner.capacity(v["kv_cache_config"], v["config"]),
-            lambda answer, _: asdict(answer),
+        "get_kv_cache_capacity": _function(
+            "capacity",
+            "kv_cache_config config",
+            asdict,
             structure({"num_tokens": integer, "max_concurrency": real}),
         ),
-        "resolve_kv_cache_block_sizes": PlanningFunction(
-            _WITH_CACHE,
-            lambda planner, v: planner.block_sizes(v["kv_cache_config"], v["config"]),
+        "resolve_kv_cache_block_sizes": _function(
+            "block_sizes",
+            "kv_cache_config config",
             _answer_block_sizes,
             structure({"scheduler_block_size": integer, "hash_block_size": integer}),
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -91,26 +91,6 @@ class Recording:
         return ask
 
 
-METHODS: Mapping[str, str] = {
-    "spec_properties": "spec_properties",
-    "merge": "merge",
-    "is_kv_cache_spec_uniform": "is_uniform",
-    "uniform_type_from_specs": "uniform_type",
-    "unify_hybrid_kv_cache_specs": "unify_hybrid",
-    "unify_kv_cache_spec_page_size": "unify_page_size",
-    "get_kv_cache_groups": "groups",
-    "max_memory_usage_bytes": "max_memory_usage_bytes",
-    "estimate_max_model_len": "estimate_max_model_len",
-    "check_enough_kv_cache_memory": "check_enough_memory",
-    "get_kv_cache_config_from_groups": "config_from_groups",
-    "get_kv_cache_configs": "plan",
-    "generate_scheduler_kv_cache_config": "scheduler_config",
-    "get_max_concurrency_for_kv_cache_config": "max_concurrency",
-    "get_kv_cache_capacity": "capacity",
-    "resolve_kv_cache_block_sizes": "block_sizes",
-}
-
-
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_each_function_asks_its_method_with_decoded_values(function: str, tmp_path: Path) -> None:
     """Every part of the input arrives, in the order of the interface."""
@@ -119,7 +99,7 @@ def test_each_function_asks_its_method_with_decoded_values(function: str, tmp_pa
     planner = Recording()
     replay_planning(written(tmp_path / "p.jsonl", record), with_planner(planner))
     ((method, arguments),) = planner.asked
-    assert method == METHODS[function]
+    assert method == FUNCTIONS[function].method
     assert len(arguments) == len(given)
     values: dict[str, Any] = {
         "spec": decode_spec(SPEC, HERE),

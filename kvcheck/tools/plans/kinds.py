@@ -99,10 +99,10 @@ def element_type(value: object, where: Where) -> str:
     return found
 
 
-def _heads(kind: LayerKind, rank: Rank, member: str = "num_kv_heads") -> int:
+def _heads(kind: LayerKind, rank: Rank) -> int:
     """Heads of one rank: shared out, or where there are fewer heads than ranks, copied."""
-    heads: int = kind.members[member]
-    return _share(kind, rank, member, heads, may_copy=True)
+    heads: int = kind.members["num_kv_heads"]
+    return _share(kind, rank, "num_kv_heads", heads, may_copy=True)
 
 
 def _share(kind: LayerKind, rank: Rank, member: str, number: int, *, may_copy: bool) -> int:
@@ -117,25 +117,15 @@ def _share(kind: LayerKind, rank: Rank, member: str, number: int, *, may_copy: b
     raise ConfigError(member, number, allowed)
 
 
-def _full(kind: LayerKind, rank: Rank) -> LayerSpec:
-    return FullAttentionSpec(
-        rank.block_size,
-        _heads(kind, rank),
-        kind.members["head_size"],
-        kind.dtype,
-        head_size_v=kind.members.get("head_size_v"),
-    )
+def _attention(spec_type: Callable[..., LayerSpec]) -> Callable[[LayerKind, Rank], LayerSpec]:
+    """A type whose spec has the members of the file under their names."""
 
+    def build(kind: LayerKind, rank: Rank) -> LayerSpec:
+        own = {name: value for name, value in kind.members.items() if name not in _HEADS}
+        heads, size = _heads(kind, rank), kind.members["head_size"]
+        return spec_type(rank.block_size, heads, size, kind.dtype, **own)
 
-def _sink(kind: LayerKind, rank: Rank) -> LayerSpec:
-    return SinkFullAttentionSpec(
-        rank.block_size,
-        _heads(kind, rank),
-        kind.members["head_size"],
-        kind.dtype,
-        head_size_v=kind.members.get("head_size_v"),
-        sink_len=kind.members["sink_len"],
-    )
+    return build
 
 
 def _latent(kind: LayerKind, rank: Rank) -> LayerSpec:
@@ -146,33 +136,6 @@ def _latent(kind: LayerKind, rank: Rank) -> LayerSpec:
         kind.members["head_size"],
         kind.dtype,
         cache_dtype_str=kind.members.get("cache_dtype_str"),
-    )
-
-
-def _window(kind: LayerKind, rank: Rank) -> LayerSpec:
-    return SlidingWindowSpec(
-        rank.block_size,
-        _heads(kind, rank),
-        kind.members["head_size"],
-        kind.dtype,
-        sliding_window=kind.members["sliding_window"],
-        head_size_v=kind.members.get("head_size_v"),
-    )
-
-
-def _chunked(kind: LayerKind, rank: Rank) -> LayerSpec:
-    return ChunkedLocalAttentionSpec(
-        rank.block_size,
-        _heads(kind, rank),
-        kind.members["head_size"],
-        kind.dtype,
-        attention_chunk_size=kind.members["attention_chunk_size"],
-    )
-
-
-def _cross(kind: LayerKind, rank: Rank) -> LayerSpec:
-    return CrossAttentionSpec(
-        rank.block_size, _heads(kind, rank), kind.members["head_size"], kind.dtype
     )
 
 
@@ -215,12 +178,16 @@ _STATE: Mapping[str, Check[Any]] = {"state_dtype": element_type}
 STATE_TYPES = ("mamba1", "mamba2")
 
 _TYPES: Mapping[str, _Type] = {
-    "full": _Type(_HEADS, _VALUES, _full),
+    "full": _Type(_HEADS, _VALUES, _attention(FullAttentionSpec)),
     "mla": _Type({"head_size": integer}, {"cache_dtype_str": optional(text)}, _latent),
-    "sliding_window": _Type({**_HEADS, "sliding_window": integer}, _VALUES, _window),
-    "chunked_local": _Type({**_HEADS, "attention_chunk_size": integer}, {}, _chunked),
-    "sink": _Type({**_HEADS, "sink_len": integer}, _VALUES, _sink),
-    "cross": _Type(_HEADS, {}, _cross),
+    "sliding_window": _Type(
+        {**_HEADS, "sliding_window": integer}, _VALUES, _attention(SlidingWindowSpec)
+    ),
+    "chunked_local": _Type(
+        {**_HEADS, "attention_chunk_size": integer}, {}, _attention(ChunkedLocalAttentionSpec)
+    ),
+    "sink": _Type({**_HEADS, "sink_len": integer}, _VALUES, _attention(SinkFullAttentionSpec)),
+    "cross": _Type(_HEADS, {}, _attention(CrossAttentionSpec)),
     "mamba1": _Type(
         {"intermediate_size": integer, "state_size": integer, "conv_kernel": integer},
         _STATE,
