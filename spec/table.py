@@ -35,6 +35,8 @@ from shown import PLACED, PROVING, Shown, find_shown, runs_code
 ROOT = Path(__file__).resolve().parents[1]
 # The rules as package data: what `kvspec check` shows of a broken rule.
 SENTENCES = "kvcheck/data/rules.json"
+WRITTEN = frozenset({SENTENCES, "kvcheck/data/outcomes.json"})
+"""What programs write of rules; no citation of anybody's."""
 # Rules that are checked in fewer ways, with the reasons: [one_kind] and [no_mistake].
 EXCEPTIONS = "spec/exceptions.toml"
 # Chapters that are not about managers: `kvspec check` knows nothing of their rules.
@@ -190,7 +192,7 @@ def find_citations(root: Path = ROOT) -> list[Citation]:
         if (
             kind is None
             or path == Path(__file__)
-            or name == SENTENCES
+            or name in WRITTEN
             or path.suffix not in SUFFIXES
             or INSTALLED in path.parts
             or not path.is_file()

@@ -41,12 +41,12 @@ class Batched(Protocol):
 class CheckedStep:
     """A legal plan and its outputs.
 
-    `under_way`: decoding and prefilling requests, `new`: new ones; each a handle and a count.
+    `running`: decoding and prefilling requests, `new`: new ones; each a handle and a count.
     """
 
     finished: Sequence[int]
     preempted: Sequence[int]
-    under_way: Sequence[tuple[int, int]]
+    running: Sequence[tuple[int, int]]
     new: Sequence[tuple[int, int]]
     rows: memoryview | None
     slots: Sequence[memoryview | None]
@@ -191,7 +191,7 @@ def check_scheduling(where: str, request: Request) -> None:
         raise InvalidArgumentError(f"{where}.status", request.status, allowed)
 
 
-def _check_under_way(
+def _check_running(
     batched: Batched, field: str, place: int, handle: int, num_tokens: int
 ) -> None:
     """What `allocate_slots` demands, and a slot for every token (KV-BATCH-6)."""
@@ -263,21 +263,21 @@ def check_step(batched: Batched, plan: StepPlan, output: StepOutput | None) -> C
     for place, handle in enumerate(chosen["preempted"]):
         preemptions = batched.requests[handle].num_preemptions
         count(f"preempted[{place}].num_preemptions", preemptions)
-    under_way: list[tuple[int, int]] = []
+    running: list[tuple[int, int]] = []
     for field in ("decoding", "prefilling"):
         entries = list(zip(chosen[field], counts[field], strict=True))
         for place, (handle, num_tokens) in enumerate(entries):
-            _check_under_way(batched, field, place, handle, num_tokens)
-        under_way += entries
+            _check_running(batched, field, place, handle, num_tokens)
+        running += entries
     for place, handle in enumerate(chosen["new"]):
         _check_new(batched, place, handle)
     new = list(zip(chosen["new"], counts["new"], strict=True))
-    most = _most_tokens(batched, under_way, new, plan.token_budget)
+    most = _most_tokens(batched, running, new, plan.token_budget)
     for group, view in enumerate(slots):
         if view is not None and len(view) < most:
             allowed = f"at least {most} slots long"
             raise InvalidArgumentError(f"slot_mappings[{group}]", len(view), allowed)
-    return CheckedStep(chosen["finished"], chosen["preempted"], under_way, new, rows, slots)
+    return CheckedStep(chosen["finished"], chosen["preempted"], running, new, rows, slots)
 
 
 def _check_options(batched: Batched, plan: StepPlan) -> None:
@@ -294,12 +294,12 @@ def _check_options(batched: Batched, plan: StepPlan) -> None:
 
 def _most_tokens(
     batched: Batched,
-    under_way: Sequence[tuple[int, int]],
+    running: Sequence[tuple[int, int]],
     new: Sequence[tuple[int, int]],
     budget: int,
 ) -> int:
     """The most tokens that a step may schedule, and so write slots of (KV-BATCH-9)."""
-    certain = sum(num_tokens for _, num_tokens in under_way)
+    certain = sum(num_tokens for _, num_tokens in running)
     wanted = sum(min(most, batched.requests[handle].num_tokens) for handle, most in new)
     return certain + min(max(0, budget - certain), wanted)
 

@@ -214,7 +214,7 @@ class SequentialManager:
             self.requests[handle].num_preemptions += 1
         written = _Written(self, step)
         scheduled, hits = array("q"), array("q")
-        for handle, num_tokens in step.under_way:
+        for handle, num_tokens in step.running:
             scheduled.append(self._continue(handle, num_tokens, plan))
             written.granted(handle, scheduled[-1])
         budget = max(0, exact(plan.token_budget) - sum(scheduled))  # KV-BATCH-8
