@@ -191,9 +191,7 @@ def check_scheduling(where: str, request: Request) -> None:
         raise InvalidArgumentError(f"{where}.status", request.status, allowed)
 
 
-def _check_running(
-    batched: Batched, field: str, place: int, handle: int, num_tokens: int
-) -> None:
+def _check_running(batched: Batched, field: str, place: int, handle: int, num_tokens: int) -> None:
     """What `allocate_slots` demands, and a slot for every token (KV-BATCH-6)."""
     where, request, manager = f"{field}[{place}]", batched.requests[handle], batched.manager
     check_scheduling(where, request)
