@@ -65,9 +65,15 @@ def check_flags(**flags: bool) -> None:
         boolean(name, value, error=InvalidArgumentError)
 
 
+def check_junction(request: ReferenceRequest) -> None:
+    """What the scheduler noted of its look-up (KV-RET-7)."""
+    count("request.junction_tokens", request.junction_tokens)
+
+
 def check_scheduling(request: ReferenceRequest) -> None:
-    """What the scheduler says of a request: its preemptions and its status."""
+    """What the scheduler says of a request: its preemptions, its junction and its status."""
     count("request.num_preemptions", request.num_preemptions)
+    check_junction(request)
     if not is_status(request.status):
         raise InvalidArgumentError(
             "request.status", request.status, "one of " + ", ".join(RequestStatus)

@@ -217,6 +217,7 @@ class ReferenceManager:
         """Register full blocks after a delayed load (KV-MGR-11)."""
         reference = self.own(request)
         (computed,) = arguments.check_counts(num_computed_tokens=num_computed_tokens)
+        arguments.check_junction(reference)
         arguments.check_caching(reference, computed, self.coordinator)
         self.turn.changes()
         if self.config.enable_caching and self.coordinator.holds_blocks(reference.request_id):
@@ -353,7 +354,8 @@ class ReferenceManager:
         (hit,) = arguments.check_counts(num_hits=num_hit_tokens)
         arguments.check_scheduling(reference)
         config = self.config
-        if config.log_stats and config.enable_caching and self.counts_admitted:
+        is_read = config.enable_caching and not reference.input.skip_reading_cache
+        if config.log_stats and is_read and self.counts_admitted:
             self.turn.changes()
             self.lookups.record(reference.num_tokens, hit, reference.num_preemptions > 0)
 

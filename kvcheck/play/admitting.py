@@ -58,6 +58,7 @@ def admit(runner: Runner, step: st.Admit) -> None:
             full_sequence_must_fit=step.must_fit,
             reserved_blocks=step.reserved_blocks,
             has_scheduled_reqs=step.others_scheduled,
+            **request.told,
         ),
         lambda side: {"new_computed_blocks": hits.get(id(side)) if hit_tokens else None},
     )
@@ -83,7 +84,16 @@ def look_up(
         arguments = {"num_preemptions": request.num_preemptions}
         ours, theirs = runner.do("get_computed_blocks", request, arguments)
         hit_tokens = ours["num_computed_tokens"]
+        note_junction(runner, request, hit_tokens, ours["num_uncached_common_prefix_tokens"])
     hits = {id(runner.subject): ours["blocks"]}
     if runner.oracle is not None:
         hits[id(runner.oracle)] = theirs["blocks"]
     return hit_tokens, hits
+
+
+def note_junction(runner: Runner, request: Tracked, hit_tokens: int, uncached: int | None) -> None:
+    """With retention its scheduler keeps how far some groups' answers reached (KV-RET-7)."""
+    sides = [side for side in (runner.subject, runner.oracle) if side is not None]
+    can = all(Feature.JUNCTIONS in side.features for side in sides)
+    if can and runner.config.retention_interval_tokens is not None:
+        request.junction_tokens = hit_tokens + uncached if uncached else 0

@@ -37,9 +37,10 @@ FEATURE_OF_ARGUMENT: Mapping[str, Feature] = MappingProxyType(
         "num_lookahead_tokens": Feature.DRAFTING,
         "full_sequence_must_fit": Feature.ADMISSION,
         "reserved_blocks": Feature.ADMISSION,
+        "junction_tokens": Feature.JUNCTIONS,
     }
 )
-"""Arguments of `allocate_slots`, where they say something."""
+"""Arguments of `allocate_slots` and `cache_blocks`, where they say something."""
 
 FEATURE_OF_CONTENT: Mapping[str, Feature] = MappingProxyType(
     {
@@ -79,7 +80,7 @@ def can_be_left_out(operation: Operation) -> bool:
 def needs(operation: Operation) -> set[Feature]:
     """What an operation needs besides the base."""
     found = {FEATURE_OF_OPERATION.get(operation.name)}
-    if operation.name == "allocate_slots":
+    if operation.name in ("allocate_slots", "cache_blocks"):
         given = operation.arguments
         found |= {feature for name, feature in FEATURE_OF_ARGUMENT.items() if given.get(name)}
     if operation.name == "new_request":

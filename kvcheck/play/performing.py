@@ -66,6 +66,7 @@ def run_on(runner: Runner, step: st.Run) -> None:
             num_lookahead_tokens=step.lookahead_tokens,
             num_encoder_tokens=step.encoder_tokens,
             delay_cache_blocks=step.delayed,
+            **request.told,
         ),
     )
     if granted is None:
@@ -95,7 +96,8 @@ def append(runner: Runner, request: Tracked, tokens: list[int]) -> None:
 def finish_load(runner: Runner, step: st.FinishLoad) -> None:
     request = runner.pick(step.who, LOADING)
     if request is not None:
-        runner.do("cache_blocks", request, {"num_computed_tokens": request.seat.num_loading})
+        arguments = {"num_computed_tokens": request.seat.num_loading, **request.told}
+        runner.do("cache_blocks", request, arguments)
         request.seat = request.seat.loaded()
 
 

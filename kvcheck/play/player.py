@@ -26,6 +26,11 @@ from kvspec.request import (
 )
 from kvspec.snapshot_codec import hexes, ints
 
+OWNED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"allocate_slots": ("junction_tokens",), "cache_blocks": ("junction_tokens",)}
+)
+"""Arguments that are attributes of the request, 0 where they are left out."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -112,6 +117,9 @@ class Player:
             elif name == "allocate_slots":
                 request.num_computed_tokens = given.pop("num_computed_tokens")
                 request.status = RequestStatus(given.pop("status"))
+            for owned in OWNED.get(name, ()):
+                if owned in given or getattr(request, owned, 0):
+                    setattr(request, owned, given.pop(owned, 0))
         return plain(name, make(self.manager, name, request, given))
 
     def _get_block_ids(self, name: str, args: Mapping[str, Any]) -> Any:

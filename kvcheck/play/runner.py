@@ -32,7 +32,8 @@ class Tracked:
     """A request of a program: its seat now, and what it consists of (`arrival`).
 
     `fresh_load`: the first and the end of the external tokens of an admission that nothing
-    followed yet. `num_lost`: tokens that were computed when it was preempted.
+    followed yet. `num_lost`: tokens that were computed when it was preempted. `junction_tokens`:
+    that of its last look-up, where it is told.
     """
 
     name: str
@@ -41,6 +42,12 @@ class Tracked:
     num_preemptions: int = 0
     fresh_load: tuple[int, int] | None = None
     num_lost: int = 0
+    junction_tokens: int = 0
+
+    @property
+    def told(self) -> dict[str, int]:
+        """What its scheduler says with each call that caches (KV-RET-7)."""
+        return {"junction_tokens": self.junction_tokens} if self.junction_tokens else {}
 
 
 @dataclass

@@ -35,6 +35,7 @@ class RemoteRequest:
         self.num_computed_tokens = 0
         self.num_preemptions = 0
         self.status = RequestStatus.WAITING
+        self.junction_tokens = 0
         self._sent = self._owned()
         connection.forget(self, "requests", handle)
 
@@ -89,6 +90,7 @@ class RemoteRequest:
             "num_computed_tokens": carried("request.num_computed_tokens", self.num_computed_tokens),
             "num_preemptions": carried("request.num_preemptions", self.num_preemptions),
             "status": carried("request.status", self.status),
+            "junction_tokens": carried("request.junction_tokens", self.junction_tokens),
         }
 
     def appended(self, token_ids: Sequence[int], answer: Mapping[str, Any]) -> None:

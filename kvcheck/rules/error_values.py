@@ -115,13 +115,18 @@ def an_illegal_argument_is_named_with_its_value(
     equal(manager.everything(), before)
 
 
-@cases(("num_preemptions", -1), ("status", "asleep"), ("num_computed_tokens", -1))
+@cases(
+    ("num_preemptions", -1), ("status", "asleep"), ("num_computed_tokens", -1),
+    ("junction_tokens", -1), ("junction_tokens", True),
+)  # fmt: skip
 @example("KV-ERR-2")
 def what_the_scheduler_says_of_a_request_is_checked(
     bench: Bench, member: str, value: object
 ) -> None:
     """The error names the member and what it was, whether it shows when set or when used."""
     manager, a, _ = bench.story()
+    if member == "junction_tokens":
+        bench.need(Feature.JUNCTIONS)
 
     def say_so_and_allocate() -> None:
         setattr(a, member, value)

@@ -284,6 +284,16 @@ def look_ups_are_counted_when_asked_or_admitted(
     equal((stats.requests, stats.hits_tokens), told)
 
 
+@example("KV-POL-18", "KV-MGR-2")
+def who_skips_reading_is_not_counted_when_admitted(bench: Bench) -> None:
+    bench.need(Feature.LATER_CHOICES)
+    policy = replace(bench.policy, lookups_counted="admitted")
+    manager = bench.manager(8, policy=policy, log_stats=True)
+    request = manager.request("a", range(9), skip_reading_cache=True)
+    manager.record_prefix_cache_stats(request, 0)
+    equal(manager.make_prefix_cache_stats().requests, 0)
+
+
 @example("KV-POL-18", "KV-BATCH-7")
 def a_whole_step_counts_whom_it_admits(bench: Bench) -> None:
     """Two ask, and there is room for one of them."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.example import cases, example
 from kvcheck.rules.judging import equal
 from kvcheck.rules.specs import chunked, full, mamba, sliding
+from kvspec.errors import InvalidArgumentError
 from kvspec.events import BlockStored
+from kvspec.interface import Feature
 from kvspec.specs import LayerSpec
 
 ALL = (0, 1, 2, 3, 4, 5, 6)
@@ -164,3 +167,113 @@ def a_call_over_nothing_that_is_worth_caching_tells_an_event_without_hashes(benc
     equal(told, [((), None, tuple(range(8)))], "the event")
     found = (manager.cached_positions(request), manager.counts(request))
     equal(found, ([], (2,)), "cached, and the count")
+
+
+def kept_with_a_junction(bench: Bench, spec: LayerSpec, junction: int, **config: Any) -> list[int]:
+    """What a prompt of 30 tokens keeps of the last group."""
+    bench.need(Feature.JUNCTIONS)
+    manager = bench.manager(60, full(4), spec, **config)
+    request = manager.request("r", range(30))
+    request.junction_tokens = junction
+    manager.admit(request)
+    found: list[int] = manager.cached_positions(request, 1)
+    return found
+
+
+@cases(
+    (sliding(4, 5), 12, 0, [2, 6]), (sliding(4, 5), 15, 0, [2, 6]),
+    (sliding(4, 9), 16, 0, [2, 3, 5, 6]), (sliding(4, 5), 3, 0, [6]),
+    (sliding(4, 5), 0, 0, [6]), (sliding(4, 5), 12, 8, [1, 2, 3, 5, 6]),
+    (sliding(4, 5), 99, 0, [6]), (mamba(4), 12, 0, [2, 6]), (mamba(4), 15, 16, [2, 3, 6]),
+    (sliding(8, 5), 17, 0, [1, 2]), (mamba(8), 15, 0, [0, 2]),
+)  # fmt: skip
+@example("KV-RET-7", "KV-RET-4", "KV-RET-5")
+def a_junction_is_kept_beside_the_replay_boundary(
+    bench: Bench, spec: LayerSpec, junction: int, interval: int, places: list[int]
+) -> None:
+    found = kept_with_a_junction(bench, spec, junction, retention_interval_tokens=interval)
+    equal(found, places, f"kept of {spec} at junction {junction}, interval {interval}")
+
+
+@cases((sliding(4, 5), 13, [1, 2, 3, 6]), (sliding(4, 5), 3, [0, 6]), (mamba(4), 13, [1, 2, 6]))
+@example("KV-RET-7")
+def with_eagle_a_junction_a_block_shorter_is_kept_too(
+    bench: Bench, spec: LayerSpec, junction: int, places: list[int]
+) -> None:
+    """Tails are shifted: 1, 2 before 8 + 4, and 2, 3 before 12 + 4. Block 7 is not full."""
+    options = {"use_eagle": True, "retention_interval_tokens": 0}
+    equal(kept_with_a_junction(bench, spec, junction, **options), places)
+
+
+@example("KV-RET-7")
+def without_retention_a_junction_changes_nothing(bench: Bench) -> None:
+    specs = [full(16), sliding(4, 5)]
+    bench.need(Feature.JUNCTIONS)
+    manager = bench.manager(60, *specs)
+    request = manager.request("r", range(40))
+    request.junction_tokens = 24
+    manager.admit(request)
+    equal(manager.cached_positions(request, 1), [3, 7])
+
+
+@example("KV-RET-7", "KV-COORD-12")
+def who_follows_to_a_junction_hits_it(bench: Bench) -> None:
+    """r1 keeps 20 tokens, r2 parts from it after 13 and has its look-up's junction, r3 hits it."""
+    bench.need(Feature.JUNCTIONS)
+    manager = bench.manager(60, full(4), sliding(4, 5), retention_interval_tokens=0)
+    manager.started("r1", range(22))
+    second = manager.request("r2", [*range(13), *range(50, 67)])
+    hit = manager.get_computed_blocks(second)
+    equal((hit.hit_length_tokens, hit.junction_tokens), (0, 12))
+    second.junction_tokens = hit.junction_tokens
+    manager.admit(second)
+    third = manager.get_computed_blocks(manager.request("r3", [*range(13), *range(80, 90)]))
+    equal((third.hit_length_tokens, third.junction_tokens), (12, 0))
+
+
+@example("KV-RET-7", "KV-RET-6", "KV-MGR-11")
+def a_later_caching_call_reads_the_junction_that_is_then_there(bench: Bench) -> None:
+    """Blocks that were passed over before stay so."""
+    bench.need(Feature.JUNCTIONS)
+    manager = bench.manager(20, sliding(4, 5), retention_interval_tokens=0)
+    request = manager.request("r", range(30))
+    manager.allocate_slots(request, 16, delay_cache_blocks=True)
+    manager.cache_blocks(request, 8)
+    request.junction_tokens = 12
+    manager.cache_blocks(request, 16)
+    equal(manager.cached_positions(request), [2])
+    request.junction_tokens = -1
+    with manager.refuses(InvalidArgumentError) as caught:
+        manager.cache_blocks(request, 16)
+    equal((caught.value.field, caught.value.value), ("request.junction_tokens", -1))
+
+
+@cases(
+    (True, 15, [1, 2]), (True, 16, [1, 2, 3]), (False, 16, [2, 3]), (True, 3, []), (True, 6, [0])
+)
+@example("KV-POL-20", "KV-RET-4")
+def replays_before_a_drop_are_kept_or_the_boundary(
+    bench: Bench, chosen: bool, tokens: int, places: list[int]
+) -> None:
+    """A window of 5 beside full attention, both eagle groups."""
+    policy = replace(bench.policy, eagle_replays_before_drop=chosen)
+    options = {"use_eagle": True, "retention_interval_tokens": 0, "policy": policy}
+    worth(bench, [full(4), sliding(4, 5)], tokens, places, **options)
+
+
+@cases((True, 15, [1]), (True, 16, [1, 2]), (False, 16, [2]))
+@example("KV-POL-20", "KV-RET-5")
+def states_of_replays_before_a_drop_are_kept_or_the_boundary(
+    bench: Bench, chosen: bool, tokens: int, places: list[int]
+) -> None:
+    """The full-attention group alone is flagged."""
+    policy = replace(bench.policy, eagle_replays_before_drop=chosen)
+    options = {"eagle_groups": [0], "retention_interval_tokens": 0, "policy": policy}
+    worth(bench, [full(4), mamba(4)], tokens, places, use_eagle=True, **options)
+
+
+@example("KV-POL-20")
+def without_a_drop_the_boundary_is_kept(bench: Bench) -> None:
+    policy = replace(bench.policy, eagle_replays_before_drop=True)
+    options = {"retention_interval_tokens": 0, "policy": policy}
+    worth(bench, [full(4), sliding(4, 5)], 16, [2], **options)

@@ -32,6 +32,7 @@ class Call:
     num_computed_tokens: int = 0
     num_preemptions: int = 0
     status: str = ""
+    junction_tokens: int = 0
     result: Any = None
     error: Exception | None = None
     num_free_blocks: int = 0
@@ -45,7 +46,8 @@ class Call:
             return cls(name, None, arguments)
         try:
             owned = (request.num_computed_tokens, request.num_preemptions, str(request.status))
-            return cls(name, request, arguments, request.num_tokens, *owned)
+            junction = getattr(request, "junction_tokens", 0)  # only with Feature.JUNCTIONS
+            return cls(name, request, arguments, request.num_tokens, *owned, junction)
         except AttributeError:  # no request; the manager will say so
             return cls(name, None, arguments, is_about_no_request=True)
 
@@ -133,6 +135,7 @@ def _allocate(call: Call) -> dict[str, Any]:
         "num_computed_tokens": call.num_computed_tokens,
         "status": call.status,
         "num_new_tokens": given["num_new_tokens"],
+        **_junction(call),
     }
     for name, default in DEFAULTS[call.name].items():
         if name != "new_computed_blocks" and given[name] != default:
@@ -141,6 +144,10 @@ def _allocate(call: Call) -> dict[str, Any]:
     if hit is not None:
         asked["new_computed_blocks"] = hit.to_lists()
     return asked
+
+
+def _junction(call: Call) -> dict[str, Any]:
+    return {"junction_tokens": call.junction_tokens} if call.junction_tokens else {}
 
 
 def _need(call: Call) -> dict[str, Any]:
@@ -169,6 +176,7 @@ ARGUMENTS: Mapping[str, Callable[[Call], dict[str, Any]]] = {
         "max_cache_hit_length": call.arguments["max_hit_length_tokens"]
     },
     "allocate_slots": _allocate,
+    "cache_blocks": lambda call: {**call.arguments, **_junction(call)},
     "free_blocks": _ids,
     "evict_blocks": _ids,
     "get_num_blocks_to_allocate": _need,

@@ -27,6 +27,7 @@ cdef class Checks:
     @cython.locals(theirs=Hasher, ours=Hasher)
     cdef bint can_use_hashes(self, FastRequest request) except -1
     cdef int check_scheduling(self, FastRequest request) except -1
+    cdef int check_junction(self, FastRequest request) except -1
     @cython.locals(computed="long long")
     cdef Py_ssize_t computed_of(self, FastRequest request) except -1
     @cython.locals(g=int, slots="long long")

@@ -313,7 +313,7 @@ class Allocator:
             if block == 0:
                 continue
             if not self.caches_all[g] and not self.shape.is_worth_caching(
-                g, i, request.num_prompt_tokens
+                g, i, request.num_prompt_tokens, request.junction
             ):
                 continue
             self.pool.register(block, request, (i + 1) * per - 1, g, (i + 1) * per)

@@ -197,6 +197,7 @@ class Calls:
     def cache(self, request: FastRequest, tokens: int) -> None:
         """Register full blocks after a delayed load (KV-MGR-11)."""
         core = self.core
+        self.checks.check_junction(request)
         row = core.rows.of(request)
         if not core.allocator.holds_blocks(row):
             return  # KV-ERR-4
@@ -326,7 +327,8 @@ class Calls:
         """Count a look-up whose request was admitted, where that is chosen (KV-POL-18)."""
         self.checks.check_scheduling(request)
         core = self.core
-        if core.log_stats and core.enable_caching and core.counts_admitted:
+        is_read = core.enable_caching and not request.input.skip_reading_cache
+        if core.log_stats and is_read and core.counts_admitted:
             self.turn.changes()
             self.core.stats.count(request, tokens)
             self.turn.changed()

@@ -79,12 +79,18 @@ class Checks:
         )
 
     def check_scheduling(self, request: FastRequest) -> None:
-        """What the scheduler says of a request: its preemptions and its status."""
+        """What the scheduler says of a request: its preemptions, its junction and its status."""
         if request.preemptions < 0:
             self.counted("request.num_preemptions", request.num_preemptions)
+        self.check_junction(request)
         status = request.state
         if status is not RUNNING and status is not WAITING and not is_status(status):
             raise InvalidArgumentError("request.status", status, "one of " + ", ".join(STATUSES))
+
+    def check_junction(self, request: FastRequest) -> None:
+        """What the scheduler noted of its look-up (KV-RET-7)."""
+        if request.junction < 0:
+            self.counted("request.junction_tokens", request.junction_tokens)
 
     def computed_of(self, request: FastRequest) -> int:
         """What the scheduler says is computed (KV-REQ-3)."""

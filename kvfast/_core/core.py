@@ -334,4 +334,5 @@ def shape_of(plan: Plan) -> Shape:
         retention=-1 if retention is None else retention,
         null_prefix_is_hit=plan.config.policy.chunked_null_prefix_is_hit,
         looks_beyond=plan.config.policy.eagle_looks_beyond,
+        replays_before_drop=plan.config.policy.eagle_replays_before_drop,
     )

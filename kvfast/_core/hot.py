@@ -18,7 +18,7 @@ COMPUTED = 0
 """Its computed tokens; -1 while the scheduler assigned what is no count."""
 
 RUNS = 1
-"""1 while it is RUNNING and its preemptions are a count; else 0, and the request must be asked."""
+"""1 while it is RUNNING and its other counts are legal; else 0, and the request must be asked."""
 
 ROW = 2
 """The row in which it was last seen; any other if there was none."""

@@ -36,8 +36,8 @@ class FastRequest:
     Its two hot fields (see `hot`) begin at `fields[field_at]`: in the array of `holder`, or, if
     that is None, behind its tokens. `turn`: that of the manager it is registered with. `is_used`:
     a call uses or changes it now. `is_followed`: the engine keeps its tokens (see `following`).
-    `preemptions`: -1 while what was assigned is no count. `state`: what was assigned as status.
-    `is_made`: whether it is more than `__new__` leaves.
+    `preemptions`, `junction`: -1 while what was assigned is no count. `state`: what was assigned as
+    status. `is_made`: whether it is more than `__new__` leaves.
     """
 
     def __init__(
@@ -54,6 +54,8 @@ class FastRequest:
         self.preemptions = 0
         self.odd_computed: object = None
         self.odd_preemptions: object = None
+        self.junction = 0
+        self.odd_junction: object = None
         self.state = RequestStatus.WAITING
         self.running = RUNNING
         self.holder: object = None
@@ -128,6 +130,20 @@ class FastRequest:
         self.set_status(self.state)
 
     @property
+    def junction_tokens(self) -> int:
+        """How far a prefix that some groups have cached reached at its look-up (KV-RET-7)."""
+        if self.junction < 0:
+            return self.odd_junction  # type: ignore[return-value]  # as it was assigned
+        return self.junction
+
+    @junction_tokens.setter
+    def junction_tokens(self, value: int) -> None:
+        self.hold_off()
+        self.junction = count_of(value)
+        self.odd_junction = value if self.junction < 0 else None
+        self.set_status(self.state)
+
+    @property
     def status(self) -> RequestStatus:
         """Where the request stands in its scheduler."""
         return self.state
@@ -149,10 +165,14 @@ class FastRequest:
             self.turn.give_back()
 
     def set_status(self, value: RequestStatus) -> None:
-        """Note the status and whether it is RUNNING, with legal preemptions."""
+        """Note the status and whether it is RUNNING, with a legal junction and preemptions."""
         self.state = value
-        is_running = value is self.running and self.preemptions >= 0
+        is_running = value is self.running and self.has_legal_counts()
         self.fields[self.field_at + hot.RUNS] = 1 if is_running else 0
+
+    def has_legal_counts(self) -> bool:
+        """Whether preemptions and junction are counts."""
+        return self.preemptions >= 0 and self.junction >= 0
 
     def computed_now(self) -> int:
         """The computed tokens; -1 while the scheduler assigned what is no count."""

@@ -29,12 +29,16 @@ class Shape:
         retention: int,
         null_prefix_is_hit: bool,
         looks_beyond: bool = False,
+        replays_before_drop: bool = False,
     ) -> None:
         self.num_groups = len(groups)
         self.alignment = alignment
         self.retention = retention
         self.null_prefix_is_hit = null_prefix_is_hit
         self.looks_beyond = looks_beyond
+        self.replays_before_drop = replays_before_drop and any(
+            group.drops_block for group in groups
+        )
         n = len(groups)
         self.kind = cast("MutableSequence[Kind]", zeroed("i", n))
         self.block_size = zeroed("q", n)
@@ -117,10 +121,32 @@ class Shape:
             return True
         return never(kind)
 
-    def is_worth_caching(self, group: int, index: int, prompt_tokens: int) -> bool:
+    def is_in_tail(self, group: int, index: int, tokens: int) -> bool:
+        """Whether a hit that ends at so many tokens, cut to alignment, needs block `index`."""
+        if tokens < 0:
+            return False
+        end = tokens // self.alignment * self.alignment // self.block_size[group]
+        if self.is_mamba(group):
+            return index + 1 == end
+        drop = self.drops[group] != 0
+        last = end if drop else end - 1
+        return last - self.run_length(group, drop) < index <= last
+
+    def is_worth_caching(self, group: int, index: int, prompt_tokens: int, junction: int) -> bool:
         """Whether a later look-up could use block `index` (KV-RET-*), where some are not."""
         size = self.block_size[group]
         replay_end = (prompt_tokens - 1) // self.alignment * self.alignment // size
+        if self.retention >= 0:
+            if junction > 0:  # KV-RET-7
+                if self.is_in_tail(group, index, junction):
+                    return True
+                if self.drops[group] and self.is_in_tail(group, index, junction - size):
+                    return True
+            if self.replays_before_drop:  # KV-POL-20
+                end = prompt_tokens // self.alignment * self.alignment
+                if self.is_in_tail(group, index, max(end - self.alignment, 0)):
+                    return True
+                replay_end = max(replay_end - self.alignment // size, 0)
         if self.is_mamba(group):
             if self.retention > 0 and (index + 1) * size % self.retention == 0:
                 return True

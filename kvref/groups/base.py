@@ -14,6 +14,7 @@ from kvref.block_pool import BlockPool
 from kvref.events import EventLog
 from kvref.hashing import hash_of_block, make_key
 from kvref.request import ReferenceRequest
+from kvspec._check import exact
 from kvspec.blocks import NULL_BLOCK
 from kvspec.snapshot import MambaState, RequestState
 from kvspec.specs import (
@@ -52,6 +53,7 @@ class GroupContext:
     counts_common_prefix: bool = True
     has_partial_tails: bool = False
     eagle_looks_beyond: bool = False
+    replays_before_drop: bool = False
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,20 @@ class Group(ABC):
         return True
 
     # What is the same for all.
+
+    def retained_places(self, request: ReferenceRequest) -> list[int]:
+        """Where hits may end that retention keeps, beside the replay boundary (KV-RET-7)."""
+        alignment = self.context.alignment_tokens
+        places: list[int] = []
+        junction = exact(request.junction_tokens)
+        if junction > 0:
+            places.append(junction)
+            if self.drops_eagle_block:
+                places.append(junction - self.block_size)
+        if self.context.replays_before_drop:  # KV-POL-20
+            places.append(max(replay_boundary(request, alignment) - alignment, 0))
+            places.append(max(request.num_prompt_tokens // alignment * alignment - alignment, 0))
+        return [place // alignment * alignment for place in places]
 
     def blocks_of(self, request_id: str) -> tuple[int, ...]:
         """The request's block list; empty when it holds nothing."""

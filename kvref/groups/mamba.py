@@ -56,6 +56,10 @@ class MambaGroup(Group):
         end = (block_index + 1) * self.block_size
         if retention > 0 and (retention <= self.block_size or end % retention == 0):
             return True
+        if end in self.retained_places(request):  # KV-RET-7
+            return True
+        if self.context.replays_before_drop:  # KV-POL-20
+            return False
         return end == replay_boundary(request, self.context.alignment_tokens)
 
     def cache_blocks(self, request: ReferenceRequest, num_tokens: int) -> None:

@@ -114,5 +114,11 @@ class SlidingWindowGroup(Group):
                 return True
         if retention is None:
             return False
+        for place in self.retained_places(request):  # KV-RET-7
+            end = place // self.block_size + shift
+            if end - need <= block_index < end:
+                return True
+        if self.context.replays_before_drop:  # KV-POL-20
+            return False
         replay_end = replay_boundary(request, self.context.alignment_tokens) // self.block_size
         return replay_end + shift - need <= block_index < replay_end + shift  # KV-RET-4

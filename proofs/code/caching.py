@@ -172,9 +172,12 @@ def reference_mask(name: str, interval: Term | None, drops: bool) -> Term:
         group.context = SimpleNamespace(
             alignment_tokens=way.number(ALIGNMENT),
             retention_interval_tokens=None if interval is None else way.number(interval),
+            replays_before_drop=False,
         )
         request = SimpleNamespace(
-            num_prompt_tokens=way.number(PROMPT), num_tokens=way.number(z3.Int("all tokens"))
+            num_prompt_tokens=way.number(PROMPT),
+            num_tokens=way.number(z3.Int("all tokens")),
+            junction_tokens=0,
         )
         return group.is_worth_caching(way.number(INDEX), request)
 
@@ -194,7 +197,8 @@ def fast_mask(name: str, interval: Term | None, drops: bool) -> Term:
         made.alignment = way.number(ALIGNMENT)
         made.retention = -1 if interval is None else way.number(interval)
         every = made.caches_all(0)
-        return every or made.is_worth_caching(0, way.number(INDEX), way.number(PROMPT))
+        made.replays_before_drop = False
+        return every or made.is_worth_caching(0, way.number(INDEX), way.number(PROMPT), 0)
 
     with picking_in_one_way(shape):
         return merged(run)

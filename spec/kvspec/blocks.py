@@ -84,6 +84,12 @@ class PrefixHit:
     hit_length_tokens: int
     uncached_common_prefix_tokens: int | None = None
 
+    @property
+    def junction_tokens(self) -> int:
+        """How far that answer reached, if it was longer; else 0 (KV-RET-7)."""
+        uncached = self.uncached_common_prefix_tokens
+        return self.hit_length_tokens + uncached if uncached else 0
+
 
 @dataclass(frozen=True)
 class GroupHits:

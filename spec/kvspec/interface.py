@@ -86,6 +86,8 @@ class Feature(StrEnum):
     """Without it only safety and behaviour can be checked, and safety from outside alone."""
     GIVEN_HASHES = "given_hashes"
     """Requests whose tokens and hashes the engine keeps: `kvspec.following`."""
+    JUNCTIONS = "junctions"
+    """Requests whose `junction_tokens` is not 0 (KV-RET-7)."""
     LATER_CHOICES = "later_choices"
     """The choices of `kvspec.policy.LATER` where they are not those of the rules, and
     `record_prefix_cache_stats`."""

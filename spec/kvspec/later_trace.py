@@ -33,7 +33,6 @@ NOT_ASKED = frozenset(
 NEEDED_BY_ARGUMENT: Mapping[str, str] = MappingProxyType(
     {
         "num_in_flight_tokens": "in-flight tokens",
-        "shared_prefix_boundary": "junctions in caching",
         "skip_zeroing_group_ids": "groups that are not zeroed",
     }
 )
@@ -102,6 +101,9 @@ class LaterTrace:
         elif name == "cache_blocks":
             arguments = _without(arguments, "request_computed_tokens")
         if name == "allocate_slots" or name == "cache_blocks":
+            junction = arguments.get("shared_prefix_boundary")
+            arguments = _without(arguments, "shared_prefix_boundary")
+            arguments |= {"junction_tokens": junction} if junction else {}
             said = [name for name in self.reads if arguments.get(name)]
             needs += [NEEDED_BY_ARGUMENT[name] for name in said]
             arguments = _without(arguments, *NEEDED_BY_ARGUMENT)
@@ -171,9 +173,7 @@ def _needs(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _unread(config: Mapping[str, Any]) -> Iterator[str]:
-    """Arguments that change nothing: retention alone keeps junctions, and only windows move."""
-    if config.get("prefix_cache_retention_interval") is None:
-        yield "shared_prefix_boundary"
+    """Arguments that change nothing: only windows move."""
     kinds = {group["spec"].get("type") for group in config["groups"]}
     if kinds <= _FULL:
         yield "num_in_flight_tokens"

@@ -121,13 +121,16 @@ OPERATIONS: Mapping[str, OperationShape] = MappingProxyType(
                 "full_sequence_must_fit": boolean,
                 "reserved_blocks": integer,
                 "has_scheduled_reqs": boolean,
+                "junction_tokens": count,
             },
         ),
         "free": OperationShape(True, null),
         "pop_blocks_for_free": OperationShape(True, list_of(count)),
         "free_blocks": OperationShape(False, null, {"block_ids": list_of(integer)}),
         "remove_skipped_blocks": OperationShape(True, null, {"total_computed_tokens": integer}),
-        "cache_blocks": OperationShape(True, null, {"num_computed_tokens": integer}),
+        "cache_blocks": OperationShape(
+            True, null, {"num_computed_tokens": integer}, {"junction_tokens": count}
+        ),
         "cache_partial_block": OperationShape(
             True, boolean, {"group": integer, "num_tokens": integer}, since=2
         ),

@@ -18,7 +18,7 @@ NONE_HASH_TEXT = "vllm-none-hash"
 LATER: tuple[str, ...] = (
     *("zero_retention_needs_windows", "none_hash_without_seed", "zeroed_blocks"),
     *("lookups_counted", "popped_leading_nulls", "counts_common_prefix", "eagle_flag_counts_alone"),
-    *("full_partial_tails", "eagle_looks_beyond"),
+    *("full_partial_tails", "eagle_looks_beyond", "eagle_replays_before_drop"),
 )
 """Choices that not everybody has (`Feature.LATER_CHOICES`); records name only those that differ."""
 
@@ -47,6 +47,8 @@ class Policy:
     - `eagle_flag_counts_alone`: whether flagged groups drop a block without `use_eagle`.
     - `eagle_looks_beyond`: whether the block that an eagle group drops may lie beyond the limit of
       a search for a common hit.
+    - `eagle_replays_before_drop`: whether retention keeps, where some group drops a block, the two
+      places at which a replay then ends, and not the replay boundary.
     - `full_partial_tails`: whether full attention registers the end of a prompt inside a block.
     - `extra_keys`: whether extra keys enter a hash with their kind ("tagged") or as bare values
       ("plain"), so that values of two kinds can be equal.
@@ -68,6 +70,7 @@ class Policy:
     eagle_flag_counts_alone: bool = True
     full_partial_tails: bool = False
     eagle_looks_beyond: bool = False
+    eagle_replays_before_drop: bool = False
 
     def __post_init__(self) -> None:
         exact_members(self)
@@ -87,6 +90,7 @@ class Policy:
         boolean("eagle_flag_counts_alone", self.eagle_flag_counts_alone)
         boolean("full_partial_tails", self.full_partial_tails)
         boolean("eagle_looks_beyond", self.eagle_looks_beyond)
+        boolean("eagle_replays_before_drop", self.eagle_replays_before_drop)
 
     @property
     def later_choices(self) -> frozenset[str]:

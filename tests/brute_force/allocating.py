@@ -44,7 +44,8 @@ def allocate(history: History, name: str, asked: Mapping[str, Any]) -> list[list
     answer = grant(history, name, wish)
     if not asked.get("delay_cache_blocks"):
         computed = range(min(local + loads, longest) + new)
-        history.cache(name, len([t for t in computed if t < min(longest, len(text.tokens))]))
+        verified = len([t for t in computed if t < min(longest, len(text.tokens))])
+        history.cache(name, verified, asked.get("junction_tokens", 0))
     return answer
 
 

@@ -89,23 +89,39 @@ def boundaries(config: ManagerConfig, num_prompt_tokens: int, end: int) -> tuple
     return {n for n in aligned if n and retention and n % retention == 0}, replay
 
 
+def junctions(config: ManagerConfig, size: int, junction: int, *, is_eagle: bool) -> set[int]:
+    """Where hits that end at the junction end, or a block before it (KV-RET-7)."""
+    if config.retention_interval_tokens is None or junction == 0:
+        return set()
+    alignment = config.scheduler_block_size_tokens or 1
+    places = [junction, junction - size] if is_eagle else [junction]
+    return {max(n for n in range(p + 1) if n % alignment == 0) for p in places if p >= 0}
+
+
 def is_worth_caching(
-    config: ManagerConfig, spec: LayerSpec, block: int, num_prompt_tokens: int, *, is_eagle: bool
+    config: ManagerConfig,
+    spec: LayerSpec,
+    block: int,
+    num_prompt_tokens: int,
+    *,
+    is_eagle: bool,
+    junction: int = 0,
 ) -> bool:
     """Whether a hit that ends where hits are meant to end has a use for the block (KV-RET-*)."""
     size = spec.block_size
+    further = junctions(config, size, junction, is_eagle=is_eagle)
     if isinstance(spec, MambaSpec):
         if config.retention_interval_tokens is None:
             return True
         end = tokens_of(block, size).stop
         regular, replay = boundaries(config, num_prompt_tokens, end)
-        return end in regular or end == replay
+        return end in regular or end == replay or end in further
     if not isinstance(spec, SlidingWindowSpec):
         return True
     step = config.retention_interval_tokens
     step = (config.scheduler_block_size_tokens or 1) if step is None else step
     regular, replay = boundaries(config, num_prompt_tokens, (block + 1) * size + 2 * step)
-    if is_used(spec, block, {*regular, replay}, is_eagle=is_eagle):
+    if is_used(spec, block, {*regular, replay, *further}, is_eagle=is_eagle):
         return True
     # Where the hits of two neighbouring boundaries leave out no block, all are kept (KV-RET-1).
     between = {token // size for token in range(step + size, 2 * step + size)}

@@ -131,7 +131,7 @@ class History:
             if type(span.spec) in ZEROED:
                 self.to_zero[span.index].append(block)
 
-    def cache(self, name: str, num_tokens: int) -> None:
+    def cache(self, name: str, num_tokens: int, junction: int = 0) -> None:
         """A caching call: what it reaches and none before it did (KV-GRP-11)."""
         if not self.config.enable_caching or name not in self.lives:
             return
@@ -142,7 +142,12 @@ class History:
             for index in range(before[span.index], self.counted(name, span) or 0):
                 block = life.block(span, index)
                 worth = is_worth_caching(
-                    self.config, span.spec, index, life.text.num_prompt, is_eagle=span.is_eagle
+                    self.config,
+                    span.spec,
+                    index,
+                    life.text.num_prompt,
+                    is_eagle=span.is_eagle,
+                    junction=junction,
                 )
                 if block and worth:
                     self.register(life, span, block, (index + 1) * span.size)

@@ -182,7 +182,7 @@ class OverTime:
 
     def cache_blocks(self, name: str, asked: Mapping[str, Any]) -> Any:
         """What arrived late."""
-        self.history.cache(name, asked["num_computed_tokens"])
+        self.history.cache(name, asked["num_computed_tokens"], asked.get("junction_tokens", 0))
         return UNSAID
 
     def cache_partial_block(self, name: str, asked: Mapping[str, Any]) -> Any:

@@ -51,7 +51,7 @@ def test_random_programs_leave_both_in_the_same_state(fast: Implementation) -> N
 
 
 def test_random_programs_agree_under_the_later_choices(fast: Implementation) -> None:
-    """Those of vLLM 0.33 (KV-POL-11 … KV-POL-19)."""
+    """Those of vLLM 0.33 (KV-POL-11 … KV-POL-20)."""
     policy = find_profile("vllm-0.33").policy
     programs = islice(random_programs(8, 0, 40), 60)
     chosen = (replace(p, config=replace(p.config, policy=policy)) for p in programs)
