@@ -277,3 +277,16 @@ def without_a_drop_the_boundary_is_kept(bench: Bench) -> None:
     policy = replace(bench.policy, eagle_replays_before_drop=True)
     options = {"retention_interval_tokens": 0, "policy": policy}
     worth(bench, [full(4), sliding(4, 5)], 16, [2], **options)
+
+
+@cases((True, [1, 2]), (False, [2, 3]))
+@example("KV-POL-20", "KV-RET-4")
+def generated_tokens_bring_no_boundary_back(bench: Bench, chosen: bool, places: list[int]) -> None:
+    """A prompt of 15 tokens, of which a replay ends at 8; block 3 is full later."""
+    policy = replace(bench.policy, eagle_replays_before_drop=chosen)
+    options: dict[str, Any] = {"use_eagle": True, "retention_interval_tokens": 0}
+    manager = bench.manager(60, full(4), sliding(4, 5), policy=policy, **options)
+    request = manager.request("r", range(15))
+    manager.append(request, range(50, 56))
+    manager.admit(request)
+    equal(manager.cached_positions(request, 1), places)
