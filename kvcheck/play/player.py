@@ -118,7 +118,7 @@ class Player:
                 request.num_computed_tokens = given.pop("num_computed_tokens")
                 request.status = RequestStatus(given.pop("status"))
             for owned in OWNED.get(name, ()):
-                if owned in given or getattr(request, owned, 0):
+                if owned in given or hasattr(request, owned):
                     setattr(request, owned, given.pop(owned, 0))
         return plain(name, make(self.manager, name, request, given))
 

@@ -186,7 +186,7 @@ def rewinds_of(
 def check_scheduling(where: str, request: Request) -> None:
     """Preemptions, junction and status are what `get_computed_blocks` accepts."""
     count(f"{where}.num_preemptions", request.num_preemptions)
-    count(f"{where}.junction_tokens", request.junction_tokens)
+    count(f"{where}.junction_tokens", getattr(request, "junction_tokens", 0))
     if not is_status(request.status):
         allowed = "one of " + ", ".join(RequestStatus)
         raise InvalidArgumentError(f"{where}.status", request.status, allowed)

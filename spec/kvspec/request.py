@@ -163,9 +163,9 @@ def _check_items(items: tuple[MultimodalItem, ...]) -> None:
 class Request(Protocol):
     """A request as a manager sees it, made by `Implementation.make_request`.
 
-    The caller (a scheduler) owns `num_computed_tokens`, `num_preemptions`, `status` and
-    `junction_tokens` and sets them before each call; the rest changes only through
-    `Implementation.append_tokens`.
+    The caller (a scheduler) owns `num_computed_tokens`, `num_preemptions` and `status` and sets
+    them before each call; the rest changes only through `Implementation.append_tokens`. With
+    `Feature.JUNCTIONS` there is also `junction_tokens`, an int, which the caller owns (KV-RET-7).
     """
 
     num_computed_tokens: int
@@ -173,9 +173,6 @@ class Request(Protocol):
     num_preemptions: int
     """How often the request was preempted; more than 0 counts its look-ups apart."""
     status: RequestStatus
-    junction_tokens: int
-    """How far a prefix that some groups have cached reached at its look-up; 0: no further than the
-    hit (KV-RET-7)."""
 
     @property
     def request_id(self) -> str:

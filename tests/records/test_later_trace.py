@@ -90,8 +90,8 @@ def test_operations_are_said_in_the_words_of_the_contract() -> None:
     assert trace.line({"op": "take_kv_cache_block_copies", "args": {}}) == (None, ())
     given = {"op": "remove_skipped_blocks", "args": {"processed_computed_tokens": 5}}
     assert trace.line(given)[0]["args"] == {"total_computed_tokens": 5}
-    given = {"num_new_tokens": 5, "shared_prefix_boundary": 12}
-    line, needed = trace.line({"op": "allocate_slots", "args": given})
+    counts = {"num_new_tokens": 5, "shared_prefix_boundary": 12}
+    line, needed = trace.line({"op": "allocate_slots", "args": counts})
     assert line["args"] == {"num_new_tokens": 5, "junction_tokens": 12}
     assert needed == ()
     told = {"op": "new_request", "req": "r", "args": {"kv_cache_report_mode": "full"}}
