@@ -57,11 +57,23 @@ class Bench:
         usual = self.policy.exact_block_ids and self.policy.unhashed_freed_to == "front"
         return usual and self.level is Level.IDENTITY
 
+    @property
+    def zeroes_full_attention(self) -> bool:
+        """Whether ids for zeroing are told, and where no formats are mixed, too."""
+        return self.has(Feature.NEW_BLOCK_IDS) and self.policy.zeroed_blocks == "full_attention"
+
     def need(self, *features: Feature) -> None:
         """Leave the check out unless the subject has these."""
         lacks = [feature for feature in features if not self.has(feature)]
         if lacks:
             raise LeftOut(", ".join(lacks))
+
+    def need_usual(self, *choices: str) -> None:
+        """Leave the check, or this case of it, out unless these choices are those of the rules."""
+        for choice in choices:
+            usual = getattr(Policy(), choice)
+            if getattr(self.policy, choice) != usual:
+                raise LeftOut(f"{choice} {usual}")
 
     def has(self, feature: Feature) -> bool:
         """Whether the subject has this."""
@@ -98,7 +110,8 @@ class Bench:
         """One group for each layer; a number is full attention with blocks of that size.
 
         Without any: one full-attention group with blocks of `block_size` tokens. Hashes are
-        reproducible. `eagle_groups`: the numbers of the groups that are flagged.
+        reproducible. `eagle_groups`: the numbers of the groups that are flagged; where a flag does
+        not count alone, `use_eagle` is set, too.
         """
         listed = list(layers or (block_size,)) if specs is None else list(specs)
         groups = tuple(
@@ -110,6 +123,8 @@ class Bench:
             for number, layer in enumerate(listed)
         )
         usual = {"max_model_len_tokens": 1000, "hash_seed": "0", "policy": self.policy}
+        if eagle_groups and not self.policy.eagle_flag_counts_alone:
+            usual["use_eagle"] = True
         return ManagerConfig(KVCacheConfig(num_blocks, groups), **{**usual, **options})
 
     def create(

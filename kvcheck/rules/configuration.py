@@ -159,10 +159,10 @@ def context_parallelism_needs_full_attention(bench: Bench) -> None:
     equal(refused_field(bench, specs=[sliding(4, 8)], dcp_world_size=2), "dcp_world_size")
 
 
-@cases(32, 0, -1, 3)
+@cases(32, -1, 3)
 @example("KV-CFG-7")
 def retention_needs_a_window(bench: Bench, interval: int) -> None:
-    """One full-attention group and an interval: an error, whatever the number."""
+    """One full-attention group and an interval: an error; of 0 KV-POL-11 speaks."""
     field = refused_field(bench, block_size=16, retention_interval_tokens=interval)
     equal(field, "retention_interval_tokens")
 
@@ -179,7 +179,7 @@ def retention_is_a_multiple_of_the_scheduler_block_size(bench: Bench, spec: Laye
 
 
 @cases((False, (), 8), (True, (), 4), (False, (0,), 4), (True, (0,), 4))
-@example("KV-CFG-8", "KV-FULL-3")
+@example("KV-CFG-8", "KV-FULL-3", choices=("eagle_flag_counts_alone",))
 def use_eagle_flags_every_group_when_none_is(
     bench: Bench, use_eagle: bool, flagged: tuple[int, ...], length: int
 ) -> None:
@@ -190,7 +190,7 @@ def use_eagle_flags_every_group_when_none_is(
 
 
 @cases((False, (), (12, 12)), (True, (), (8, 8)), (False, (1,), (12, 8)), (True, (1,), (12, 8)))
-@example("KV-CFG-8", "KV-FULL-3")
+@example("KV-CFG-8", "KV-FULL-3", choices=("eagle_flag_counts_alone",))
 def one_flag_keeps_use_eagle_from_flagging_the_others(
     bench: Bench, use_eagle: bool, flagged: tuple[int, ...], lengths: tuple[int, int]
 ) -> None:

@@ -121,7 +121,7 @@ def an_eagle_group_looks_one_block_further(bench: Bench) -> None:
         hits(bench, [FULL, SHORT], kept, length, answered, eagle_groups=[1])
 
 
-@example("KV-COORD-7", "KV-MGR-1")
+@example("KV-COORD-7", "KV-MGR-1", choices=("eagle_looks_beyond",))
 def an_eagle_group_never_looks_beyond_the_limit(bench: Bench) -> None:
     """An eagle group never looks beyond the limit: of 48 tokens block 11 ends with the last."""
     manager, _, _ = place(bench, [FULL, SHORT], [range(14), range(14)], eagle_groups=[1])

@@ -110,7 +110,8 @@ def a_restored_manager_starts_with_empty_queues(bench: Bench) -> None:
     seen = restored.everything()
     equal((seen.events, seen.samples), ((), ()))
     equal(seen.stats, bench.manager(6, log_stats=True).everything().stats)
-    equal(restored.take_new_block_ids(), (1, 2, 3))
+    if bench.zeroes_full_attention:
+        equal(restored.take_new_block_ids(), (1, 2, 3))
 
 
 @example("KV-MGR-20")

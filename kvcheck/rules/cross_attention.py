@@ -10,7 +10,6 @@ from kvcheck.rules.managed import Managed
 from kvcheck.rules.specs import cross, encoder_only, full
 from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.errors import ConfigError
-from kvspec.interface import Feature
 from kvspec.specs import LayerSpec
 
 ENCODER = encoder_only(4)
@@ -58,7 +57,7 @@ def the_encoder_is_allocated_once(bench: Bench) -> None:
     manager.same(manager.allocate_slots(request, 4, num_encoder_tokens=20), ((6,), ()))
     request.num_computed_tokens = 9
     manager.same(manager.allocate_slots(request, 4), ((7,), ()))
-    if bench.has(Feature.NEW_BLOCK_IDS):
+    if bench.zeroes_full_attention:
         manager.same(manager.take_new_block_ids(), (1, 2, 6, 7))
     manager.remove_skipped_blocks(request, 13)
     manager.same(manager.lists(request), [[1, 2, 6, 7], [3, 4, 5]])

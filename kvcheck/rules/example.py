@@ -49,10 +49,7 @@ class Example:
 
     def run(self, bench: Bench) -> None:
         """Try every case; LeftOut only if none could be tried."""
-        usual = Policy()
-        for choice in self.choices:
-            if getattr(bench.policy, choice) != getattr(usual, choice):
-                raise LeftOut(f"{choice} {getattr(usual, choice)}")
+        bench.need_usual(*self.choices)
         reason: LeftOut | None = None
         num_tried = 0
         for case in self.cases:

@@ -106,7 +106,7 @@ def every_full_block_is_cached(bench: Bench) -> None:
     equal(manager.cached_positions(request), [0, 1, 2])
 
 
-@example("KV-FULL-7", "KV-MGR-15")
+@example("KV-FULL-7", "KV-MGR-15", choices=("counts_common_prefix",))
 def the_common_prefix_is_what_all_requests_hold(bench: Bench) -> None:
     """The common prefix is what all requests hold, and none for one without blocks."""
     manager, a, b = bench.story()
@@ -118,7 +118,7 @@ def the_common_prefix_is_what_all_requests_hold(bench: Bench) -> None:
             manager.admit(third)
 
 
-@example("KV-FULL-7")
+@example("KV-FULL-7", choices=("counts_common_prefix",))
 def a_popped_reference_spoils_the_common_prefix_until_it_is_returned(bench: Bench) -> None:
     manager, a, b = bench.story()
     popped = manager.pop_blocks_for_free(a)
@@ -143,7 +143,7 @@ def other_layers_behave_as_full_attention(bench: Bench, spec: FullAttentionSpec,
     first, second = (manager.started(name, range(10)) for name in "ab")
     lists = [manager.lists(request) for request in (first, second)]
     manager.same(lists, [[[1, 2, 3]], [[1, 2, 4]]], f"lists of {spec.kind}")
-    if bench.has(Feature.NEW_BLOCK_IDS):
+    if bench.zeroes_full_attention:
         queued = () if isinstance(spec, SinkFullAttentionSpec) else (1, 2, 3, 4)
         manager.same(tuple(manager.take_new_block_ids()), queued)
     manager.free(first)

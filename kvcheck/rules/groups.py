@@ -6,7 +6,7 @@ from typing import Any
 
 from kvcheck.play.verdicts import Level
 from kvcheck.rules.bench import Bench
-from kvcheck.rules.example import cases, example
+from kvcheck.rules.example import IDS, cases, example
 from kvcheck.rules.judging import equal
 from kvcheck.rules.managed import Managed
 from kvcheck.rules.specs import cross, full, mamba, sliding
@@ -280,14 +280,14 @@ def a_request_with_blocks_but_no_entry_gets_neither_external_tokens_nor_hits(ben
             manager.allocate_slots(request, 1, **arguments)
 
 
-@example("KV-GRP-10", "KV-MGR-16")
+@example("KV-GRP-10", "KV-MGR-16", choices=("zeroed_blocks",))
 def new_blocks_are_queued_for_zeroing(bench: Bench) -> None:
     """New blocks are queued for zeroing, and hits are not."""
     manager, _, _ = bench.story()
     manager.same(manager.take_new_block_ids(), (1, 2, 3, 4))
 
 
-@example("KV-GRP-10", level=Level.IDENTITY)
+@example("KV-GRP-10", level=Level.IDENTITY, choices=(*IDS, "zeroed_blocks"))
 def a_block_that_is_freed_and_taken_again_is_queued_for_zeroing_twice(bench: Bench) -> None:
     manager = bench.manager(3)
     for name in "ab":

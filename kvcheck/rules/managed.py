@@ -12,7 +12,7 @@ from typing import Any
 from kvcheck.play.features import FEATURE_OF_ARGUMENT
 from kvcheck.play.left_out import LeftOut
 from kvcheck.rules.judging import Caught, equal, holds, raises, source_of_call
-from kvspec.blocks import NULL_BLOCK, KVCacheBlocks
+from kvspec.blocks import NULL_BLOCK, KVCacheBlocks, PrefixHit
 from kvspec.events import Event
 from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.request import Request, RequestInput
@@ -105,6 +105,17 @@ class Managed:
         """Generated tokens."""
         self.subject.append_tokens(self.real, request, tokens)
 
+    def look_up(self, request: Request) -> PrefixHit:
+        """The hit, and its look-up counted."""
+        hit: PrefixHit = self.get_computed_blocks(request)
+        self._count(request, hit)
+        return hit
+
+    def _count(self, request: Request, hit: PrefixHit) -> None:
+        """Count a look-up where that is done at admission (KV-POL-18)."""
+        if self.real.config.policy.lookups_counted == "admitted":
+            self.record_prefix_cache_stats(request, hit.hit_length_tokens)
+
     def admit(
         self, request: Request, num_new_tokens: int | None = None, **arguments: Any
     ) -> KVCacheBlocks | None:
@@ -120,6 +131,7 @@ class Managed:
             **arguments,
         )
         if granted is not None:
+            self._count(request, hit)
             request.num_computed_tokens = hit.hit_length_tokens + new
         return granted
 

@@ -189,7 +189,7 @@ def a_resumed_request_hits_what_survived(bench: Bench) -> None:
     manager.admit(other)
     equal(manager.blocks(other), [4, 5])
     manager.make_prefix_cache_stats()
-    hit = manager.get_computed_blocks(request)
+    hit = manager.look_up(request)
     equal(hit, PrefixHit(KVCacheBlocks(((1, 2, 3),)), 12))
     stats = manager.make_prefix_cache_stats()
     holds(stats is not None)
@@ -199,7 +199,7 @@ def a_resumed_request_hits_what_survived(bench: Bench) -> None:
 # Asking.
 
 
-@example("KV-MGR-15", "KV-ERR-4")
+@example("KV-MGR-15", "KV-ERR-4", choices=("counts_common_prefix",))
 def the_common_prefix_is_told_per_group(bench: Bench) -> None:
     """(2,) for a and for b; (0,) for a request that the manager does not know; nothing changes."""
     manager, a, b = bench.story()
@@ -210,7 +210,7 @@ def the_common_prefix_is_told_per_group(bench: Bench) -> None:
     equal(manager.visible(), before)
 
 
-@example("KV-MGR-16")
+@example("KV-MGR-16", choices=("zeroed_blocks",))
 def ids_for_zeroing_are_told_once(bench: Bench) -> None:
     """1, 2, 3 of one request and 4 of another, then nothing."""
     manager = bench.story()[0]

@@ -188,7 +188,7 @@ def without_a_seed_first_parents_are_random_or_fixed(
     ("full_attention", "bfloat16", (3, 0)),
     ("mixed_formats", "bfloat16", (3, 3)),
 )
-@example("KV-POL-13", "KV-GRP-10")
+@example("KV-POL-13", "KV-GRP-10", "KV-MGR-16")
 def blocks_are_zeroed_by_type_or_where_formats_are_mixed(
     bench: Bench, chosen: str, dtype: str, told: tuple[int, int]
 ) -> None:
@@ -199,6 +199,7 @@ def blocks_are_zeroed_by_type_or_where_formats_are_mixed(
     lists = manager.lists(manager.started("a", range(10)))
     zeroed = set(manager.take_new_block_ids())
     equal(tuple(len(zeroed & set(blocks)) for blocks in lists), told)
+    equal(tuple(manager.take_new_block_ids()), (), "ids told again")
 
 
 @example("KV-POL-13", "KV-GRP-10")
@@ -229,7 +230,7 @@ def popped_lists_begin_with_their_nulls_or_behind_them(
 
 
 @cases((True, 3), (False, 0))
-@example("KV-POL-15", "KV-MGR-15")
+@example("KV-POL-15", "KV-MGR-15", "KV-FULL-7")
 def common_prefixes_are_counted_or_zero(bench: Bench, chosen: bool, told: int) -> None:
     policy = replace(bench.policy, counts_common_prefix=chosen)
     manager = bench.manager(6, policy=policy)

@@ -207,7 +207,7 @@ def long_hits_of_each_group_are_its_own(bench: Bench) -> None:
     manager.same(found.blocks, [lists[0], [0] * dead + lists[1][dead:]])
 
 
-@example("KV-GRP-10", "KV-MGR-16")
+@example("KV-GRP-10", "KV-MGR-16", choices=("zeroed_blocks",))
 def many_new_blocks_are_queued_for_zeroing(bench: Bench) -> None:
     manager = bench.manager(2 * LONG, full(1))
     request = manager.request("r", range(LONG))

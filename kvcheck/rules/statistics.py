@@ -29,10 +29,10 @@ def every_look_up_is_counted_with_all_its_tokens(bench: Bench) -> None:
     """9 tokens that hit 8: 1, 9, 8; looked up again: 2, 18, 16."""
     manager = with_two_blocks_cached(bench)
     request = manager.request("r", range(9))
-    manager.hit(request)
-    manager.hit(request)
+    manager.look_up(request)
+    manager.look_up(request)
     equal(manager.make_prefix_cache_stats(), PrefixCacheStats(False, 2, 18, 16))
-    manager.hit(request)
+    manager.look_up(request)
     equal(manager.make_prefix_cache_stats(), PrefixCacheStats(False, 1, 9, 8))
 
 
@@ -44,7 +44,7 @@ def look_ups_of_preempted_requests_are_counted_apart(bench: Bench) -> None:
     manager.admit(request)
     manager.preempt(request)
     manager.make_prefix_cache_stats()
-    manager.hit(request)
+    manager.look_up(request)
     expected = PrefixCacheStats(
         preempted_requests=1, preempted_queries_tokens=9, preempted_hits_tokens=8
     )
@@ -55,7 +55,7 @@ def look_ups_of_preempted_requests_are_counted_apart(bench: Bench) -> None:
 def the_record_says_whether_the_cache_was_reset(bench: Bench) -> None:
     """Counts before the reset stay in the record; the next one is all zeros and False."""
     manager = with_two_blocks_cached(bench)
-    manager.hit(manager.request("r", range(9)))
+    manager.look_up(manager.request("r", range(9)))
     holds(manager.reset_prefix_cache() is True)
     equal(manager.make_prefix_cache_stats(), PrefixCacheStats(True, 1, 9, 8))
     equal(manager.make_prefix_cache_stats(), PrefixCacheStats())
@@ -72,7 +72,7 @@ def a_reset_refused_for_a_block_in_use_sets_no_flag(bench: Bench) -> None:
 @example("KV-STAT-3")
 def with_statistics_off_there_is_no_record_of_look_ups(bench: Bench) -> None:
     manager = bench.manager(6, log_stats=False)
-    manager.hit(manager.request("r", range(9)))
+    manager.look_up(manager.request("r", range(9)))
     equal(manager.make_prefix_cache_stats(), None)
 
 

@@ -2,19 +2,21 @@
 
     kvspec golden RECORDS --impl kvcheck.adapters.vllm:implementation
 
-The factory imports whatever `vllm` is on the path; a patched copy of the same version can be put
-there. Everything is answered by vLLM's code: the adapter translates values and checks nothing that
-vLLM leaves unchecked. Planning is offered, too: its functions need no device.
+The factory imports whatever `vllm` is on the path, 0.24.0 or 0.33.0; a patched copy of the same
+version can be put there. Everything is answered by vLLM's code: the adapter translates values and
+checks nothing that vLLM leaves unchecked. Planning of 0.24.0 is offered, too: its functions need no
+device. Of 0.33.0 hits inside a block, hash look-ahead, R-SWA and circular buffers are refused,
+because the contract does not have them.
 """
 
 from __future__ import annotations
 
 from kvcheck.adapters.vllm.errors import VLLMCallError, VLLMUnavailableError
 from kvcheck.adapters.vllm.implementation import VLLMImplementation
-from kvcheck.adapters.vllm.library import SUPPORTED_VERSION, load_library
+from kvcheck.adapters.vllm.library import SUPPORTED_VERSIONS, load_library
 
 __all__ = [
-    "SUPPORTED_VERSION",
+    "SUPPORTED_VERSIONS",
     "VLLMCallError",
     "VLLMImplementation",
     "VLLMUnavailableError",

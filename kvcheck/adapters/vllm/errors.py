@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,11 +18,12 @@ NAME = "vllm"
 
 
 class VLLMUnavailableError(KVSpecError, ImportError):
-    """vLLM cannot be imported, or is not the version that this adapter speaks to."""
+    """vLLM cannot be imported, or is no version that this adapter speaks to."""
 
-    def __init__(self, problem: str, version: str) -> None:
+    def __init__(self, problem: str, versions: Sequence[str]) -> None:
         super().__init__(
-            f"{problem}; this adapter needs vLLM {version}: pip install vllm=={version}"
+            f"{problem}; this adapter needs vLLM {' or '.join(versions)}: pip install"
+            f" vllm=={versions[-1]}"
             " (its Python part is enough, no GPU)"
         )
         self.problem = problem

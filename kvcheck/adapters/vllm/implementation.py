@@ -10,7 +10,7 @@ from kvcheck.adapters.vllm.errors import NAME
 from kvcheck.adapters.vllm.library import Library
 from kvcheck.adapters.vllm.manager import VLLMManager
 from kvcheck.adapters.vllm.planner import VLLMPlanner
-from kvcheck.adapters.vllm.specs import HASH_FUNCTIONS, SPEC_TYPES
+from kvcheck.adapters.vllm.specs import HASH_FUNCTIONS, spec_types, values
 from kvcheck.tools.bench.calls import Calls
 from kvspec.audit import audited, unwrapped
 from kvspec.config import ManagerConfig
@@ -56,6 +56,9 @@ FEATURES = frozenset(
 )
 """Not residency (its clock cannot be given), copies and restoring (vLLM has none)."""
 
+LATER_FEATURES = FEATURES - {Feature.PLANNING} | {Feature.LATER_CHOICES}
+"""Of 0.33, which plans by other functions, in another order."""
+
 
 class VLLMImplementation:
     """See `kvspec.interface.Implementation` for what each call promises."""
@@ -70,10 +73,11 @@ class VLLMImplementation:
         return Capabilities(
             name=NAME,
             version=self.library.version,
-            spec_types=SPEC_TYPES,
+            spec_types=spec_types(self.library),
             hash_functions=frozenset(HASH_FUNCTIONS),
-            features=FEATURES,
-            extra_key_forms=frozenset({"plain"}),
+            features=LATER_FEATURES if self.library.is_later else FEATURES,
+            extra_key_forms=frozenset({self.library.policy.extra_keys}),
+            values=values(self.library),
         )
 
     def create(
@@ -109,8 +113,8 @@ class VLLMImplementation:
 
     @property
     def planner(self) -> Planner | None:
-        """vLLM's planning functions."""
-        return VLLMPlanner(self.library)
+        """vLLM's planning functions, those of 0.24."""
+        return None if self.library.is_later else VLLMPlanner(self.library)
 
     def bench_calls(self, manager: KVCacheManager) -> Calls:
         """vLLM's own calls, which `kvspec bench` times in place of this adapter's."""

@@ -16,8 +16,11 @@ from types import MappingProxyType
 from typing import Any
 
 from kvcheck.adapters.vllm.errors import VLLMUnavailableError, describe
+from kvspec.policy import Policy
+from kvspec.profile import find_profile
 
-SUPPORTED_VERSION = "0.24.0"
+SUPPORTED_VERSIONS = ("0.24.0", "0.33.0")
+"""The first is the one whose planning and scheduler are spoken to as well."""
 
 _MODULES: Mapping[str, str] = MappingProxyType(
     {
@@ -57,6 +60,21 @@ class Library:
     backends: Any
     torch: Any
 
+    @property
+    def release(self) -> str:
+        """The version without what a local build adds."""
+        return self.version.partition("+")[0]
+
+    @property
+    def is_later(self) -> bool:
+        """Whether it is 0.33, whose calls and classes have other members."""
+        return self.release != SUPPORTED_VERSIONS[0]
+
+    @property
+    def policy(self) -> Policy:
+        """The choices of this version: it has no others."""
+        return find_profile(f"vllm-{self.release.rpartition('.')[0]}").policy
+
     def hash_function(self, name: str) -> Any:
         """vLLM's hash function of that name."""
         return self.hashing.get_hash_fn_by_name(name)
@@ -88,14 +106,14 @@ def load_library() -> Library:
     with environment(VLLM_LOGGING_LEVEL="ERROR"):
         try:
             version = str(importlib.import_module("vllm.version").__version__)
-            if version.partition("+")[0] != SUPPORTED_VERSION:
-                raise VLLMUnavailableError(f"vLLM {version} is on the path", SUPPORTED_VERSION)
+            if version.partition("+")[0] not in SUPPORTED_VERSIONS:
+                raise VLLMUnavailableError(f"vLLM {version} is on the path", SUPPORTED_VERSIONS)
             modules = {name: importlib.import_module(path) for name, path in _MODULES.items()}
         except ImportError as error:
             if isinstance(error, VLLMUnavailableError):
                 raise
             problem = f"vLLM cannot be imported ({describe(error)})"
-            raise VLLMUnavailableError(problem, SUPPORTED_VERSION) from error
+            raise VLLMUnavailableError(problem, SUPPORTED_VERSIONS) from error
     return Library(version=version, **modules)
 
 

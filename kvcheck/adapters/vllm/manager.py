@@ -24,6 +24,9 @@ from kvspec.stats import PrefixCacheStats, ResidencySample
 UNCACHED_PREFIX = "num_uncached_common_prefix_tokens"
 """Where vLLM's coordinator of several groups leaves that number for its scheduler."""
 
+PER_GROUP = "find_longest_cache_hit_per_group"
+"""What only that coordinator has."""
+
 
 class VLLMManager:
     """See `kvspec.interface.KVCacheManager` for what each call promises.
@@ -36,7 +39,7 @@ class VLLMManager:
         self, library: Library, config: ManagerConfig, *, keeps_uncached_prefix: bool = False
     ) -> None:
         self.library = library
-        self.config = checked(config)
+        self.config = checked(config, library)
         self.keeps_uncached_prefix = keeps_uncached_prefix
         self.popped: list[int] = []
         interval = config.retention_interval_tokens
@@ -51,12 +54,12 @@ class VLLMManager:
                 self.config.hash_block_size_tokens, library.hash_function(config.hash_function)
             )
             self._none_hash = library.make_none_hash(config.hash_function, config.hash_seed)
+            in_flight = "max_in_flight_tokens" if library.is_later else "max_num_batched_tokens"
             self.inner = library.manager.KVCacheManager(
-                kv_cache_config=cache_config(library, config.kv_cache),
+                kv_cache_config=cache_config(library, config.kv_cache, interval),
                 max_model_len=config.max_model_len_tokens,
                 scheduler_block_size=self.config.scheduler_block_size_tokens,
                 hash_block_size=self.config.hash_block_size_tokens,
-                max_num_batched_tokens=config.max_num_batched_tokens,
                 enable_caching=config.enable_caching,
                 use_eagle=config.use_eagle,
                 log_stats=config.log_stats,
@@ -64,7 +67,10 @@ class VLLMManager:
                 dcp_world_size=config.dcp_world_size,
                 pcp_world_size=config.pcp_world_size,
                 watermark=config.watermark,
+                **{in_flight: config.max_num_batched_tokens},
             )
+        if getattr(self.inner.coordinator, "enable_partial_hash_hits", False):
+            raise UnsupportedError("hits inside a block", NAME)
 
     @property
     def none_hash(self) -> bytes:
@@ -85,8 +91,9 @@ class VLLMManager:
 
     def make_request(self, request: RequestInput) -> VLLMRequest:
         """vLLM's request, hashed with this manager's function and first parent."""
-        if self.config.policy.extra_keys != "plain" and has_extra_keys(request):
-            raise UnsupportedError("extra keys with their kinds (extra_keys = 'tagged')", NAME)
+        form = self.config.policy.extra_keys
+        if form != self.library.policy.extra_keys and has_extra_keys(request):
+            raise UnsupportedError(f"extra keys as extra_keys = {form!r} has them", NAME)
         with typed_errors("make_request"), self.library.parent_hash(self._none_hash):
             hasher = self.block_hasher if self.config.enable_caching else None
             return make_request(self.library, request, hasher)
@@ -102,11 +109,16 @@ class VLLMManager:
         """The longest cached prefix."""
         own = own_request(request)
         with self._calling("get_computed_blocks"):
-            blocks, length = self.inner.get_computed_blocks(own.inner)
-        return PrefixHit(_to_ids(blocks.blocks), int(length), self._uncached_prefix(own))
+            blocks, length, *later = self.inner.get_computed_blocks(own.inner)
+        uncached = self._uncached_prefix(own, max(0, sum(later) - length))
+        return PrefixHit(_to_ids(blocks.blocks), int(length), uncached)
 
-    def _uncached_prefix(self, request: VLLMRequest) -> int | None:
+    def _uncached_prefix(self, request: VLLMRequest, beyond: int) -> int | None:
+        """How far a group reached `beyond` the hit: answered from 0.33 on, kept before."""
         reads_cache = self.config.enable_caching and not request.skips_cache
+        if self.library.is_later:
+            has_several = hasattr(self.inner.coordinator, PER_GROUP)
+            return beyond if has_several and reads_cache else None
         if not reads_cache and not self.keeps_uncached_prefix:
             return None
         value = getattr(self.inner.coordinator, UNCACHED_PREFIX, None)
@@ -117,7 +129,7 @@ class VLLMManager:
     ) -> GroupHits:
         """Every group's own longest hit; only vLLM's coordinator of several groups has it."""
         own = own_request(request)
-        look_up = getattr(self.inner.coordinator, "find_longest_cache_hit_per_group", None)
+        look_up = getattr(self.inner.coordinator, PER_GROUP, None)
         if look_up is None:
             raise UnsupportedError("per-group look-ups without several groups and caching", NAME)
         with self._calling("find_longest_cache_hit_per_group"):
@@ -167,6 +179,10 @@ class VLLMManager:
     ) -> int:
         """Free blocks the request would take."""
         own = own_request(request)
+        later = {
+            "num_local_computed_tokens": total_computed_tokens,
+            "prefill_end": max(own.num_prompt_tokens, own.num_tokens - 1),
+        }
         with self._calling("get_num_blocks_to_allocate"):
             return int(
                 self.inner.coordinator.get_num_blocks_to_allocate(
@@ -177,6 +193,7 @@ class VLLMManager:
                     total_computed_tokens=total_computed_tokens,
                     num_tokens_main_model=num_tokens_main_model,
                     apply_admission_cap=apply_admission_cap,
+                    **(later if self.library.is_later else {}),
                 )
             )
 
@@ -271,6 +288,12 @@ class VLLMManager:
     def take_new_block_ids(self) -> tuple[int, ...]:
         """Blocks to be zeroed."""
         return tuple(map(int, self.inner.take_new_block_ids()))
+
+    def record_prefix_cache_stats(self, request: Request, num_hit_tokens: int) -> None:
+        """Count a look-up of a request that was admitted; before 0.33 there is no such call."""
+        own = own_request(request)
+        if self.library.is_later:
+            self.inner.record_prefix_cache_stats(own.inner, num_hit_tokens)
 
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
         """Look-up counters since the last call."""

@@ -111,8 +111,10 @@ def _embeddings(library: Library, request: RequestInput) -> Any:
 def _adapter(library: Library, request: RequestInput) -> Any:
     if request.lora is None:
         return None
-    # The path is demanded by vLLM's class and read by nobody here.
-    return library.lora.LoRARequest(request.lora.name, request.lora.id, request.lora.name)
+    # The path is demanded by vLLM's class; 0.33 hashes it, and the contract's may be None.
+    made = library.lora.LoRARequest(request.lora.name, request.lora.id, request.lora.name)
+    made.lora_path = request.lora.path
+    return made
 
 
 def own_request(request: object) -> VLLMRequest:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from kvcheck.adapters.vllm.errors import NAME, VLLMAnswerError
@@ -12,7 +13,8 @@ from kvcheck.adapters.vllm.library import Library
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import ConfigError, UnsupportedError
 from kvspec.foreign import TYPE_OF_NAME
-from kvspec.policy import Policy
+from kvspec.policy import LATER
+from kvspec.requirements import VALUES
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
@@ -42,30 +44,52 @@ SPEC_TYPES: frozenset[type[LayerSpec]] = frozenset(
         CrossAttentionSpec,
     }
 )
-"""What a group may be. vLLM 0.24.0 has a sink class too, but building its manager fails."""
+"""What a group may be. vLLM has a sink class too, but building its manager fails."""
 
 PLANNED_TYPES = frozenset(TYPE_OF_NAME.values())
 """What planning knows."""
 
 HASH_FUNCTIONS = ("sha256_cbor", "xxhash_cbor")
 
+OLD_MEMBERS = ("indexes_kv_by_block_stride", "compress_ratio")
+"""Members of specs that 0.33 does not have."""
 
-def checked(config: ManagerConfig) -> ManagerConfig:
+CHOICES = ("unhashed_freed_to", "removed_event_per", "chunked_null_prefix_is_hit")
+"""What a policy may not say otherwise, beside the later choices."""
+
+
+def spec_types(library: Library) -> frozenset[type[LayerSpec]]:
+    """What a group may be in this version: Turboquant is no spec of its own in 0.33."""
+    return SPEC_TYPES - {TQFullAttentionSpec} if library.is_later else SPEC_TYPES
+
+
+def values(library: Library) -> Mapping[str, frozenset[str]]:
+    """The values of `Capabilities.values` in this version."""
+    if not library.is_later:
+        return MappingProxyType({})
+    found = {"mamba_cache_mode": frozenset({"align"}), "context_parallel": frozenset({"decode"})}
+    return MappingProxyType(found)
+
+
+def checked(config: ManagerConfig, library: Library) -> ManagerConfig:
     """The configuration with the block sizes that an engine would derive.
 
-    Raises UnsupportedError for what vLLM does not have. Whether the values fit together is left to
-    vLLM.
+    Raises UnsupportedError for what this vLLM does not have. Whether the values fit together is
+    left to vLLM.
     """
     for group in config.kv_cache.groups:
-        if type(group.spec) not in SPEC_TYPES:
+        if type(group.spec) not in spec_types(library):
             raise UnsupportedError(f"groups of {type(group.spec).__name__}", NAME)
+    for name, offered in values(library).items():
+        for value in sorted(VALUES[name](config) - offered):
+            raise UnsupportedError(f"{name} {value}", NAME)
     if config.hash_function not in HASH_FUNCTIONS:
         raise UnsupportedError(f"the hash function {config.hash_function}", NAME)
     if config.residency_sample_rate > 0:
         raise UnsupportedError("residency samples on a given clock", NAME)
-    rules, policy = Policy(), config.policy
-    for choice in ("unhashed_freed_to", "removed_event_per", "chunked_null_prefix_is_hit"):
-        if getattr(policy, choice) != getattr(rules, choice):
+    own, policy = library.policy, config.policy
+    for choice in (*CHOICES, *LATER):
+        if getattr(policy, choice) != getattr(own, choice):
             raise UnsupportedError(f"the policy {choice} = {getattr(policy, choice)!r}", NAME)
     return _with_block_sizes(config)
 
@@ -85,9 +109,18 @@ def _with_block_sizes(config: ManagerConfig) -> ManagerConfig:
     return replace(config, scheduler_block_size_tokens=scheduler, hash_block_size_tokens=hashed)
 
 
-def cache_config(library: Library, kv_cache: KVCacheConfig) -> Any:
-    """vLLM's KVCacheConfig."""
+def cache_config(
+    library: Library, kv_cache: KVCacheConfig, retention_interval: int | None = None
+) -> Any:
+    """vLLM's KVCacheConfig; with the retention interval, and without tensors, from 0.33 on."""
     interface = library.interface
+    if library.is_later:
+        return interface.KVCacheConfig(
+            num_blocks=kv_cache.num_blocks,
+            kv_cache_tensors=[],
+            kv_cache_groups=group_specs(library, kv_cache.groups),
+            prefix_cache_retention_interval=retention_interval,
+        )
     tensors = [
         interface.KVCacheTensor(
             size=tensor.size_bytes,
@@ -130,10 +163,20 @@ def layer_spec(library: Library, spec: LayerSpec) -> Any:
     if "mamba_type" in members:
         kinds = library.backends.MambaAttentionBackendEnum
         members["mamba_type"] = _of_enum(kinds, members["mamba_type"])
+    if library.is_later:
+        members = _renamed(members)
     if "kv_cache_specs" in members:
         layers = members["kv_cache_specs"]
         members["kv_cache_specs"] = {name: layer_spec(library, layer) for name, layer in layers}
     return getattr(interface, type(spec).__name__)(**members)
+
+
+def _renamed(members: dict[str, Any]) -> dict[str, Any]:
+    """The members under their names since 0.29; what orders the bytes of a page is no member."""
+    left = {name: value for name, value in members.items() if name not in OLD_MEMBERS}
+    if "compress_ratio" in members:
+        left["tokens_per_state"] = members["compress_ratio"]
+    return left
 
 
 def _of_enum(kinds: Any, name: str) -> Any:
