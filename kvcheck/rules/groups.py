@@ -295,7 +295,7 @@ def a_block_that_is_freed_and_taken_again_is_queued_for_zeroing_twice(bench: Ben
     manager.same(manager.take_new_block_ids(), (1, 1))
 
 
-@example("KV-GRP-10", "KV-GRP-6")
+@example("KV-GRP-10", "KV-GRP-6", choices=("zeroed_blocks",))
 def blocks_of_external_tokens_are_queued_for_zeroing(bench: Bench) -> None:
     """Blocks of external tokens are queued for zeroing, too."""
     manager = bench.manager(6)
@@ -303,7 +303,7 @@ def blocks_of_external_tokens_are_queued_for_zeroing(bench: Bench) -> None:
     manager.same(manager.take_new_block_ids(), (1, 2))
 
 
-@example("KV-GRP-10", "KV-COORD-1", level=Level.IDENTITY)
+@example("KV-GRP-10", "KV-COORD-1", level=Level.IDENTITY, choices=(*IDS, "zeroed_blocks"))
 def groups_queue_for_zeroing_one_after_another(bench: Bench) -> None:
     """Groups queue for zeroing one after another, with caching off, too."""
     manager = bench.manager(10, full(4), full(8), enable_caching=False)

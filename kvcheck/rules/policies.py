@@ -271,7 +271,7 @@ def full_attention_registers_where_the_prompt_ends_or_not(
 def look_ups_are_counted_when_asked_or_admitted(
     bench: Bench, chosen: str, told: tuple[int, int]
 ) -> None:
-    """9 tokens that hit 8, looked up twice and recorded once."""
+    """9 tokens that hit 8, looked up twice and recorded once; who reads nothing is not counted."""
     policy = replace(bench.policy, lookups_counted=chosen)
     manager = bench.manager(8, policy=policy, log_stats=True)
     manager.free(manager.started("a", range(9)))
@@ -281,6 +281,9 @@ def look_ups_are_counted_when_asked_or_admitted(
         hit = manager.get_computed_blocks(request)
     if bench.has(Feature.LATER_CHOICES):
         manager.record_prefix_cache_stats(request, hit.hit_length_tokens)
+        if bench.has(Feature.SKIP_READING):
+            skipper = manager.request("skipper", range(9), skip_reading_cache=True)
+            manager.record_prefix_cache_stats(skipper, 0)
     stats = manager.make_prefix_cache_stats()
     equal((stats.requests, stats.hits_tokens), told)
 

@@ -131,8 +131,8 @@ class Steps:
                 registry.note_row(entries.handles[i], entries.row_at[i])
                 entries.after_at[i] = hit + num_tokens
                 registry.nothing_reported(entries.handles[i])
-                if self.running.caches and self.core.log_stats and self.core.counts_admitted:
-                    self.core.stats.count(request, hit)  # KV-POL-18
+                if self.core.counts_admitted:  # KV-POL-18
+                    self.count_hit(request, hit)
                 hits[i - first] = hit
                 entries.granted_at[i] = num_tokens
                 budget -= num_tokens

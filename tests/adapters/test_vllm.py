@@ -55,8 +55,19 @@ TRACES = (
     "kitchen_sink-00034",
 )
 
-# The operation at which vLLM does something else than the rules say; None where the call comes to
-# the same: a precondition of the caller, or an assertion that the adapter makes a typed error.
+LATER_TRACES = (
+    "admission-330024",
+    "chunked_full-330003",
+    "context_parallel-330015",
+    "eagle-330014",
+    "external-330022",
+    "full_sw_mamba-330047",
+    "illegal-330035",
+    "load_failures-330023",
+)
+
+# The operation at which vLLM 0.24 does something else than the rules say; None where the call comes
+# to the same: a precondition of the caller, or an assertion that the adapter makes a typed error.
 DIFFERS_AT = {
     "align_external": "operation 1,",
     "align_null_gap": "operation 4,",
@@ -84,6 +95,22 @@ def vllm() -> VLLMImplementation:
 
 
 @pytest.fixture
+def old(vllm: VLLMImplementation) -> VLLMImplementation:
+    """vLLM 0.24, for what is about its own points."""
+    if vllm.library.is_later:
+        pytest.skip(f"vLLM {vllm.library.version} is installed, and this is about 0.24.0")
+    return vllm
+
+
+@pytest.fixture
+def later(vllm: VLLMImplementation) -> VLLMImplementation:
+    """vLLM 0.33."""
+    if not vllm.library.is_later:
+        pytest.skip(f"vLLM {vllm.library.version} is installed, and this is about 0.33.0")
+    return vllm
+
+
+@pytest.fixture
 def vectors(root: Path) -> Path:
     """The records of the points at which the rules differ from vLLM."""
     return root / "kvcheck" / "data" / "records" / "differences"
@@ -91,8 +118,16 @@ def vectors(root: Path) -> Path:
 
 @pytest.mark.shared
 @pytest.mark.parametrize("name", TRACES)
-def test_golden_traces_pass(vllm: VLLMImplementation, shared: Path, name: str) -> None:
-    result = replay_trace(shared / "golden" / "manager" / f"{name}.jsonl.gz", vllm)
+def test_golden_traces_pass(old: VLLMImplementation, shared: Path, name: str) -> None:
+    result = replay_trace(shared / "golden" / "manager" / f"{name}.jsonl.gz", old)
+    assert result.passed, result.mismatch
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", LATER_TRACES)
+def test_golden_traces_of_0_33_pass(later: VLLMImplementation, shared: Path, name: str) -> None:
+    path = shared / "golden-0.33" / f"{name}.jsonl.gz"
+    result = replay_trace(path, later, policy=later.library.policy)
     assert result.passed, result.mismatch
 
 
@@ -101,16 +136,14 @@ def test_every_vector_is_looked_at(vectors: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(DIFFERS_AT))
-def test_vectors_show_where_vllm_differs(
-    vllm: VLLMImplementation, vectors: Path, name: str
-) -> None:
-    mismatch = replay_trace(vectors / f"{name}.jsonl", vllm).mismatch
+def test_vectors_show_where_vllm_differs(old: VLLMImplementation, vectors: Path, name: str) -> None:
+    mismatch = replay_trace(vectors / f"{name}.jsonl", old).mismatch
     found = None if mismatch is None else mismatch.what.partition(" '")[0].partition(" the")[0]
     expected = DIFFERS_AT[name]
     assert found == expected or (expected and found and found.startswith(expected))
 
 
-@pytest.mark.usefixtures("vllm")
+@pytest.mark.usefixtures("old")
 def test_the_view_of_the_scheduler_shows_what_a_skipped_read_leaves(vectors: Path) -> None:
     mismatch = replay_trace(vectors / "skipped_read.jsonl", scheduler_view()).mismatch
     assert mismatch is not None
@@ -122,10 +155,10 @@ LOADED = tuple(p for p in OWN if not any(isinstance(step, Break) for step in p.s
 
 @pytest.mark.parametrize("program", LOADED, ids=lambda program: str(program.name))
 def test_a_load_fills_up_short_lists_as_the_rules_say(
-    vllm: VLLMImplementation, program: Program
+    old: VLLMImplementation, program: Program
 ) -> None:
     """The same answers, blocks and order of eviction (KV-MGR-8)."""
-    runner = Runner(program, vllm, kvref.implementation(), [CompareCheck(exact_ids=True)])
+    runner = Runner(program, old, kvref.implementation(), [CompareCheck(exact_ids=True)])
     perform(runner, program.steps)
 
 
@@ -133,7 +166,13 @@ FULL = FullAttentionSpec(2, 1, 8, "float16")
 WINDOW = SlidingWindowSpec(2, 1, 8, "float16", sliding_window=3)
 
 
-def config(*specs: LayerSpec, num_blocks: int = 12, caching: bool = True) -> ManagerConfig:
+def config(
+    *specs: LayerSpec,
+    num_blocks: int = 12,
+    caching: bool = True,
+    of: VLLMImplementation | None = None,
+) -> ManagerConfig:
+    """`of`: under the choices of this version, else under those of the rules."""
     groups = tuple(KVCacheGroup((f"layer.{i}",), spec) for i, spec in enumerate(specs))
     return ManagerConfig(
         KVCacheConfig(num_blocks, groups),
@@ -142,6 +181,7 @@ def config(*specs: LayerSpec, num_blocks: int = 12, caching: bool = True) -> Man
         enable_events=True,
         log_stats=True,
         hash_seed="0",
+        policy=Policy() if of is None else of.library.policy,
     )
 
 
@@ -219,7 +259,7 @@ def test_the_reference_and_vllm_answer_the_same(
 ) -> None:
     pair = [Twin(kvref.implementation()), Twin(vllm)]
     for twin in pair:
-        twin.manager = twin.implementation.create(config(*specs, caching=caching))
+        twin.manager = twin.implementation.create(config(*specs, caching=caching, of=vllm))
     for step in steps:
         reference, other = (twin.play(*step) for twin in pair)
         assert reference == other, step
@@ -231,7 +271,7 @@ def test_the_reference_and_vllm_answer_the_same(
 def test_int_event_hashes_belong_to_one_manager(vllm: VLLMImplementation) -> None:
     shown = []
     for int_hashes in (False, True):
-        members = {**vars(config(FULL)), "int_event_hashes": int_hashes}
+        members = {**vars(config(FULL, of=vllm)), "int_event_hashes": int_hashes}
         manager = vllm.create(ManagerConfig(**members))
         request = vllm.make_request(manager, RequestInput("a", [1, 2, 3]))
         manager.allocate_slots(request, 3)
@@ -246,26 +286,39 @@ def test_embeddings_and_adapters_enter_the_hashes_as_the_rules_say(
     vllm: VLLMImplementation,
 ) -> None:
     reference = kvref.implementation()
-    plain = replace(config(FULL), policy=Policy(extra_keys="plain"))
+    own = config(FULL, of=vllm)
+    form = "tagged" if own.policy.extra_keys == "plain" else "plain"
+    other = replace(own, policy=replace(own.policy, extra_keys=form))
     embeddings = PromptEmbeddings(bytes(range(12)), bytes_per_token=3)
     for given_input in (
         RequestInput("a", [0, 0, 0, 0], prompt_embeddings=embeddings),
         RequestInput("a", [5, 6, 7], lora=LoRA("tuned", 1), cache_salt="s"),
+        RequestInput("a", [5, 6, 7], lora=LoRA("tuned", 1, "/adapters/tuned")),
     ):
         hashes = [
-            list(made.make_request(made.create(plain), given_input).block_hashes)
+            list(made.make_request(made.create(own), given_input).block_hashes)
             for made in (reference, vllm)
         ]
         assert hashes[0] == hashes[1]
         assert hashes[0]
         with pytest.raises(UnsupportedError, match="extra keys"):
-            vllm.make_request(vllm.create(config(FULL)), given_input)
+            vllm.make_request(vllm.create(other), given_input)
+
+
+def test_a_refused_configuration_is_a_config_error(old: VLLMImplementation) -> None:
+    with pytest.raises(ConfigError, match="AssertionError"):
+        old.create(config(FULL, FULL))  # KV-COORD-3: two different specs
+
+
+def test_hits_inside_a_block_are_refused(later: VLLMImplementation) -> None:
+    states = MambaSpec(4, ((2,),), ("float32",), mamba_cache_mode="align")
+    with pytest.raises(UnsupportedError, match="hits inside a block"):
+        later.create(config(FULL, states, of=later))
+    assert later.create(config(FULL, states, of=later, caching=False)).num_free_blocks == 11
 
 
 def test_errors_are_typed(vllm: VLLMImplementation) -> None:
-    with pytest.raises(ConfigError, match="AssertionError"):
-        vllm.create(config(FULL, FULL))  # KV-COORD-3: two different specs
-    manager = vllm.create(config(FULL))
+    manager = vllm.create(config(FULL, of=vllm))
     with pytest.raises(UnknownBlockError):
         manager.free_blocks([12])
     with pytest.raises(ValueError, match="evict_blocks: vLLM raised AssertionError"):
@@ -273,7 +326,7 @@ def test_errors_are_typed(vllm: VLLMImplementation) -> None:
     request = vllm.make_request(manager, RequestInput("a", [1]))
     with pytest.raises(UnsupportedError):
         manager.find_longest_cache_hit_per_group(request, 1)
-    manager = vllm.create(config(CrossAttentionSpec(2, 1, 8, "float16")))
+    manager = vllm.create(config(CrossAttentionSpec(2, 1, 8, "float16"), of=vllm))
     request = vllm.make_request(manager, RequestInput("a", [1, 2, 3]))
     with pytest.raises(UnsupportedError, match="get_computed_blocks"):
         manager.get_computed_blocks(request)
@@ -287,14 +340,14 @@ def test_the_window_of_hit_rates_is_vllms(vllm: VLLMImplementation) -> None:
 
 
 def test_a_surplus_of_aligned_mamba_blocks_hides_the_need_of_another_group(
-    vllm: VLLMImplementation,
+    old: VLLMImplementation,
 ) -> None:
     """Drafts leave Mamba with one block more than it needs; vLLM counts it as minus one.
 
     By KV-MAMBA-7 the need is 0 then. Full attention needs two blocks where one is free.
     """
     mamba = MambaSpec(1, ((2,),), ("float32",), mamba_cache_mode="align", num_speculative_blocks=2)
-    for made_by, refuses in ((kvref.implementation(), True), (vllm, False)):
+    for made_by, refuses in ((kvref.implementation(), True), (old, False)):
         manager = made_by.create(
             config(FullAttentionSpec(1, 1, 8, "float16"), mamba, num_blocks=10),
             check_invariants=False,

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import fields, replace
+from enum import Enum
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from kvcheck.adapters.vllm import SUPPORTED_VERSION, VLLMUnavailableError, implementation
+from kvcheck.adapters.vllm import (
+    SUPPORTED_VERSIONS,
+    VLLMImplementation,
+    VLLMUnavailableError,
+    implementation,
+)
 from kvcheck.adapters.vllm.errors import VLLMCallError, config_errors, typed_errors
-from kvcheck.adapters.vllm.library import environment
-from kvcheck.adapters.vllm.specs import checked
+from kvcheck.adapters.vllm.library import Library, environment
+from kvcheck.adapters.vllm.specs import checked, layer_spec
 from kvcheck.discovery import find_implementation
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import (
@@ -21,10 +29,19 @@ from kvspec.errors import (
     UnknownImplementationError,
     UnsupportedError,
 )
+from kvspec.interface import Feature
 from kvspec.policy import Policy
-from kvspec.specs import FullAttentionSpec, LayerSpec, SinkFullAttentionSpec, SlidingWindowSpec
+from kvspec.specs import (
+    FullAttentionSpec,
+    LayerSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SinkFullAttentionSpec,
+    SlidingWindowSpec,
+    TQFullAttentionSpec,
+)
 
-HINT = f"pip install vllm=={SUPPORTED_VERSION}"
+HINT = f"pip install vllm=={SUPPORTED_VERSIONS[-1]}"
 FULL = FullAttentionSpec(4, 1, 8, "float16")
 
 
@@ -68,10 +85,11 @@ def test_another_version_is_named(fake_vllm: Path) -> None:
         implementation()
 
 
-def test_a_local_build_of_the_version_is_accepted_and_what_it_lacks_is_named(
-    fake_vllm: Path,
+@pytest.mark.parametrize("version", SUPPORTED_VERSIONS)
+def test_a_local_build_of_a_version_is_accepted_and_what_it_lacks_is_named(
+    fake_vllm: Path, version: str
 ) -> None:
-    (fake_vllm / "version.py").write_text(f'__version__ = "{SUPPORTED_VERSION}+cpu"\n')
+    (fake_vllm / "version.py").write_text(f'__version__ = "{version}+cpu"\n')
     with pytest.raises(VLLMUnavailableError, match=r"No module named 'vllm\.v1'"):
         implementation()
 
@@ -122,22 +140,70 @@ def config(*specs: LayerSpec, **members: object) -> ManagerConfig:
     return ManagerConfig(KVCacheConfig(8, groups), 64, **members)  # type: ignore[arg-type]
 
 
+def library(version: str) -> Library:
+    """One of that version, without any of its modules."""
+    modules = [each.name for each in fields(Library) if each.name != "version"]
+    return Library(version=version, **dict.fromkeys(modules))
+
+
+OLD, NEW = map(library, SUPPORTED_VERSIONS)
+LATER = NEW.policy
+STATES = MambaSpec(4, ((1,),), ("float32",))
+
+
 @pytest.mark.parametrize(
-    ("refused", "why"),
+    ("of", "refused", "why"),
     [
-        (config(SinkFullAttentionSpec(4, 1, 8, "float16", sink_len=4)), "SinkFullAttentionSpec"),
+        (OLD, config(SinkFullAttentionSpec(4, 1, 8, "float16", sink_len=4)), "SinkFullAttention"),
         (
+            OLD,
             config(FULL, hash_function="sha256_cbor_64bit", trusted_tenants=True),
             "sha256_cbor_64bit",
         ),
-        (config(FULL, residency_sample_rate=0.5), "residency"),
-        (config(FULL, policy=Policy(unhashed_freed_to="back")), "unhashed_freed_to"),
-        (config(FULL, policy=Policy(removed_event_per="last_copy")), "removed_event_per"),
+        (OLD, config(FULL, residency_sample_rate=0.5), "residency"),
+        (OLD, config(FULL, policy=Policy(unhashed_freed_to="back")), "unhashed_freed_to"),
+        (OLD, config(FULL, policy=Policy(removed_event_per="last_copy")), "removed_event_per"),
+        (OLD, config(FULL, policy=LATER), "zero_retention_needs_windows = False"),
+        (NEW, config(FULL), "zero_retention_needs_windows = True"),
+        (NEW, config(TQFullAttentionSpec(4, 1, 8, "float16"), policy=LATER), "TQFullAttention"),
+        (NEW, config(STATES, policy=LATER), "mamba_cache_mode none"),
+        (NEW, config(FULL, pcp_world_size=2, policy=LATER), "context_parallel prefill"),
     ],
 )
-def test_what_vllm_does_not_have_is_refused_by_name(refused: ManagerConfig, why: str) -> None:
+def test_what_a_vllm_does_not_have_is_refused_by_name(
+    of: Library, refused: ManagerConfig, why: str
+) -> None:
     with pytest.raises(UnsupportedError, match=why):
-        checked(refused)
+        checked(refused, of)
+
+
+def test_each_version_says_what_it_has() -> None:
+    old, new = (VLLMImplementation(each).capabilities for each in (OLD, NEW))
+    assert new.features - old.features == {Feature.LATER_CHOICES}
+    assert old.features - new.features == {Feature.PLANNING}
+    assert old.spec_types - new.spec_types == {TQFullAttentionSpec}
+    assert (old.extra_key_forms, new.extra_key_forms) == ({"plain"}, {"tagged"})
+    assert not old.values
+    assert new.values == {"mamba_cache_mode": {"align"}, "context_parallel": {"decode"}}
+    assert VLLMImplementation(NEW).planner is None
+
+
+class Modes(Enum):
+    """As much of vLLM's as is asked for."""
+
+    NONE = 0
+
+
+def test_specs_of_0_33_have_its_names() -> None:
+    latent = MLAAttentionSpec(8, 1, 8, "float16", compress_ratio=2)
+    made = {}
+    for version in SUPPORTED_VERSIONS:
+        interface = SimpleNamespace(KVQuantMode=Modes, MLAAttentionSpec=dict)
+        of = replace(library(version), interface=interface, torch=SimpleNamespace(float16="half"))
+        made[version] = layer_spec(of, latent)
+    old, new = (made[version] for version in SUPPORTED_VERSIONS)
+    assert set(old) - set(new) == {"compress_ratio", "indexes_kv_by_block_stride"}
+    assert (old["compress_ratio"], new["tokens_per_state"]) == (2, 2)
 
 
 def test_block_sizes_follow_from_the_groups() -> None:
@@ -149,5 +215,5 @@ def test_block_sizes_follow_from_the_groups() -> None:
         (config(FULL, window, hash_block_size_tokens=1), (12, 1)),
         (config(FULL, window, enable_caching=False), (12, 12)),
     ):
-        got = checked(given)
+        got = checked(given, OLD)
         assert (got.scheduler_block_size_tokens, got.hash_block_size_tokens) == expected
