@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -14,12 +15,15 @@ from kvcheck.rulebook import rule_sentences
 from kvcheck.rules.directed import EXAMPLES, Example, example_violation, find_example
 from kvcheck.rules.scenarios import SCENARIOS
 from kvspec.policy import Policy
+from kvspec.profile import find_profile
 
 REFERENCE = kvref.implementation()
 POLICIES = (
     Policy(unhashed_freed_to="back", removed_event_per="last_copy"),
     Policy(chunked_null_prefix_is_hit=False, exact_block_ids=False),
-    Policy.vllm_0_24(),
+    replace(
+        find_profile("vllm-0.33").policy, extra_keys="plain", capacity_counts_null_block=False
+    ),
 )
 """Not the usual one, under which `tests/contract/test_directed.py` shows it every example."""
 
