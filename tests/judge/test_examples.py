@@ -21,9 +21,7 @@ REFERENCE = kvref.implementation()
 POLICIES = (
     Policy(unhashed_freed_to="back", removed_event_per="last_copy"),
     Policy(chunked_null_prefix_is_hit=False, exact_block_ids=False),
-    replace(
-        find_profile("vllm-0.33").policy, extra_keys="plain", capacity_counts_null_block=False
-    ),
+    replace(find_profile("vllm-0.33").policy, extra_keys="plain", capacity_counts_null_block=False),
 )
 """Not the usual one, under which `tests/contract/test_directed.py` shows it every example."""
 
