@@ -56,7 +56,7 @@ FEATURES = frozenset(
 )
 """Not residency (its clock cannot be given), copies and restoring (vLLM has none)."""
 
-LATER_FEATURES = FEATURES - {Feature.PLANNING} | {Feature.LATER_CHOICES}
+LATER_FEATURES = FEATURES - {Feature.PLANNING} | {Feature.LATER_CHOICES, Feature.JUNCTIONS}
 """Of 0.33, which plans by other functions, in another order."""
 
 

@@ -53,6 +53,15 @@ class VLLMRequest:
         self.inner.num_computed_tokens = value
 
     @property
+    def junction_tokens(self) -> int:
+        """What its look-up answered: read by caching from 0.33 on."""
+        return int(getattr(self.inner, "shared_prefix_boundary", 0))
+
+    @junction_tokens.setter
+    def junction_tokens(self, value: int) -> None:
+        self.inner.shared_prefix_boundary = value
+
+    @property
     def num_preemptions(self) -> int:
         """How often the request was preempted."""
         return int(self.inner.num_preemptions)
