@@ -83,7 +83,7 @@ def an_interval_keeps_one_tail_per_so_many_tokens(bench: Bench) -> None:
     worth(bench, [sliding(4, 6)], 30, ALL, retention_interval_tokens=8)
 
 
-@example("KV-RET-3", "KV-RET-4")
+@example("KV-RET-3", "KV-RET-4", choices=("eagle_replays_before_drop",))
 def retained_tails_are_shifted_with_eagle(bench: Bench) -> None:
     """Retained tails are shifted with eagle: 3, 4 before 16 + 4, and 6, 7 for the replay of 28."""
     options = {"use_eagle": True, "retention_interval_tokens": 16}
@@ -114,7 +114,7 @@ def a_resumed_request_is_kept_by_its_prompt_alone(bench: Bench, spec: LayerSpec)
     equal(manager.cached_positions(request), [1])
 
 
-@example("KV-RET-5")
+@example("KV-RET-5", choices=("eagle_replays_before_drop",))
 def states_are_kept_at_multiples_of_the_interval_and_for_the_replay(bench: Bench) -> None:
     """States are kept at multiples of the interval and for the replay, with eagle, too."""
     for interval, places in (
@@ -196,7 +196,7 @@ def a_junction_is_kept_beside_the_replay_boundary(
 
 
 @cases((sliding(4, 5), 13, [1, 2, 3, 6]), (sliding(4, 5), 3, [0, 6]), (mamba(4), 13, [1, 2, 6]))
-@example("KV-RET-7")
+@example("KV-RET-7", choices=("eagle_replays_before_drop",))
 def with_eagle_a_junction_a_block_shorter_is_kept_too(
     bench: Bench, spec: LayerSpec, junction: int, places: list[int]
 ) -> None:
