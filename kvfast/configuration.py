@@ -83,6 +83,8 @@ def kind_of(spec: LayerSpec) -> Kind:
     """How groups of the spec use their blocks; UnsupportedError for a type that is not served."""
     if type(spec) not in KIND_OF_TYPE:
         raise UnsupportedError(f"groups of {type(spec).__name__}", "kvfast")
+    if isinstance(spec, MambaSpec) and spec.has_checkpoints:
+        raise UnsupportedError("states inside a chunk (KV-INSIDE-5)", "kvfast")
     if isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align":
         return kinds.ALIGNED
     return KIND_OF_TYPE[type(spec)]

@@ -84,6 +84,8 @@ def spec_types() -> frozenset[type[LayerSpec]]:
 
 def group_class(spec: LayerSpec) -> type[Group]:
     """The class that manages groups of this spec."""
+    if isinstance(spec, MambaSpec) and spec.has_checkpoints:
+        raise UnsupportedError("states inside a chunk (KV-INSIDE-5)", "kvref")
     if isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align":
         return AlignedMambaGroup
     for spec_type, found in GROUP_TYPES:

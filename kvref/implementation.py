@@ -32,7 +32,7 @@ from kvspec.snapshot import Snapshot
 from kvspec.tier import Tier
 from kvspec.turn import Turn
 
-FEATURES = frozenset(Feature)
+FEATURES = frozenset(Feature) - {Feature.HITS_INSIDE_BLOCKS}
 """All of them; what a flag stands for and the reference lacks would be a gap in the contract."""
 
 

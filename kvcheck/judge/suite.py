@@ -6,7 +6,7 @@ import fnmatch
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from kvcheck.judge.blame import Suspect, blamed
@@ -14,6 +14,7 @@ from kvcheck.judge.causes import Shrinker, ways_told
 from kvcheck.judge.coverage import decided
 from kvcheck.judge.faults import Likeness, alike, by_likeness, known_of, likenesses
 from kvcheck.judge.findings import DIRECTED, VECTORS
+from kvcheck.judge.inside_programs import inside_programs
 from kvcheck.judge.ledger import Ledger
 from kvcheck.judge.options import ENDLESS, Options, judged, run_of
 from kvcheck.judge.outcome import Reached, Report
@@ -35,7 +36,7 @@ from kvcheck.play.verdicts import (
 from kvcheck.play.watchdog import OutOfPatienceError
 from kvcheck.rules.directed import EXAMPLES, Example, example_violation, find_example
 from kvcheck.rules.random_plans import random_plan
-from kvcheck.rules.scenarios import SCENARIOS
+from kvcheck.rules.scenarios import ALL_SCENARIOS
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.interface import Feature, Implementation
 
@@ -183,7 +184,7 @@ class Suite:
         self.found.looked_at.add(VECTORS)
 
     def _directed(self) -> None:
-        chosen = [program for program in SCENARIOS if self._is_wanted(program.rules)]
+        chosen = [program for program in ALL_SCENARIOS if self._is_wanted(program.rules)]
         behind: list[Violation] = []
         for number, program in enumerate(chosen):
             self._tell("directed", number / len(chosen), ", ".join(program.rules))
@@ -239,7 +240,7 @@ class Suite:
         for batch in itertools.count(self.state.batch):
             if budget.seconds:
                 self._plans(batch)
-            for program in random_programs(self.options.seed, batch, budget.max_steps):
+            for program in self._programs(batch):
                 spent = time.monotonic() - begin
                 if spent >= budget.seconds:
                     return
@@ -248,6 +249,13 @@ class Suite:
                 self._tell("random", share, f"{self.num_random:,} programs, {broken} rules broken")
                 self._draw(program)
             self._note(batch + 1, start, before)
+
+    def _programs(self, batch: int) -> Iterator[Program]:
+        """A batch; about hits inside a block, too, if the subject has them."""
+        asked = (self.options.seed, batch, self.options.budget.max_steps)
+        yield from random_programs(*asked)
+        if Feature.HITS_INSIDE_BLOCKS in self.can.features and not self.hashes_matter:
+            yield from inside_programs(*asked)
 
     @property
     def _compared(self) -> Implementation | None:

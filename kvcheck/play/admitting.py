@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvcheck.play import steps as st
+from kvcheck.play.inside import before_scheduling, chunk_end
 from kvcheck.play.runner import Runner, Tracked
 from kvcheck.play.scheduler import PREEMPTED, WAITING, Seat
 from kvspec.interface import Feature
@@ -34,15 +35,17 @@ def admit(runner: Runner, step: st.Admit) -> None:
     request = runner.pick(step.who, WAITING, PREEMPTED)
     if request is None:
         return
+    before_scheduling(runner, request)
     hit_tokens, hits = look_up(runner, step, request)
     rest = len(request.seat.tokens) - hit_tokens
-    external = min(step.external_tokens, rest)
+    external = 0 if runner.ends_inside else min(step.external_tokens, rest)
     if Feature.DELAYED_CACHING not in runner.subject.features:
         external = min(external, rest - 1)  # a load of everything is registered when it is there
     loading = external > 0 and step.load_later
     new = 0 if loading else rest - external
     if step.chunk_tokens is not None:
         new = min(new, step.chunk_tokens)
+    new = chunk_end(runner, request, hit_tokens, hit_tokens + new) - hit_tokens
     if new == 0 and external == 0:
         return
     granted, _ = runner.do(
@@ -76,6 +79,7 @@ def look_up(
     if not step.look_up:
         return 0, {}
     can_differ = runner.config.enable_caching and len(runner.specs) > 1
+    can_differ &= not runner.ends_inside
     if step.own_hits and step.external_tokens and can_differ and not request.arrival.skip_reading:
         length = {"max_cache_hit_length": len(request.seat.tokens) - 1}
         ours, theirs = runner.do("find_longest_cache_hit_per_group", request, length)

@@ -22,10 +22,12 @@ from kvcheck.play.agreement import (
 from kvcheck.play.outside import check_from_outside
 from kvcheck.play.runner import Performed, Runner, Tracked
 from kvcheck.play.scheduler import RUNNING
+from kvcheck.play.shadow.claims import Claims
 from kvcheck.play.shadow.content import Content
 from kvcheck.play.shadow.content_check import ContentCheck
 from kvcheck.play.shadow.event_fold import EventFold
 from kvspec.errors import InvariantViolation
+from kvspec.inside import hash_block_size
 from kvspec.interface import Feature
 from kvspec.invariants import check_snapshot
 from kvspec.transitions import Transition, check_transition
@@ -38,22 +40,40 @@ class ShadowCheck:
     """
 
     def __init__(self, runner: Runner) -> None:
-        self.check = ContentCheck(runner.config)
+        self.check = ContentCheck(runner.config, inside=runner.ends_inside)
+        self.claims: Claims | None = None
+        if runner.ends_inside and Feature.SNAPSHOT in runner.subject.features:
+            self.claims = Claims(self.check, hash_block_size(runner.config))
         self.contents: dict[str, Content] = {}
         self.awaited: dict[str, Mapping[str, Any]] = {}
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
         """Read hits back, write what was granted, expect errors to change nothing."""
+        self._after_operation(runner, done)
+        if self.claims is not None:
+            if done.request is not None:
+                hashes = runner.subject.player.requests[done.request.name].block_hashes
+                self.claims.learn(self._content(done.request), hashes)
+            self.claims.read(done.after.snapshot, done.name)
+
+    def _after_operation(self, runner: Runner, done: Performed) -> None:
         if done.outcome.error is not None:
             return
         if done.name == "get_computed_blocks" and done.request is not None:
             hit = done.outcome.result
             content = self._content(done.request)
             name, length = done.request.name, hit["num_computed_tokens"]
+            h = hash_block_size(runner.config) if runner.ends_inside else 1
+            if length % h:
+                detail = f"a hit of {length} tokens, no multiple of {h}"
+                raise InvariantViolation("hits_end_at_hashes", "KV-INSIDE-1", detail)
             self.check.read_hit(name, content, hit["blocks"], length)
         elif done.name == "find_longest_cache_hit_per_group" and done.request is not None:
             self._read_hits(done.request, done.outcome.result)
         elif done.name == "allocate_slots" and done.request is not None:
+            if done.copies is not None:
+                num_blocks = runner.config.kv_cache.num_blocks
+                self.check.copy(done.copies["pairs"], done.copies["retained"], num_blocks)
             if done.outcome.result is not None:
                 self._write_granted(runner, done.request, done.arguments)
         elif done.name == "reset_prefix_cache":
@@ -183,6 +203,9 @@ def identities(request: Tracked, start: int, tokens: Sequence[int]) -> Iterator[
 UNSTABLE_LISTS = frozenset({"a_list_only_grows_or_turns_null", "states_stay_or_move_to_the_end"})
 """Not promised without Feature.STABLE_LISTS; that the new block holds the same is read back."""
 
+MOVED_KEYS = frozenset({"blocks_that_stay_keep_their_keys", "lookups_keep_their_order"})
+"""Not promised where a copy on write takes the keys along, and tails are registered anew."""
+
 REFUSALS = (("allocate_slots", None), ("reset_prefix_cache", False))
 """How an operation says that it refuses."""
 
@@ -211,6 +234,7 @@ class InvariantCheck:
         transition = Transition(call, outcome, done.before.snapshot, done.after.snapshot)
         stable = Feature.STABLE_LISTS in runner.subject.features
         left_out = frozenset() if stable else UNSTABLE_LISTS
+        left_out |= MOVED_KEYS if runner.ends_inside else frozenset()
         check_transition(runner.config, transition, left_out=left_out)
 
     def after_step(self, runner: Runner) -> None:

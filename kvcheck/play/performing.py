@@ -8,6 +8,7 @@ from typing import Any
 from kvcheck.play import steps as st
 from kvcheck.play.admitting import admit, arrive
 from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
+from kvcheck.play.inside import before_scheduling, chunk_end, most_drafts, new_step
 from kvcheck.play.runner import Runner, Side, Tracked
 from kvcheck.play.scheduler import LOADING, PREEMPTED, RUNNING, WAITING
 from kvspec.blocks import NULL_BLOCK
@@ -31,6 +32,8 @@ def perform_step(runner: Runner, step: st.Step) -> None:
 
 def finish(runner: Runner) -> None:
     """The end: everything is released."""
+    if runner.ends_inside:
+        new_step(runner)
     for request in [r for r in runner.requests if r.seat.holds_blocks]:
         runner.do("free", request)
         request.seat = request.seat.preempted()
@@ -42,6 +45,7 @@ def run_on(runner: Runner, step: st.Run) -> None:
     request = runner.pick(step.who, RUNNING)
     if request is None:
         return
+    before_scheduling(runner, request)
     pending = request.seat.num_pending
     room = runner.config.max_model_len_tokens - len(request.seat.tokens)
     is_ahead = step.ahead and pending == 0 and room > 0
@@ -52,11 +56,14 @@ def run_on(runner: Runner, step: st.Run) -> None:
     if pending == 0:
         return
     external = min(step.external_tokens, pending)
-    if is_ahead or not may_load(runner, request):
+    if is_ahead or runner.ends_inside or not may_load(runner, request):
         external = 0
     left = pending - external
     chunk = left if step.chunk_tokens is None else max(1, min(left, step.chunk_tokens))
-    drafts = step.drafts[: max(room, 0)] if chunk == left > 0 else ()
+    start = request.seat.num_computed
+    chunk = chunk_end(runner, request, start, start + chunk) - start
+    may_draft = chunk == left > 0 and not (runner.ends_inside and chunk > 1)
+    drafts = step.drafts[: max(most_drafts(runner, room), 0)] if may_draft else ()
     granted, _ = runner.do(
         "allocate_slots",
         request,
@@ -65,7 +72,7 @@ def run_on(runner: Runner, step: st.Run) -> None:
             num_external_computed_tokens=external,
             num_lookahead_tokens=step.lookahead_tokens,
             num_encoder_tokens=step.encoder_tokens,
-            delay_cache_blocks=step.delayed,
+            delay_cache_blocks=step.delayed and not runner.ends_inside,
             **request.told,
         ),
     )
@@ -133,6 +140,8 @@ def cache_partial(runner: Runner, step: st.CachePartial) -> None:
     request = runner.pick(step.who, RUNNING)
     if request is None or not runner.config.enable_caching or len(runner.specs) < 2:
         return
+    if runner.ends_inside:  # the boundaries are registered by the manager itself
+        return
     group = step.group % len(runner.specs)
     size, hash_size = runner.block_sizes[group], runner.config.hash_block_size_tokens or 1
     lists = runner.subject.blocks(request)[group]
@@ -146,6 +155,7 @@ def cache_partial(runner: Runner, step: st.CachePartial) -> None:
 def skip(runner: Runner, step: st.Skip) -> None:
     request = runner.pick(step.who, RUNNING)
     if request is not None:
+        before_scheduling(runner, request)
         request.fresh_load = None
         arguments = {"total_computed_tokens": request.seat.num_computed}
         runner.do("remove_skipped_blocks", request, arguments)
@@ -159,6 +169,7 @@ def release(runner: Runner, step: st.Release) -> None:
 
 def drop(runner: Runner, request: Tracked, *, again: bool, later: bool) -> None:
     """Free the request's blocks, or pop them; if it does not come again, it is forgotten."""
+    before_scheduling(runner, request)
     if later:
         runner.do("pop_blocks_for_free", request)
     else:
@@ -301,7 +312,7 @@ STEPS: Mapping[type[st.Step], Callable[[Runner, Any], object]] = {
     st.Evict: evict,
     st.EvictIds: evict_ids,
     st.Reset: lambda runner, step: runner.do("reset_prefix_cache"),
-    st.NewStep: lambda runner, step: runner.do("new_step_starts"),
+    st.NewStep: lambda runner, step: new_step(runner),
     st.Take: lambda runner, step: take(runner),
     st.Ask: ask,
     st.Break: break_rules,

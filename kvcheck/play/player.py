@@ -1,7 +1,7 @@
 """The one player: an operation by name becomes a call of a manager, and its answer is shown.
 
-Operations and answers are those of records, and two that only programs have: residency samples, and
-requests with embeddings.
+Operations and answers are those of records, and three that only programs have: residency samples,
+requests with embeddings, and copies of blocks.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import index
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from kvcheck.play.calls import make, plain
 from kvspec.errors import InvalidArgumentError
+from kvspec.inside import CopyingManager
 from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.operations import OPERATIONS
 from kvspec.request import (
@@ -135,6 +136,10 @@ class Player:
         samples = self.manager.take_residency_samples()
         return [len(sample.reuse_gaps_ns) for sample in samples]
 
+    def _take_block_copies(self, name: str, args: Mapping[str, Any]) -> Any:
+        copies = cast(CopyingManager, self.manager).take_block_copies()
+        return {"pairs": [ints(pair) for pair in copies.pairs], "retained": ints(copies.retained)}
+
 
 Play: TypeAlias = Callable[[Player, str, Mapping[str, Any]], Any]
 
@@ -144,6 +149,7 @@ OWN_PLAYS: Mapping[str, Play] = MappingProxyType(
         "append_tokens": Player._append_tokens,
         "get_block_ids": Player._get_block_ids,
         "take_residency_samples": Player._take_residency_samples,
+        "take_block_copies": Player._take_block_copies,
     }
 )
 """How operations are played that are not one call of a manager."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from kvcheck.play import steps as st
 from kvcheck.play.agreement import AS_THE_REFERENCE
@@ -24,6 +24,7 @@ from kvcheck.play.scheduler import Seat
 from kvcheck.play.state import View, look
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation, KVSpecError, RemoteError, UnsupportedError
+from kvspec.inside import hits_end_inside
 from kvspec.interface import Feature, Implementation
 
 
@@ -52,10 +53,14 @@ class Tracked:
 
 @dataclass
 class Side:
-    """One implementation that the operations run on."""
+    """One implementation that the operations run on.
+
+    `popped`, `retained`: references that are owed, of popped lists and of copies.
+    """
 
     player: Player
     popped: list[int] = field(default_factory=list)
+    retained: list[int] = field(default_factory=list)
     features: frozenset[Feature] = frozenset(Feature)
 
     @classmethod
@@ -74,9 +79,16 @@ class Side:
         outcome = self.player.perform(name, request_id, asked)
         if name == "pop_blocks_for_free" and outcome.error is None:
             self.popped.extend(outcome.result)
+        elif name == "take_block_copies" and outcome.error is None:
+            self.retained.extend(outcome.result["retained"])
+        elif name == "free_blocks" and outcome.error is None and self._returns_copies(asked):
+            self.retained.clear()
         elif name == "free_blocks" and outcome.error is None:  # the last popped ones
             del self.popped[len(self.popped) - len(asked["block_ids"]) :]
         return outcome
+
+    def _returns_copies(self, asked: Mapping[str, Any]) -> bool:
+        return bool(self.retained) and list(asked["block_ids"]) == self.retained
 
     def will_look(self) -> None:
         """The state is looked at after the next operation: it may be asked along with that."""
@@ -87,14 +99,16 @@ class Side:
         """The state now; without Feature.SNAPSHOT what is seen of it from outside."""
         if Feature.SNAPSHOT in self.features:
             return look(self.player.manager)
-        return look_from_outside(self.player.manager, self.player.requests, self.popped)
+        owed = [*self.popped, *self.retained]
+        return look_from_outside(self.player.manager, self.player.requests, owed)
 
 
 @dataclass(frozen=True)
 class Performed:
     """One operation on the subject: what was asked, what came, and the state around it.
 
-    `lost`: the subject's blocks whose content, as the scheduler has heard, never came.
+    `lost`: the subject's blocks whose content, as the scheduler has heard, never came. `copies`:
+    what the subject asked to be copied after it.
     """
 
     name: str
@@ -106,6 +120,7 @@ class Performed:
     oracle: Outcome | None = None
     oracle_after: View | None = None
     lost: Sequence[int] = ()
+    copies: Mapping[str, Any] | None = None
 
 
 class Check(Protocol):
@@ -123,6 +138,7 @@ class Runner:
 
     With `goes_on` a difference from the oracle does not end it: the oracle follows the subject's
     state after the step. `partings`: these differences, each with the operations until then.
+    `ends_inside`: hits may end inside a block; `scheduled`: the requests of the step, if so.
     """
 
     def __init__(
@@ -141,6 +157,9 @@ class Runner:
         self.specs = self.config.managed_specs
         self.block_sizes = tuple(spec.block_size * factor for spec in self.specs)
         self.checks = checks
+        has_copies = Feature.HITS_INSIDE_BLOCKS in self.subject.features
+        self.ends_inside = has_copies and hits_end_inside(self.config)
+        self.scheduled: set[str] = set()
         self.requests: list[Tracked] = []
         self.num_made = 0
         self.operations: list[tuple[str, str | None, dict[str, Any]]] = []
@@ -186,16 +205,30 @@ class Runner:
         before = self.view
         self.subject.will_look()
         asked, outcome, expected = self.ask(name, request, arguments or {}, own)
+        copies = self._copies_after(name, request, outcome)
         after, expected_after = self.view, self.oracle.look() if self.oracle is not None else None
         if outcome.error is not None and not may_fail:
             raise_as_violation(name, outcome.error)
         done = Performed(
-            name, request, asked, outcome, before, after, expected, expected_after, lost
+            name, request, asked, outcome, before, after, expected, expected_after, lost, copies
         )
         for check in self.checks:
             with self._going_past():
                 check.after_operation(self, done)
         return outcome.result, None if expected is None else expected.result
+
+    def _copies_after(
+        self, name: str, request: Tracked | None, outcome: Outcome
+    ) -> Mapping[str, Any] | None:
+        """What is to be copied before the step, asked before anybody looks at the references."""
+        if not self.ends_inside or name != "allocate_slots" or outcome.result is None:
+            return None
+        if request is not None:
+            self.scheduled.add(request.name)
+        _, taken, _ = self.ask("take_block_copies", None, {}, lambda side: {})
+        if taken.error is not None:
+            raise_as_violation("take_block_copies", taken.error)
+        return cast("Mapping[str, Any]", taken.result)
 
     def ask(
         self,

@@ -24,7 +24,7 @@ from kvcheck.play.verdicts import Level, Violation, first_violation, made_smalle
 from kvcheck.play.watchdog import PATIENCE_SECONDS
 from kvcheck.records.manifest import Manifest, shipped_sets
 from kvcheck.rules.directed import EXAMPLES, Example, example_violation
-from kvcheck.rules.scenarios import SCENARIOS
+from kvcheck.rules.scenarios import ALL_SCENARIOS
 from kvspec.interface import Implementation
 
 SHRINKABLE_SECONDS = 1.0
@@ -204,7 +204,7 @@ class Examination:
         return any(map(self.is_wanted, story.rules))
 
     def _of_programs(self) -> Iterator[Outcome]:
-        for program in filter(self._is_about_wanted, SCENARIOS):
+        for program in filter(self._is_about_wanted, ALL_SCENARIOS):
             fitting, lacks = directed_program(
                 program, self.can, self.options.policy, hashes_matter=self.hashes_matter
             )

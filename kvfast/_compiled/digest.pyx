@@ -95,17 +95,9 @@ cdef class Digest:
         return 0
 
     cdef int put(
-        self,
-        unsigned char[::1] message,
-        Py_ssize_t start,
-        Py_ssize_t end,
-        Py_ssize_t at,
-        unsigned char[::1] digests,
-        Py_ssize_t to,
+        self, unsigned char[::1] message, Py_ssize_t start, Py_ssize_t end, Py_ssize_t at
     ) except -1 nogil:
-        self.write(&message[start], end - start, &message[at])
-        memcpy(&digests[to], &message[at], self.size)
-        return 0
+        return self.write(&message[start], end - start, &message[at])
 
 
 cdef class Unlocked:

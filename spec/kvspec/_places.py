@@ -35,6 +35,12 @@ def nulls_come_first(config: ManagerConfig, snapshot: Snapshot) -> str | None:
     return None
 
 
+def _is_checkpointed(config: ManagerConfig, group: int) -> bool:
+    """Whether a block of the group may hold a state of the block after its own."""
+    spec = config.managed_specs[group]
+    return isinstance(spec, MambaSpec) and spec.has_checkpoints
+
+
 def keys_of_one_place(config: ManagerConfig, snapshot: Snapshot) -> str | None:
     """The keys of a block name one group; where it is listed, the primary one ends inside it."""
     for block, keys in enumerate(snapshot.block_keys):
@@ -48,7 +54,8 @@ def keys_of_one_place(config: ManagerConfig, snapshot: Snapshot) -> str | None:
             span = _span_tokens(config, group)
             for index, block in enumerate(blocks):
                 covered = snapshot.covered_tokens[block]
-                if covered and (covered - 1) // span != index:
+                ends = (index, index + _is_checkpointed(config, group))  # KV-INSIDE-5
+                if covered and (covered - 1) // span not in ends:
                     return (
                         f"block {block} is index {index} of request {name!r} in group {group},"
                         f" but its primary key covers {covered} tokens"

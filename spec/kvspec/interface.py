@@ -91,6 +91,8 @@ class Feature(StrEnum):
     LATER_CHOICES = "later_choices"
     """The choices of `kvspec.policy.LATER` where they are not those of the rules, and
     `record_prefix_cache_stats`."""
+    HITS_INSIDE_BLOCKS = "hits_inside_blocks"
+    """Hits that end inside a block, and copies on write: `kvspec.inside.CopyingManager`."""
     BATCHED = "batched"
     """Whole steps over arrays of its own: `kvspec.batched.BatchedImplementation`."""
 

@@ -203,7 +203,9 @@ class MambaSpec(LayerSpec):
 
     `mamba_cache_mode`: `none` keeps one running state, `all` one state per block, `align` the
     states at block boundaries that a later request may start from. `num_speculative_blocks` more
-    blocks hold the states of drafted tokens.
+    blocks hold the states of drafted tokens. In mode align a step may leave one state more inside
+    its chunk, in one of `num_prefill_checkpoint_blocks`, a multiple of
+    `prefill_checkpoint_alignment` behind the chunk's start (KV-INSIDE-5).
     """
 
     shapes: tuple[tuple[int, ...], ...]
@@ -212,6 +214,8 @@ class MambaSpec(LayerSpec):
     mamba_type: str = "MAMBA2"
     mamba_cache_mode: str = "none"
     num_speculative_blocks: int = 0
+    num_prefill_checkpoint_blocks: int = 0
+    prefill_checkpoint_alignment: int | None = None
 
     kind: ClassVar[str] = "mamba"
 
@@ -227,6 +231,17 @@ class MambaSpec(LayerSpec):
         int_at_least("page_size_padded", self.page_size_padded, 1, optional=True)
         one_of("mamba_cache_mode", self.mamba_cache_mode, MAMBA_CACHE_MODES)
         int_at_least("num_speculative_blocks", self.num_speculative_blocks, 0)
+        if self.num_prefill_checkpoint_blocks not in (0, 1):
+            blocks = self.num_prefill_checkpoint_blocks
+            raise ConfigError("num_prefill_checkpoint_blocks", blocks, "0 or 1")
+        alignment = self.prefill_checkpoint_alignment
+        int_at_least("prefill_checkpoint_alignment", alignment, 1, optional=True)
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether a step may leave a state inside its chunk."""
+        has_block = bool(self.num_prefill_checkpoint_blocks)
+        return has_block and self.prefill_checkpoint_alignment is not None
 
 
 @dataclass(frozen=True)
@@ -276,5 +291,7 @@ SPEC_TYPES: tuple[type[LayerSpec], ...] = (
 
 
 def spec_fields(spec: LayerSpec) -> dict[str, Any]:
-    """The spec's members by name, in declaration order."""
-    return {field.name: getattr(spec, field.name) for field in fields(spec)}
+    """The spec's members by name, in declaration order; those of checkpoints only if it has any."""
+    has_all = not isinstance(spec, MambaSpec) or spec.has_checkpoints
+    names = [field.name for field in fields(spec)]
+    return {name: getattr(spec, name) for name in names if has_all or "checkpoint" not in name}

@@ -13,7 +13,7 @@ from kvcheck.judge.unobservable import UNOBSERVABLE
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.rulebook import rule_sentences
 from kvcheck.rules.directed import EXAMPLES, Example, example_violation, find_example
-from kvcheck.rules.scenarios import SCENARIOS
+from kvcheck.rules.scenarios import ALL_SCENARIOS, SCENARIOS
 from kvspec.policy import Policy
 from kvspec.profile import find_profile
 
@@ -28,7 +28,7 @@ POLICIES = (
 
 def test_every_rule_has_a_directed_check_or_a_reason() -> None:
     """A rule that nothing is about would be checked by luck."""
-    cited = {rule for program in SCENARIOS for rule in program.rules}
+    cited = {rule for program in ALL_SCENARIOS for rule in program.rules}
     cited |= {rule for example in EXAMPLES for rule in example.rules}
     rules = set(rule_sentences())
     assert cited <= rules
@@ -37,7 +37,7 @@ def test_every_rule_has_a_directed_check_or_a_reason() -> None:
 
 def test_names_are_unique() -> None:
     """A report names what shows a violation."""
-    names = Counter(program.name for program in SCENARIOS)
+    names = Counter(program.name for program in ALL_SCENARIOS)
     names.update(example.name for example in EXAMPLES)
     assert [name for name, count in names.items() if count > 1] == []
     assert find_example(EXAMPLES[-1].name) is EXAMPLES[-1]

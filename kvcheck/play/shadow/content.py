@@ -79,14 +79,52 @@ class _Held:
     step: int = 0
 
 
+def _image(held: _Held | None) -> _Held | None:
+    return None if held is None else _Held(held.group, held.before, held.tokens[:], held.step)
+
+
 class ShadowMemory:
     """What each block holds. A block serves one group at a time, so one table serves all."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, copies: bool = False) -> None:
         self._held: dict[int, _Held] = {}
         self._unknown: set[int] = set()
         self._written: set[int] = set()
         self.step = 0
+        self._copies = copies
+        self._at_start: dict[int, _Held | None] = {}
+        self.copied_early: set[int] = set()
+
+    def new_step_starts(self) -> None:
+        """What was computed until now is what copies of the next step read."""
+        self.step += 1
+        self._at_start.clear()
+
+    def copy(self, source: int, destination: int) -> None:
+        """A block is copied before the forward pass of the step (KV-INSIDE-6).
+
+        All copies of a step read what was there when it began, whatever it puts there; where that
+        differs, the destination is among `copied_early`.
+        """
+        read = _image(self._at_start.get(source, self._held.get(source)))
+        self._changes(destination)
+        self.copied_early.discard(destination)
+        if source in self._unknown:
+            self._unknown.add(destination)
+        else:
+            self._unknown.discard(destination)
+        if read is None:
+            self._held.pop(destination, None)
+        else:
+            self._held[destination] = read
+        if read != self._held.get(source):
+            self.copied_early.add(destination)
+
+    def _changes(self, block: int) -> None:
+        """The block is about to be changed; what it held when the step began is kept for copies."""
+        self._written.add(block)
+        if self._copies and block not in self._at_start:
+            self._at_start[block] = _image(self._held.get(block))
 
     def take_written(self) -> set[int]:
         """The blocks whose content may have changed since the last call."""
@@ -103,8 +141,8 @@ class ShadowMemory:
     def lose(self, blocks: Iterable[int]) -> None:
         """What was to be in these blocks never came: they hold nothing."""
         for block in blocks:
+            self._changes(block)
             self._held.pop(block, None)
-            self._written.add(block)
 
     @property
     def size_bytes(self) -> int:
@@ -127,7 +165,8 @@ class ShadowMemory:
         start = index * size_tokens
         if span.start == start:
             self._unknown.discard(block)
-        self._written.add(block)
+            self.copied_early.discard(block)
+        self._changes(block)
         known = min(span.stop, len(content.tokens))
         if start > len(content.tokens):
             before = b""  # nobody knows yet what comes before; see `accept`
@@ -158,7 +197,7 @@ class ShadowMemory:
             held.before = content.before_block(index, size_tokens)
         if held.before != content.before_block(index, size_tokens):
             return
-        self._written.add(block)
+        self._changes(block)
         for position in span:
             if held.tokens[position - start] == DRAFT:
                 held.tokens[position - start] = content.tokens[position]
@@ -193,10 +232,11 @@ class ShadowMemory:
     def write_state(self, block: int, group: int, num_tokens: int, after: bytes) -> None:
         """The state after so many tokens was computed; b"": some are drafts."""
         self._unknown.discard(block)
+        self.copied_early.discard(block)
         held = self._held.get(block)
         if held is not None and (held.group, held.before) == (group, after) and after:
             return  # as it was, and there before this step
-        self._written.add(block)
+        self._changes(block)
         self._held[block] = _Held(group, after, array("q", [num_tokens]), self.step)
 
     def settle_state(self, block: int, group: int, num_tokens: int, after: bytes) -> None:
@@ -207,7 +247,7 @@ class ShadowMemory:
             b"",
             num_tokens,
         ):
-            self._written.add(block)
+            self._changes(block)
             held.before = after
 
     def holds_state(self, block: int, group: int, after: bytes) -> bool:

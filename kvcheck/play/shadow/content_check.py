@@ -13,6 +13,7 @@ from kvcheck.play.shadow.states import States
 from kvspec.blocks import NULL_BLOCK
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation
+from kvspec.inside import hash_block_size
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
@@ -36,6 +37,11 @@ SENTENCES: Mapping[str, str] = MappingProxyType(
         "no_write_to_null": "No token is written to the null block.",
         "a_state_is_read_after_its_step": "A request starts from states of earlier steps alone.",
         "encoders_have_no_hit": "What depends on an encoder's tokens is never a hit.",
+        "hits_end_at_hashes": "A hit that ends inside a block ends where a hash does.",
+        "keys_claim_what_is_there": "A key covers no more tokens than what is behind it.",
+        "nobody_writes_what_a_key_names": "What a key names stays as it is while it has the key.",
+        "copies_read_what_was_there": "What is copied was complete before the step began.",
+        "ends_of_copies_are_kept": "Both ends of a copy are kept until its step is over.",
     }
 )
 """What is expected, by the name of the check."""
@@ -53,11 +59,12 @@ def first_token_read(spec: LayerSpec, position: int) -> int:
 class ContentCheck:
     """The shadow of one manager's pool. Every method raises InvariantViolation at an offence.
 
-    `name` is how messages call a request, `lists` its block lists, `content` its tokens.
+    `name` is how messages call a request, `lists` its block lists, `content` its tokens. `inside`:
+    hits may end inside a block (KV-INSIDE-1).
     """
 
-    def __init__(self, config: ManagerConfig) -> None:
-        self.shadow = ShadowMemory()
+    def __init__(self, config: ManagerConfig, *, inside: bool = False) -> None:
+        self.shadow = ShadowMemory(copies=inside)
         self.max_model_len = config.max_model_len_tokens
         self.groups: dict[int, tuple[LayerSpec, int]] = {}
         self.states: dict[int, States] = {}
@@ -67,7 +74,8 @@ class ContentCheck:
         for number, spec in enumerate(config.managed_specs):
             size = spec.block_size * factor
             if isinstance(spec, MambaSpec):
-                self.states[number] = States(self.shadow, number, spec, size)
+                finer = hash_block_size(config) if inside else 0
+                self.states[number] = States(self.shadow, number, spec, size, finer)
             elif isinstance(spec, CrossAttentionSpec):
                 self.encoders[number] = size
             elif not isinstance(spec, EncoderOnlyAttentionSpec):
@@ -75,7 +83,7 @@ class ContentCheck:
 
     def new_step_starts(self) -> None:
         """What was computed until now may be read by others."""
-        self.shadow.step += 1
+        self.shadow.new_step_starts()
 
     def release(self, name: str) -> None:
         """The request gave back what it held."""
@@ -144,12 +152,43 @@ class ContentCheck:
         offence = self.shadow.first_offence(block, group, size, index, n, content)
         if offence is not None:
             slot, found = offence
+            check = "content_is_where_it_is_claimed"
+            if block in self.shadow.copied_early:
+                check, rule = "copies_read_what_was_there", "KV-INSIDE-6"
             raise InvariantViolation(
-                "content_is_where_it_is_claimed",
+                check,
                 rule,
                 f"{what} in group {group}: token {index * size + slot} should be in slot {slot} of"
                 f" block {block}, which holds {found}",
             )
+
+    def offence_at(self, block: int, group: int, content: Content, num_tokens: int) -> str | None:
+        """What a block holds in place of the end of the first tokens, in words; None: it holds it.
+
+        The end: the state after them, or those of them that lie in one block with the last.
+        """
+        if group in self.states:
+            after = content.after(num_tokens, self.states[group].size)
+            return self.shadow.state_offence(block, group, after)
+        if group not in self.groups:
+            return None
+        size = self.groups[group][1]
+        index = (num_tokens - 1) // size
+        place = (block, group, size, index, num_tokens - index * size)
+        offence = self.shadow.first_offence(*place, content)
+        return None if offence is None else f"{offence[1]} in slot {offence[0]}"
+
+    def copy(self, pairs: Lists, retained: Sequence[int], num_blocks: int) -> None:
+        """What is asked to be copied before the forward pass, and kept until the step is over."""
+        ends = [block for pair in pairs for block in pair]
+        if sorted(ends) != sorted(retained) or not all(0 < block < num_blocks for block in ends):
+            raise InvariantViolation(
+                "ends_of_copies_are_kept",
+                "KV-INSIDE-4",
+                f"copies {pairs}, and references to {list(retained)} to be returned",
+            )
+        for source, destination in pairs:
+            self.shadow.copy(source, destination)
 
     def write_granted(
         self,
@@ -195,7 +234,7 @@ class ContentCheck:
                     f" in group {group}",
                 )
             kept = first_token_read(spec, skip_at)
-            first = start if hits is None else len(hits[group]) * size
+            first = start if hits is None else min(start, len(hits[group]) * size)
             for index, span in _by_block(first, end, size):
                 if blocks[index] == NULL_BLOCK:
                     span = range(max(span.start, kept), span.stop)

@@ -9,6 +9,9 @@ The engine imagined here does what spec/rules/mamba.md says of one and nothing m
   boundary that it passes. In mode align an engine ends its steps on boundaries; where a caller does
   not, the entry that the step started from is taken as filled on the way.
 - When drafts turn out right, the states at boundaries among them are copied to their entries.
+
+Where hits may end inside a block, callers keep KV-INSIDE-5, and nothing is taken as filled on the
+way: states come from a chunk's end, and from the one place inside it that the rule names.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from dataclasses import dataclass
 from kvcheck.play.shadow.content import NOTHING, PASSED, Content, ShadowMemory
 from kvspec.blocks import NULL_BLOCK
 from kvspec.errors import InvariantViolation
+from kvspec.inside import Chunk
 from kvspec.specs import MambaSpec
 
 
@@ -40,11 +44,16 @@ class _Left:
 class States:
     """The states of one group. Every method raises InvariantViolation at an offence.
 
-    `size`: tokens of a block. `blocks` is the group's list for the request.
+    `size`: tokens of a block. `blocks` is the group's list for the request. `inside`: tokens per
+    hash where hits may end inside a block, else 0.
     """
 
-    def __init__(self, shadow: ShadowMemory, group: int, spec: MambaSpec, size: int) -> None:
+    def __init__(
+        self, shadow: ShadowMemory, group: int, spec: MambaSpec, size: int, inside: int = 0
+    ) -> None:
         self.shadow = shadow
+        self.spec = spec
+        self.inside = inside
         self.group = group
         self.size = size
         self.is_aligned = spec.mamba_cache_mode == "align"
@@ -154,6 +163,8 @@ class States:
         entry, rule = (main - 1) // self.size, "KV-GRP-7"
         if self.is_aligned:  # the list ends with the running state and those of drafts
             entry, rule = len(blocks) - 1 - self.num_drafts, "KV-MAMBA-6"
+            if self.inside:
+                entry = min(entry, (end - 1) // self.size)
             if entry < (end - 1) // self.size:
                 raise self._no_slot(name, main, rule)
         for number in range(num_drafted + 1):
@@ -166,7 +177,9 @@ class States:
                     f"{name}: the state after {main + number} tokens must be written to the null"
                     f" block, entry {entry + number} of group {self.group}",
                 )
-        if self.is_aligned:
+        if self.inside:
+            self._write_inside(content, blocks, Chunk(start, end, self.size), main, num_drafted)
+        elif self.is_aligned:
             filled = {(start - 1) // self.size, from_entry, main // self.size - 1}
             self._write_boundaries(content, blocks, start, min(main, known), filled)
             for index in set(range(start // self.size, main // self.size)) - filled:
@@ -179,6 +192,18 @@ class States:
             after = content.after(number, self.size) if number <= known else b""
             self.shadow.write_state(block, self.group, number, after)
         self._left[name] = _Left(main, entry, there, min(main, known))
+
+    def _write_inside(
+        self, content: Content, blocks: Sequence[int], chunk: Chunk, main: int, num_drafted: int
+    ) -> None:
+        """The state inside the chunk, and the one at a boundary that drafts lie behind."""
+        position, entry = chunk.checkpoint(self.spec, self.inside), chunk.checkpoint_entry
+        if position and entry < len(blocks) and blocks[entry] != NULL_BLOCK:
+            after = content.after(position, self.size)
+            self.shadow.write_state(blocks[entry], self.group, position, after)
+        if num_drafted and main <= len(content.tokens):
+            boundary = main // self.size - 1
+            self._write_boundaries(content, blocks, chunk.start, main, {boundary})
 
     def _write_boundaries(
         self,
@@ -245,10 +270,13 @@ class States:
         after = content.after(position, self.size)
         found = self.shadow.state_offence(block, self.group, after)
         if found is not None:
+            check = "content_is_where_it_is_claimed"
             if found == PASSED:
                 rule = "KV-MAMBA-9"
+            if block in self.shadow.copied_early:
+                check, rule = "copies_read_what_was_there", "KV-INSIDE-6"
             raise InvariantViolation(
-                "content_is_where_it_is_claimed",
+                check,
                 rule,
                 f"{what} in group {self.group}: the state after {position} tokens should be in"
                 f" block {block}, which holds {found}",

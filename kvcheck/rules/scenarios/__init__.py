@@ -7,6 +7,7 @@ from kvcheck.rules.scenarios.details import DETAIL_SCENARIOS
 from kvcheck.rules.scenarios.edges import EDGE_SCENARIOS
 from kvcheck.rules.scenarios.groups import GROUP_SCENARIOS
 from kvcheck.rules.scenarios.hybrid import HYBRID_SCENARIOS
+from kvcheck.rules.scenarios.inside import INSIDE_SCENARIOS
 from kvcheck.rules.scenarios.single import SINGLE_SCENARIOS
 from kvcheck.rules.scenarios.states import STATE_SCENARIOS
 from kvcheck.rules.scenarios.storage import STORAGE_SCENARIOS
@@ -16,4 +17,7 @@ SCENARIOS: tuple[Program, ...] = (
     *SINGLE_SCENARIOS, *GROUP_SCENARIOS, *HYBRID_SCENARIOS, *WINDOW_SCENARIOS, *STATE_SCENARIOS,
     *STORAGE_SCENARIOS, *DETAIL_SCENARIOS, *EDGE_SCENARIOS,
 )  # fmt: skip
-"""All of them, in the order in which they run."""
+"""Those that the reference can play, in the order in which they run."""
+
+ALL_SCENARIOS: tuple[Program, ...] = (*SCENARIOS, *INSIDE_SCENARIOS)
+"""With those of features that it lacks."""

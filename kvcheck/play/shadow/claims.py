@@ -1,0 +1,61 @@
+"""What a key claims is behind it: read back from the shadow as soon as it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvcheck.play.shadow.content import Content
+from kvcheck.play.shadow.content_check import ContentCheck
+from kvspec.errors import InvariantViolation
+from kvspec.snapshot import Snapshot
+
+GROUP_BYTES = 4
+"""A key is a block hash followed by its group (KV-HASH-6)."""
+
+
+class Claims:
+    """The keys of one manager, and which beginning of which text each stands for.
+
+    `size`: tokens of a hash.
+    """
+
+    def __init__(self, check: ContentCheck, size: int) -> None:
+        self.check = check
+        self.size = size
+        self._texts: dict[bytes, tuple[Content, int]] = {}
+        self._kept: dict[int, tuple[bytes, ...]] = {}
+
+    def learn(self, content: Content, hashes: Sequence[bytes]) -> None:
+        """The hashes of a request with this content, in order."""
+        for number, each in enumerate(hashes, 1):
+            self._texts.setdefault(bytes(each), (content, number * self.size))
+
+    def read(self, snapshot: Snapshot, after: str) -> None:
+        """Every key that is new, and every key of a block that was written. Raises
+        InvariantViolation."""
+        written = self.check.shadow.take_written()
+        for block, keys in enumerate(snapshot.block_keys):
+            known = self._kept.get(block, ())
+            if keys != known or block in written:
+                for key in keys:
+                    self._read_key(block, key, is_new=key not in known, after=after)
+                self._kept[block] = keys
+
+    def _read_key(self, block: int, key: bytes, *, is_new: bool, after: str) -> None:
+        content, num_tokens = self._texts.get(key[:-GROUP_BYTES], (None, 0))
+        group = int.from_bytes(key[-GROUP_BYTES:], "big")
+        if content is None:
+            return
+        found = self.check.offence_at(block, group, content, num_tokens)
+        if found is not None:
+            check, rule = "nobody_writes_what_a_key_names", "KV-INSIDE-3"
+            if block in self.check.shadow.copied_early:
+                check, rule = "copies_read_what_was_there", "KV-INSIDE-6"
+            elif is_new:
+                check, rule = "keys_claim_what_is_there", "KV-INSIDE-2"
+            raise InvariantViolation(
+                check,
+                rule,
+                f"after {after}: a key of group {group} says that block {block} holds the first"
+                f" {num_tokens} tokens; it holds {found}",
+            )

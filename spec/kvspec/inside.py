@@ -1,0 +1,85 @@
+"""Hits that end inside a block: when they do, what a manager then answers besides (KV-INSIDE-*).
+
+A feature, `Feature.HITS_INSIDE_BLOCKS`; neither kvref nor kvfast has it yet. What a manager with it
+does is judged by `kvspec check --level safety`, which needs no reference.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from kvspec.config import ManagerConfig
+from kvspec.interface import KVCacheManager
+from kvspec.specs import FullAttentionSpec, MambaSpec
+
+
+@dataclass(frozen=True)
+class BlockCopies:
+    """What is to be copied before the forward pass of the step (KV-INSIDE-3, KV-INSIDE-4).
+
+    `pairs`: (source, destination) block ids. `retained`: one extra reference for each time a block
+    is named, to be returned through `free_blocks`, in this order, when the step is over.
+    """
+
+    pairs: tuple[tuple[int, int], ...] = ()
+    retained: tuple[int, ...] = ()
+
+
+@runtime_checkable
+class CopyingManager(KVCacheManager, Protocol):
+    """A manager with Feature.HITS_INSIDE_BLOCKS.
+
+    A look-up's hit may then be no multiple of a group's block size; the last entry of that group's
+    list is the block that the hit ends in.
+    """
+
+    def take_block_copies(self) -> BlockCopies:
+        """The copies that the allocations since the last call ask for, in the order of the groups.
+
+        Asked after the allocations of a step, before its forward pass.
+        """
+
+
+def hash_block_size(config: ManagerConfig) -> int:
+    """Tokens per hash of several groups without context parallelism (KV-CFG-5)."""
+    sizes = [spec.block_size for spec in config.managed_specs]
+    return config.hash_block_size_tokens or math.gcd(*sizes)
+
+
+def hits_end_inside(config: ManagerConfig) -> bool:
+    """Whether hits may end inside a block (KV-INSIDE-1)."""
+    specs = config.managed_specs
+    is_parallel = config.dcp_world_size * config.pcp_world_size > 1
+    if not config.enable_caching or len(specs) < 2 or is_parallel:
+        return False
+    h = hash_block_size(config)
+    states = [spec for spec in specs if isinstance(spec, MambaSpec)]
+    is_finer = any(spec.mamba_cache_mode == "align" and h < spec.block_size for spec in states)
+    fine = (FullAttentionSpec, MambaSpec)
+    return is_finer and all(isinstance(spec, fine) or spec.block_size == h for spec in specs)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Tokens `start` … `end - 1` of one step, of an align group with blocks of `size` tokens."""
+
+    start: int
+    end: int
+    size: int
+
+    @property
+    def checkpoint_entry(self) -> int:
+        """The list entry that a state inside the chunk is left in."""
+        return -(-self.end // self.size) - 2
+
+    def checkpoint(self, spec: MambaSpec, h: int) -> int:
+        """After how many tokens a state is left inside the chunk; 0 for none (KV-INSIDE-5)."""
+        alignment, position = spec.prefill_checkpoint_alignment, (self.end - 1) // h * h
+        if not spec.has_checkpoints or alignment is None or self.start % h:
+            return 0
+        is_behind = self.start + h <= position
+        is_beyond = self.checkpoint_entry > (self.start - 1) // self.size
+        is_there = is_behind and is_beyond and (position - self.start) % alignment == 0
+        return position if is_there else 0

@@ -1,0 +1,182 @@
+"""Hits that end inside a block: a manager with them is judged, and each mistake is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import kvfast
+import kvref
+from kvcheck.judge.inside_programs import inside_programs
+from kvcheck.play.fit import directed_program, random_program
+from kvcheck.play.performing import perform
+from kvcheck.play.runner import Runner
+from kvcheck.play.steps import Break, Program
+from kvcheck.play.verdicts import Level, first_violation
+from kvcheck.rules.scenarios import INSIDE_SCENARIOS
+from kvcheck.rules.scenarios.single import configure
+from kvspec.config import ManagerConfig
+from kvspec.errors import UnsupportedError
+from kvspec.inside import Chunk, hits_end_inside
+from kvspec.interface import Feature, Implementation
+from kvspec.policy import Policy
+from kvspec.requirements import lacking
+from kvspec.specs import FullAttentionSpec, LayerSpec, MambaSpec, SlidingWindowSpec
+from tests.judge import inside_manager as made
+
+RIGHT = made.InsideImplementation()
+MISTAKES = (
+    (made.HitsOneMore, "KV-INSIDE-1"),
+    (made.KeysWhatItStartsFrom, "KV-INSIDE-2"),
+    (made.SharesTheEnd, "KV-INSIDE-3"),
+    (made.GoesOnUnderItsKey, "KV-INSIDE-3"),
+    (made.KeepsOneEnd, "KV-INSIDE-4"),
+    (made.CopiesCopies, "KV-INSIDE-6"),
+)
+
+
+STORIES = [
+    directed_program(program, RIGHT.capabilities, Policy(), hashes_matter=False)[0]
+    for program in INSIDE_SCENARIOS
+]
+
+
+def programs(batches: int) -> list[Program]:
+    """Random ones, as far as the manager can play them; it is not asked what is illegal."""
+    can = RIGHT.capabilities
+    drawn = (p for batch in range(batches) for p in inside_programs(0, batch, 30))
+    cut = (random_program(p, can, Policy(), hashes_matter=False, oracle=None) for p in drawn)
+    return [
+        replace(each, steps=tuple(step for step in each.steps if not isinstance(step, Break)))
+        for each in cut
+        if each is not None
+    ]
+
+
+@pytest.mark.rule("KV-INSIDE-1", "KV-INSIDE-2", "KV-INSIDE-3", "KV-INSIDE-4", "KV-INSIDE-6")
+def test_a_right_manager_is_not_blamed() -> None:
+    for program in (*STORIES, *programs(1)[:40]):
+        found = first_violation(program, RIGHT, Level.SAFETY)
+        assert found is None, (found.rule, found.detail, found.program.steps)
+
+
+@pytest.mark.parametrize(("manager", "rule"), MISTAKES, ids=lambda each: str(each))
+@pytest.mark.rule("KV-INSIDE-1", "KV-INSIDE-2", "KV-INSIDE-3", "KV-INSIDE-4", "KV-INSIDE-6")
+def test_a_mistake_is_found_by_a_story(manager: type[made.InsideManager], rule: str) -> None:
+    subject = made.InsideImplementation(manager)
+    found = [first_violation(program, subject, Level.SAFETY) for program in STORIES]
+    assert rule in {violation.rule for violation in found if violation}
+
+
+@pytest.mark.deep
+def test_random_programs_find_each_mistake() -> None:
+    """Those that `kvspec check` draws for subjects with the feature, the first few hundred."""
+    drawn = programs(3)
+    for manager, rule in MISTAKES:
+        subject = made.InsideImplementation(manager)
+        found = (first_violation(program, subject, Level.SAFETY) for program in drawn)
+        assert any(each is not None and each.rule == rule for each in found), manager
+
+
+@pytest.mark.rule("KV-INSIDE-5")
+def test_programs_keep_what_callers_promise() -> None:
+    """A prompt's chunk that begins inside a block ends in it, or leaves a state inside; and no
+    request is scheduled twice in a step."""
+    num_inside = num_states = 0
+    for program in (*STORIES, *programs(1)):
+        runner = Runner(program, RIGHT)
+        perform(runner, program.steps)
+        h = runner.config.hash_block_size_tokens or 1
+        lengths: dict[str, int] = {}
+        scheduled: set[str] = set()
+        for asked, after in pairwise((*runner.operations, ("", None, {}))):
+            name, request, given = asked
+            if name == "new_step_starts":
+                scheduled.clear()
+            if name == "new_request" and request is not None:
+                lengths[request] = len(given["prompt_token_ids"])
+            if name != "allocate_slots" or request is None or after[0] != "take_block_copies":
+                continue
+            assert request not in scheduled
+            scheduled.add(request)
+            start = given["num_computed_tokens"] + given.get("num_new_computed_tokens", 0)
+            for spec in runner.specs:
+                if isinstance(spec, MambaSpec) and start < lengths[request]:
+                    chunk = Chunk(start, start + given["num_new_tokens"], spec.block_size)
+                    has_state, is_inside = chunk.checkpoint(spec, h) > 0, start % chunk.size > 0
+                    left = -start % chunk.size
+                    assert has_state or not is_inside or chunk.end <= start + left
+                    num_states += has_state
+                    num_inside += is_inside
+    assert min(num_inside, num_states) > 50
+
+
+FULL = FullAttentionSpec(4, 1, 8, "float16")
+WINDOW = SlidingWindowSpec(4, 1, 8, "float16", sliding_window=8)
+
+
+def states(size: int, mode: str = "align", alignment: int | None = None) -> MambaSpec:
+    """A Mamba layer."""
+    return MambaSpec(
+        size, ((2,),), ("float32",), mamba_cache_mode=mode,
+        num_prefill_checkpoint_blocks=int(alignment is not None),
+        prefill_checkpoint_alignment=alignment,
+    )  # fmt: skip
+
+
+def config(*specs: LayerSpec, h: int | None = None, **options: Any) -> ManagerConfig:
+    """A small configuration."""
+    return configure(30, *specs, hash_block_size_tokens=h, **options)
+
+
+@pytest.mark.rule("KV-INSIDE-1")
+@pytest.mark.parametrize(
+    ("asked", "is_inside"),
+    [
+        (config(FULL, states(4), h=2), True),
+        (config(FULL, states(8)), True),
+        (config(WINDOW, states(8)), True),
+        (config(FULL, states(4)), False),
+        (config(FULL, states(4, "all"), h=2), False),
+        (config(FULL, WINDOW, states(4), h=2), False),
+        (config(states(4), h=2), False),
+        (config(FULL, states(4), h=2, enable_caching=False), False),
+        (config(FULL, states(4), h=2, dcp_world_size=2), False),
+    ],
+)
+def test_where_hits_end_inside(asked: ManagerConfig, is_inside: bool) -> None:
+    assert hits_end_inside(asked) is is_inside
+
+
+@pytest.mark.rule("KV-INSIDE-5")
+@pytest.mark.parametrize(
+    ("start", "end", "alignment", "position"),
+    [
+        *((4, 13, 1, 12), (0, 13, 2, 12), (4, 14, 2, 12), (6, 7, 1, 0), (5, 13, 1, 0)),
+        *((4, 13, 3, 0), (4, 13, None, 0), (0, 3, 1, 0), (0, 5, 1, 4)),
+    ],
+)
+def test_where_a_chunk_leaves_a_state_inside(
+    start: int, end: int, alignment: int | None, position: int
+) -> None:
+    """With blocks of 4 and hashes of 2."""
+    assert Chunk(start, end, 4).checkpoint(states(4, alignment=alignment), 2) == position
+
+
+@pytest.mark.parametrize("reference", [kvref, kvfast], ids=["kvref", "kvfast"])
+def test_the_twins_say_that_they_lack_it(reference: ModuleType) -> None:
+    subject: Implementation = reference.implementation()
+    assert Feature.HITS_INSIDE_BLOCKS not in subject.capabilities.features
+    with pytest.raises(UnsupportedError, match="KV-INSIDE-5"):
+        subject.create(config(FULL, states(4, alignment=1), h=2))
+
+
+def test_above_safety_such_configurations_are_left_out() -> None:
+    asked = config(FULL, states(4), h=2, enable_events=False, log_stats=False)
+    can = replace(RIGHT.capabilities, hash_functions=frozenset({"sha256_cbor"}))
+    assert lacking(asked, can, hashes_matter=False) == []
+    assert lacking(asked, can, hashes_matter=True) == ["a reference whose hits end inside blocks"]
