@@ -115,7 +115,7 @@ class InsideManager(BaseManager):
     ) -> KVCacheBlocks | None:
         """Shared ends are copied, own ones with a key leave a copy behind."""
         start = request.num_computed_tokens + num_new_computed_tokens
-        hits = [[] for _ in self.specs]
+        hits: list[list[int]] = [[] for _ in self.specs]
         if new_computed_blocks is not None:
             hits = [list(blocks) for blocks in new_computed_blocks.groups]
         lists = self.lists.get(request.request_id)

@@ -17,7 +17,7 @@ from kvcheck.play.performing import perform
 from kvcheck.play.runner import Runner
 from kvcheck.play.steps import Break, Program
 from kvcheck.play.verdicts import Level, first_violation
-from kvcheck.rules.scenarios import INSIDE_SCENARIOS
+from kvcheck.rules.scenarios.inside import INSIDE_SCENARIOS
 from kvcheck.rules.scenarios.single import configure
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
