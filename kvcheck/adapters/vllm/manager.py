@@ -11,12 +11,13 @@ from kvcheck.adapters.vllm.events import translate_event
 from kvcheck.adapters.vllm.library import Library, environment
 from kvcheck.adapters.vllm.request import VLLMRequest, make_request, own_request
 from kvcheck.adapters.vllm.specs import cache_config, checked
-from kvcheck.adapters.vllm.state import block_ids, take_snapshot
+from kvcheck.adapters.vllm.state import block_ids, pending_copies, take_snapshot
 from kvspec._check import is_int
 from kvspec.blocks import NULL_BLOCK, GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnknownBlockError, UnsupportedError
 from kvspec.events import Event
+from kvspec.inside import BlockCopies, hits_end_inside
 from kvspec.request import Request, RequestInput, has_extra_keys
 from kvspec.snapshot import Snapshot
 from kvspec.stats import PrefixCacheStats, ResidencySample
@@ -69,8 +70,9 @@ class VLLMManager:
                 watermark=config.watermark,
                 **{in_flight: config.max_num_batched_tokens},
             )
-        if getattr(self.inner.coordinator, "enable_partial_hash_hits", False):
-            raise UnsupportedError("hits inside a block", NAME)
+        ends_inside = getattr(self.inner.coordinator, "enable_partial_hash_hits", False)
+        if ends_inside != (library.is_later and hits_end_inside(self.config)):
+            raise UnsupportedError("hits inside a block elsewhere than in KV-INSIDE-1", NAME)
 
     @property
     def none_hash(self) -> bytes:
@@ -264,6 +266,14 @@ class VLLMManager:
         with self._calling("remove_skipped_blocks"):
             self.inner.remove_skipped_blocks(own.request_id, total_computed_tokens)
 
+    def take_block_copies(self) -> BlockCopies:
+        """Copies on write, and what is held for them; a call of 0.33."""
+        with self._calling("take_block_copies"):
+            copies, retained = self.inner.take_kv_cache_block_copies()
+        self.popped.extend(block_ids(retained))
+        pairs = tuple((int(each.src_block_id), int(each.dst_block_id)) for each in copies)
+        return BlockCopies(pairs, block_ids(retained))
+
     # Asking.
 
     def get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
@@ -320,7 +330,8 @@ class VLLMManager:
 
     def snapshot(self) -> Snapshot:
         """The whole abstract state."""
-        return take_snapshot(self.library, self.inner, self.popped, self._none_hash)
+        owed = [*self.popped, *pending_copies(self.inner)]
+        return take_snapshot(self.library, self.inner, owed, self._none_hash)
 
     # Translating.
 

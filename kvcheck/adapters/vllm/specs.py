@@ -80,6 +80,9 @@ def checked(config: ManagerConfig, library: Library) -> ManagerConfig:
     for group in config.kv_cache.groups:
         if type(group.spec) not in spec_types(library):
             raise UnsupportedError(f"groups of {type(group.spec).__name__}", NAME)
+    states = [spec for spec in config.managed_specs if isinstance(spec, MambaSpec)]
+    if not library.is_later and any(spec.has_checkpoints for spec in states):
+        raise UnsupportedError("states inside a chunk", NAME)
     for name, offered in values(library).items():
         for value in sorted(VALUES[name](config) - offered):
             raise UnsupportedError(f"{name} {value}", NAME)

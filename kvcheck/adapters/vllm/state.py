@@ -38,6 +38,13 @@ def take_snapshot(
     )
 
 
+def pending_copies(manager: Any) -> tuple[int, ...]:
+    """Both ends of the copies that nobody took yet, each with a reference; 0.24 has none."""
+    groups = manager.coordinator.single_type_managers
+    pairs = (pair for group in groups for pair in getattr(group, "_pending_cow_copies", ()))
+    return block_ids(block for pair in pairs for block in pair)
+
+
 def block_ids(blocks: Iterable[Any]) -> tuple[int, ...]:
     """The ids of vLLM's blocks."""
     return tuple(int(block.block_id) for block in blocks)
