@@ -72,6 +72,10 @@ LENGTH = (
     "property 'num_free_blocks' of 'FreeQueue' object has no setter",
 )
 NO_TOKENS = ("allocates for a request without tokens", "num_tokens = 0: must be")
+TOO_MANY = (
+    "samples more tokens than a step has slots for",
+    r"num_computed_tokens = \d+: must be at most its \d+ slots",
+)
 KNOWN = MappingProxyType(
     {
         f"test_{name}": refused
@@ -101,6 +105,11 @@ KNOWN = MappingProxyType(
                 "scheduler.py::test_request_preemption[False]",
                 "scheduler.py::test_request_preemption[True]",
                 "scheduler.py::test_async_preempt_readmit_before_transfer_output_is_deferred",
+            ),
+            TOO_MANY: tuple(
+                f"priority_scheduler_random.py::test_priority_scheduling_blast[{load}-5-{caching}]"
+                for load in ("standard", "preemption")
+                for caching in (False, True)
             ),
             NO_TOKENS: ("kv_cache_utils.py::test_allocate_with_lookahead",),
         }.items()
@@ -148,8 +157,10 @@ def fetch_sources(folder: Path, python: Path) -> Path:
         subprocess.run([*pip, "install", *BUILD], check=True)
         with TemporaryDirectory() as made:
             download = [*pip, "download", "--no-deps", "--no-build-isolation", "--no-binary=vllm"]
-            without_device = {**os.environ, "VLLM_TARGET_DEVICE": "empty"}
-            subprocess.run([*download, "-d", made, VLLM], check=True, env=without_device)
+            # Without a device, it would call itself 0.24.0+empty, which pip then refuses.
+            told = {"VLLM_TARGET_DEVICE": "empty", "VLLM_VERSION_OVERRIDE": VLLM.partition("==")[2]}
+            environment = {**os.environ, **told}
+            subprocess.run([*download, "-d", made, VLLM], check=True, env=environment)
             (archive,) = Path(made).iterdir()
             shutil.unpack_archive(archive, Path(made) / "out", filter="data")
             (unpacked,) = (Path(made) / "out").iterdir()
