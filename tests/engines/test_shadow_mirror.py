@@ -16,7 +16,7 @@ from kvcheck.adapters.vllm.shadowed import ShadowedManager, ShadowedPool
 from kvcheck.discovery import find_implementation
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.errors import InvalidArgumentError
+from kvspec.errors import InvalidArgumentError, KVSpecError
 from kvspec.request import RequestInput
 from kvspec.specs import FullAttentionSpec
 from tests.commands import kvspec
@@ -37,6 +37,7 @@ class Stock:
         self.manager = self.kvref.create(CONFIG)
         self.requests: dict[str, Any] = {}
         self.forgets_to_free = forgets_to_free
+        self.coordinator = SimpleNamespace()
         self.block_pool = SimpleNamespace(
             get_num_free_blocks=lambda: self.manager.num_free_blocks,
         )
@@ -199,6 +200,28 @@ def test_a_call_that_the_contract_refuses_is_a_difference(
     mirror.same("evict_blocks", lambda: mirror.manager.evict_blocks([-1]), None)
     assert mirror.difference is not None
     assert "kvref refuses: block id -1" in mirror.difference.said
+
+
+def test_a_session_that_loses_a_token_that_was_seen_is_not_followed() -> None:
+    mirror = Mirror(find_implementation("kvref"), CONFIG, str, records=None)
+    one = request("s", [1, 2, 3, 4, 5])
+    assert mirror.current(one).num_tokens == 5
+    one.all_token_ids[-1:] = [6, 7]
+    one.num_tokens = 6
+    with pytest.raises(KVSpecError, match="loses tokens"):
+        mirror.current(one)
+
+
+def test_a_stale_common_prefix_is_a_difference() -> None:
+    """vLLM's scheduler reads the number of the last look-up, though a read was skipped."""
+    mirror = Mirror(find_implementation("kvref"), CONFIG, str, records=None)
+    stock = Stock()
+    stock.coordinator.num_uncached_common_prefix_tokens = 2
+    manager = ShadowedManager(stock, ShadowedPool(stock.block_pool, mirror), mirror)
+    served(manager, "a")
+    assert mirror.difference is not None
+    assert "0, 2), shadow" in mirror.difference.said
+    assert mirror.difference.record is None
 
 
 def test_preconditions_are_found_broken() -> None:

@@ -108,6 +108,17 @@ def test_a_shadow_finds_no_difference_and_finds_a_planted_one(
     assert list(tmp_path.glob("kvspec-shadow-*.jsonl"))
 
 
+def test_known_differences_are_reported_and_expected(
+    lockstep: Any, model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from examples.vllm import known_differences as known
+
+    monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
+    for name, story in known.stories().items():
+        assert known.played(story, model, None).difference is not None, name
+        assert known.played(story, model, known.KNOWN).num_expected[story.reason], name
+
+
 def test_events_that_nobody_took_are_shown_and_stay(lockstep: Any, model: str) -> None:
     both = lockstep.Lockstep(lockstep.setups()["full, events"], model, seed=3)
     both.arrive()

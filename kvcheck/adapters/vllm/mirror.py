@@ -43,7 +43,8 @@ class Mirror:
 
     `records`: under a monitor, which writes the record. Not for asynchronous scheduling: a monitor
     takes tokens that are sampled after their slots were granted for drafts. There, with
-    KVSPEC_SHADOW_RECORD=1, each call is written with the state behind it while it goes.
+    KVSPEC_SHADOW_RECORD=1, each call is written with the state behind it while it goes. None: there
+    is no record.
 
     `expected`: differences that are counted (`num_expected`, by reason); the follower then goes on
     from vLLM's state, which `state` answers when it is given references that the scheduler holds,
@@ -56,7 +57,7 @@ class Mirror:
         config: ManagerConfig,
         report: Callable[[str], object],
         *,
-        records: bool = True,
+        records: bool | None = True,
         expected: Sequence[Expected] = (),
         state: Callable[[Sequence[int], bytes], Snapshot] | None = None,
     ) -> None:
@@ -64,7 +65,7 @@ class Mirror:
         self.config = config
         self.report = report
         self.recorded: RecordedImplementation | None = None
-        if not records and os.environ.get("KVSPEC_SHADOW_RECORD") == "1":
+        if records is False and os.environ.get("KVSPEC_SHADOW_RECORD") == "1":
             self.recorded = RecordedImplementation(implementation, free_path())
             self.implementation = self.recorded
         made = self.implementation.create(config, check_invariants=False)
@@ -76,6 +77,7 @@ class Mirror:
         self.popped: list[int] = []
         self.hashes: dict[bytes, bytes] = {}
         self.requests: dict[str, tuple[Any, Request | None]] = {}
+        self.last_tokens: dict[str, int] = {}
         self.difference: ShadowDifferenceError | None = None
         self.num_calls = 0
 
@@ -147,12 +149,13 @@ class Mirror:
         if kept is not request or mine is None:
             mine = self.implementation.make_request(self.manager, input_of(request))
             self.requests[request.request_id] = (request, mine)
-        new = request.num_tokens - mine.num_tokens
-        if new < 0:
+            self.last_tokens[request.request_id] = request.all_token_ids[mine.num_tokens - 1]
+        new, theirs = request.num_tokens - mine.num_tokens, request.all_token_ids
+        if new < 0 or theirs[mine.num_tokens - 1] != self.last_tokens[request.request_id]:
             raise KVSpecError("a request that loses tokens is not followed")
         if new:
-            tokens = list(request.all_token_ids[-new:])
-            self.implementation.append_tokens(self.manager, mine, tokens)
+            self.implementation.append_tokens(self.manager, mine, list(theirs[-new:]))
+            self.last_tokens[request.request_id] = theirs[-1]
         if self.expected:
             self.hashes.update(zip(request.block_hashes, mine.block_hashes, strict=False))
         mine.num_computed_tokens = request.num_computed_tokens

@@ -53,7 +53,8 @@ class Shadowed:
                 implementation,
                 config,
                 logger.error,
-                records=self.records,
+                # A connector may pin blocks, which no record can say.
+                records=self.records if self.connector is None else None,
                 expected=read_expected(Path(known)) if known else (),
                 state=partial(take_snapshot, load_library(), stock),
             )

@@ -74,9 +74,10 @@ class ShadowedManager(Forwarded):
 
         def ours() -> object:
             hit = self.shadow.get_computed_blocks(self.mirror.current(request))
-            return hit.blocks, hit.hit_length_tokens
+            return hit.blocks, hit.hit_length_tokens, hit.uncached_common_prefix_tokens or 0
 
-        self.mirror.same("get_computed_blocks", ours, (ids_of(blocks), length))
+        common = getattr(self.stock.coordinator, "num_uncached_common_prefix_tokens", 0)
+        self.mirror.same("get_computed_blocks", ours, (ids_of(blocks), length, common))
         return blocks, length
 
     def allocate_slots(
@@ -155,6 +156,7 @@ class ShadowedManager(Forwarded):
         """A request that is finished is not asked for again."""
         if request.is_finished():
             self.mirror.requests.pop(request.request_id, None)
+            self.mirror.last_tokens.pop(request.request_id, None)
 
     def remove_skipped_blocks(self, request_id: str, total_computed_tokens: int) -> None:
         """Release what attention no longer needs."""
