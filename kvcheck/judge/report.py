@@ -186,12 +186,10 @@ def _static_lines(report: Report) -> Iterator[str]:
         yield f"left out           {names}, for lack of {', '.join(lacks)}"
 
 
-def violation_lines(
-    options: Options, violation: Violation, remark: str = "", *, with_test: bool = True
-) -> Iterator[str]:
+def violation_lines(options: Options, violation: Violation) -> Iterator[str]:
     """One violation: the rule, the calls that lead there, what went wrong, and what to paste."""
     yield from _wrapped("", stated(violation.rule), "  ")
-    yield from _story_lines(options, violation, remark, with_test=with_test)
+    yield from _story_lines(options, violation, "", with_test=True)
 
 
 def _story_lines(

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from itertools import chain
 
-from kvcheck.play.fit import directed_program
-from kvcheck.play.left_out import LeftOut
-from kvcheck.play.verdicts import Level, Violation, first_violation
 from kvcheck.rules import (
     bad_configurations,
     batched,
@@ -58,9 +53,6 @@ from kvcheck.rules import (
 )
 from kvcheck.rules.example import Example, example_violation, examples_of
 from kvcheck.rules.random_plans import NAME, plan_of_name
-from kvcheck.rules.scenarios import SCENARIOS
-from kvspec.interface import Implementation
-from kvspec.policy import Policy
 
 CHAPTERS = (
     hashing, extra_keys, requests, following, pool, pool_cache, holding, manager,
@@ -76,7 +68,7 @@ CHAPTERS = (
 EXAMPLES: tuple[Example, ...] = tuple(chain.from_iterable(map(examples_of, CHAPTERS)))
 """All examples, in the order in which they are written."""
 
-__all__ = ["EXAMPLES", "Example", "directed_failures", "example_violation", "find_example"]
+__all__ = ["EXAMPLES", "Example", "example_violation", "find_example"]
 
 
 def find_example(name: str) -> Example:
@@ -84,49 +76,3 @@ def find_example(name: str) -> Example:
     if name.startswith(NAME):
         return plan_of_name(name)
     return {example.name: example for example in EXAMPLES}[name]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A directed check that an implementation fails: its name, the rule that is broken, how."""
-
-    check: str
-    rule: str
-    violation: Violation
-
-
-def directed_failures(
-    subject: Implementation,
-    level: Level = Level.IDENTITY,
-    *,
-    oracle: Implementation | None = None,
-    rules: Collection[str] | None = None,
-    policy: Policy | None = None,
-) -> Iterator[Failure]:
-    """What the directed suite has against an implementation, one by one as it is found.
-
-    `rules`: only the checks about one of these. `oracle`: what programs and random steps are
-    compared with; without one, no programs are run. What the subject lacks is left out.
-    """
-    policy = policy or Policy()
-    for example in EXAMPLES:
-        if not example.binds_at(level) or not (rules is None or set(rules) & set(example.rules)):
-            continue
-        try:
-            violation = example_violation(example, subject, policy, oracle, level)
-        except LeftOut:
-            continue
-        if violation is not None:
-            yield Failure(example.name, violation.rule, violation)
-    for program in SCENARIOS if oracle is not None else ():
-        if not (rules is None or set(rules) & set(program.rules)):
-            continue
-        matters = level is not Level.SAFETY
-        can = subject.capabilities
-        fitting, lacks = directed_program(program, can, policy, hashes_matter=matters)
-        try:
-            violation = None if lacks else first_violation(fitting, subject, level, oracle)
-        except LeftOut:
-            continue
-        if violation is not None:
-            yield Failure(program.name, violation.rule, violation)

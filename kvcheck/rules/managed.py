@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from kvcheck.play.features import FEATURE_OF_ARGUMENT
+from kvcheck.play.features import FEATURE_OF_ARGUMENT, FEATURE_OF_OPERATION
 from kvcheck.play.left_out import LeftOut
 from kvcheck.rules.judging import Caught, equal, holds, raises, source_of_call
 from kvspec.blocks import NULL_BLOCK, KVCacheBlocks, PrefixHit
@@ -18,24 +18,19 @@ from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.request import Request, RequestInput
 from kvspec.snapshot import RequestState, Snapshot
 
+ASKED_BY_CONFIGURATION = (Feature.EVENTS, Feature.STATISTICS)
+
 FEATURE_OF_CALL: Mapping[str, Feature] = {
-    "cache_blocks": Feature.DELAYED_CACHING,
-    "cache_partial_block": Feature.PARTIAL_BLOCKS,
-    "pop_blocks_for_free": Feature.DEFERRED_FREE,
-    "free_blocks": Feature.DEFERRED_FREE,
-    "hold_blocks": Feature.HOLDING,
+    **{
+        name: feature
+        for name, feature in FEATURE_OF_OPERATION.items()
+        if feature not in ASKED_BY_CONFIGURATION and name != "get_block_ids"
+    },
     "get_block": Feature.BLOCK_FACTS,
-    "remove_skipped_blocks": Feature.SKIPPED_REMOVAL,
-    "evict_blocks": Feature.EVICTION_BY_ID,
-    "reset_prefix_cache": Feature.RESET,
-    "find_longest_cache_hit_per_group": Feature.HITS_PER_GROUP,
-    "get_num_common_prefix_blocks": Feature.COMMON_PREFIX,
     "get_unhashed_block_ids": Feature.UNHASHED_BLOCKS,
-    "get_num_blocks_to_allocate": Feature.NEED,
-    "take_new_block_ids": Feature.NEW_BLOCK_IDS,
-    "take_residency_samples": Feature.RESIDENCY,
-    "record_prefix_cache_stats": Feature.LATER_CHOICES,
+    "hold_blocks": Feature.HOLDING,
     "snapshot": Feature.SNAPSHOT,
+    "take_residency_samples": Feature.RESIDENCY,
 }
 """Calls that are not part of the base; events and statistics are asked for by the configuration."""
 

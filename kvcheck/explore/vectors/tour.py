@@ -15,19 +15,18 @@ NEW_WALK_MOVES = 8
 """What a walk's beginning and end cost besides its way, as moves."""
 
 
-def tour(graph: Graph, max_moves: int = MAX_MOVES) -> tuple[tuple[Move, ...], ...]:
+def tour(graph: Graph) -> tuple[tuple[Move, ...], ...]:
     """The moves of each walk, in the terms of the forms of the states that they are made in.
 
     Greedy: an edge that nobody went yet, those that lead nowhere first; without one the shortest
     way to a state that has one, or a new walk if the way from the start is shorter.
     """
-    return _Tour(graph, max_moves).run()
+    return _Tour(graph).run()
 
 
 class _Tour:
-    def __init__(self, graph: Graph, max_moves: int) -> None:
+    def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.max_moves = max_moves
         self.left = [_in_order(state, found) for state, found in enumerate(graph.edges)]
         self.num_left = graph.num_edges
         self.walks: list[tuple[Move, ...]] = []
@@ -38,7 +37,7 @@ class _Tour:
             if not self.left[state]:
                 way, from_start = self._way(state), self._way(0) or ()
                 is_far = way is None or len(from_start) + NEW_WALK_MOVES < len(way)
-                if is_far or len(walk) >= self.max_moves:
+                if is_far or len(walk) >= MAX_MOVES:
                     self.walks.append(tuple(walk))
                     state, walk, way = 0, [], from_start
                 for move in way or ():

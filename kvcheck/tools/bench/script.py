@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cached_property
@@ -113,10 +113,9 @@ def record(
     records: Iterable[TraceRecord],
     *,
     trace_name: str,
-    on_request: Callable[[], None] = lambda: None,
 ) -> Script:
     """Replay the records once and write down what was done. Raises what `Driver.run` raises."""
-    recorder = _Recorder(implementation, on_request)
+    recorder = _Recorder(implementation)
     driver = Driver(
         cast(Implementation, recorder),
         options,
@@ -141,9 +140,8 @@ class _Doing:
 class _Recorder:
     """The implementation that the driver sees; `events` by step, `prompts` by request."""
 
-    def __init__(self, inner: Implementation, on_request: Callable[[], None]) -> None:
+    def __init__(self, inner: Implementation) -> None:
         self.inner = inner
-        self.on_request = on_request
         self.prompts: list[array[int]] = []
         self.steps: list[tuple[list[int], list[_Doing]]] = []
         self._numbers: dict[str, int] = {}
@@ -160,7 +158,6 @@ class _Recorder:
         self._numbers[given.request_id] = number
         self.prompts.append(array("q", given.prompt_token_ids))
         self.steps[-1][0].append(number)
-        self.on_request()
         return self.inner.make_request(manager.inner, given)
 
     def append_tokens(self, manager: Any, request: Request, token_ids: Sequence[int]) -> None:
