@@ -12,7 +12,7 @@ import kvref
 from kvcheck.explore.edges import require_agreement
 from kvcheck.explore.sides import Seen
 from kvcheck.play.agreement import RULE_OF_MEMBER, require_same_outcome, require_same_view
-from kvcheck.play.difference import WrongAnswer
+from kvcheck.play.difference import WrongAnswer, first_difference, narrowed
 from kvcheck.play.performing import perform_step
 from kvcheck.play.player import Outcome
 from kvcheck.play.runner import Runner
@@ -178,3 +178,65 @@ def test_where_ids_are_a_policy_their_number_and_null_still_count(
     if one != same:
         with pytest.raises(WrongAnswer, match=f"{name} answers"):
             require_same_outcome(name, Outcome(one), Outcome(same))
+
+
+@pytest.mark.parametrize(
+    ("expected", "observed", "where"),
+    [
+        ({"blocks": [[1, 2]], "n": 4}, {"blocks": [[1, 2]], "n": 6}, (".n", 4, 6)),
+        ({"blocks": [[1], [2]]}, {"blocks": [[1], [3]]}, (".blocks[1]", [2], [3])),
+        ([1, 2, 3], [1, 3, 2], ("", [1, 2, 3], [1, 3, 2])),
+        ({"a": 1, "b": 2}, {"a": 2, "b": 1}, ("", {"a": 1, "b": 2}, {"a": 2, "b": 1})),
+        (None, [[1]], ("", None, [[1]])),
+    ],
+)
+def test_a_single_difference_is_shown_alone(
+    expected: object, observed: object, where: tuple[object, ...]
+) -> None:
+    """What is equal on both sides is left out, and the path says where it was."""
+    assert narrowed(expected, observed) == where
+
+
+HASH = "ab" * 32
+
+
+@pytest.mark.parametrize(
+    ("what", "expected", "observed", "told", "first_at", "place"),
+    [
+        ("free queue", [1, 2], [2, 1], ("free queue: [1, 2]", "[2, 1]"),
+         "[0]: expected 1, got 2", "free queue"),
+        ("state", {"r0": [[1, 2], [3]]}, {"r0": [[1, 2], [4]]}, ("state.r0[1]: [3]", "[4]"),
+         ".r0[1][0]: expected 3, got 4", "state"),
+        ("event 3", {"block_hashes": [HASH, HASH]}, {"block_hashes": [HASH, f"{HASH[1:]}c"]},
+         ("event 3.block_hashes: [abababab…, abababab…]", "[abababab…, babababa…]"),
+         ".block_hashes[1]: expected abababab…, got babababa…", "event .block_hashes"),
+        ("hash", HASH, f"{HASH[:60]}cdef", ("hash: …abababababab", "…ababababcdef"), "", "hash"),
+        ("hash", bytes(40), bytes(39) + b"x", ("hash: …0000000000", "…0000000078"), "", "hash"),
+        ("one(3) answers", 1, True, ("one(3) answers: 1", "True"), "", "one"),
+        ("n", 1, 1.0, ("n: 1", "1.0"), "", "n"),
+        ("list", [1, 2], [1], ("list: [1, 2]", "[1]"), "[1]: expected 2, got (absent)", "list"),
+        ("list", [[1]], [[1], [2]], ("list: [[1]]", "[[1], [2]]"),
+         "[1]: expected (absent), got [2]", "list"),
+        ("made", {"a": 1}, {"a": 1, "b": 2}, ("made: {'a': 1}", "{'a': 1, 'b': 2}"),
+         ".b: expected (absent), got 2", "made .b"),
+        ("made", {"a": 1}, {}, ("made: {'a': 1}", "{}"), ".a: expected 1, got (absent)", "made .a"),
+        ("r", ONE, replace(ONE, num_cached_blocks=(9,)), ("r.num_cached_blocks: [2]", "[9]"),
+         ".num_cached_blocks[0]: expected 2, got 9", "r .num_cached_blocks"),
+        ("deep", {"x": [{"b": [1, 2]}, {"c": 3}]}, {"x": [{"b": [1, 3]}, {"c": 3}]},
+         ("deep.x[0].b: [1, 2]", "[1, 3]"), ".x[0].b[1]: expected 2, got 3", "deep .x"),
+        ("two", {"x": [[1], [2]], "y": 1}, {"x": [[1], [3]], "y": 2},
+         ("two: {'x': [[1], [2]], 'y': 1}", "{'x': [[1], [3]], 'y': 2}"),
+         ".x[1][0]: expected 2, got 3", "two .x"),
+    ],
+)  # fmt: skip
+def test_a_wrong_answer_says_where_both_sides_part(
+    what: str, expected: Any, observed: Any, told: tuple[str, str], first_at: str, place: str
+) -> None:
+    """For reports both sides apart, and the place without what other programs have otherwise."""
+    wrong = WrongAnswer("name", "KV-POOL-6", what, expected, observed)
+    assert (wrong.invariant, wrong.rule) == ("name", "KV-POOL-6")
+    assert (wrong.expected, wrong.observed) == told
+    assert wrong.detail == f"expected {told[0]}, got {told[1]}"
+    assert wrong.first_at == first_at
+    assert wrong.place == place
+    assert first_difference(expected, expected) is None

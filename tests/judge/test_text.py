@@ -30,7 +30,7 @@ from kvcheck.judge.report import (
 )
 from kvcheck.judge.suite import Suite
 from kvcheck.judge.telling import told
-from kvcheck.play.difference import WrongAnswer, narrowed
+from kvcheck.play.difference import WrongAnswer
 from kvcheck.play.shadow import content_check
 from kvcheck.play.steps import Arrive, Program
 from kvcheck.play.text import operation_text, shortened, shown
@@ -80,23 +80,6 @@ def test_members_at_their_defaults_are_not_shown() -> None:
     assert shown(arrival) == "Arrive(prompt=[1, 2], lora='x')"
 
 
-@pytest.mark.parametrize(
-    ("expected", "observed", "where"),
-    [
-        ({"blocks": [[1, 2]], "n": 4}, {"blocks": [[1, 2]], "n": 6}, (".n", 4, 6)),
-        ({"blocks": [[1], [2]]}, {"blocks": [[1], [3]]}, (".blocks[1]", [2], [3])),
-        ([1, 2, 3], [1, 3, 2], ("", [1, 2, 3], [1, 3, 2])),
-        ({"a": 1, "b": 2}, {"a": 2, "b": 1}, ("", {"a": 1, "b": 2}, {"a": 2, "b": 1})),
-        (None, [[1]], ("", None, [[1]])),
-    ],
-)
-def test_a_single_difference_is_shown_alone(
-    expected: object, observed: object, where: tuple[object, ...]
-) -> None:
-    """What is equal on both sides is left out, and the path says where it was."""
-    assert narrowed(expected, observed) == where
-
-
 def test_what_is_quoted_in_words_is_shortened_too() -> None:
     """Bytes as they are written, hashes, and whatever is too long."""
     key = bytes(range(30, 66))
@@ -106,13 +89,6 @@ def test_what_is_quoted_in_words_is_shortened_too() -> None:
         "a count of 1234567890123456789 and 69742773"
     )
     assert shortened("x" * 900).endswith("… (900 characters)")
-
-
-def test_a_wrong_answer_keeps_both_sides_apart() -> None:
-    """For reports; the detail has them in one line."""
-    wrong = WrongAnswer("name", "KV-POOL-6", "free queue", [1, 2], [2, 1])
-    assert (wrong.expected, wrong.observed) == ("free queue: [1, 2]", "[2, 1]")
-    assert wrong.detail == "expected free queue: [1, 2], got [2, 1]"
 
 
 def test_a_call_is_shown_without_what_says_nothing() -> None:
