@@ -1,4 +1,4 @@
-"""Moves: which of them there are for a request, what each asks, and the world behind it."""
+"""Moves: what each asks, and the world behind it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 
 import kvref
-from kvcheck.explore.bounds import Admission, Call, Computation, Configuration
+from kvcheck.explore.bounds import Admission, Call, Computation, Configuration, Step
 from kvcheck.explore.configurations import cache, full
-from kvcheck.explore.illegal import ILLEGAL
-from kvcheck.explore.moves import moves
 from kvcheck.explore.play import play
-from kvcheck.explore.state import Move, State, World
-from kvcheck.play.scheduler import EMPTY, LOADING, PREEMPTED, RUNNING, WAITING, Seat
-from kvspec.snapshot import RequestState, Snapshot
+from kvcheck.explore.state import BATCHED_STEP, Move, State, World
+from kvcheck.play.scheduler import LOADING, PREEMPTED, RUNNING, WAITING, Seat
+from kvspec.snapshot import RequestState
 from tests.explore.exploring import configuration
 from tests.judge.test_performing import arguments_of
 
@@ -265,64 +263,51 @@ def test_a_boundary_inside_a_block_that_is_there(
     assert (after, calls) == ((world, asked) if is_possible else (None, []))
 
 
-NEVER_OF_A_REQUEST = {"illegal", "evict", "reset", "step", "ask"}
+STEPPED = replace(WHAT, num_requests=6, steps=(Step(9), Step(7, 1, 2, True)))
+LONGER = Seat(RUNNING, (*TOKENS, 1), 3, 4)
+
+
+def test_a_whole_step_is_one_call_and_each_request_goes_on_as_it_was_answered() -> None:
+    entries = (
+        ("finished", 4, None, 0), ("preempted", 5, None, 0), ("running", 3, 1, 1),
+        ("running", 0, None, 1), ("new", 2, TOKENS, 0), ("new", 1, None, 0),
+    )  # fmt: skip
+    world = World((AT_TWO, AGAIN, Seat(), AT_ALL, AT_TWO, AT_ALL), ((5,),))
+    granted = {"num_scheduled_tokens": [1, 0, 1, 3], "hit_tokens": [2, 0]}
+    after, calls = played(STEPPED, world, ("batch", 1, entries), {BATCHED_STEP: granted})
+    assert calls == [
+        "append_tokens r3 token_ids=[1]",
+        "new_request r2 prompt_token_ids=[0, 1, 0]",
+        "batched_step - finished=['r4'], preempted=['r5'], decoding=['r3', 'r0'],"
+        " decode_tokens=[1, 1], new=['r2', 'r1'], token_budget=7, num_lookahead_tokens=1,"
+        " reserved_blocks=2, stops_at_refusal=True",
+    ]
+    assert after == World((AT_TWO, AT_ALL, AT_ALL, LONGER, Seat(), AGAIN), ((5,),))
+
+
+def test_whom_a_step_refuses_stays_as_it_was() -> None:
+    """One that came is gone again; a token that was appended stays."""
+    world = World((Seat(), AGAIN, AT_ALL))
+    entries = (("running", 2, 1, 1), ("new", 0, TOKENS, 0), ("new", 1, None, 0))
+    nothing = {"num_scheduled_tokens": [0, 0, 0], "hit_tokens": [0, 0]}
+    after, calls = played(STEPPED, world, ("batch", 0, entries), {BATCHED_STEP: nothing})
+    assert calls[-1] == (
+        "batched_step - decoding=['r2'], decode_tokens=[1], new=['r0', 'r1'], token_budget=9"
+    )
+    assert after == World((Seat(), AGAIN, LONGER._replace(num_computed=3)))
 
 
 @pytest.mark.parametrize(
-    ("seat", "expected"),
+    ("kind", "plan"),
     [
-        (Seat(), {("admit", 0, TOKENS, option, left) for option in range(4) for left in range(3)}
-         | {("admit", 0, TOKENS, 4, 0)}),
-        (AGAIN, {("admit", 0, None, option, left) for option in range(4) for left in range(3)}
-         | {("admit", 0, None, 4, 0), ("give_up", 0)}),
-        (LOADS, {("finish_load", 0), ("free", 0), ("preempt", 0), ("pop", 0)}),
-        (AT_ALL._replace(num_computed=1), {
-            ("compute", 0, None, 0, 0), ("compute", 0, None, 0, 1), ("compute", 0, None, 1, 0),
-            ("free", 0), ("preempt", 0), ("pop", 0), ("skip", 0), ("cache", 0),
-            ("partial", 0, 0, 1),
-        }),
-        (AT_ALL, {
-            *(("compute", 0, token, option, 0) for token in (0, 1) for option in (0, 1)),
-            ("free", 0), ("preempt", 0), ("pop", 0), ("skip", 0), ("cache", 0),
-            *(("partial", 0, 0, tokens) for tokens in range(1, 4)),
-        }),
-        (Seat(RUNNING, (0,) * 6, 3, 6), {
-            ("free", 0), ("preempt", 0), ("pop", 0), ("skip", 0), ("cache", 0),
-            *(("partial", 0, 0, tokens) for tokens in range(1, 7)),
-        }),
+        ("one request twice", "finished=['r2'], decoding=['r0', 'r2'], decode_tokens=[1, 1]"),
+        ("too long", "decoding=['r0', 'r2'], decode_tokens=[1, 7]"),
     ],
-    ids=[EMPTY, PREEMPTED, LOADING, RUNNING, "all computed", "as long as it may be"],
-)  # fmt: skip
-def test_a_request_has_these_moves(seat: Seat, expected: set[Move]) -> None:
-    """Each once."""
-    one = replace(WHAT, num_requests=1)
-    every = moves(one, State(SNAPSHOT, World((seat,))))
-    found = [move for move in every if move[0] not in NEVER_OF_A_REQUEST]
-    assert set(found) == expected
-    assert len(found) == len(expected)
-
-
-def test_a_request_is_asked_about_while_it_holds_blocks_and_illegally_always() -> None:
-    world = World((AT_TWO, Seat(), AGAIN, LOADS))
-    found = list(moves(replace(WHAT, num_requests=4), State(SNAPSHOT, world)))
-    assert [move[1] for move in found if move[0] == "ask"] == [0, 3]
-    kinds = [move[1:] for move in found if move[0] == "illegal"]
-    assert kinds == [(number, kind) for number in range(4) for kind in ILLEGAL]
-
-
-def test_the_pool_has_these_moves() -> None:
-    """Each cached block and all at once; what was popped, whole or its last block."""
-    keys = ((), (b"k",), (), (b"l",), (), ())
-    snapshot = replace(SNAPSHOT, block_keys=keys)
-    names = {"return", "evict", "reset", "step"}
-
-    def found(what: Configuration, snapshot: Snapshot) -> list[Move]:
-        world = World((Seat(),), ((1,), (2, 3)))
-        return [move for move in moves(what, State(snapshot, world)) if move[0] in names]
-
-    back = [("return", 0, 1), ("return", 1, 2), ("return", 1, 1)]
-    evicted = [("evict", (1,)), ("evict", (3,)), ("evict", (1, 3))]
-    assert found(WHAT, snapshot) == [*back, *evicted, ("reset",), ("step",)]
-    one = replace(SNAPSHOT, block_keys=((), (b"k",), (), (), (), ()))
-    assert found(WHAT, one) == [*back, evicted[0], ("reset",), ("step",)]
-    assert found(replace(WHAT, calls=frozenset()), snapshot) == back
+)
+def test_a_step_with_a_wrong_last_entry_is_asked_for_where_somebody_runs(
+    kind: str, plan: str
+) -> None:
+    world = World((AT_TWO, AGAIN, AT_ALL, LOADS))
+    after, calls = played(STEPPED, world, ("wrong_batch", kind), {})
+    assert (after, calls) == (world, [f"batched_step - {plan}, token_budget=9 !KV-BATCH-2"])
+    assert played(STEPPED, World((AGAIN, LOADS)), ("wrong_batch", kind), {}) == (None, [])
