@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kvcheck.play.agreement import require_same_events
@@ -10,7 +12,8 @@ from kvcheck.play.shadow.content_check import ContentCheck
 from kvcheck.play.shadow.event_fold import EventFold
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvariantViolation
-from kvspec.events import AllBlocksCleared, BlockRemoved, Event
+from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
+from kvspec.snapshot import Snapshot
 from kvspec.specs import FullAttentionSpec, LayerSpec, MambaSpec, SlidingWindowSpec
 
 SIZE = 2
@@ -136,3 +139,33 @@ def test_a_key_counts_once_for_each_block_that_has_it() -> None:
     assert fold.keys == {(b"h", 0): -1}
     fold.take_in([CLEARED])
     assert not fold.keys
+
+
+def cached(**blocks: tuple[int, ...]) -> Snapshot:
+    """Keys of group 1, each in these blocks."""
+    order = {b"z" * 8 + name.encode() * 8 + bytes((0, 0, 0, 1)): at for name, at in blocks.items()}
+    return Snapshot(9, (), (), (), order, (), b"", {})
+
+
+@pytest.mark.parametrize("int_hashes", [False, True])
+def test_what_events_tell_is_what_is_cached(int_hashes: bool) -> None:
+    """Each key as often as there are blocks with it; by bytes, or by the last eight as a number."""
+    one: Any = b"z" * 8 + b"a" * 8
+    other: Any = b"z" * 8 + b"b" * 8
+    if int_hashes:
+        one, other = int.from_bytes(one[8:], "big"), int.from_bytes(other[8:], "big")
+    of_group = (None, 1, "full_attention", None)
+    stored = BlockStored((one, other, one), None, (), 2, None, None, "GPU", *of_group)
+    fold = EventFold()
+    fold.take_in([stored])
+    fold.expect_state(cached(a=(1, 2), b=(3,)), int_hashes=int_hashes)
+    name = one if int_hashes else "7a" * 8 + "61" * 8
+    for wrong, told in ((cached(a=(1,), b=(3,)), "1 times, 2"), (cached(b=(3,)), "0 times, 2")):
+        with pytest.raises(InvariantViolation, match="KV-EVT-7") as caught:
+            fold.expect_state(wrong, int_hashes=int_hashes)
+        assert f"key {name} of group 1 is cached {told} times" in caught.value.detail
+    heard_late = EventFold()
+    heard_late.start_from(cached(a=(1, 2), b=(3,)), int_hashes=int_hashes)
+    assert heard_late.keys == fold.keys
+    with pytest.raises(InvariantViolation, match="1 times, 0 times"):
+        EventFold().expect_state(cached(b=(3,)), int_hashes=int_hashes)

@@ -84,9 +84,12 @@ PARTS = {
             "tests/explore/test_broken.py",
             "tests/explore/test_copies.py",
             "tests/explore/test_counts.py",
+            "tests/explore/test_moves.py",
+            "tests/explore/test_play.py",
             "tests/explore/test_renaming.py",
             "tests/explore/test_session.py",
             "tests/judge/test_agreement.py",
+            "tests/judge/test_calls.py",
             "tests/judge/test_evidence.py",
             "tests/judge/test_fit.py",
             "tests/judge/test_performing.py",
@@ -97,7 +100,8 @@ PARTS = {
             "tests/records/test_trace.py",
             "tests/records/test_alterations.py",
         ),
-        "not random_programs and not directed_programs and not shared and not another_choice"
+        "not random_programs and not broken_pool and not every_situation and not shared"
+        " and not another_choice"
         " and not mamba-retention and not own-hits and not unequal and not refusals",
     ),
 }
