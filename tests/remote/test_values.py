@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,14 +15,18 @@ from kvcheck.remote.values import (
     decode_capabilities,
     decode_error,
     decode_request,
+    decode_sample,
     encode_capabilities,
     encode_error,
     encode_request,
+    encode_sample,
+    protocol_error,
 )
 from kvref import implementation
 from kvspec._json import Where
 from kvspec.errors import (
     BlockReleaseError,
+    BusyError,
     CacheMemoryError,
     ConfigError,
     FormatError,
@@ -29,13 +34,17 @@ from kvspec.errors import (
     InvariantViolation,
     KVSpecError,
     PageSizeError,
+    SpoiltError,
     StaleHitError,
     UnknownBlockError,
     UnsupportedError,
 )
+from kvspec.interface import Feature
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestInput
 from kvspec.snapshot import MambaState, RequestState, Snapshot
 from kvspec.snapshot_codec import decode_snapshot, encode_snapshot
+from kvspec.specs import FullAttentionSpec
+from kvspec.stats import ResidencySample
 
 HERE = Where("test")
 framings = pytest.mark.parametrize("framing", FRAMINGS)
@@ -116,6 +125,9 @@ ERRORS = (
     BlockReleaseError(5, 2, 1),
     UnknownBlockError("x", 9),
     UnsupportedError("planning", "mine"),
+    BusyError("request", "r1"),
+    BusyError("manager", None),
+    SpoiltError("MemoryError"),
     InvariantViolation("nothing_is_lost", "KV-POOL-1", "block 3 is nowhere", "free queue: []"),
 )
 
@@ -182,6 +194,24 @@ def test_an_error_that_is_none_is_a_format_error(value: object) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "fields", "member"),
+    [
+        ("Nonsense", {}, "class"),
+        ("InternalError", {"type": 1}, "fields.type"),
+        ("ProtocolError", {"reason": 1}, "fields.reason"),
+        ("ProtocolError", {"reason": "version", "more": 1}, "fields.more"),
+        ("UnknownBlockError", {"block_id": 1, "num_blocks": "9"}, "fields.num_blocks"),
+        ("InvalidArgumentError", {"field": 1, "value": 1, "allowed": ""}, "fields.field"),
+        ("BusyError", {"thing": "manager", "name": {}}, "fields.name"),
+    ],
+)
+def test_a_wrong_member_of_an_error_is_named(name: str, fields: object, member: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        decode_error({"class": name, "message": "", "fields": fields}, HERE)
+    assert caught.value.field == member
+
+
+@pytest.mark.parametrize(
     "value", [{1}, 2**64, -(2**63) - 1, float("nan"), "\ud800", object(), [[b""]]]
 )
 def test_what_no_message_can_say_is_an_invalid_argument(value: object) -> None:
@@ -192,6 +222,66 @@ def test_what_no_message_can_say_is_an_invalid_argument(value: object) -> None:
 def test_a_refused_message_comes_back_with_its_reason() -> None:
     said = {"class": "ProtocolError", "message": "what?", "fields": {"reason": "no such handle"}}
     assert decode_error(said, HERE) == ("ProtocolError no such handle", "what?")
+
+
+def test_a_refusal_of_a_message_is_a_protocol_error() -> None:
+    said = protocol_error("version", "3 is not spoken \ud800")
+    assert said["fields"] == {"reason": "version"}
+    assert decode_error(said, HERE) == ("ProtocolError version", "3 is not spoken \\ud800")
+
+
+@pytest.mark.parametrize("value", [2**64 - 1, -(2**63), 1.5, "é", "a", True, None, [[1], []]])
+def test_what_a_message_can_say_is_said_as_it_is(value: object) -> None:
+    assert repr(carried("field", value)) == repr(value)
+
+
+def test_a_value_inside_of_others_is_named_by_its_place() -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        carried("field", [1, (2, {3})])
+    assert (caught.value.field, caught.value.value) == ("field[1][1]", {3})
+
+
+@framings
+def test_a_sample_comes_back(framing: str) -> None:
+    sample = ResidencySample(3, 2, (1, 4))
+    assert decode_sample(through(encode_sample(sample), framing), HERE) == sample
+
+
+@pytest.mark.parametrize("member", ["lifetime_ns", "idle_ns", "reuse_gaps_ns"])
+def test_a_sample_has_its_members_and_no_others(member: str) -> None:
+    said = encode_sample(ResidencySample(3, 2, ()))
+    for wrong in ({**said, member: "3"}, {k: v for k, v in said.items() if k != member}):
+        with pytest.raises(FormatError, match=f"test.*{member}"):
+            decode_sample(wrong, HERE)
+    with pytest.raises(FormatError, match="more"):
+        decode_sample({**said, "more": 1}, HERE)
+    wrong_type: Any = {member: "3"}
+    with pytest.raises((TypeError, AttributeError)):
+        encode_sample(replace(ResidencySample(3, 2, ()), **wrong_type))
+
+
+@framings
+def test_capabilities_come_back_without_what_only_code_can_carry(framing: str) -> None:
+    class Own(FullAttentionSpec):
+        """A block type of somebody else."""
+
+    has = replace(
+        implementation().capabilities,
+        features=frozenset({Feature.EVENTS, Feature.SNAPSHOT}),
+        min_block_size_tokens=4,
+        values={"block_sizes": frozenset({"equal"})},
+        limits={"groups": 2},
+    )
+    more = replace(
+        has,
+        spec_types=has.spec_types | {Own},
+        features=has.features | {Feature.BATCHED, Feature.CUSTOM_SPECS},
+    )
+    said = encode_capabilities(more)
+    assert decode_capabilities(through(said, framing)) == has
+    unknown = {"values": {**said["values"], "new": []}, "limits": {**said["limits"], "new": 1}}
+    assert decode_capabilities({**said, **unknown}) == has
+    assert decode_capabilities({**said, "features": [*said["features"], "batched"]}) == has
 
 
 def test_tuples_travel_as_lists_and_types_are_kept() -> None:
