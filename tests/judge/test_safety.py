@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kvcheck.judge.random_programs import random_programs
+from kvcheck.play.steps import Admit, Arrive, Program, Release, Reset, Step
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.rules.scenarios import SCENARIOS
+from kvcheck.rules.scenarios.single import CFG, A
 from kvspec.interface import Implementation
 from tests.mistakes import mistaken
 
@@ -77,3 +79,19 @@ def test_another_choice_of_blocks_or_of_states_is_no_offence(name: str) -> None:
     subject = mistaken(name)
     found = (first_violation(program, subject, Level.SAFETY) for program in STORIES)
     assert not any(found)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "steps", "name"),
+    [
+        ("SaysItReset", (Arrive(A), Admit(), Reset()), "reset_only_when_idle"),
+        ("KeepsKeysAtAReset", (Arrive(A), Admit(), Release(), Reset()), "reset_leaves_no_key"),
+    ],
+)
+def test_a_reset_is_looked_at_from_both_sides(
+    mistake: str, steps: tuple[Step, ...], name: str
+) -> None:
+    """Whether anything is in use, and what is left."""
+    found = first_violation(Program(CFG, steps), mistaken(mistake), Level.SAFETY)
+    assert found is not None
+    assert (found.rule, found.name) == ("KV-POOL-11", name)

@@ -97,6 +97,19 @@ def test_a_step_fills_the_entry_that_it_starts_from_and_goes_past_those_before_i
         assert caught.value.rule == rule
 
 
+def test_after_a_load_of_everything_the_state_before_the_last_token_is_still_read() -> None:
+    """The last token is computed again: the block that the state before it is in must be there."""
+    cache = KVCacheConfig(9, (KVCacheGroup(("layer.0",), ALIGNED),))
+    check = ContentCheck(ManagerConfig(cache, max_model_len_tokens=16))
+    content = Content(b"", range(9))
+    check.write_granted("r", content, [[1, 2, 3]], start=0, num_external=9, num_new=0)
+    check.read_held("r", "held of r", content, [[0, 2, 3]], 8, "KV-HASH-1")
+    for lists in ([[1, 0, 3]], [[1]]):
+        with pytest.raises(InvariantViolation, match=r"held of r in group 0: ") as caught:
+            check.read_held("r", "held of r", content, lists, 8, "KV-HASH-1")
+        assert caught.value.rule == "KV-MAMBA-1"
+
+
 def test_tokens_beyond_the_list_of_blocks_and_into_null_have_no_slot() -> None:
     check, content = check_of(FULL)
     for blocks, name in (([1, 2, 3, 4], "granted_tokens_have_slots"), ([1, 2, 3, 4, 0], "null")):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import kvref
+from kvcheck.judge import static
 from kvcheck.judge import suite as suites
 from kvcheck.judge.applying import verdicts
 from kvcheck.judge.options import Budget, Options
@@ -18,6 +19,7 @@ from kvcheck.judge.state import State, decode_program, encode_program
 from kvcheck.judge.suite import Suite
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level
+from kvcheck.records.manifest import shipped_sets
 from kvcheck.rules.scenarios import SCENARIOS
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
@@ -103,6 +105,42 @@ def test_random_models_are_planned_for_beside_each_batch(
     report = Suite(subject, oracle, options).run()
     assert {violation.rule for violation in report.violations} == rules
     assert report.random == 2 * suites.PLANS + 3  # the second batch is begun, too
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_the_walks_of_a_set_are_followed_and_what_they_show_is_found(
+    is_broken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And shown again to a run that goes on."""
+    sets = tuple(each for each in shipped_sets() if each[1].name == "uncached")
+    monkeypatch.setattr(static, "shipped_sets", lambda: sets)
+    monkeypatch.setattr(suites, "random_programs", Stop(0).programs)
+    subject = mistaken("LeaksUnhashedBlocks", audits=True) if is_broken else REFERENCE
+    options = Options(Level.IDENTITY, Budget(60.0, 10, 0.1, static=True, directed=False), ("KV-*",))
+    saved: list[State] = []
+    suite = Suite(subject, REFERENCE, options, save=saved.append)
+    report = suite.run()
+    assert ("KV-POOL-6" in {v.rule for v in report.violations}) is is_broken
+    assert bool(report.violations) is is_broken
+    assert report.static.sets == 1
+    assert report.static.walks == (2 if is_broken else len(sets[0][1].walks))
+    assert {name for _, name in suite.found.walked} == ({"uncached"} if is_broken else set())
+    assert suite.found.looked_at == {"vectors"}
+    assert bool(saved[-1].walks) is is_broken
+    again = Suite(subject, REFERENCE, options).run(saved[-1])
+    assert {v.kind for v in again.violations} == {v.kind for v in report.violations}
+
+
+def test_an_example_that_showed_something_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suites, "random_programs", Stop(0).programs)
+    subject = mistaken("AnswersDifferentlyTheSecondTime")
+    options = Options(Level.SAFETY, Budget(60.0, 10, 0.1), ("KV-PLAN-19",))
+    saved: list[State] = []
+    broken = Suite(subject, None, options, save=saved.append).run()
+    assert [v.is_example for v in broken.violations] == [True]
+    assert saved[-1].examples == (broken.violations[0].program.name,)
+    assert Suite(subject, None, options).run(saved[-1]).violations == broken.violations
+    assert Suite(REFERENCE, None, options).run(saved[-1]).violations == ()
 
 
 def test_what_was_mended_in_between_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:

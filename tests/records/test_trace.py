@@ -11,7 +11,7 @@ import pytest
 
 from kvcheck.discovery import find_implementation
 from kvcheck.play.calls import DEFAULTS, POSITIONAL, Delegating, make
-from kvcheck.play.compare import compare_values
+from kvcheck.play.compare import Difference, Mismatch, compare_values
 from kvcheck.play.features import FEATURE_OF_OPERATION, QUESTIONS, needed_features
 from kvcheck.records.select import find, shipped_records
 from kvcheck.records.trace import replay_trace
@@ -67,6 +67,36 @@ def test_every_argument_reaches_the_manager(name: str) -> None:
         given |= {each: each for each in ("num_tokens", "total_computed_tokens")}
         given |= {"num_tokens_main_model": "another"}
     assert make(manager, name, None, given) == given
+
+
+def test_a_mismatch_for_programs_has_everything_uncut() -> None:
+    difference = Difference("result", [0] * 400, [1], "[0]", 0, 1)
+    mismatch = Mismatch("a.jsonl", 3, "operation 2", "free", {"n": 1}, (difference,), "was", "is")
+    assert mismatch.to_json() == {
+        "file": "a.jsonl",
+        "line": 3,
+        "record": "operation 2",
+        "call": "free",
+        "arguments": {"n": 1},
+        "differences": [{"field": "result", "expected": [0] * 400, "got": [1], "place": "[0]"}],
+        "state_before": "was",
+        "state_after": "is",
+    }
+    words = mismatch.render().splitlines()
+    assert words[:2] == ["a.jsonl, line 3: operation 2", "  free(n=1)"]
+    assert [words[2], words[4:]] == [
+        "  result",
+        [
+            "    got      [1]",
+            "    first at [0]: expected 0, got 1",
+            "  state before",
+            "    was",
+            "  state after",
+            "    is",
+        ],
+    ]
+    assert words[3].endswith("… (1200 characters)")
+    assert str([0] * 400) in mismatch.render(verbose=True)
 
 
 def quirky() -> Tape:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctypes import c_int64
 from dataclasses import replace
 from typing import Any
 
@@ -113,6 +114,14 @@ def test_a_snapshot_comes_back(framing: str, snapshot: Snapshot) -> None:
 @given(requests)
 def test_a_request_comes_back(framing: str, request: RequestInput) -> None:
     assert decode_request(through(encode_request(request), framing), HERE) == request
+
+
+def test_a_prompt_that_is_no_sequence_is_named() -> None:
+    """Here one of another byte order, whose elements Python cannot list."""
+    foreign: Any = memoryview((c_int64.__ctype_be__ * 1)(1))
+    with pytest.raises(InvalidArgumentError) as caught:
+        encode_request(RequestInput("r", foreign))
+    assert caught.value.field == "prompt_token_ids"
 
 
 ERRORS = (
