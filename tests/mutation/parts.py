@@ -89,19 +89,22 @@ PARTS = {
             "tests/explore/test_renaming.py",
             "tests/explore/test_session.py",
             "tests/judge/test_agreement.py",
+            "tests/judge/test_blame.py",
             "tests/judge/test_calls.py",
             "tests/judge/test_evidence.py",
             "tests/judge/test_fit.py",
+            "tests/judge/test_going_on.py",
             "tests/judge/test_performing.py",
             "tests/judge/test_programs.py",
             "tests/judge/test_safety.py",
             "tests/judge/test_shadow.py",
+            "tests/judge/test_stable_lists.py",
             "tests/judge/test_state.py",
             "tests/records/test_trace.py",
             "tests/records/test_alterations.py",
         ),
         "not random_programs and not broken_pool and not every_situation and not shared"
-        " and not another_choice"
+        " and not another_choice and not dictionary"
         " and not mamba-retention and not own-hits and not unequal and not refusals",
     ),
 }
