@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,13 @@ from kvcheck.explore import trace
 from kvcheck.explore.search import Exploration, Pair, Violation, explore
 from kvcheck.mistakes import find
 from kvcheck.records.trace import replay_trace
-from kvspec.interface import Implementation
+from kvref.manager import ReferenceManager
+from kvspec.blocks import KVCacheBlocks
+from kvspec.interface import Feature, Implementation
 from kvspec.record_file import read_trace
+from kvspec.request import Request
 from tests.explore.exploring import configuration, explored
+from tests.explore.test_copies import made_with
 from tests.mistakes import mistaken, mistakes, of_kvfast
 
 
@@ -153,3 +158,60 @@ def test_what_no_record_can_hold_is_said(tmp_path: Path) -> None:
     path, reason = trace.write_record(found, Pair(broken), tmp_path)
     assert (path is None) == bool(reason)
     assert path is None or list(read_trace(path))
+
+
+class TurnsTheQueue(ReferenceManager):
+    """Asking for a request's blocks changes which one is taken next."""
+
+    def get_blocks(self, request: Request) -> KVCacheBlocks:
+        self.pool.free_queue.reverse()
+        return super().get_blocks(request)
+
+
+def test_a_question_that_changes_something_is_found_without_anybody_to_compare_with() -> None:
+    found = explore(Exploration(configuration("pool")), Pair(made_with(TurnsTheQueue))).violation
+    assert found is not None
+    assert found.broken.operations[-1][0] == "get_block_ids"
+    assert (found.broken.rule, found.path[-1][0]) == ("KV-MGR-2", "ask")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "name", "call", "rule"),
+    [
+        ("ForgetsAHash", "pool", "new_request", "KV-HASH-1"),
+        ("HashesTheGrowthTwice", "manager", "append_tokens", "KV-HASH-4"),
+    ],
+)
+def test_other_hashes_are_found_where_a_request_begins_or_grows(
+    mistake: str, name: str, call: str, rule: str
+) -> None:
+    found = explored(configuration(name), mistaken(mistake)).violation
+    assert found is not None
+    assert found.broken.operations[-1][0] == call
+    assert found.broken.rule == rule
+
+
+def test_a_subject_that_fails_at_what_it_did_before_is_told_with_its_error() -> None:
+    """Its path is gone again for each state."""
+
+    class OnlyOnce(type(kvref.implementation())):  # type: ignore[misc]  # a class of a value
+        """The second manager that something happens to is never made; nothing can be cloned."""
+
+        num_made = 0
+
+        @property
+        def capabilities(self) -> Any:
+            has = super().capabilities
+            return replace(has, features=has.features - {Feature.CLONE})
+
+        def create(self, config: Any, **how: Any) -> Any:
+            self.num_made += 1
+            if self.num_made > 2:
+                raise ZeroDivisionError("once more")
+            return super().create(config, **how)
+
+    found = explored(configuration("pool"), OnlyOnce()).violation
+    assert found is not None
+    assert (found.broken.rule, found.broken.detail) == (
+        "KV-ERR-1", "ZeroDivisionError('once more')",
+    )  # fmt: skip
