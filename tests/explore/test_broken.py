@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from kvcheck.mistakes import find
 from kvcheck.records.trace import replay_trace
 from kvref.manager import ReferenceManager
 from kvspec.blocks import KVCacheBlocks
-from kvspec.interface import Feature, Implementation
+from kvspec.interface import Implementation
 from kvspec.record_file import read_trace
 from kvspec.request import Request
 from tests.explore.exploring import configuration, explored
@@ -195,14 +195,9 @@ def test_a_subject_that_fails_at_what_it_did_before_is_told_with_its_error() -> 
     """Its path is gone again for each state."""
 
     class OnlyOnce(type(kvref.implementation())):  # type: ignore[misc]  # a class of a value
-        """The second manager that something happens to is never made; nothing can be cloned."""
+        """Managers are made for the start, and for no other state."""
 
         num_made = 0
-
-        @property
-        def capabilities(self) -> Any:
-            has = super().capabilities
-            return replace(has, features=has.features - {Feature.CLONE})
 
         def create(self, config: Any, **how: Any) -> Any:
             self.num_made += 1
@@ -212,6 +207,5 @@ def test_a_subject_that_fails_at_what_it_did_before_is_told_with_its_error() -> 
 
     found = explored(configuration("pool"), OnlyOnce()).violation
     assert found is not None
-    assert (found.broken.rule, found.broken.detail) == (
-        "KV-ERR-1", "ZeroDivisionError('once more')",
-    )  # fmt: skip
+    assert (found.broken.rule, found.broken.name) == ("KV-ERR-1", "goes_the_path_again")
+    assert (found.broken.detail, found.broken.operations) == ("ZeroDivisionError('once more')", ())
