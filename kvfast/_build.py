@@ -8,7 +8,7 @@ from types import ModuleType
 
 HOW_TO_COMPILE = "put a C compiler on the PATH and install kvspec again from its source"
 
-_PROBE = "batch"  # it loads all others, so it loads only where all were compiled
+_PROBES = ("batch", "chain", "many")  # with all that they load: every module of the core
 
 
 def is_compiled() -> bool:
@@ -19,7 +19,8 @@ def is_compiled() -> bool:
 def why_not_compiled() -> str | None:
     """None where the compiled build loads, else the reason in one line."""
     try:
-        importlib.import_module(f"kvfast._compiled.{_PROBE}")
+        for name in _PROBES:
+            importlib.import_module(f"kvfast._compiled.{name}")
     except ModuleNotFoundError:
         return "no compiled build was installed"
     except ImportError as error:

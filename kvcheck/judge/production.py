@@ -16,7 +16,7 @@ from kvcheck.judge.random_programs import BATCH, HABITS, LAST, WEIGHTS, Draw, ho
 from kvcheck.play import steps as st
 from kvcheck.play.random_configs import random_config
 from kvcheck.play.steps import Program, Step
-from kvspec.config import KVCacheConfig, ManagerConfig
+from kvspec.config import GIVEN_HASHES, KVCacheConfig, ManagerConfig
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
     LayerSpec,
@@ -76,12 +76,15 @@ def program_under(
         boundaries,
         boundaries,
     )
-    first = random.choice(begin or usual)(draw) if len(config.managed_specs) > 1 else []
+    if len(config.managed_specs) < 2:
+        usual = (coming_back, _nothing, _nothing)
+    first = random.choice(begin or usual)(draw)
     steps: list[Step] = [draw.arrival() for _ in range(random.choice((1, 2, 3)))]
     length = random.randint(max_steps // 2, max_steps)
-    habits: tuple[Callable[[LongDraw], list[Step]], ...] = (*HABITS, flood)
+    habits: tuple[Callable[[LongDraw], list[Step]], ...] = (*HABITS, flood, holding, retelling)
+    weights = (*WEIGHTS, 2, 2, 8 * (config.given_hash_bytes > 0))
     while len(steps) < length:
-        steps += random.choices(habits, (*WEIGHTS, 2))[0](draw)
+        steps += random.choices(habits, weights)[0](draw)
     return Program(config, (*first, *steps[:max_steps]), name="random at real sizes")
 
 
@@ -90,6 +93,27 @@ def flood(draw: LongDraw) -> list[Step]:
     text = tuple(range(2**20, 2**20 + draw.filling))
     whole = (st.Arrive(text), st.Admit(LAST, look_up=False, must_fit=False), st.Release(LAST))
     return [*whole, draw.arrival(), st.Admit(LAST)]
+
+
+def coming_back(draw: LongDraw) -> list[Step]:
+    """A text that fills the pool gives way and comes again while somebody else has a few blocks."""
+    whole = st.Arrive(tuple(range(draw.filling)))
+    other = st.Arrive((2**20,) * min(3 * draw.sizes[0], draw.longest))
+    way: tuple[Step, ...] = (st.Release(LAST, again=True), other, st.Admit(LAST))
+    return [whole, st.Admit(LAST), *way, st.Admit(LAST), st.Run(LAST)]
+
+
+def holding(draw: LongDraw) -> list[Step]:
+    """Blocks are held while somebody comes or goes; some go back at once, others at the end."""
+    between: list[Step] = [draw.release(), draw.admission(), draw.eviction(), draw.hold()]
+    back = [st.ReturnPopped(draw.random.choice((1, 3, 99)))] if draw.chance(0.6) else []
+    return [draw.hold(), draw.random.choice(between), *back]
+
+
+def retelling(draw: LongDraw) -> list[Step]:
+    """A followed request, which may have given way, is shorter, or a longer prompt."""
+    way: list[Step] = [st.Release(draw.who(), again=True)] if draw.chance(0.4) else []
+    return [*way, draw.retelling(), draw.admission(), draw.run()]
 
 
 def asked_first(draw: LongDraw) -> list[Step]:
@@ -161,6 +185,7 @@ def production_config(random: Random) -> ManagerConfig:
         enable_events=random.random() < 0.4,
         log_stats=random.random() < 0.5,
         residency_sample_rate=random.choice((0.0, 0.0, 0.5)),
+        hash_function=random.choice((*[small.hash_function] * 9, *GIVEN_HASHES)),
     )
 
 
@@ -265,6 +290,19 @@ class LongDraw(Draw):
         if isinstance(plain, st.CachePartial):
             return replace(plain, index=self.random.randrange(self.longest))
         return plain
+
+    def hold(self) -> st.Hold:
+        """Of blocks by content, of a request, or anywhere in the free queue."""
+        named = self.eviction()
+        free = self.chance(0.4)
+        index = self.random.choice((0, 0, 1, named.index)) if free else named.index
+        return st.Hold(named.who, named.group, index, named.count, named.held, free)
+
+    def retelling(self) -> st.Retell:
+        """Of a followed request other tokens than those that are not computed yet."""
+        new = [4] * self.random.choice((0, 0, 1, self.length()))
+        fewer = self.random.choice((0, 1, self.length()))
+        return st.Retell(self.who(), fewer, tuple(new), self.chance(0.4))
 
     def eviction(self) -> st.Evict:
         """Of some blocks, anywhere in a text."""

@@ -30,7 +30,6 @@ from kvcheck.play.checks import CompareCheck, EventCheck
 from kvcheck.play.runner import Check, Runner
 from kvcheck.play.scheduler import PREEMPTED, WAITING
 from kvcheck.play.situations import SituationCounter
-from kvcheck.rules.judging import wrong
 from kvcheck.rules.random_batches import Engine
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation
@@ -42,7 +41,24 @@ OPTIONS = st.fixed_dictionaries(
         "enable_events": st.booleans(),
         "log_stats": st.booleans(),
         "residency_sample_rate": st.sampled_from([0.0, 0.0, 0.5]),
+        "hash_function": st.sampled_from(["sha256_cbor", "sha256_cbor", "given_8", "given_32"]),
     }
+)
+HOLDS = st.builds(
+    steps.Hold,
+    who=generators.WHO,
+    group=st.integers(0, 3),
+    index=generators.WHO,
+    count=st.integers(1, 3),
+    held=st.booleans(),
+    free=st.booleans(),
+)
+RETELLINGS = st.builds(
+    steps.Retell,
+    who=generators.WHO,
+    fewer=st.integers(0, 9),
+    tokens=st.lists(generators.TOKENS, max_size=5).map(tuple),
+    is_prompt=st.booleans(),
 )
 
 
@@ -94,20 +110,21 @@ class TwinMachine(SchedulerMachine):
         """A boundary inside of a block."""
         self.do(boundary)
 
-    @rule(who=generators.WHO, count=st.integers(1, 3))
-    def hold(self, who: int, count: int) -> None:
+    @rule(held=HOLDS)
+    def hold(self, held: steps.Hold) -> None:
         """An engine holds some blocks, and returns them like popped ones."""
-        pool = self.runner.view.snapshot
-        usable = [b for b in range(pool.num_blocks) if b not in pool.reserved_blocks]
-        held = [usable[(who + step) % len(usable)] for step in range(count)]
-        sides = [side for side in (self.runner.subject, self.runner.oracle) if side is not None]
-        for side in sides:
-            side.player.manager.hold_blocks(held)
-            side.popped.extend(held)
-            self.runner.look_again()
-        facts = [[side.player.manager.get_block(b) for b in held] for side in sides]
-        if facts[0] != facts[-1]:
-            raise wrong(f"the facts of {held}", facts[-1], facts[0], rule="KV-POOL-20")
+        self.do(held)
+
+    @rule(restored=st.booleans())
+    def copy(self, restored: bool) -> None:
+        """A copy goes on."""
+        self.do(steps.Copy(restored))
+
+    @precondition(lambda self: self.config.given_hash_bytes > 0)
+    @rule(told=RETELLINGS)
+    def retell(self, told: steps.Retell) -> None:
+        """An engine that keeps the tokens takes some back, and goes on with others."""
+        self.do(told)
 
 
 class ProductionTwinMachine(TwinMachine):

@@ -41,6 +41,8 @@ RULE_OF_OPERATION: Mapping[str, str] = {
     "cache_partial_block": "KV-PART-1",
     "take_residency_samples": "KV-STAT-7",
     "batched_step": "KV-BATCH-1",
+    "follow": "KV-REQ-7",
+    "hold_blocks": "KV-POOL-19",
 }
 
 RULE_OF_STATE: Mapping[str, str] = {

@@ -89,6 +89,8 @@ class ShadowCheck:
             self._lose(runner, done.lost)
         elif done.name == "append_tokens" and done.request is not None:
             self._accept_drafts(runner, done.request, done.arguments["token_ids"])
+        elif done.name == "follow" and done.request is not None:
+            self.contents.pop(done.request.name, None)  # told again
 
     def after_step(self, runner: Runner) -> None:
         """What every running request will read next is still there."""

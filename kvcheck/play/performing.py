@@ -200,18 +200,69 @@ def evict(runner: Runner, step: st.Evict) -> None:
     """Named by content, since two sides may keep it in different blocks."""
     if not runner.requests or not runner.specs:
         return
+    if named(runner, runner.subject, step):
+        runner.do("evict_blocks", None, {}, lambda side: {"block_ids": named(runner, side, step)})
+
+
+def named(runner: Runner, side: Side, step: st.Evict | st.Hold) -> list[int]:
+    """The blocks of a step on one side."""
     request = runner.requests[step.who % len(runner.requests)]
     group = step.group % len(runner.specs)
     places = range(step.index, step.index + step.count)
+    null = [NULL_BLOCK] * (step.count > 1)
+    if step.held:
+        return null + side.blocks(request)[group][places.start : places.stop]
+    return null + blocks_of_content(runner, side, request, group, places)
+
+
+def hold(runner: Runner, step: st.Hold) -> None:
+    """Not those that were set aside at start (KV-POOL-19)."""
+    if Feature.HOLDING not in runner.subject.features:
+        return
+    if not step.free and not (runner.requests and runner.specs):
+        return
 
     def blocks(side: Side) -> list[int]:
-        null = [NULL_BLOCK] * (step.count > 1)
-        if step.held:
-            return null + side.blocks(request)[group][places.start : places.stop]
-        return null + blocks_of_content(runner, side, request, group, places)
+        state = runner.state_of(side).snapshot
+        free = state.free_queue[step.index : step.index + step.count]
+        found = list(free) if step.free else named(runner, side, step)
+        legal = [block for block in found if block not in state.reserved_blocks]
+        return legal + legal[:1] * (step.count > 2)
 
-    if blocks(runner.subject):
-        runner.do("evict_blocks", None, {}, lambda side: {"block_ids": blocks(side)})
+    asked = {id(side): blocks(side) for side in (runner.subject, runner.oracle) if side is not None}
+    if asked[id(runner.subject)]:
+        runner.do("hold_blocks", None, {}, lambda side: {"block_ids": asked[id(side)]})
+
+
+def copy(runner: Runner, step: st.Copy) -> None:
+    """Events were taken with the step before (KV-MGR-20)."""
+    if not {Feature.CLONE, Feature.RESTORE} <= runner.subject.features:
+        return
+    for side in (runner.subject, runner.oracle):
+        if side is not None:
+            player = side.player
+            make = player.implementation
+            if step.restored:
+                player.manager = make.restore(runner.config, player.manager.snapshot())
+            else:
+                player.manager = make.clone(player.manager)
+    runner.look_again()
+
+
+def retell(runner: Runner, step: st.Retell) -> None:
+    request = runner.pick(step.who, RUNNING, WAITING, PREEMPTED)
+    if request is None or not runner.config.given_hash_bytes:
+        return
+    seat = request.seat
+    num_kept = max(1, seat.num_computed, len(seat.tokens) - step.fewer)
+    new = step.tokens[: runner.config.max_model_len_tokens - num_kept]
+    tokens = (*seat.tokens[:num_kept], *new)
+    first = min(seat.num_prompt, num_kept)
+    last = len(tokens) if step.is_prompt else first
+    prompts = [first if first < seat.num_prompt else None, last if step.is_prompt else None]
+    arguments = {"num_kept": num_kept, "token_ids": list(new), "num_prompt": prompts}
+    runner.do("follow", request, arguments)
+    request.seat = seat.told_again(tokens, last)
 
 
 def evict_ids(runner: Runner, step: st.EvictIds) -> None:
@@ -311,6 +362,9 @@ STEPS: Mapping[type[st.Step], Callable[[Runner, Any], object]] = {
     st.ReturnPopped: lambda runner, step: return_popped(runner, step.count),
     st.Evict: evict,
     st.EvictIds: evict_ids,
+    st.Hold: hold,
+    st.Retell: retell,
+    st.Copy: copy,
     st.Reset: lambda runner, step: runner.do("reset_prefix_cache"),
     st.NewStep: lambda runner, step: new_step(runner),
     st.Take: lambda runner, step: take(runner),

@@ -1,19 +1,21 @@
 """The one player: an operation by name becomes a call of a manager, and its answer is shown.
 
-Operations and answers are those of records, and three that only programs have: residency samples,
-requests with embeddings, and copies of blocks.
+Operations and answers are those of records, and some that only programs have: residency samples,
+requests with embeddings, copies of blocks, blocks that are held, and following.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import index
 from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
 from kvcheck.play.calls import make, plain
+from kvcheck.play.keeping import Kept
 from kvspec.errors import InvalidArgumentError
+from kvspec.following import FollowingImplementation
 from kvspec.inside import CopyingManager
 from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.operations import OPERATIONS
@@ -46,11 +48,13 @@ class Player:
     """One manager and the requests that were made for it.
 
     The requests stand for the scheduler's side: they outlive `free`, as a preempted request does.
+    `kept`: of followed requests, what the engine keeps.
     """
 
     implementation: Implementation
     manager: KVCacheManager
     requests: dict[str, Request] = field(default_factory=dict)
+    kept: dict[str, Kept] = field(default_factory=dict)
 
     def perform(self, name: str, request_id: str | None, arguments: Mapping[str, Any]) -> Outcome:
         """Play one operation. Whatever exception the implementation raises is an outcome too.
@@ -60,7 +64,7 @@ class Player:
         """
         if name not in NAMES:
             raise InvalidArgumentError("op", name, "one of " + ", ".join(NAMES))
-        on_request = name in OPERATIONS and OPERATIONS[name].on_request
+        on_request = name == "follow" or (name in OPERATIONS and OPERATIONS[name].on_request)
         if (request_id is not None) != on_request:
             wanted = "a request id" if on_request else "None"
             raise InvalidArgumentError("req", request_id, f"{wanted} for {name}")
@@ -75,8 +79,7 @@ class Player:
 
     def _new_request(self, name: str, args: Mapping[str, Any]) -> Any:
         lora, embeddings = args.get("lora"), args.get("prompt_embeddings")
-        request = self.implementation.make_request(
-            self.manager,
+        request = self._made(
             RequestInput(
                 request_id=name,
                 prompt_token_ids=tuple(args["prompt_token_ids"]),
@@ -98,10 +101,38 @@ class Player:
             "block_hashes": hexes(request.block_hashes),
         }
 
+    def _made(self, given: RequestInput) -> Request:
+        """A request; a followed one for a manager whose hashes are given (KV-REQ-6)."""
+        if not self.manager.config.given_hash_bytes:
+            return self.implementation.make_request(self.manager, given)
+        kept = self.kept[given.request_id] = Kept(self.manager.config, given)
+        return self._engine.make_followed(self.manager, kept.first)
+
+    @property
+    def _engine(self) -> FollowingImplementation:
+        return cast(FollowingImplementation, self.implementation)
+
+    def _follow(self, name: str, args: Mapping[str, Any]) -> Any:
+        """So many first tokens stay, which is told first, and others follow (KV-REQ-7, KV-REQ-8).
+
+        `num_prompt`: of those that stay, and of all.
+        """
+        kept, request = self.kept[name], self.requests[name]
+        kept.cut(args["num_kept"])
+        for tokens, prompt in zip(((), args["token_ids"]), args["num_prompt"], strict=True):
+            new, length = kept.extend(tokens), len(kept.tokens)
+            self._engine.follow(self.manager, request, length, new, num_prompt_tokens=prompt)
+        hashes = hexes(request.block_hashes)
+        return [index(request.num_tokens), index(request.num_prompt_tokens), hashes]
+
     def _append_tokens(self, name: str, args: Mapping[str, Any]) -> Any:
-        request = self.requests[name]
-        before = len(request.block_hashes)
-        self.implementation.append_tokens(self.manager, request, tuple(args["token_ids"]))
+        request, tokens = self.requests[name], tuple(args["token_ids"])
+        before, kept = len(request.block_hashes), self.kept.get(name)
+        if kept is None:
+            self.implementation.append_tokens(self.manager, request, tokens)
+        else:
+            new = kept.extend(tokens)
+            self._engine.follow(self.manager, request, len(kept.tokens), new)
         hashes = request.block_hashes
         return {
             "num_tokens": index(request.num_tokens),
@@ -131,6 +162,19 @@ class Player:
         unhashed = [[] for _ in blocks] if asked is None else [ints(ids) for ids in asked]
         return {"blocks": blocks, "unhashed": unhashed}
 
+    def _hold_blocks(self, name: str, args: Mapping[str, Any]) -> Any:
+        """Hold blocks; what is known of each before and after (KV-POOL-19, KV-POOL-20)."""
+        blocks = args["block_ids"]
+        before = self._facts(blocks)
+        self.manager.hold_blocks(tuple(blocks))
+        return [*before, *self._facts(blocks)]
+
+    def _facts(self, blocks: Iterable[int]) -> list[tuple[object, ...]]:
+        if Feature.BLOCK_FACTS not in self.implementation.capabilities.features:
+            return []
+        facts = map(self.manager.get_block, blocks)
+        return [(each.references, each.block_hash, each.group) for each in facts]
+
     def _take_residency_samples(self, name: str, args: Mapping[str, Any]) -> Any:
         """How often each life was touched: times are those of a real clock."""
         samples = self.manager.take_residency_samples()
@@ -147,6 +191,8 @@ OWN_PLAYS: Mapping[str, Play] = MappingProxyType(
     {
         "new_request": Player._new_request,
         "append_tokens": Player._append_tokens,
+        "follow": Player._follow,
+        "hold_blocks": Player._hold_blocks,
         "get_block_ids": Player._get_block_ids,
         "take_residency_samples": Player._take_residency_samples,
         "take_block_copies": Player._take_block_copies,

@@ -83,6 +83,8 @@ class Side:
             self.retained.extend(outcome.result["retained"])
         elif name == "free_blocks" and outcome.error is None and self._returns_copies(asked):
             self.retained.clear()
+        elif name == "hold_blocks" and outcome.error is None:
+            self.popped.extend(asked["block_ids"])
         elif name == "free_blocks" and outcome.error is None:  # the last popped ones
             del self.popped[len(self.popped) - len(asked["block_ids"]) :]
         return outcome

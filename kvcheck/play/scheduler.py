@@ -87,6 +87,11 @@ class Seat(NamedTuple):
         self._must_be("given tokens", WAITING, PREEMPTED, RUNNING)
         return self._replace(tokens=(*self.tokens, *tokens))
 
+    def told_again(self, tokens: Sequence[int], num_prompt: int) -> Seat:
+        """With other tokens behind those that are computed."""
+        self._must_be("told again", WAITING, PREEMPTED, RUNNING)
+        return self._replace(tokens=tuple(tokens), num_prompt=num_prompt)
+
     def granted(
         self, num_new: int, *, num_hit: int = 0, num_external: int = 0, later: bool = False
     ) -> Seat:

@@ -157,6 +157,43 @@ class EvictIds:
 
 
 @dataclass(frozen=True)
+class Hold:
+    """An engine holds blocks, named as by Evict; they return as popped ones do.
+
+    `free`: `count` blocks of the free queue from place `index` on. Of three or more the first is
+    named twice.
+    """
+
+    who: int = 0
+    group: int = 0
+    index: int = 0
+    count: int = 1
+    held: bool = False
+    free: bool = False
+
+
+@dataclass(frozen=True)
+class Retell:
+    """Of a followed request `fewer` tokens are taken back, as far as they are not computed yet.
+
+    Then come `tokens`. `is_prompt`: all of them count as its prompt. Where the manager computes the
+    hashes nothing happens.
+    """
+
+    who: int = 0
+    fewer: int = 0
+    tokens: tuple[int, ...] = ()
+    is_prompt: bool = False
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy goes on in the manager's place: a clone, or one that a snapshot restores."""
+
+    restored: bool = False
+
+
+@dataclass(frozen=True)
 class Reset:
     """Try to reset the prefix cache."""
 
@@ -203,6 +240,9 @@ Step: TypeAlias = (
     | ReturnPopped
     | Evict
     | EvictIds
+    | Hold
+    | Retell
+    | Copy
     | Reset
     | NewStep
     | Take

@@ -5,10 +5,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
+from kvcheck.play.keeping import Kept
 from kvspec.batched import BatchedManager, StepOutput
+from kvspec.following import FollowingImplementation
 from kvspec.interface import Feature, Implementation, KVCacheManager
+from kvspec.request import Request, RequestInput
 
 UNTOUCHED = -7
 """What outputs hold before a step: what is not written stays."""
@@ -50,6 +53,14 @@ class Side:
     manager: KVCacheManager
     batched: BatchedManager
     outputs: Outputs
+
+    def made(self, given: RequestInput, kept: Kept | None) -> Request:
+        """A request; of what the engine keeps a followed one."""
+        if kept is None:
+            return self.implementation.make_request(self.manager, given)
+        return cast(FollowingImplementation, self.implementation).make_followed(
+            self.manager, kept.first
+        )
 
     def state(self, handles: Sequence[int] = ()) -> dict[str, object]:
         """Everything that a caller may see of the manager; queues are emptied.

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 from kvcheck.play.difference import WrongAnswer
+from kvcheck.play.keeping import Kept
 from kvcheck.play.left_out import created
 from kvcheck.rules.batch_sides import Batch, Clock, Outputs, Side
 from kvcheck.rules.broken_batches import broken_plans
@@ -40,7 +41,8 @@ class Engine:
     """Tells two managers the same steps. Raises WrongAnswer at the first difference.
 
     `sides`: an implementation and how whole steps on its manager are made; the first is right.
-    `table`: what rows have said of block lists so far (KV-BATCH-10).
+    `table`: what rows have said of block lists so far (KV-BATCH-10). `kept`: of followed requests,
+    what the engine keeps.
     """
 
     max_requests = 6
@@ -60,6 +62,7 @@ class Engine:
                 Side(implementation, manager, batch(implementation, manager), Outputs())
             )
         self.handles: list[int] = []
+        self.kept: dict[int, Kept] = {}
         self.num_requests = 0
         self.table: dict[tuple[int, ...], int] = {}
         self.num_granted = self.num_refused = self.num_illegal = 0
@@ -90,11 +93,16 @@ class Engine:
         given = self.request(f"r{self.num_requests}")
         self.num_requests += 1
 
-        def register(side: Side) -> int:
-            request = side.implementation.make_request(side.manager, given)
-            return side.batched.register(request)
+        config = self.sides[0].manager.config
+        kept = Kept(config, given) if config.given_hash_bytes else None
 
-        self.handles.append(self.both("KV-BATCH-4", "the handle", register))
+        def register(side: Side) -> int:
+            return side.batched.register(side.made(given, kept))
+
+        handle = self.both("KV-BATCH-4", "the handle", register)
+        self.handles.append(handle)
+        if kept is not None:
+            self.kept[handle] = kept
 
     def step(self, plan: StepPlan) -> None:
         """A legal step; then tokens are sampled, and some of what ended is forgotten."""
@@ -129,9 +137,21 @@ class Engine:
         tokens = self.tokens(min(right + 1, room))
         back = drafts - right
         self.both("KV-BATCH-12", "rewind", lambda s: s.batched.rewind([handle], back))
-        self.both(
-            "KV-BATCH-12", "append", lambda s: s.batched.append([handle], tokens, len(tokens))
-        )
+        self.append([handle], tokens, len(tokens))
+
+    def append(self, handles: list[int], tokens: list[int], count: int = 1) -> None:
+        """So many tokens for each request; of followed ones their hashes (KV-BATCH-14)."""
+        if not self.kept:
+            self.both("KV-BATCH-12", "append", lambda s: s.batched.append(handles, tokens, count))
+            return
+        kept = [self.kept[handle] for handle in handles]
+        hashes = [
+            block_hash
+            for place, each in enumerate(kept)
+            for block_hash in each.extend(tokens[count * place : count * (place + 1)])
+        ]
+        lengths = [len(each.tokens) for each in kept]
+        self.both("KV-BATCH-14", "follow", lambda s: s.batched.follow(handles, lengths, hashes))
 
     def take_deltas(self) -> None:
         """Ask for the rest, with room for all or not, and read the table if it is whole."""

@@ -11,12 +11,21 @@ import pytest
 
 import kvfast
 from kvfast import _build
+from tests.source import ROOT
 
 WITHOUT_COMPILED_BUILD = """
 import sys
 sys.modules["kvfast._compiled.pool"] = None  # as if it were not there
 import kvspec, kvref, kvfast
 assert kvfast.compiled is False
+"""
+
+
+ALL_THAT_IS_PROBED = """
+import sys
+from kvfast import _build
+assert _build.is_compiled()
+print(*(name.rpartition(".")[2] for name in sys.modules if name.startswith("kvfast._compiled.")))
 """
 
 
@@ -30,6 +39,15 @@ def test_importing_and_asking_says_nothing() -> None:
     done = run_python(WITHOUT_COMPILED_BUILD)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+
+
+def test_a_build_without_one_of_its_modules_is_not_the_compiled_one() -> None:
+    """Each is compiled by itself, and a compiler may fail at one of them."""
+    if not kvfast.compiled:
+        pytest.skip("no compiled build of kvfast here")
+    probed = run_python(ALL_THAT_IS_PROBED).stdout.split()
+    core = {path.stem for path in (ROOT / "kvfast" / "_core").glob("[!_]*.py")}
+    assert core <= set(probed)
 
 
 def test_the_first_use_of_the_uncompiled_core_says_so_once() -> None:

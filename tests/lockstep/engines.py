@@ -7,7 +7,6 @@ compared, and the number of free blocks; the whole state now and then, as `looks
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
@@ -15,12 +14,14 @@ from typing import Any
 import kvref
 from kvcheck.judge.production import LongDraw, production_config
 from kvcheck.rules.batch_sides import Batch, Outputs
-from kvcheck.rules.random_batches import TOKEN_IDS, Engine, listed
+from kvcheck.rules.random_batches import TOKEN_IDS, listed
 from kvspec.batched import StepPlan
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestInput
 from kvspec.sequential import SequentialManager, batched_of
+from kvspec.specs import FullAttentionSpec
+from tests.lockstep.following import Following
 from tests.lockstep.tally import LONG_TOKENS, MANY_BLOCKS, MANY_REQUESTS
 
 BLOCKS_PER_LOOK = 2000
@@ -36,6 +37,11 @@ def looks_every(config: ManagerConfig, times: int = 1) -> int:
     return times * (1 + config.kv_cache.num_blocks // BLOCKS_PER_LOOK)
 
 
+def is_plain(config: ManagerConfig) -> bool:
+    """Whether it has one group, of full attention."""
+    return [type(spec) for spec in config.managed_specs] == [FullAttentionSpec]
+
+
 def sides(subject: Implementation) -> Sequence[tuple[Implementation, Batch]]:
     """The loop of single calls over kvref, and the subject's own steps."""
     return [(kvref.implementation(), SequentialManager), (subject, batched_of)]
@@ -47,26 +53,29 @@ def engines(seed: int) -> Iterator[Random]:
         yield Random(seed * 1_000_003 + number)
 
 
-class LongEngine(Engine):
+class LongEngine(Following):
     """Everything an engine does, without illegal plans.
 
-    `drew`: how often each option was drawn. `looks`: state comparisons asked for so far.
+    `looks`: state comparisons asked for so far.
     """
 
+    is_small = False
     sizes: tuple[int, ...] = (6, 6, 80, 80, 300)
     """Requests at a time."""
 
     def __init__(self, sides: Any, random: Random, *, times: int = 1) -> None:
         config = production_config(random)
+        if random.random() < 0.3:  # most models are that
+            while not is_plain(config):
+                config = production_config(random)
         super().__init__(config, sides, random)
         self.draw = LongDraw(random, config)
-        self.drew: Counter[str] = Counter()
         self.most_requests = self.longest_prompt = self.looks = 0
         self.looks_every = looks_every(config, times)
         self.max_requests = random.choice(self.sizes)
         if self.max_requests > 6:
             self.arrivals = random.choice((0.8, 0.95))
-            for _ in range(random.choice((0, 14, 62, self.max_requests - 20))):
+            for _ in range(random.choice((0, 14, 14, 62, self.max_requests - 20))):
                 self.arrive()
 
     def play(self, num_steps: int) -> None:
@@ -104,17 +113,9 @@ class LongEngine(Engine):
         )
         return RequestInput(name, prompt, salt, lora, items, embeddings, chance(0.04))
 
-    def note(self, **options: object) -> None:
-        """Count those that are there."""
-        self.drew.update(name for name, value in options.items() if value)
-
-    def plan(self) -> StepPlan:
-        """The plan, and what is drawn in it; before it, single calls that others make."""
-        self.between_steps()
-        return super().plan()
-
     def between_steps(self) -> None:
         """Single calls on the same managers: blocks are evicted by id, or all that is cached."""
+        super().between_steps()
         if self.draw.chance(0.15):
             num_blocks = self.config.kv_cache.num_blocks
             count = self.random.choice((1, 3, 32, 33, 70))
@@ -157,7 +158,7 @@ class LongEngine(Engine):
         count = min(self.draw.length(), room)
         if count > 0 and self.random.random() < 0.05:
             tokens = self.tokens(count)
-            self.both("KV-BATCH-12", "append", lambda s: s.batched.append([handle], tokens, count))
+            self.append([handle], tokens, count)
             self.drew["entries"] += 1
 
     def compare(self, rule: str, what: str) -> None:
@@ -231,7 +232,7 @@ class DecodingEngine(LongEngine):
         ends, decoding = listed(plan.finished), listed(plan.decoding)
         going = [handle for handle, number in granted.items() if number]
         tokens = self.random.choices(TOKEN_IDS, k=len(going))
-        self.both("KV-BATCH-12", "append", lambda side: side.batched.append(going, tokens))
+        self.append(going, tokens)
         for handle in going:
             length = self.sides[0].batched.request_of(handle).num_tokens
             self.under_way[handle] = length

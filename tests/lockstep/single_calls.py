@@ -9,6 +9,7 @@ from array import array
 from typing import Any
 
 from kvspec.batched import StepOutput, StepPlan, StepResult
+from kvspec.errors import InvalidArgumentError, UnknownBlockError
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.request import Request, RequestStatus
 
@@ -58,6 +59,22 @@ class SingleCalls:
             mine, tokens = tokens[:number], tokens[number:]
             self.implementation.append_tokens(self.manager, self.request_of(handle), mine)
 
+    def follow(
+        self, handles: Any, num_tokens: Any, hashes: Any = (), *, num_prompt_tokens: Any = None
+    ) -> None:
+        """New lengths, each with the hashes of its newly full blocks."""
+        config, given = self.manager.config, list(hashes)
+        implementation: Any = self.implementation
+        for place, number in enumerate(counts(num_tokens, len(handles))):
+            request = self.request_of(handles[place])
+            prompt = num_prompt_tokens
+            if isinstance(prompt, list):
+                prompt = prompt[place]
+            full = number // (config.hash_block_size_tokens or 1) if config.enable_caching else 0
+            missing = max(full - len(request.block_hashes), 0)
+            mine, given = given[:missing], given[missing:]
+            implementation.follow(self.manager, request, number, mine, num_prompt_tokens=prompt)
+
     def rewind(self, handles: Any, num_tokens: Any) -> None:
         """Fewer computed tokens for each."""
         for handle, number in zip(handles, counts(num_tokens, len(handles)), strict=True):
@@ -99,9 +116,25 @@ class SingleCalls:
         hits = self._admit(plan, granted)
         return self._written(granted, hits, output or StepOutput())
 
+    def admit(self, handles: Any, most: Any) -> StepResult:
+        """A step of new requests."""
+        return self.step(StepPlan(new=handles, max_new_tokens=most, starts_step=False))
+
+    def decode(self, handles: Any, numbers: Any) -> StepResult:
+        """A step of running ones."""
+        return self.step(StepPlan(decoding=handles, decode_tokens=numbers, starts_step=False))
+
+    def free(self, handles: Any) -> None:
+        """A step of those that end."""
+        self.step(StepPlan(finished=handles, starts_step=False))
+
+    def preempt(self, handles: Any) -> None:
+        """A step of those that give way."""
+        self.step(StepPlan(preempted=handles, starts_step=False))
+
     def _admit(self, plan: StepPlan, granted: list[tuple[int, int]]) -> list[int]:
         """New requests, first come first served."""
-        entries = list(plan.new)  # type: ignore[arg-type]
+        entries, config = list(plan.new), self.manager.config  # type: ignore[arg-type]
         hits = []
         stopped = False
         for handle, most in zip(entries, counts(plan.max_new_tokens, len(entries)), strict=True):
@@ -129,6 +162,8 @@ class SingleCalls:
                 hits.append(0)
                 stopped = plan.stops_at_refusal
             else:
+                if config.policy.lookups_counted == "admitted":
+                    self.manager.record_prefix_cache_stats(request, found)
                 granted.append((handle, number))
                 hits.append(found)
                 request.num_computed_tokens = found + number
@@ -174,9 +209,15 @@ class SingleCalls:
         """How many entries were not told."""
         return sum(self._num_untold(h) for h, r in enumerate(self.slots) if r is not None)
 
-    def next_free_blocks(self, num_blocks: int) -> array[int]:
-        """The front of the queue."""
-        return array("i", self.manager.snapshot().free_queue[:num_blocks])
+    def next_free_blocks(self, num_blocks: int, after: int | None = None) -> array[int]:
+        """The front of the queue, or what stands behind a block."""
+        queue = self.manager.snapshot().free_queue
+        if after is not None and not 0 <= after < self.manager.config.kv_cache.num_blocks:
+            raise UnknownBlockError(after, self.manager.config.kv_cache.num_blocks)
+        if after is not None and after not in queue:
+            raise InvalidArgumentError("after", after, "a free block")
+        start = 0 if after is None else queue.index(after) + 1
+        return array("i", queue[start : start + num_blocks])
 
     def list_lengths(self, handles: Any) -> array[int]:
         """How long each list is."""

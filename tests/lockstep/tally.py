@@ -54,6 +54,7 @@ OF_CONFIG: Mapping[str, Callable[[ManagerConfig], object]] = MappingProxyType(
         "Mamba": _has(MambaSpec),
         "cross attention": _has(CrossAttentionSpec),
         "sink": _has(SinkFullAttentionSpec),
+        "given hashes": lambda config: config.given_hash_bytes,
         "three groups": lambda config: len(config.managed_specs) >= 3,
         "blocks of 1 token": lambda config: 1 in _sizes(config),
         "blocks of 256 tokens": lambda config: 256 in _sizes(config),
@@ -86,6 +87,8 @@ OF_STEP: Mapping[str, Callable[[st.Step], object]] = MappingProxyType(
         "end": lambda step: isinstance(step, st.Release) and not step.again,
         "eviction of 32 blocks": lambda s: isinstance(s, st.Evict) and s.count >= MANY_BLOCKS,
         "boundary inside a block": lambda step: isinstance(step, st.CachePartial),
+        "blocks that are held": lambda step: isinstance(step, st.Hold),
+        "tokens taken back": lambda step: isinstance(step, st.Retell) and step.fewer,
         "reset": lambda step: isinstance(step, st.Reset),
         "illegal call": lambda step: isinstance(step, st.Break),
     }
@@ -93,9 +96,9 @@ OF_STEP: Mapping[str, Callable[[st.Step], object]] = MappingProxyType(
 """Of a step of single calls."""
 
 OF_ENGINE = (
-    "adapter", "all must fit", "blocks in reserve", "drafts", "embeddings", "end",
-    "eviction of 32 blocks", "items", "look-ahead", "preemption", "prompt of 16,000 tokens",
-    "refusal", "reset", "salt", "200 requests",
+    "adapter", "all must fit", "blocks in reserve", "blocks that are held", "drafts", "embeddings",
+    "end", "eviction of 32 blocks", "followed requests", "items", "look-ahead", "preemption",
+    "prompt of 16,000 tokens", "refusal", "reset", "salt", "tokens taken back", "200 requests",
 )  # fmt: skip
 """Of whole steps; the engine itself counts them."""
 

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
+from random import Random
 from typing import Any, cast
 
 import pytest
 
 import kvref
 from kvcheck.judge.random_programs import random_programs
+from kvcheck.play import steps as st
 from kvcheck.play.checks import CompareCheck, EventCheck
 from kvcheck.play.performing import perform
 from kvcheck.play.runner import Check, Runner
 from kvcheck.play.steps import Program
+from kvcheck.play.verdicts import Level, first_violation
 from kvfast._implementation import FastImplementation
-from kvspec.config import ManagerConfig
+from kvspec.config import GIVEN_HASHES, ManagerConfig
 from kvspec.errors import InvariantViolation
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.profile import find_profile
+from tests.lockstep.engines import is_plain
+from tests.mistakes import mistaken
 
 MAX_STEPS = 60
 NUM_DEEP_OPERATIONS = 1_000_000
@@ -45,9 +51,53 @@ def run(program: Program, subject: Implementation) -> int:
     return len(runner.operations)
 
 
+def small_programs() -> Iterator[Program]:
+    """Random programs; in every other one blocks are held, and mostly the hashes are given."""
+    random = Random(7)
+    for number, program in enumerate(random_programs(7, 0, MAX_STEPS)):
+        yield with_keeping(program, random) if number % 2 else program
+
+
+def with_keeping(program: Program, random: Random) -> Program:
+    """What engines do that keep tokens, hashes, blocks and copies, anywhere in the program."""
+    steps = list(program.steps)
+    for _ in range(8):
+        who, index, count = random.randrange(4), random.randrange(6), random.choice((1, 3))
+        is_free, is_prompt = random.random() < 0.5, random.random() < 0.5
+        more: st.Step = random.choice(
+            (
+                st.Hold(who, index % 3, index, count, held=random.random() < 0.5, free=is_free),
+                st.ReturnPopped(count),
+                st.Retell(who, 2 * index, (0,) * random.randrange(4), is_prompt),
+                st.Copy(restored=is_free),
+            )
+        )
+        steps.insert(random.randrange(len(steps) + 1), more)
+    config = program.config
+    function = random.choice((config.hash_function, *GIVEN_HASHES))
+    pcp = random.choice((1, 2)) if is_plain(config) else 1  # KV-CFG-6
+    config = replace(config, hash_function=function, pcp_world_size=pcp)
+    return replace(program, config=config, steps=tuple(steps))
+
+
 def test_random_programs_leave_both_in_the_same_state(fast: Implementation) -> None:
-    calls = sum(run(program, fast) for program in random_programs(7, 0, MAX_STEPS))
-    assert calls > 3000
+    assert sum(run(program, fast) for program in small_programs()) > 3000
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    ["GivenHashesAreTurned", "HashesOutliveTheirTokens", "HoldsOfTheSameBlockAreOne",
+     "HeldBlocksLoseTheirKeys", "FactsOfFreeBlocksAreForgotten"],
+)  # fmt: skip
+def test_programs_find_mistakes_about_what_an_engine_keeps(mistake: str) -> None:
+    with pytest.raises(InvariantViolation):
+        sum(run(program, mistaken(mistake)) for program in small_programs())
+
+
+def test_nobody_is_blamed_for_what_an_engine_keeps(fast: Implementation) -> None:
+    """Neither by shadow memory nor by the invariants, which printed tests ask, too."""
+    for program in islice(small_programs(), 1, 24, 2):
+        assert first_violation(program, fast, Level.IDENTITY, kvref.implementation()) is None
 
 
 def test_random_programs_agree_under_the_later_choices(fast: Implementation) -> None:
@@ -78,4 +128,4 @@ class LastInFirstOut(FastImplementation):
 def test_a_difference_in_order_alone_is_seen() -> None:
     twin = LastInFirstOut("uncompiled")
     with pytest.raises(InvariantViolation, match="KV-POOL-6"):
-        sum(run(program, twin) for program in random_programs(7, 0, MAX_STEPS))
+        sum(run(program, twin) for program in small_programs())

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from kvcheck.judge.production import production_programs
 from kvcheck.play.steps import Program
 from kvspec.interface import Implementation
-from tests.lockstep.engines import engines, steps_compared
-from tests.lockstep.production import MAX_STEPS, SEED, STEPS, add_engine, compared
+from tests.lockstep.engines import DecodingEngine, engines, steps_compared
+from tests.lockstep.production import MAX_STEPS, SEED, STEPS, add_engine, compared, decoding
 from tests.lockstep.sizes import SIZES
 from tests.lockstep.tally import Tally
 from tests.lockstep.test_lockstep import fast
@@ -18,6 +18,7 @@ __all__ = ["fast"]  # the fixture
 
 NUM_PROGRAMS = 48
 NUM_ENGINES = 12
+NUM_CROWDS = 3
 
 
 def programs() -> Iterator[Program]:
@@ -43,6 +44,8 @@ def test_whole_steps_of_production_sizes_are_those_of_the_loop(fast: Implementat
         steps_compared(random, fast, STEPS)
         for random in itertools.islice(engines(SEED), NUM_ENGINES)
     ]
+    for _, crowd in itertools.islice(decoding(SEED), NUM_CROWDS):
+        played.append(steps_compared(crowd, fast, STEPS, kind=DecodingEngine))
     for engine in played:
         add_engine(tally, engine)
     assert not tally.never_drawn_by_engines()

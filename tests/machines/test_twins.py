@@ -93,6 +93,17 @@ def test_single_calls_catch_a_broken_pool(pool: str) -> None:
     assert is_caught(mistaken(pool), "calls", 500)
 
 
+@pytest.mark.parametrize(
+    "mistake",
+    ["GivenHashesAreTurned", "HoldsOfTheSameBlockAreOne",
+     "HeldBlocksStayInTheQueue", "RestoresInOrder"],
+)  # fmt: skip
+def test_single_calls_catch_mistakes_of_what_an_engine_keeps_and_copies(
+    mistake: str,
+) -> None:
+    assert is_caught(mistaken(mistake), "calls", 300)
+
+
 @pytest.mark.parametrize("mistake", ["LeavesOutTheRest"])
 def test_whole_steps_catch_a_broken_table(mistake: str) -> None:
     assert is_caught(mistaken(mistake), "steps", 100)
