@@ -33,6 +33,8 @@ FEATURES_OF_STEP: Mapping[type[st.Step], tuple[Feature, ...]] = {
     st.ReturnPopped: (Feature.DEFERRED_FREE,),
     st.Evict: (Feature.EVICTION_BY_ID,),
     st.EvictIds: (Feature.EVICTION_BY_ID,),
+    st.Hold: (Feature.HOLDING,),
+    st.Copy: (Feature.CLONE, Feature.RESTORE),
     st.Reset: (Feature.RESET,),
 }
 """Steps that are nothing without a feature."""
