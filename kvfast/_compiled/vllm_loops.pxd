@@ -2,6 +2,8 @@
 cimport cython
 from kvfast._compiled.request cimport FastRequest
 
+cdef int AHEAD
+
 
 @cython.final
 cdef class Seats:
@@ -9,14 +11,20 @@ cdef class Seats:
     cdef readonly object handles
     cdef long long[::1] computed_at, goal_at
     cdef dict last_step
-    cdef long long last_count
+    cdef long long last_count, ahead
 
     @cython.locals(left="long long", took=list, counts=list, computed=list, outputs=list, drafts=dict, most="long long", same="long long", i=Py_ssize_t, one=dict, spec=list, known=list, sampled=list, done="long long", later="long long", goal="long long", count="long long", num_drafts=Py_ssize_t)
     cpdef Chosen choose(self, long long budget, long long longest, long long threshold, long long step)
+    @cython.locals(i=Py_ssize_t, one=dict, known=list)
+    cdef int read_ahead(self, Py_ssize_t first, Py_ssize_t end) except -1
     cpdef Seats only(self, list places)
     cpdef dict scheduled(self, Chosen chosen)
     @cython.locals(due=list, i=Py_ssize_t, mine=FastRequest, one=dict, known=list)
     cpdef list make_equal(self, long long hash_size)
+    @cython.locals(i=Py_ssize_t, one=dict, known=list)
+    cpdef read(self)
+    @cython.locals(i=Py_ssize_t, one=dict, later="long long", after="long long", is_chunk=bint)
+    cpdef advance(self, list counts, dict drafts, set prefills, list placeholders, long long eligible_at)
     @cython.locals(got=list, handles="long long[::1]", place=Py_ssize_t, last="long long", k=Py_ssize_t, mine=tuple, blocks=list)
     cpdef list granted(self, int[:, ::1] rows, Py_ssize_t num_rows, Py_ssize_t num_groups)
 
@@ -29,18 +37,14 @@ cdef class Chosen:
     cdef readonly dict drafts
 
 
-@cython.locals(i=Py_ssize_t, one=dict, known=list, later="long long", after="long long", is_chunk=bint)
-cpdef advance(list requests, list counts, dict drafts, set prefills, list placeholders, long long eligible_at)
-
-
 @cython.final
 cdef class Taker:
     cdef object running, preempted, made, told, ends, stopped, encoded, cached
     cdef long long hash_size, longest
     cdef readonly dict num_rewound
 
-    @cython.locals(answers=dict, one=dict, new=list)
-    cpdef dict take_all(self, dict names, dict requests, list sampled, dict places, dict drafts)
+    @cython.locals(answers=dict, place=Py_ssize_t, num_seats=Py_ssize_t, one=dict, new=list)
+    cpdef dict take_all(self, Seats seats, dict names, dict requests, list sampled, dict places, dict drafts)
     @cython.locals(count="long long")
     cdef rewind(self, dict one, long long num_drafts, long long num_right)
     @cython.locals(known=list, outputs=list, hashes=list, longest="long long", size="long long", most="long long", before=Py_ssize_t, number=Py_ssize_t, later="long long", done="long long", always=bint)

@@ -68,6 +68,8 @@ class Requests:
         chosen = seats.choose(rng.randint(1, 20), 30, rng.choice((0, 4)), number)
         if chosen is None:
             return ["beyond"]
+        if rng.random() < 0.2 and len(chosen.counts) == len(names):
+            seats.read()
         plan = [chosen.counts, chosen.same, chosen.most, chosen.computed, chosen.outputs]
         scheduled = chosen.seats.scheduled(chosen)
         rows = [
@@ -80,9 +82,7 @@ class Requests:
         got = chosen.seats.granted(view.cast("B").cast("i", [100, 4]), len(rows) // 4, 2)
         told += [plan, dict(scheduled), chosen.drafts, chosen.total, got]
         later = [-1] if self.is_async else None
-        self.made_of.advance(
-            chosen.seats.requests, chosen.counts, chosen.drafts, set(), later, rng.choice((0, 1))
-        )
+        chosen.seats.advance(chosen.counts, chosen.drafts, set(), later, rng.choice((0, 1)))
         taker = self.made_of.Taker(
             RUNNING, PREEMPTED, 4, 30,
             lambda *answer: answer, lambda request, *answer: (request.request_id, *answer),
@@ -94,7 +94,7 @@ class Requests:
                 self.requests[name].status = rng.choice((PREEMPTED, ABORTED))
         sampled = [self.sampled(name, chosen.drafts) for name in scheduled]
         places = {name: i for i, name in enumerate(scheduled)}
-        told.append(taker.take_all(scheduled, self.requests, sampled, places, chosen.drafts))
+        told.append(taker.take_all(seats, scheduled, self.requests, sampled, places, chosen.drafts))
         told += [taker.num_rewound, sampled]
         return told + [vars(each) | {"update_block_hashes": 0} for each in self.requests.values()]
 

@@ -10,12 +10,15 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
+AHEAD = 32
+
 
 class Seats:
     """Requests that run, in their order: vLLM's, their members, handles and kvfast's own.
 
     `computed_at`, `goal_at`: of each, computed tokens before the step, and how many it has with
-    those that are sampled later.
+    those that are sampled later. `ahead` has no meaning: what is read into it is in the processor's
+    cache when it is needed, and reads do not wait for others.
     """
 
     def __init__(
@@ -29,6 +32,7 @@ class Seats:
         room = 8 * (len(requests) + 1)
         self.computed_at = memoryview(bytearray(room)).cast("q")
         self.goal_at = memoryview(bytearray(room)).cast("q")
+        self.ahead = 0
         self.last_step: dict[str, int] = {}
         self.last_count = 0
 
@@ -44,6 +48,8 @@ class Seats:
         for i in range(len(self.members)):
             if left == 0:
                 break
+            if i % AHEAD == 0:
+                self.read_ahead(i, min(i + AHEAD, len(self.members)))
             one = self.members[i]
             spec: list[int] = one["spec_token_ids"]
             known: list[int] = one["_all_token_ids"]
@@ -79,6 +85,16 @@ class Seats:
         seats = self if len(took) == len(self.members) else self.only(took)
         return Chosen(seats, counts, same, most, computed, outputs, drafts, budget - left)
 
+    def read_ahead(self, first: int, end: int) -> None:
+        """Read what `choose` will read of these: all dicts, then all lists."""
+        for i in range(first, end):
+            one: dict[str, Any] = self.members[i]
+            self.ahead ^= len(one)
+        for i in range(first, end):
+            one = self.members[i]
+            known: list[int] = one["_all_token_ids"]
+            self.ahead ^= len(known)
+
     def only(self, places: list[int]) -> Seats:
         """These of them."""
         seats = Seats(
@@ -110,6 +126,51 @@ class Seats:
                 if len(known) >= (mine.num_hashes + 1) * hash_size:
                     due.append(i)
         return due
+
+    def read(self) -> None:
+        """Note what `choose` would have, for requests that were chosen otherwise."""
+        for i in range(len(self.members)):
+            one = self.members[i]
+            known: list[int] = one["_all_token_ids"]
+            self.computed_at[i] = one["num_computed_tokens"]
+            self.goal_at[i] = len(known) + one["num_output_placeholders"]
+
+    def advance(
+        self,
+        counts: list[int],
+        drafts: dict[str, list[int]],
+        prefills: set[Any],
+        placeholders: list[int] | None,
+        eligible_at: int,
+    ) -> None:
+        """The requests as they are once the step is planned.
+
+        `prefills`: those with more of the prompt to come. `placeholders`: what stands for drafts in
+        asynchronous scheduling. `eligible_at`: the step that may compute them next; 0: any.
+        """
+        for i in range(len(self.members)):
+            one = self.members[i]
+            after = self.computed_at[i]
+            after += counts[i]
+            one["num_computed_tokens"] = after
+            if one["spec_token_ids"]:
+                one["spec_token_ids"] = []
+            is_chunk = after < self.goal_at[i]
+            if one["is_prefill_chunk"] is not is_chunk:
+                one["is_prefill_chunk"] = is_chunk
+            if is_chunk:
+                continue
+            if prefills:
+                prefills.discard(self.requests[i])
+            if placeholders is not None:
+                later: int = one["num_output_placeholders"]
+                later += 1
+                if drafts and self.names[i] in drafts:
+                    later += len(drafts[self.names[i]])
+                one["num_output_placeholders"] = later
+                one["spec_token_ids"] = placeholders
+                if eligible_at > 0:
+                    one["next_decode_eligible_step"] = eligible_at
 
     def granted(
         self, rows: memoryview[Any], num_rows: int, num_groups: int
@@ -161,46 +222,6 @@ class Chosen:
         self.total = total
 
 
-def advance(
-    requests: list[Any],
-    counts: list[int],
-    drafts: dict[str, list[int]],
-    prefills: set[Any],
-    placeholders: list[int] | None,
-    eligible_at: int,
-) -> None:
-    """The requests as they are once the step is planned.
-
-    `prefills`: those with more of the prompt to come. `placeholders`: what stands for drafts in
-    asynchronous scheduling. `eligible_at`: the step that may compute them next; 0: any.
-    """
-    for i in range(len(requests)):
-        request = requests[i]
-        one: dict[str, Any] = request.__dict__
-        known: list[int] = one["_all_token_ids"]
-        later: int = one["num_output_placeholders"]
-        after: int = one["num_computed_tokens"]
-        after += counts[i]
-        one["num_computed_tokens"] = after
-        if one["spec_token_ids"]:
-            one["spec_token_ids"] = []
-        is_chunk = after < len(known) + later
-        if one["is_prefill_chunk"] is not is_chunk:
-            one["is_prefill_chunk"] = is_chunk
-        if is_chunk:
-            continue
-        if prefills:
-            prefills.discard(request)
-        if placeholders is not None:
-            later += 1
-            if drafts and one["request_id"] in drafts:
-                later += len(drafts[one["request_id"]])
-            one["num_output_placeholders"] = later
-            one["spec_token_ids"] = placeholders
-            if eligible_at > 0:
-                one["next_decode_eligible_step"] = eligible_at
-
-
 class Taker:
     """Takes what was sampled in a step into the requests, and makes what each answers.
 
@@ -236,19 +257,28 @@ class Taker:
 
     def take_all(
         self,
+        seats: Seats,
         names: dict[str, int],
         requests: dict[str, Any],
         sampled: list[list[int]],
         places: dict[str, int],
         drafts: dict[str, list[int]],
     ) -> dict[int, list[Any]]:
-        """The answers for each client."""
+        """The answers for each client. Those of `seats`, in their order, are found sooner."""
         answers: dict[int, list[Any]] = {}
+        place = 0
+        num_seats = len(seats.requests)
         for name in names:
             request = requests.get(name)
             if request is None:
                 continue
-            one: dict[str, Any] = request.__dict__
+            if place < num_seats and request is seats.requests[place]:
+                if place % AHEAD == 0:
+                    seats.read_ahead(place, min(place + AHEAD, num_seats))
+                one: dict[str, Any] = seats.members[place]
+                place += 1
+            else:
+                one = request.__dict__
             status = one["status"]
             if status is not self.running and status > self.preempted:
                 continue  # it was aborted in the meantime

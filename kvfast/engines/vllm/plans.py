@@ -7,7 +7,7 @@ from typing import Any
 from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 
 from kvfast.engines.vllm.admissions import Admitted
-from kvfast.engines.vllm.compiled import Chosen, advance
+from kvfast.engines.vllm.compiled import Chosen, Seats
 
 
 def planned(scheduler: Any, chosen: Chosen, blocks: list[Any], admitted: Admitted) -> Any:
@@ -94,6 +94,8 @@ def _advance(scheduler: Any, chosen: Chosen, admitted: Admitted) -> None:
         if s.use_v2_model_runner:
             eligible_at = s.current_step + s.pp_size
     prefills = s._inflight_prefills
-    requests, counts = chosen.seats.requests, chosen.counts
-    advance(requests, counts, chosen.drafts, prefills, placeholders, eligible_at)
-    advance(admitted.requests, admitted.counts, {}, prefills, placeholders, eligible_at)
+    chosen.seats.advance(chosen.counts, chosen.drafts, prefills, placeholders, eligible_at)
+    if admitted.requests:
+        seats = Seats(admitted.requests, [], [], [])
+        seats.read()
+        seats.advance(admitted.counts, {}, prefills, placeholders, eligible_at)

@@ -39,6 +39,7 @@ def updated(scheduler: Any, plan: Any, output: Any) -> dict[int, Any]:
     """The outputs for each client, and what the tokens change in the scheduler and its requests."""
     step = Update(scheduler)
     outputs = step.taker.take_all(
+        scheduler.batched_steps.seats,
         plan.num_scheduled_tokens,
         scheduler.requests,
         output.sampled_token_ids,
