@@ -30,7 +30,12 @@ from tests.source import ROOT
 PAGE = "docs/FINDINGS.md"
 FOLDER = ROOT / "docs" / "findings"
 SUBJECTS: Mapping[str, str] = MappingProxyType(
-    {"vllm": "vLLM", "sglang": "SGLang", "nano-vllm": "nano-vllm bb823b3"}
+    {
+        "vllm": "vLLM",
+        "vllm-0.33": "vLLM",
+        "sglang": "SGLang",
+        "nano-vllm": "nano-vllm bb823b3",
+    }
 )
 """The names of the files, and of the columns; a checkout does not know its version."""
 
@@ -38,8 +43,12 @@ UNKNOWN = "unknown"
 PLAIN = "; policy=Policy(extra_keys='plain')"
 """What stands in each configuration of a subject that has only that."""
 
-KINDS = ("Wrong", "Arguments", "Order", "Form of the error", "Not offered", "No reason given")
-"""What a reason begins with, the gravest first."""
+KINDS = (
+    *("Wrong", "Arguments", "Order", "Form of the error", "Changed", "Not offered"),
+    "No reason given",
+)
+"""What a reason begins with, the gravest first. Changed: what a later version does on purpose, and
+no rule has yet."""
 
 KEPT = (
     *("subject", "implementation", "version", "level", "seed", "conforms"),

@@ -141,10 +141,11 @@ def test_tables_replace_those_before() -> None:
         filled("no place", "x", "")
 
 
-ASKED: dict[str, tuple[str, str]] = {
-    "vllm": ("kvcheck.adapters.vllm:scheduler_view", "identity"),
-    "sglang": ("kvcheck.adapters.sglang:implementation", "safety"),
-    "nano-vllm": ("kvcheck.adapters.nanovllm:implementation", "safety"),
+ASKED: dict[str, tuple[str, str, str]] = {
+    "vllm": ("kvcheck.adapters.vllm:scheduler_view", "identity", "default"),
+    "vllm-0.33": ("kvcheck.adapters.vllm:scheduler_view", "identity", "vllm-0.33"),
+    "sglang": ("kvcheck.adapters.sglang:implementation", "safety", "default"),
+    "nano-vllm": ("kvcheck.adapters.nanovllm:implementation", "safety", "default"),
 }
 
 
@@ -156,12 +157,15 @@ def test_an_engine_that_is_here_is_as_its_file_says(name: str, seed: str) -> Non
 
     The hash seed is Python's: vLLM keeps keys in sets, and events leave in their order.
     """
-    implementation, level = ASKED[name]
+    implementation, level, profile = ASKED[name]
     try:
-        find_implementation(implementation)
+        found = find_implementation(implementation)
     except UnknownImplementationError as error:
         pytest.skip(str(error))
-    options = ["--level", level, "--budget", "directed", "--seed", seed]
+    here, told = found.capabilities.version, read(name)[0]["version"]
+    if found.capabilities.name == "vllm" and here != told:
+        pytest.skip(f"vLLM {here} is here, and the file is about {told}")
+    options = ["--level", level, "--profile", profile, "--budget", "directed", "--seed", seed]
     expect = ["--expect", str(FOLDER / f"{name}.toml")]
     kvspec = [sys.executable, "-W", "ignore", "-m", "kvcheck.cli", "check", implementation]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
