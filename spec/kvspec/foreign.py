@@ -54,7 +54,9 @@ def groups_of(groups: Iterable[Any]) -> tuple[KVCacheGroup, ...]:
 def spec_of(spec: Any) -> LayerSpec:
     """The spec of the same name; the bare base for a name that the contract does not know."""
     made = TYPE_OF_NAME.get(type(spec).__name__, LayerSpec)
-    members = {each.name: getattr(spec, each.name) for each in fields(made)}
+    # What an older engine does not have yet is as by default.
+    has = (each.name for each in fields(made) if hasattr(spec, each.name))
+    members = {name: getattr(spec, name) for name in has}
     if "dtype" in members:
         members["dtype"] = _name_of(members["dtype"])
     for name in ("kv_quant_mode", "mamba_type"):

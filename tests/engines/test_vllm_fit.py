@@ -12,7 +12,8 @@ import kvfast
 from kvfast.engines import vllm as on_vllm
 from kvfast.engines.vllm.fit import Given, UnsupportedEngineError, config_of, given_to, reason_of
 from kvspec.errors import ConfigError, UnsupportedError
-from kvspec.specs import FullAttentionSpec, spec_fields
+from kvspec.foreign import spec_of
+from kvspec.specs import FullAttentionSpec, MambaSpec, spec_fields
 
 
 def version(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
@@ -62,6 +63,15 @@ def stock(**changes: Any) -> Any:
         ),
     }
     return core(**{**parts, **changes})
+
+
+def test_states_of_vllm_are_read() -> None:
+    """No member that 0.24 lacks is asked for; shapes without a type are not counted."""
+    members = {"block_size": 4, "shapes": (2, (3, 4), 5), "dtypes": ("torch.float32",) * 2}
+    members |= {"page_size_padded": None, "mamba_type": SimpleNamespace(name="MAMBA2")}
+    members |= {"mamba_cache_mode": "none", "num_speculative_blocks": 0}
+    spec = type("MambaSpec", (SimpleNamespace,), {})(**members)
+    assert spec_of(spec) == MambaSpec(4, ((2,), (3, 4)), ("float32", "float32"))
 
 
 def test_mamba_beside_a_connector_is_not_served() -> None:
