@@ -82,8 +82,8 @@ def is_caught(subject: Implementation, name: str, max_examples: int) -> bool:
     return False
 
 
-# These two show within seconds of a processor, not tenths.
-SLOWER = ("FreesWhatOthersStillHold", "TouchLeavesTheBlockFree")
+# These show within seconds of a processor, not tenths.
+SLOWER = ("EvictionFreesTheBlock", "FreesWhatOthersStillHold", "TouchLeavesTheBlockFree")
 CAUGHT_SOON = [pytest.param(pool, marks=[pytest.mark.deep] * (pool in SLOWER)) for pool in POOLS]
 
 
