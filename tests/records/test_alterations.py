@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,101 +15,36 @@ from kvref import ReferenceImplementation
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation
 from kvspec.interface import KVCacheManager
-from kvspec.record import Header, Operation
+from kvspec.record import Header
 from kvspec.record_file import write_trace
 from kvspec.request import Request, RequestInput
-from tests.records.changed import LARGE, SMALL, fields, result
+from tests.records.changed import (
+    CHANGES,
+    FIELDS,
+    KEY,
+    LARGE,
+    SMALL,
+    changed,
+    fields,
+    observed,
+    spread,
+)
 from tests.records.tape import Tape
 
 
-def observed(**changes: Any) -> Callable[[Operation], Operation]:
-    """Change members of what is observed."""
-    return lambda op: replace(op, observed=replace(op.observed, **changes))
-
-
-def state(name: str, value: Any) -> Callable[[Operation], Operation]:
-    """Change one state field."""
-    return lambda op: replace(
-        op, observed=replace(op.observed, state={**op.observed.state, name: value})
-    )
-
-
-def nudged(op: Operation) -> Operation:
-    """The next double: as small as a difference can be."""
-    usage = math.nextafter(op.observed.usage, 1)
-    return replace(op, observed=replace(op.observed, usage=usage))
-
-
-def duplicates_reversed(op: Operation) -> Operation:
-    """The other block is answered first."""
-    assert op.observed.dup_order
-    order = {key: blocks[::-1] for key, blocks in op.observed.dup_order.items()}
-    return replace(op, observed=replace(op.observed, dup_order=order))
-
-
-KEY = "c9d58ba695280d69b243e1e0df813136ca9196b286fb1a021e0b2e028ef071cb"
-
-ALTERATIONS: Mapping[str, tuple[int, Callable[[Operation], Operation], str]] = {
-    "a block id": (2, result(lambda r: [[1, 3]]), "result"),
-    "one block more": (2, result(lambda r: [[1, 2, 3]]), "result"),
-    "refused": (2, result(lambda r: None), "result"),
-    "not refused": (16, result(lambda r: [[]]), "result"),
-    "a hit length": (5, result(lambda r: {**r, "num_computed_tokens": 4}), "result"),
-    "hit blocks": (5, result(lambda r: {**r, "blocks": [[2, 1]]}), "result"),
-    "a null common prefix": (
-        5,
-        result(lambda r: {**r, "num_uncached_common_prefix_tokens": 0}),
-        "result",
-    ),
-    "a prompt's hash": (0, result(lambda r: {**r, "block_hashes": [KEY, KEY]}), "result"),
-    "an appended hash": (8, result(lambda r: {**r, "new_block_hashes": []}), "result"),
-    "a common prefix": (7, result(lambda r: [1]), "result"),
-    "unhashed blocks": (13, result(lambda r: {**r, "unhashed": [[5]]}), "result"),
-    "blocks to zero": (22, result(lambda r: r[1:]), "result"),
-    "popped blocks": (24, result(lambda r: r[::-1]), "result"),
-    "a reset": (26, result(lambda r: True), "result"),
-    "a statistic": (32, result(lambda r: {**r, "hits": r["hits"] + 1}), "result"),
-    "no statistics": (32, result(lambda r: None), "result"),
-    "an event's member": (33, result(lambda r: [{**r[0], "lora_id": 0}, *r[1:]]), "result"),
-    "events swapped": (33, result(lambda r: [r[1], r[0], *r[2:]]), "result"),
-    "an event less": (33, result(lambda r: r[:-1]), "result"),
-    "free blocks": (4, observed(num_free_blocks=3), "num_free_blocks"),
-    "usage by one bit": (4, nudged, "usage"),
-    "the free queue": (6, state("free_queue", [6, 5, 7]), "state.free_queue"),
-    "a reference count": (6, state("ref_cnt", [0, 2, 2, 1, 2, 0, 0, 0]), "state.ref_cnt"),
-    "a block's key": (3, state("block_hash", [None] * 8), "state.block_hash"),
-    "a block list": (
-        6,
-        state("req_blocks", {"a": [[1, 2, 3]], "b": [[2, 1, 4]]}),
-        "state.req_blocks",
-    ),
-    "a cached count": (
-        6,
-        state("num_cached_block", {"a": [2], "b": [1]}),
-        "state.num_cached_block",
-    ),
-    "the order of duplicates": (12, duplicates_reversed, "dup_order"),
-    "a change where there is none": (5, state("free_queue", [7]), "state.free_queue"),
-    "duplicates where there are none": (5, observed(dup_order={KEY: [1, 2]}), "dup_order"),
-    "no error": (29, lambda op: replace(op, raises=None, message=None), "error"),
-    "another error": (29, lambda op: replace(op, raises="NotImplementedError"), "error"),
-    "an error where there is none": (17, lambda op: replace(op, raises="ValueError"), "error"),
-}
-
-
-@pytest.mark.parametrize("name", ALTERATIONS)
+@pytest.mark.parametrize("name", CHANGES)
 def test_every_alteration_of_a_record_is_found(name: str, tmp_path: Path) -> None:
     """One wrong line is caught at that operation, for that reason only."""
-    index, change, field = ALTERATIONS[name]
-    tape = Tape.read(SMALL).altered(index, change)
-    path = tmp_path / "altered.jsonl"
-    write_trace(path, tape.header, tape.operations, {})
-    found = replay_trace(path, ReferenceImplementation())
-    assert fields(found.mismatch) == [field]
-    assert found.compared == index
-    assert found.mismatch is not None
-    assert found.mismatch.line == index + 2
-    assert found.mismatch.what.startswith(f"operation {index}, ")
+    tape = Tape.read(SMALL)
+    for altered in spread(changed(tape.operations, CHANGES[name])):
+        path = tmp_path / "altered.jsonl"
+        write_trace(path, tape.header, altered.operations, {})
+        found = replay_trace(path, ReferenceImplementation())
+        assert fields(found.mismatch) == [FIELDS.get(name, "result")]
+        assert found.compared == altered.index
+        assert found.mismatch is not None
+        assert found.mismatch.line == altered.index + 2
+        assert found.mismatch.what.startswith(f"operation {altered.index}, ")
 
 
 HEADERS: Mapping[str, tuple[Callable[[Header], Header], list[str]]] = {
@@ -158,7 +93,7 @@ def test_a_large_pool_is_compared_by_its_hash(tmp_path: Path) -> None:
         ({"state_parts": {}}, ["state_parts.free_queue", "state_parts.ref_cnt"]),
     ]
     for changes, expected in cases:
-        altered = tape.altered(2, observed(**changes))
+        altered = tape.altered(2, partial(observed, **changes))
         path = tmp_path / "altered.jsonl"
         write_trace(path, altered.header, altered.operations, {})
         found = replay_trace(path, ReferenceImplementation())

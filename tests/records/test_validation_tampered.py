@@ -5,8 +5,8 @@ Each kind of change is made, one at a time, at every operation where it can be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,130 +20,18 @@ from kvref import ReferenceImplementation
 from kvspec.errors import FormatError
 from kvspec.record import Operation
 from kvspec.record_file import write_trace
+from tests.records.changed import CHANGES, Tampered, changed, spread
 from tests.records.fast_records import MonitoredFast, recorded_replay, replay
 from tests.records.tape import Tape
 
 Operations: TypeAlias = tuple[Operation, ...]
 REFERENCE = ReferenceImplementation()
-
-# Of the many places where a change can be made, so many are tried, evenly spread.
-MAX_PLACES = 5
-
-
-def other_id(op: Operation) -> Operation | None:
-    """The first new block is another one."""
-    if op.name != "allocate_slots" or not op.result or not op.result[0]:
-        return None
-    first, *rest = op.result[0]
-    return replace(op, result=[[first % 20 + 1, *rest]])
-
-
-def reversed_ids(op: Operation) -> Operation | None:
-    """The new blocks in the opposite order."""
-    if op.name != "allocate_slots" or not op.result or len(op.result[0]) < 2:
-        return None
-    return replace(op, result=[op.result[0][::-1]])
-
-
-def longer_hit(op: Operation) -> Operation | None:
-    """A hit of one block more, its blocks as they were."""
-    if op.name != "get_computed_blocks":
-        return None
-    length = op.result["num_computed_tokens"] + 4
-    return replace(op, result={**op.result, "num_computed_tokens": length})
-
-
-def shorter_hit(op: Operation) -> Operation | None:
-    """A hit of one block less, in length and in blocks."""
-    if op.name != "get_computed_blocks" or not op.result["num_computed_tokens"]:
-        return None
-    length = op.result["num_computed_tokens"] - 4
-    blocks = [op.result["blocks"][0][:-1]]
-    return replace(op, result={**op.result, "num_computed_tokens": length, "blocks": blocks})
-
-
-def granted(op: Operation) -> Operation | None:
-    """A refusal told as a success."""
-    if op.name != "allocate_slots" or op.result is not None:
-        return None
-    return replace(op, result=[[1]])
-
-
-def refused(op: Operation) -> Operation | None:
-    """A success told as a refusal."""
-    if op.name != "allocate_slots" or op.result is None:
-        return None
-    return replace(op, result=None)
-
-
-def event_left_out(op: Operation) -> Operation | None:
-    """The last event was not told."""
-    if op.name != "take_events" or not op.result:
-        return None
-    return replace(op, result=op.result[:-1])
-
-
-def other_key(op: Operation) -> Operation | None:
-    """An event tells of another key."""
-    if op.name != "take_events" or not op.result:
-        return None
-    first, *rest = op.result
-    return replace(op, result=[{**first, "block_hashes": ["00" * 32]}, *rest])
-
-
-def other_free_count(op: Operation) -> Operation | None:
-    """One free block more."""
-    count = op.observed.num_free_blocks + 1
-    return replace(op, observed=replace(op.observed, num_free_blocks=count))
-
-
-def other_order_of_eviction(op: Operation) -> Operation | None:
-    """The two blocks that are taken next, swapped."""
-    queue = op.observed.state.get("free_queue", ())
-    if len(queue) < 2:
-        return None
-    state = {**op.observed.state, "free_queue": [queue[1], queue[0], *queue[2:]]}
-    return replace(op, observed=replace(op.observed, state=state))
-
-
-def an_error(op: Operation) -> Operation | None:
-    """An error that was none; a request that was not made would make the file no record."""
-    if op.name == "new_request":
-        return None
-    return replace(op, result=None, raises="ValueError")
-
-
-CHANGES: tuple[Callable[[Operation], Operation | None], ...] = (
-    other_id,
-    reversed_ids,
-    longer_hit,
-    shorter_hit,
-    granted,
-    refused,
-    event_left_out,
-    other_key,
-    other_free_count,
-    other_order_of_eviction,
-    an_error,
+ERROR = "an error where there is none"
+OF_A_REPLAY = (
+    *("a block id", "the order of new blocks", "a longer hit", "a shorter hit", "not refused"),
+    *("refused", "an event less", "an event's key", "free blocks", "the free queue", ERROR),
 )
-
-
-@dataclass(frozen=True)
-class Tampered:
-    """A record in which the operation at `index` is the first that is not as it was."""
-
-    index: int
-    operations: Operations
-
-
-def changed(tape: Tape, change: Callable[[Operation], Operation | None]) -> Iterator[Tampered]:
-    """One operation changed."""
-    for index, operation in enumerate(tape.operations):
-        other = change(operation)
-        if other is not None and other != operation:
-            operations = list(tape.operations)
-            operations[index] = other
-            yield Tampered(index, tuple(operations))
+"""Changes of what a replay asks for."""
 
 
 def dropped(tape: Tape) -> Iterator[Tampered]:
@@ -184,14 +72,6 @@ def numbered(operations: Operations) -> Operations:
     return tuple(replace(operation, index=index) for index, operation in enumerate(operations))
 
 
-def spread(found: Iterator[Tampered]) -> Sequence[Tampered]:
-    """Some of them, evenly spread; at least one."""
-    places = list(found)
-    assert places
-    step = -(-len(places) // MAX_PLACES)
-    return places[::step]
-
-
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Tape:
     """A replay whose record shows states."""
@@ -230,11 +110,9 @@ def first_wrong(tape: Tape, tampered: Tampered, folder: Path) -> int:
     return number
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: str(change.__name__))
-def test_a_changed_operation_is_named(
-    change: Callable[[Operation], Operation | None], small: Tape, tmp_path: Path
-) -> None:
-    for tampered in spread(changed(small, change)):
+@pytest.mark.parametrize("name", OF_A_REPLAY)
+def test_a_changed_operation_is_named(name: str, small: Tape, tmp_path: Path) -> None:
+    for tampered in spread(changed(small.operations, CHANGES[name])):
         assert first_wrong(small, tampered, tmp_path) == tampered.index
 
 
@@ -264,7 +142,7 @@ def test_without_new_numbers_a_missing_line_is_no_record(small: Tape, tmp_path: 
 def test_the_command_says_where(
     small: Tape, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tampered = next(changed(small, longer_hit))
+    tampered = next(changed(small.operations, CHANGES["a longer hit"]))
     request = tampered.operations[tampered.index].request_id
     path = tmp_path / "tampered.jsonl"
     write_trace(path, small.header, tampered.operations, {})
@@ -273,21 +151,18 @@ def test_the_command_says_where(
     assert f"{path}, {place}, get_computed_blocks" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("change", [other_id, longer_hit, event_left_out, other_free_count])
-def test_so_it_is_in_a_large_pool(
-    change: Callable[[Operation], Operation | None], large: Tape, tmp_path: Path
-) -> None:
-    for tampered in spread(changed(large, change)):
+@pytest.mark.parametrize("name", ["a block id", "a longer hit", "an event less", "free blocks"])
+def test_so_it_is_in_a_large_pool(name: str, large: Tape, tmp_path: Path) -> None:
+    for tampered in spread(changed(large.operations, CHANGES[name])):
         assert first_wrong(large, tampered, tmp_path) == tampered.index
 
 
 @pytest.mark.parametrize(
-    "change", [other_id, longer_hit, shorter_hit, other_key, other_order_of_eviction, an_error]
+    "name",
+    ["a block id", "a longer hit", "a shorter hit", "an event's key", "the free queue", ERROR],
 )
-def test_so_it_is_in_a_record_of_the_monitor(
-    change: Callable[[Operation], Operation | None], watched: Tape, tmp_path: Path
-) -> None:
-    for tampered in spread(changed(watched, change)):
+def test_so_it_is_in_a_record_of_the_monitor(name: str, watched: Tape, tmp_path: Path) -> None:
+    for tampered in spread(changed(watched.operations, CHANGES[name])):
         first = watched.operations[tampered.index]
-        if "result" not in first.uncompared or change is an_error:
+        if "result" not in first.uncompared or name == ERROR:
             assert first_wrong(watched, tampered, tmp_path) == tampered.index

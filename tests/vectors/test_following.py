@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,16 @@ import pytest
 
 import kvfast
 import kvref
-from kvcheck.judge.static import Recorded, find_walk, parting_from
+from kvcheck.judge.static import find_walk, parting_from
 from kvcheck.play.verdicts import Level
 from kvcheck.records.trace import replay_trace
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Implementation
-from kvspec.record import Operation
 from kvspec.record_file import write_trace
 from tests.mistakes import mistaken
+from tests.records.changed import CHANGES, changed
 from tests.vectors.having import NAMES, first_parting, walks
 
 REFERENCE = kvref.implementation()
@@ -78,105 +78,28 @@ def test_order_among_duplicates_is_no_matter_of_ids() -> None:
     assert first_parting("base", subject, Level.BEHAVIOUR) is not None
 
 
-def altered(walk: Recorded, number: int, **change: Any) -> Recorded:
-    """The walk with one operation changed."""
-    operations = list(walk.operations)
-    operations[number] = replace(operations[number], **change)
-    return replace(walk, operations=tuple(operations))
-
-
-def observing(operation: Operation, **change: Any) -> dict[str, Any]:
-    """The operation with something else observed after it."""
-    return {"observed": replace(operation.observed, **change)}
-
-
-TAMPERED: tuple[tuple[str, Callable[[Operation], bool], Callable[[Operation], dict[str, Any]]], ...]
-TAMPERED = (
-    (
-        "a block of a hit",
-        lambda op: op.name == "get_computed_blocks" and op.result["blocks"] != [[]],
-        lambda op: {"result": {**op.result, "blocks": [[2]]}},
-    ),
-    (
-        "a hit length",
-        lambda op: op.name == "get_computed_blocks",
-        lambda op: {"result": {**op.result, "num_computed_tokens": 7}},
-    ),
-    (
-        "a grant",
-        lambda op: op.name == "allocate_slots" and op.raises is None and op.result is None,
-        lambda op: {"result": [[]]},
-    ),
-    (
-        "a hash",
-        lambda op: op.name == "new_request",
-        lambda op: {"result": {**op.result, "block_hashes": ["00" * 32] * 2}},
-    ),
-    (
-        "an error that is due",
-        lambda op: op.raises is not None,
-        lambda op: {"raises": None},
-    ),
-    (
-        "an error that is not",
-        lambda op: op.name == "free",
-        lambda op: {"raises": "ValueError"},
-    ),
-    (
-        "an event",
-        lambda op: op.name == "take_events" and bool(op.result),
-        lambda op: {"result": op.result[1:]},
-    ),
-    (
-        "statistics",
-        lambda op: op.name == "make_prefix_cache_stats",
-        lambda op: {"result": {**op.result, "hits": 99}},
-    ),
-    (
-        "the free queue",
-        lambda op: len(op.observed.state.get("free_queue", ())) > 1,
-        lambda op: observing(
-            op,
-            state={**op.observed.state, "free_queue": op.observed.state["free_queue"][::-1]},
-        ),
-    ),
-    (
-        "the order of duplicates",
-        lambda op: bool(op.observed.dup_order),
-        lambda op: observing(
-            op, dup_order={key: ids[::-1] for key, ids in (op.observed.dup_order or {}).items()}
-        ),
-    ),
-    (
-        "usage",
-        lambda op: op.name == "free",
-        lambda op: observing(op, usage=op.observed.usage / 2 + 0.1),
-    ),
-)
-
-
 @pytest.mark.parametrize(
-    ("is_about", "alter"),
-    [(is_about, alter) for _, is_about, alter in TAMPERED],
-    ids=[what for what, _, _ in TAMPERED],
+    "name",
+    [
+        *("hit blocks", "a longer hit", "not refused", "a prompt's hash", "no error"),
+        *("an error where there is none", "an event less", "a statistic", "the free queue"),
+        *("the order of duplicates", "usage"),
+    ],
 )
 @pytest.mark.parametrize("subject", [REFERENCE, kvfast.implementation()])
 def test_a_tampered_answer_is_rejected_at_its_line(
-    is_about: Callable[[Operation], bool],
-    alter: Callable[[Operation], dict[str, Any]],
-    subject: Implementation,
-    tmp_path: Path,
+    name: str, subject: Implementation, tmp_path: Path
 ) -> None:
     """By the static tier and by `kvspec golden`, which reads it from a file."""
     walk = walks("pool")[0]
-    number = [n for n, op in enumerate(walk.operations) if is_about(op)][-1]
-    tampered = altered(walk, number, **alter(walk.operations[number]))
-    parting = parting_from(tampered, subject, Level.IDENTITY)
+    *_, tampered = changed(walk.operations, CHANGES[name])
+    number = tampered.index
+    parting = parting_from(replace(walk, operations=tampered.operations), subject, Level.IDENTITY)
     assert parting is not None
     assert parting.num_operations == number + 1
     assert len(parting.violation.operations) == number + 1
     path = tmp_path / "tampered.jsonl"
-    write_trace(path, tampered.header, tampered.operations, {})
+    write_trace(path, walk.header, tampered.operations, {})
     mismatch = replay_trace(path, subject).mismatch
     assert mismatch is not None
     assert mismatch.line == number + 2  # the header is line 1
