@@ -9,6 +9,7 @@ from kvref.block_pool import BlockPool
 from kvref.coordinator import Coordinator
 from kvref.groups.base import Demand
 from kvref.request import Allocation
+from kvspec._check import exact
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import ManagerConfig
 from kvspec.request import RequestStatus
@@ -53,7 +54,9 @@ class Allocator:
     def release(self, asked: Allocation, demand: Demand) -> None:
         """What the request no longer reads goes, whether the rest fits or not (KV-MGR-6)."""
         total = min(demand.num_computed_tokens, self.longest)
-        self.coordinator.remove_skipped_blocks(asked.name, min(total, demand.skip_at_tokens))
+        in_flight = exact(asked.request.num_in_flight_tokens)
+        processed = min(total, demand.skip_at_tokens) - in_flight  # KV-MGR-21
+        self.coordinator.remove_skipped_blocks(asked.name, max(processed, 0))
 
     def need(self, asked: Allocation, demand: Demand) -> int:
         """Free blocks that all groups together would take (KV-MGR-7)."""

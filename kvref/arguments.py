@@ -71,8 +71,9 @@ def check_junction(request: ReferenceRequest) -> None:
 
 
 def check_scheduling(request: ReferenceRequest) -> None:
-    """What the scheduler says of a request: its preemptions, its junction and its status."""
+    """What the scheduler says of a request: its counts and its status."""
     count("request.num_preemptions", request.num_preemptions)
+    count("request.num_in_flight_tokens", request.num_in_flight_tokens)
     check_junction(request)
     if not is_status(request.status):
         raise InvalidArgumentError(

@@ -121,6 +121,7 @@ def build_groups(
             counts_common_prefix=config.policy.counts_common_prefix,
             has_partial_tails=config.policy.full_partial_tails,
             eagle_looks_beyond=config.policy.eagle_looks_beyond,
+            drafts_hold_states=config.policy.drafts_hold_states,
             replays_before_drop=config.policy.eagle_replays_before_drop and bool(eagle),
         )
         built.append(parts.group_class(spec)(context, pool, events))

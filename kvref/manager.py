@@ -218,6 +218,8 @@ class ReferenceManager:
         reference = self.own(request)
         (computed,) = arguments.check_counts(num_computed_tokens=num_computed_tokens)
         arguments.check_junction(reference)
+        if self.config.policy.caching_beyond_tokens == "cut":  # KV-POL-22
+            computed = min(computed, reference.num_tokens)
         arguments.check_caching(reference, computed, self.coordinator)
         self.turn.changes()
         if self.config.enable_caching and self.coordinator.holds_blocks(reference.request_id):

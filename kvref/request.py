@@ -33,6 +33,7 @@ class ReferenceRequest:
     num_preemptions: int = 0
     status: RequestStatus = RequestStatus.WAITING
     junction_tokens: int = 0
+    num_in_flight_tokens: int = 0
     is_busy: bool = False
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:

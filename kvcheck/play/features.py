@@ -38,6 +38,7 @@ FEATURE_OF_ARGUMENT: Mapping[str, Feature] = MappingProxyType(
         "full_sequence_must_fit": Feature.ADMISSION,
         "reserved_blocks": Feature.ADMISSION,
         "junction_tokens": Feature.JUNCTIONS,
+        "num_in_flight_tokens": Feature.IN_FLIGHT,
     }
 )
 """Arguments of `allocate_slots` and `cache_blocks`, where they say something."""

@@ -30,7 +30,10 @@ from kvspec.request import (
 from kvspec.snapshot_codec import hexes, ints
 
 OWNED: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"allocate_slots": ("junction_tokens",), "cache_blocks": ("junction_tokens",)}
+    {
+        "allocate_slots": ("junction_tokens", "num_in_flight_tokens"),
+        "cache_blocks": ("junction_tokens",),
+    }
 )
 """Arguments that are attributes of the request, 0 where they are left out."""
 

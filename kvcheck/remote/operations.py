@@ -36,7 +36,10 @@ from kvspec.snapshot_codec import decode_snapshot
 
 PROTOCOL_VERSION = 1
 
-OWNED_BY_SCHEDULER = ("num_computed_tokens", "num_preemptions", "status", "junction_tokens")
+OWNED_BY_SCHEDULER = (
+    *("num_computed_tokens", "num_preemptions", "status"),
+    *("junction_tokens", "num_in_flight_tokens"),
+)
 """Attributes of a request that any message about it may set before the call."""
 
 _TAKEN_FROM_RECORDS = frozenset(OPERATIONS) - {"new_request"}

@@ -36,6 +36,7 @@ class RemoteRequest:
         self.num_preemptions = 0
         self.status = RequestStatus.WAITING
         self.junction_tokens = 0
+        self.num_in_flight_tokens = 0
         self._sent = self._owned()
         connection.forget(self, "requests", handle)
 
@@ -91,6 +92,9 @@ class RemoteRequest:
             "num_preemptions": carried("request.num_preemptions", self.num_preemptions),
             "status": carried("request.status", self.status),
             "junction_tokens": carried("request.junction_tokens", self.junction_tokens),
+            "num_in_flight_tokens": carried(
+                "request.num_in_flight_tokens", self.num_in_flight_tokens
+            ),
         }
 
     def appended(self, token_ids: Sequence[int], answer: Mapping[str, Any]) -> None:

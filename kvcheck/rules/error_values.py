@@ -117,7 +117,7 @@ def an_illegal_argument_is_named_with_its_value(
 
 @cases(
     ("num_preemptions", -1), ("status", "asleep"), ("num_computed_tokens", -1),
-    ("junction_tokens", -1), ("junction_tokens", True),
+    ("junction_tokens", -1), ("junction_tokens", True), ("num_in_flight_tokens", -1),
 )  # fmt: skip
 @example("KV-ERR-2")
 def what_the_scheduler_says_of_a_request_is_checked(
@@ -125,8 +125,8 @@ def what_the_scheduler_says_of_a_request_is_checked(
 ) -> None:
     """The error names the member and what it was, whether it shows when set or when used."""
     manager, a, _ = bench.story()
-    if member == "junction_tokens":
-        bench.need(Feature.JUNCTIONS)
+    needed = {"junction_tokens": Feature.JUNCTIONS, "num_in_flight_tokens": Feature.IN_FLIGHT}
+    bench.need(*(feature for name, feature in needed.items() if name == member))
 
     def say_so_and_allocate() -> None:
         setattr(a, member, value)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvcheck.rules.bench import Bench
-from kvcheck.rules.example import example
+from kvcheck.rules.example import cases, example
 from kvcheck.rules.judging import equal
 from kvcheck.rules.placed import hits
 from kvcheck.rules.specs import full, mamba
@@ -171,6 +173,16 @@ def drafts_may_be_rejected_so_their_states_stay(bench: Bench) -> None:
     for computed, nulls in ((6, []), (7, [0]), (10, [0]), (11, [0, 1])):
         manager.remove_skipped_blocks(request, computed)
         equal(manager.null_positions(request), nulls, f"nulls at {computed} tokens")
+
+
+@cases((True, [0]), (False, [0, 1]))
+@example("KV-POL-21", "KV-MAMBA-5")
+def drafts_hold_states_or_not(bench: Bench, chosen: bool, nulls: list[int]) -> None:
+    policy = replace(bench.policy, drafts_hold_states=chosen)
+    manager = bench.manager(10, mamba(4, speculative=2), policy=policy)
+    request = manager.started("r", range(16))
+    manager.remove_skipped_blocks(request, 10)
+    equal(manager.null_positions(request), nulls)
 
 
 @example("KV-MAMBA-5", "KV-GRP-4")

@@ -10,7 +10,7 @@ from kvcheck.rules.example import cases, example
 from kvcheck.rules.judging import equal, holds, raises
 from kvcheck.rules.specs import chunked, full, mamba, sliding
 from kvcheck.rules.steps import Steps
-from kvspec.errors import ConfigError
+from kvspec.errors import ConfigError, InvalidArgumentError
 from kvspec.events import BlockRemoved
 from kvspec.interface import Feature
 from kvspec.policy import Policy
@@ -320,3 +320,20 @@ def a_block_to_drop_may_lie_beyond_the_limit_or_not(
     hit = manager.get_computed_blocks(manager.request("b", range(num_tokens)))
     equal(hit.hit_length_tokens, length)
     equal([len(blocks) for blocks in hit.blocks.groups], [length // 4] * 2)
+
+
+@cases("cut", "error")
+@example("KV-POL-22", "KV-MGR-11")
+def caching_beyond_the_tokens_is_cut_or_an_error(bench: Bench, chosen: str) -> None:
+    """A request of 9 tokens with slots for 12; beyond the slots both refuse."""
+    policy = replace(bench.policy, caching_beyond_tokens=chosen)
+    manager = bench.manager(8, policy=policy)
+    request = manager.request("a", range(9))
+    manager.allocate_slots(request, 9, num_lookahead_tokens=3, delay_cache_blocks=True)
+    if chosen == "error":
+        with manager.refuses(InvalidArgumentError) as caught:
+            manager.cache_blocks(request, 10)
+        equal(caught.value.field, "num_computed_tokens")
+    else:
+        manager.cache_blocks(request, 10)
+    equal(manager.cached_positions(request), [0, 1] if chosen == "cut" else [])

@@ -33,6 +33,22 @@ def blocks_out_of_the_window_are_released_while_the_request_runs(bench: Bench) -
     equal(manager.num_free_blocks, 1)
 
 
+@cases((0, [0]), (3, [0]), (4, []), (99, []))
+@example("KV-MGR-21", "KV-MGR-6", "KV-SW-1")
+def what_tokens_in_flight_read_is_not_released(
+    bench: Bench, in_flight: int, nulls: list[int]
+) -> None:
+    """Of 12 computed tokens those in flight do not move the window; refused or granted."""
+    bench.need(Feature.IN_FLIGHT)
+    for num_blocks, is_granted in ((10, True), (4, False)):
+        manager = bench.manager(num_blocks, sliding(4, 6), enable_caching=False)
+        request = manager.started("r", range(12))
+        request.num_in_flight_tokens = in_flight
+        manager.append(request, range(8))
+        equal(manager.allocate_slots(request, 8) is not None, is_granted)
+        equal(manager.null_positions(request), nulls, f"nulls with {in_flight} tokens in flight")
+
+
 @example("KV-SW-2", "KV-SW-3")
 def a_hit_is_the_rightmost_run_that_fills_the_window(bench: Bench) -> None:
     """A hit is the rightmost run that fills the window, cdiv(W - 1, B) blocks, null before it."""

@@ -16,6 +16,9 @@ from kvspec.operations import OPERATIONS
 from kvspec.request import Request
 from kvspec.snapshot_codec import ints
 
+TOLD = ("junction_tokens", "num_in_flight_tokens")
+"""Members of a request that records leave out where they are 0."""
+
 
 @dataclass(slots=True)
 class Call:
@@ -33,6 +36,7 @@ class Call:
     num_preemptions: int = 0
     status: str = ""
     junction_tokens: int = 0
+    num_in_flight_tokens: int = 0
     result: Any = None
     error: Exception | None = None
     num_free_blocks: int = 0
@@ -46,8 +50,8 @@ class Call:
             return cls(name, None, arguments)
         try:
             owned = (request.num_computed_tokens, request.num_preemptions, str(request.status))
-            junction = getattr(request, "junction_tokens", 0)  # only with Feature.JUNCTIONS
-            return cls(name, request, arguments, request.num_tokens, *owned, junction)
+            told = [getattr(request, each, 0) for each in TOLD]  # only with their features
+            return cls(name, request, arguments, request.num_tokens, *owned, *told)
         except AttributeError:  # no request; the manager will say so
             return cls(name, None, arguments, is_about_no_request=True)
 
@@ -135,7 +139,7 @@ def _allocate(call: Call) -> dict[str, Any]:
         "num_computed_tokens": call.num_computed_tokens,
         "status": call.status,
         "num_new_tokens": given["num_new_tokens"],
-        **_junction(call),
+        **_told(call, *TOLD),
     }
     for name, default in DEFAULTS[call.name].items():
         if name != "new_computed_blocks" and given[name] != default:
@@ -146,8 +150,8 @@ def _allocate(call: Call) -> dict[str, Any]:
     return asked
 
 
-def _junction(call: Call) -> dict[str, Any]:
-    return {"junction_tokens": call.junction_tokens} if call.junction_tokens else {}
+def _told(call: Call, *names: str) -> dict[str, Any]:
+    return {name: getattr(call, name) for name in names if getattr(call, name)}
 
 
 def _need(call: Call) -> dict[str, Any]:
@@ -176,7 +180,7 @@ ARGUMENTS: Mapping[str, Callable[[Call], dict[str, Any]]] = {
         "max_cache_hit_length": call.arguments["max_hit_length_tokens"]
     },
     "allocate_slots": _allocate,
-    "cache_blocks": lambda call: {**call.arguments, **_junction(call)},
+    "cache_blocks": lambda call: {**call.arguments, **_told(call, "junction_tokens")},
     "free_blocks": _ids,
     "evict_blocks": _ids,
     "get_num_blocks_to_allocate": _need,

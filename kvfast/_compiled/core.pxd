@@ -32,7 +32,7 @@ cdef class Core:
     cdef Allocator allocator
     cdef Demand demand
     cdef LookUpStats stats
-    cdef bint log_stats, counts_admitted, shows_leading_nulls, counts_common
+    cdef bint log_stats, counts_admitted, cuts_caching, shows_leading_nulls, counts_common
     cdef dict popped
     cdef list reserved
     cdef object no_blocks, no_hit, not_looked_up

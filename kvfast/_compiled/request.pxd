@@ -16,7 +16,7 @@ cdef class FastRequest:
     cdef readonly long long num_tokens, num_hashes
     cdef long long row
     cdef Py_ssize_t field_at
-    cdef long long preemptions, junction
+    cdef long long preemptions, junction, in_flight
     cdef object state
     cdef long long[::1] fields
     cdef object running, holder
@@ -29,7 +29,7 @@ cdef class FastRequest:
     cdef readonly long long hash_block_size_tokens, num_prompt_tokens
     cdef long long room_tokens, room_hashes, room_message_bytes
     cdef bint has_extra_keys, is_made
-    cdef object odd_computed, odd_preemptions, odd_junction
+    cdef dict odd
     cdef long long[::1] tokens
     cdef unsigned char[::1] digest_bytes, message
 
@@ -38,6 +38,9 @@ cdef class FastRequest:
     cdef int hold_off(self) except -1
     @cython.locals(is_running=bint)
     cdef int set_status(self, value) except -1
+    @cython.locals(count="long long")
+    cdef Py_ssize_t noted(self, str name, value) except -2
+    cdef object told(self, str name, long long count)
     cdef bint has_legal_counts(self) noexcept nogil
     cdef long long computed_now(self) noexcept nogil
     cdef void set_computed(self, long long num_tokens) noexcept nogil

@@ -8,7 +8,7 @@ from kvfast._compiled.kinds cimport first_visible, holds_tokens, never
 cdef class Shape:
     cdef readonly int num_groups
     cdef readonly long long alignment, retention
-    cdef bint null_prefix_is_hit, looks_beyond, replays_before_drop
+    cdef bint null_prefix_is_hit, looks_beyond, replays_before_drop, drafts_hold_states
     cdef int[::1] kind
     cdef long long[::1] block_size, hashes_per_block, reach, drafted
     cdef int[::1] drops, is_zeroed, tails

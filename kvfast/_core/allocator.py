@@ -354,7 +354,7 @@ class Allocator:
         """Release what fell out of the window, one release call per group (KV-GRP-2, KV-POOL-7)."""
         for g in range(self.shape.num_groups if row >= 0 else 0):
             verified = computed
-            if self.shape.is_mamba(g):  # KV-MAMBA-5
+            if self.shape.is_mamba(g) and self.shape.drafts_hold_states:  # KV-MAMBA-5
                 verified = max(0, computed - self.shape.drafted[g])
             end = self.shape.skipped(g, verified)
             if end:

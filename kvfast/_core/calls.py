@@ -198,6 +198,8 @@ class Calls:
         """Register full blocks after a delayed load (KV-MGR-11)."""
         core = self.core
         self.checks.check_junction(request)
+        if core.cuts_caching:  # KV-POL-22
+            tokens = min(tokens, request.num_tokens)
         row = core.rows.of(request)
         if not core.allocator.holds_blocks(row):
             return  # KV-ERR-4

@@ -79,9 +79,11 @@ class Checks:
         )
 
     def check_scheduling(self, request: FastRequest) -> None:
-        """What the scheduler says of a request: its preemptions, its junction and its status."""
+        """What the scheduler says of a request: its counts and its status."""
         if request.preemptions < 0:
             self.counted("request.num_preemptions", request.num_preemptions)
+        if request.in_flight < 0:
+            self.counted("request.num_in_flight_tokens", request.num_in_flight_tokens)
         self.check_junction(request)
         status = request.state
         if status is not RUNNING and status is not WAITING and not is_status(status):

@@ -74,6 +74,7 @@ class Core:
         self.stats = LookUpStats()
         self.log_stats = config.log_stats
         self.counts_admitted = config.policy.lookups_counted == "admitted"
+        self.cuts_caching = config.policy.caching_beyond_tokens == "cut"
         self.shows_leading_nulls = config.policy.popped_leading_nulls
         self.counts_common = config.enable_caching and config.policy.counts_common_prefix
         self.popped: dict[int, int] = {}
@@ -160,7 +161,8 @@ class Core:
             demand = self.demand.of(whole, whole, local, external, at, encoder)
             if self.allocator.num_needed(row, demand, True) + watermark > free:
                 return -1
-        self.allocator.remove_skipped(row, min(total, skip_at))  # KV-MGR-6
+        processed = max(min(total, skip_at) - request.in_flight, 0)  # KV-MGR-21
+        self.allocator.remove_skipped(row, processed)  # KV-MGR-6
         demand = self.demand.of(slots, main, local, external, skip_at, encoder)
         needed = self.allocator.num_needed(row, demand, False)
         if needed + watermark > self.pool.num_free - reserved:  # KV-MGR-7
@@ -335,4 +337,5 @@ def shape_of(plan: Plan) -> Shape:
         null_prefix_is_hit=plan.config.policy.chunked_null_prefix_is_hit,
         looks_beyond=plan.config.policy.eagle_looks_beyond,
         replays_before_drop=plan.config.policy.eagle_replays_before_drop,
+        drafts_hold_states=plan.config.policy.drafts_hold_states,
     )

@@ -36,8 +36,8 @@ class FastRequest:
     Its two hot fields (see `hot`) begin at `fields[field_at]`: in the array of `holder`, or, if
     that is None, behind its tokens. `turn`: that of the manager it is registered with. `is_used`:
     a call uses or changes it now. `is_followed`: the engine keeps its tokens (see `following`).
-    `preemptions`, `junction`: -1 while what was assigned is no count. `state`: what was assigned as
-    status. `is_made`: whether it is more than `__new__` leaves.
+    `preemptions`, `junction`, `in_flight`: -1 while what was assigned is no count (then in `odd`).
+    `state`: what was assigned as status. `is_made`: whether it is more than `__new__` leaves.
     """
 
     def __init__(
@@ -52,10 +52,9 @@ class FastRequest:
         self.request_id = name
         self.hash_block_size_tokens = hash_block_size
         self.preemptions = 0
-        self.odd_computed: object = None
-        self.odd_preemptions: object = None
+        self.odd: dict[str, object] | None = None
         self.junction = 0
-        self.odd_junction: object = None
+        self.in_flight = 0
         self.state = RequestStatus.WAITING
         self.running = RUNNING
         self.holder: object = None
@@ -103,45 +102,54 @@ class FastRequest:
     def num_computed_tokens(self) -> int:
         """Tokens whose KV is in the cache (KV-REQ-3)."""
         self.check_made()
-        computed = self.fields[self.field_at + hot.COMPUTED]
-        if computed < 0:
-            return self.odd_computed  # type: ignore[return-value]  # as it was assigned
-        return computed
+        return self.told("num_computed_tokens", self.fields[self.field_at + hot.COMPUTED])
 
     @num_computed_tokens.setter
     def num_computed_tokens(self, value: int) -> None:
-        self.hold_off()
-        computed = count_of(value)
-        self.odd_computed = value if computed < 0 else None
+        computed = self.noted("num_computed_tokens", value)
         self.fields[self.field_at + hot.COMPUTED] = computed
 
     @property
     def num_preemptions(self) -> int:
         """How often the request was preempted (KV-STAT-2)."""
-        if self.preemptions < 0:
-            return self.odd_preemptions  # type: ignore[return-value]  # as it was assigned
-        return self.preemptions
+        return self.told("num_preemptions", self.preemptions)
 
     @num_preemptions.setter
     def num_preemptions(self, value: int) -> None:
-        self.hold_off()
-        self.preemptions = count_of(value)
-        self.odd_preemptions = value if self.preemptions < 0 else None
+        self.preemptions = self.noted("num_preemptions", value)
         self.set_status(self.state)
 
     @property
     def junction_tokens(self) -> int:
         """How far a prefix that some groups have cached reached at its look-up (KV-RET-7)."""
-        if self.junction < 0:
-            return self.odd_junction  # type: ignore[return-value]  # as it was assigned
-        return self.junction
+        return self.told("junction_tokens", self.junction)
 
     @junction_tokens.setter
     def junction_tokens(self, value: int) -> None:
-        self.hold_off()
-        self.junction = count_of(value)
-        self.odd_junction = value if self.junction < 0 else None
+        self.junction = self.noted("junction_tokens", value)
         self.set_status(self.state)
+
+    @property
+    def num_in_flight_tokens(self) -> int:
+        """Computed tokens whose output was not processed (KV-MGR-21)."""
+        return self.told("num_in_flight_tokens", self.in_flight)
+
+    @num_in_flight_tokens.setter
+    def num_in_flight_tokens(self, value: int) -> None:
+        self.in_flight = self.noted("num_in_flight_tokens", value)
+        self.set_status(self.state)
+
+    def noted(self, name: str, value: object) -> int:
+        """What was assigned, or -1: then it is no count, and kept to be shown."""
+        self.hold_off()
+        count = count_of(value)
+        if count < 0:
+            self.odd = {**(self.odd or {}), name: value}
+        return count
+
+    def told(self, name: str, count: int) -> int:
+        """What was assigned as this, count or not."""
+        return self.odd[name] if count < 0 and self.odd else count  # type: ignore[return-value]
 
     @property
     def status(self) -> RequestStatus:
@@ -165,14 +173,14 @@ class FastRequest:
             self.turn.give_back()
 
     def set_status(self, value: RequestStatus) -> None:
-        """Note the status and whether it is RUNNING, with a legal junction and preemptions."""
+        """Note the status and whether it is RUNNING, with legal counts."""
         self.state = value
         is_running = value is self.running and self.has_legal_counts()
         self.fields[self.field_at + hot.RUNS] = 1 if is_running else 0
 
     def has_legal_counts(self) -> bool:
-        """Whether preemptions and junction are counts."""
-        return self.preemptions >= 0 and self.junction >= 0
+        """Whether preemptions, junction and tokens in flight are counts."""
+        return self.preemptions >= 0 and self.junction >= 0 and self.in_flight >= 0
 
     def computed_now(self) -> int:
         """The computed tokens; -1 while the scheduler assigned what is no count."""

@@ -30,12 +30,14 @@ class Shape:
         null_prefix_is_hit: bool,
         looks_beyond: bool = False,
         replays_before_drop: bool = False,
+        drafts_hold_states: bool = True,
     ) -> None:
         self.num_groups = len(groups)
         self.alignment = alignment
         self.retention = retention
         self.null_prefix_is_hit = null_prefix_is_hit
         self.looks_beyond = looks_beyond
+        self.drafts_hold_states = drafts_hold_states
         self.replays_before_drop = replays_before_drop and any(
             group.drops_block for group in groups
         )

@@ -54,6 +54,7 @@ class GroupContext:
     has_partial_tails: bool = False
     eagle_looks_beyond: bool = False
     replays_before_drop: bool = False
+    drafts_hold_states: bool = True
 
 
 @dataclass(frozen=True)

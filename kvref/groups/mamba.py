@@ -107,5 +107,7 @@ class MambaGroup(Group):
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
         """Drafts may be rejected, so their states count as not computed (KV-MAMBA-5)."""
-        verified = max(0, num_computed_tokens - self.num_speculative_blocks)
+        verified = num_computed_tokens
+        if self.context.drafts_hold_states:  # KV-POL-21
+            verified = max(0, num_computed_tokens - self.num_speculative_blocks)
         super().remove_skipped_blocks(request_id, verified)

@@ -184,8 +184,10 @@ def rewinds_of(
 
 
 def check_scheduling(where: str, request: Request) -> None:
-    """Preemptions, junction and status are what `get_computed_blocks` accepts."""
+    """Counts and status are what `get_computed_blocks` accepts."""
     count(f"{where}.num_preemptions", request.num_preemptions)
+    in_flight = getattr(request, "num_in_flight_tokens", 0)
+    count(f"{where}.num_in_flight_tokens", in_flight)
     count(f"{where}.junction_tokens", getattr(request, "junction_tokens", 0))
     if not is_status(request.status):
         allowed = "one of " + ", ".join(RequestStatus)

@@ -51,6 +51,7 @@ class BaseRequest:
         self.num_preemptions = 0
         self.status = RequestStatus.WAITING
         self.junction_tokens = 0
+        self.num_in_flight_tokens = 0
 
     @property
     def request_id(self) -> str:

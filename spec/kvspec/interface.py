@@ -88,6 +88,8 @@ class Feature(StrEnum):
     """Requests whose tokens and hashes the engine keeps: `kvspec.following`."""
     JUNCTIONS = "junctions"
     """Requests whose `junction_tokens` is not 0 (KV-RET-7)."""
+    IN_FLIGHT = "in_flight"
+    """Requests whose `num_in_flight_tokens` is not 0 (KV-MGR-21)."""
     LATER_CHOICES = "later_choices"
     """The choices of `kvspec.policy.LATER` where they are not those of the rules, and
     `record_prefix_cache_stats`."""

@@ -32,7 +32,6 @@ NOT_ASKED = frozenset(
 
 NEEDED_BY_ARGUMENT: Mapping[str, str] = MappingProxyType(
     {
-        "num_in_flight_tokens": "in-flight tokens",
         "skip_zeroing_group_ids": "groups that are not zeroed",
     }
 )
@@ -72,13 +71,11 @@ _KNOWN = frozenset(cls.__name__ for cls in SPEC_TYPES)
 class LaterTrace:
     """One trace; what its lines have in common is kept while they are read in order.
 
-    `reads`: arguments that say something under this configuration. `skips`: requests that do not
-    read the cache, whose look-ups answer no common prefix.
+    `skips`: requests that do not read the cache, whose look-ups answer no common prefix.
     """
 
     is_hybrid: bool
     needs: tuple[str, ...]
-    reads: tuple[str, ...] = tuple(NEEDED_BY_ARGUMENT)
     skips: set[str] = field(default_factory=set)
 
     def line(self, value: Any) -> tuple[Any, tuple[str, ...]]:
@@ -104,8 +101,7 @@ class LaterTrace:
             junction = arguments.get("shared_prefix_boundary")
             arguments = _without(arguments, "shared_prefix_boundary")
             arguments |= {"junction_tokens": junction} if junction else {}
-            said = [name for name in self.reads if arguments.get(name)]
-            needs += [NEEDED_BY_ARGUMENT[name] for name in said]
+            needs += [need for each, need in NEEDED_BY_ARGUMENT.items() if arguments.get(each)]
             arguments = _without(arguments, *NEEDED_BY_ARGUMENT)
         changed = {**value, "args": arguments}
         if name == "get_computed_blocks" and isinstance(value.get("result"), dict):
@@ -150,8 +146,7 @@ def later_trace(header: Any) -> tuple[Any, LaterTrace | None]:
         "enable_mamba_shared_prefix_checkpoint",
     )
     is_hybrid = bool(config.get("enable_caching")) and len(groups) > 1
-    reads = tuple(name for name in NEEDED_BY_ARGUMENT if name not in _unread(config))
-    trace = LaterTrace(is_hybrid, tuple(dict.fromkeys(needs)), reads)
+    trace = LaterTrace(is_hybrid, tuple(dict.fromkeys(needs)))
     return {**header, "version": LATER_VERSION, "config": _without(changed, *dropped)}, trace
 
 
@@ -170,13 +165,6 @@ def _needs(config: Mapping[str, Any]) -> Iterator[str]:
         yield INSIDE_A_BLOCK
     if config.get("enable_mamba_shared_prefix_checkpoint"):
         yield INSIDE_A_BLOCK
-
-
-def _unread(config: Mapping[str, Any]) -> Iterator[str]:
-    """Arguments that change nothing: only windows move."""
-    kinds = {group["spec"].get("type") for group in config["groups"]}
-    if kinds <= _FULL:
-        yield "num_in_flight_tokens"
 
 
 def _spec(spec: Any, needs: list[str]) -> Any:

@@ -122,6 +122,7 @@ OPERATIONS: Mapping[str, OperationShape] = MappingProxyType(
                 "reserved_blocks": integer,
                 "has_scheduled_reqs": boolean,
                 "junction_tokens": count,
+                "num_in_flight_tokens": count,
             },
         ),
         "free": OperationShape(True, null),

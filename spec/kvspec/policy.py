@@ -19,6 +19,7 @@ LATER: tuple[str, ...] = (
     *("zero_retention_needs_windows", "none_hash_without_seed", "zeroed_blocks"),
     *("lookups_counted", "popped_leading_nulls", "counts_common_prefix", "eagle_flag_counts_alone"),
     *("full_partial_tails", "eagle_looks_beyond", "eagle_replays_before_drop"),
+    *("drafts_hold_states", "caching_beyond_tokens"),
 )
 """Choices that not everybody has (`Feature.LATER_CHOICES`); records name only those that differ."""
 
@@ -49,6 +50,9 @@ class Policy:
       a search for a common hit.
     - `eagle_replays_before_drop`: whether retention keeps, where some group drops a block, the two
       places at which a replay then ends, and not the replay boundary.
+    - `drafts_hold_states`: whether Mamba groups keep states for drafts counted as computed.
+    - `caching_beyond_tokens`: whether `cache_blocks` for more tokens than the request has is an
+      "error", or "cut" to those that it has.
     - `full_partial_tails`: whether full attention registers the end of a prompt inside a block.
     - `extra_keys`: whether extra keys enter a hash with their kind ("tagged") or as bare values
       ("plain"), so that values of two kinds can be equal.
@@ -71,6 +75,8 @@ class Policy:
     full_partial_tails: bool = False
     eagle_looks_beyond: bool = False
     eagle_replays_before_drop: bool = False
+    drafts_hold_states: bool = True
+    caching_beyond_tokens: str = "error"
 
     def __post_init__(self) -> None:
         exact_members(self)
@@ -91,6 +97,8 @@ class Policy:
         boolean("full_partial_tails", self.full_partial_tails)
         boolean("eagle_looks_beyond", self.eagle_looks_beyond)
         boolean("eagle_replays_before_drop", self.eagle_replays_before_drop)
+        boolean("drafts_hold_states", self.drafts_hold_states)
+        one_of("caching_beyond_tokens", self.caching_beyond_tokens, ("error", "cut"))
 
     @property
     def later_choices(self) -> frozenset[str]:

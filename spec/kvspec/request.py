@@ -165,7 +165,8 @@ class Request(Protocol):
 
     The caller (a scheduler) owns `num_computed_tokens`, `num_preemptions` and `status` and sets
     them before each call; the rest changes only through `Implementation.append_tokens`. With
-    `Feature.JUNCTIONS` there is also `junction_tokens`, an int, which the caller owns (KV-RET-7).
+    `Feature.JUNCTIONS` there is also `junction_tokens`, an int that the caller owns (KV-RET-7), and
+    with `Feature.IN_FLIGHT` `num_in_flight_tokens` (KV-MGR-21).
     """
 
     num_computed_tokens: int

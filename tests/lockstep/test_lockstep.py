@@ -101,7 +101,7 @@ def test_nobody_is_blamed_for_what_an_engine_keeps(fast: Implementation) -> None
 
 
 def test_random_programs_agree_under_the_later_choices(fast: Implementation) -> None:
-    """Those of vLLM 0.33 (KV-POL-11 … KV-POL-20)."""
+    """Those of vLLM 0.33 (KV-POL-11 … KV-POL-22)."""
     policy = find_profile("vllm-0.33").policy
     programs = islice(random_programs(8, 0, 40), 60)
     chosen = (replace(p, config=replace(p.config, policy=policy)) for p in programs)

@@ -101,7 +101,6 @@ def test_operations_are_said_in_the_words_of_the_contract() -> None:
 
 NEEDED = Counter(
     {
-        "in-flight tokens": 5,
         "hits inside a block": 4,
         "hash look-ahead": 2,
         "num_prefill_checkpoint_blocks": 2,
@@ -112,12 +111,12 @@ NEEDED = Counter(
 )
 """Chapters that the contract lacks, and the traces that need them."""
 DIFFERENT = {
-    "external-330022": "operation 75, 'r3', cache_blocks",  # more tokens than have slots
     "evict-330025": "operation 20, 'r0', allocate_slots",  # a state is registered again
-    "full_mamba-330046": "operation 15, 'r0', allocate_slots",  # as mamba-330048
-    "mamba-330048": "operation 15, 'r0', allocate_slots",  # no tokens taken back for drafts
 }
 """The first operation of the traces that differ."""
+NUM_PASSED = 50
+NUM_COMPARED = 6000
+"""Traces and operations that pass with the profile, at least."""
 
 
 @pytest.mark.shared
@@ -130,15 +129,17 @@ def test_traces_of_vllm_0_33_pass_or_say_why_not(name: str, shared: Path) -> Non
     if not folder.is_dir():
         pytest.skip(f"{folder} is not here")
     implementation = find_implementation(name)
-    lacks, different, compared = Counter[str](), {}, 0
+    lacks, different, compared, passed = Counter[str](), {}, 0, 0
     candidates = find([folder])
     assert len(candidates) == 60
     for candidate in candidates:
         found = replay_trace(candidate.path, implementation, policy=POLICY)
         lacks.update(found.lacks)
         compared += found.compared
+        passed += not found.lacks and found.mismatch is None
         if found.mismatch is not None:
             different[candidate.path.name.partition(".")[0]] = found.mismatch.what
     assert lacks == NEEDED
     assert different == DIFFERENT
-    assert compared > 2000
+    assert passed >= NUM_PASSED
+    assert compared > NUM_COMPARED
