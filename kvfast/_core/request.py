@@ -52,7 +52,7 @@ class FastRequest:
         self.request_id = name
         self.hash_block_size_tokens = hash_block_size
         self.preemptions = 0
-        self.odd: dict[str, object] | None = None
+        self.odd: dict[str, int] | None = None
         self.junction = 0
         self.in_flight = 0
         self.state = RequestStatus.WAITING
@@ -139,7 +139,7 @@ class FastRequest:
         self.in_flight = self.noted("num_in_flight_tokens", value)
         self.set_status(self.state)
 
-    def noted(self, name: str, value: object) -> int:
+    def noted(self, name: str, value: int) -> int:
         """What was assigned, or -1: then it is no count, and kept to be shown."""
         self.hold_off()
         count = count_of(value)
@@ -149,7 +149,7 @@ class FastRequest:
 
     def told(self, name: str, count: int) -> int:
         """What was assigned as this, count or not."""
-        return self.odd[name] if count < 0 and self.odd else count  # type: ignore[return-value]
+        return self.odd[name] if count < 0 and self.odd else count
 
     @property
     def status(self) -> RequestStatus:
