@@ -50,8 +50,8 @@ class Call:
             return cls(name, None, arguments)
         try:
             owned = (request.num_computed_tokens, request.num_preemptions, str(request.status))
-            told = [getattr(request, each, 0) for each in TOLD]  # only with their features
-            return cls(name, request, arguments, request.num_tokens, *owned, *told)
+            told = {each: getattr(request, each, 0) for each in TOLD}  # only with their features
+            return cls(name, request, arguments, request.num_tokens, *owned, **told)
         except AttributeError:  # no request; the manager will say so
             return cls(name, None, arguments, is_about_no_request=True)
 
