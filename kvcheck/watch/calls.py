@@ -50,7 +50,7 @@ class Call:
             return cls(name, None, arguments)
         try:
             owned = (request.num_computed_tokens, request.num_preemptions, str(request.status))
-            told = {each: getattr(request, each, 0) for each in TOLD}  # only with their features
+            told: dict[str, Any] = {each: getattr(request, each, 0) for each in TOLD}
             return cls(name, request, arguments, request.num_tokens, *owned, **told)
         except AttributeError:  # no request; the manager will say so
             return cls(name, None, arguments, is_about_no_request=True)
