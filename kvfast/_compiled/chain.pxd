@@ -1,7 +1,7 @@
 # C types of kvfast/_core/chain.py.
 cimport cython
 from kvfast._compiled.hashing cimport Hasher, HashJob, encode_extra_keys
-from kvfast._compiled cimport token_copy
+from kvfast._compiled cimport objects, token_copy
 
 cdef int PARENT, PICKLE_START, FRAME_START, PROTOCOL, FRAME, SHORT_BYTES, MEMOIZE, MARK, ONE_BYTE
 cdef int PICKLE_TOKEN_BITS, FEWEST_IN_PICKLE, MOST_IN_PICKLE
@@ -50,11 +50,9 @@ cdef class BlockChain:
         size=Py_ssize_t,
         num_tokens=Py_ssize_t,
         end=Py_ssize_t,
-        i=Py_ssize_t,
         made=bytearray,
         digests="unsigned char[::1]",
         spelled="const unsigned char[::1]",
-        whole=bytes,
     )
     cdef list hash_all(self, list tokens, bytes parent, bytes extra)
     @cython.locals(room="long long")

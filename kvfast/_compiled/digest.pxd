@@ -27,7 +27,13 @@ cdef class Digest:
         self, const unsigned char *data, Py_ssize_t length, unsigned char *out
     ) except -1 with gil
     cdef int put(
-        self, unsigned char[::1] message, Py_ssize_t start, Py_ssize_t end, Py_ssize_t at
+        self,
+        unsigned char[::1] message,
+        Py_ssize_t start,
+        Py_ssize_t end,
+        Py_ssize_t at,
+        unsigned char[::1] digests,
+        Py_ssize_t to,
     ) except -1 nogil
 
 

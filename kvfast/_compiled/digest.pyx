@@ -95,9 +95,17 @@ cdef class Digest:
         return 0
 
     cdef int put(
-        self, unsigned char[::1] message, Py_ssize_t start, Py_ssize_t end, Py_ssize_t at
+        self,
+        unsigned char[::1] message,
+        Py_ssize_t start,
+        Py_ssize_t end,
+        Py_ssize_t at,
+        unsigned char[::1] digests,
+        Py_ssize_t to,
     ) except -1 nogil:
-        return self.write(&message[start], end - start, &message[at])
+        self.write(&message[start], end - start, &message[at])
+        memcpy(&digests[to], &message[at], self.size)
+        return 0
 
 
 cdef class Unlocked:

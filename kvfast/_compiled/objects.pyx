@@ -4,6 +4,7 @@ In Cython's own language: Python has no word for a slot of a type or the memory 
 """
 
 from cpython cimport array
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.string cimport memcpy
 
 from kvspec._arrays import delta_rows
@@ -69,3 +70,12 @@ cdef int[:, ::1] rows_of(given):
         if form is not NULL and form[0] == c"i" and form[1] == 0 and view.shape[1] == 4:
             return view
     return delta_rows("block_deltas", given)
+
+
+cdef list pieces_of(const unsigned char[::1] data, Py_ssize_t size, Py_ssize_t first, Py_ssize_t end):
+    """See the twin."""
+    cdef list pieces = []
+    cdef Py_ssize_t i
+    for i in range(first, end):
+        pieces.append(PyBytes_FromStringAndSize(<const char *>&data[i * size], size))
+    return pieces

@@ -1,7 +1,7 @@
 # C types of kvfast/_core/request.py.
 cimport cython
 from kvfast._compiled cimport hot_fields as hot
-from kvfast._compiled cimport token_copy
+from kvfast._compiled cimport objects, token_copy
 from kvfast._compiled.hashing cimport Hasher, HashJob
 from kvfast._compiled.turn cimport Turn
 
@@ -70,7 +70,6 @@ cdef class FastRequest:
     cdef hash_run(self, long long first, long long end, const unsigned char[::1] extra)
     @cython.locals(i="long long")
     cpdef list tokens_between(self, long long start, long long stop)
-    @cython.locals(at="long long", i="long long")
     cpdef bytes hash_at(self, long long number)
 
 

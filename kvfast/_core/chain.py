@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pickle
 
-from . import token_copy
+from . import objects, token_copy
 from .hashing import Hasher, HashJob, encode_extra_keys
 
 PARENT = 16  # as in hashing
@@ -71,9 +71,7 @@ class PickledHasher(Hasher):
             n += len(extra)
             message[PICKLE_START + 3] = (n - FRAME_START) & 255
             message[PICKLE_START + 4] = (n - FRAME_START) >> 8
-            self.digest.put(message, PICKLE_START, n, PARENT)
-            for i in range(size):
-                digests[at + i] = message[PARENT + i]
+            self.digest.put(message, PICKLE_START, n, PARENT, digests, at)
             at += size
 
     def put_frame(self, message: memoryview[int]) -> int:
@@ -145,8 +143,7 @@ class BlockChain:
             HashJob(
                 self.hasher, self.copied, 1, end, self.block_size, digests, spelled, self.message
             ).call()
-        whole = bytes(made)
-        return [whole[i * size : (i + 1) * size] for i in range(1, end)]
+        return objects.pieces_of(digests, size, 1, end)
 
     def make_room(self, num_tokens: int, extra_bytes: int) -> None:
         """Let so much fit; before the first block there is one that only has a hash."""

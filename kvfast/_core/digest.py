@@ -39,9 +39,18 @@ class Digest:
             return digest
         return hashlib.sha256(data).digest()[-self.size :]
 
-    def put(self, message: memoryview[int], start: int, end: int, at: int) -> None:
-        """Write the digest of message[start:end] to message[at : at + size]."""
-        message[at : at + self.size] = self.of(bytes(message[start:end]))
+    def put(
+        self,
+        message: memoryview[int],
+        start: int,
+        end: int,
+        at: int,
+        digests: memoryview[int],
+        to: int,
+    ) -> None:
+        """Write the digest of message[start:end] to `at` in it, and to `to` in `digests`."""
+        digest = self.of(bytes(message[start:end]))
+        message[at : at + self.size] = digests[to : to + self.size] = memoryview(digest)
 
 
 class Unlocked:

@@ -138,9 +138,7 @@ class Hasher:
                 n = put_head(message, n, UINT, tokens[i])
             for i in range(len(extra)):
                 message[n + i] = extra[i]
-            self.digest.put(message, start, n + len(extra), PARENT)
-            for i in range(size):
-                digests[at + i] = message[PARENT + i]
+            self.digest.put(message, start, n + len(extra), PARENT, digests, at)
             at += size
 
     def put_parent_head(self, message: memoryview[int]) -> int:

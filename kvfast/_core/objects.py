@@ -46,3 +46,8 @@ def put_array(values: array[int], to: memoryview[int], at: int, count: int) -> b
 def rows_of(given: object) -> memoryview:
     """A view of where deltas are written to."""
     return delta_rows("block_deltas", given)
+
+
+def pieces_of(data: memoryview[int], size: int, first: int, end: int) -> list[bytes]:
+    """Pieces `first` … `end - 1`, of `size` bytes each."""
+    return [bytes(data[i * size : (i + 1) * size]) for i in range(first, end)]

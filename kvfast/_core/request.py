@@ -14,7 +14,7 @@ from kvspec.errors import BusyError, InvalidArgumentError, UnsupportedError
 from kvspec.following import FollowedInput
 from kvspec.request import RequestInput, RequestStatus, check_token_ids, token_list
 
-from . import hot, token_copy
+from . import hot, objects, token_copy
 from .arrays import int_view
 from .extra_keys import has_extra_keys, runs, tagged
 from .hashing import Hasher, HashJob, encode_extra_keys
@@ -372,9 +372,7 @@ class FastRequest:
         """Hash `number`, which is there."""
         if number < 0 or number >= self.num_hashes:
             raise InvalidArgumentError("hash", number, f"below {self.num_hashes}")
-        at = number * self.hasher.size
-        # Not a slice of the view: that is an object of its own, compiled, which costs as much.
-        return bytes([self.digest_bytes[i] for i in range(at, at + self.hasher.size)])
+        return objects.pieces_of(self.digest_bytes, self.hasher.size, number, number + 1)[0]
 
 
 def make_request(
