@@ -35,12 +35,12 @@ cdef class FastRequest:
 
     cdef bint is_ready(self) noexcept
     cdef int check_made(self) except -1
-    cdef int hold_off(self) except -1
-    @cython.locals(is_running=bint)
-    cdef int set_status(self, value) except -1
     @cython.locals(count="long long")
     cdef Py_ssize_t noted(self, str name, value) except -2
     cdef object told(self, str name, long long count)
+    cdef int hold_off(self) except -1
+    @cython.locals(is_running=bint)
+    cdef int set_status(self, value) except -1
     cdef bint has_legal_counts(self) noexcept nogil
     cdef long long computed_now(self) noexcept nogil
     cdef void set_computed(self, long long num_tokens) noexcept nogil
