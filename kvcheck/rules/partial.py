@@ -145,10 +145,10 @@ def without_finer_hashes_there_are_no_partial_entries(bench: Bench) -> None:
 def a_shorter_boundary_becomes_an_additional_key(bench: Bench) -> None:
     """A shorter boundary becomes an additional key; the same again changes nothing."""
     story = tell(bench)
-    story.register(12, 8)
-    story.has_keys(12, 8, covered=12)
+    story.register(12, 8, 4)
+    story.has_keys(12, 8, 4, covered=12)
     before = story.manager.visible()
-    story.register(12, 8)
+    story.register(12, 8, 4)
     equal(story.manager.visible(), before)
 
 

@@ -260,10 +260,11 @@ def full_attention_registers_where_the_prompt_ends_or_not(
     manager = bench.manager(20, full(8), sliding(4, 6), policy=policy)
     request = manager.request("a", range(prompt))
     manager.admit(request)
+    manager.evict_blocks([manager.blocks(request)[1]])
     manager.append(request, range(50, 50 + 24 - prompt))
     manager.run(request, 24 - prompt)
-    found = manager.snapshot().block_keys[manager.blocks(request)[2]]
-    equal(len(found), keys, "keys of the block of tokens 16 to 23")
+    found = [len(manager.snapshot().block_keys[b]) for b in manager.blocks(request)[1:3]]
+    equal(found, [0, keys], "keys of an evicted block, and of that of tokens 16 to 23")
 
 
 @cases(("asked", (2, 16)), ("admitted", (1, 8)))

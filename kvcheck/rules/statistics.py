@@ -38,15 +38,16 @@ def every_look_up_is_counted_with_all_its_tokens(bench: Bench) -> None:
 
 @example("KV-STAT-2", "KV-MGR-17")
 def look_ups_of_preempted_requests_are_counted_apart(bench: Bench) -> None:
-    """The same request after one preemption changes the preempted fields only."""
+    """The same request, looked up twice after a preemption, changes the preempted fields only."""
     manager = with_two_blocks_cached(bench)
     request = manager.request("r", range(9))
     manager.admit(request)
     manager.preempt(request)
     manager.make_prefix_cache_stats()
-    manager.look_up(request)
+    for _ in range(2):
+        manager.look_up(request)
     expected = PrefixCacheStats(
-        preempted_requests=1, preempted_queries_tokens=9, preempted_hits_tokens=8
+        preempted_requests=2, preempted_queries_tokens=18, preempted_hits_tokens=16
     )
     equal(manager.make_prefix_cache_stats(), expected)
 
