@@ -165,7 +165,7 @@ def lookahead_comes_before_drafted_states(bench: Bench) -> None:
     manager.same(manager.lists(request), [[1, 2, 3]])
 
 
-@example("KV-MAMBA-5")
+@example("KV-MAMBA-5", choices=("drafts_hold_states",))
 def drafts_may_be_rejected_so_their_states_stay(bench: Bench) -> None:
     """Drafts may be rejected, so their states stay: of 6 tokens with S = 2 only 4 are sure."""
     manager = bench.manager(10, mamba(4, speculative=2))
@@ -185,7 +185,7 @@ def drafts_hold_states_or_not(bench: Bench, chosen: bool, nulls: list[int]) -> N
     equal(manager.null_positions(request), nulls)
 
 
-@example("KV-MAMBA-5", "KV-GRP-4")
+@example("KV-MAMBA-5", "KV-GRP-4", choices=("drafts_hold_states",))
 def the_drafts_count_for_the_removal_only(bench: Bench) -> None:
     """Taking hits skips by s(8) = 7 with S = 6, too; only the removal waits for the drafts."""
     manager = bench.manager(20, mamba(4, speculative=6))

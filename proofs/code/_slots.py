@@ -28,6 +28,7 @@ from proofs.code._paths import Way, merged_each, picking_in_one_way, term_of
 
 COUNTS = (
     "computed", "hit", "external", "new", "lookahead", "encoder", "reserved", "num_tokens",
+    "in_flight",
 )  # fmt: skip
 FLAGS = ("must_fit", "caches", "beside_others")
 GRANTED_BY = (
@@ -162,7 +163,8 @@ def argument_checks() -> Iterator[None]:
     with ExitStack() as stack:
         for name in ("check_scheduling", "_check_computed", "_check_continues", "_check_hits"):
             stack.enter_context(patch.object(arguments, name, lambda *_, **__: None))
-        stack.enter_context(patch.object(kvref.request, "exact", lambda value: value))
+        for module in (kvref.request, kvref.allocation):
+            stack.enter_context(patch.object(module, "exact", lambda value: value))
         stack.enter_context(picking_in_one_way(kvref.allocation, kvref.arguments, calls, core))
         yield
 
@@ -184,6 +186,7 @@ def of_reference(case: Case) -> dict[str, Term]:
             status=case.status,
             num_tokens=notes.number("num_tokens"),
             num_computed_tokens=notes.number("computed"),
+            num_in_flight_tokens=notes.number("in_flight"),
         )
         asked = cast(Any, kvref.request.Allocation)(
             request=request,
@@ -280,6 +283,7 @@ def of_fast(case: Case) -> dict[str, Term]:
             state=case.status,
             running=RequestStatus.RUNNING,
             num_tokens=notes.number("num_tokens"),
+            in_flight=notes.number("in_flight"),
         )
         numbers = [notes.number(name) for name in GRANTED_BY]
         return notes.ended(lambda: made.grant(request, None, *numbers))

@@ -3,7 +3,7 @@
 Statement: whether a call is illegal, refused by the gate of the whole sequence, refused for lack of
 blocks or granted; for how many tokens the need is asked, there and then; at how many tokens skipped
 blocks are removed; whether hits are taken; and how many tokens are cached are the formulas of
-KV-MGR-3 … KV-MGR-7, KV-MGR-9 and KV-MGR-10, the reserve and the watermark included.
+KV-MGR-3 … KV-MGR-7, KV-MGR-9, KV-MGR-10 and KV-MGR-21, the reserve and the watermark included.
 `Allocator.allocate` of kvref and `Calls.grant` and `Core.place` of kvfast run as they stand on
 unknown numbers and flags, along each way they may take, for requests of each status, and such as
 hold nothing, hold blocks or are under way. A mistake made in both is seen, since both are compared
@@ -102,7 +102,9 @@ def ruled(case: Case) -> dict[str, Term]:
     outcome = z3.If(passes, outcome, REFUSED_BY_GATE)
     return {
         "outcome": z3.If(legal, outcome, ILLEGAL),
-        "removed": if_(z3.And(legal, passes), smaller(total, at)),  # KV-MGR-6
+        "removed": if_(  # KV-MGR-6, KV-MGR-21
+            z3.And(legal, passes), larger(smaller(total, at) - z3.Int("in_flight"), 0)
+        ),
         "takes_hits": z3.If(z3.And(granted, takes), 1, 0),
         "cached": if_(  # KV-MGR-10
             z3.And(granted, caches), smaller(smaller(total + new, tokens), longest)
@@ -142,8 +144,9 @@ PLANTED = (
     Planted("KV-MGR-5", Core, "place", "num_needed(row, demand, True)",
             "num_needed(row, demand, False)"),
     Planted("KV-MGR-5", Allocator, "whole_fits", "+ watermark <=", "<="),
-    Planted("KV-MGR-6", Core, "place", "remove_skipped(row, min(total, skip_at))",
-            "remove_skipped(row, total)"),
+    Planted("KV-MGR-6", Core, "place", "max(min(total, skip_at) -", "max(total -"),
+    Planted("KV-MGR-21", Core, "place", " - request.in_flight, 0)", ", 0)"),
+    Planted("KV-MGR-21", Allocator, "release", "max(processed, 0)", "processed"),
     Planted("KV-MGR-7", Core, "place", "self.pool.num_free - reserved", "self.pool.num_free"),
     Planted("KV-MGR-7", Core, "place", "needed + watermark > self.pool.num_free",
             "needed + watermark > free"),
