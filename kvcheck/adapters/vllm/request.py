@@ -62,6 +62,15 @@ class VLLMRequest:
         self.inner.shared_prefix_boundary = value
 
     @property
+    def num_in_flight_tokens(self) -> int:
+        """Computed tokens whose output was not processed: read by allocations from 0.26 on."""
+        return int(getattr(self.inner, "num_in_flight_tokens", 0))
+
+    @num_in_flight_tokens.setter
+    def num_in_flight_tokens(self, value: int) -> None:
+        self.inner.num_in_flight_tokens = value
+
+    @property
     def num_preemptions(self) -> int:
         """How often the request was preempted."""
         return int(self.inner.num_preemptions)
