@@ -16,7 +16,7 @@ cdef class Seats:
     @cython.locals(left="long long", took=list, counts=list, computed=list, outputs=list, drafts=dict, most="long long", same="long long", i=Py_ssize_t, one=dict, spec=list, known=list, sampled=list, done="long long", later="long long", goal="long long", count="long long", num_drafts=Py_ssize_t)
     cpdef Chosen choose(self, long long budget, long long longest, long long threshold, long long step)
     @cython.locals(i=Py_ssize_t, one=dict, known=list)
-    cdef int read_ahead(self, Py_ssize_t first, Py_ssize_t end) except -1
+    cpdef int read_ahead(self, Py_ssize_t first, Py_ssize_t end) except -1
     cpdef Seats only(self, list places)
     cpdef dict scheduled(self, Chosen chosen)
     @cython.locals(due=list, i=Py_ssize_t, mine=FastRequest, one=dict, known=list)
