@@ -119,7 +119,7 @@ class KvfastManager:
     ) -> Any:
         """The new blocks; None where the pool lacks them."""
         if others:
-            options.update(zip(OPTIONS, others, strict=False))
+            options.update(zip(OPTIONS[: len(others)], others, strict=True))
         mine = self.requests.current(request)
         self.num_singles += 1
         granted = self.fast.allocate_slots(
