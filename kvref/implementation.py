@@ -33,7 +33,7 @@ from kvspec.tier import Tier
 from kvspec.turn import Turn
 
 FEATURES = frozenset(Feature) - {Feature.HITS_INSIDE_BLOCKS}
-"""All of them; what a flag stands for and the reference lacks would be a gap in the contract."""
+"""What a flag stands for and the reference lacks is a gap in the contract: one, KV-INSIDE-*."""
 
 
 class ReferenceImplementation:

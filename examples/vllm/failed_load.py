@@ -5,7 +5,8 @@
 `first` loads two blocks while it runs. `second` and `third` hit these blocks in the same step, and
 the rest of their prompts is loaded while they wait. Block 2 fails. `second` is to compute it again,
 so that `third` keeps all tokens of its prompt as computed; vLLM computes the last one again only
-where no load failed. In the next step `third` has no token to compute. Needs vLLM alone.
+where no load failed. In the next step `third` has no token to compute. vLLM's own manager serves
+them: kvfast has no part in it.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ class Running:
                 request.set_computed(request.computed_now() - entries.counts[i])
 
     def is_scheduled(self, request: FastRequest) -> bool:
-        """Whether status, preemptions and junction are what they can be."""
+        """Whether status and counts are what they can be."""
         if not request.has_legal_counts():
             return False
         return request.state is self.running or request.state in STATUSES
