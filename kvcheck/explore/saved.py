@@ -19,11 +19,11 @@ from kvspec._json import Where, anything, checked_members, count, list_of, objec
 from kvspec.errors import FormatError
 
 FORMAT = "kvspec-explore-state"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
-class UnderWay:
+class Unfinished:
     """A configuration at the end of one of its levels; the last begins at state `first`."""
 
     name: str
@@ -42,11 +42,11 @@ class Saved:
 
     run: Mapping[str, Any]
     done: Mapping[str, tuple[Counts, float]] = field(default_factory=dict)
-    under_way: UnderWay | None = None
+    unfinished: Unfinished | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The file."""
-        now = self.under_way
+        now = self.unfinished
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -55,7 +55,7 @@ class Saved:
                 name: {"counts": counts_json(counts), "seconds": seconds}
                 for name, (counts, seconds) in self.done.items()
             },
-            "under_way": None if now is None else _encoded(now),
+            "unfinished": None if now is None else _encoded(now),
         }
 
     @classmethod
@@ -69,7 +69,7 @@ class Saved:
                 "version": count,
                 "run": object_of(anything),
                 "done": object_of(object_of(anything)),
-                "under_way": anything,
+                "unfinished": anything,
             },
             {},
         )
@@ -80,7 +80,7 @@ class Saved:
                 name: (counts_of(entry["counts"]), float(entry["seconds"]))
                 for name, entry in found["done"].items()
             }
-            now = None if found["under_way"] is None else _decoded(found["under_way"], where)
+            now = None if found["unfinished"] is None else _decoded(found["unfinished"], where)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, FormatError):
                 raise
@@ -98,7 +98,7 @@ def counts_of(value: Mapping[str, Any]) -> Counts:
     return Counts(**{**value, "by_move": tuple(sorted(value["by_move"].items()))})
 
 
-def _encoded(now: UnderWay) -> dict[str, Any]:
+def _encoded(now: Unfinished) -> dict[str, Any]:
     graph = now.graph
     return {
         "name": now.name,
@@ -112,7 +112,7 @@ def _encoded(now: UnderWay) -> dict[str, Any]:
     }
 
 
-def _decoded(value: Mapping[str, Any], where: Where) -> UnderWay:
+def _decoded(value: Mapping[str, Any], where: Where) -> Unfinished:
     names = base64.b64decode(value["states"], validate=True)
     size = FINGERPRINT_BYTES
     numbers = {names[at : at + size]: at // size for at in range(0, len(names), size)}
@@ -126,8 +126,8 @@ def _decoded(value: Mapping[str, Any], where: Where) -> UnderWay:
     fits = len(graph.parents) == len(graph.made) == len(numbers) > value["first"] >= 0
     is_tree = all(0 <= parent < number for number, parent in enumerate(graph.parents) if number)
     if not fits or not is_tree or not all(0 <= made < len(graph.table) for made in graph.made):
-        raise where.member("under_way").error("its states, parents and moves do not fit together")
-    return UnderWay(
+        raise where.member("unfinished").error("its states, parents and moves do not fit together")
+    return Unfinished(
         value["name"], counts_of(value["counts"]), graph, value["first"], float(value["seconds"])
     )
 

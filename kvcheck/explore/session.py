@@ -11,7 +11,7 @@ from typing import Any
 
 from kvcheck.explore.bounds import Configuration
 from kvcheck.explore.fit import lacks
-from kvcheck.explore.saved import Saved, UnderWay, counts_json, counts_of
+from kvcheck.explore.saved import Saved, Unfinished, counts_json, counts_of
 from kvcheck.explore.search import Counts, Exploration, Pair, Violation, explore, items_of
 from kvspec.errors import KVSpecError
 
@@ -86,11 +86,11 @@ class Session:
 
     def run(self, saved: Saved | None = None) -> Report:
         """All configurations, from where `saved` was; Ctrl-C ends it with what was found."""
-        under_way = None
+        unfinished = None
         if saved is not None:
             if dict(saved.run) != self.about:
                 raise KVSpecError(f"the file to go on from is about another run: {saved.run}")
-            self.done, under_way = dict(saved.done), saved.under_way
+            self.done, unfinished = dict(saved.done), saved.unfinished
         report = Report()
         for configuration in self.configurations:
             if configuration.name in self.done:
@@ -100,8 +100,8 @@ class Session:
                 report.left_out[configuration.name] = tuple(lacking)
                 continue
             exploration = Exploration(configuration)
-            if under_way is not None and under_way.name == configuration.name:
-                exploration = self._go_on(configuration, under_way)
+            if unfinished is not None and unfinished.name == configuration.name:
+                exploration = self._go_on(configuration, unfinished)
             if not self._one(exploration, report):
                 break
         return report
@@ -110,7 +110,7 @@ class Session:
         subject = self.pair.subject or self.pair.oracle
         return lacks(configuration, subject.capabilities)
 
-    def _go_on(self, configuration: Configuration, now: UnderWay) -> Exploration:
+    def _go_on(self, configuration: Configuration, now: Unfinished) -> Exploration:
         level = items_of(configuration, now.graph, now.first, self.pair)
         return Exploration(configuration, now.counts, now.graph, level, seconds=now.seconds)
 
@@ -154,8 +154,8 @@ class Session:
     def _save(self, exploration: Exploration, mark: Mark | None) -> None:
         if self.save is None:
             return
-        under_way = None if mark is None else mark.under_way(exploration)
-        self.save(Saved(self.about, self.done, under_way))
+        unfinished = None if mark is None else mark.unfinished(exploration)
+        self.save(Saved(self.about, self.done, unfinished))
         self.last_saved = time.monotonic()
 
 
@@ -175,11 +175,11 @@ class Mark:
         counts = replace(exploration.counts, states=num_states)
         return cls(exploration.level[0].number, num_states, counts, exploration.seconds)
 
-    def under_way(self, exploration: Exploration) -> UnderWay:
+    def unfinished(self, exploration: Exploration) -> Unfinished:
         """The exploration as it was then."""
         graph = exploration.graph.cut(self.num_states)
         name = exploration.configuration.name
-        return UnderWay(name, self.counts, graph, self.first, self.seconds)
+        return Unfinished(name, self.counts, graph, self.first, self.seconds)
 
 
 def recorded_counts() -> Mapping[str, Counts]:

@@ -206,7 +206,7 @@ def no_token_is_granted_without_a_slot(bench: Bench) -> None:
 
 
 @example("KV-BATCH-6", "KV-BATCH-7", level=Level.SAFETY)
-def new_and_under_way_are_told_apart(bench: Bench) -> None:
+def new_and_running_are_told_apart(bench: Bench) -> None:
     bench.need(Feature.DRAFTING)
     steps = Steps(bench)
     (running,), (idle,) = steps.admitted(range(5)), steps.register(range(5))
@@ -224,7 +224,7 @@ def new_and_under_way_are_told_apart(bench: Bench) -> None:
 
 
 @example("KV-BATCH-6")
-def a_request_without_blocks_of_its_own_is_under_way_by_its_tokens(bench: Bench) -> None:
+def a_request_without_blocks_of_its_own_is_running_by_its_tokens(bench: Bench) -> None:
     """Encoder-only layers keep nothing."""
     steps = Steps(bench, specs=[encoder_only(4)], enable_caching=False)
     (a,) = steps.admitted(range(5))

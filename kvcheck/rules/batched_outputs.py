@@ -203,7 +203,7 @@ def no_more_is_taken_back_than_was_computed(bench: Bench) -> None:
 
 @cases([full(4)], [full(4), sliding(4, 8)])
 @example("KV-BATCH-6", "KV-BATCH-12")
-def a_request_that_was_rewound_to_its_start_is_under_way(
+def a_request_that_was_rewound_to_its_start_is_running(
     bench: Bench, specs: list[LayerSpec]
 ) -> None:
     """It still holds its block, which has slots for the tokens that are computed again."""

@@ -35,26 +35,26 @@ MEMBERS: tuple[dict[str, Any], ...] = (
 """Members that are wrong in every plan, whatever else it says."""
 
 
-def broken_plans(plan: StepPlan, idle: Sequence[int], under_way: Sequence[int]) -> list[StepPlan]:
+def broken_plans(plan: StepPlan, idle: Sequence[int], running: Sequence[int]) -> list[StepPlan]:
     """The legal `plan` with one member of `MEMBERS` each, and plans wrong in their requests only.
 
-    `idle` and `under_way`: handles of requests that hold nothing, and of those under way.
+    `idle` and `running`: handles of requests that hold nothing, and of those under way.
     """
     broken = [replace(plan, **members) for members in MEMBERS]
     if idle:
         broken += [
             StepPlan(decoding=idle[:1]),
-            StepPlan(prefilling=[*under_way, idle[0]]),
+            StepPlan(prefilling=[*running, idle[0]]),
             StepPlan(new=[*idle, idle[0]]),
             StepPlan(finished=idle[:1], new=idle),
         ]
-    if under_way:
+    if running:
         broken += [
-            StepPlan(new=under_way[:1]),
-            StepPlan(new=[*idle, under_way[0]]),
-            StepPlan(decoding=under_way[:1], decode_tokens=[0]),
-            StepPlan(decoding=under_way, decode_tokens=[1] * (len(under_way) - 1)),
-            StepPlan(prefilling=under_way, prefill_tokens=array("d", [1.0] * len(under_way))),
-            StepPlan(preempted=under_way, decoding=under_way[:1]),
+            StepPlan(new=running[:1]),
+            StepPlan(new=[*idle, running[0]]),
+            StepPlan(decoding=running[:1], decode_tokens=[0]),
+            StepPlan(decoding=running, decode_tokens=[1] * (len(running) - 1)),
+            StepPlan(prefilling=running, prefill_tokens=array("d", [1.0] * len(running))),
+            StepPlan(preempted=running, decoding=running[:1]),
         ]
     return broken

@@ -213,11 +213,11 @@ class Engine:
     def plan(self) -> StepPlan:
         """A legal one, with all kinds of entries and options."""
         random = self.random
-        idle, under_way = self.standing()
-        random.shuffle(under_way)
-        finished = self.some(under_way, 0.12) + self.some(idle, 0.2)
-        preempted = [h for h in self.some(under_way, 0.12) if h not in finished]
-        going = {h: self.next_tokens(h) for h in under_way if h not in (*finished, *preempted)}
+        idle, running = self.standing()
+        random.shuffle(running)
+        finished = self.some(running, 0.12) + self.some(idle, 0.2)
+        preempted = [h for h in self.some(running, 0.12) if h not in finished]
+        going = {h: self.next_tokens(h) for h in running if h not in (*finished, *preempted)}
         full = [handle for handle, num_tokens in going.items() if num_tokens == 0]
         decoding = [h for h, n in going.items() if n > 0 and random.random() < 0.6]
         prefilling = [h for h, n in going.items() if n > 0 and h not in decoding]

@@ -1,4 +1,4 @@
-"""vLLM's own manager against golden traces, the vectors of known differences, and the reference.
+"""vLLM's own manager against recorded traces, the vectors of known differences, and the reference.
 
 Skipped where vLLM cannot be imported; the command line in docs/FINDINGS.md runs the whole of it.
 """
@@ -121,14 +121,14 @@ def vectors(root: Path) -> Path:
 
 @pytest.mark.shared
 @pytest.mark.parametrize("name", TRACES)
-def test_golden_traces_pass(old: VLLMImplementation, shared: Path, name: str) -> None:
+def test_recorded_traces_pass(old: VLLMImplementation, shared: Path, name: str) -> None:
     result = replay_trace(shared / "golden" / "manager" / f"{name}.jsonl.gz", old)
     assert result.passed, result.mismatch
 
 
 @pytest.mark.shared
 @pytest.mark.parametrize("name", LATER_TRACES)
-def test_golden_traces_of_0_33_pass(later: VLLMImplementation, shared: Path, name: str) -> None:
+def test_recorded_traces_of_0_33_pass(later: VLLMImplementation, shared: Path, name: str) -> None:
     path = shared / "golden-0.33" / f"{name}.jsonl.gz"
     result = replay_trace(path, later, policy=later.library.policy)
     assert result.passed, result.mismatch

@@ -79,7 +79,7 @@ def test_an_interrupted_run_goes_on_to_the_same_counts(when: int) -> None:
     assert report.interrupted
     saved = Saved.from_json(json.loads(json.dumps(written[-1])), Where("state"))
     assert list(saved.done) == ["first"]
-    assert saved.under_way is not None
+    assert saved.unfinished is not None
     again = Session(REFERENCE, others).run(saved)
     assert counted(again) == whole
     assert not again.interrupted
@@ -103,16 +103,16 @@ def state() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("member", "value"),
     [
-        ("version", 2),
+        ("version", 1),
         ("format", "another"),
         ("run", 3),
         ("done", {"a": {}}),
-        ("under_way", {}),
-        ("under_way.states", "AA=="),
-        ("under_way.states", "not base64"),
-        ("under_way.first", 10**6),
-        ("under_way.moves", []),
-        ("under_way.counts", {"states": 1}),
+        ("unfinished", {}),
+        ("unfinished.states", "AA=="),
+        ("unfinished.states", "not base64"),
+        ("unfinished.first", 10**6),
+        ("unfinished.moves", []),
+        ("unfinished.counts", {"states": 1}),
     ],
 )
 def test_a_state_that_was_changed_by_hand_is_refused(member: str, value: object) -> None:

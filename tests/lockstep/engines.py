@@ -130,8 +130,8 @@ class LongEngine(Following):
     def step(self, plan: StepPlan) -> None:
         """Also: what was drawn."""
         self.most_requests = max(self.most_requests, len(self.handles))
-        under_way = listed(plan.decoding) + listed(plan.prefilling)
-        entries = len(under_way) + len(listed(plan.new))
+        running = listed(plan.decoding) + listed(plan.prefilling)
+        entries = len(running) + len(listed(plan.new))
         before = self.num_refused
         super().step(plan)
         self.drew["steps"] += 1
@@ -187,7 +187,7 @@ class DecodingEngine(LongEngine):
     sizes = (64, 256, 512)
 
     def __init__(self, sides: Any, random: Random, *, times: int = 1) -> None:
-        self.under_way: dict[int, int] = {}
+        self.running: dict[int, int] = {}
         super().__init__(sides, random, times=times)
 
     def play(self, num_steps: int) -> None:
@@ -202,9 +202,9 @@ class DecodingEngine(LongEngine):
     def decode(self) -> None:
         """One step: what is there decodes, some ends, all others are admitted if they can be."""
         longest, chance = self.config.max_model_len_tokens, self.draw.chance
-        ends = [h for h, length in self.under_way.items() if length >= longest or chance(0.005)]
-        decoding = [handle for handle in self.under_way if handle not in ends]
-        new = [handle for handle in self.handles if handle not in self.under_way]
+        ends = [h for h, length in self.running.items() if length >= longest or chance(0.005)]
+        decoding = [handle for handle in self.running if handle not in ends]
+        new = [handle for handle in self.handles if handle not in self.running]
         new = new[: self.random.choice(OFFERED)]
         plan = StepPlan(
             finished=ends,
@@ -235,15 +235,15 @@ class DecodingEngine(LongEngine):
         self.append(going, tokens)
         for handle in going:
             length = self.sides[0].batched.request_of(handle).num_tokens
-            self.under_way[handle] = length
+            self.running[handle] = length
         away = [handle for handle in decoding if not granted[handle]]
         waiting = [handle for handle in listed(plan.new) if not granted[handle]]
-        if not self.under_way:  # nobody who waits has room
+        if not self.running:  # nobody who waits has room
             ends = [*ends, *waiting[:1]]
         self.both("KV-BATCH-5", "preempt", lambda side: side.batched.preempt(away))
         self.both("KV-BATCH-4", "unregister", lambda side: side.batched.unregister(ends))
         for handle in (*ends, *away):
-            self.under_way.pop(handle, None)
+            self.running.pop(handle, None)
         self.handles = [handle for handle in self.handles if handle not in ends]
         self.most_requests = max(self.most_requests, len(self.handles))
         self.drew["steps"] += 1

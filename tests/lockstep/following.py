@@ -56,8 +56,8 @@ class Following(Engine):
 
     def short_step(self, name: str) -> None:
         """A step of entries of one kind, by the call that is named after it (KV-BATCH-1)."""
-        idle, under_way = self.standing()
-        handles = self.some(idle if name == "admit" else under_way, 0.5)
+        idle, running = self.standing()
+        handles = self.some(idle if name == "admit" else running, 0.5)
         arguments: list[Any] = [handles]
         if name == "decode":
             going = {handle: self.next_tokens(handle) for handle in handles}

@@ -142,7 +142,7 @@ def test_the_command_replays_the_record(twin: Twin, tmp_path: Path) -> None:
         command = [sys.executable, "-m", "kvcheck.cli", *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
 
-    golden = run("golden", str(violation.record), "--impl", "kvref")
-    assert golden.returncode == 1, golden.stderr
-    assert "expected" in golden.stdout
+    replayed = run("golden", str(violation.record), "--impl", "kvref")
+    assert replayed.returncode == 1, replayed.stderr
+    assert "expected" in replayed.stdout
     assert load(violation.record or tmp_path).frames

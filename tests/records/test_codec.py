@@ -99,7 +99,7 @@ def test_null_head_size_v_is_head_size() -> None:
 
 
 def test_a_record_without_policy_runs_under_the_recorded_profile() -> None:
-    """The golden records have no policy member; they were made under vllm-0.24."""
+    """The recorded traces have no policy member; they were made under vllm-0.24."""
     config = ManagerConfig(KVCacheConfig(4, ()), 8, policy=Policy.vllm_0_24())
     written = codec.encode_manager_config(config)
     assert "policy" not in written

@@ -290,7 +290,7 @@ def test_malformed_planning_records_are_refused(
 
 @pytest.mark.shared
 def test_the_shared_records_are_read_and_written_alike(shared: Path, tmp_path: Path) -> None:
-    """Every line of every golden trace comes back as it was, spec defaults aside."""
+    """Every line of every recorded trace comes back as it was, spec defaults aside."""
     folder = shared / "golden" / "manager"
     if not folder.is_dir():
         pytest.skip(f"{folder} is not here")

@@ -34,6 +34,6 @@ def scheduler_view() -> VLLMImplementation:
     """The same, but the uncached common prefix is what vLLM's scheduler reads after any look-up.
 
     vLLM keeps that number in an attribute, which a look-up that reads no cache leaves as it was.
-    `implementation` answers None there, as golden records do; this one shows the value kept.
+    `implementation` answers None there, as recorded traces do; this one shows the value kept.
     """
     return VLLMImplementation(load_library(), keeps_uncached_prefix=True)
