@@ -119,6 +119,7 @@ def _group_plan(config: ManagerConfig, spec: LayerSpec, kind: Kind, drops: bool)
         cap_blocks=_cap_blocks(config, kind, size, reach),
         num_sink_blocks=sinks,
         has_partial_tails=config.policy.full_partial_tails and kind == kinds.FULL,
+        checkpoints_return=config.policy.checkpoints_return and kind == kinds.ALIGNED,
     )
 
 

@@ -122,6 +122,8 @@ def build_groups(
             has_partial_tails=config.policy.full_partial_tails,
             eagle_looks_beyond=config.policy.eagle_looks_beyond,
             drafts_hold_states=config.policy.drafts_hold_states,
+            checkpoints_return=config.policy.checkpoints_return,
+            some_group_drops=bool(eagle),
             replays_before_drop=config.policy.eagle_replays_before_drop and bool(eagle),
         )
         built.append(parts.group_class(spec)(context, pool, events))

@@ -323,6 +323,30 @@ def a_block_to_drop_may_lie_beyond_the_limit_or_not(
     equal([len(blocks) for blocks in hit.blocks.groups], [length // 4] * 2)
 
 
+@cases((True, 14, False, 1), (False, 14, False, 0), (True, 18, True, 1), (True, 15, True, 0))
+@example("KV-POL-23", "KV-PART-4", "KV-MAMBA-2")
+def a_state_at_the_checkpoint_gets_its_key_again_or_not(
+    bench: Bench, chosen: bool, prompt: int, use_eagle: bool, keys: int
+) -> None:
+    """The state after 12 tokens loses its key, and the rest of the prompt is computed."""
+    policy = replace(bench.policy, checkpoints_return=chosen)
+    options = {"policy": policy, "use_eagle": use_eagle, "enable_events": True}
+    flagged = [0] if use_eagle else []
+    manager = bench.manager(20, full(4), mamba(4, "align"), eagle_groups=flagged, **options)
+    request = manager.request("a", range(prompt))
+    manager.admit(request, 12)
+    state = manager.lists(request)[1][2]
+    manager.evict_blocks([state])
+    manager.new_step_starts()
+    manager.take_events()
+    manager.run(request, 2)
+    equal(len(manager.snapshot().block_keys[state]), keys)
+    stored = [event for event in manager.take_events() if event.group == 1]
+    equal([event.token_ids for event in stored], [(8, 9, 10, 11)] * keys)
+    new = manager.snapshot().step_keys
+    equal([len(each) for each in new], [0, keys], "keys that are new in this step")
+
+
 @cases("cut", "error")
 @example("KV-POL-22", "KV-MGR-11")
 def caching_beyond_the_tokens_is_cut_or_an_error(bench: Bench, chosen: str) -> None:

@@ -62,6 +62,8 @@ cdef class Allocator:
     cdef int cache(self, int row, FastRequest request, long long tokens) except -1
     @cython.locals(per="long long", unit="long long", limit="long long", number="long long", held="long long")
     cdef int cache_tail(self, int g, int row, FastRequest request, long long tokens) except -1
+    @cython.locals(per="long long", number="long long", at="long long", block=int)
+    cdef int cache_checkpoint(self, int g, int row, FastRequest request, long long tokens) except -1
     @cython.locals(per="long long", start="long long")
     cdef int cache_range(self, int g, long long at, FastRequest request, long long first, long long end) except -1
     @cython.locals(per="long long", stored=list, i="long long", block=int)
@@ -76,5 +78,3 @@ cdef class Allocator:
     cdef int remove_before(self, int g, long long at, long long end) except -1
     @cython.locals(g=int, at="long long", start="long long")
     cdef int free(self, int row) except -1
-    @cython.locals(at="long long", start="long long", count="long long")
-    cdef long long num_common_prefix(self, int row, int g) noexcept nogil

@@ -58,6 +58,8 @@ cdef class Core:
     cdef object new_blocks(self, int row)
     @cython.locals(at="long long", i="long long")
     cdef long long first_held(self, int row, int g) noexcept nogil
+    @cython.locals(at="long long", start="long long", count="long long")
+    cdef long long num_common_prefix(self, int row, int g) noexcept nogil
     @cython.locals(at="long long", n="long long", start="long long", view="int[::1]", i="long long")
     cdef object ids_of(self, int row, int g, long long first)
     @cython.locals(row=int)

@@ -8,10 +8,10 @@ from kvfast._compiled.kinds cimport first_visible, holds_tokens, never
 cdef class Shape:
     cdef readonly int num_groups
     cdef readonly long long alignment, retention
-    cdef bint null_prefix_is_hit, looks_beyond, replays_before_drop, drafts_hold_states
+    cdef bint null_prefix_is_hit, looks_beyond, replays_before_drop, drafts_hold_states, some_group_drops
     cdef int[::1] kind
     cdef long long[::1] block_size, hashes_per_block, reach, drafted
-    cdef int[::1] drops, is_zeroed, tails
+    cdef int[::1] drops, is_zeroed, tails, returns
     cdef long long[::1] cap
     cdef readonly int num_attention
     cdef int[::1] first_member, members
@@ -28,6 +28,8 @@ cdef class Shape:
     cdef long long run_length(self, int group, bint drop) noexcept nogil
     @cython.locals(kind=int, segment="long long", drop=bint)
     cpdef bint caches_all(self, int group)
+    @cython.locals(unit="long long")
+    cdef long long checkpoint(self, int group, long long prompt_tokens) noexcept nogil
     @cython.locals(end="long long", drop=bint, last="long long")
     cdef bint is_in_tail(self, int group, long long index, long long tokens) noexcept nogil
     @cython.locals(size="long long", replay_end="long long", end="long long", shift="long long", need="long long", segment="long long", per_segment="long long")

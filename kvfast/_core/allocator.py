@@ -281,6 +281,8 @@ class Allocator:
                 self.cache_range(g, at, request, first, end // size)
             if self.shape.tails[g]:
                 self.cache_tail(g, row, request, end)
+            if self.shape.returns[g] and end == self.shape.checkpoint(g, request.num_prompt_tokens):
+                self.cache_checkpoint(g, row, request, end)
 
     def cache_tail(self, g: int, row: int, request: FastRequest, tokens: int) -> None:
         """Where the prompt ends inside a block, if that is among so many tokens (KV-POL-17)."""
@@ -291,6 +293,17 @@ class Allocator:
         held = self.tables.length[row * self.shape.num_groups + g]
         if number % per and number * unit <= tokens and number // per < held:
             self.cache_partial(row, request, g, number - 1)
+
+    def cache_checkpoint(self, g: int, row: int, request: FastRequest, tokens: int) -> None:
+        """The state after so many tokens, where that is the checkpoint (KV-POL-23)."""
+        per = self.shape.hashes_per_block[g]
+        number = tokens * per // self.shape.block_size[g]
+        at = row * self.shape.num_groups + g
+        if number > 0 and number % per == 0 and number // per <= self.tables.length[at]:
+            block = self.tables.arena[self.tables.start[at] + number // per - 1]
+            if block and not (self.pool.is_cached(block) and self.pool.covered(block) == number):
+                self.cache_partial(row, request, g, number - 1)
+                self.step_hashes[g].add(self.pool.keys.hash_of(block))
 
     def cache_range(self, g: int, at: int, request: FastRequest, first: int, end: int) -> None:
         """Register blocks first … end - 1 of a list, but null and masked ones."""
@@ -378,17 +391,3 @@ class Allocator:
             start = self.tables.start[at]
             self.pool.release(self.tables, start, start + self.tables.length[at])
         self.tables.clear_row(row)
-
-    def num_common_prefix(self, row: int, g: int) -> int:
-        """Leading blocks referenced once by every request of the group (KV-FULL-7)."""
-        if row < 0 or not self.shape.is_full(g):
-            return 0
-        at = row * self.shape.num_groups + g
-        start = self.tables.start[at]
-        count = 0
-        while (
-            count < self.tables.length[at]
-            and self.pool.refs(self.tables.arena[start + count]) == self.tables.num_nonempty[g]
-        ):
-            count += 1
-        return count

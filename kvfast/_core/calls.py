@@ -273,7 +273,7 @@ class Calls:
         row = core.rows.of(request)
         if not core.counts_common:  # KV-POL-15
             return (0,) * core.num_groups
-        return tuple([core.allocator.num_common_prefix(row, g) for g in range(core.num_groups)])
+        return tuple([core.num_common_prefix(row, g) for g in range(core.num_groups)])
 
     def hold_blocks(self, blocks: list[int]) -> None:
         """Take a reference to each, for `free_blocks` to give back (KV-POOL-19)."""

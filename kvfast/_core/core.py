@@ -244,6 +244,20 @@ class Core:
             i += 1
         return i
 
+    def num_common_prefix(self, row: int, g: int) -> int:
+        """Leading blocks referenced once by every request of the group (KV-FULL-7)."""
+        if row < 0 or not self.shape.is_full(g):
+            return 0
+        at = row * self.num_groups + g
+        start = self.tables.start[at]
+        count = 0
+        while (
+            count < self.tables.length[at]
+            and self.pool.refs(self.tables.arena[start + count]) == self.tables.num_nonempty[g]
+        ):
+            count += 1
+        return count
+
     def ids_of(self, row: int, g: int, first: int) -> Sequence[int]:
         """The blocks of a list from index `first` on, as an array of 32-bit ints."""
         if row < 0:

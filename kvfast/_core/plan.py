@@ -19,7 +19,7 @@ class GroupPlan:
     - `drops_block`: its hits give up their last block. `is_zeroed`: its new blocks are queued.
     - `cap_blocks`: the most one request holds at once, -1 where that is no less than all.
     - `num_sink_blocks`: set aside for it at the start. `has_partial_tails`: the end of a prompt
-      inside a block is registered.
+      inside a block is registered. `checkpoints_return`: a lost state at a prompt's checkpoint is.
     """
 
     spec: LayerSpec
@@ -33,6 +33,7 @@ class GroupPlan:
     cap_blocks: int
     num_sink_blocks: int
     has_partial_tails: bool = False
+    checkpoints_return: bool = False
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,8 @@ class Shape:
         self.null_prefix_is_hit = null_prefix_is_hit
         self.looks_beyond = looks_beyond
         self.drafts_hold_states = drafts_hold_states
-        self.replays_before_drop = replays_before_drop and any(
-            group.drops_block for group in groups
-        )
+        self.some_group_drops = any(group.drops_block for group in groups)
+        self.replays_before_drop = replays_before_drop and self.some_group_drops
         n = len(groups)
         self.kind = cast("MutableSequence[Kind]", zeroed("i", n))
         self.block_size = zeroed("q", n)
@@ -51,6 +50,7 @@ class Shape:
         self.is_zeroed = zeroed("i", n)
         self.cap = zeroed("q", n)
         self.tails = zeroed("i", n)
+        self.returns = zeroed("i", n)
         for g, group in enumerate(groups):
             self.kind[g] = group.kind
             self.block_size[g] = group.block_size
@@ -61,6 +61,7 @@ class Shape:
             self.is_zeroed[g] = group.is_zeroed
             self.cap[g] = group.cap_blocks
             self.tails[g] = group.has_partial_tails and group.hashes_per_block > 1
+            self.returns[g] = group.checkpoints_return
         self.num_attention = len(attention)
         self.first_member = zeroed("i", len(attention) + 1)
         self.members = zeroed("i", n)
@@ -122,6 +123,13 @@ class Shape:
         if kind == kinds.CROSS or kind == kinds.ENCODER_ONLY:
             return True
         return never(kind)
+
+    def checkpoint(self, group: int, prompt_tokens: int) -> int:
+        """Where a lost state gets its key again (KV-POL-23)."""
+        unit = self.block_size[group] // self.hashes_per_block[group]
+        if self.some_group_drops:
+            return prompt_tokens // unit * unit - unit
+        return (prompt_tokens - 1) // unit * unit
 
     def is_in_tail(self, group: int, index: int, tokens: int) -> bool:
         """Whether a hit that ends at so many tokens, cut to alignment, needs block `index`."""

@@ -55,6 +55,8 @@ class GroupContext:
     eagle_looks_beyond: bool = False
     replays_before_drop: bool = False
     drafts_hold_states: bool = True
+    checkpoints_return: bool = False
+    some_group_drops: bool = False
 
 
 @dataclass(frozen=True)
@@ -276,8 +278,8 @@ class Group(ABC):
         )
 
     def cache_partial_block(self, request: ReferenceRequest, num_tokens: int) -> bool:
-        """Add a key for the first `num_tokens` tokens, which end inside a block (KV-PART-1)."""
-        block = self.blocks_of(request.request_id)[num_tokens // self.block_size]
+        """Add a key for the first `num_tokens` tokens, which end in a block (KV-PART-1)."""
+        block = self.blocks_of(request.request_id)[cdiv(num_tokens, self.block_size) - 1]
         if block == NULL_BLOCK:
             return False
         hash_size = self.block_size // self.hashes_per_block

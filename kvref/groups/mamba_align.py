@@ -8,6 +8,8 @@ from kvref.block_pool import BlockPool
 from kvref.events import EventLog
 from kvref.groups.base import Demand, GroupContext, cdiv
 from kvref.groups.mamba import MambaGroup
+from kvref.hashing import make_key
+from kvref.request import ReferenceRequest
 from kvspec.blocks import NULL_BLOCK
 from kvspec.snapshot import MambaState, RequestState
 
@@ -78,6 +80,30 @@ class AlignedMambaGroup(MambaGroup):
         blocks.extend(self.pool.allocate(required - len(blocks)))
         self.allocated.add(request_id)
         return blocks[held:]
+
+    def cache_blocks(self, request: ReferenceRequest, num_tokens: int) -> None:
+        """Register states; by choice a lost one at the checkpoint again (KV-POL-23)."""
+        super().cache_blocks(request, num_tokens)
+        if not self.context.checkpoints_return or num_tokens != self.checkpoint_tokens(request):
+            return
+        blocks = self.blocks_of(request.request_id)
+        number = num_tokens // self.block_size
+        if num_tokens % self.block_size or not 0 < number <= len(blocks):
+            return
+        block = blocks[number - 1]
+        if self.pool.keys[block] and self.pool.primary_num_tokens[block] == num_tokens:
+            return
+        if self.cache_partial_block(request, num_tokens):
+            hash_size = self.context.hash_block_size_tokens
+            block_hash = request.block_hashes[num_tokens // hash_size - 1]
+            self.step_keys.add(make_key(block_hash, self.index))
+
+    def checkpoint_tokens(self, request: ReferenceRequest) -> int:
+        """Where a replay of the prompt would start, in units of the hash."""
+        hash_size = self.context.hash_block_size_tokens
+        if self.context.some_group_drops:
+            return max(request.num_prompt_tokens // hash_size * hash_size - hash_size, 0)
+        return (request.num_prompt_tokens - 1) // hash_size * hash_size
 
     def mamba_state(self, request_id: str) -> MambaState | None:
         """Whether it took blocks of its own."""

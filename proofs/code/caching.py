@@ -114,6 +114,7 @@ def fast_bound(is_hybrid: bool, drops: bool) -> dict[str, Term]:
             block_size=[way.number(BLOCK)],
             drops=[int(drops)],
             tails=[0],
+            returns=[0],
         )
         made.tables = SimpleNamespace(cached=[way.number(COUNT + 1)])
         made.cache_range = cache_range

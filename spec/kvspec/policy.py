@@ -19,7 +19,7 @@ LATER: tuple[str, ...] = (
     *("zero_retention_needs_windows", "none_hash_without_seed", "zeroed_blocks"),
     *("lookups_counted", "popped_leading_nulls", "counts_common_prefix", "eagle_flag_counts_alone"),
     *("full_partial_tails", "eagle_looks_beyond", "eagle_replays_before_drop"),
-    *("drafts_hold_states", "caching_beyond_tokens"),
+    *("drafts_hold_states", "caching_beyond_tokens", "checkpoints_return"),
 )
 """Choices that not everybody has (`Feature.LATER_CHOICES`); records name only those that differ."""
 
@@ -53,6 +53,7 @@ class Policy:
     - `drafts_hold_states`: whether Mamba groups keep states for drafts counted as computed.
     - `caching_beyond_tokens`: whether `cache_blocks` for more tokens than the request has is an
       "error", or "cut" to those that it has.
+    - `checkpoints_return`: whether a state at the checkpoint of a prompt gets its key again.
     - `full_partial_tails`: whether full attention registers the end of a prompt inside a block.
     - `extra_keys`: whether extra keys enter a hash with their kind ("tagged") or as bare values
       ("plain"), so that values of two kinds can be equal.
@@ -77,6 +78,7 @@ class Policy:
     eagle_replays_before_drop: bool = False
     drafts_hold_states: bool = True
     caching_beyond_tokens: str = "error"
+    checkpoints_return: bool = False
 
     def __post_init__(self) -> None:
         exact_members(self)
@@ -99,6 +101,7 @@ class Policy:
         boolean("eagle_replays_before_drop", self.eagle_replays_before_drop)
         boolean("drafts_hold_states", self.drafts_hold_states)
         one_of("caching_beyond_tokens", self.caching_beyond_tokens, ("error", "cut"))
+        boolean("checkpoints_return", self.checkpoints_return)
 
     @property
     def later_choices(self) -> frozenset[str]:
