@@ -26,16 +26,22 @@ cdef class Digest:
     cdef int write_plain(
         self, const unsigned char *data, Py_ssize_t length, unsigned char *out
     ) except -1 with gil
-    cdef int put(
+    cdef int begin(
+        self, unsigned char *message, Py_ssize_t start, Py_ssize_t end
+    ) except -1 nogil
+    cdef int finish(
         self,
-        unsigned char[::1] message,
+        unsigned char *message,
         Py_ssize_t start,
         Py_ssize_t end,
         Py_ssize_t at,
-        unsigned char[::1] digests,
+        unsigned char *digests,
         Py_ssize_t to,
     ) except -1 nogil
 
 
 cdef class Unlocked:
     cdef int run(self) except -1 nogil
+
+
+cdef Py_ssize_t first_part(Py_ssize_t length) noexcept nogil

@@ -6,7 +6,7 @@ In Cython's own language: Python has no word for the address of a function.
 from libc.string cimport memcpy
 
 from kvfast import _native
-from kvfast._core.digest import SIZES_BYTES, Digest as PlainDigest
+from kvfast._core.digest import CONTEXT_BYTES, SIZES_BYTES, Digest as PlainDigest
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 
 # Digests of the bytes 0, 1, 2, … by their number. SHA-256 pads 120 bytes to three chunks; XXH3 has
@@ -94,18 +94,41 @@ cdef class Digest:
         memcpy(out, <const unsigned char *>digest, self.size)
         return 0
 
-    cdef int put(
+    cdef int begin(
+        self, unsigned char *message, Py_ssize_t start, Py_ssize_t end
+    ) except -1 nogil:
+        if self.init is not NULL:
+            self.init(message)
+            self.update(message, &message[start], first_part(end - start))
+        return 0
+
+    cdef int finish(
         self,
-        unsigned char[::1] message,
+        unsigned char *message,
         Py_ssize_t start,
         Py_ssize_t end,
         Py_ssize_t at,
-        unsigned char[::1] digests,
+        unsigned char *digests,
         Py_ssize_t to,
     ) except -1 nogil:
-        self.write(&message[start], end - start, &message[at])
+        cdef unsigned char whole[32]
+        if self.init is NULL:
+            self.write(&message[start], end - start, &message[at])
+        else:
+            start += first_part(end - start)
+            self.update(message, &message[start], end - start)
+            if self.size == 32:  # the next message waits for it
+                self.final(&message[at], message)
+            else:
+                self.final(whole, message)
+                memcpy(&message[at], whole + 32 - self.size, self.size)
         memcpy(&digests[to], &message[at], self.size)
         return 0
+
+
+cdef Py_ssize_t first_part(Py_ssize_t length) noexcept nogil:
+    """About half of the chunks of 64 bytes that SHA-256 takes in one by one."""
+    return ((length + 64) >> 7) << 6
 
 
 cdef class Unlocked:

@@ -1,16 +1,22 @@
 # C types of kvfast/_core/hashing.py. Nothing here checks an index: FastRequest has made the room.
 cimport cython
+from kvfast._compiled cimport objects
 from kvfast._compiled.digest cimport Digest, Unlocked
 
-cdef int PARENT, UINT, NEGATIVE, BYTES, TEXT, ARRAY, ARRAY_OF_3, UINT_OF_8_BYTES
+cdef int PLACES, PARENT, UINT, NEGATIVE, BYTES, TEXT, ARRAY, ARRAY_OF_3, UINT_OF_8_BYTES
 cdef bytes NULL
 
 
 @cython.locals(
-    one=int, two=int, four=int, eight=int, num_bytes=int, left="unsigned long long"
+    one="unsigned long long",
+    two="unsigned long long",
+    four="unsigned long long",
+    eight="unsigned long long",
+    num_bytes="unsigned long long",
+    left="unsigned long long",
 )
 cdef Py_ssize_t put_head(
-    unsigned char[::1] message, Py_ssize_t at, int major, unsigned long long value
+    unsigned char *message, Py_ssize_t at, int major, unsigned long long value
 ) noexcept nogil
 
 cpdef bytes encode_extra_keys(keys)
@@ -40,11 +46,20 @@ cdef class Hasher:
     @cython.locals(
         size=int,
         at=Py_ssize_t,
-        start=Py_ssize_t,
+        here=Py_ssize_t,
+        there=Py_ssize_t,
         body=Py_ssize_t,
+        body_end=Py_ssize_t,
+        token=Py_ssize_t,
+        middle=Py_ssize_t,
+        last=Py_ssize_t,
         n=Py_ssize_t,
+        start=Py_ssize_t,
         i=Py_ssize_t,
         block=Py_ssize_t,
+        ids="long long *",
+        data="unsigned char *",
+        made="unsigned char *",
     )
     cdef int hash_blocks(
         self,
@@ -57,11 +72,29 @@ cdef class Hasher:
         unsigned char[::1] message,
     ) except -1 nogil
 
-    @cython.locals(length=int, i=int)
-    cdef int put_parent_head(self, unsigned char[::1] message) noexcept nogil
+    @cython.locals(parent=Py_ssize_t, length=Py_ssize_t, i=Py_ssize_t)
+    cdef Py_ssize_t put_frame(
+        self, unsigned char *message, Py_ssize_t place, Py_ssize_t block_size
+    ) noexcept nogil
 
-    @cython.locals(parent="unsigned long long", length=int, start=Py_ssize_t, i=int)
-    cdef Py_ssize_t shorten_parent(self, unsigned char[::1] message) noexcept nogil
+    @cython.locals(i=Py_ssize_t)
+    cdef Py_ssize_t put_tokens(
+        self,
+        unsigned char *message,
+        Py_ssize_t at,
+        long long *tokens,
+        Py_ssize_t first,
+        Py_ssize_t end,
+    ) noexcept nogil
+
+    cdef Py_ssize_t start_of(
+        self, unsigned char *message, Py_ssize_t place, Py_ssize_t end
+    ) noexcept nogil
+
+    @cython.locals(parent="unsigned long long", length=Py_ssize_t, start=Py_ssize_t, i=Py_ssize_t)
+    cdef Py_ssize_t shorten_parent(
+        self, unsigned char *message, Py_ssize_t place
+    ) noexcept nogil
 
 
 cdef class HashJob(Unlocked):

@@ -3,5 +3,30 @@
 cdef object result_of(scheduled, hits, long long num_slots, long long num_deltas, long long num_left)
 cdef object filled(Py_ssize_t count, long long value)
 cdef bint put_array(values, long long[::1] to, Py_ssize_t at, Py_ssize_t count) noexcept
+cdef Py_ssize_t put_small(list values, long long[::1] to, Py_ssize_t at) noexcept
 cdef int[:, ::1] rows_of(given)
 cdef list pieces_of(const unsigned char[::1] data, Py_ssize_t size, Py_ssize_t first, Py_ssize_t end)
+
+# A view would be copied, 208 bytes of it, into each call.
+cdef inline unsigned char *bytes_of(unsigned char[::1] view) noexcept nogil:
+    return &view[0]
+
+cdef inline long long *longs_of(long long[::1] view) noexcept nogil:
+    return &view[0]
+
+cdef extern from *:
+    """
+    #include <string.h>
+    static inline void kvfast_put_eight(unsigned char *to, unsigned long long value) {
+    #if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+        value = __builtin_bswap64(value);  /* one store: of eight, gcc makes one seldom */
+        memcpy(to, &value, 8);
+    #else
+        for (int i = 0; i < 8; i++) to[i] = (unsigned char)(value >> (56 - 8 * i));
+    #endif
+    }
+    """
+    void kvfast_put_eight(unsigned char *to, unsigned long long value) noexcept nogil
+
+cdef inline void put_eight(unsigned char *data, Py_ssize_t at, unsigned long long value) noexcept nogil:
+    kvfast_put_eight(data + at, value)

@@ -5,6 +5,7 @@ In Cython's own language: Python has no word for a slot of a type or the memory 
 
 from cpython cimport array
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.object cimport PyObject
 from libc.string cimport memcpy
 
 from kvspec._arrays import delta_rows
@@ -14,6 +15,20 @@ cdef extern from "Python.h":
     object PyType_GenericNew(object made, void *args, void *options)
     int PyObject_GenericSetAttr(object made, object name, object value) except -1
     Py_buffer *PyMemoryView_GET_BUFFER(object view)
+    PyObject *PyList_GET_ITEM(object values, Py_ssize_t i)
+    bint PyLong_CheckExact(PyObject *value)
+
+cdef extern from *:
+    """
+    #if PY_VERSION_HEX >= 0x030C0000
+    #define kvfast_small(value) (PyUnstable_Long_IsCompact((PyLongObject *)(value)) \\
+        ? PyUnstable_Long_CompactValue((PyLongObject *)(value)) : -1)
+    #else
+    #define kvfast_small(value) ((size_t)Py_SIZE(value) > 1 ? -1 : Py_SIZE(value) == 0 ? 0 \\
+        : (Py_ssize_t)((PyLongObject *)(value))->ob_digit[0])
+    #endif
+    """
+    Py_ssize_t kvfast_small(PyObject *value)  # an int of one digit, or a negative number
 
 cdef array.array one_long = array.array("q", [0])
 
@@ -55,6 +70,21 @@ cdef bint put_array(values, long long[::1] to, Py_ssize_t at, Py_ssize_t count) 
             to[at + i] = given.data.as_ints[i]
         return True
     return False
+
+
+cdef Py_ssize_t put_small(list values, long long[::1] to, Py_ssize_t at) noexcept:
+    """See the twin."""
+    cdef Py_ssize_t i, small
+    cdef PyObject *value
+    for i in range(len(values)):
+        value = PyList_GET_ITEM(values, i)
+        if not PyLong_CheckExact(value):
+            return i
+        small = kvfast_small(value)
+        if small < 0:
+            return i
+        to[at + i] = small
+    return len(values)
 
 
 cdef int[:, ::1] rows_of(given):

@@ -1,8 +1,9 @@
 # C types of kvfast/_core/token_copy.py.
 cimport cython
+from kvfast._compiled cimport objects
 
 
-@cython.locals(i=Py_ssize_t, token="long long", largest="long long")
+@cython.locals(i=Py_ssize_t, done=Py_ssize_t, token="long long", largest="long long")
 cdef Py_ssize_t put_list(long long[::1] tokens, Py_ssize_t at, list values, Py_ssize_t count) except -2
 
 @cython.locals(i=Py_ssize_t, token="long long")

@@ -12,7 +12,8 @@ from __future__ import annotations
 import pickle
 
 from . import objects, token_copy
-from .hashing import Hasher, HashJob, encode_extra_keys
+from .digest import Unlocked
+from .hashing import Hasher, encode_extra_keys
 
 PARENT = 16  # as in hashing
 PICKLE_START = 3
@@ -38,60 +39,48 @@ class PickledHasher(Hasher):
     Tokens have at most 31 bits, and `extra` is what stands behind them in the pickle.
     """
 
-    def hash_blocks(
-        self,
-        tokens: memoryview[int],
-        first: int,
-        end: int,
-        block_size: int,
-        digests: memoryview[int],
-        extra: memoryview[int],
-        message: memoryview[int],
-    ) -> None:
-        """See `Hasher.hash_blocks`."""
-        size = self.size
-        at = first * size
-        for i in range(size):
-            message[PARENT + i] = self.first_parent[i] if first == 0 else digests[at - size + i]
-        body = self.put_frame(message)
-        for block in range(first, end):
-            n = body
-            for i in range(block * block_size, (block + 1) * block_size):
-                token = tokens[i]
-                two: int = token > 255
-                four: int = token > 65535
-                message[n] = ONE_BYTE + 2 * two - 3 * four
-                message[n + 1] = token & 255
-                message[n + 2] = (token >> 8) & 255
-                message[n + 3] = (token >> 16) & 255
-                message[n + 4] = (token >> 24) & 255
-                n += 2 + two + 2 * four
-            for i in range(len(extra)):
-                message[n + i] = extra[i]
-            n += len(extra)
-            message[PICKLE_START + 3] = (n - FRAME_START) & 255
-            message[PICKLE_START + 4] = (n - FRAME_START) >> 8
-            self.digest.put(message, PICKLE_START, n, PARENT, digests, at)
-            at += size
-
-    def put_frame(self, message: memoryview[int]) -> int:
-        """Write what stands around the parent; where the tokens begin."""
+    def put_frame(self, message: memoryview[int], place: int, block_size: int) -> int:
+        """See `Hasher.put_frame`."""
         for i in range(PICKLE_START, PARENT):
-            message[i] = 0
-        message[PICKLE_START] = PROTOCOL
-        message[PICKLE_START + 1] = 5
-        message[PICKLE_START + 2] = FRAME
-        message[PARENT - 2] = SHORT_BYTES
-        message[PARENT - 1] = self.size
-        message[PARENT + self.size] = MEMOIZE
-        message[PARENT + self.size + 1] = MARK
-        return PARENT + self.size + 2
+            message[place + i] = 0
+        message[place + PICKLE_START] = PROTOCOL
+        message[place + PICKLE_START + 1] = 5
+        message[place + PICKLE_START + 2] = FRAME
+        message[place + PARENT - 2] = SHORT_BYTES
+        message[place + PARENT - 1] = self.size
+        body = place + PARENT + self.size
+        message[body] = MEMOIZE
+        message[body + 1] = MARK
+        return body + 2
+
+    def put_tokens(
+        self, message: memoryview[int], at: int, tokens: memoryview[int], first: int, end: int
+    ) -> int:
+        """See `Hasher.put_tokens`."""
+        for i in range(first, end):
+            token = tokens[i]
+            two: int = token > 255
+            four: int = token > 65535
+            message[at] = ONE_BYTE + 2 * two - 3 * four
+            message[at + 1] = token & 255
+            message[at + 2] = (token >> 8) & 255
+            message[at + 3] = (token >> 16) & 255
+            message[at + 4] = (token >> 24) & 255
+            at += 2 + two + 2 * four
+        return at
+
+    def start_of(self, message: memoryview[int], place: int, end: int) -> int:
+        """See `Hasher.start_of`; a pickle begins with its length."""
+        length = end - place - FRAME_START
+        message[place + PICKLE_START + 3] = length & 255
+        message[place + PICKLE_START + 4] = length >> 8
+        return place + PICKLE_START
 
 
-class BlockChain:
+class BlockChain(Unlocked):
     """Hashes of blocks of `block_size` tokens, each over the one before it.
 
-    `copied` and `message` are kept from one call to the next; `is_used`: by a call that goes on.
+    What else it has is that of one call, kept for the next; `is_used`: by a call that goes on.
     """
 
     def __init__(self, hasher: Hasher, block_size: int) -> None:
@@ -101,6 +90,7 @@ class BlockChain:
         self.is_pickled = isinstance(hasher, PickledHasher)
         self.is_used = False
         self.room_tokens = self.room_extra = -1
+        self.extra: bytes | None = None
 
     def spelled(self, keys: object) -> bytes | None:
         """The extra keys as `hashes` takes them; None where they cannot be spelled."""
@@ -127,34 +117,44 @@ class BlockChain:
         """`hashes`, alone."""
         size = self.hasher.size
         num_tokens = len(tokens)
-        self.make_room(num_tokens, len(extra))
+        self.make_room(num_tokens, extra)
         if len(parent) != size or not self.copy_in(tokens, num_tokens):
             return None
-        end = num_tokens // self.block_size + 1
-        made = bytearray(size * end)
-        made[:size] = parent
-        digests = memoryview(made)
-        spelled = memoryview(extra)
+        for i in range(size):
+            self.digests[i] = parent[i]
+        self.end = num_tokens // self.block_size + 1
         if num_tokens < UNLOCKED:
-            self.hasher.hash_blocks(
-                self.copied, 1, end, self.block_size, digests, spelled, self.message
-            )
+            self.run()
         else:
-            HashJob(
-                self.hasher, self.copied, 1, end, self.block_size, digests, spelled, self.message
-            ).call()
-        return objects.pieces_of(digests, size, 1, end)
+            self.call()
+        return objects.pieces_of(self.digests, size, 1, self.end)
 
-    def make_room(self, num_tokens: int, extra_bytes: int) -> None:
+    def run(self) -> None:
+        """Hash what was copied."""
+        self.hasher.hash_blocks(
+            self.copied,
+            1,
+            self.end,
+            self.block_size,
+            self.digests,
+            self.spelled_extra,
+            self.message,
+        )
+
+    def make_room(self, num_tokens: int, extra: bytes) -> None:
         """Let so much fit; before the first block there is one that only has a hash."""
         if num_tokens > self.room_tokens:
             room = num_tokens + num_tokens // 4
             self.copied = memoryview(bytearray(8 * (room + self.block_size))).cast("q")
+            self.digests = memoryview(bytearray(self.hasher.size * (room // self.block_size + 1)))
             self.room_tokens = room
-        if extra_bytes > self.room_extra:
-            num_bytes = self.hasher.message_bytes(self.block_size, extra_bytes)
+        if len(extra) > self.room_extra:
+            num_bytes = self.hasher.message_bytes(self.block_size, len(extra))
             self.message = memoryview(bytearray(num_bytes))
-            self.room_extra = extra_bytes
+            self.room_extra = len(extra)
+        if extra is not self.extra:
+            self.spelled_extra = memoryview(extra)
+            self.extra = extra
 
     def copy_in(self, tokens: list[int], num_tokens: int) -> bool:
         """Whether these are tokens that can be hashed, and were copied."""

@@ -11,6 +11,11 @@ from typing import Any
 
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 
+CONTEXT_BYTES = 256
+"""What a digest keeps between `begin` and `finish`, at the head of a buffer of messages.
+
+OpenSSL's state of SHA-256 takes 112 bytes.
+"""
 SIZES_BYTES = (("sha256_cbor", 32), ("sha256_cbor_64bit", 8), ("xxhash_cbor", 16))
 
 
@@ -39,7 +44,10 @@ class Digest:
             return digest
         return hashlib.sha256(data).digest()[-self.size :]
 
-    def put(
+    def begin(self, message: memoryview[int], start: int, end: int) -> None:
+        """Take in the first part of message[start:end], where that is done in two."""
+
+    def finish(
         self,
         message: memoryview[int],
         start: int,
@@ -48,7 +56,11 @@ class Digest:
         digests: memoryview[int],
         to: int,
     ) -> None:
-        """Write the digest of message[start:end] to `at` in it, and to `to` in `digests`."""
+        """Write the digest of message[start:end] to `at` in it, and to `to` in `digests`.
+
+        `begin` has been called with it; what is not between may have changed since, but for the
+        first CONTEXT_BYTES of the buffer.
+        """
         digest = self.of(bytes(message[start:end]))
         message[at : at + self.size] = digests[to : to + self.size] = memoryview(digest)
 

@@ -1,10 +1,14 @@
 """Block hashes: what identifies the content of a block and of all before it (KV-HASH-*).
 
 The CBOR of [parent, tokens, extra keys] is written into a buffer of bytes, the *message*, without a
-Python object per token. The digest is written over the parent, where the next block needs it:
+Python object per token:
 
     0        16 - head     16          16 + size
     scratch  83 · head of  the parent  head of the array · tokens · extra keys · 8 bytes to spare
+
+There is room for two, behind what the digest needs for itself. While one is hashed, the next one is
+written, half after half: SHA-256 is a chain of steps that each wait for the one before, and the
+processor writes tokens meanwhile. The digest goes where the next message has its parent.
 """
 
 from __future__ import annotations
@@ -14,8 +18,11 @@ import os
 from kvspec.config import GIVEN_HASHES
 from kvspec.errors import InvalidArgumentError
 
-from .digest import Digest, Unlocked
+from . import objects
+from .digest import CONTEXT_BYTES, Digest, Unlocked
 
+PLACES = CONTEXT_BYTES
+"""Where the first of two messages begins."""
 PARENT = 16
 """Where the parent stands in a message."""
 
@@ -46,14 +53,7 @@ def put_head(message: memoryview[int], at: int, major: int, value: int) -> int:
     eight: int = (value >> 32) > 0
     num_bytes = one + two + 2 * four + 4 * eight
     left = value << ((64 - 8 * num_bytes) & 63)
-    message[at + 1] = left >> 56
-    message[at + 2] = (left >> 48) & 255
-    message[at + 3] = (left >> 40) & 255
-    message[at + 4] = (left >> 32) & 255
-    message[at + 5] = (left >> 24) & 255
-    message[at + 6] = (left >> 16) & 255
-    message[at + 7] = (left >> 8) & 255
-    message[at + 8] = left & 255
+    objects.put_eight(message, at + 1, left)
     message[at] = (major << 5) + value + one * (23 + one + two + four + eight - value)
     return at + 1 + num_bytes
 
@@ -106,8 +106,8 @@ class Hasher:
         self.first_parent = memoryview(none_hash)
 
     def message_bytes(self, block_size: int, extra_bytes: int) -> int:
-        """Length of a message that has room for any block of this size."""
-        return PARENT + self.size + 9 * (1 + block_size) + extra_bytes + 8
+        """Length of a buffer that has room for two messages of any block of this size."""
+        return PLACES + 2 * (PARENT + self.size + 9 * (1 + block_size) + extra_bytes + 8)
 
     def hash_blocks(
         self,
@@ -121,54 +121,80 @@ class Hasher:
     ) -> None:
         """Hash the blocks `first` … `end - 1` of `tokens`, all with the same extra keys.
 
-        `digests` holds hash k at k·size; that of block `first - 1` must be there. `extra` is the
-        CBOR of the extra keys. `message` has at least `message_bytes`. Trusts its arguments.
+        `digests` holds hash k at k·size; that of block `first - 1` must be there. `extra` is what
+        follows the tokens. `message` has at least `message_bytes`. Trusts its arguments.
         """
         size = self.size
         at = first * size
-        start = PARENT - 1 - self.put_parent_head(message)
-        body = put_head(message, PARENT + size, ARRAY, block_size)
+        here = PLACES
+        there = PLACES + (len(message) - PLACES) // 2
+        ids = objects.longs_of(tokens)
+        data = objects.bytes_of(message)
+        made = objects.bytes_of(digests)
+        self.put_frame(data, here, block_size)
+        body = self.put_frame(data, there, block_size) - there
         for i in range(size):
-            message[PARENT + i] = self.first_parent[i] if first == 0 else digests[at - size + i]
-        for block in range(first, end):
-            if self.parent_is_int:
-                start = self.shorten_parent(message)
-            n = body
-            for i in range(block * block_size, (block + 1) * block_size):
-                n = put_head(message, n, UINT, tokens[i])
+            data[here + PARENT + i] = self.first_parent[i] if first == 0 else made[at - size + i]
+        token = first * block_size
+        last = token + (block_size if first < end else 0)
+        n = self.put_tokens(data, here + body, ids, token, last)
+        for block in range(first + 1, end + 1):
             for i in range(len(extra)):
-                message[n + i] = extra[i]
-            self.digest.put(message, start, n + len(extra), PARENT, digests, at)
+                data[n + i] = extra[i]
+            n += len(extra)
+            start = self.start_of(data, here, n)
+            token = last
+            last = token + (block_size if block < end else 0)
+            middle = (token + last) // 2
+            self.digest.begin(data, start, n)
+            body_end = self.put_tokens(data, there + body, ids, token, middle)
+            self.digest.finish(data, start, n, there + PARENT, made, at)
+            n = self.put_tokens(data, body_end, ids, middle, last)
             at += size
+            here, there = there, here
 
-    def put_parent_head(self, message: memoryview[int]) -> int:
-        """Write what stands before the parent, its head last; the length of that head."""
-        if self.parent_is_int:
-            message[PARENT - 2] = ARRAY_OF_3
-            message[PARENT - 1] = UINT_OF_8_BYTES
-            return 1
-        length = put_head(message, 0, BYTES, self.size)
-        message[PARENT - length - 1] = ARRAY_OF_3
+    def put_frame(self, message: memoryview[int], place: int, block_size: int) -> int:
+        """Write what stands around the parent; where the tokens begin."""
+        parent = place + PARENT
+        length = 1
+        message[place] = UINT_OF_8_BYTES
+        if not self.parent_is_int:
+            length = put_head(message, place, BYTES, self.size) - place
         for i in range(length):
-            message[PARENT - length + i] = message[i]
-        return length
+            message[parent - length + i] = message[place + i]
+        message[parent - length - 1] = ARRAY_OF_3
+        return put_head(message, parent + self.size, ARRAY, block_size)
 
-    def shorten_parent(self, message: memoryview[int]) -> int:
+    def put_tokens(
+        self, message: memoryview[int], at: int, tokens: memoryview[int], first: int, end: int
+    ) -> int:
+        """Write the tokens `first` … `end - 1`; the place behind them."""
+        for i in range(first, end):
+            at = put_head(message, at, UINT, tokens[i])
+        return at
+
+    def start_of(self, message: memoryview[int], place: int, end: int) -> int:
+        """Where the message at `place` begins, now that it is whole and ends at `end`."""
+        if self.parent_is_int:
+            return self.shorten_parent(message, place)
+        return place + PARENT - 2 - (self.size > 23)
+
+    def shorten_parent(self, message: memoryview[int], place: int) -> int:
         """Where the message starts if its parent is an int of 8 bytes (KV-HASH-11).
 
         One in 2^32 needs fewer: it moves to the right, over its own zeros. `00 … 00 2a` becomes
         `18 2a`, two bytes to the left of the tokens.
         """
         parent = 0
-        for i in range(PARENT, PARENT + 8):
+        for i in range(place + PARENT, place + PARENT + 8):
             parent = (parent << 8) | message[i]
         if parent >> 32:
-            return PARENT - 2
-        length = put_head(message, 0, UINT, parent)
-        start = PARENT + 8 - length - 1
+            return place + PARENT - 2
+        length = put_head(message, place, UINT, parent) - place
+        start = place + PARENT + 8 - length - 1
         message[start] = ARRAY_OF_3
         for i in range(length):
-            message[start + 1 + i] = message[i]
+            message[start + 1 + i] = message[place + i]
         return start
 
 

@@ -43,6 +43,14 @@ def put_array(values: array[int], to: memoryview[int], at: int, count: int) -> b
     return True
 
 
+def put_small(values: list[int], to: memoryview[int], at: int) -> int:
+    """Write the ints at the head of the list that are small enough to be read in no time; how many.
+
+    Here none is.
+    """
+    return 0
+
+
 def rows_of(given: object) -> memoryview:
     """A view of where deltas are written to."""
     return delta_rows("block_deltas", given)
@@ -51,3 +59,25 @@ def rows_of(given: object) -> memoryview:
 def pieces_of(data: memoryview[int], size: int, first: int, end: int) -> list[bytes]:
     """Pieces `first` … `end - 1`, of `size` bytes each."""
     return [bytes(data[i * size : (i + 1) * size]) for i in range(first, end)]
+
+
+def bytes_of(view: memoryview[int]) -> memoryview[int]:
+    """What the view shows; compiled, its address, which a call takes in one word."""
+    return view
+
+
+def longs_of(view: memoryview[int]) -> memoryview[int]:
+    """`bytes_of` a view of ints of 64 bits."""
+    return view
+
+
+def put_eight(data: memoryview[int], at: int, value: int) -> None:
+    """Write the 8 bytes of a value, most significant first."""
+    data[at] = value >> 56
+    data[at + 1] = (value >> 48) & 255
+    data[at + 2] = (value >> 40) & 255
+    data[at + 3] = (value >> 32) & 255
+    data[at + 4] = (value >> 24) & 255
+    data[at + 5] = (value >> 16) & 255
+    data[at + 6] = (value >> 8) & 255
+    data[at + 7] = value & 255

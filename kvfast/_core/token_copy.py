@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from kvspec.request import TOKEN_ID_MAX
 
+from . import objects
+
 
 def put_list(tokens: memoryview[int], at: int, values: list[int], count: int) -> int:
     """Write all `count` token ids, or those up to the first that is none; how many."""
     largest = TOKEN_ID_MAX
     if len(values) != count:  # making room ran code that changed it
         return -1
+    done = objects.put_small(values, tokens, at)
     try:
-        for i in range(count):
+        for i in range(done, count):
             value = values[i]
             # Exactly int: a bool or a float would be hashed as something else (KV-REQ-1).
             if type(value) is not int:

@@ -49,7 +49,7 @@ def items_that_touch(right: Any) -> Any:
 
 def parents_of_eight_bytes(right: Any) -> Any:
     """An int parent is spelled in eight bytes, whatever it is."""
-    return lambda hasher, message: core_hashing.PARENT - 2
+    return lambda hasher, message, place: place + core_hashing.PARENT - 2
 
 
 BROKEN = (
