@@ -15,6 +15,7 @@ from kvspec.errors import ConfigError, UnsupportedError
 from kvspec.specs import (
     AttentionSpec,
     ChunkedLocalAttentionSpec,
+    CircularBufferSpec,
     CrossAttentionSpec,
     EncoderOnlyAttentionSpec,
     FullAttentionSpec,
@@ -41,6 +42,7 @@ KIND_OF_TYPE: Mapping[type[LayerSpec], Kind] = MappingProxyType(
         MambaSpec: kinds.MAMBA,
         CrossAttentionSpec: kinds.CROSS,
         EncoderOnlyAttentionSpec: kinds.ENCODER_ONLY,
+        CircularBufferSpec: kinds.CIRCULAR,
     }
 )
 """How groups of a spec use their blocks. Exact types: a subclass may behave differently."""
@@ -131,7 +133,8 @@ def _is_zeroed(config: ManagerConfig, spec: LayerSpec) -> bool:
     attention = [each for each in specs if isinstance(each, AttentionSpec)]
     formats = {(each.dtype, each.kv_quant_mode) for each in attention}
     has_states = any(isinstance(each, MambaSpec) for each in specs)
-    return isinstance(spec, AttentionSpec) and (has_states or len(formats) > 1)
+    is_attention = isinstance(spec, AttentionSpec) and spec.prefix_cacheable
+    return is_attention and (has_states or len(formats) > 1)
 
 
 def _cap_blocks(config: ManagerConfig, kind: Kind, size: int, reach: int) -> int:
@@ -144,7 +147,7 @@ def _cap_blocks(config: ManagerConfig, kind: Kind, size: int, reach: int) -> int
         return -(-min(reach + batched, longest) // size)
     if kind == kinds.FULL or kind == kinds.MAMBA or kind == kinds.ALIGNED:
         return -1
-    if kind == kinds.CROSS or kind == kinds.ENCODER_ONLY:
+    if kind == kinds.CROSS or kind == kinds.ENCODER_ONLY or kind == kinds.CIRCULAR:
         return -1
     return never(kind)
 
@@ -155,7 +158,8 @@ def _attention_groups(
     """Groups with equal specs together, full attention first, else in order (KV-COORD-4)."""
     members: dict[LayerSpec, list[int]] = {}
     for index, spec in enumerate(specs):
-        members.setdefault(spec, []).append(index)
+        if spec.prefix_cacheable:  # KV-COORD-14
+            members.setdefault(spec, []).append(index)
     found = [tuple(indices) for indices in members.values()]
     return tuple(sorted(found, key=lambda indices: kind_per_group[indices[0]] != kinds.FULL))
 
@@ -191,7 +195,7 @@ def _hash_block_size(config: ManagerConfig, specs: Sequence[LayerSpec], schedule
     """KV-CFG-5."""
     if len(specs) < 2 or not config.enable_caching:
         return scheduler
-    sizes = [spec.block_size for spec in specs]
+    sizes = [spec.block_size for spec in specs if spec.prefix_cacheable]  # KV-COORD-14
     hashed = config.hash_block_size_tokens or math.gcd(*sizes)
     if any(size % hashed for size in sizes):
         raise ConfigError("hash_block_size_tokens", hashed, f"a divisor of every one of {sizes}")
@@ -236,8 +240,11 @@ def _refuse_caching(
         raise ConfigError(
             "kv_cache.groups", config.kv_cache.groups, "one group, or groups of different specs"
         )
-    if not all(kinds.holds_tokens(kind) for kind in kind_per_group):
+    if any(kind == kinds.CROSS or kind == kinds.ENCODER_ONLY for kind in kind_per_group):
         raise ConfigError("enable_caching", True, "False beside encoder groups")
+    if not any(kinds.is_cached(kind) for kind in kind_per_group):  # KV-COORD-14
+        groups = config.kv_cache.groups
+        raise ConfigError("kv_cache.groups", groups, "at least one that takes part in caching")
 
 
 def _refuse_chunks(

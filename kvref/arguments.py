@@ -181,8 +181,9 @@ def _check_hits(
     longest = 0
     for group, blocks in zip(groups, hits.groups, strict=True):
         covered = len(blocks) * group.block_size
-        is_short = covered < num_hit_tokens
-        if covered > num_hit_tokens or (is_short and not has_load):
+        is_short = covered < num_hit_tokens and group.is_cacheable
+        is_long = covered > (num_hit_tokens if group.is_cacheable else 0)  # KV-COORD-14
+        if is_long or (is_short and not has_load):
             raise InvalidArgumentError(
                 f"new_computed_blocks[{group.index}]",
                 list(blocks),
@@ -243,9 +244,9 @@ def check_partial(
         raise InvalidArgumentError("group", group, f"an int in 0 … {len(groups) - 1}")
     size = groups[group].block_size
     hash_size = config.hash_block_size_tokens or 1
-    if not config.enable_caching or size <= hash_size:
+    if not config.enable_caching or not groups[group].is_cacheable or size <= hash_size:
         raise InvalidArgumentError(
-            "group", group, "a group with caching on and a block size above the hash block size"
+            "group", group, "a group that is cached, its block size above the hash block size"
         )
     slots = len(groups[group].blocks_of(request.request_id)) * size
     limit = min(len(request.block_hashes) * hash_size, slots)

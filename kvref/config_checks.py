@@ -35,6 +35,9 @@ def checked(config: ManagerConfig) -> tuple[ManagerConfig, list[LayerSpec]]:
     _check_retention_has_an_effect(config, specs)
     if config.enable_caching and not specs:  # KV-CFG-3
         raise ConfigError("kv_cache.groups", (), "at least one group, or caching off")
+    if config.enable_caching and not any(spec.prefix_cacheable for spec in specs):  # KV-COORD-14
+        groups = config.kv_cache.groups
+        raise ConfigError("kv_cache.groups", groups, "one that takes part in caching, or it off")
     _check_context_parallel(config, specs)
     if config.enable_caching and len(specs) > 1 and all(spec == specs[0] for spec in specs):
         raise ConfigError(
@@ -130,6 +133,7 @@ def _with_block_sizes(config: ManagerConfig, specs: list[LayerSpec]) -> ManagerC
         scheduler = derived
         if not config.enable_caching:
             hashed = scheduler
+        sizes = [spec.block_size for spec in specs if spec.prefix_cacheable]  # KV-COORD-14
         hashed = hashed if hashed is not None else math.gcd(*sizes)
         if config.enable_caching and any(size % hashed for size in sizes):
             raise ConfigError(

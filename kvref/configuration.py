@@ -10,6 +10,7 @@ from kvref.coordinator import Coordinator, UnitaryCoordinator
 from kvref.events import EventLog
 from kvref.groups.base import ZEROED_SPECS, Group, GroupContext
 from kvref.groups.chunked_local import ChunkedLocalGroup
+from kvref.groups.circular import CircularBufferGroup
 from kvref.groups.cross_attention import CrossAttentionGroup, EncoderOnlyGroup
 from kvref.groups.full_attention import FullAttentionGroup
 from kvref.groups.mamba import MambaGroup
@@ -23,6 +24,7 @@ from kvspec.errors import UnsupportedError
 from kvspec.specs import (
     AttentionSpec,
     ChunkedLocalAttentionSpec,
+    CircularBufferSpec,
     CrossAttentionSpec,
     EncoderOnlyAttentionSpec,
     FullAttentionSpec,
@@ -48,6 +50,7 @@ GROUP_TYPES: tuple[tuple[type[LayerSpec], type[Group]], ...] = (
     (MambaSpec, MambaGroup),
     (CrossAttentionSpec, CrossAttentionGroup),
     (EncoderOnlyAttentionSpec, EncoderOnlyGroup),
+    (CircularBufferSpec, CircularBufferGroup),
 )
 """Which class manages which spec. Exact types: a subclass may behave differently."""
 
@@ -138,7 +141,7 @@ def is_zeroed(config: ManagerConfig, specs: list[LayerSpec], spec: LayerSpec) ->
         return type(spec) in ZEROED_SPECS
     formats = {(s.dtype, s.kv_quant_mode) for s in specs if isinstance(s, AttentionSpec)}
     is_mixed = len(formats) > 1 or any(isinstance(s, MambaSpec) for s in specs)
-    return is_mixed and isinstance(spec, AttentionSpec)
+    return is_mixed and isinstance(spec, AttentionSpec) and spec.prefix_cacheable
 
 
 def eagle_groups(config: ManagerConfig, specs: list[LayerSpec]) -> set[int]:

@@ -80,7 +80,7 @@ class Search:
 
 
 class HybridCoordinator(Coordinator):
-    """At least two attention groups over one pool."""
+    """Several groups over one pool, of which one or more take part in caching."""
 
     def __init__(self, groups: Sequence[Group], alignment_tokens: int) -> None:
         super().__init__(groups)
@@ -154,8 +154,8 @@ class HybridCoordinator(Coordinator):
         return GroupHits(blocks, tuple(lengths))
 
     def _by_group(self, lists: dict[int, list[list[int]]]) -> KVCacheBlocks:
-        """Lists per attention group and member, put in the order of the groups."""
-        found: dict[int, list[int]] = {}
+        """Lists per attention group and member, put in the order of the groups (KV-COORD-14)."""
+        found: dict[int, list[int]] = {g.index: [] for g in self.groups if not g.is_cacheable}
         for number, attention in enumerate(self.attention_groups):
             for group, blocks in zip(attention.members, lists[number], strict=True):
                 found[group.index] = blocks
@@ -168,6 +168,8 @@ class HybridCoordinator(Coordinator):
         """
         aligned = num_tokens // self.alignment * self.alignment
         for group in self.groups:
+            if not group.is_cacheable:  # KV-COORD-14
+                continue
             if group.drops_eagle_block and aligned > 0:
                 group.cache_blocks(request, min(num_tokens, aligned + group.block_size))
             else:
@@ -182,6 +184,8 @@ def attention_groups_of(groups: Sequence[Group]) -> list[AttentionGroup]:
     """Groups with equal specs together; full attention first, else in order (KV-COORD-4)."""
     found: list[AttentionGroup] = []
     for group in groups:
+        if not group.is_cacheable:
+            continue
         for attention in found:
             if attention.members[0].spec == group.spec:
                 attention.members.append(group)

@@ -10,6 +10,7 @@ from kvcheck.explore.bounds import Admission, Call, Computation, Configuration, 
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
+    CircularBufferSpec,
     FullAttentionSpec,
     LayerSpec,
     MambaSpec,
@@ -39,6 +40,11 @@ def chunked(block_size: int, tokens: int) -> ChunkedLocalAttentionSpec:
 def aligned_mamba(block_size: int) -> MambaSpec:
     """A state at each block boundary."""
     return MambaSpec(block_size, ((2,),), ("float32",), mamba_cache_mode="align")
+
+
+def ring(capacity: int) -> CircularBufferSpec:
+    """A ring of so many slots."""
+    return CircularBufferSpec(capacity, 1, 8, "float16")
 
 
 def texts(*lengths: int, alphabet: tuple[int, ...] = (0, 1)) -> tuple[tuple[int, ...], ...]:
@@ -136,6 +142,15 @@ CHUNKED = Configuration(
     ((0, 0), (0, 1)),
     in_chunks=False,
     calls=USUAL | {Call.SKIP},
+)
+RING = Configuration(
+    "ring",
+    "full attention and a circular buffer over 5 blocks of 1 token",
+    cache(6, full(1), ring(1), max_tokens=3),
+    ((0, 0),),
+    in_chunks=False,
+    admissions=(Admission(), Admission(external_tokens=1, delayed=True)),
+    calls=frozenset({Call.PREEMPT, Call.SKIP, Call.CACHE, Call.ASK, Call.ILLEGAL}),
 )
 EXTERNAL = Configuration(
     "external",
@@ -388,6 +403,7 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
     NO_EVENTS,
     UNEQUAL,
     MAMBA_RETENTION,
+    RING,
     GATE,
     REFUSALS,
     *DEEP,

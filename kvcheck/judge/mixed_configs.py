@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
+    CircularBufferSpec,
     CrossAttentionSpec,
     FullAttentionSpec,
     LayerSpec,
@@ -15,7 +16,7 @@ from kvspec.specs import (
     SlidingWindowSpec,
 )
 
-KINDS = ("full", "full", "mla", "window", "window", "chunked", "mamba", "cross")
+KINDS = ("full", "full", "mla", "window", "window", "chunked", "mamba", "cross", "ring")
 
 
 @st.composite
@@ -29,7 +30,11 @@ def mixed_configs(draw: st.DrawFn) -> ManagerConfig:
     base = draw(st.sampled_from([1, 2]))
     equal_sizes = "chunked" in kinds or draw(st.booleans())
     specs = [draw_spec(draw, kind, base, equal_sizes=equal_sizes) for kind in kinds]
-    caching = "cross" not in kinds and draw(st.sampled_from([True, True, True, True, False]))
+    caching = (
+        "cross" not in kinds
+        and set(kinds) != {"ring"}
+        and draw(st.sampled_from([True, True, True, True, False]))
+    )
     if caching and len(specs) > 1 and all(spec == specs[0] for spec in specs):
         specs[-1] = MLAAttentionSpec(specs[0].block_size, 1, 32, "bfloat16")
     drafting = "chunked" not in kinds
@@ -80,4 +85,6 @@ def draw_spec(draw: st.DrawFn, kind: str, base: int, *, equal_sizes: bool) -> La
             mamba_cache_mode=draw(st.sampled_from(["none", "all", "align", "align"])),
             num_speculative_blocks=draw(st.sampled_from([0, 0, 1, 2])),
         )
+    if kind == "ring":
+        return CircularBufferSpec(size, 1, 8, "float16")
     return CrossAttentionSpec(size, 1, 8, "float16")

@@ -66,8 +66,10 @@ def _short_list(runner: Runner, request: Tracked) -> dict[str, Any] | None:
     own = player.manager.find_longest_cache_hit_per_group(
         player.requests[request.name], len(request.seat.tokens) - 1
     )
-    longest = max(own.hit_lengths_tokens)
-    if longest == min(own.hit_lengths_tokens):
+    specs = zip(own.hit_lengths_tokens, config.managed_specs, strict=True)
+    lengths = [length for length, spec in specs if spec.prefix_cacheable]
+    longest = max(lengths)
+    if longest == min(lengths):
         return None
     hits = own.blocks.to_lists()
     return request.seat.asks(1, num_new_computed_tokens=longest, new_computed_blocks=hits)

@@ -143,6 +143,8 @@ def cache_partial(runner: Runner, step: st.CachePartial) -> None:
     if runner.ends_inside:  # the boundaries are registered by the manager itself
         return
     group = step.group % len(runner.specs)
+    if not runner.specs[group].prefix_cacheable:
+        return
     size, hash_size = runner.block_sizes[group], runner.config.hash_block_size_tokens or 1
     lists = runner.subject.blocks(request)[group]
     end = min(request.seat.num_computed, len(lists) * size)

@@ -10,6 +10,7 @@ from typing import Any
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
+    CircularBufferSpec,
     CrossAttentionSpec,
     EncoderOnlyAttentionSpec,
     FullAttentionSpec,
@@ -48,6 +49,31 @@ HYBRIDS: tuple[tuple[str, ...], ...] = (
 
 def random_config(random: Random, *, hybrid: bool = False) -> ManagerConfig:
     """A configuration that every implementation with these types must accept.
+
+    Some have a type that came later: drawn aside, so that all others stay what they were.
+    """
+    config = _usual_config(random, hybrid=hybrid)
+    copy = Random()
+    copy.setstate(random.getstate())
+    return with_later_types(Random(copy.random()), config)
+
+
+def with_later_types(random: Random, config: ManagerConfig) -> ManagerConfig:
+    """Mostly as it is; else a circular buffer more (KV-CIRC-1)."""
+    specs = config.managed_specs
+    sizes = [spec.block_size for spec in specs]
+    if random.random() >= 0.06 or config.dcp_world_size > 1:
+        return config
+    cache = config.kv_cache
+    ring = CircularBufferSpec(random.choice(sizes), 1, 8, "float16")
+    groups = [*cache.groups]
+    groups.insert(random.randrange(len(groups) + 1), KVCacheGroup(("ring",), ring))
+    num_blocks = cache.num_blocks + random.choice((1, 3, 5))
+    return replace(config, kv_cache=replace(cache, groups=tuple(groups), num_blocks=num_blocks))
+
+
+def _usual_config(random: Random, *, hybrid: bool) -> ManagerConfig:
+    """A configuration of the usual types.
 
     `hybrid`: with caching, and a pool in which a long text stays.
 

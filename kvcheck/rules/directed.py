@@ -12,6 +12,7 @@ from kvcheck.rules import (
     batched_outputs,
     batched_plans,
     chunked_local,
+    circular,
     configuration,
     coordination,
     coordination_answers,
@@ -59,7 +60,7 @@ CHAPTERS = (
     manager_allocation, manager_hits, manager_corners, bad_configurations,
     configuration, errors, error_values, events, statistics, residency,
     policies, groups, full, sliding_window, chunked_local, mamba, mamba_align,
-    mamba_loads, coordination, coordination_answers, cross_attention, retention, partial,
+    mamba_loads, coordination, coordination_answers, cross_attention, circular, retention, partial,
     short_hits, custom_specs, plan_groups, plan_layout, plan_memory, plan_errors, liveness,
     batched, batched_new, batched_between, batched_outputs, batched_plans, copies, real_sizes,
 )  # fmt: skip

@@ -25,9 +25,14 @@ from kvspec.config import ManagerConfig
 from kvspec.errors import KVSpecError
 from kvspec.interface import Feature, Implementation
 from kvspec.request import RequestInput
-from kvspec.specs import CrossAttentionSpec, EncoderOnlyAttentionSpec, MambaSpec
+from kvspec.specs import (
+    CircularBufferSpec,
+    CrossAttentionSpec,
+    EncoderOnlyAttentionSpec,
+    MambaSpec,
+)
 
-WITHOUT_SLOTS = (MambaSpec, CrossAttentionSpec, EncoderOnlyAttentionSpec)
+WITHOUT_SLOTS = (MambaSpec, CrossAttentionSpec, EncoderOnlyAttentionSpec, CircularBufferSpec)
 TOKEN_IDS = range(2)
 """So few that texts share prefixes."""
 

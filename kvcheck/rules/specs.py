@@ -6,6 +6,7 @@ from typing import Any
 
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
+    CircularBufferSpec,
     CrossAttentionSpec,
     EncoderOnlyAttentionSpec,
     FullAttentionSpec,
@@ -52,6 +53,11 @@ def mamba(block_size: int, mode: str = "all", *, speculative: int = 0) -> MambaS
 def cross(block_size: int) -> CrossAttentionSpec:
     """A small cross attention."""
     return CrossAttentionSpec(block_size, 1, 8, "float16")
+
+
+def ring(block_size: int) -> CircularBufferSpec:
+    """A small circular buffer."""
+    return CircularBufferSpec(block_size, 1, 8, "float16")
 
 
 def encoder_only(block_size: int) -> EncoderOnlyAttentionSpec:

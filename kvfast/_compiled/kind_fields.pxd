@@ -7,3 +7,4 @@ cdef enum:
     ALIGNED = 4
     CROSS = 5
     ENCODER_ONLY = 6
+    CIRCULAR = 7

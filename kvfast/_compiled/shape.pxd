@@ -1,7 +1,7 @@
 # C types of kvfast/_core/shape.py.
 cimport cython
 from kvfast._compiled cimport kind_fields as kinds
-from kvfast._compiled.kinds cimport first_visible, holds_tokens, never
+from kvfast._compiled.kinds cimport first_visible, holds_tokens, is_cached, never
 
 
 @cython.final
@@ -20,6 +20,7 @@ cdef class Shape:
     cdef bint is_mamba(self, int group) noexcept nogil
     cdef bint is_aligned(self, int group) noexcept nogil
     cdef bint holds_tokens(self, int group) noexcept nogil
+    cdef bint is_cached(self, int group) noexcept nogil
     cdef long long cdiv(self, long long a, long long b) noexcept nogil
     @cython.locals(tokens="long long")
     cdef long long skipped(self, int group, long long computed) noexcept nogil

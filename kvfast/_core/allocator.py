@@ -102,7 +102,7 @@ class Allocator:
         return max(required - present, 0) + self.num_revived(g, max(0, skipped - held))
 
     def length_for(self, g: int, demand: Demand) -> int:
-        """How long a group's list must be (KV-CROSS-1, KV-CROSS-5, KV-MAMBA-6, KV-MAMBA-7)."""
+        """How long a group's list must be (KV-CIRC-1, KV-CROSS-1, KV-CROSS-5, KV-MAMBA-6)."""
         kind = self.shape.kind[g]
         size = self.shape.block_size[g]
         if kind == kinds.FULL or kind == kinds.SLIDING or kind == kinds.CHUNKED:
@@ -115,6 +115,8 @@ class Allocator:
             return self.shape.cdiv(demand.encoder, size)
         if kind == kinds.ENCODER_ONLY:
             return 0
+        if kind == kinds.CIRCULAR:
+            return 1
         return never(kind)
 
     def num_revived(self, g: int, first: int) -> int:
@@ -177,6 +179,8 @@ class Allocator:
                     if not self.shape.is_window_beyond(g, demand.skip_at, computed):
                         size = self.shape.block_size[g]
                         self.extend(g, row, self.shape.cdiv(computed, size))
+                elif self.shape.kind[g] == kinds.CIRCULAR:  # KV-CIRC-2
+                    self.extend(g, row, 1)
 
     def take_hits_of(self, g: int, row: int, skip_at: int) -> None:
         """One group's hits."""
@@ -271,6 +275,8 @@ class Allocator:
         if self.rounds_down:
             aligned -= tokens % self.shape.alignment
         for g in range(self.shape.num_groups):
+            if not self.shape.is_cached(g):  # KV-COORD-14
+                continue
             size = self.shape.block_size[g]
             end = aligned
             if self.rounds_down and self.shape.drops[g] and aligned > 0:

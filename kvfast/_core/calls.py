@@ -223,7 +223,7 @@ class Calls:
             raise InvalidArgumentError("group", g, f"an int in 0 … {core.num_groups - 1}")
         size = core.shape.block_size[g]
         hash_size = core.hash_block_size
-        if not core.enable_caching or size <= hash_size:
+        if not core.enable_caching or not core.shape.is_cached(g) or size <= hash_size:
             allowed = "one with caching on and blocks longer than hash blocks"
             raise InvalidArgumentError("group", g, allowed)
         row = core.rows.of(request)

@@ -208,7 +208,10 @@ class Checks:
                 covered = new_computed + 1
             else:
                 covered = num_hits * size
-            if covered > new_computed or (covered < new_computed and external == 0):
+            is_wrong = covered > new_computed or (covered < new_computed and external == 0)
+            if not self.shape.is_cached(g):  # KV-COORD-14
+                is_wrong = num_hits > 0
+            if is_wrong:
                 raise InvalidArgumentError(
                     f"new_computed_blocks[{g}]",
                     num_hits,

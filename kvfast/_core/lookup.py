@@ -74,7 +74,7 @@ class Lookup:
             return self.look_up_chunked(a, request, tokens, limit)
         if kind == kinds.MAMBA or kind == kinds.ALIGNED:
             return self.look_up_mamba(a, request, limit, per)
-        if kind == kinds.CROSS or kind == kinds.ENCODER_ONLY:
+        if kind == kinds.CROSS or kind == kinds.ENCODER_ONLY or kind == kinds.CIRCULAR:
             return 0
         return never(kind)
 
@@ -189,6 +189,7 @@ class Lookup:
     def agreed_hit(self, request: FastRequest, max_tokens: int) -> int:
         """Round after round until no attention group shortens the length (KV-COORD-5)."""
         num = self.shape.num_attention
+        self.clear()  # groups outside prefix caching answer nothing (KV-COORD-14)
         for a in range(num):
             self.is_verified[a] = 0
             self.found_blocks[a] = -1
@@ -241,6 +242,7 @@ class Lookup:
 
     def hits_per_group(self, request: FastRequest, max_tokens: int) -> None:
         """Every attention group's own longest hit, not reconciled (KV-COORD-9)."""
+        self.clear()
         for a in range(self.shape.num_attention):
             self.make_room(max_tokens // self.block_size_of(a) + 1)
         for a in range(self.shape.num_attention):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from . import kinds
 from .arrays import zeroed
-from .kinds import Kind, first_visible, holds_tokens, never
+from .kinds import Kind, first_visible, holds_tokens, is_cached, never
 
 if TYPE_CHECKING:
     from .plan import GroupPlan
@@ -86,8 +86,12 @@ class Shape:
         return self.kind[group] == kinds.ALIGNED
 
     def holds_tokens(self, group: int) -> bool:
-        """Whether the blocks hold the tokens of the sequence, not those of an encoder."""
+        """Whether the blocks hold all tokens of the sequence, not those of an encoder."""
         return holds_tokens(self.kind[group])
+
+    def is_cached(self, group: int) -> bool:
+        """Whether the group takes part in prefix caching (KV-COORD-14)."""
+        return is_cached(self.kind[group])
 
     def cdiv(self, a: int, b: int) -> int:
         """Ceiling division of numbers from 0 on."""
@@ -120,7 +124,7 @@ class Shape:
             return self.retention < 0 or 0 < self.retention <= self.block_size[group]
         if kind == kinds.FULL or kind == kinds.CHUNKED:
             return True
-        if kind == kinds.CROSS or kind == kinds.ENCODER_ONLY:
+        if kind == kinds.CROSS or kind == kinds.ENCODER_ONLY or kind == kinds.CIRCULAR:
             return True
         return never(kind)
 

@@ -130,7 +130,12 @@ class Group(ABC):
     """Whether a block may stand before a null one (align-mode Mamba)."""
 
     covers_sequence = True
-    """Whether the blocks hold the tokens of the request; those of cross attention do not."""
+    """Whether the blocks hold all tokens of the request; those of cross attention do not."""
+
+    @property
+    def is_cacheable(self) -> bool:
+        """Whether the group takes part in prefix caching (KV-COORD-14)."""
+        return self.spec.prefix_cacheable
 
     # What the attention type decides.
 

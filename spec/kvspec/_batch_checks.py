@@ -16,10 +16,15 @@ from kvspec.errors import InvalidArgumentError, UnknownBlockError, UnsupportedEr
 from kvspec.following import checked_counts, checked_hashes
 from kvspec.interface import Capabilities, Feature, Implementation, KVCacheManager
 from kvspec.request import Request, RequestStatus, is_status
-from kvspec.specs import CrossAttentionSpec, EncoderOnlyAttentionSpec, MambaSpec
+from kvspec.specs import (
+    CircularBufferSpec,
+    CrossAttentionSpec,
+    EncoderOnlyAttentionSpec,
+    MambaSpec,
+)
 
-_ELSEWHERE = (CrossAttentionSpec, EncoderOnlyAttentionSpec)
-"""Their blocks hold no tokens of the sequence (KV-REQ-3)."""
+_ELSEWHERE = (CrossAttentionSpec, EncoderOnlyAttentionSpec, CircularBufferSpec)
+"""Their blocks do not hold all tokens of the sequence (KV-REQ-3)."""
 _WITHOUT_SLOTS = (MambaSpec, *_ELSEWHERE)
 """Their blocks do not hold one slot per token of the sequence (KV-BATCH-9)."""
 

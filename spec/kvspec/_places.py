@@ -9,7 +9,7 @@ from __future__ import annotations
 from kvspec.blocks import NULL_BLOCK
 from kvspec.config import ManagerConfig
 from kvspec.snapshot import Snapshot
-from kvspec.specs import CrossAttentionSpec, FullAttentionSpec, MambaSpec
+from kvspec.specs import CircularBufferSpec, CrossAttentionSpec, FullAttentionSpec, MambaSpec
 
 GROUP_SIZE_BYTES = 4
 
@@ -27,7 +27,7 @@ def nulls_come_first(config: ManagerConfig, snapshot: Snapshot) -> str | None:
             if not num_nulls:
                 continue
             spec = config.managed_specs[group]
-            if isinstance(spec, FullAttentionSpec | CrossAttentionSpec):
+            if isinstance(spec, FullAttentionSpec | CrossAttentionSpec | CircularBufferSpec):
                 return f"group {group} skips nothing, but has null for request {name!r}: {blocks}"
             is_padded = isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align"
             if any(blocks[:num_nulls]) and not is_padded:

@@ -60,10 +60,16 @@ _IGNORED = frozenset(
 )
 """Members that the manager does not read beside its own; equality of specs does not need them."""
 
-_NEEDED_BY_TYPE: Mapping[str, str] = MappingProxyType(
-    {"RSWASpec": "R-SWA", "CircularBufferSpec": "circular buffers"}
-)
+_NEEDED_BY_TYPE: Mapping[str, str] = MappingProxyType({"RSWASpec": "R-SWA"})
 _FULL = frozenset({"FullAttentionSpec", "MLAAttentionSpec"})
+_WITHOUT_VALUE_SIZE = frozenset(
+    {
+        "ChunkedLocalAttentionSpec",
+        "CircularBufferSpec",
+        "CrossAttentionSpec",
+        "EncoderOnlyAttentionSpec",
+    }
+)
 _KNOWN = frozenset(cls.__name__ for cls in SPEC_TYPES)
 
 
@@ -181,7 +187,7 @@ def _spec(spec: Any, needs: list[str]) -> Any:
         found |= {"compress_ratio": spec.get("tokens_per_state", 1), "head_size_v": None}
     elif kind in _KNOWN and spec.get("tokens_per_state", 1) not in (1, -1):
         needs.append("tokens_per_state")
-    if kind in ("ChunkedLocalAttentionSpec", "CrossAttentionSpec", "EncoderOnlyAttentionSpec"):
+    if kind in _WITHOUT_VALUE_SIZE:
         found = _without(found, "head_size_v")
     return found
 

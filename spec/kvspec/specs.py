@@ -46,6 +46,9 @@ class LayerSpec:
     kind: ClassVar[str] = "custom"
     """The word that names the kind of spec in events."""
 
+    prefix_cacheable: ClassVar[bool] = True
+    """Whether groups take part in prefix caching (KV-COORD-14)."""
+
     def __post_init__(self) -> None:
         exact_members(self)
         int_at_least("block_size", self.block_size, 1)
@@ -252,6 +255,14 @@ class CrossAttentionSpec(AttentionSpec):
 
 
 @dataclass(frozen=True)
+class CircularBufferSpec(AttentionSpec):
+    """A ring of `block_size` slots: one block per request, written over and over, never cached."""
+
+    kind: ClassVar[str] = "circular_buffer"
+    prefix_cacheable: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
 class EncoderOnlyAttentionSpec(AttentionSpec):
     """Attention that keeps nothing: needs no block at all."""
 
@@ -285,6 +296,7 @@ SPEC_TYPES: tuple[type[LayerSpec], ...] = (
     MambaSpec,
     CrossAttentionSpec,
     EncoderOnlyAttentionSpec,
+    CircularBufferSpec,
     UniformTypeKVCacheSpecs,
 )
 """Every spec the contract knows; `cls.__name__` is its `type` in records."""

@@ -38,7 +38,11 @@ def attention_groups(config: ManagerConfig) -> list[AttentionGroup]:
     flagged = [i for i, group in enumerate(config.kv_cache.groups) if group.is_eagle_group]
     if config.use_eagle and not flagged:
         flagged = list(range(len(specs)))
-    first_members = [i for i, spec in enumerate(specs) if spec not in specs[:i]]
+    first_members = [
+        i
+        for i, spec in enumerate(specs)
+        if spec not in specs[:i] and spec.prefix_cacheable  # KV-COORD-14
+    ]
     found = [
         AttentionGroup(
             spec=specs[first],
@@ -96,7 +100,7 @@ class Cache:
         self, groups: Sequence[AttentionGroup], answers: Sequence[Candidate]
     ) -> KVCacheBlocks:
         """The block lists that stand for the answers, in the order of the groups."""
-        lists: dict[int, list[int]] = {}
+        lists: dict[int, list[int]] = {g: [] for g in range(len(self.config.kv_cache.groups))}
         for group, answer in zip(groups, answers, strict=True):
             for member in group.members:
                 lists[member] = [

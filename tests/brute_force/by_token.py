@@ -11,6 +11,7 @@ from functools import lru_cache
 from kvspec.config import ManagerConfig
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
+    CircularBufferSpec,
     CrossAttentionSpec,
     EncoderOnlyAttentionSpec,
     LayerSpec,
@@ -42,7 +43,8 @@ def blocks_of(num_tokens: int, size: int) -> int:
 
 def holds_text(spec: LayerSpec) -> bool:
     """Whether the blocks stand for tokens of the request."""
-    return not isinstance(spec, (CrossAttentionSpec, EncoderOnlyAttentionSpec))
+    others = (CircularBufferSpec, CrossAttentionSpec, EncoderOnlyAttentionSpec)
+    return not isinstance(spec, others)
 
 
 @lru_cache(maxsize=100_000)

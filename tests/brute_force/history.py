@@ -106,7 +106,7 @@ class History:
 
     def was_handed_over(self, life: Life, span: Span, index: int) -> bool:
         """Whether some caching call reached the entry."""
-        return any(
+        return span.spec.prefix_cacheable and any(
             is_handed_over(self.config, span.size, index, call, is_eagle=span.is_eagle)
             for call in life.calls
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kvspec.specs import LayerSpec, MambaSpec
+from kvspec.specs import CircularBufferSpec, LayerSpec, MambaSpec
 from tests.brute_force.by_token import (
     blocks_of,
     holds_text,
@@ -33,6 +33,11 @@ class Span:
     def has_text(self) -> bool:
         """Whether its blocks stand for tokens of the request."""
         return holds_text(self.spec)
+
+    @property
+    def is_ring(self) -> bool:
+        """Whether it is one block, from the first slots to the end (KV-CIRC-2)."""
+        return isinstance(self.spec, CircularBufferSpec)
 
     @property
     def num_drafted(self) -> int:
@@ -121,6 +126,8 @@ class Life:
 
 def length_wanted(span: Span, slots: int, main: int, encoder: int) -> int:
     """Entries of a list with slots for so many tokens (KV-GRP-7, KV-MAMBA-4, KV-MAMBA-6)."""
+    if span.is_ring:
+        return 1
     if not span.has_text:
         return blocks_of(encoder, span.size) if span.spec.kind == "cross_attention" else 0
     return blocks_of(main if span.is_aligned else slots, span.size) + span.num_drafted
@@ -138,6 +145,8 @@ def num_loaded(span: Span, wish: Wish, length: int) -> int:
     """Blocks for what comes from elsewhere (KV-GRP-6), behind so many entries."""
     total = wish.local + wish.loads
     there = [range(token, token + 1) for token in range(total)]
+    if wish.loads and span.is_ring:
+        return len(range(length, 1))
     if not wish.loads or not span.has_text:
         return 0
     if not any(is_read(span.spec, token, wish.at) for token in there):

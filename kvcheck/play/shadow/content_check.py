@@ -1,6 +1,7 @@
 """What a step reads is there, and is what was written.
 
-Groups of cross attention hold the tokens of a request's own encoder, those of Mamba its states.
+Groups of cross attention hold the tokens of a request's own encoder, those of Mamba its states,
+circular buffers what it alone writes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from kvspec.errors import InvariantViolation
 from kvspec.inside import hash_block_size
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
+    CircularBufferSpec,
     CrossAttentionSpec,
     EncoderOnlyAttentionSpec,
     LayerSpec,
@@ -70,6 +72,8 @@ class ContentCheck:
         self.states: dict[int, States] = {}
         self.encoders: dict[int, int] = {}
         self.encoded: dict[str, Content] = {}
+        self.rings: dict[int, int] = {}
+        self.in_rings: dict[str, Content] = {}
         factor = config.dcp_world_size * config.pcp_world_size
         for number, spec in enumerate(config.managed_specs):
             size = spec.block_size * factor
@@ -78,6 +82,8 @@ class ContentCheck:
                 self.states[number] = States(self.shadow, number, spec, size, finer)
             elif isinstance(spec, CrossAttentionSpec):
                 self.encoders[number] = size
+            elif isinstance(spec, CircularBufferSpec):
+                self.rings[number] = size
             elif not isinstance(spec, EncoderOnlyAttentionSpec):
                 self.groups[number] = (spec, size)
 
@@ -88,6 +94,7 @@ class ContentCheck:
     def release(self, name: str) -> None:
         """The request gave back what it held."""
         self.encoded.pop(name, None)
+        self.in_rings.pop(name, None)
         for states in self.states.values():
             states.forget(name)
 
@@ -112,6 +119,10 @@ class ContentCheck:
             self.read_group(what, content, group, lists[group], length, rule)
         for group, states in self.states.items():
             states.read(name, what, content, lists[group], length)
+        if name in self.in_rings:
+            for group, size in self.rings.items():
+                place = (next(iter(lists[group]), NULL_BLOCK), 0)
+                self._read_block(what, self.in_rings[name], group, place, size, "KV-CIRC-2")
         encoded = self.encoded.get(name)
         for group, size in self.encoders.items():
             if encoded is not None:
@@ -148,7 +159,8 @@ class ContentCheck:
     ) -> None:
         """The first `n` slots of a block, given with its index, hold the tokens of its index."""
         block, index = place
-        size = self.encoders[group] if group in self.encoders else self.groups[group][1]
+        elsewhere = self.encoders | self.rings
+        size = elsewhere[group] if group in elsewhere else self.groups[group][1]
         offence = self.shadow.first_offence(block, group, size, index, n, content)
         if offence is not None:
             slot, found = offence
@@ -209,6 +221,10 @@ class ContentCheck:
         end at the longest sequence.
         """
         self._write_encoder(name, lists, num_encoder)
+        for group, size in self.rings.items():
+            own = self.in_rings.setdefault(name, Content(f"ring of {name}".encode(), range(size)))
+            block = next(iter(lists[group]), NULL_BLOCK)
+            self.shadow.write(block, group, size, 0, range(size), own)
         for group, states in self.states.items():
             total = min(start + num_external, self.max_model_len)
             states.step(

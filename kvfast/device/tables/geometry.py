@@ -102,6 +102,8 @@ def _group_table(
         most += spec.num_speculative_blocks
     elif kind == kinds.ENCODER_ONLY:
         most = 0
+    elif kind == kinds.CIRCULAR:
+        most = 1
     return GroupTable(
         width=most if width is None else width,
         span_tokens=span,

@@ -1,0 +1,44 @@
+"""Circular buffers: one block per request, written over and over (KV-CIRC-*)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvref.groups.base import Demand, Group
+
+
+class CircularBufferGroup(Group):
+    """One block from a request's first allocation to its end."""
+
+    covers_sequence = False
+
+    def num_skipped_tokens(self, num_computed_tokens: int) -> int:
+        """The ring is never given back early (KV-CIRC-2)."""
+        return 0
+
+    def longest_hit(
+        self,
+        hashes: Sequence[bytes],
+        max_length_tokens: int,
+        *,
+        members: Sequence[int],
+        drop_last_block: bool,
+        alignment_tokens: int,
+    ) -> list[list[int]]:
+        """Never a hit (KV-COORD-14)."""
+        return [[] for _ in members]
+
+    def num_blocks_needed(self, request_id: str, hits: Sequence[int], demand: Demand) -> int:
+        """The one block, if it is not there (KV-CIRC-1)."""
+        return 0 if self.blocks_of(request_id) else 1
+
+    def take_hits(self, request_id: str, hits: Sequence[int], demand: Demand) -> None:
+        """No hits, no entry (KV-CIRC-2)."""
+
+    def allocate_external(self, request_id: str, demand: Demand) -> None:
+        """The ring is taken with the blocks of the others, if it is not there (KV-CIRC-2)."""
+        self.extend(request_id, 1)
+
+    def allocate_new(self, request_id: str, demand: Demand) -> list[int]:
+        """The one block; later calls find it there (KV-CIRC-2)."""
+        return self.extend(request_id, 1)
