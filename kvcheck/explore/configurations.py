@@ -7,14 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from kvcheck.explore.bounds import Admission, Call, Computation, Configuration, Step
+from kvcheck.rules.specs import chunked, full, ring
+from kvcheck.rules.specs import sliding as window
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.specs import (
-    ChunkedLocalAttentionSpec,
-    CircularBufferSpec,
-    FullAttentionSpec,
     LayerSpec,
     MambaSpec,
-    SlidingWindowSpec,
 )
 
 USUAL = frozenset({Call.PREEMPT, Call.EVICT, Call.RESET, Call.ASK, Call.ILLEGAL})
@@ -22,29 +20,9 @@ SHORT = ((0, 0), (0, 1))
 """Two prompts that share their first token, and no more."""
 
 
-def full(block_size: int) -> FullAttentionSpec:
-    """Full attention with so many tokens a block."""
-    return FullAttentionSpec(block_size, 1, 8, "float16")
-
-
-def window(block_size: int, tokens: int) -> SlidingWindowSpec:
-    """A sliding window of so many tokens."""
-    return SlidingWindowSpec(block_size, 1, 8, "float16", sliding_window=tokens)
-
-
-def chunked(block_size: int, tokens: int) -> ChunkedLocalAttentionSpec:
-    """Attention within chunks of so many tokens."""
-    return ChunkedLocalAttentionSpec(block_size, 1, 8, "float16", attention_chunk_size=tokens)
-
-
 def aligned_mamba(block_size: int) -> MambaSpec:
     """A state at each block boundary."""
     return MambaSpec(block_size, ((2,),), ("float32",), mamba_cache_mode="align")
-
-
-def ring(capacity: int) -> CircularBufferSpec:
-    """A ring of so many slots."""
-    return CircularBufferSpec(capacity, 1, 8, "float16")
 
 
 def texts(*lengths: int, alphabet: tuple[int, ...] = (0, 1)) -> tuple[tuple[int, ...], ...]:

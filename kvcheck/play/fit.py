@@ -257,6 +257,9 @@ def _cut_groups(config: ManagerConfig, can: Capabilities) -> list[KVCacheGroup] 
         for group in config.kv_cache.groups
         if type(config.registry.resolve(group.spec)) in can.spec_types
     ]
+    if config.enable_caching:  # which needs one that takes part (KV-COORD-14)
+        groups.sort(key=lambda group: not group.spec.prefix_cacheable)
+        groups = groups if any(group.spec.prefix_cacheable for group in groups) else []
     if not groups and FullAttentionSpec in can.spec_types:
         first = config.kv_cache.groups[0]
         spec = FullAttentionSpec(first.spec.block_size, 1, 8, "float16")

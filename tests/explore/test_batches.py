@@ -12,10 +12,11 @@ import kvref
 from kvcheck.explore import trace
 from kvcheck.explore.batches import batches
 from kvcheck.explore.bounds import Call, Step
-from kvcheck.explore.configurations import cache, full
+from kvcheck.explore.configurations import cache
 from kvcheck.explore.search import Pair
 from kvcheck.explore.state import State, World
 from kvcheck.play.scheduler import PREEMPTED, RUNNING, Seat
+from kvcheck.rules.specs import full
 from kvspec.batched import StepOutput, StepPlan, StepResult
 from kvspec.interface import Feature
 from kvspec.sequential import SequentialManager

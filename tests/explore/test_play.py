@@ -10,10 +10,11 @@ import pytest
 
 import kvref
 from kvcheck.explore.bounds import Admission, Call, Computation, Configuration, Step
-from kvcheck.explore.configurations import cache, full
+from kvcheck.explore.configurations import cache
 from kvcheck.explore.play import play
 from kvcheck.explore.state import BATCHED_STEP, Move, State, World
 from kvcheck.play.scheduler import LOADING, PREEMPTED, RUNNING, WAITING, Seat
+from kvcheck.rules.specs import full
 from kvspec.snapshot import RequestState
 from tests.explore.exploring import configuration
 from tests.judge.test_performing import arguments_of
