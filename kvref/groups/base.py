@@ -132,10 +132,8 @@ class Group(ABC):
     covers_sequence = True
     """Whether the blocks hold all tokens of the request; those of cross attention do not."""
 
-    @property
-    def is_cacheable(self) -> bool:
-        """Whether the group takes part in prefix caching (KV-COORD-14)."""
-        return self.spec.prefix_cacheable
+    is_cacheable = True
+    """Whether the group takes part in prefix caching (KV-COORD-14)."""
 
     # What the attention type decides.
 

@@ -11,6 +11,7 @@ class CircularBufferGroup(Group):
     """One block from a request's first allocation to its end."""
 
     covers_sequence = False
+    is_cacheable = False
 
     def num_skipped_tokens(self, num_computed_tokens: int) -> int:
         """The ring is never given back early (KV-CIRC-2)."""
