@@ -4,7 +4,8 @@
 
 VENV is made if it is not there: this checkout with its extra `vllm`, from PyPI. VLLM is a folder of
 vLLM's sources, and is made of its source distribution if it is not there. No device and no weights
-are needed, and no network after that. `--write` puts the table into docs/vllm.md.
+are needed, and no network after that. `--write` puts the table into docs/vllm.md; with `--only`,
+the rows of these files.
 """
 
 from __future__ import annotations
@@ -259,12 +260,24 @@ def table(results: Mapping[str, tuple[Outcome, Outcome]]) -> str:
     return "\n".join(lines)
 
 
-def write_table(text: str) -> None:
-    """Between the marks of the page."""
+def write_table(results: Mapping[str, tuple[Outcome, Outcome]]) -> None:
+    """Between the marks of the page. Of files that did not run, the rows stay as they are.
+
+    Then the reasons below stay, too: SystemExit if a file that ran has any.
+    """
     page = PAGE.read_text()
     before, rest = page.split(MARKS[0])
-    after = rest.split(MARKS[1])[1]
-    PAGE.write_text(f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{after}")
+    old, after = rest.split(MARKS[1])
+    text = table(results).splitlines()
+    if set(results) < set(FILES):
+        lines = old.strip().splitlines()
+        there = {line.split("`")[1]: line for line in lines if line.startswith("| `")}
+        if len(text) > len(HEAD) + len(results):
+            raise SystemExit(f"{', '.join(results)}: has reasons, so that all files have to run")
+        rows = there | {name: row(name, *pair) for name, pair in results.items()}
+        reasons = lines[len(HEAD) + len(there) :]
+        text = [*HEAD, *(rows[name] for name in FILES if name in rows), *reasons]
+    PAGE.write_text("\n".join((f"{before}{MARKS[0]}", "", *text, "", f"{MARKS[1]}{after}")))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -296,7 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(row(name, stock, ours), *wrong(stock, ours), sep="\n", flush=True)
     swapped = sum(ours.on_kvfast for _, ours in results.values())
     if asked.write:
-        write_table(table(results))
+        write_table(results)
     num_lost = sum(each.startswith("LOST") for each in said)
     print(f"{swapped} managers on kvfast, {num_lost} tests lost")
     return 1 if said or not results else 0

@@ -4,6 +4,8 @@
 
 With KVFAST_SWAP=1 tests find kvfast's schedulers and manager under the names of vLLM's. The last
 line counts how many were asked for and how many run on kvfast, and names why others do not.
+
+Two fixtures stand in for those of vLLM's upper conftest, which needs models and NCCL.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +67,30 @@ def swap() -> None:
     scheduler.Scheduler = on_sync
     async_scheduler.AsyncScheduler = on_async
     kv_cache_manager.KVCacheManager = manager
+
+
+@pytest.fixture
+def default_vllm_config() -> Iterator[Any]:
+    """A configuration for code that asks for the current one."""
+    from vllm.config import VllmConfig, set_current_vllm_config
+
+    config = VllmConfig()
+    with set_current_vllm_config(config):
+        yield config
+
+
+@pytest.fixture
+def dist_init(tmp_path: Path) -> Iterator[None]:
+    """One process, over gloo."""
+    from vllm import distributed
+    from vllm.config import VllmConfig, set_current_vllm_config
+
+    with set_current_vllm_config(VllmConfig()):
+        at = f"file://{tmp_path / 'ranks'}"
+        distributed.init_distributed_environment(1, 0, at, 0, backend="gloo")
+        distributed.initialize_model_parallel(1, 1)
+        yield
+    distributed.cleanup_dist_env_and_memory()
 
 
 def pytest_runtest_logreport(report: Any) -> None:

@@ -1,14 +1,17 @@
 """Random programs about hits that end inside a block, for subjects that have them (KV-INSIDE-1).
 
 Texts share beginnings of every length, pools are ample, and requests come and go within few steps.
+Those at real sizes have prompts of thousands of tokens, blocks of 16 to 256, and pools of up to
+thousands; few of them have hundreds of requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
+from kvcheck.judge.production import LongDraw
 from kvcheck.judge.random_programs import BATCH, LAST, Draw
 from kvcheck.play import steps as st
 from kvcheck.play.steps import Program, Step
@@ -25,19 +28,71 @@ def inside_programs(run_seed: int, batch: int, max_steps: int) -> Iterator[Progr
         yield _program(random, max_steps)
 
 
-def _config(random: Random) -> ManagerConfig:
-    """Full attention beside states, hashes finer than the blocks of states."""
-    h = random.choice((1, 2))
-    size = h * random.choice((2, 4))
+def large_inside_program(random: Random, max_steps: int) -> Program:
+    """One at real sizes. One of 500 has twenty times as many steps, and hundreds of requests."""
+    has_many = random.random() < 0.002
+    config = _config(random, is_large=True, room=20 if has_many else 2)
+    draw = _LongDraw(random, config)
+    steps: list[Step] = []
+    length = random.randint(max_steps // 2, max_steps) * (20 if has_many else 1)
+    while len(steps) < length:
+        steps += _crowd(draw) if has_many and draw.chance(0.2) else _habit(draw)
+    return Program(config, tuple(steps[:length]), name="inside blocks at real sizes")
+
+
+class _LongDraw(LongDraw):
+    """Prompts end at a few places of the texts, or near them: others begin where one ended."""
+
+    def __init__(self, random: Random, config: ManagerConfig) -> None:
+        super().__init__(random, config)
+        self.h = config.hash_block_size_tokens or 1
+        self.sizes = [self.h, *self.sizes]
+        most = max(self.longest // self.h - 1, 2)
+        first = [random.randrange(1000, 2**31) for _ in range(self.longest)]
+        self.places = [self.h * random.randint(1, most) for _ in range(4)]
+        self.places += [self.h * random.randint(1, min(most, 20)) for _ in range(2)]
+        tails = [[own] * self.longest for own in (2, 3)]
+        cuts = random.sample(self.places, 2)
+        shared = [first[:cut] + tail[cut:] for cut, tail in zip(cuts, tails, strict=True)]
+        self.texts = (first, shared[0], shared[1])
+
+    def length_of(self, text: Sequence[int]) -> int:
+        """At one of the places, up to two blocks behind it, or anywhere."""
+        place = self.random.choice(self.places)
+        behind = (0, 1, 2, self.h // 2, self.h, self.h + 1, self.sizes[-1], 2 * self.sizes[-1] + 1)
+        if self.chance(0.1):
+            place = self.random.randint(1, len(text))
+        return min(place + self.random.choice(behind), len(text))
+
+
+def _crowd(draw: Draw) -> list[Step]:
+    """Many come, and go on."""
+    come = [each for _ in range(20) for each in (_arrival(draw), st.Admit(LAST))]
+    return [*come, *[draw.run() for _ in range(20)], st.NewStep()]
+
+
+def _config(random: Random, *, is_large: bool = False, room: int = 1) -> ManagerConfig:
+    """Full attention beside states, hashes finer than the blocks of states.
+
+    `room`: if it is large, how many of the longest requests the pool holds, more or less.
+    """
+    h = random.choice((8, 16, 16, 32, 64) if is_large else (1, 2))
+    size = min(h * random.choice((2, 4, 8) if is_large else (2, 4)), 256)
     kinds = (*random.choice(OTHERS), "mamba")
     specs = [_spec(random, kind, h, size) for kind in kinds]
     groups = tuple(KVCacheGroup((f"layer.{n}",), spec) for n, spec in enumerate(specs))
+    longest = random.choice((1000, 2000, 4000, 8000)) if is_large else 0
+    num_blocks = len(specs) * random.choice((6, 12, 20, 30))
+    if is_large:
+        share = random.choice((0.6, 1, 2, 4)) * room
+        filled = int(share * sum(longest / spec.block_size for spec in specs))
+        num_blocks = min(max(filled, num_blocks), 10_000)
     return ManagerConfig(
-        KVCacheConfig(len(specs) * random.choice((6, 12, 20, 30)), groups),
-        max_model_len_tokens=random.choice((24, 48)),
+        KVCacheConfig(num_blocks, groups),
+        max_model_len_tokens=longest or random.choice((24, 48)),
         hash_block_size_tokens=h,
         log_stats=True,
-        enable_events=True,
+        enable_events=not is_large or random.random() < 0.2,
         hash_seed="0",
         retention_interval_tokens=random.choice((None, None, 0, 0, 0, 2 * size)),
         watermark=random.choice((0.0, 0.0, 0.0, 0.2)),

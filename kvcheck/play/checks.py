@@ -188,6 +188,9 @@ class ShadowCheck:
 
 def identities(request: Tracked, start: int, tokens: Sequence[int]) -> Iterator[int]:
     """What tells the tokens from `start` on apart: item and embedding besides the token."""
+    if not request.arrival.items and not request.arrival.embedded:
+        yield from tokens
+        return
     for position, token in enumerate(tokens, start):
         items = [
             (name, position - first)

@@ -35,7 +35,10 @@ from kvcheck.tools.bench.scenarios import (
     LOOK_UP_AGAIN,
 )
 from kvspec.batched import BatchedManager
+from kvspec.config import ManagerConfig
 from kvspec.errors import KVSpecError
+from kvspec.interface import KVCacheManager
+from kvspec.policy import Policy
 from tests.bench.toy import (
     COLD,
     FRESH,
@@ -340,3 +343,19 @@ def test_an_allocation_takes_a_hit_that_is_still_valid() -> None:
     measure(Plan((SMALL,), 2), [Subject("toy", toy)], clock=clock)
     before = {heard[at - 1] for at, name in enumerate(heard) if name == "allocate_with_hit"}
     assert before == {"look_up"}
+
+
+def test_each_is_measured_under_its_own_choices() -> None:
+    """A peer whose choices are its version's refuses others."""
+
+    class Chosen(Toy):
+        bench_policy = Policy(counts_common_prefix=False)
+
+        def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
+            seen.append(config.policy)
+            return super().create(config, **options)
+
+    seen: list[Policy] = []
+    clock = FakeClock()
+    measure(Plan((SMALL,), 1), [Subject("a", Chosen(clock)), Subject("b", Toy(clock))], clock=clock)
+    assert set(seen) == {Chosen.bench_policy}

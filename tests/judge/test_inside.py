@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
+from random import Random
 from types import ModuleType
 from typing import Any
 
@@ -11,11 +12,11 @@ import pytest
 
 import kvfast
 import kvref
-from kvcheck.judge.inside_programs import inside_programs
+from kvcheck.judge.inside_programs import inside_programs, large_inside_program
 from kvcheck.play.fit import directed_program, random_program
 from kvcheck.play.performing import perform
 from kvcheck.play.runner import Runner
-from kvcheck.play.steps import Break, Program
+from kvcheck.play.steps import Arrive, Break, Program
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.rules.scenarios.inside import INSIDE_SCENARIOS
 from kvcheck.rules.scenarios.single import configure
@@ -70,6 +71,18 @@ def test_a_mistake_is_found_by_a_story(manager: type[made.InsideManager], rule: 
     subject = made.InsideImplementation(manager)
     found = [first_violation(program, subject, Level.SAFETY) for program in STORIES]
     assert rule in {violation.rule for violation in found if violation}
+
+
+def test_programs_at_real_sizes_are_large() -> None:
+    """Some have thousands of blocks or of tokens, and some hundreds of requests."""
+    many = next(seed for seed in count() if Random(seed).random() < 0.002)
+    drawn = [large_inside_program(Random(seed), 40) for seed in (*range(25), many)]
+    specs = [spec for program in drawn for spec in program.config.managed_specs]
+    assert {spec.block_size for spec in specs} == {16, 32, 64, 128, 256}
+    assert max(program.config.kv_cache.num_blocks for program in drawn) > 2000
+    arrivals = [[s for s in p.steps if isinstance(s, Arrive)] for p in drawn]
+    assert len(arrivals[-1]) > 200
+    assert max(len(each.prompt) for of_one in arrivals for each in of_one) > 4000
 
 
 @pytest.mark.deep

@@ -17,6 +17,7 @@ from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
 from kvspec.planning import Planner
+from kvspec.policy import Policy
 from kvspec.request import Request, RequestInput, check_token_ids, token_list
 from kvspec.snapshot import Snapshot
 from kvspec.stats import PrefixCacheStats
@@ -117,6 +118,11 @@ class VLLMImplementation:
     def planner(self) -> Planner | None:
         """vLLM's planning functions, those of 0.24."""
         return None if self.library.is_later else VLLMPlanner(self.library)
+
+    @property
+    def bench_policy(self) -> Policy:
+        """This version's choices."""
+        return self.library.policy
 
     def bench_calls(self, manager: KVCacheManager) -> Calls:
         """vLLM's own calls, which `kvspec bench` times in place of this adapter's."""

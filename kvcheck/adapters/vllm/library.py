@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -70,7 +71,7 @@ class Library:
         """Whether it is 0.33, whose calls and classes have other members."""
         return self.release != SUPPORTED_VERSIONS[0]
 
-    @property
+    @cached_property
     def policy(self) -> Policy:
         """The choices of this version: it has no others."""
         return find_profile(f"vllm-{self.release.rpartition('.')[0]}").policy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import ne
 
 from kvcheck.play.shadow.content import Content
 from kvcheck.play.shadow.content_check import ContentCheck
@@ -23,7 +24,7 @@ class Claims:
         self.check = check
         self.size = size
         self._texts: dict[bytes, tuple[Content, int]] = {}
-        self._kept: dict[int, tuple[bytes, ...]] = {}
+        self._kept: Sequence[tuple[bytes, ...]] = ()
 
     def learn(self, content: Content, hashes: Sequence[bytes]) -> None:
         """The hashes of a request with this content, in order."""
@@ -33,13 +34,12 @@ class Claims:
     def read(self, snapshot: Snapshot, after: str) -> None:
         """Every key that is new, and every key of a block that was written. Raises
         InvariantViolation."""
-        written = self.check.shadow.take_written()
-        for block, keys in enumerate(snapshot.block_keys):
-            known = self._kept.get(block, ())
-            if keys != known or block in written:
-                for key in keys:
-                    self._read_key(block, key, is_new=key not in known, after=after)
-                self._kept[block] = keys
+        keys = snapshot.block_keys
+        kept, self._kept = self._kept or [()] * len(keys), keys
+        changed = {block for block, pair in enumerate(zip(kept, keys, strict=True)) if ne(*pair)}
+        for block in sorted(changed | self.check.shadow.take_written()):
+            for key in keys[block]:
+                self._read_key(block, key, is_new=key not in kept[block], after=after)
 
     def _read_key(self, block: int, key: bytes, *, is_new: bool, after: str) -> None:
         content, num_tokens = self._texts.get(key[:-GROUP_BYTES], (None, 0))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.request import RequestInput
 
 HOOK = "bench_calls"
 """An implementation that translates for another project has a method of this name, from a manager
-to `Calls` that leave the translation out. Without it `contract_calls` are timed."""
+to `Calls` that leave the translation out. Without it `contract_calls` are timed. One whose policy
+is not `Policy()` has it as `bench_policy`."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,12 @@ class Calls:
     new_step_starts: Callable[[], Any] = lambda: None
     has_own_names: bool = False
     not_timed: frozenset[str] = frozenset()
+
+
+def new_manager(implementation: Implementation, config: ManagerConfig) -> KVCacheManager:
+    """A manager without audits, under the choices that the implementation has."""
+    policy = getattr(implementation, "bench_policy", config.policy)
+    return implementation.create(replace(config, policy=policy), check_invariants=False)
 
 
 def calls_of(implementation: Implementation, manager: KVCacheManager) -> Calls:

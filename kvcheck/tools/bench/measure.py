@@ -16,7 +16,7 @@ from statistics import median
 
 from kvcheck.tools.bench.batched import INCLUDES as BATCHED_INCLUDES
 from kvcheck.tools.bench.batched import BatchedWork, Rows
-from kvcheck.tools.bench.calls import calls_of
+from kvcheck.tools.bench.calls import calls_of, new_manager
 from kvcheck.tools.bench.cases import Case, DecodeCase, Plan, PromptCase, ReplayCase, config_of
 from kvcheck.tools.bench.replay import ReplayScenario
 from kvcheck.tools.bench.scenarios import DecodeScenario, PromptScenario
@@ -244,7 +244,7 @@ def scenario_of(contestant: Contestant, case: Case, num_rounds: int) -> Scenario
 def work_of(contestant: Contestant, case: Case) -> Work:
     """A new manager, called in the contestant's way."""
     implementation = contestant.subject.implementation
-    manager = implementation.create(config_of(case), check_invariants=False)
+    manager = new_manager(implementation, config_of(case))
     calls = calls_of(implementation, manager)
     if contestant.is_batched and isinstance(implementation, BatchedImplementation):
         return BatchedWork(implementation.batched(manager), calls, Rows(case.max_new_blocks))

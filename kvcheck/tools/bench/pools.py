@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvcheck.tools.bench.calls import calls_of
+from kvcheck.tools.bench.calls import calls_of, new_manager
 from kvcheck.tools.bench.cases import BLOCK_SIZE_TOKENS, pool_config
 from kvcheck.tools.bench.errors import PoolCostError
 from kvcheck.tools.bench.measure import Subject
@@ -118,7 +118,7 @@ def measure_pool(
     config = pool_config(num_blocks, max_model_len_tokens=2 * FILL_TOKENS)
     bytes_before, objects_before = _resident_bytes(), sys.getallocatedblocks()
     began = time.perf_counter()
-    manager = implementation.create(config, check_invariants=False)
+    manager = new_manager(implementation, config)
     create_s = time.perf_counter() - began
     gc.collect()
     objects = sys.getallocatedblocks() - objects_before

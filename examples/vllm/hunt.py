@@ -1,0 +1,187 @@
+"""Random programs at real sizes on vLLM's manager, whose content is read back.
+
+    PYTHONHASHSEED=0 python -m examples.vllm.hunt --programs 100000 --until 13:15 --keep FOLDER
+
+Seven of eight are about hits inside a block, the others are those of `tests.lockstep.production`.
+What a block holds is checked after each operation (`kvcheck.play.shadow`), the invariants in one
+program of twenty; illegal calls are left out. The counts, by rule, check and last call, are printed
+every minute and at the end; the first programs of each kind are kept in FOLDER.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import pickle
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+from kvcheck.adapters.vllm import implementation
+from kvcheck.adapters.vllm.implementation import VLLMImplementation
+from kvcheck.adapters.vllm.manager import VLLMManager
+from kvcheck.judge.inside_programs import large_inside_program
+from kvcheck.judge.production import production_program
+from kvcheck.play.checks import EventCheck, InvariantCheck, ShadowCheck
+from kvcheck.play.fit import random_program
+from kvcheck.play.left_out import LeftOut
+from kvcheck.play.performing import perform
+from kvcheck.play.runner import Check, Runner
+from kvcheck.play.steps import Arrive, Break, Program
+from kvcheck.play.verdicts import Violation, violation_of
+from kvspec.config import ManagerConfig
+from kvspec.interface import KVCacheManager
+from kvspec.snapshot import Snapshot
+
+MAX_STEPS = 40
+MOST_BLOCKS = 5000
+KEPT = 5
+"""Programs of each kind."""
+
+
+class SeenWhenAsked:
+    """A snapshot of which only what is read is taken, when it is read first."""
+
+    def __init__(self, manager: VLLMManager) -> None:
+        self._manager = manager
+        self._whole: Snapshot | None = None
+
+    @property
+    def block_keys(self) -> tuple[tuple[bytes, ...], ...]:
+        """The keys of each block: all that is read after most operations."""
+        pool = self._manager.inner.block_pool
+        further = pool.cached_block_hashes_by_block
+        primary = [block.block_hash for block in pool.blocks]
+        return tuple(
+            () if key is None else (key, *sorted(further.get(block, ())))
+            for block, key in enumerate(primary)
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if self._whole is None:
+            self._whole = VLLMManager.snapshot(self._manager)
+        return getattr(self._whole, name)
+
+
+class QuickManager(VLLMManager):
+    """The adapter's manager, which is asked for snapshots after each call."""
+
+    def snapshot(self) -> Any:
+        """See `SeenWhenAsked`."""
+        return SeenWhenAsked(self)
+
+
+class QuickImplementation(VLLMImplementation):
+    """vLLM with managers of that kind."""
+
+    def create(
+        self,
+        config: ManagerConfig,
+        *,
+        check_invariants: bool = True,
+        clock: Callable[[], int] | None = None,
+    ) -> KVCacheManager:
+        """A manager of vLLM's with a fresh pool."""
+        return cast(KVCacheManager, QuickManager(self.library, config))
+
+
+def drawn(seed: int, number: int) -> Program:
+    """Program `number` of a seed, without illegal calls, and embeddings, which are as long as the
+    prompt at vLLM's."""
+    random = Random(seed * 1_000_003 + number)
+    program = large_inside_program(random, MAX_STEPS)
+    while number % 8 == 7:
+        program = production_program(random, MAX_STEPS)
+        if program.config.kv_cache.num_blocks <= MOST_BLOCKS:
+            break
+    if number % 5:
+        program = replace(program, config=replace(program.config, enable_events=False))
+    legal = (step for step in program.steps if not isinstance(step, Break))
+    steps = (replace(s, embedded=None) if isinstance(s, Arrive) else s for s in legal)
+    return replace(program, steps=tuple(steps))
+
+
+def violation(program: Program, subject: VLLMImplementation, *, quick: bool) -> Violation | None:
+    """What the content oracle, and unless it is `quick` an invariant, says against a program.
+
+    Raises LeftOut for a configuration that the subject does not support.
+    """
+    runner: Runner | None = None
+    try:
+        runner = Runner(program, subject)
+        checks: list[Check] = [ShadowCheck(runner), EventCheck()]
+        runner.checks = checks if quick else [*checks, InvariantCheck()]
+        perform(runner, program.steps)
+    except LeftOut:
+        raise
+    except Exception as found:  # whatever vLLM raises is a finding
+        return violation_of(found, program, () if runner is None else runner.operations)
+    return None
+
+
+def hunt(asked: argparse.Namespace) -> Counter[str]:
+    """How many programs, operations, and findings of each kind there were."""
+    whole = implementation()
+    quick = QuickImplementation(whole.library)
+    found: Counter[str] = Counter()
+    logging.disable(logging.CRITICAL)
+    said = time.monotonic()
+    for number in itertools.count(asked.first):
+        if found["programs"] >= asked.programs or f"{datetime.now(UTC):%H:%M}" == asked.until:
+            return found
+        if time.monotonic() - said > 60:
+            said = time.monotonic()
+            print(f"to {number}, {time.process_time():.0f} s", dict(found), flush=True)
+        policy = whole.library.policy
+        subject, is_quick = (whole, False) if number % 20 == 7 else (quick, True)
+        program = random_program(
+            drawn(asked.seed, number),
+            whole.capabilities,
+            policy,
+            hashes_matter=False,
+            oracle=None,
+        )
+        if program is None:
+            found["nothing left"] += 1
+            continue
+        try:
+            one = violation(program, subject, quick=is_quick)
+        except LeftOut as reason:
+            found[f"left out: {reason}"] += 1
+            continue
+        found["programs"] += 1
+        if one is not None:
+            last = one.operations[-1][0] if one.operations else ""
+            kind = f"{one.rule} {one.name} {last}"
+            found[kind] += 1
+            if found[kind] <= KEPT:
+                print(f"program {number}: {kind}: {one.detail}", flush=True)
+                (asked.keep / f"{asked.seed}-{number}.pickle").write_bytes(pickle.dumps(one))
+    raise AssertionError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Hunt, and print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--programs", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="the number to begin with")
+    parser.add_argument("--until", default="", help="the time of day to stop at, UTC")
+    parser.add_argument("--keep", type=Path, required=True, help="a folder for what is found")
+    asked = parser.parse_args(arguments)
+    asked.keep.mkdir(exist_ok=True)
+    for kind, count in sorted(hunt(asked).items()):
+        print(f"{count:>8,}  {kind}")
+    print(f"{time.process_time():.0f} s of the processor")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
