@@ -272,7 +272,7 @@ class EventCheck:
     """The event stream tells what is cached (KV-EVT-7), and is the oracle's if there is one."""
 
     def __init__(self) -> None:
-        self.fold = EventFold()
+        self.fold: EventFold | None = None
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
         """Events are taken once per step."""
@@ -286,6 +286,8 @@ class EventCheck:
             if got:
                 raise InvariantViolation("no_event_when_off", "KV-EVT-1", f"events are off: {got}")
             return
+        if self.fold is None:
+            self.fold = EventFold.under(runner.config.policy)
         self.fold.take_in(got)
         if Feature.SNAPSHOT in runner.subject.features and runner.has_view:
             self.fold.expect_state(runner.view.snapshot, int_hashes=runner.config.int_event_hashes)

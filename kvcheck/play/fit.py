@@ -144,6 +144,8 @@ def _needs_of_running(step: st.Run) -> Needs:
     if step.drafts or step.lookahead_tokens or step.ahead:
         plain = replace(step, drafts=(), accepted=0, lookahead_tokens=0, ahead=False)
         yield Feature.DRAFTING, plain
+    if step.in_flight_tokens:
+        yield Feature.IN_FLIGHT, replace(step, in_flight_tokens=0)
     if step.external_tokens:
         yield Feature.EXTERNAL_TOKENS, replace(step, external_tokens=0)
     if step.delayed:

@@ -64,6 +64,8 @@ def run_on(runner: Runner, step: st.Run) -> None:
     chunk = chunk_end(runner, request, start, start + chunk) - start
     may_draft = chunk == left > 0 and not (runner.ends_inside and chunk > 1)
     drafts = step.drafts[: max(most_drafts(runner, room), 0)] if may_draft else ()
+    count = step.in_flight_tokens
+    in_flight = {"num_in_flight_tokens": count} if count else {}
     granted, _ = runner.do(
         "allocate_slots",
         request,
@@ -74,6 +76,7 @@ def run_on(runner: Runner, step: st.Run) -> None:
             num_encoder_tokens=step.encoder_tokens,
             delay_cache_blocks=step.delayed and not runner.ends_inside,
             **request.told,
+            **in_flight,
         ),
     )
     if granted is None:

@@ -59,6 +59,7 @@ class Run:
     `accepted` of the drafts turn out right and become tokens. `ahead`: the slots are asked for
     before the token of the step before is sampled. `external_tokens`: so many of what is pending
     are brought by another store. `delayed`: full blocks are registered by a later call.
+    `in_flight_tokens`: of the computed tokens the last ones are still in flight (KV-MGR-21).
     """
 
     who: int = 0
@@ -71,6 +72,7 @@ class Run:
     encoder_tokens: int = 0
     delayed: bool = False
     ahead: bool = False
+    in_flight_tokens: int = 0
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Watch:
         self.ownership = Ownership(self.config.kv_cache.num_blocks, len(groups))
         self.content = ContentCheck(self.config)
         self.requests = Requests(describe)
-        self.fold = EventFold()
+        self.fold = EventFold.under(self.config.policy)
         self.fold_is_exact = snapshot is not None and not snapshot.lookup_order
         if snapshot is not None:
             self.ownership.start_from(snapshot)

@@ -11,9 +11,11 @@ from kvcheck.explore.illegal import ILLEGAL
 from kvcheck.explore.moves import moves
 from kvcheck.explore.state import Move, State, World
 from kvcheck.play.scheduler import EMPTY, LOADING, PREEMPTED, RUNNING, Seat
+from kvspec.config import ManagerConfig
 from kvspec.snapshot import Snapshot
 from tests.explore.test_play import AGAIN, AT_ALL, AT_TWO, LOADS, SNAPSHOT, TOKENS, WHAT
 
+GROUPS = WHAT.config.kv_cache.groups
 NEVER_OF_A_REQUEST = {"illegal", "evict", "reset", "step", "ask"}
 
 
@@ -75,3 +77,51 @@ def test_the_pool_has_these_moves() -> None:
     one = replace(SNAPSHOT, block_keys=((), (b"k",), (), (), (), ()))
     assert found(WHAT, one) == [*back, evicted[0], ("reset",), ("step",)]
     assert found(replace(WHAT, calls=frozenset()), snapshot) == back
+
+
+OUT_OF_IT = replace(
+    SNAPSHOT,
+    free_queue=(3, 2, 4, 5),
+    block_keys=((), (b"k",), (), (b"l",), (), ()),
+    popped_blocks=(2, 1, 2),
+)
+TWO_GROUPS = replace(WHAT.config, kv_cache=replace(WHAT.config.kv_cache, groups=GROUPS * 2))
+HIT = {"num_new_computed_tokens": 2, "new_computed_blocks": [[2]]}
+ALWAYS = {
+    "free what was not popped": {"block_ids": [2, 1, 3]},
+    "evict outside": {"block_ids": [1, 6]},
+}
+RUNS = {
+    "no tokens": AT_TWO.asks(0),
+    "computed without slots": AT_TWO._replace(num_computed=6 + 6 * 2).asks(1),
+    "cache too much": {"num_computed_tokens": 4},
+}
+OWN_HIT = AT_TWO.asks(1, num_new_computed_tokens=2, new_computed_blocks=[[1]])
+
+
+@pytest.mark.parametrize(
+    ("config", "seat", "expected"),
+    [
+        (WHAT.config, AT_TWO, {**RUNS, "hit while running": OWN_HIT}),
+        (TWO_GROUPS, AT_TWO, RUNS),
+        (WHAT.config, LOADS, {"cache too much": {"num_computed_tokens": 4}}),
+        (WHAT.config, AGAIN, {"stale hit": AGAIN.asks(1, **HIT)}),
+        (WHAT.config, AGAIN._replace(tokens=TOKENS[:2]), {}),
+        (WHAT.config, Seat(), {}),
+        (TWO_GROUPS, AGAIN, {}),
+    ],
+)
+def test_what_is_illegal_is_asked_with_these_arguments(
+    config: ManagerConfig, seat: Seat, expected: dict[str, object]
+) -> None:
+    """What is about no request is asked once, as the first one's."""
+
+    def found(state: State, number: int) -> dict[str, object]:
+        asked = {name: call.arguments(config, state, number) for name, call in ILLEGAL.items()}
+        return {name: arguments for name, arguments in asked.items() if arguments is not None}
+
+    state = State(OUT_OF_IT, World((seat, seat)))
+    assert found(state, 0) == {**expected, **ALWAYS}
+    assert found(state, 1) == expected
+    full = State(replace(OUT_OF_IT, free_queue=(3,)), World((seat, seat)))
+    assert "stale hit" not in found(full, 0)

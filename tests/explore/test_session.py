@@ -85,6 +85,29 @@ def test_an_interrupted_run_goes_on_to_the_same_counts(when: int) -> None:
     assert not again.interrupted
 
 
+def test_seconds_add_up_and_a_result_is_told_to_machines() -> None:
+    """Of a configuration that was cut short, and of one that is not recorded."""
+    before = Saved.from_json(state(), Where("state"))
+    assert before.under_way is not None
+    under_way = replace(before.under_way, seconds=1_000.0)
+    (result,) = Session(REFERENCE, (SMALL,)).run(replace(before, under_way=under_way)).results
+    assert 1_000 < result.seconds < 2_000
+    counts = result.counts
+    assert replace(result, seconds=1.23456).to_json() == {
+        "name": "small",
+        "up_to_names": True,
+        "states": counts.states,
+        "edges": counts.edges,
+        "refused": counts.refused,
+        "errors": counts.errors,
+        "depth": counts.depth,
+        "by_move": dict(counts.by_move),
+        "complete": True,
+        "as_recorded": None,
+        "seconds": 1.235,
+    }
+
+
 def test_a_state_of_another_run_is_refused() -> None:
     session = Session(REFERENCE, (SMALL,))
     with pytest.raises(KVSpecError, match="another run"):

@@ -20,7 +20,9 @@ HERE = Where("an answer")
 NOWHERE = {"hold_blocks", "get_block"}
 """Calls that neither records nor messages have."""
 OTHERWISE_NAMED = {"num_hit_tokens": "num_hits"}
-CALLS = sorted(name for name in vars(Delegating) if not name.startswith("_"))
+CALLS = sorted(
+    name for name in vars(Delegating) if hasattr(KVCacheManager, name) and not name.startswith("_")
+)
 
 
 class Listens(Delegating):

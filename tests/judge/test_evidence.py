@@ -16,6 +16,7 @@ from kvcheck.judge.ledger import Ledger
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import Report
 from kvcheck.play.fit import directed_program
+from kvcheck.play.left_out import LeftOut
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, Violation, first_violation
 from kvcheck.records.trace import replay_trace
@@ -49,6 +50,12 @@ def test_a_rule_is_looked_at_by_what_came_to_its_end() -> None:
     ledger.note("found something", ("KV-POOL-2",), next(found(mistaken(POOLS[0]), Level.BEHAVIOUR)))
     assert ledger.about == {"KV-POOL-1"}
     assert [one.check for one in ledger.evidence] == ["came to its end", "found something"]
+
+
+def test_what_is_left_out_is_listed_with_each_reason() -> None:
+    ledger = Ledger()
+    ledger.leave_out("a check", LeftOut("one feature, another"))
+    assert ledger.left_out == {"a check": ("one feature", "another")}
 
 
 def operations(path: Path) -> list[Operation]:

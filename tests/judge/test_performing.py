@@ -17,15 +17,18 @@ from kvcheck.play.steps import (
     Ask,
     Break,
     CachePartial,
+    Copy,
     Evict,
     EvictIds,
     FailLoad,
     FinishLoad,
     GiveUp,
+    Hold,
     NewStep,
     Program,
     Release,
     Reset,
+    Retell,
     ReturnPopped,
     Run,
     Skip,
@@ -36,8 +39,10 @@ from kvcheck.rules.scenarios.single import CFG, A, B, configure, full
 from kvref.implementation import ReferenceImplementation
 from kvspec.config import ManagerConfig
 from kvspec.interface import Capabilities, Feature
+from kvspec.snapshot import Snapshot
 
 TWO = configure(12, full(), full(4))
+GIVEN = replace(CFG, hash_function="given_8")
 PARTIAL = configure(12, full(), full(4), hash_block_size_tokens=2)
 CAME = "new_request r0 prompt_token_ids=[1, 2, 3, 4, 5]"
 LOOKED = "get_computed_blocks r0 num_preemptions=0"
@@ -161,7 +166,7 @@ PROGRAMS: Mapping[str, tuple[ManagerConfig, Sequence[Step], Sequence[str]]] = {
             Run(chunk_tokens=2, lookahead_tokens=1, delayed=True, encoder_tokens=3),
             Run(external_tokens=1),
             Run(token=7, drafts=(8, 9), accepted=1),
-            Run(ahead=True, token=5),
+            Run(ahead=True, token=5, in_flight_tokens=2),
         ),
         (
             CAME,
@@ -171,7 +176,7 @@ PROGRAMS: Mapping[str, tuple[ManagerConfig, Sequence[Step], Sequence[str]]] = {
             runs(4, 0, "num_external_computed_tokens=1"),
             runs(4, 3),
             "append_tokens r0 token_ids=[8]",
-            runs(6, 1),
+            runs(6, 1, "num_in_flight_tokens=2"),
             "append_tokens r0 token_ids=[5]",
             FREED,
         ),
@@ -240,6 +245,66 @@ PROGRAMS: Mapping[str, tuple[ManagerConfig, Sequence[Step], Sequence[str]]] = {
             FREED,
         ),
     ),
+    "a boundary at the end of what is computed": (
+        PARTIAL,
+        (
+            Arrive((1,) * 7), Admit(chunk_tokens=6), CachePartial(group=1, index=1),
+            CachePartial(group=1, index=2), Run(chunk_tokens=1), CachePartial(group=3, index=3),
+        ),
+        (
+            CAME.replace("2, 3, 4, 5", "1, 1, 1, 1, 1, 1"),
+            LOOKED,
+            ADMITTED[-1].replace("new_tokens=5", "new_tokens=6"),
+            "cache_partial_block r0 group=1, num_tokens=6",
+            "cache_partial_block r0 group=1, num_tokens=2",
+            runs(6, 1),
+            "cache_partial_block r0 group=1, num_tokens=6",
+            FREED,
+        ),
+    ),
+    "blocks that are held, by content, in a list or free": (
+        TWO,
+        (
+            Arrive(A), Admit(), Hold(group=1, count=2, held=True),
+            Hold(index=1, count=3, free=True), Hold(), Hold(count=3, held=True), ReturnPopped(2),
+            Release(), Hold(), Hold(free=True, index=99),
+        ),
+        (
+            *ADMITTED,
+            "hold_blocks - block_ids=[0, 4, 5]",
+            "hold_blocks - block_ids=[7, 8, 9, 7]",
+            "hold_blocks - block_ids=[1]",
+            "hold_blocks - block_ids=[0, 1, 2, 3, 0]",
+            "free_blocks - block_ids=[0, 3]",
+            FREED,
+            "free_blocks - block_ids=[2, 1, 0, 1, 7, 9, 8, 7, 5, 4, 0]",
+        ),
+    ),
+    "of a followed request what is not computed is told again": (
+        GIVEN,
+        (
+            Arrive(A), Retell(fewer=1, tokens=(7,)), Admit(chunk_tokens=3),
+            Retell(fewer=9, tokens=(8, 9, 8), is_prompt=True), Run(), Run(token=3),
+            Retell(fewer=2, tokens=(1,) * 99), Retell(fewer=200, is_prompt=True),
+        ),
+        (
+            CAME,
+            "follow r0 num_kept=4, token_ids=[7], num_prompt=[4, None]",
+            LOOKED,
+            ADMITTED[-1].replace("new_tokens=5", "new_tokens=3"),
+            "follow r0 num_kept=3, token_ids=[8, 9, 8], num_prompt=[3, 6]",
+            runs(3, 3),
+            "append_tokens r0 token_ids=[3]",
+            runs(6, 1),
+            f"follow r0 num_kept=7, token_ids={[1] * (CFG.max_model_len_tokens - 7)},"
+            " num_prompt=[None, None]",
+            "follow r0 num_kept=7, token_ids=[], num_prompt=[None, 7]",
+            FREED,
+        ),
+    ),
+    "tokens of a manager that hashes are not told again": (
+        CFG, (Arrive(A), Retell(fewer=1, tokens=(7,))), (CAME,),
+    ),
 }  # fmt: skip
 
 
@@ -264,6 +329,35 @@ def arguments_of(name: str, given: Mapping[str, Any]) -> list[str]:
 def test_a_step_becomes_these_calls(name: str) -> None:
     config, steps, expected = PROGRAMS[name]
     assert asked(config, steps, ReferenceImplementation()) == list(expected)
+
+
+class Copies(ReferenceImplementation):
+    """Lists how managers are copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copied: list[tuple[str, object]] = []
+
+    def clone(self, manager: Any) -> Any:
+        self.copied.append(("clone", manager.snapshot()))
+        return super().clone(manager)
+
+    def restore(self, config: ManagerConfig, snapshot: Snapshot) -> Any:
+        self.copied.append((f"restore {config.kv_cache == CFG.kv_cache}", snapshot))
+        return super().restore(config, snapshot)
+
+
+def test_a_copy_goes_on_in_place_of_the_manager_on_both_sides() -> None:
+    subject, oracle = Copies(), Copies()
+    steps = (Arrive(A), Admit(), Copy(), Run(token=6), Copy(restored=True), Run(token=7))
+    runner = Runner(Program(CFG, steps), subject, oracle)
+    perform(runner, steps)
+    assert [name for name, _ in subject.copied] == ["clone", "restore True"]
+    assert oracle.copied == subject.copied
+    assert runner.view.snapshot.requests == {}
+    for feature in (Feature.CLONE, Feature.RESTORE):
+        lacks = Lacks(feature)
+        assert asked(CFG, steps, lacks) == asked(CFG, (*steps[:2], *steps[3:4], steps[5]), lacks)
 
 
 CALL_OF_FEATURE = {

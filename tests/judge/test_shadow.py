@@ -13,6 +13,7 @@ from kvcheck.play.shadow.event_fold import EventFold
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvariantViolation
 from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
+from kvspec.policy import Policy
 from kvspec.snapshot import Snapshot
 from kvspec.specs import FullAttentionSpec, LayerSpec, MambaSpec, SlidingWindowSpec
 
@@ -182,3 +183,19 @@ def test_what_events_tell_is_what_is_cached(int_hashes: bool) -> None:
     assert heard_late.keys == fold.keys
     with pytest.raises(InvariantViolation, match="1 times, 0 times"):
         EventFold().expect_state(cached(b=(3,)), int_hashes=int_hashes)
+
+
+def test_where_the_last_copy_alone_is_told_each_key_counts_once() -> None:
+    """Stored of each copy, and removed once (KV-POL-3)."""
+    fold = EventFold.under(Policy(removed_event_per="last_copy"))
+    one: Any = b"z" * 8 + b"a" * 8
+    stored = BlockStored((one,), None, (), 2, None, None, "GPU", None, 1, "full_attention", None)
+    removed = BlockRemoved((one,), "GPU", 1)
+    fold.take_in([stored, stored])
+    fold.expect_state(cached(a=(1, 2)), int_hashes=False)
+    fold.take_in([removed])
+    fold.expect_state(cached(), int_hashes=False)
+    fold.take_in([removed])
+    with pytest.raises(InvariantViolation, match="0 times, -1 times"):
+        fold.expect_state(cached(), int_hashes=False)
+    assert not EventFold.under(Policy()).is_set

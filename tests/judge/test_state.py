@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from kvcheck.judge.state import State, decode_program, encode_program
 from kvcheck.judge.suite import Suite
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level
+from kvcheck.play.watchdog import OutOfPatienceError
 from kvcheck.records.manifest import shipped_sets
 from kvcheck.rules.scenarios import SCENARIOS
 from kvref.block_pool import BlockPool
@@ -220,3 +222,60 @@ def test_progress_names_the_phase_and_the_rules(monkeypatch: pytest.MonkeyPatch)
     assert any("KV-POOL-1" in reached.note for reached in heard if reached.phase == "directed")
     assert "rules broken" in heard[-1].note
     assert all(reached.share is None or 0.0 <= reached.share <= 1.0 for reached in heard)
+
+
+def test_a_run_that_goes_on_first_tries_again_what_was_broken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the oracle shows to be wrong is compared with it again."""
+    subject = mistaken("HashedBlocksToTheFront")
+    options = replace(OPTIONS, level=Level.IDENTITY, rules=("KV-POOL-6",))
+    monkeypatch.setattr(suites, "random_programs", Stop(1).programs)
+    saved: list[State] = []
+    first = Suite(subject, REFERENCE, options, save=saved.append).run()
+    assert "KV-POOL-6" in {violation.rule for violation in first.violations}
+    heard: list[Reached] = []
+    again = Suite(subject, REFERENCE, options, heard.append)
+    assert again.run(saved[-1]).violations == first.violations
+    assert heard[0] == Reached("trying again", None, "what was broken before")
+
+
+def test_of_failures_that_take_long_the_first_of_a_kind_is_kept_as_it_is() -> None:
+    """Making it smaller would take as long each time; others are made smaller."""
+    suite = Suite(ReferenceImplementation(Leaks), REFERENCE, OPTIONS)
+    found = (suite._verdict(program) for program in SCENARIOS)
+    violation = next(each for each in found if each is not None)
+    kept: list[object] = []
+    suite.shrinker.keep = kept.append  # type: ignore[method-assign]
+    suite.is_slow = True
+    suite._keep(violation)
+    suite._keep(replace(violation, detail="in another way", operations=()))
+    assert suite.found.listed == (violation,)
+    assert (kept, suite.found.more) == ([], {})
+    suite.is_slow = False
+    suite.found.violations.clear()
+    suite._keep(violation)
+    assert kept == [violation]
+    suite._keep(violation)
+    assert kept == [violation]
+
+
+@pytest.mark.parametrize(
+    ("spent", "is_violation", "lost"), [(1.9, True, 0.0), (2.1, True, 2.1), (2.1, False, 0.0)]
+)
+def test_seconds_are_lost_by_failures_that_take_long(
+    spent: float, is_violation: bool, lost: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = Suite(ReferenceImplementation(Leaks), REFERENCE, OPTIONS)
+    found = (suite._verdict(program) for program in SCENARIOS)
+    violation = next(each for each in found if each is not None) if is_violation else None
+    suite.lost_seconds = 0.0
+    monkeypatch.setattr("kvcheck.judge.suite.time.monotonic", lambda: 100.0 + spent)
+    suite._note_loss(violation, 100.0)
+    assert suite.lost_seconds == pytest.approx(lost)
+    assert suite.is_slow is (lost > 0)
+    suite.lost_seconds = 59.9
+    suite._tell("directed", None, "still")
+    suite.lost_seconds = 60.0
+    with pytest.raises(OutOfPatienceError):
+        suite._tell("directed", None, "no more")

@@ -99,6 +99,23 @@ def test_a_mismatch_for_programs_has_everything_uncut() -> None:
     assert str([0] * 400) in mismatch.render(verbose=True)
 
 
+def test_every_value_of_a_difference_is_cut_where_it_is_long() -> None:
+    """Of a list with a long text in it, and of a text in several lines."""
+    long, other = "x" * 400, "y" * 400
+    difference = Difference("result", [long], [other], "[0]", long, other)
+    assert list(difference.lines(5)) == [
+        "result",
+        '  expected ["xxx … (404 characters)',
+        '  got      ["yyy … (404 characters)',
+        "  first at [0]: expected xxxxx … (400 characters), got yyyyy … (400 characters)",
+    ]
+    assert list(Difference("error", "none", "a\nb").lines(None)) == [
+        "error",
+        "  expected none",
+        f"  got      a\n{' ' * 13}b",
+    ]
+
+
 def quirky() -> Tape:
     """A record whose operation 20 is marked."""
     return Tape.read(SMALL).altered(20, lambda op: replace(op, quirks=("odd",)))

@@ -59,6 +59,16 @@ def test_an_empty_frame_is_there_with_its_length() -> None:
     assert buffer.take() == b""
 
 
+def test_an_empty_line_is_there_too_and_what_is_left_can_be_shown() -> None:
+    buffer = MessageBuffer("json")
+    buffer.feed(b"{}")
+    assert buffer.take() is None
+    buffer.feed(b"\n\n" + b"x" * 50)
+    assert [buffer.take(), buffer.take(), buffer.take()] == [b"{}", b"", None]
+    assert buffer.start() == b"x" * 40
+    assert buffer.start(3) == b"xxx"
+
+
 @framings
 @settings(max_examples=40)
 @given(sent=st.lists(messages, min_size=1, max_size=4))

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from kvspec.errors import InvariantViolation
 from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
+from kvspec.policy import Policy
 from kvspec.snapshot import Snapshot
 
 ToldKey = tuple[object, int]
@@ -17,10 +18,17 @@ class EventFold:
     """The keys that are cached if the events are right, counted once per physical block.
 
     Example: stored h, stored h, removed h leaves h once. Memory: one entry per such key.
+    `is_set`: removal is told of the last copy only, and each key counts once (KV-POL-3).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_set: bool = False) -> None:
         self.keys: Counter[ToldKey] = Counter()
+        self.is_set = is_set
+
+    @classmethod
+    def under(cls, policy: Policy) -> EventFold:
+        """As a subject with this policy tells."""
+        return cls(is_set=policy.removed_event_per == "last_copy")
 
     def take_in(self, events: Iterable[Event]) -> None:
         """Fold the next events, in order."""
@@ -34,11 +42,11 @@ class EventFold:
 
     def start_from(self, snapshot: Snapshot, *, int_hashes: bool) -> None:
         """Take what is cached now as told; for a stream whose beginning nobody heard."""
-        self.keys = _cached(snapshot, int_hashes=int_hashes)
+        self.keys = self._cached(snapshot, int_hashes=int_hashes)
 
     def expect_state(self, snapshot: Snapshot, *, int_hashes: bool) -> None:
         """The fold equals the cached keys. Raises InvariantViolation."""
-        cached = _cached(snapshot, int_hashes=int_hashes)
+        cached = self._cached(snapshot, int_hashes=int_hashes)
         for key in [*cached, *self.keys]:
             if cached[key] != self.keys[key]:
                 shown, group = key
@@ -52,15 +60,16 @@ class EventFold:
 
     def _add(self, hashes: Iterable[object], group: int, count: int) -> None:
         for shown in hashes:
-            self.keys[shown, group] += count
+            before = 0 if self.is_set and count > 0 else self.keys[shown, group]
+            self.keys[shown, group] = before + count
             if self.keys[shown, group] == 0:
                 del self.keys[shown, group]
 
-
-def _cached(snapshot: Snapshot, *, int_hashes: bool) -> Counter[ToldKey]:
-    """What is cached, with hashes as events show them."""
-    counts: Counter[ToldKey] = Counter()
-    for key, blocks in snapshot.lookup_order.items():
-        shown: object = int.from_bytes(key[-12:-4], "big") if int_hashes else key[:-4]
-        counts[shown, int.from_bytes(key[-4:], "big")] += len(blocks)
-    return counts
+    def _cached(self, snapshot: Snapshot, *, int_hashes: bool) -> Counter[ToldKey]:
+        """What is cached, with hashes as events show them."""
+        counts: Counter[ToldKey] = Counter()
+        for key, blocks in snapshot.lookup_order.items():
+            shown: object = int.from_bytes(key[-12:-4], "big") if int_hashes else key[:-4]
+            told = (shown, int.from_bytes(key[-4:], "big"))
+            counts[told] = 1 if self.is_set else counts[told] + len(blocks)
+        return counts

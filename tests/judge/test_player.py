@@ -1,0 +1,94 @@
+"""What comes of operations that are not one call of a manager: holding, following, copies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kvcheck.play.player import Player
+from kvcheck.rules.scenarios.single import CFG, configure, full
+from kvref.implementation import ReferenceImplementation
+from kvspec.errors import InvalidArgumentError
+from kvspec.interface import Capabilities, Feature
+
+GIVEN = replace(CFG, hash_function="given_8")
+PROMPT = [1, 2, 3, 4, 5]
+
+
+class WithoutFacts(ReferenceImplementation):
+    """Shows nothing of a block."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        has = super().capabilities
+        return replace(has, features=has.features - {Feature.BLOCK_FACTS})
+
+
+def player(config: Any = CFG, implementation: Any = None) -> Player:
+    """With one request that has its slots."""
+    made = implementation or ReferenceImplementation()
+    found = Player(made, made.create(config))
+    did(found, "new_request", "r0", prompt_token_ids=PROMPT)
+    asked = {"num_computed_tokens": 0, "status": "WAITING", "num_new_tokens": 4}
+    did(found, "allocate_slots", "r0", **asked)
+    return found
+
+
+def did(player: Player, name: str, request: str | None = None, **arguments: Any) -> Any:
+    """The answer of an operation that succeeds."""
+    outcome = player.perform(name, request, arguments)
+    assert outcome.error is None
+    return outcome.result
+
+
+def test_what_is_known_of_held_blocks_is_shown_before_and_after() -> None:
+    made = player()
+    keys = made.requests["r0"].block_hashes
+    free = (0, None, None)
+    assert did(made, "hold_blocks", block_ids=[1, 5]) == [
+        (1, keys[0], 0), free, (2, keys[0], 0), (1, None, None),
+    ]  # fmt: skip
+    assert did(player(implementation=WithoutFacts()), "hold_blocks", block_ids=[1]) == []
+
+
+def test_a_request_is_followed_first_to_what_stays_then_to_what_comes() -> None:
+    made = player(GIVEN)
+    request, kept = made.requests["r0"], made.kept["r0"]
+    first = [each.hex() for each in request.block_hashes]
+    new = [7, 8, 9]
+    told = did(made, "follow", "r0", num_kept=4, token_ids=new, num_prompt=[4, 6])
+    assert list(kept.tokens) == [1, 2, 3, 4, 7, 8, 9]
+    hashes = [each.hex() for each in request.block_hashes]
+    assert told == [7, 6, hashes]
+    assert (hashes[:2], len(hashes)) == (first, 3)
+    told = did(made, "follow", "r0", num_kept=7, token_ids=[3], num_prompt=[None, None])
+    assert told[:2] == [8, 6]
+    more = did(made, "append_tokens", "r0", token_ids=[1, 2])
+    hashes = [each.hex() for each in request.block_hashes]
+    assert more == {"num_tokens": 10, "num_block_hashes": 5, "new_block_hashes": hashes[4:]}
+
+
+def test_the_blocks_of_a_request_and_which_of_them_have_no_key() -> None:
+    made = player(configure(12, full(), full(4)))
+    found = did(made, "get_block_ids", "r0")
+    assert found == {"blocks": [[1, 2], [3]], "unhashed": [[], []]}
+
+
+@pytest.mark.parametrize(
+    ("name", "request_id", "field"),
+    [
+        ("no_call", None, "op"),
+        ("free", None, "req"),
+        ("reset_prefix_cache", "r0", "req"),
+        ("free", "r1", "req"),
+        ("follow", None, "req"),
+    ],
+)
+def test_what_is_no_operation_is_an_error_of_the_caller(
+    name: str, request_id: str | None, field: str
+) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        player().perform(name, request_id, {})
+    assert caught.value.field == field
