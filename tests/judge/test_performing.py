@@ -17,7 +17,6 @@ from kvcheck.play.steps import (
     Ask,
     Break,
     CachePartial,
-    Copy,
     Evict,
     EvictIds,
     FailLoad,
@@ -39,7 +38,6 @@ from kvcheck.rules.scenarios.single import CFG, A, B, configure, full
 from kvref.implementation import ReferenceImplementation
 from kvspec.config import ManagerConfig
 from kvspec.interface import Capabilities, Feature
-from kvspec.snapshot import Snapshot
 
 TWO = configure(12, full(), full(4))
 GIVEN = replace(CFG, hash_function="given_8")
@@ -329,35 +327,6 @@ def arguments_of(name: str, given: Mapping[str, Any]) -> list[str]:
 def test_a_step_becomes_these_calls(name: str) -> None:
     config, steps, expected = PROGRAMS[name]
     assert asked(config, steps, ReferenceImplementation()) == list(expected)
-
-
-class Copies(ReferenceImplementation):
-    """Lists how managers are copied."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.copied: list[tuple[str, object]] = []
-
-    def clone(self, manager: Any) -> Any:
-        self.copied.append(("clone", manager.snapshot()))
-        return super().clone(manager)
-
-    def restore(self, config: ManagerConfig, snapshot: Snapshot) -> Any:
-        self.copied.append((f"restore {config.kv_cache == CFG.kv_cache}", snapshot))
-        return super().restore(config, snapshot)
-
-
-def test_a_copy_goes_on_in_place_of_the_manager_on_both_sides() -> None:
-    subject, oracle = Copies(), Copies()
-    steps = (Arrive(A), Admit(), Copy(), Run(token=6), Copy(restored=True), Run(token=7))
-    runner = Runner(Program(CFG, steps), subject, oracle)
-    perform(runner, steps)
-    assert [name for name, _ in subject.copied] == ["clone", "restore True"]
-    assert oracle.copied == subject.copied
-    assert runner.view.snapshot.requests == {}
-    for feature in (Feature.CLONE, Feature.RESTORE):
-        lacks = Lacks(feature)
-        assert asked(CFG, steps, lacks) == asked(CFG, (*steps[:2], *steps[3:4], steps[5]), lacks)
 
 
 CALL_OF_FEATURE = {

@@ -7,11 +7,17 @@ from typing import Any
 
 import pytest
 
+from kvcheck.play.performing import perform
 from kvcheck.play.player import Player
-from kvcheck.rules.scenarios.single import CFG, configure, full
+from kvcheck.play.runner import Runner
+from kvcheck.play.steps import Admit, Arrive, Copy, Program, Run
+from kvcheck.rules.scenarios.single import CFG, A, configure, full
 from kvref.implementation import ReferenceImplementation
+from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Capabilities, Feature
+from kvspec.snapshot import Snapshot
+from tests.judge.test_performing import Lacks, asked
 
 GIVEN = replace(CFG, hash_function="given_8")
 PROMPT = [1, 2, 3, 4, 5]
@@ -92,3 +98,32 @@ def test_what_is_no_operation_is_an_error_of_the_caller(
     with pytest.raises(InvalidArgumentError) as caught:
         player().perform(name, request_id, {})
     assert caught.value.field == field
+
+
+class Copies(ReferenceImplementation):
+    """Lists how managers are copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copied: list[tuple[str, object]] = []
+
+    def clone(self, manager: Any) -> Any:
+        self.copied.append(("clone", manager.snapshot()))
+        return super().clone(manager)
+
+    def restore(self, config: ManagerConfig, snapshot: Snapshot) -> Any:
+        self.copied.append((f"restore {config.kv_cache == CFG.kv_cache}", snapshot))
+        return super().restore(config, snapshot)
+
+
+def test_a_copy_goes_on_in_place_of_the_manager_on_both_sides() -> None:
+    subject, oracle = Copies(), Copies()
+    steps = (Arrive(A), Admit(), Copy(), Run(token=6), Copy(restored=True), Run(token=7))
+    runner = Runner(Program(CFG, steps), subject, oracle)
+    perform(runner, steps)
+    assert [name for name, _ in subject.copied] == ["clone", "restore True"]
+    assert oracle.copied == subject.copied
+    assert runner.view.snapshot.requests == {}
+    for feature in (Feature.CLONE, Feature.RESTORE):
+        lacks = Lacks(feature)
+        assert asked(CFG, steps, lacks) == asked(CFG, (*steps[:2], *steps[3:4], steps[5]), lacks)
