@@ -88,9 +88,9 @@ def test_an_interrupted_run_goes_on_to_the_same_counts(when: int) -> None:
 def test_seconds_add_up_and_a_result_is_told_to_machines() -> None:
     """Of a configuration that was cut short, and of one that is not recorded."""
     before = Saved.from_json(state(), Where("state"))
-    assert before.under_way is not None
-    under_way = replace(before.under_way, seconds=1_000.0)
-    (result,) = Session(REFERENCE, (SMALL,)).run(replace(before, under_way=under_way)).results
+    assert before.unfinished is not None
+    unfinished = replace(before.unfinished, seconds=1_000.0)
+    (result,) = Session(REFERENCE, (SMALL,)).run(replace(before, unfinished=unfinished)).results
     assert 1_000 < result.seconds < 2_000
     counts = result.counts
     assert replace(result, seconds=1.23456).to_json() == {

@@ -246,7 +246,7 @@ def test_of_failures_that_take_long_the_first_of_a_kind_is_kept_as_it_is() -> No
     found = (suite._verdict(program) for program in SCENARIOS)
     violation = next(each for each in found if each is not None)
     kept: list[object] = []
-    suite.shrinker.keep = kept.append  # type: ignore[method-assign]
+    suite.shrinker.keep = kept.append  # type: ignore[assignment, method-assign]
     suite.is_slow = True
     suite._keep(violation)
     suite._keep(replace(violation, detail="in another way", operations=()))
