@@ -92,6 +92,8 @@ def _named(
         keys,
         copies,
         [sorted(step_keys) for step_keys in snapshot.step_keys],
+        [[(met[a], met[b]) for a, b in pairs] for pairs in snapshot.pending_copies],
+        sorted((met[block], tokens) for block, tokens in snapshot.written_from.items()),
     )
     return Naming(marshal.dumps(plain, MARSHAL_VERSION), order, met)
 

@@ -100,6 +100,8 @@ def manager_bytes(snapshot: Snapshot) -> bytes:
         snapshot.new_block_ids,
         [sorted(keys) for keys in snapshot.step_keys],
         snapshot.reserved_blocks,
+        snapshot.pending_copies,
+        sorted(snapshot.written_from.items()),
     )
     data = marshal.dumps(plain, MARSHAL_VERSION)
     return blake2b(data, digest_size=FINGERPRINT_BYTES).digest()

@@ -16,6 +16,7 @@ from kvcheck.judge.random_programs import BATCH, LAST, Draw
 from kvcheck.play import steps as st
 from kvcheck.play.steps import Program, Step
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.policy import Policy
 from kvspec.specs import FullAttentionSpec, LayerSpec, MambaSpec, MLAAttentionSpec
 
 OTHERS = (("full",), ("full",), ("full", "mamba"), ("mla",), ("full", "mla"))
@@ -91,6 +92,7 @@ def _config(random: Random, *, is_large: bool = False, room: int = 1) -> Manager
         KVCacheConfig(num_blocks, groups),
         max_model_len_tokens=longest or random.choice((24, 48)),
         hash_block_size_tokens=h,
+        policy=Policy(hits_inside_blocks=True),
         log_stats=True,
         enable_events=not is_large or random.random() < 0.2,
         hash_seed="0",

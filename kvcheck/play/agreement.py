@@ -62,6 +62,8 @@ RULE_OF_MEMBER: Mapping[str, str] = {
     "new_block_ids": "KV-GRP-10",
     "step_keys": "KV-MAMBA-2",
     "reserved_blocks": "KV-FULL-8",
+    "pending_copies": "KV-INSIDE-4",
+    "written_from": "KV-INSIDE-6",
 }
 """What a snapshot shows besides the state of records, and what differs if the state does not."""
 

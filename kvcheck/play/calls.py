@@ -20,6 +20,7 @@ from kvspec.blocks import BlockFacts, GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.errors import UnsupportedError
 from kvspec.event_codec import decode_event, decode_stats, encode_event, encode_stats
 from kvspec.events import Event
+from kvspec.inside import BlockCopies
 from kvspec.interface import KVCacheManager
 from kvspec.operations import OPERATIONS
 from kvspec.request import Request
@@ -97,6 +98,10 @@ ANSWERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
         "get_num_common_prefix_blocks": ints,
         "get_num_blocks_to_allocate": index,
         "take_new_block_ids": ints,
+        "take_block_copies": lambda copies: {
+            "pairs": [ints(pair) for pair in copies.pairs],
+            "retained": ints(copies.retained),
+        },
         "make_prefix_cache_stats": lambda stats: None if stats is None else encode_stats(stats),
         "take_events": lambda events: [encode_event(event) for event in events],
     }
@@ -143,6 +148,10 @@ DECODED: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
         "get_blocks": lambda lists: _blocks(lists["blocks"]),
         "get_unhashed_block_ids": lambda lists: tuple(map(tuple, lists["unhashed"])),
         "take_new_block_ids": tuple,
+        "take_block_copies": lambda copies: BlockCopies(
+            tuple((source, destination) for source, destination in copies["pairs"]),
+            tuple(copies["retained"]),
+        ),
         "take_residency_samples": tuple,
     }
 )
@@ -277,6 +286,10 @@ class Delegating:
     def take_new_block_ids(self) -> tuple[int, ...]:
         """Blocks to be zeroed."""
         return self._made("take_new_block_ids", None, {})
+
+    def take_block_copies(self) -> BlockCopies:
+        """Copies to be made before the step."""
+        return self._made("take_block_copies", None, {})
 
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
         """Look-up counters since the last call."""

@@ -25,6 +25,7 @@ FEATURE_OF_OPERATION: Mapping[str, Feature] = MappingProxyType(
         "remove_skipped_blocks": Feature.SKIPPED_REMOVAL,
         "reset_prefix_cache": Feature.RESET,
         "take_events": Feature.EVENTS,
+        "take_block_copies": Feature.HITS_INSIDE_BLOCKS,
         "take_new_block_ids": Feature.NEW_BLOCK_IDS,
     }
 )

@@ -16,7 +16,6 @@ from kvcheck.play.calls import make, plain
 from kvcheck.play.keeping import Kept
 from kvspec.errors import InvalidArgumentError
 from kvspec.following import FollowingImplementation
-from kvspec.inside import CopyingManager
 from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.operations import OPERATIONS
 from kvspec.request import (
@@ -183,10 +182,6 @@ class Player:
         samples = self.manager.take_residency_samples()
         return [len(sample.reuse_gaps_ns) for sample in samples]
 
-    def _take_block_copies(self, name: str, args: Mapping[str, Any]) -> Any:
-        copies = cast(CopyingManager, self.manager).take_block_copies()
-        return {"pairs": [ints(pair) for pair in copies.pairs], "retained": ints(copies.retained)}
-
 
 Play: TypeAlias = Callable[[Player, str, Mapping[str, Any]], Any]
 
@@ -198,7 +193,6 @@ OWN_PLAYS: Mapping[str, Play] = MappingProxyType(
         "hold_blocks": Player._hold_blocks,
         "get_block_ids": Player._get_block_ids,
         "take_residency_samples": Player._take_residency_samples,
-        "take_block_copies": Player._take_block_copies,
     }
 )
 """How operations are played that are not one call of a manager."""

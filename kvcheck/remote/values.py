@@ -50,7 +50,7 @@ from kvspec.stats import ResidencySample
 NOT_SPOKEN = frozenset(
     {
         *(Feature.CUSTOM_SPECS, Feature.BATCHED, Feature.GIVEN_HASHES),
-        *(Feature.HOLDING, Feature.BLOCK_FACTS, Feature.HITS_INSIDE_BLOCKS),
+        *(Feature.HOLDING, Feature.BLOCK_FACTS),
     }
 )
 """Features that no message carries: code, shared memory, and what an engine does in its process."""

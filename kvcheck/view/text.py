@@ -32,6 +32,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "get_block_ids": "Asks which blocks the request holds.",
         "get_num_blocks_to_allocate": "Asks how many blocks an allocation would take.",
         "take_new_block_ids": "Asks which blocks must be zeroed before use.",
+        "take_block_copies": "Asks which blocks must be copied before the step.",
         "new_step_starts": "A new scheduler step starts.",
         "make_prefix_cache_stats": "Takes the look-up counters.",
         "record_prefix_cache_stats": "Counts the look-up of an admitted request.",

@@ -31,10 +31,7 @@ from kvspec.request import Request, RequestInput
 from kvspec.snapshot import Snapshot
 
 NOT_RECORDED = frozenset(
-    {
-        *(Feature.BATCHED, Feature.GIVEN_HASHES, Feature.HOLDING, Feature.BLOCK_FACTS),
-        Feature.HITS_INSIDE_BLOCKS,
-    }
+    {Feature.BATCHED, Feature.GIVEN_HASHES, Feature.HOLDING, Feature.BLOCK_FACTS}
 )
 """What no operation of a record says; a whole step is said by single calls."""
 

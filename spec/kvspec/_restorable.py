@@ -52,6 +52,10 @@ def _ill_typed(snapshot: Snapshot) -> str | None:
         "step_keys": type(snapshot.step_keys) is tuple
         and _are(frozenset, snapshot.step_keys)
         and all(_are(bytes, keys) for keys in snapshot.step_keys),
+        "pending_copies": _is_tuple_of_tuples(snapshot.pending_copies)
+        and all(map(_are_pairs, snapshot.pending_copies)),
+        "written_from": isinstance(snapshot.written_from, Mapping)
+        and _are_counts((*snapshot.written_from, *snapshot.written_from.values())),
         "lookup_order": isinstance(snapshot.lookup_order, Mapping)
         and _are(bytes, snapshot.lookup_order)
         and all(map(_are_counts, snapshot.lookup_order.values())),
@@ -76,6 +80,10 @@ def _is_well_typed(state: RequestState) -> bool:
             for mark in state.mamba
         )
     )
+
+
+def _are_pairs(values: Iterable[object]) -> bool:
+    return all(_are_counts(pair) and len(pair) == 2 for pair in values)  # type: ignore[arg-type]  # tuples
 
 
 def _is_tuple_of_tuples(values: object) -> bool:

@@ -52,13 +52,19 @@ def hits_end_inside(config: ManagerConfig) -> bool:
     """Whether hits may end inside a block (KV-INSIDE-1)."""
     specs = config.managed_specs
     is_parallel = config.dcp_world_size * config.pcp_world_size > 1
-    if not config.enable_caching or len(specs) < 2 or is_parallel:
+    is_chosen = config.policy.hits_inside_blocks
+    if not is_chosen or not config.enable_caching or len(specs) < 2 or is_parallel:
         return False
     h = hash_block_size(config)
     states = [spec for spec in specs if isinstance(spec, MambaSpec)]
     is_finer = any(spec.mamba_cache_mode == "align" and h < spec.block_size for spec in states)
     fine = (FullAttentionSpec, MambaSpec)
     return is_finer and all(isinstance(spec, fine) or spec.block_size == h for spec in specs)
+
+
+def last_boundary(num_tokens: int, h: int, *, drops: bool) -> int:
+    """Where the next request with these tokens goes on at most, a drop taken off (KV-INSIDE-5)."""
+    return max(num_tokens // h * h - h, 0) if drops else (num_tokens - 1) // h * h
 
 
 @dataclass(frozen=True)
@@ -74,9 +80,13 @@ class Chunk:
         """The list entry that a state inside the chunk is left in."""
         return -(-self.end // self.size) - 2
 
-    def checkpoint(self, spec: MambaSpec, h: int) -> int:
-        """After how many tokens a state is left inside the chunk; 0 for none (KV-INSIDE-5)."""
-        alignment, position = spec.prefill_checkpoint_alignment, (self.end - 1) // h * h
+    def checkpoint(self, spec: MambaSpec, h: int, *, drops: bool = False) -> int:
+        """After how many tokens a state is left inside the chunk; 0 for none (KV-INSIDE-5).
+
+        `drops`: some group gives up the end of its hits.
+        """
+        alignment = spec.prefill_checkpoint_alignment
+        position = last_boundary(self.end, h, drops=drops)
         if not spec.has_checkpoints or alignment is None or self.start % h:
             return 0
         is_behind = self.start + h <= position

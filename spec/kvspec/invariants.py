@@ -56,7 +56,7 @@ def _has_the_right_shape(config: ManagerConfig, snapshot: Snapshot) -> str | Non
     for name in ("ref_counts", "block_keys", "covered_tokens"):
         if len(getattr(snapshot, name)) != num_blocks:
             return f"{name} must have one entry per block"
-    for name in ("new_block_ids", "step_keys"):
+    for name in ("new_block_ids", "step_keys", "pending_copies"):
         if len(getattr(snapshot, name)) not in (0, num_groups):
             return f"{name} must have one entry per group ({num_groups}), or none"
     for where, blocks in _every_list_of_block_ids(snapshot):
@@ -74,6 +74,8 @@ def _every_list_of_block_ids(snapshot: Snapshot) -> Iterator[tuple[str, tuple[in
     yield "free_queue", snapshot.free_queue
     yield "popped_blocks", snapshot.popped_blocks
     yield "reserved_blocks", snapshot.reserved_blocks
+    yield "pending_copies", tuple(_ends_of_copies(snapshot))
+    yield "written_from", tuple(snapshot.written_from)
     for blocks in snapshot.lookup_order.values():
         yield "lookup_order", blocks
     for group, blocks in enumerate(snapshot.new_block_ids):
@@ -81,6 +83,11 @@ def _every_list_of_block_ids(snapshot: Snapshot) -> Iterator[tuple[str, tuple[in
     for name, state in snapshot.requests.items():
         for blocks in state.block_ids:
             yield f"the list of request {name!r}", blocks
+
+
+def _ends_of_copies(snapshot: Snapshot) -> Iterator[int]:
+    """Sources and destinations that nobody took yet, each with a reference (KV-INSIDE-4)."""
+    return (block for pairs in snapshot.pending_copies for pair in pairs for block in pair)
 
 
 def _null_block_is_apart(config: ManagerConfig, snapshot: Snapshot) -> str | None:
@@ -115,6 +122,7 @@ def _free_means_unreferenced(config: ManagerConfig, snapshot: Snapshot) -> str |
 
 def _references_are_accounted_for(config: ManagerConfig, snapshot: Snapshot) -> str | None:
     held = Counter(snapshot.popped_blocks) + Counter(snapshot.reserved_blocks)
+    held.update(_ends_of_copies(snapshot))
     for state in snapshot.requests.values():
         for blocks in state.block_ids:
             held.update(blocks)
@@ -234,7 +242,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         "references_are_accounted_for",
         "KV-POOL-16",
-        "A block's references are its places in block lists and its popped references.",
+        "A block's references are its places in lists and copies, and its popped references.",
         _references_are_accounted_for,
     ),
     Invariant(

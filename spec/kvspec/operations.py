@@ -151,6 +151,11 @@ OPERATIONS: Mapping[str, OperationShape] = MappingProxyType(
         ),
         "take_new_block_ids": OperationShape(False, list_of(count)),
         "new_step_starts": OperationShape(False, null),
+        "take_block_copies": OperationShape(
+            False,
+            structure({"pairs": BLOCKS, "retained": list_of(count)}),
+            since=3,
+        ),
         "make_prefix_cache_stats": OperationShape(False, optional(stats)),
         "record_prefix_cache_stats": OperationShape(
             True, null, {"num_hits": count}, {"num_preemptions": count}, since=3

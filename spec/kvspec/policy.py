@@ -19,7 +19,7 @@ LATER: tuple[str, ...] = (
     *("zero_retention_needs_windows", "none_hash_without_seed", "zeroed_blocks"),
     *("lookups_counted", "popped_leading_nulls", "counts_common_prefix", "eagle_flag_counts_alone"),
     *("full_partial_tails", "eagle_looks_beyond", "eagle_replays_before_drop"),
-    *("drafts_hold_states", "caching_beyond_tokens", "checkpoints_return"),
+    *("drafts_hold_states", "caching_beyond_tokens", "checkpoints_return", "hits_inside_blocks"),
 )
 """Choices that not everybody has (`Feature.LATER_CHOICES`); records name only those that differ."""
 
@@ -55,6 +55,7 @@ class Policy:
       "error", or "cut" to those that it has.
     - `checkpoints_return`: whether a state at the checkpoint of a prompt gets its key again.
     - `full_partial_tails`: whether full attention registers the end of a prompt inside a block.
+    - `hits_inside_blocks`: whether hits may end inside a block, where the groups allow it.
     - `extra_keys`: whether extra keys enter a hash with their kind ("tagged") or as bare values
       ("plain"), so that values of two kinds can be equal.
     """
@@ -79,6 +80,7 @@ class Policy:
     drafts_hold_states: bool = True
     caching_beyond_tokens: str = "error"
     checkpoints_return: bool = False
+    hits_inside_blocks: bool = False
 
     def __post_init__(self) -> None:
         exact_members(self)
@@ -100,6 +102,7 @@ class Policy:
         boolean("eagle_looks_beyond", self.eagle_looks_beyond)
         boolean("eagle_replays_before_drop", self.eagle_replays_before_drop)
         boolean("drafts_hold_states", self.drafts_hold_states)
+        boolean("hits_inside_blocks", self.hits_inside_blocks)
         one_of("caching_beyond_tokens", self.caching_beyond_tokens, ("error", "cut"))
         boolean("checkpoints_return", self.checkpoints_return)
 

@@ -53,6 +53,10 @@ class Snapshot:
     - `new_block_ids[g]`: ids queued for zeroing.
     - `step_keys[g]`: keys registered since the last `new_step_starts` (Mamba groups; else empty).
     - `reserved_blocks`: blocks set aside for good at start (attention sinks), ascending.
+    - `pending_copies[g]`: (source, destination) of the copies asked for and not yet taken; each end
+      has a reference for it (KV-INSIDE-4).
+    - `written_from`: of blocks that the step being planned writes, the tokens that were there
+      before; only of full attention where hits end inside a block (KV-INSIDE-6).
     """
 
     num_blocks: int
@@ -67,6 +71,8 @@ class Snapshot:
     new_block_ids: tuple[tuple[int, ...], ...] = ()
     step_keys: tuple[frozenset[bytes], ...] = ()
     reserved_blocks: tuple[int, ...] = field(default=())
+    pending_copies: tuple[tuple[tuple[int, int], ...], ...] = ()
+    written_from: Mapping[int, int] = field(default_factory=dict)
 
     def describe(self) -> str:
         """A readable dump, for error messages and diffs."""
@@ -82,6 +88,10 @@ class Snapshot:
             )
         if self.popped_blocks:
             lines.append(f"popped     : {_shorten(self.popped_blocks)}")
+        if any(self.pending_copies):
+            lines.append(f"copies     : {_shorten(self.pending_copies)}")
+        if self.written_from:
+            lines.append(f"written    : {_shorten(dict(self.written_from))}")
         return "\n".join(lines)
 
 

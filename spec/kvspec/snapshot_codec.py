@@ -51,7 +51,18 @@ def encode_snapshot(snapshot: Snapshot) -> dict[str, Any]:
         "new_block_ids": [ints(ids) for ids in snapshot.new_block_ids],
         "step_keys": [sorted(hexes(keys)) for keys in snapshot.step_keys],
         "reserved_blocks": ints(snapshot.reserved_blocks),
+        **_encode_inside(snapshot),
     }
+
+
+def _encode_inside(snapshot: Snapshot) -> dict[str, Any]:
+    """What only managers have whose hits end inside a block, where they have any."""
+    found: dict[str, Any] = {}
+    if any(snapshot.pending_copies):
+        found["pending_copies"] = [list(map(ints, pairs)) for pairs in snapshot.pending_copies]
+    if snapshot.written_from:
+        found["written_from"] = [[index(b), index(n)] for b, n in snapshot.written_from.items()]
+    return found
 
 
 def _encode_state(state: RequestState) -> dict[str, Any]:
@@ -88,7 +99,8 @@ _SNAPSHOT = structure(
         "new_block_ids": list_of(_IDS),
         "step_keys": list_of(list_of(hex_bytes)),
         "reserved_blocks": _IDS,
-    }
+    },
+    {"pending_copies": list_of(list_of(_IDS)), "written_from": list_of(_IDS)},
 )
 
 
@@ -116,4 +128,16 @@ def decode_snapshot(value: object, where: Where) -> Snapshot:
         new_block_ids=tuple(map(tuple, found["new_block_ids"])),
         step_keys=tuple(frozenset(keys) for keys in found["step_keys"]),
         reserved_blocks=tuple(found["reserved_blocks"]),
+        pending_copies=tuple(
+            _pairs(pairs, where.member("pending_copies"))
+            for pairs in found.get("pending_copies", ())
+        ),
+        written_from=dict(_pairs(found.get("written_from", ()), where.member("written_from"))),
     )
+
+
+def _pairs(values: Iterable[list[int]], where: Where) -> tuple[tuple[int, int], ...]:
+    found = tuple((ids[0], ids[-1]) for ids in values if len(ids) == 2)
+    if len(found) != len(tuple(values)):
+        raise where.error("has more or less than two numbers in an entry")
+    return found

@@ -167,6 +167,8 @@ OTHERWISE: dict[str, tuple[Any, ...]] = {
     "new_block_ids": (((1,),),),
     "step_keys": ((frozenset({b"k"}),),),
     "reserved_blocks": ((1,),),
+    "pending_copies": ((((1, 2),),),),
+    "written_from": ({1: 2},),
 }
 
 

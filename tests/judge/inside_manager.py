@@ -305,7 +305,7 @@ class InsideImplementation(BaseImplementation):
         {
             *(Feature.PREFIX_CACHING, Feature.MULTIPLE_GROUPS, Feature.RETENTION),
             *(Feature.DEFERRED_FREE, Feature.SNAPSHOT, Feature.STABLE_LISTS),
-            Feature.HITS_INSIDE_BLOCKS,
+            *(Feature.LATER_CHOICES, Feature.HITS_INSIDE_BLOCKS),
         }
     )
 

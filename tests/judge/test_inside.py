@@ -30,6 +30,7 @@ from kvspec.specs import FullAttentionSpec, LayerSpec, MambaSpec, SlidingWindowS
 from tests.judge import inside_manager as made
 
 RIGHT = made.InsideImplementation()
+CHOSEN = Policy(hits_inside_blocks=True)
 MISTAKES = (
     (made.HitsOneMore, "KV-INSIDE-1"),
     (made.KeysWhatItStartsFrom, "KV-INSIDE-2"),
@@ -41,7 +42,7 @@ MISTAKES = (
 
 
 STORIES = [
-    directed_program(program, RIGHT.capabilities, Policy(), hashes_matter=False)[0]
+    directed_program(program, RIGHT.capabilities, CHOSEN, hashes_matter=False)[0]
     for program in INSIDE_SCENARIOS
 ]
 
@@ -50,7 +51,7 @@ def programs(batches: int) -> list[Program]:
     """Random ones, as far as the manager can play them; it is not asked what is illegal."""
     can = RIGHT.capabilities
     drawn = (p for batch in range(batches) for p in inside_programs(0, batch, 30))
-    cut = (random_program(p, can, Policy(), hashes_matter=False, oracle=None) for p in drawn)
+    cut = (random_program(p, can, CHOSEN, hashes_matter=False, oracle=None) for p in drawn)
     return [
         replace(each, steps=tuple(step for step in each.steps if not isinstance(step, Break)))
         for each in cut
@@ -143,16 +144,18 @@ def states(size: int, mode: str = "align", alignment: int | None = None) -> Mamb
 
 def config(*specs: LayerSpec, h: int | None = None, **options: Any) -> ManagerConfig:
     """A small configuration."""
+    options = {"policy": CHOSEN, **options}
     return configure(30, *specs, hash_block_size_tokens=h, **options)
 
 
-@pytest.mark.rule("KV-INSIDE-1")
+@pytest.mark.rule("KV-INSIDE-1", "KV-POL-23")
 @pytest.mark.parametrize(
     ("asked", "is_inside"),
     [
         (config(FULL, states(4), h=2), True),
         (config(FULL, states(8)), True),
         (config(WINDOW, states(8)), True),
+        (config(FULL, states(8), policy=Policy()), False),
         (config(FULL, states(4)), False),
         (config(FULL, states(4, "all"), h=2), False),
         (config(FULL, WINDOW, states(4), h=2), False),
