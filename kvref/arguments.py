@@ -180,6 +180,10 @@ def _check_hits(
     """
     longest = 0
     for group, blocks in zip(groups, hits.groups, strict=True):
+        if group.hits_end_inside and num_hit_tokens % group.block_size:
+            _check_hit_inside(group, request, blocks, num_hit_tokens, has_load=has_load)
+            longest = num_hit_tokens
+            continue
         covered = len(blocks) * group.block_size
         is_short = covered < num_hit_tokens and group.is_cacheable
         is_long = covered > (num_hit_tokens if group.is_cacheable else 0)  # KV-COORD-14
@@ -199,6 +203,32 @@ def _check_hits(
             num_hit_tokens,
             f"the {longest} tokens of the longest list of hits",
         )
+
+
+def _check_hit_inside(
+    group: Group,
+    request: ReferenceRequest,
+    blocks: Sequence[int],
+    num_hit_tokens: int,
+    *,
+    has_load: bool,
+) -> None:
+    """A hit that ends inside a block: whole blocks, and the one that it ends in (KV-INSIDE-18)."""
+    if has_load:
+        raise InvalidArgumentError(
+            "num_new_computed_tokens", num_hit_tokens, "whole blocks where external tokens come"
+        )
+    num_whole = num_hit_tokens // group.block_size
+    if len(blocks) != num_whole + 1:
+        raise InvalidArgumentError(
+            f"new_computed_blocks[{group.index}]",
+            list(blocks),
+            f"{num_whole + 1} blocks for num_new_computed_tokens = {num_hit_tokens} tokens",
+        )
+    num_skipped = group.num_skipped_tokens(num_hit_tokens) // group.block_size
+    _check_hit_content(group, request, blocks[:-1], num_skipped)
+    if not group.has_boundary(blocks[-1], request, num_hit_tokens):
+        raise StaleHitError(group.index, num_whole, blocks[-1])
 
 
 def _check_hit_content(
@@ -244,7 +274,9 @@ def check_partial(
         raise InvalidArgumentError("group", group, f"an int in 0 … {len(groups) - 1}")
     size = groups[group].block_size
     hash_size = config.hash_block_size_tokens or 1
-    if not config.enable_caching or not groups[group].is_cacheable or size <= hash_size:
+    knows_states = groups[group].is_mamba and groups[group].hits_end_inside  # KV-INSIDE-18
+    is_cached = config.enable_caching and groups[group].is_cacheable
+    if not is_cached or size <= hash_size or knows_states:
         raise InvalidArgumentError(
             "group", group, "a group that is cached, its block size above the hash block size"
         )

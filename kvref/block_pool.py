@@ -18,6 +18,7 @@ class BlockPool:
     - `keys[b]`: the keys block b is cached under, the primary one first.
     - `primary_num_tokens[b]`: tokens from the start of the request that the primary key covers.
     - `reserved`: blocks set aside for good, for attention sinks (KV-FULL-8).
+    - `written_from[b]`: of blocks that this step writes, the tokens there before (KV-INSIDE-17).
     - `cached[key]`: the blocks that carry the key, first registered first (KV-POOL-13).
 
     Invariants: null_block_is_apart, free_queue_has_no_duplicates, free_means_unreferenced,
@@ -45,6 +46,7 @@ class BlockPool:
         self.primary_num_tokens = [0] * num_blocks
         self.cached: dict[bytes, list[int]] = {}
         self.reserved: list[int] = []
+        self.written_from: dict[int, int] = {}
 
     @property
     def num_free_blocks(self) -> int:
@@ -76,6 +78,7 @@ class BlockPool:
         for block in taken:
             self.forget(block)  # KV-POOL-4
             self.ref_counts[block] = 1
+            self.written_from.pop(block, None)
             if self.residency is not None:
                 self.residency.allocated(block)
         return taken
@@ -146,6 +149,15 @@ class BlockPool:
         self.keys[block].append(key)
         self.cached.setdefault(key, []).append(block)
         return True
+
+    def move_keys(self, source: int, destination: int) -> None:
+        """All keys of a block go to one that has none, without an event (KV-INSIDE-16)."""
+        for key in self.keys[source]:
+            self.cached[key].remove(source)
+            self.cached[key].append(destination)
+        self.keys[destination] = self.keys[source]
+        self.primary_num_tokens[destination] = self.primary_num_tokens[source]
+        self.keys[source] = []
 
     def forget(self, block: int) -> None:
         """Drop the block's cached identity, wherever the block is (KV-POOL-4, KV-POOL-10)."""

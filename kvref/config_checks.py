@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from kvref.configuration import eagle_groups, group_class
+from kvref.configuration import eagle_groups, group_class, inside_class
 from kvspec.config import ManagerConfig
 from kvspec.errors import ConfigError
+from kvspec.inside import hits_end_inside
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
@@ -30,8 +31,9 @@ def checked(config: ManagerConfig) -> tuple[ManagerConfig, list[LayerSpec]]:
     if not isinstance(config, ManagerConfig):
         raise ConfigError("config", config, "a ManagerConfig")
     specs = [config.registry.resolve(group.spec) for group in config.kv_cache.groups]
+    managed_by = inside_class if hits_end_inside(config) else group_class
     for spec in specs:
-        group_class(spec)
+        managed_by(spec)
     _check_retention_has_an_effect(config, specs)
     if config.enable_caching and not specs:  # KV-CFG-3
         raise ConfigError("kv_cache.groups", (), "at least one group, or caching off")

@@ -13,14 +13,18 @@ from kvref.groups.chunked_local import ChunkedLocalGroup
 from kvref.groups.circular import CircularBufferGroup
 from kvref.groups.cross_attention import CrossAttentionGroup, EncoderOnlyGroup
 from kvref.groups.full_attention import FullAttentionGroup
+from kvref.groups.inside import InsideFullGroup
+from kvref.groups.inside_mamba import InsideAlignedGroup, InsideMambaGroup
 from kvref.groups.mamba import MambaGroup
 from kvref.groups.mamba_align import AlignedMambaGroup
 from kvref.groups.sliding_window import SlidingWindowGroup
 from kvref.hybrid import HybridCoordinator
+from kvref.inside import InsideCoordinator
 from kvref.residency import ResidencyLog
 from kvref.stats import LookupCounter
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
+from kvspec.inside import hits_end_inside
 from kvspec.specs import (
     AttentionSpec,
     ChunkedLocalAttentionSpec,
@@ -85,10 +89,18 @@ def spec_types() -> frozenset[type[LayerSpec]]:
     return frozenset(spec_type for spec_type, _ in GROUP_TYPES)
 
 
+def inside_class(spec: LayerSpec) -> type[Group]:
+    """The class where hits may end inside a block."""
+    if isinstance(spec, MambaSpec):
+        return InsideAlignedGroup if spec.mamba_cache_mode == "align" else InsideMambaGroup
+    found = group_class(spec)
+    return InsideFullGroup if found is FullAttentionGroup else found
+
+
 def group_class(spec: LayerSpec) -> type[Group]:
     """The class that manages groups of this spec."""
     if isinstance(spec, MambaSpec) and spec.has_checkpoints:
-        raise UnsupportedError("states inside a chunk (KV-INSIDE-5)", "kvref")
+        raise UnsupportedError("states inside a chunk where no hit ends inside a block", "kvref")
     if isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align":
         return AlignedMambaGroup
     for spec_type, found in GROUP_TYPES:
@@ -105,7 +117,7 @@ def build_groups(
     parts: Parts = REAL_PARTS,
 ) -> list[Group]:
     """The groups of a checked configuration and its specs, sink blocks set aside."""
-    eagle = eagle_groups(config, specs)
+    eagle, is_inside = eagle_groups(config, specs), hits_end_inside(config)
     built: list[Group] = []
     for index, spec in enumerate(specs):
         context = GroupContext(
@@ -113,7 +125,7 @@ def build_groups(
             spec=spec,
             block_size_tokens=spec.block_size * config.dcp_world_size * config.pcp_world_size,
             hash_block_size_tokens=config.hash_block_size_tokens or 1,
-            alignment_tokens=config.scheduler_block_size_tokens or 1,
+            alignment_tokens=alignment(config),
             drops_eagle_block=index in eagle,
             max_model_len_tokens=config.max_model_len_tokens,
             max_num_batched_tokens=config.max_num_batched_tokens or config.max_model_len_tokens,
@@ -122,14 +134,17 @@ def build_groups(
             is_zeroed=is_zeroed(config, specs, spec),
             keeps_leading_nulls=config.policy.popped_leading_nulls,
             counts_common_prefix=config.policy.counts_common_prefix,
-            has_partial_tails=config.policy.full_partial_tails,
+            has_partial_tails=config.policy.full_partial_tails or is_inside,
             eagle_looks_beyond=config.policy.eagle_looks_beyond,
             drafts_hold_states=config.policy.drafts_hold_states,
             checkpoints_return=config.policy.checkpoints_return,
             some_group_drops=bool(eagle),
             replays_before_drop=config.policy.eagle_replays_before_drop and bool(eagle),
+            some_group_drops=bool(eagle),
+            replay_block_tokens=config.scheduler_block_size_tokens or 1,
         )
-        built.append(parts.group_class(spec)(context, pool, events))
+        made = inside_class(spec) if is_inside else parts.group_class(spec)
+        built.append(made(context, pool, events))
         if isinstance(spec, SinkFullAttentionSpec):  # KV-FULL-8
             pool.set_aside(spec.sink_len // spec.block_size)
     return built
@@ -162,4 +177,12 @@ def build_coordinator(
         return Coordinator(groups)
     if len(groups) == 1:
         return UnitaryCoordinator(groups)
-    return parts.hybrid(groups, config.scheduler_block_size_tokens or 1)
+    hybrid = InsideCoordinator if hits_end_inside(config) else parts.hybrid
+    return hybrid(groups, alignment(config))
+
+
+def alignment(config: ManagerConfig) -> int:
+    """What hits of a checked configuration are multiples of (KV-COORD-2, KV-INSIDE-1)."""
+    if hits_end_inside(config):
+        return config.hash_block_size_tokens or 1
+    return config.scheduler_block_size_tokens or 1

@@ -11,6 +11,7 @@ from kvref.config_checks import checked
 from kvref.configuration import REAL_PARTS, Parts, build_coordinator, build_groups
 from kvref.groups.base import Demand
 from kvref.hashing import hasher_of, split_key
+from kvref.inside import InsideAllocator
 from kvref.request import Allocation, ReferenceRequest
 from kvref.residency import ResidencyLog
 from kvref.state import take_snapshot
@@ -18,6 +19,7 @@ from kvspec.blocks import NULL_BLOCK, BlockFacts, GroupHits, KVCacheBlocks, Pref
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.events import Event
+from kvspec.inside import BlockCopies, hits_end_inside
 from kvspec.request import Request
 from kvspec.snapshot import Snapshot
 from kvspec.stats import PrefixCacheStats, ResidencySample
@@ -63,7 +65,8 @@ class ReferenceManager:
         self._ask_clock()
         self.groups = build_groups(self.config, specs, self.pool, self.event_log, parts)
         self.coordinator = build_coordinator(self.config, self.groups, parts)
-        self.allocator = parts.allocator(self.config, self.pool, self.coordinator, self.turn)
+        allocator = InsideAllocator if hits_end_inside(self.config) else parts.allocator
+        self.allocator = allocator(self.config, self.pool, self.coordinator, self.turn)
         self.lookups = parts.lookups()
         self.counts_admitted = config.policy.lookups_counted == "admitted"
         self.popped: list[int] = []
@@ -197,7 +200,7 @@ class ReferenceManager:
             num_encoder_tokens=num_encoder_tokens,
         )
         arguments.check_flags(apply_admission_cap=apply_admission_cap)
-        no_hits = KVCacheBlocks.empty(len(self.groups))
+        reference, no_hits = self.own(request), KVCacheBlocks.empty(len(self.groups))
         demand = Demand(
             num_slots_tokens=slots,
             num_main_tokens=main,
@@ -206,9 +209,9 @@ class ReferenceManager:
             skip_at_tokens=computed,
             num_encoder_tokens=encoder,
             apply_admission_cap=apply_admission_cap,
+            prefill_end_tokens=reference.prefill_end_tokens,
         )
-        name = self.own(request).request_id
-        return self.coordinator.num_blocks_needed(name, no_hits, demand)
+        return self.coordinator.num_blocks_needed(reference.request_id, no_hits, demand)
 
     # Caching.
 
@@ -343,6 +346,15 @@ class ReferenceManager:
         """Blocks to be zeroed, group by group (KV-MGR-16)."""
         self.turn.changes()
         return tuple(block for group in self.groups for block in group.take_new_block_ids())
+
+    @in_turn
+    def take_block_copies(self) -> BlockCopies:
+        """Copies to be made before the step, and the references they keep (KV-INSIDE-4)."""
+        self.turn.changes()
+        pairs = tuple(pair for group in self.groups for pair in group.take_copies())
+        retained = tuple(block for pair in pairs for block in pair)
+        self.popped.extend(retained)
+        return BlockCopies(pairs, retained)
 
     @in_turn
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:

@@ -50,6 +50,11 @@ class ReferenceRequest:
         """Prompt and generated tokens."""
         return len(self.token_ids)
 
+    @property
+    def prefill_end_tokens(self) -> int:
+        """The end of the prompt, or of all tokens but the last if that is more (KV-INSIDE-12)."""
+        return max(self.num_prompt_tokens, self.num_tokens - 1)
+
     def append(self, token_ids: Sequence[int]) -> None:
         """Append tokens and hash the blocks they complete (KV-REQ-2, KV-REQ-5)."""
         turn = Turn()

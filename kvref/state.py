@@ -38,6 +38,8 @@ def take_snapshot(
         new_block_ids=tuple(tuple(group.new_block_ids) for group in groups),
         step_keys=tuple(group.keys_of_step() for group in groups),
         reserved_blocks=tuple(pool.reserved),
+        pending_copies=tuple(tuple(group.pending_copies) for group in groups),
+        written_from=dict(pool.written_from),
     )
 
 
@@ -61,4 +63,7 @@ def restore_snapshot(
         group.new_block_ids = list(blocks)
     for group, keys in zip(groups, snapshot.step_keys, strict=False):
         group.restore_step(keys)
+    for group, pairs in zip(groups, snapshot.pending_copies, strict=False):
+        group.pending_copies = list(pairs)
+    pool.written_from = dict(snapshot.written_from)
     popped.extend(snapshot.popped_blocks)

@@ -57,6 +57,7 @@ class GroupContext:
     drafts_hold_states: bool = True
     checkpoints_return: bool = False
     some_group_drops: bool = False
+    replay_block_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ class Demand:
     - `num_local_tokens` computed or hit here, `num_external_tokens` brought by another store now.
     - `skip_at_tokens`: the number of computed tokens at which windows are looked at.
     - `apply_admission_cap`: count windowed groups with the most they hold at once.
+    - `num_known_tokens`: of the main ones, those that are no drafts; `prefill_end_tokens`: where
+      the prompt's last chunk ends. Both only where hits may end inside a block.
     """
 
     num_slots_tokens: int
@@ -77,6 +80,8 @@ class Demand:
     skip_at_tokens: int
     num_encoder_tokens: int = 0
     apply_admission_cap: bool = False
+    num_known_tokens: int = 0
+    prefill_end_tokens: int = 0
 
     @property
     def num_computed_tokens(self) -> int:
@@ -101,6 +106,7 @@ class Group(ABC):
     - `num_cached[r]`: its leading blocks that were handed to the cache; no entry before the
       request takes hits or has a full block cached.
     - `new_block_ids`: blocks queued for zeroing.
+    - `pending_copies`: (source, destination) of copies that nobody took yet (KV-INSIDE-4).
 
     Invariants: nulls_come_first, cached_counts_fit_the_lists, keys_are_well_formed,
     cached_blocks_belong_to_their_group, keys_of_one_place, a_list_only_grows_or_turns_null,
@@ -119,6 +125,10 @@ class Group(ABC):
         self.block_lists: dict[str, list[int]] = {}
         self.num_cached: dict[str, int] = {}
         self.new_block_ids: list[int] = []
+        self.pending_copies: list[tuple[int, int]] = []
+
+    hits_end_inside = False
+    """Whether a hit may end inside a block of this group (KV-INSIDE-1)."""
 
     is_full = False
     """Full attention: whatever is a hit, every shorter prefix is one too."""
@@ -177,9 +187,14 @@ class Group(ABC):
             if self.drops_eagle_block:
                 places.append(junction - self.block_size)
         if self.context.replays_before_drop:  # KV-POL-20
-            places.append(max(replay_boundary(request, alignment) - alignment, 0))
-            places.append(max(request.num_prompt_tokens // alignment * alignment - alignment, 0))
+            block = self.context.replay_block_tokens or alignment
+            places.append(max(replay_boundary(request, block) - block, 0))
+            places.append(max(request.num_prompt_tokens // block * block - block, 0))
         return [place // alignment * alignment for place in places]
+
+    def has_boundary(self, block: int, request: ReferenceRequest, num_tokens: int) -> bool:
+        """Whether a hit of so many tokens may end inside this block (KV-INSIDE-18)."""
+        return False
 
     def blocks_of(self, request_id: str) -> tuple[int, ...]:
         """The request's block list; empty when it holds nothing."""
@@ -280,9 +295,15 @@ class Group(ABC):
             parent_hash=parent,
         )
 
-    def cache_partial_block(self, request: ReferenceRequest, num_tokens: int) -> bool:
-        """Add a key for the first `num_tokens` tokens, which end in a block (KV-PART-1)."""
-        block = self.blocks_of(request.request_id)[cdiv(num_tokens, self.block_size) - 1]
+    def cache_partial_block(
+        self, request: ReferenceRequest, num_tokens: int, entry: int | None = None
+    ) -> bool:
+        """Add a key for the first `num_tokens` tokens, which end in a block (KV-PART-1).
+
+        `entry`: where that block is listed, if not where they end (KV-INSIDE-12).
+        """
+        entry = cdiv(num_tokens, self.block_size) - 1 if entry is None else entry
+        block = self.blocks_of(request.request_id)[entry]
         if block == NULL_BLOCK:
             return False
         hash_size = self.block_size // self.hashes_per_block
@@ -331,6 +352,12 @@ class Group(ABC):
         """Forget the request; its blocks keep their references."""
         self.num_cached.pop(request_id, None)
         return self.block_lists.pop(request_id, [])
+
+    def take_copies(self) -> list[tuple[int, int]]:
+        """Copies asked for since the last call (KV-INSIDE-4)."""
+        taken = self.pending_copies
+        self.pending_copies = []
+        return taken
 
     def take_new_block_ids(self) -> list[int]:
         """Blocks queued for zeroing since the last call."""

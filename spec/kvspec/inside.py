@@ -50,10 +50,10 @@ def hash_block_size(config: ManagerConfig) -> int:
 
 def hits_end_inside(config: ManagerConfig) -> bool:
     """Whether hits may end inside a block (KV-INSIDE-1)."""
+    if not config.policy.hits_inside_blocks or not config.enable_caching:
+        return False
     specs = config.managed_specs
-    is_parallel = config.dcp_world_size * config.pcp_world_size > 1
-    is_chosen = config.policy.hits_inside_blocks
-    if not is_chosen or not config.enable_caching or len(specs) < 2 or is_parallel:
+    if len(specs) < 2 or config.dcp_world_size * config.pcp_world_size > 1:
         return False
     h = hash_block_size(config)
     states = [spec for spec in specs if isinstance(spec, MambaSpec)]

@@ -14,8 +14,8 @@ from typing import Any
 from kvspec.record import LATER_VERSION, START_VERSION
 from kvspec.specs import SPEC_TYPES
 
-INSIDE_A_BLOCK = "hits inside a block"
-"""The chapter that hit alignments finer than the block, copies and internal checkpoints need."""
+JUNCTION_STATES = "states of chunks that end at a junction"
+"""What an option of 0.33 adds to hits inside a block, and the contract does not have."""
 
 NOT_ASKED = frozenset(
     {
@@ -24,11 +24,13 @@ NOT_ASKED = frozenset(
         "get_block_ids_for_computed_tokens",
         "get_computed_blocks_for_connector",
         "take_boundary_state_offloads",
-        "take_kv_cache_block_copies",
         "truncate_computed_blocks",
     }
 )
 """Calls of vLLM 0.33 that are not in the contract; without them all others answer the same."""
+
+_COPIES = "take_kv_cache_block_copies"
+"""`take_block_copies`; asked only where there may be any."""
 
 NEEDED_BY_ARGUMENT: Mapping[str, str] = MappingProxyType(
     {
@@ -47,7 +49,6 @@ _USUAL: Mapping[str, Any] = MappingProxyType(
         "max_tp_shards": None,
         "non_causal_multi_token_decode": False,
         "num_head_slots": None,
-        "num_prefill_checkpoint_blocks": 0,
         "state_content_bytes": None,
         "topk_buffer_width": None,
         "tp_replicated": False,
@@ -55,9 +56,7 @@ _USUAL: Mapping[str, Any] = MappingProxyType(
 )
 """Members of specs that say nothing at this value, and need something otherwise."""
 
-_IGNORED = frozenset(
-    {"cache_role", "dcp_sharded", "num_heads", "prefill_checkpoint_alignment", "rswa_window"}
-)
+_IGNORED = frozenset({"cache_role", "dcp_sharded", "num_heads", "rswa_window"})
 """Members that the manager does not read beside its own; equality of specs does not need them."""
 
 _NEEDED_BY_TYPE: Mapping[str, str] = MappingProxyType({"RSWASpec": "R-SWA"})
@@ -81,6 +80,7 @@ class LaterTrace:
     """
 
     is_hybrid: bool
+    has_copies: bool
     needs: tuple[str, ...]
     skips: set[str] = field(default_factory=set)
 
@@ -93,7 +93,7 @@ class LaterTrace:
         if not isinstance(arguments, dict):
             return value, ()
         name, needs = value.get("op"), list[str]()
-        if name in NOT_ASKED:
+        if name in NOT_ASKED or (name == _COPIES and not self.has_copies):
             return None, ()
         if name == "new_request":
             arguments = self._content(value.get("req"), arguments, needs)
@@ -110,6 +110,10 @@ class LaterTrace:
             needs += [need for each, need in NEEDED_BY_ARGUMENT.items() if arguments.get(each)]
             arguments = _without(arguments, *NEEDED_BY_ARGUMENT)
         changed = {**value, "args": arguments}
+        if name == _COPIES and isinstance(value.get("result"), dict):
+            found = value["result"]
+            pairs = {"pairs": found.get("copies"), "retained": found.get("retained_blocks")}
+            changed |= {"op": "take_block_copies", "result": pairs}
         if name == "get_computed_blocks" and isinstance(value.get("result"), dict):
             changed["result"] = self._hit(value.get("req"), value["result"])
         if name == "take_events" and isinstance(value.get("result"), list):
@@ -142,7 +146,7 @@ def later_trace(header: Any) -> tuple[Any, LaterTrace | None]:
         or not isinstance(config.get("groups"), list)
     ):
         return header, None
-    needs = list(_needs(config))
+    needs, has_copies = list(_needs(config)), _has_copies(config)
     groups = []
     for group in config["groups"]:
         groups.append({**group, "spec": _spec(group.get("spec"), needs)})
@@ -152,7 +156,7 @@ def later_trace(header: Any) -> tuple[Any, LaterTrace | None]:
         "enable_mamba_shared_prefix_checkpoint",
     )
     is_hybrid = bool(config.get("enable_caching")) and len(groups) > 1
-    trace = LaterTrace(is_hybrid, tuple(dict.fromkeys(needs)))
+    trace = LaterTrace(is_hybrid, has_copies, tuple(dict.fromkeys(needs)))
     return {**header, "version": LATER_VERSION, "config": _without(changed, *dropped)}, trace
 
 
@@ -162,15 +166,18 @@ def _needs(config: Mapping[str, Any]) -> Iterator[str]:
         yield "hash look-ahead"
     if config.get("num_prefill_lookahead", 0) > 1:
         yield "prefill look-ahead"
+    if config.get("enable_mamba_shared_prefix_checkpoint"):
+        yield JUNCTION_STATES
+
+
+def _has_copies(config: Mapping[str, Any]) -> bool:
+    """Whether hits end inside a block there (KV-INSIDE-1)."""
     specs = [group["spec"] for group in config["groups"] if isinstance(group.get("spec"), dict)]
     h = config.get("hash_block_size", 0)
     fine = [s for s in specs if s.get("mamba_cache_mode") == "align" and s["block_size"] > h]
     others = [s for s in specs if s.get("type") not in _FULL and s.get("type") != "MambaSpec"]
-    is_cached = bool(config.get("enable_caching"))
-    if is_cached and fine and all(s["block_size"] == h for s in others):
-        yield INSIDE_A_BLOCK
-    if config.get("enable_mamba_shared_prefix_checkpoint"):
-        yield INSIDE_A_BLOCK
+    is_cached = bool(config.get("enable_caching")) and len(specs) > 1
+    return is_cached and bool(fine) and all(s["block_size"] == h for s in others)
 
 
 def _spec(spec: Any, needs: list[str]) -> Any:

@@ -77,9 +77,8 @@ def features_of_config(config: ManagerConfig) -> set[Feature]:
         Feature.RESIDENCY: config.residency_sample_rate > 0,
         Feature.GIVEN_HASHES: config.given_hash_bytes > 0,
         Feature.LATER_CHOICES: bool(config.policy.later_choices),
-        Feature.HITS_INSIDE_BLOCKS: any(
-            isinstance(spec, MambaSpec) and spec.has_checkpoints for spec in _specs(config)
-        ),
+        Feature.HITS_INSIDE_BLOCKS: hits_end_inside(config)
+        or any(isinstance(spec, MambaSpec) and spec.has_checkpoints for spec in _specs(config)),
     }
     return {feature for feature, wanted in needed.items() if wanted}
 
@@ -99,6 +98,4 @@ def lacking(config: ManagerConfig, can: Capabilities, *, hashes_matter: bool) ->
     for name, most in can.limits.items():
         if LIMITS[name](config) > most:
             found.append(f"{name} above {most}")
-    if hashes_matter and Feature.HITS_INSIDE_BLOCKS in can.features and hits_end_inside(config):
-        found.append("a reference whose hits end inside blocks")
     return found + sorted(features_of_config(config) - can.features)

@@ -153,6 +153,9 @@ def _blocks_that_stay_keep_their_keys(config: ManagerConfig, t: Transition) -> s
             # Index by index: a block that fell out of the window may come back as a new one.
             for block, now in zip(old, new, strict=False):
                 # A promotion replaces the keys of a partial entry, so some key is left.
+                is_copied = any(block in pair for pairs in t.after.pending_copies for pair in pairs)
+                if is_copied:  # its keys moved (KV-INSIDE-16)
+                    continue
                 if block == now and t.before.block_keys[block] and not t.after.block_keys[block]:
                     return f"block {block} of request {name!r} lost its cached identity"
     return None
