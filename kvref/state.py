@@ -38,7 +38,9 @@ def take_snapshot(
         new_block_ids=tuple(tuple(group.new_block_ids) for group in groups),
         step_keys=tuple(group.keys_of_step() for group in groups),
         reserved_blocks=tuple(pool.reserved),
-        pending_copies=tuple(tuple(group.pending_copies) for group in groups),
+        pending_copies=tuple(tuple(group.pending_copies) for group in groups)
+        if any(group.pending_copies for group in groups)
+        else (),
         written_from=dict(pool.written_from),
     )
 

@@ -63,7 +63,7 @@ RULE_OF_MEMBER: Mapping[str, str] = {
     "step_keys": "KV-MAMBA-2",
     "reserved_blocks": "KV-FULL-8",
     "pending_copies": "KV-INSIDE-4",
-    "written_from": "KV-INSIDE-6",
+    "written_from": "KV-INSIDE-17",
 }
 """What a snapshot shows besides the state of records, and what differs if the state does not."""
 

@@ -28,6 +28,7 @@ from kvcheck.rules import (
     groups,
     hashing,
     holding,
+    inside,
     liveness,
     mamba,
     mamba_align,
@@ -61,7 +62,7 @@ CHAPTERS = (
     configuration, errors, error_values, events, statistics, residency,
     policies, groups, full, sliding_window, chunked_local, mamba, mamba_align,
     mamba_loads, coordination, coordination_answers, cross_attention, circular, retention, partial,
-    short_hits, custom_specs, plan_groups, plan_layout, plan_memory, plan_errors, liveness,
+    inside, short_hits, custom_specs, plan_groups, plan_layout, plan_memory, plan_errors, liveness,
     batched, batched_new, batched_between, batched_outputs, batched_plans, copies, real_sizes,
 )  # fmt: skip
 """In the order in which they run."""

@@ -202,7 +202,6 @@ class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
         if chunk.position > 0:
             is_inside = chunk.position % self.block_size > 0
             if is_inside and chunk.position <= num_tokens and self.is_wanted(chunk, request):
-                self.pool.drop_keys(self.blocks_of(request.request_id)[chunk.entry])
                 self.register_state(request, chunk.position, chunk.entry)
         elif num_tokens == chunk.end == self.prompt_boundary(request):
             self.cache_end_of_prompt(request, num_tokens)

@@ -1,7 +1,6 @@
 """Hits that end inside a block: when they do, what a manager then answers besides (KV-INSIDE-*).
 
-A feature, `Feature.HITS_INSIDE_BLOCKS`; neither kvref nor kvfast has it yet. What a manager with it
-does is judged by `kvspec check --level safety`, which needs no reference.
+A feature, `Feature.HITS_INSIDE_BLOCKS`, and a choice (KV-POL-23).
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def hits_end_inside(config: ManagerConfig) -> bool:
 
 
 def last_boundary(num_tokens: int, h: int, *, drops: bool) -> int:
-    """Where the next request with these tokens goes on at most, a drop taken off (KV-INSIDE-5)."""
+    """Where the next request with these tokens goes on at most, a drop taken off (KV-INSIDE-11)."""
     return max(num_tokens // h * h - h, 0) if drops else (num_tokens - 1) // h * h
 
 

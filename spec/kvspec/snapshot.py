@@ -54,9 +54,9 @@ class Snapshot:
     - `step_keys[g]`: keys registered since the last `new_step_starts` (Mamba groups; else empty).
     - `reserved_blocks`: blocks set aside for good at start (attention sinks), ascending.
     - `pending_copies[g]`: (source, destination) of the copies asked for and not yet taken; each end
-      has a reference for it (KV-INSIDE-4).
+      has a reference for it (KV-INSIDE-4). Empty where no group has any.
     - `written_from`: of blocks that the step being planned writes, the tokens that were there
-      before; only of full attention where hits end inside a block (KV-INSIDE-6).
+      before; only of full attention where hits end inside a block (KV-INSIDE-17).
     """
 
     num_blocks: int

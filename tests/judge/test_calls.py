@@ -12,7 +12,7 @@ from kvspec._json import Where
 from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.errors import UnsupportedError
 from kvspec.events import AllBlocksCleared, BlockRemoved
-from kvspec.interface import KVCacheManager
+from kvspec.inside import BlockCopies, CopyingManager
 from kvspec.request import Request
 from kvspec.stats import PrefixCacheStats
 
@@ -39,7 +39,7 @@ class Listens(Delegating):
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_is_heard_with_all_its_arguments_by_their_names(name: str) -> None:
     """Those that are left out have the interface's defaults; the answer comes back."""
-    parameters = list(signature(getattr(KVCacheManager, name)).parameters.values())[1:]
+    parameters = list(signature(getattr(CopyingManager, name)).parameters.values())[1:]
     listens = Listens()
     call = getattr(listens, name)
     required = {each.name: f"a {each.name}" for each in parameters if each.default is each.empty}
@@ -76,6 +76,10 @@ ROUND: dict[str, tuple[Any, Any]] = {
     "get_num_common_prefix_blocks": ((2, 0), [2, 0]),
     "get_num_blocks_to_allocate": (3, 3),
     "take_new_block_ids": ((3, 1), [3, 1]),
+    "take_block_copies": (
+        BlockCopies(((3, 1),), (3, 1)),
+        {"pairs": [[3, 1]], "retained": [3, 1]},
+    ),
     "make_prefix_cache_stats": (
         PrefixCacheStats(requests=1, queries_tokens=5, hits_tokens=4),
         None,

@@ -189,7 +189,7 @@ def test_the_reference_says_what_it_can() -> None:
     found = kvref.implementation().capabilities
     assert (found.name, found.version) == ("kvref", version("kvspec"))
     assert found.hash_functions == frozenset(HASH_FUNCTIONS)
-    assert found.features == frozenset(Feature) - {Feature.HITS_INSIDE_BLOCKS}
+    assert found.features == frozenset(Feature)
     assert {type(full(4)), type(mamba(4)), type(cross(4))} < found.spec_types
 
 

@@ -1,0 +1,411 @@
+"""The chapter on hits inside a block (KV-INSIDE): B = 4, h = 2, unless it is said otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from kvcheck.play.verdicts import Level
+from kvcheck.rules.bench import Bench
+from kvcheck.rules.example import cases, example
+from kvcheck.rules.judging import equal, raises
+from kvcheck.rules.managed import Managed
+from kvcheck.rules.specs import full, mamba
+from kvspec.blocks import KVCacheBlocks
+from kvspec.errors import InvalidArgumentError, StaleHitError
+from kvspec.events import BlockRemoved, BlockStored
+from kvspec.inside import BlockCopies
+from kvspec.specs import MambaSpec
+
+A = range(1, 31)
+
+
+def states(alignment: int | None = None, drafts: int = 0) -> MambaSpec:
+    """Mode align; with an alignment steps also leave states inside their chunks."""
+    checkpoints = {
+        "num_prefill_checkpoint_blocks": 1,
+        "prefill_checkpoint_alignment": alignment,
+    }
+    spec = mamba(4, "align", speculative=drafts)
+    return spec if alignment is None else replace(spec, **checkpoints)  # type: ignore[arg-type]  # its members
+
+
+def made(bench: Bench, spec: MambaSpec | None = None, **options: Any) -> Managed:
+    """Full attention beside states."""
+    policy = replace(bench.policy, hits_inside_blocks=options.pop("chosen", True))
+    layers = options.pop("layers", (full(4), spec or states()))
+    return bench.manager(60, *layers, hash_block_size_tokens=2, policy=policy, **options)
+
+
+def next_step(manager: Managed) -> BlockCopies:
+    """The copies of a step, which is over."""
+    copies: BlockCopies = manager.take_block_copies()
+    manager.free_blocks(copies.retained)
+    manager.new_step_starts()
+    return copies
+
+
+def seven(manager: Managed) -> Any:
+    """A request of 7 tokens, computed in steps of 6 and 1: the state after 6 is kept."""
+    request = manager.request("a", A[:7])
+    manager.admit(request, 6)
+    next_step(manager)
+    manager.run(request)
+    next_step(manager)
+    return request
+
+
+def covered(manager: Managed, request: Any, group: int = 1) -> list[int]:
+    """What the primary key of each block of the list covers."""
+    shown = manager.snapshot().covered_tokens
+    return [shown[block] for block in manager.blocks(request, group)]
+
+
+@cases((True, 6), (False, 0))
+@example("KV-POL-23", "KV-INSIDE-1")
+def hits_end_inside_a_block_where_it_is_chosen(bench: Bench, chosen: bool, length: int) -> None:
+    manager = made(bench, chosen=chosen)
+    seven(manager)
+    hit = manager.get_computed_blocks(manager.request("b", A[:8]))
+    equal(hit.hit_length_tokens, length)
+
+
+@cases((False, 7, 6, 2), (False, 5, 4, 1), (False, 3, 0, 0), (True, 7, 4, 1))
+@example("KV-INSIDE-7", "KV-INSIDE-9")
+def full_attention_hits_up_to_a_boundary_inside_the_next_block(
+    bench: Bench, drops: bool, limit: int, length: int, num_blocks: int
+) -> None:
+    manager = made(bench, eagle_groups=[0] if drops else [])
+    seven(manager)
+    hits = manager.find_longest_cache_hit_per_group(manager.request("b", A[:8]), limit)
+    equal(hits.hit_lengths_tokens[0], length)
+    equal(len(hits.blocks.groups[0]), num_blocks)
+
+
+@cases((7, 6), (5, 2))
+@example("KV-INSIDE-7")
+def the_longest_boundary_in_a_block_is_hit(bench: Bench, limit: int, length: int) -> None:
+    """B = 8: prompts of 3 and 7 tokens left the boundaries 2 and 6."""
+    manager = made(bench, layers=(full(8), mamba(8, "align")))
+    for name, num_tokens in (("a", 3), ("b", 7)):
+        manager.started(name, A[:num_tokens])
+        next_step(manager)
+    hits = manager.find_longest_cache_hit_per_group(manager.request("c", A[:9]), limit)
+    equal(hits.hit_lengths_tokens[0], length)
+
+
+@cases((7, 6, [0]), (5, 0, []), (10, 10, [0, 1]), (9, 6, [0]))
+@example("KV-INSIDE-8", "KV-INSIDE-9")
+def states_hit_at_the_last_boundary_that_has_one(
+    bench: Bench, limit: int, length: int, nulls: list[int]
+) -> None:
+    """There is a state after 6 tokens, and one after 10."""
+    manager = made(bench)
+    seven(manager)
+    b = manager.request("b", A[:11])
+    manager.admit(b, 2)
+    next_step(manager)
+    manager.run(b, 2)
+    hits = manager.find_longest_cache_hit_per_group(manager.request("c", A[:12]), limit)
+    equal(hits.hit_lengths_tokens[1], 8 if limit in (8, 9) else length)
+    found = hits.blocks.groups[1]
+    equal([index for index, block in enumerate(found) if block == 0], nulls)
+
+
+@example("KV-INSIDE-9", "KV-COORD-12")
+def full_attention_is_cut_where_the_state_ends(bench: Bench) -> None:
+    """It has 8 tokens, retention keeps the state after 6 alone."""
+    manager = made(bench, retention_interval_tokens=0)
+    request = seven(manager)
+    manager.append(request, (8, 9))
+    manager.run(request)
+    next_step(manager)
+    hit = manager.get_computed_blocks(manager.request("b", A[:12]))
+    equal((hit.hit_length_tokens, hit.uncached_common_prefix_tokens), (6, 2))
+    equal([len(blocks) for blocks in hit.blocks.groups], [2, 2])
+
+
+@example("KV-INSIDE-9", "KV-COORD-5")
+def full_attention_keeps_to_the_current_length_in_later_rounds(bench: Bench) -> None:
+    """States of B = 4 after 6 and 10 tokens, of B = 8 after 6 alone."""
+    manager = made(bench, layers=(full(4), states(), mamba(8, "align")))
+    seven(manager)
+    b = manager.request("b", A[:11])
+    manager.admit(b, 2)
+    next_step(manager)
+    manager.run(b, 2)
+    next_step(manager)
+    manager.evict_blocks(manager.blocks(b, 2))
+    hit = manager.get_computed_blocks(manager.request("c", A[:12]))
+    equal(hit.hit_length_tokens, 6)
+    equal([len(blocks) for blocks in hit.blocks.groups], [2, 2, 1])
+
+
+@example("KV-INSIDE-10")
+def full_attention_registers_the_end_of_the_prompt_beside_full_blocks(bench: Bench) -> None:
+    manager = made(bench)
+    request = manager.started("a", A[:8])
+    shown = manager.snapshot().block_keys
+    equal([len(shown[block]) for block in manager.blocks(request)], [1, 2])
+    next_step(manager)
+    hits = manager.find_longest_cache_hit_per_group(manager.request("b", A[:8]), 7)
+    equal(hits.hit_lengths_tokens, (6, 0))
+
+
+@cases(
+    (7, [7], [0, 0]),
+    (7, [6, 1], [0, 0]),
+    (7, [6], [0, 6]),
+    (8, [6], [0, 6]),
+    (9, [6], [0, 0]),
+    (7, [4], [4]),
+    (7, [5], [0, 0]),
+)
+@example("KV-INSIDE-11", "KV-INSIDE-10")
+def a_state_is_registered_where_a_step_ends(
+    bench: Bench, prompt: int, chunks: list[int], expected: list[int]
+) -> None:
+    """Of a prompt of 7 or 8 tokens: T = 6. After [6, 1] the key of 6 has moved to a copy."""
+    manager = made(bench)
+    request = manager.request("a", A[:prompt])
+    for chunk in chunks:
+        manager.run(request, chunk)
+        manager.new_step_starts()
+    equal(covered(manager, request), expected)
+
+
+@cases((0, [0, 8, 10]), (4, [4, 8, 10]), (8, [0, 8, 10]), (None, [4, 8, 10]))
+@example("KV-INSIDE-11", "KV-RET-5")
+def retention_keeps_the_last_states_before_the_end_of_the_prompt(
+    bench: Bench, interval: int | None, expected: list[int]
+) -> None:
+    """A prompt of 11 tokens, T = 10, computed in steps of 4, 4 and 2."""
+    manager = made(bench, retention_interval_tokens=interval)
+    request = manager.request("a", A[:11])
+    found = []
+    for chunk in (4, 4, 2):
+        manager.run(request, chunk)
+        found.append(covered(manager, request)[-1])
+        manager.new_step_starts()
+    equal(found, expected)
+
+
+@example("KV-INSIDE-11", "KV-MAMBA-2", "KV-INSIDE-6")
+def a_state_inside_a_block_waits_for_the_next_step(bench: Bench) -> None:
+    """The keys and values are those of an older request, whose state is gone."""
+    manager = made(bench)
+    manager.free(seven(manager))
+    b, c = (manager.request(name, A[:7]) for name in "bc")
+    manager.evict_blocks(manager.get_computed_blocks(b).blocks.groups[1])
+    manager.admit(b, 6)
+    equal(manager.get_computed_blocks(c).hit_length_tokens, 6)
+    equal(manager.admit(c), None)
+    next_step(manager)
+    equal(manager.admit(c) is not None, True)
+
+
+@cases((15, [4, 0, 14, 0], 14), (30, [4, 0, 0, 0], 4))
+@example("KV-INSIDE-12", "KV-INSIDE-5")
+def a_chunk_leaves_a_state_inside_and_only_the_prompts_own_is_kept(
+    bench: Bench, prompt: int, expected: list[int], again: int
+) -> None:
+    """A hit of 4 and a chunk to 15: the state after 14 is left in entry 2, which ends at 12.
+
+    For a prompt of 30 it is of no use, and the entry has no key.
+    """
+    manager = made(bench, states(alignment=1), retention_interval_tokens=4)
+    first = manager.request("a", A[:5])
+    manager.admit(first, 4)
+    next_step(manager)
+    b = manager.request("b", A[:prompt])
+    manager.admit(b, 11)
+    equal(manager.null_positions(b, 1), [1])
+    equal(covered(manager, b), expected)
+    next_step(manager)
+    hit = manager.get_computed_blocks(manager.request("c", A[:prompt]))
+    equal(hit.hit_length_tokens, again)
+
+
+@cases((0, 11, 0), (0, 12, 1), (4, 11, 1))
+@example("KV-INSIDE-12", "KV-INSIDE-14")
+def under_retention_zero_only_the_last_chunk_leaves_a_state_inside(
+    bench: Bench, interval: int, chunk: int, num_more: int
+) -> None:
+    """A prompt of 12 tokens, in a first chunk up to 11 or 12."""
+    manager = made(bench, states(alignment=1), retention_interval_tokens=interval)
+    request = manager.request("a", A[:12])
+    free = manager.num_free_blocks
+    manager.run(request, chunk)
+    equal(free - manager.num_free_blocks, 3 + 1 + num_more)
+
+
+@example("KV-INSIDE-12", "KV-PART-4")
+def of_a_state_inside_a_chunk_only_its_own_key_is_told(bench: Bench) -> None:
+    manager = made(bench, states(alignment=1), enable_events=True)
+    request = manager.request("a", A[:15])
+    manager.run(request, 15)
+    told = [event for event in manager.take_events() if getattr(event, "group", 1) == 1]
+    equal([type(event) for event in told if isinstance(event, BlockRemoved)], [])
+    stored = [event for event in told if isinstance(event, BlockStored) and event.block_hashes]
+    equal([(each.block_size_tokens, list(each.token_ids)) for each in stored], [(2, [13, 14])])
+
+
+@cases((15, 8, [0, 0, 14, 0]), (13, 6, [0, 0, 12, 0]))
+@example("KV-INSIDE-13", "KV-INSIDE-2")
+def an_entry_that_a_chunk_begins_inside_of_gets_no_key_of_its_block(
+    bench: Bench, prompt: int, alignment: int, expected: list[int]
+) -> None:
+    """A hit of 6, and all the rest at once. Entry 1 holds the state after 6."""
+    manager = made(bench, states(alignment))
+    seven(manager)
+    b = manager.request("b", A[:prompt])
+    manager.admit(b)
+    equal(covered(manager, b), expected)
+    equal(manager.counts(b)[1], 3)
+    next_step(manager)
+    hit = manager.get_computed_blocks(manager.request("c", [*A[:8], 50, 51]))
+    equal(hit.hit_length_tokens, 6)
+
+
+@cases((1, 4), (3, 6))
+@example("KV-INSIDE-14", "KV-MGR-18")
+def a_hit_inside_a_block_takes_a_block_more_of_each_group(
+    bench: Bench, new: int, needed: int
+) -> None:
+    """Of a free hit of 6 tokens two blocks are revived and two copied. 9 tokens end in a third."""
+    manager = made(bench)
+    manager.free(seven(manager))
+    b = manager.request("b", [*A[:6], 50, 51, 52])
+    free = manager.num_free_blocks
+    revived = 1  # the first block of full attention
+    equal(manager.admit(b, new, reserved_blocks=free - needed - revived + 1), None)
+    manager.admit(b, new, reserved_blocks=free - needed - revived)
+    equal(free - manager.num_free_blocks, needed + revived)
+
+
+@cases((0, 1, 2), (1, 2, 3))
+@example("KV-INSIDE-14", "KV-INSIDE-16")
+def keys_that_move_take_a_block(bench: Bench, drafts: int, first: int, then: int) -> None:
+    """After 6 tokens of 7: the seventh takes one block, for the copy."""
+    manager = made(bench, states(drafts=drafts))
+    request = manager.request("a", A[:7])
+    free = manager.num_free_blocks
+    manager.run(request, 6)
+    equal(free - manager.num_free_blocks, 2 + first)
+    manager.new_step_starts()
+    equal(manager.need(request, 7, computed=6), 1)
+    manager.run(request)
+    equal(free - manager.num_free_blocks, 2 + then)
+
+
+@example("KV-INSIDE-15", "KV-INSIDE-4", level=Level.IDENTITY)
+def a_copy_takes_the_place_of_the_block_that_the_hit_ends_in(bench: Bench) -> None:
+    manager = made(bench)
+    manager.free(seven(manager))
+    b = manager.request("b", [*A[:6], 50, 51])
+    queue = manager.queue()
+    hit = manager.get_computed_blocks(b).blocks.to_lists()
+    taken = [block for block in queue if block not in (*hit[0], *hit[1])][:2]
+    granted = manager.admit(b)
+    equal(granted.to_lists(), [[taken[0]], [taken[1]]])
+    equal(manager.lists(b), [[hit[0][0], taken[0]], [0, taken[1]]])
+    pairs = ((hit[0][1], taken[0]), (hit[1][1], taken[1]))
+    shown = manager.snapshot()
+    equal(shown.pending_copies, ((pairs[0],), (pairs[1],)))
+    equal([shown.ref_counts[block] for pair in pairs for block in pair], [1, 2, 1, 2])
+    copies = manager.take_block_copies()
+    equal(copies, BlockCopies(pairs, tuple(block for pair in pairs for block in pair)))
+    equal(manager.take_block_copies(), BlockCopies())
+    manager.free(b)
+    equal(manager.references(), dict.fromkeys(sorted(copies.retained), 1))
+    manager.free_blocks(copies.retained)
+    equal(manager.references(), {})
+
+
+@example("KV-INSIDE-16", "KV-INSIDE-3", level=Level.IDENTITY)
+def keys_move_away_from_a_state_that_goes_on(bench: Bench) -> None:
+    manager = made(bench, enable_events=True)
+    request = manager.request("a", A[:7])
+    manager.admit(request, 6)
+    next_step(manager)
+    own, fresh = manager.blocks(request, 1)[1], manager.queue()[0]
+    keys = manager.snapshot().block_keys[own]
+    manager.take_events()
+    equal(manager.run(request), [[], []])
+    shown = manager.snapshot()
+    equal((shown.block_keys[own], shown.block_keys[fresh]), ((), keys))
+    equal((shown.covered_tokens[fresh], shown.ref_counts[own], shown.ref_counts[fresh]), (6, 2, 1))
+    equal(manager.take_block_copies().pairs, ((own, fresh),))
+    equal([e for e in manager.take_events() if isinstance(e, BlockRemoved)], [])
+    equal(manager.admit(manager.request("b", A[:7])), None, "in the step of the copy")
+
+
+@example("KV-INSIDE-16", "KV-POOL-13")
+def a_copy_comes_behind_other_blocks_with_its_key(bench: Bench) -> None:
+    manager = made(bench)
+    a, b = (manager.request(name, A[:7]) for name in "ab")
+    for request in (a, b):
+        manager.run(request, 6)
+    next_step(manager)
+    manager.run(a)
+    hit = manager.get_computed_blocks(manager.request("c", A[:7]))
+    equal(hit.blocks.groups[1][1], manager.blocks(b, 1)[1])
+
+
+@example("KV-INSIDE-17", "KV-INSIDE-6")
+def what_this_step_writes_is_not_copied(bench: Bench) -> None:
+    """Of b full attention has 8 tokens, but only the state after 6 is kept, which is older."""
+    manager = made(bench, retention_interval_tokens=0)
+    seven(manager)
+    b, c = manager.request("b", A[:13]), manager.request("c", [*A[:8], 50, 51])
+    manager.admit(b, 2)
+    hit = manager.get_computed_blocks(c)
+    equal((hit.hit_length_tokens, hit.blocks.groups[0][1]), (6, manager.blocks(b)[1]))
+    equal(manager.admit(c), None)
+    next_step(manager)
+    manager.admit(c)
+    equal(manager.take_block_copies().pairs[0][0], manager.blocks(b)[1])
+
+
+@example("KV-INSIDE-17")
+def what_stands_before_the_written_tokens_is_copied(bench: Bench) -> None:
+    """Request a goes on behind the 6 tokens of the hit, in the same step."""
+    manager = made(bench)
+    request = seven(manager)
+    manager.append(request, (8,))
+    manager.run(request)
+    equal(manager.snapshot().written_from[manager.blocks(request)[1]], 7)
+    b = manager.request("b", [*A[:6], 50])
+    equal(manager.admit(b) is not None, True)
+    manager.new_step_starts()
+    equal(dict(manager.snapshot().written_from), {})
+
+
+@example("KV-INSIDE-18", "KV-MGR-8", "KV-ERR-2")
+def hits_inside_blocks_are_checked(bench: Bench) -> None:
+    manager = made(bench)
+    a = seven(manager)
+    b = manager.request("b", A[:9])
+    hit = manager.get_computed_blocks(b)
+    one, other = (list(blocks) for blocks in hit.blocks.groups)
+
+    def allocate(lists: list[list[int]], length: int = 6, **load: Any) -> Any:
+        blocks = KVCacheBlocks(tuple(map(tuple, lists)))
+        given = {"num_new_computed_tokens": length, "new_computed_blocks": blocks, **load}
+        return manager.allocate_slots(b, 2, **given)
+
+    before = manager.snapshot()
+    with raises(InvalidArgumentError, field="num_new_computed_tokens"):
+        allocate([one, other], num_external_computed_tokens=1)
+    with raises(InvalidArgumentError, field="new_computed_blocks[0]"):
+        allocate([one[:1], other])
+    with raises(StaleHitError, group=0, index=1):
+        allocate([[one[0], manager.queue()[0]], other])
+    with raises(StaleHitError, group=1, index=1):
+        allocate([one, [0, manager.blocks(a, 1)[1]]])
+    with raises(StaleHitError, group=0, index=1):
+        allocate([one, other], 5)
+    with raises(InvalidArgumentError, field="group"):
+        manager.cache_partial_block(a, 1, 6)
+    equal(manager.snapshot(), before)
+    equal(allocate([one, other]) is not None, True)
