@@ -63,9 +63,11 @@ RULE_OF_MEMBER: Mapping[str, str] = {
     "step_keys": "KV-MAMBA-2",
     "reserved_blocks": "KV-FULL-8",
     "pending_copies": "KV-INSIDE-4",
-    "written_from": "KV-INSIDE-17",
 }
-"""What a snapshot shows besides the state of records, and what differs if the state does not."""
+"""What a snapshot shows besides the state of records, and what differs if the state does not.
+
+Not `written_from`: others may know in another way what a step writes, and answers show it.
+"""
 
 RULE_OF_EVENT: Mapping[str, str] = {
     "BlockStored": "KV-EVT-2",

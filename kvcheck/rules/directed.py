@@ -29,6 +29,7 @@ from kvcheck.rules import (
     hashing,
     holding,
     inside,
+    inside_copies,
     liveness,
     mamba,
     mamba_align,
@@ -62,7 +63,8 @@ CHAPTERS = (
     configuration, errors, error_values, events, statistics, residency,
     policies, groups, full, sliding_window, chunked_local, mamba, mamba_align,
     mamba_loads, coordination, coordination_answers, cross_attention, circular, retention, partial,
-    inside, short_hits, custom_specs, plan_groups, plan_layout, plan_memory, plan_errors, liveness,
+    inside, inside_copies, short_hits, custom_specs, plan_groups, plan_layout, plan_memory,
+    plan_errors, liveness,
     batched, batched_new, batched_between, batched_outputs, batched_plans, copies, real_sizes,
 )  # fmt: skip
 """In the order in which they run."""

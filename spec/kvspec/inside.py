@@ -1,6 +1,6 @@
 """Hits that end inside a block: when they do, what a manager then answers besides (KV-INSIDE-*).
 
-A feature, `Feature.HITS_INSIDE_BLOCKS`, and a choice (KV-POL-23).
+A feature, `Feature.HITS_INSIDE_BLOCKS`, and a choice (KV-POL-24).
 """
 
 from __future__ import annotations

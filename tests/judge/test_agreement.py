@@ -68,7 +68,7 @@ OTHERWISE: Mapping[str, tuple[str, Callable[[Snapshot], Any], str, str]] = {
         member: (member, lambda s: "another", member, RULE_OF_MEMBER[member])
         for member in (
             *("covered_tokens", "popped_blocks", "new_block_ids", "step_keys", "reserved_blocks"),
-            *("pending_copies", "written_from"),
+            "pending_copies",
         )
     },
 }  # fmt: skip

@@ -147,7 +147,7 @@ def config(*specs: LayerSpec, h: int | None = None, **options: Any) -> ManagerCo
     return configure(30, *specs, hash_block_size_tokens=h, **options)
 
 
-@pytest.mark.rule("KV-INSIDE-1", "KV-POL-23")
+@pytest.mark.rule("KV-INSIDE-1", "KV-POL-24")
 @pytest.mark.parametrize(
     ("asked", "is_inside"),
     [

@@ -1,6 +1,6 @@
 """Stories of hits that end inside a block (KV-INSIDE-*), for subjects that have the feature.
 
-The reference lacks it, so that they are beside the other stories, and judged at level safety alone.
+They are beside the other stories, and judged at level safety, where they are chosen (KV-POL-24).
 """
 
 from __future__ import annotations
