@@ -95,7 +95,7 @@ class InsideCoordinator(HybridCoordinator):
     def longest_hit_per_group(self, request: ReferenceRequest, max_length_tokens: int) -> GroupHits:
         """Every attention group's own longest hit, not reconciled (KV-COORD-9)."""
         lists: dict[int, list[list[int]]] = {}
-        lengths: dict[int, int] = {}
+        lengths = dict.fromkeys(range(len(self.groups)), 0)
         for number, attention in enumerate(self.attention_groups):
             lists[number], length = self._look_up(
                 attention, request.block_hashes, max_length_tokens, drop=attention.drops_block
@@ -107,7 +107,8 @@ class InsideCoordinator(HybridCoordinator):
     def cache_blocks(self, request: ReferenceRequest, num_tokens: int) -> None:
         """All that is computed is handed to every group (KV-INSIDE-10)."""
         for group in self.groups:
-            group.cache_blocks(request, num_tokens)
+            if group.is_cacheable:  # KV-COORD-14
+                group.cache_blocks(request, num_tokens)
 
 
 class InsideAllocator(Allocator):

@@ -206,6 +206,10 @@ class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
         elif num_tokens == chunk.end == self.prompt_boundary(request):
             self.cache_end_of_prompt(request, num_tokens)
 
+    def checkpoint_tokens(self, request: ReferenceRequest) -> int:
+        """None: a later call does not know which state there is (KV-INSIDE-11, KV-POL-23)."""
+        return -1
+
     def cache_end_of_prompt(self, request: ReferenceRequest, num_tokens: int) -> None:
         """The running state, if it lies inside a block and has no such key yet."""
         entry, inside = divmod(num_tokens, self.block_size)

@@ -43,7 +43,7 @@ class CopyingManager(KVCacheManager, Protocol):
 
 def hash_block_size(config: ManagerConfig) -> int:
     """Tokens per hash of several groups without context parallelism (KV-CFG-5)."""
-    sizes = [spec.block_size for spec in config.managed_specs]
+    sizes = [spec.block_size for spec in config.managed_specs if spec.prefix_cacheable]
     return config.hash_block_size_tokens or math.gcd(*sizes)
 
 
@@ -58,7 +58,8 @@ def hits_end_inside(config: ManagerConfig) -> bool:
     states = [spec for spec in specs if isinstance(spec, MambaSpec)]
     is_finer = any(spec.mamba_cache_mode == "align" and h < spec.block_size for spec in states)
     fine = (FullAttentionSpec, MambaSpec)
-    return is_finer and all(isinstance(spec, fine) or spec.block_size == h for spec in specs)
+    others = [spec for spec in specs if spec.prefix_cacheable and not isinstance(spec, fine)]
+    return is_finer and all(spec.block_size == h for spec in others)
 
 
 def last_boundary(num_tokens: int, h: int, *, drops: bool) -> int:
