@@ -140,7 +140,6 @@ def build_groups(
             checkpoints_return=config.policy.checkpoints_return,
             some_group_drops=bool(eagle),
             replays_before_drop=config.policy.eagle_replays_before_drop and bool(eagle),
-            some_group_drops=bool(eagle),
             replay_block_tokens=config.scheduler_block_size_tokens or 1,
         )
         made = inside_class(spec) if is_inside else parts.group_class(spec)

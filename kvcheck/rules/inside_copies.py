@@ -55,7 +55,7 @@ def a_copy_takes_the_place_of_the_block_that_the_hit_ends_in(bench: Bench) -> No
     hit = manager.get_computed_blocks(b).blocks.to_lists()
     taken = [block for block in queue if block not in (*hit[0], *hit[1])][:2]
     granted = manager.admit(b)
-    equal(granted.to_lists(), [[taken[0]], [taken[1]]])
+    equal(granted, KVCacheBlocks(((taken[0],), (taken[1],))))
     equal(manager.lists(b), [[hit[0][0], taken[0]], [0, taken[1]]])
     pairs = ((hit[0][1], taken[0]), (hit[1][1], taken[1]))
     shown = manager.snapshot()

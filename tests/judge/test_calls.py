@@ -21,7 +21,7 @@ NOWHERE = {"hold_blocks", "get_block"}
 """Calls that neither records nor messages have."""
 OTHERWISE_NAMED = {"num_hit_tokens": "num_hits"}
 CALLS = sorted(
-    name for name in vars(Delegating) if hasattr(KVCacheManager, name) and not name.startswith("_")
+    name for name in vars(Delegating) if hasattr(CopyingManager, name) and not name.startswith("_")
 )
 
 
