@@ -23,11 +23,11 @@ class NativeFunctions:
 
 
 def sha256() -> NativeFunctions | None:
-    """`SHA256_Init`, `SHA256_Update` and `SHA256_Final` of libcrypto; None if there is none.
+    """`SHA256_Init` and `SHA256_Update` of libcrypto; None if there is none.
 
     First the libcrypto that hashlib has loaded, then one of the system.
     """
-    names = ("SHA256_Init", "SHA256_Update", "SHA256_Final")
+    names = ("SHA256_Init", "SHA256_Update")
     return _find(names, [*_extension("_hashlib"), *LIBCRYPTO])
 
 

@@ -6,7 +6,6 @@ cdef struct XXH128:
 
 ctypedef int (*InitFunction)(void *) noexcept nogil
 ctypedef int (*UpdateFunction)(void *, const void *, size_t) noexcept nogil
-ctypedef int (*FinalFunction)(unsigned char *, void *) noexcept nogil
 ctypedef XXH128 (*XXH3Function)(const void *, size_t) noexcept nogil
 
 
@@ -14,9 +13,8 @@ cdef class Digest:
     cdef readonly int size
     cdef readonly str origin
     cdef object plain
-    cdef InitFunction init
+    cdef unsigned char initial[32]
     cdef UpdateFunction update
-    cdef FinalFunction final
     cdef XXH3Function xxh3
 
     cdef adopt(self, str function, object found)

@@ -3,10 +3,11 @@
 In Cython's own language: Python has no word for the address of a function.
 """
 
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from kvfast import _native
-from kvfast._core.digest import CONTEXT_BYTES, SIZES_BYTES, Digest as PlainDigest
+from kvfast._compiled.objects cimport put_eight
+from kvfast._core.digest import CONTEXT_BYTES, PADDING_BYTES, SIZES_BYTES, Digest as PlainDigest
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 
 # Digests of the bytes 0, 1, 2, … by their number. SHA-256 pads 120 bytes to three chunks; XXH3 has
@@ -44,46 +45,40 @@ cdef class Digest:
     cdef adopt(self, str function, object found):
         """Use these functions, unless one of the known digests comes out wrong."""
         cdef tuple addresses = found.addresses
+        cdef unsigned long long context[32]
         plain = self.origin
         self.origin = "C functions, found through " + found.origin
         if function == "xxhash_cbor":
             self.xxh3 = <XXH3Function><size_t>addresses[0]
         else:
-            self.init = <InitFunction><size_t>addresses[0]
+            (<InitFunction><size_t>addresses[0])(context)
             self.update = <UpdateFunction><size_t>addresses[1]
-            self.final = <FinalFunction><size_t>addresses[2]
+            memcpy(self.initial, context, 32)
         for name, length, digest in KNOWN:
             if function.startswith(name) and self.of(bytes(range(length))) != bytes.fromhex(digest)[-self.size:]:
                 self.xxh3 = NULL
-                self.init = NULL
+                self.update = NULL
                 self.origin = plain
 
     def of(self, bytes data):
         """The digest of `data`."""
+        cdef Py_ssize_t start = CONTEXT_BYTES, end = start + len(data)
+        cdef bytearray room = bytearray(start) + data + bytes(PADDING_BYTES)
+        cdef unsigned char *message = room
         cdef unsigned char out[32]
-        self.write(data, len(data), out)
+        self.begin(message, start, end)
+        self.finish(message, start, end, start, out, 0)
         return out[:self.size]
 
     cdef int write(
         self, const unsigned char *data, Py_ssize_t length, unsigned char *out
     ) except -1 nogil:
-        # SHA256_CTX takes 112 bytes in OpenSSL.
-        cdef unsigned long long context[32]
-        cdef unsigned char whole[32]
         cdef XXH128 both
-        cdef int i
-        if self.init is not NULL:
-            self.init(context)
-            self.update(context, data, length)
-            self.final(whole, context)
-            memcpy(out, whole + 32 - self.size, self.size)
-        elif self.xxh3 is not NULL:
-            both = self.xxh3(data, length)
-            for i in range(8):
-                out[i] = (both.high >> (56 - 8 * i)) & 255
-                out[8 + i] = (both.low >> (56 - 8 * i)) & 255
-        else:
+        if self.xxh3 is NULL:
             return self.write_plain(data, length, out)
+        both = self.xxh3(data, length)
+        put_eight(out, 0, both.high)
+        put_eight(out, 8, both.low)
         return 0
 
     cdef int write_plain(
@@ -94,11 +89,15 @@ cdef class Digest:
         memcpy(out, <const unsigned char *>digest, self.size)
         return 0
 
+    # SHA-256 of whole chunks of 64 bytes, the last ones padded here: then the state is the digest,
+    # with nothing to be copied to a chunk of OpenSSL's own. The state comes first in its context,
+    # whose rest is 0 in a new buffer and stays so but for the length, which only SHA256_Final reads.
+
     cdef int begin(
         self, unsigned char *message, Py_ssize_t start, Py_ssize_t end
     ) except -1 nogil:
-        if self.init is not NULL:
-            self.init(message)
+        if self.update is not NULL:
+            memcpy(message, self.initial, 32)
             self.update(message, &message[start], first_part(end - start))
         return 0
 
@@ -111,18 +110,24 @@ cdef class Digest:
         unsigned char *digests,
         Py_ssize_t to,
     ) except -1 nogil:
-        cdef unsigned char whole[32]
-        if self.init is NULL:
-            self.write(&message[start], end - start, &message[at])
-        else:
-            start += first_part(end - start)
-            self.update(message, &message[start], end - start)
-            if self.size == 32:  # the next message waits for it
-                self.final(&message[at], message)
-            else:
-                self.final(whole, message)
-                memcpy(&message[at], whole + 32 - self.size, self.size)
-        memcpy(&digests[to], &message[at], self.size)
+        cdef unsigned int *state = <unsigned int *>message
+        cdef Py_ssize_t length = end - start, whole = (length + 9 + 63) & ~63, first
+        cdef unsigned long long word
+        cdef int i
+        if self.update is NULL:
+            self.write(&message[start], length, &message[at])
+            memcpy(&digests[to], &message[at], self.size)
+            return 0
+        memset(&message[end], 0, whole - length)
+        message[end] = 0x80
+        put_eight(message, start + whole - 8, 8 * <unsigned long long>length)
+        first = first_part(length)
+        self.update(message, &message[start + first], whole - first)
+        state += 8 - self.size // 4
+        for i in range(4 if self.size == 32 else 1):
+            word = <unsigned long long>state[2 * i] << 32 | state[2 * i + 1]
+            put_eight(message, at + 8 * i, word)
+            put_eight(digests, to + 8 * i, word)
         return 0
 
 

@@ -14,8 +14,10 @@ from kvspec.errors import InvalidArgumentError, UnsupportedError
 CONTEXT_BYTES = 256
 """What a digest keeps between `begin` and `finish`, at the head of a buffer of messages.
 
-OpenSSL's state of SHA-256 takes 112 bytes.
+OpenSSL's takes 112 bytes for SHA-256. They are 0 in a buffer that is new.
 """
+PADDING_BYTES = 72
+"""Room that a digest needs behind what it is of."""
 SIZES_BYTES = (("sha256_cbor", 32), ("sha256_cbor_64bit", 8), ("xxhash_cbor", 16))
 
 
@@ -59,7 +61,7 @@ class Digest:
         """Write the digest of message[start:end] to `at` in it, and to `to` in `digests`.
 
         `begin` has been called with it; what is not between may have changed since, but for the
-        first CONTEXT_BYTES of the buffer.
+        first CONTEXT_BYTES of the buffer. PADDING_BYTES behind `end` may be written.
         """
         digest = self.of(bytes(message[start:end]))
         message[at : at + self.size] = digests[to : to + self.size] = memoryview(digest)

@@ -4,7 +4,7 @@ The CBOR of [parent, tokens, extra keys] is written into a buffer of bytes, the 
 Python object per token:
 
     0        16 - head     16          16 + size
-    scratch  83 · head of  the parent  head of the array · tokens · extra keys · 8 bytes to spare
+    scratch  83 · head of  the parent  head of the array · tokens · extra keys · padding
 
 There is room for two, behind what the digest needs for itself. While one is hashed, the next one is
 written, half after half: SHA-256 is a chain of steps that each wait for the one before, and the
@@ -19,7 +19,7 @@ from kvspec.config import GIVEN_HASHES
 from kvspec.errors import InvalidArgumentError
 
 from . import objects
-from .digest import CONTEXT_BYTES, Digest, Unlocked
+from .digest import CONTEXT_BYTES, PADDING_BYTES, Digest, Unlocked
 
 PLACES = CONTEXT_BYTES
 """Where the first of two messages begins."""
@@ -107,7 +107,8 @@ class Hasher:
 
     def message_bytes(self, block_size: int, extra_bytes: int) -> int:
         """Length of a buffer that has room for two messages of any block of this size."""
-        return PLACES + 2 * (PARENT + self.size + 9 * (1 + block_size) + extra_bytes + 8)
+        text = PARENT + self.size + 9 * (1 + block_size) + extra_bytes
+        return PLACES + 2 * (text + PADDING_BYTES)
 
     def hash_blocks(
         self,

@@ -86,7 +86,7 @@ def test_c_functions_with_wrong_answers_are_not_used(
     sha256, xxh3 = _native.sha256(), _native.xxh3_128()
     if sha256 is None or xxh3 is None:
         pytest.skip("no C functions to be found on this machine")
-    wrong_sha = found(sha256.origin, "SHA224_Init", "SHA256_Update", "SHA256_Final")
+    wrong_sha = found(sha256.origin, "SHA224_Init", "SHA256_Update")
     wrong_xxh3 = found(xxh3.origin, "XXH3_64bits")
     monkeypatch.setattr(_native, "sha256", lambda: wrong_sha)
     monkeypatch.setattr(_native, "xxh3_128", lambda: wrong_xxh3)
