@@ -166,8 +166,15 @@ def _lookups_keep_their_order(config: ManagerConfig, t: Transition) -> str | Non
         old = t.before.lookup_order.get(key, ())
         if new == old:
             continue
-        # A free block may have been taken and registered again under the same key.
-        stayed = tuple(block for block in old if block in new and t.before.ref_counts[block])
+        # A free block may have been taken and registered again under the same key, and one that was
+        # promoted may have got its partial key again (KV-POL-17).
+        stayed = tuple(
+            block
+            for block in old
+            if block in new
+            and t.before.ref_counts[block]
+            and t.before.covered_tokens[block] == t.after.covered_tokens[block]
+        )
         if tuple(block for block in new if block in stayed) != stayed or any(
             new.index(block) < new.index(other) for block in set(new) - set(old) for other in stayed
         ):
