@@ -4,8 +4,9 @@
 
 Seven of eight are about hits inside a block, the others are those of `tests.lockstep.production`.
 What a block holds is checked after each operation (`kvcheck.play.shadow`), the invariants in one
-program of twenty; illegal calls are left out. The counts, by rule, check and last call, are printed
-every minute and at the end; the first programs of each kind are kept in FOLDER.
+program of twenty; illegal calls are left out. The counts are printed every minute and at the end:
+by what of docs/FINDINGS.md it is, else as NEW, by rule, check and last call. The first programs of
+each kind are kept in FOLDER.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from kvcheck.play.verdicts import Violation, violation_of
 from kvspec.config import ManagerConfig
 from kvspec.interface import KVCacheManager
 from kvspec.snapshot import Snapshot
+from kvspec.specs import MambaSpec
 
 MAX_STEPS = 40
 MOST_BLOCKS = 5000
@@ -126,6 +128,29 @@ def violation(program: Program, subject: VLLMImplementation, *, quick: bool) -> 
     return None
 
 
+def cause(found: Violation) -> str:
+    """What of docs/FINDINGS.md this is."""
+    call, request, last = found.operations[-1] if found.operations else ("", None, {})
+    prompts = {r: a["prompt_token_ids"] for n, r, a in found.operations if n == "new_request"}
+    admitted = [a for n, r, a in found.operations if (n, r) == ("allocate_slots", request)]
+    num_external = admitted[-1].get("num_external_computed_tokens", 0) if admitted else 0
+    counted = ("num_computed_tokens", "num_new_computed_tokens", "num_external_computed_tokens")
+    num_there = sum(admitted[-1].get(each, 0) for each in counted) if admitted else 0
+    specs = found.program.config.managed_specs
+    states = [spec for spec in specs if isinstance(spec, MambaSpec)]
+    if found.rule == "KV-INSIDE-2" and any(spec.has_checkpoints for spec in states):
+        return "a state under too long a key"
+    if found.rule == "KV-INSIDE-6":
+        return "a copy of a copy"
+    if last.get("max_cache_hit_length", 0) > len(prompts.get(request, ())):
+        return "hits per group beyond the text"
+    if num_external and num_there >= len(prompts.get(request, ())):
+        return "a load of the whole prompt"
+    if num_external and states and "Cannot get" in found.detail:
+        return "the need of aligned Mamba with external tokens"
+    return f"NEW {found.rule} {found.name} {call}"
+
+
 def hunt(asked: argparse.Namespace) -> Counter[str]:
     """How many programs, operations, and findings of each kind there were."""
     whole = implementation()
@@ -158,8 +183,7 @@ def hunt(asked: argparse.Namespace) -> Counter[str]:
             continue
         found["programs"] += 1
         if one is not None:
-            last = one.operations[-1][0] if one.operations else ""
-            kind = f"{one.rule} {one.name} {last}"
+            kind = cause(one)
             found[kind] += 1
             if found[kind] <= KEPT:
                 print(f"program {number}: {kind}: {one.detail}", flush=True)

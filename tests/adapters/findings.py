@@ -25,6 +25,7 @@ from typing import Any
 from kvcheck.judge.outcome import BROKEN, HIDDEN, IN_DOUBT, NOT_APPLICABLE, UNBROKEN, VERDICTS
 from kvcheck.play.text import operation_text
 from kvcheck.rulebook import rule_names
+from tests.adapters import rows
 from tests.source import ROOT
 
 PAGE = "docs/FINDINGS.md"
@@ -93,6 +94,7 @@ def texts() -> Mapping[str, str]:
     page = filled((ROOT / PAGE).read_text(encoding="utf-8"), "matrix", matrix(reports))
     for name, (report, reasons) in reports.items():
         page = filled(page, name, "\n\n".join(subject(report, reasons)))
+    page = filled(page, "rows of 0.33", rows.table(FOLDER))
     return {PAGE: page}
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from kvcheck.discovery import find_implementation
 from kvspec.errors import UnknownImplementationError
-from tests.adapters import findings
+from tests.adapters import findings, rows
 from tests.adapters.findings import (
     FOLDER,
     SUBJECTS,
@@ -26,6 +26,7 @@ from tests.adapters.findings import (
     subject,
     unexplained,
 )
+from tests.source import ROOT
 
 REPORT: dict[str, Any] = {
     "subject": "x",
@@ -70,6 +71,13 @@ REPORT: dict[str, Any] = {
 }
 REASONS = {"KV-POOL-1 a": "Wrong: it counts.", "KV-MGR-2 b": "Wrong: it counts."}
 PLACE = "a\n<!-- begin x -->\nold\n<!-- end x -->\n"
+
+
+def test_a_row_says_of_each_wrong_point_of_0_33_whether_its_scheduler_reaches_it() -> None:
+    assert list(rows.without_row(FOLDER, read("vllm-0.33")[1])) == []
+    assert list(rows.without_row(FOLDER, {"c": "Wrong: new", "d": "Order: no"})) == ["Wrong: new"]
+    reports = {f"vllm-0.33-{row['report']}.md" for row in rows.read_rows(FOLDER) if "report" in row}
+    assert reports == {path.name for path in (ROOT / "docs/reports").glob("vllm-0.33-*.md")}
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
