@@ -27,7 +27,7 @@ from kvspec.tier import Tier
 if TYPE_CHECKING:
     from kvfast._core.manager import FastManager
 
-FEATURES = frozenset(Feature) - {Feature.PLANNING, Feature.HITS_INSIDE_BLOCKS}
+FEATURES = frozenset(Feature) - {Feature.PLANNING}
 
 
 class FastImplementation:

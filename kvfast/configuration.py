@@ -12,6 +12,7 @@ from kvfast._core.kinds import Kind, never
 from kvfast._core.plan import GroupPlan, Plan
 from kvspec.config import ManagerConfig
 from kvspec.errors import ConfigError, UnsupportedError
+from kvspec.inside import hits_end_inside
 from kvspec.specs import (
     AttentionSpec,
     ChunkedLocalAttentionSpec,
@@ -66,6 +67,8 @@ def plan_of(config: ManagerConfig) -> Plan:
     _refuse_context_parallel(config, specs)
     if config.enable_caching:
         _refuse_caching(config, specs, kind_per_group)
+    if any(_export_step(spec) for spec in specs) and not hits_end_inside(config):
+        raise UnsupportedError("states inside a chunk (KV-INSIDE-5)", "kvfast")
     config = replace(
         config,
         scheduler_block_size_tokens=(scheduler := _scheduler_block_size(config, specs)),
@@ -85,8 +88,6 @@ def kind_of(spec: LayerSpec) -> Kind:
     """How groups of the spec use their blocks; UnsupportedError for a type that is not served."""
     if type(spec) not in KIND_OF_TYPE:
         raise UnsupportedError(f"groups of {type(spec).__name__}", "kvfast")
-    if isinstance(spec, MambaSpec) and spec.has_checkpoints:
-        raise UnsupportedError("states inside a chunk (KV-INSIDE-5)", "kvfast")
     if isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align":
         return kinds.ALIGNED
     return KIND_OF_TYPE[type(spec)]
@@ -120,9 +121,17 @@ def _group_plan(config: ManagerConfig, spec: LayerSpec, kind: Kind, drops: bool)
         is_zeroed=_is_zeroed(config, spec),
         cap_blocks=_cap_blocks(config, kind, size, reach),
         num_sink_blocks=sinks,
+        export_step_tokens=_export_step(spec),
         has_partial_tails=config.policy.full_partial_tails and kind == kinds.FULL,
         checkpoints_return=config.policy.checkpoints_return and kind == kinds.ALIGNED,
     )
+
+
+def _export_step(spec: LayerSpec) -> int:
+    """How far from its start a chunk may leave a state inside: multiples of it; 0: nowhere."""
+    if isinstance(spec, MambaSpec) and spec.has_checkpoints:
+        return spec.prefill_checkpoint_alignment or 0
+    return 0
 
 
 def _is_zeroed(config: ManagerConfig, spec: LayerSpec) -> bool:

@@ -4,6 +4,7 @@ from kvfast._compiled cimport following
 from kvfast._compiled.checks cimport Checks
 from kvfast._compiled.core cimport Core
 from kvfast._compiled.demand cimport Demand
+from kvfast._compiled.pool cimport BlockPool
 from kvfast._compiled.request cimport FastRequest
 from kvfast._compiled.turn cimport Turn
 
@@ -24,7 +25,7 @@ cdef class Calls:
     cdef object look_up_per_group(self, FastRequest request, long long length)
     @cython.locals(checks=Checks)
     cdef object allocate(self, request, hits, new, new_computed, lookahead, external, encoder, reserved, delays, whole_must_fit, is_beside_others)
-    @cython.locals(core=Core, checks=Checks, tokens="long long", computed="long long", main="long long", encoder="long long", capped=bint, row=int, demand=Demand, g=int)
+    @cython.locals(core=Core, checks=Checks, tokens="long long", computed="long long", main="long long", encoder="long long", capped=bint, mine=FastRequest, row=int, demand=Demand, g=int, needs=list)
     cdef object need(self, request, num_tokens, computed_tokens, main_tokens, encoder_tokens, is_capped)
     @cython.locals(core=Core, checks=Checks, computed="long long", row=int, num_hits="long long", local="long long", most="long long", skip_at="long long", watermark="long long", verified="long long")
     cdef object grant(self, FastRequest request, list hits, long long new, long long new_computed, long long lookahead, long long external, long long encoder, long long reserved, bint caches, bint whole_must_fit, bint is_beside_others)
@@ -40,11 +41,16 @@ cdef class Calls:
     cdef object pop(self, FastRequest request)
     @cython.locals(core=Core, row=int, g=int)
     cdef object common_prefixes(self, FastRequest request)
+    @cython.locals(pool=BlockPool)
+    cdef tuple unhashed(self, FastRequest request)
+    @cython.locals(block="long long")
+    cdef int evict(self, list blocks) except -1
     cdef object hold_blocks(self, list blocks)
     @cython.locals(popped=dict)
     cdef object free_blocks(self, list blocks)
     @cython.locals(facts=list)
     cdef object take_events(self)
+    cdef object take_block_copies(self)
     cdef object take_new_block_ids(self)
     cdef object take_stats(self)
     @cython.locals(core=Core)

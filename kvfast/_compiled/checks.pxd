@@ -41,6 +41,14 @@ cdef class Checks:
     cdef object checked_sequence(self, str field, object values)
     cdef int checked_block(self, object block) except -1
     cdef list checked_blocks(self, str field, object block_ids)
-    @cython.locals(g=int, num_hits="long long", size="long long", per="long long", skipped="long long", i="long long", block=int, covered="long long", longest="long long", has_hash=bint)
+    @cython.locals(g=int, num_hits="long long", size="long long", skipped="long long", covered="long long", longest="long long")
     cdef int check_hits(self, FastRequest request, long long new_computed, long long external, long long skip_at) except -1
+    @cython.locals(per="long long", i="long long", block=int, has_hash=bint)
+    cdef int check_whole(self, FastRequest request, int g, long long end, long long skipped) except -1
+    @cython.locals(is_fine=bint)
+    cdef bint may_end_inside(self, int g, long long tokens) noexcept nogil
+    @cython.locals(num_hits="long long", whole="long long", block=int)
+    cdef int check_inside(self, FastRequest request, int g, long long new_computed, long long external, long long skipped) except -1
+    @cython.locals(block=int, per="long long", unit="long long", last="long long", number="long long")
+    cdef bint covers_end(self, FastRequest request, int g, long long index, long long tokens) noexcept nogil
     cdef int check_continues(self, int row, long long num_hits, long long new_computed, long long external) except -1

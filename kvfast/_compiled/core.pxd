@@ -4,6 +4,8 @@ from kvfast._compiled.allocator cimport Allocator
 from kvfast._compiled.demand cimport Demand
 from kvfast._compiled.event_log cimport EventLog
 from kvfast._compiled.hashing cimport Hasher
+from kvfast._compiled.inside cimport Inside
+from kvfast._compiled.inside_lookup cimport InsideLookup
 from kvfast._compiled.key_map cimport KeyMap
 from kvfast._compiled.lookup cimport Lookup
 from kvfast._compiled.pool cimport BlockPool
@@ -30,6 +32,8 @@ cdef class Core:
     cdef Rows rows
     cdef Lookup lookup
     cdef Allocator allocator
+    cdef Inside inside
+    cdef InsideLookup inside_lookup
     cdef Demand demand
     cdef LookUpStats stats
     cdef bint log_stats, counts_admitted, cuts_caching, shows_leading_nulls, counts_common
@@ -41,10 +45,14 @@ cdef class Core:
     cdef int set_sinks_aside(self) except -1
     @cython.locals(g=int, n="long long", view="int[::1]", i="long long")
     cdef object blocks_of_hit(self)
+    cdef Py_ssize_t longest_hit(self, FastRequest request, long long max_tokens) except -1
     cdef object hit_found(self, long long tokens)
+    cdef int forget_step(self) except -1
     cdef Py_ssize_t watermark_for(self, FastRequest request) except -1
-    @cython.locals(total="long long", main="long long", slots="long long", is_running=bint, free="long long", whole="long long", at="long long", needed="long long", demand=Demand)
+    @cython.locals(total="long long", main="long long", slots="long long", is_running=bint, free="long long", whole="long long", at="long long", needed="long long", demand=Demand, takes_hits=bint)
     cdef int place(self, int row, FastRequest request, long long new, long long lookahead, long long local, long long external, long long skip_at, long long encoder, bint has_hits, bint whole_must_fit, long long reserved, long long watermark) except -2
+    cdef Py_ssize_t num_needed(self, int row, FastRequest request, Demand demand, bint capped) except -1
+    cdef int cache(self, int row, FastRequest request, long long tokens, bint allocates) except -1
     @cython.locals(row=int)
     cdef int release(self, FastRequest request) except -1
     cdef int pop(self, FastRequest request, int row, list ids) except -1
@@ -56,6 +64,7 @@ cdef class Core:
     cdef int give_back(self, list blocks, dict counts) except -1
     @cython.locals(total="long long", g=int)
     cdef object new_blocks(self, int row)
+    cdef object take_block_copies(self)
     @cython.locals(at="long long", i="long long")
     cdef long long first_held(self, int row, int g) noexcept nogil
     @cython.locals(at="long long", start="long long", count="long long")

@@ -7,7 +7,7 @@ from kvfast._compiled.kinds cimport first_visible, holds_tokens, is_cached, neve
 @cython.final
 cdef class Shape:
     cdef readonly int num_groups
-    cdef readonly long long alignment, retention
+    cdef readonly long long alignment, scheduler_block, retention
     cdef bint null_prefix_is_hit, looks_beyond, replays_before_drop, drafts_hold_states, some_group_drops
     cdef int[::1] kind
     cdef long long[::1] block_size, hashes_per_block, reach, drafted
@@ -33,5 +33,5 @@ cdef class Shape:
     cdef long long checkpoint(self, int group, long long prompt_tokens) noexcept nogil
     @cython.locals(end="long long", drop=bint, last="long long")
     cdef bint is_in_tail(self, int group, long long index, long long tokens) noexcept nogil
-    @cython.locals(size="long long", replay_end="long long", end="long long", shift="long long", need="long long", segment="long long", per_segment="long long")
+    @cython.locals(size="long long", replay="long long", replay_end="long long", block="long long", end="long long", shift="long long", need="long long", segment="long long", per_segment="long long")
     cdef bint is_worth_caching(self, int group, long long index, long long prompt_tokens, long long junction) noexcept nogil

@@ -1,6 +1,7 @@
 # C types of kvfast/_core/state.py.
 cimport cython
 from kvfast._compiled.allocator cimport Allocator
+from kvfast._compiled.inside cimport Inside
 from kvfast._compiled.key_map cimport KeyMap
 from kvfast._compiled.pool cimport BlockPool
 from kvfast._compiled.tables cimport Tables
@@ -11,6 +12,7 @@ cdef class StateView:
     cdef BlockPool pool
     cdef Tables tables
     cdef Allocator allocator
+    cdef Inside inside
     cdef int num_groups
 
     @cython.locals(keys=KeyMap)

@@ -303,7 +303,7 @@ class BatchCalls:
                 raise
         self.turn.changes()
         if starts_step:
-            self.core.allocator.forget_step()
+            self.core.forget_step()
         steps.perform()
         written = outputs.write()
         result = objects.result_of(

@@ -10,6 +10,7 @@ from kvspec._restorable import check_restorable
 from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.errors import BlockReleaseError, InvalidArgumentError, UnsupportedError
 from kvspec.events import Event
+from kvspec.inside import BlockCopies
 from kvspec.request import Request
 from kvspec.snapshot import Snapshot
 from kvspec.stats import PrefixCacheStats
@@ -55,7 +56,7 @@ class Calls:
         self.checks.check_scheduling(request)
         if not core.enable_caching or request.input.skip_reading_cache:
             return core.not_looked_up
-        tokens = core.lookup.longest_hit(request, request.num_tokens - 1)
+        tokens = core.longest_hit(request, request.num_tokens - 1)
         found = core.hit_found(tokens)
         if core.log_stats and not core.counts_admitted:
             self.turn.changes()
@@ -68,10 +69,15 @@ class Calls:
         core = self.core
         if not core.plan.is_hybrid:
             raise UnsupportedError("per-group look-ups with fewer than two cached groups", "kvfast")
-        core.lookup.hits_per_group(request, min(length, request.num_tokens))
-        lengths = [
-            core.lookup.hit_blocks[g] * core.shape.block_size[g] for g in range(core.num_groups)
-        ]
+        length = min(length, request.num_tokens)
+        if core.inside_lookup is not None:
+            core.inside_lookup.hits_per_group(request, length)
+            lengths = [core.inside_lookup.tokens_of(g) for g in range(core.num_groups)]
+        else:
+            core.lookup.hits_per_group(request, length)
+            lengths = [
+                core.lookup.hit_blocks[g] * core.shape.block_size[g] for g in range(core.num_groups)
+            ]
         return GroupHits(core.blocks_of_hit(), tuple(lengths))
 
     # What enters a handler stays short: where CPython 3.11 may not allocate, it never gets into one
@@ -128,11 +134,17 @@ class Calls:
         encoder = checks.counted("num_encoder_tokens", encoder_tokens)
         checks.check_flag("apply_admission_cap", is_capped)
         capped = is_capped is True
-        row = core.rows.of(self.claim(request))
+        mine = self.claim(request)
+        row = core.rows.of(mine)
         core.lookup.clear()
         demand = core.demand.of(tokens, main, computed, 0, computed, encoder)
-        # Of many groups they may be more than 64 bits.
-        return sum([core.allocator.need_of(g, row, demand, capped) for g in range(core.num_groups)])
+        needs: list[int] = []
+        for g in range(core.num_groups):
+            if core.inside is not None:
+                needs.append(core.inside.need_of(g, row, mine, demand, capped))
+            else:
+                needs.append(core.allocator.need_of(g, row, demand, capped))
+        return sum(needs)  # of many groups they may be more than 64 bits
 
     def grant(
         self,
@@ -180,7 +192,7 @@ class Calls:
         if row >= 0:
             if caches:  # KV-MGR-10
                 verified = min(min(local + external, core.max_len) + new, request.num_tokens)
-                core.allocator.cache(row, request, min(verified, core.max_len))
+                core.cache(row, request, min(verified, core.max_len), True)
             answer = core.new_blocks(row)
         self.turn.changed()
         return answer
@@ -213,7 +225,7 @@ class Calls:
             raise InvalidArgumentError("num_computed_tokens", tokens, allowed)
         if core.enable_caching:
             self.turn.changes()
-            core.allocator.cache(row, request, tokens)
+            core.cache(row, request, tokens, False)
             self.turn.changed()
 
     def cache_partial(self, request: FastRequest, g: int, tokens: int) -> bool:
@@ -223,6 +235,8 @@ class Calls:
             raise InvalidArgumentError("group", g, f"an int in 0 … {core.num_groups - 1}")
         size = core.shape.block_size[g]
         hash_size = core.hash_block_size
+        if core.inside is not None and core.shape.is_mamba(g):
+            raise InvalidArgumentError("group", g, "one of attention: its states are registered")
         if not core.enable_caching or not core.shape.is_cached(g) or size <= hash_size:
             allowed = "one with caching on and blocks longer than hash blocks"
             raise InvalidArgumentError("group", g, allowed)
@@ -275,6 +289,24 @@ class Calls:
             return (0,) * core.num_groups
         return tuple([core.num_common_prefix(row, g) for g in range(core.num_groups)])
 
+    def unhashed(self, request: FastRequest) -> tuple[tuple[int, ...], ...]:
+        """Per group, blocks that are neither null nor cached."""
+        pool = self.core.pool
+        return tuple(
+            [
+                tuple([block for block in ids if block and not pool.is_cached(block)])
+                for ids in self.core.lists_of(request).groups
+            ]
+        )
+
+    def evict(self, blocks: list[int]) -> None:
+        """Drop the cached identity of these blocks (KV-POOL-10)."""
+        self.turn.changes()
+        for block in blocks:
+            if block:
+                self.core.pool.forget(block)
+        self.turn.changed()
+
     def hold_blocks(self, blocks: list[int]) -> None:
         """Take a reference to each, for `free_blocks` to give back (KV-POOL-19)."""
         for block in blocks:
@@ -307,6 +339,13 @@ class Calls:
         taken = as_events(facts, self.core.plan.config, extra_keys)
         facts.clear()
         return taken
+
+    def take_block_copies(self) -> BlockCopies:
+        """The copies since the last call (KV-INSIDE-4)."""
+        self.turn.changes()
+        copies = self.core.take_block_copies()
+        self.turn.changed()
+        return copies
 
     def take_new_block_ids(self) -> tuple[int, ...]:
         """Blocks to be zeroed, group by group (KV-MGR-16)."""

@@ -204,6 +204,11 @@ class Checks:
         for g in range(self.num_groups):
             num_hits = self.lookup.hit_blocks[g]
             size = self.shape.block_size[g]
+            skipped = self.shape.skipped(g, skip_at)
+            if self.core.inside is not None and self.may_end_inside(g, new_computed):
+                self.check_inside(request, g, new_computed, external, skipped)
+                longest = new_computed
+                continue
             if num_hits > new_computed // size:  # a product may overflow
                 covered = new_computed + 1
             else:
@@ -217,24 +222,64 @@ class Checks:
                     num_hits,
                     f"blocks of {size} for num_new_computed_tokens = {new_computed}",
                 )
-            per = self.shape.hashes_per_block[g]
-            skipped = self.shape.skipped(g, skip_at)
-            for i in range(num_hits):
-                block = self.lookup.hits[g * self.lookup.stride + i]
-                has_hash = (i + 1) * per <= request.num_hashes
-                if has_hash and block == 0 and i < skipped:
-                    continue
-                if (
-                    block == 0
-                    or not has_hash
-                    or not self.pool.has_key(block, request, (i + 1) * per - 1, g)
-                ):
-                    raise StaleHitError(g, i, block)
+            self.check_whole(request, g, num_hits, skipped)
             longest = max(longest, covered)
         if longest < new_computed:
             raise InvalidArgumentError(
                 "num_new_computed_tokens", new_computed, f"{longest}, as long as the longest list"
             )
+
+    def check_whole(self, request: FastRequest, g: int, end: int, skipped: int) -> None:
+        """The first entries of a hit each carry the key of their whole block, or are skipped."""
+        per = self.shape.hashes_per_block[g]
+        for i in range(end):
+            block = self.lookup.hits[g * self.lookup.stride + i]
+            has_hash = (i + 1) * per <= request.num_hashes
+            if has_hash and block == 0 and i < skipped:
+                continue
+            if (
+                block == 0
+                or not has_hash
+                or not self.pool.has_key(block, request, (i + 1) * per - 1, g)
+            ):
+                raise StaleHitError(g, i, block)
+
+    def may_end_inside(self, g: int, tokens: int) -> bool:
+        """Whether so many tokens end inside a block of a group of which they may."""
+        is_fine = self.shape.is_full(g) or self.shape.is_mamba(g)
+        return is_fine and tokens % self.shape.block_size[g] != 0
+
+    def check_inside(
+        self, request: FastRequest, g: int, new_computed: int, external: int, skipped: int
+    ) -> None:
+        """The hits of a group in which they end inside a block (KV-INSIDE-18)."""
+        num_hits = self.lookup.hit_blocks[g]
+        whole = new_computed // self.shape.block_size[g]
+        if external > 0:
+            allowed = "whole blocks where external tokens come"
+            raise InvalidArgumentError("num_new_computed_tokens", new_computed, allowed)
+        if num_hits != whole + 1:
+            allowed = f"{whole + 1} blocks for num_new_computed_tokens = {new_computed}"
+            raise InvalidArgumentError(f"new_computed_blocks[{g}]", num_hits, allowed)
+        self.check_whole(request, g, whole, skipped)
+        if not self.covers_end(request, g, whole, new_computed):
+            block = self.lookup.hits[g * self.lookup.stride + whole]
+            raise StaleHitError(g, whole, block)
+
+    def covers_end(self, request: FastRequest, g: int, index: int, tokens: int) -> bool:
+        """Whether the block that a hit ends inside carries a key of what it ends with."""
+        block = self.lookup.hits[g * self.lookup.stride + index]
+        per = self.shape.hashes_per_block[g]
+        unit = self.shape.block_size[g] // per
+        last = tokens // unit
+        if block == 0 or tokens % unit:
+            return False
+        if self.shape.is_full(g):  # what lies behind the hit in its block does no harm
+            last = (index + 1) * per
+        for number in range(tokens // unit, min(last, request.num_hashes) + 1):
+            if self.pool.has_key(block, request, number - 1, g):
+                return True
+        return False
 
     def check_continues(self, row: int, num_hits: int, new_computed: int, external: int) -> None:
         """Who holds blocks takes no hits, and starts no load (KV-GRP-9)."""

@@ -10,6 +10,7 @@ from kvfast.residency import ResidencyLog
 from kvspec.blocks import BlockFacts, KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
 from kvspec.errors import ConfigError
+from kvspec.inside import BlockCopies
 from kvspec.policy import NONE_HASH_TEXT
 from kvspec.snapshot import Snapshot
 
@@ -17,12 +18,14 @@ from .allocator import Allocator
 from .demand import Demand
 from .event_log import EventLog
 from .hashing import Hasher
+from .inside import Inside
+from .inside_lookup import InsideLookup
 from .lookup import Lookup
 from .plan import Plan
 from .pool import BlockPool
 from .request import FastRequest
 from .rows import Rows
-from .shape import Shape
+from .shape import shape_of
 from .state import StateView
 from .stats import LookUpStats
 from .tables import Tables
@@ -70,6 +73,13 @@ class Core:
             self.events,
             rounds_down=plan.is_hybrid,
         )
+        self.inside: Inside | None = None
+        self.inside_lookup: InsideLookup | None = None
+        if plan.hits_end_inside:
+            unit = self.hash_block_size
+            steps = [group.export_step_tokens for group in plan.groups]
+            self.inside = Inside(self.allocator, steps, unit)
+            self.inside_lookup = InsideLookup(self.shape, self.pool, self.lookup, unit)
         self.demand = Demand()
         self.stats = LookUpStats()
         self.log_stats = config.log_stats
@@ -113,6 +123,12 @@ class Core:
             found.append(ids)
         return blocks_of(tuple(found))
 
+    def longest_hit(self, request: FastRequest, max_tokens: int) -> int:
+        """The longest hit in tokens; its blocks stand in the look-up."""
+        if self.inside_lookup is not None:
+            return self.inside_lookup.longest_hit(request, max_tokens)
+        return self.lookup.longest_hit(request, max_tokens)
+
     def hit_found(self, tokens: int) -> PrefixHit:
         """The answer of the last look-up, which found so many tokens."""
         uncached = None
@@ -125,6 +141,12 @@ class Core:
         return hit_of(self.blocks_of_hit(), tokens, uncached)
 
     # Allocating and releasing.
+
+    def forget_step(self) -> None:
+        """What the last step registers and writes is there now (KV-MGR-19)."""
+        self.allocator.forget_step()
+        if self.inside is not None:
+            self.inside.written.clear()
 
     def watermark_for(self, request: FastRequest) -> int:
         """Blocks kept free when this request is admitted beside others (KV-MGR-9)."""
@@ -159,20 +181,40 @@ class Core:
             whole = min(request.num_tokens, self.max_len)
             at = min(skip_at, self.max_len)
             demand = self.demand.of(whole, whole, local, external, at, encoder)
-            if self.allocator.num_needed(row, demand, True) + watermark > free:
+            if self.num_needed(row, request, demand, True) + watermark > free:
                 return -1
         processed = max(min(total, skip_at) - request.in_flight, 0)  # KV-MGR-21
         self.allocator.remove_skipped(row, processed)  # KV-MGR-6
         demand = self.demand.of(slots, main, local, external, skip_at, encoder)
-        needed = self.allocator.num_needed(row, demand, False)
+        needed = self.num_needed(row, request, demand, False)
         if needed + watermark > self.pool.num_free - reserved:  # KV-MGR-7
             return -1
         if row < 0:
             row = self.rows.add(request)
-        if (has_hits or external > 0) and not is_running:
+        takes_hits = (has_hits or external > 0) and not is_running
+        if self.inside is not None:
+            self.inside.take(row, request, demand, takes_hits)
+            return row
+        if takes_hits:
             self.allocator.take_hits(row, demand)
         self.allocator.take_new(row, demand)
         return row
+
+    def num_needed(self, row: int, request: FastRequest, demand: Demand, capped: bool) -> int:
+        """Free blocks that all groups together would take, or more than there are; pure."""
+        if self.inside is not None:
+            return self.inside.num_needed(row, request, demand, capped)
+        return self.allocator.num_needed(row, demand, capped)
+
+    def cache(self, row: int, request: FastRequest, tokens: int, allocates: bool) -> None:
+        """Register what is full among the first tokens (KV-GRP-11).
+
+        `allocates`: it is the call of the allocation that took the blocks.
+        """
+        if self.inside is not None:
+            self.inside.cache(row, request, tokens, allocates)
+        else:
+            self.allocator.cache(row, request, tokens)
 
     def release(self, request: FastRequest) -> None:
         """Release all blocks of the request (KV-MGR-12)."""
@@ -225,16 +267,22 @@ class Core:
     # Answers.
 
     def new_blocks(self, row: int) -> KVCacheBlocks:
-        """What the last allocation appended to the lists of the row."""
+        """What the last allocation appended to the lists of the row, or copied to."""
         total = 0
         for g in range(self.num_groups):
             total += self.tables.length[row * self.num_groups + g] - self.allocator.new_from[g]
-        if total == 0:
+        if total == 0 and self.inside is None:
             return self.no_blocks
         taken = []
         for g in range(self.num_groups):
             taken.append(self.ids_of(row, g, self.allocator.new_from[g]))
+        if self.inside is not None:
+            self.inside.put_first(taken)
         return blocks_of(tuple(taken))
+
+    def take_block_copies(self) -> BlockCopies:
+        """The copies since the last call; their ends are given back by the caller."""
+        return BlockCopies() if self.inside is None else self.inside.take_copies(self.popped)
 
     def first_held(self, row: int, g: int) -> int:
         """The index of the first entry of a list that is not null (KV-POL-14)."""
@@ -284,7 +332,7 @@ class Core:
 
     def snapshot(self) -> Snapshot:
         """The whole abstract state."""
-        return StateView(self.pool, self.tables, self.allocator).snapshot(
+        return StateView(self.pool, self.tables, self.allocator, self.inside).snapshot(
             self.rows.by_id,
             none_hash=self.hasher.none_hash,
             hash_block_size=self.hash_block_size,
@@ -308,7 +356,7 @@ class Core:
         if snapshot.none_hash != self.hasher.none_hash:
             self.hasher = hasher_of(self.plan.config)
             self.hasher.set_none_hash(snapshot.none_hash)
-        view = StateView(self.pool, self.tables, self.allocator)
+        view = StateView(self.pool, self.tables, self.allocator, self.inside)
         self.rows.by_id = view.restore(snapshot, self.hash_block_size)
         for block in snapshot.popped_blocks:
             self.popped[block] = self.popped.get(block, 0) + 1
@@ -338,18 +386,3 @@ def hasher_of(config: ManagerConfig) -> Hasher:
     if seed is None and is_cryptographic and policy.none_hash_without_seed == "fixed":
         seed = NONE_HASH_TEXT
     return Hasher(config.hash_function, seed, policy.extra_keys == "tagged")
-
-
-def shape_of(plan: Plan) -> Shape:
-    """The groups as the core sees them."""
-    retention = plan.config.retention_interval_tokens
-    return Shape(
-        plan.groups,
-        plan.attention,
-        alignment=plan.alignment_tokens,
-        retention=-1 if retention is None else retention,
-        null_prefix_is_hit=plan.config.policy.chunked_null_prefix_is_hit,
-        looks_beyond=plan.config.policy.eagle_looks_beyond,
-        replays_before_drop=plan.config.policy.eagle_replays_before_drop,
-        drafts_hold_states=plan.config.policy.drafts_hold_states,
-    )

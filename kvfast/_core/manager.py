@@ -8,6 +8,7 @@ from typing import NoReturn
 from kvspec.blocks import BlockFacts, GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.events import Event
+from kvspec.inside import BlockCopies
 from kvspec.request import Request
 from kvspec.snapshot import Snapshot
 from kvspec.stats import PrefixCacheStats, ResidencySample
@@ -185,12 +186,7 @@ class FastManager:
         self.enter()
         try:
             self.core.ask_clock()
-            blocks = self.checks.checked_blocks("block_ids", block_ids)
-            self.turn.changes()
-            for block in blocks:
-                if block:
-                    self.core.pool.forget(block)
-            self.turn.changed()
+            self.calls.evict(self.checks.checked_blocks("block_ids", block_ids))
         finally:
             self.calls.leave()
 
@@ -278,12 +274,7 @@ class FastManager:
         """Per group, blocks that are neither null nor cached."""
         self.enter()
         try:
-            return tuple(
-                [
-                    tuple([block for block in ids if block and not self.core.pool.is_cached(block)])
-                    for ids in self.core.lists_of(self.calls.claim(request)).groups
-                ]
-            )
+            return self.calls.unhashed(self.calls.claim(request))
         finally:
             self.calls.leave()
 
@@ -292,6 +283,14 @@ class FastManager:
         self.enter()
         try:
             return self.calls.take_events()
+        finally:
+            self.calls.leave()
+
+    def take_block_copies(self) -> BlockCopies:
+        """Copies to be made before the step, since the last call (KV-INSIDE-4)."""
+        self.enter()
+        try:
+            return self.calls.take_block_copies()
         finally:
             self.calls.leave()
 
@@ -333,7 +332,7 @@ class FastManager:
         self.enter()
         try:
             self.turn.changes()
-            self.core.allocator.forget_step()
+            self.core.forget_step()
             self.turn.changed()
         finally:
             self.calls.leave()

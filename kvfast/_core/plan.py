@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvspec.config import ManagerConfig
+from kvspec.inside import hits_end_inside
 from kvspec.specs import LayerSpec
 
 from .kinds import Kind
@@ -20,6 +21,8 @@ class GroupPlan:
     - `cap_blocks`: the most one request holds at once, -1 where that is no less than all.
     - `num_sink_blocks`: set aside for it at the start. `has_partial_tails`: the end of a prompt
       inside a block is registered. `checkpoints_return`: a lost state at a prompt's checkpoint is.
+    - `export_step_tokens`: a chunk may leave a state inside, a multiple of so many tokens behind
+      its start; 0: it does not.
     """
 
     spec: LayerSpec
@@ -32,6 +35,7 @@ class GroupPlan:
     is_zeroed: bool
     cap_blocks: int
     num_sink_blocks: int
+    export_step_tokens: int = 0
     has_partial_tails: bool = False
     checkpoints_return: bool = False
 
@@ -49,9 +53,17 @@ class Plan:
     attention: tuple[tuple[int, ...], ...]
 
     @property
+    def hits_end_inside(self) -> bool:
+        """Whether hits may end inside a block (KV-INSIDE-1)."""
+        return hits_end_inside(self.config)
+
+    @property
     def alignment_tokens(self) -> int:
         """Every hit ends on a multiple of it."""
-        return self.config.scheduler_block_size_tokens or 1
+        config = self.config
+        if self.hits_end_inside:
+            return config.hash_block_size_tokens or 1
+        return config.scheduler_block_size_tokens or 1
 
     @property
     def is_hybrid(self) -> bool:

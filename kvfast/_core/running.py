@@ -288,5 +288,5 @@ class Running:
     def cache_until(self, row: int, request: FastRequest, computed: int) -> None:
         """Note what is computed, and register the blocks that it fills (KV-MGR-10)."""
         if self.caches:
-            self.core.allocator.cache(row, request, min(computed, request.num_tokens))
+            self.core.cache(row, request, min(computed, request.num_tokens), True)
         request.set_computed(computed)

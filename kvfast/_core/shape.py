@@ -10,14 +10,15 @@ from .arrays import zeroed
 from .kinds import Kind, first_visible, holds_tokens, is_cached, never
 
 if TYPE_CHECKING:
-    from .plan import GroupPlan
+    from .plan import GroupPlan, Plan
 
 
 class Shape:
     """The groups, and the attention groups: those with equal specs, looked up together.
 
     `attention` lists the members of each attention group, in look-up order (KV-COORD-4).
-    `alignment` is the scheduler block size, `retention` the interval in tokens or -1 for none.
+    Hits are multiples of `alignment`: the scheduler block size, or less (KV-INSIDE-1). `retention`
+    is the interval in tokens, or -1 for none.
     """
 
     def __init__(
@@ -26,6 +27,7 @@ class Shape:
         attention: Sequence[Sequence[int]],
         *,
         alignment: int,
+        scheduler_block: int = 0,
         retention: int,
         null_prefix_is_hit: bool,
         looks_beyond: bool = False,
@@ -34,6 +36,7 @@ class Shape:
     ) -> None:
         self.num_groups = len(groups)
         self.alignment = alignment
+        self.scheduler_block = scheduler_block or alignment
         self.retention = retention
         self.null_prefix_is_hit = null_prefix_is_hit
         self.looks_beyond = looks_beyond
@@ -149,7 +152,7 @@ class Shape:
     def is_worth_caching(self, group: int, index: int, prompt_tokens: int, junction: int) -> bool:
         """Whether a later look-up could use block `index` (KV-RET-*), where some are not."""
         size = self.block_size[group]
-        replay_end = (prompt_tokens - 1) // self.alignment * self.alignment // size
+        replay = (prompt_tokens - 1) // self.alignment * self.alignment
         if self.retention >= 0:
             if junction > 0:  # KV-RET-7
                 if self.is_in_tail(group, index, junction):
@@ -157,10 +160,12 @@ class Shape:
                 if self.drops[group] and self.is_in_tail(group, index, junction - size):
                     return True
             if self.replays_before_drop:  # KV-POL-20
-                end = prompt_tokens // self.alignment * self.alignment
-                if self.is_in_tail(group, index, max(end - self.alignment, 0)):
+                block = self.scheduler_block
+                end = prompt_tokens // block * block
+                if self.is_in_tail(group, index, max(end - block, 0)):
                     return True
-                replay_end = max(replay_end - self.alignment // size, 0)
+                replay = max(replay // block * block - block, 0)
+        replay_end = replay // size
         if self.is_mamba(group):
             if self.retention > 0 and (index + 1) * size % self.retention == 0:
                 return True
@@ -175,3 +180,19 @@ class Shape:
         if self.retention < 0:
             return False
         return replay_end + shift - need <= index < replay_end + shift
+
+
+def shape_of(plan: Plan) -> Shape:
+    """The groups as the core sees them."""
+    retention = plan.config.retention_interval_tokens
+    return Shape(
+        plan.groups,
+        plan.attention,
+        alignment=plan.alignment_tokens,
+        scheduler_block=plan.config.scheduler_block_size_tokens or 1,
+        retention=-1 if retention is None else retention,
+        null_prefix_is_hit=plan.config.policy.chunked_null_prefix_is_hit,
+        looks_beyond=plan.config.policy.eagle_looks_beyond,
+        replays_before_drop=plan.config.policy.eagle_replays_before_drop,
+        drafts_hold_states=plan.config.policy.drafts_hold_states,
+    )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kvspec.snapshot import MambaState, RequestState, Snapshot
 
 from .allocator import Allocator
+from .inside import Inside
 from .pool import BlockPool
 from .tables import Tables
 
@@ -17,10 +18,13 @@ if TYPE_CHECKING:
 class StateView:
     """Reads and writes the parts of one manager as plain values. Slow: O(pool) and more."""
 
-    def __init__(self, pool: BlockPool, tables: Tables, allocator: Allocator) -> None:
+    def __init__(
+        self, pool: BlockPool, tables: Tables, allocator: Allocator, inside: Inside | None
+    ) -> None:
         self.pool = pool
         self.tables = tables
         self.allocator = allocator
+        self.inside = inside
         self.num_groups = tables.num_groups
 
     # Showing.
@@ -62,7 +66,15 @@ class StateView:
                 ]
             ),
             reserved_blocks=tuple(reserved),
+            pending_copies=self.pending_copies(),
+            written_from={} if self.inside is None else dict(self.inside.written),
         )
+
+    def pending_copies(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Per group the copies that nobody took yet."""
+        if self.inside is None:
+            return ((),) * self.num_groups
+        return tuple([tuple(pairs) for pairs in self.inside.pairs])
 
     def key(self, block_hash: bytes, group: int) -> bytes:
         """The key of a hash in a group (KV-HASH-6)."""
@@ -120,6 +132,10 @@ class StateView:
         for g, keys in enumerate(snapshot.step_keys):
             for key in keys:
                 self.allocator.step_hashes[g].add(self.hash_of(key))
+        if self.inside is not None:
+            for g, pairs in enumerate(snapshot.pending_copies):
+                self.inside.pairs[g].extend(pairs)
+            self.inside.written.update(snapshot.written_from)
         return rows
 
     def restore_keys(self, snapshot: Snapshot) -> None:

@@ -256,6 +256,7 @@ class NotingCore(core.Core):
         made.pool = PoolOf(notes)
         made.allocator = NotingAllocator(notes)
         made.demand = demand.Demand()
+        made.inside = None
         row = 0 if notes.case.has_row else -1
         made.rows = SimpleNamespace(of=lambda request: row, add=lambda request: 0)
 

@@ -195,7 +195,7 @@ def fast_mask(name: str, interval: Term | None, drops: bool) -> Term:
         made.block_size = [way.number(BLOCK)]
         made.reach = [way.number(WINDOW)]
         made.drops = [int(drops)]
-        made.alignment = way.number(ALIGNMENT)
+        made.alignment = made.scheduler_block = way.number(ALIGNMENT)
         made.retention = -1 if interval is None else way.number(interval)
         every = made.caches_all(0)
         made.replays_before_drop = False
