@@ -304,6 +304,8 @@ class Inside:
         `allocates`: it is the call of the allocation that took the blocks of the chunk.
         """
         for g in range(self.num_groups):
+            if not self.shape.is_cached(g):  # KV-COORD-14
+                continue
             at = row * self.num_groups + g
             end = tokens // self.shape.block_size[g]
             first = max(self.tables.cached[at] - 1, 0)
