@@ -71,9 +71,9 @@ class StateView:
         )
 
     def pending_copies(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Per group the copies that nobody took yet."""
-        if self.inside is None:
-            return ((),) * self.num_groups
+        """Per group the copies that nobody took yet; () where there are none."""
+        if self.inside is None or not any(self.inside.pairs):
+            return ()
         return tuple([tuple(pairs) for pairs in self.inside.pairs])
 
     def key(self, block_hash: bytes, group: int) -> bytes:
