@@ -36,7 +36,7 @@ cdef class Inside:
     cdef Py_ssize_t need_of_aligned(self, int g, int row, FastRequest request, Demand demand, bint ends_inside) except -1
     @cython.locals(size="long long")
     cdef long long entry_hit(self, int g, Demand demand) noexcept nogil
-    @cython.locals(start="long long", size="long long", index="long long", at="long long", block=int)
+    @cython.locals(size="long long", index="long long", at="long long", block=int)
     cdef long long moved_entry(self, int g, int row, Demand demand) noexcept nogil
     cdef long long last_inner(self, long long tokens) noexcept nogil
     @cython.locals(step="long long", start="long long", end="long long", tokens="long long", size="long long", column="long long", held="long long", at="long long")

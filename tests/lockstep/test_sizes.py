@@ -24,7 +24,11 @@ from tests.mistakes import of_kvfast
 
 RECORD_BYTES = 64
 CELLS = matrix.read()
-SEEN = [mistake for mistake in of_kvfast() if mistake.id not in NOT_YET]
+SEEN = [
+    mistake
+    for mistake in of_kvfast()
+    if mistake.id not in NOT_YET and not mistake.rules[0].startswith("KV-INSIDE")  # test_inside
+]
 
 
 def test_every_constant_is_a_size_or_left_out_for_a_reason() -> None:
