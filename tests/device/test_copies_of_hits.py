@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from kvfast._implementation import FastImplementation
 from kvfast.device import Backend, PageOperations
 from kvspec.config import ManagerConfig
+from kvspec.inside import CopyingManager
 from kvspec.policy import Policy
 from kvspec.request import RequestInput, RequestStatus
 from tests.device.models import cache, filled, full, mamba
@@ -19,14 +21,13 @@ from tests.device.models import cache, filled, full, mamba
 def test_the_copies_of_a_step_run_at_once_and_bring_what_a_hit_reads(backend: Backend) -> None:
     kv_cache = cache(full(), replace(mamba(), mamba_cache_mode="align"), num_blocks=20)
     implementation = FastImplementation()
-    manager = implementation.create(
-        ManagerConfig(
-            kv_cache,
-            max_model_len_tokens=20,
-            hash_block_size_tokens=2,
-            policy=Policy(hits_inside_blocks=True),
-        )
+    config = ManagerConfig(
+        kv_cache,
+        max_model_len_tokens=20,
+        hash_block_size_tokens=2,
+        policy=Policy(hits_inside_blocks=True),
     )
+    manager = cast(CopyingManager, implementation.create(config))
     pools = filled(kv_cache)
     operations = PageOperations(pools, backend=backend)
     first, second = (

@@ -9,17 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import kvref
 from kvcheck.judge.inside_programs import inside_programs
 from kvcheck.play import steps as st
+from kvcheck.play.agreement import require_same
 from kvcheck.play.checks import CompareCheck, EventCheck
 from kvcheck.play.performing import perform
-from kvcheck.play.runner import Outcome, Runner, Tracked
+from kvcheck.play.player import Outcome
+from kvcheck.play.runner import Performed, Runner, Tracked
 from kvcheck.play.steps import Program
+from kvcheck.rules.batch_sides import Side
 from kvspec.config import KVCacheGroup, ManagerConfig
 from kvspec.errors import InvariantViolation
+from kvspec.inside import BlockCopies, CopyingManager
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
 from kvspec.profile import find_profile
@@ -46,10 +50,24 @@ class Careless(Runner):
         return None
 
 
+class WrittenCheck:
+    """What a step writes is noted alike (KV-INSIDE-17); others may know it in another way."""
+
+    def after_operation(self, runner: Runner, done: Performed) -> None:
+        """Compare it."""
+        expected, got = done.oracle_after, done.after
+        if expected is not None:
+            sides = (expected.snapshot.written_from, got.snapshot.written_from)
+            require_same("KV-INSIDE-17", f"written_from after {done.name}", *sides)
+
+    def after_step(self, runner: Runner) -> None:
+        """Nothing besides."""
+
+
 def run(program: Program, subject: Implementation, *, is_careful: bool) -> int:
     """Run a program on both; the number of calls, each compared with its state and events."""
     runner = (Runner if is_careful else Careless)(program, subject, kvref.implementation())
-    runner.checks = [CompareCheck(exact_ids=True), EventCheck()]
+    runner.checks = [CompareCheck(exact_ids=True), WrittenCheck(), EventCheck()]
     try:
         perform(runner, program.steps)
     except InvariantViolation as violation:
@@ -101,6 +119,11 @@ def find_difference(subject: Implementation, seed: int, num_calls: int, num_step
     return calls
 
 
+def take_copies(side: Side) -> BlockCopies:
+    """The copies of the step."""
+    return cast(CopyingManager, side.manager).take_block_copies()
+
+
 class InsideEngine(Following):
     """Whole steps; between them the copies are taken, and what they hold is given back."""
 
@@ -109,7 +132,7 @@ class InsideEngine(Following):
     def between_steps(self) -> None:
         """Also the copies of the step."""
         super().between_steps()
-        copies = self.both("KV-INSIDE-4", "copies", lambda side: side.manager.take_block_copies())
+        copies = self.both("KV-INSIDE-4", "copies", take_copies)
         self.num_copies += len(copies.pairs)
         if copies.retained:
             retained = list(copies.retained)

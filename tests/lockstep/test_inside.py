@@ -38,7 +38,8 @@ MOVED_ALONE = "MovedKeysAnswerAlone"
 
 def broken(mistake: str) -> Implementation:
     """kvfast with this mistake."""
-    return find(mistake, of_kvfast()).make()
+    made: Implementation = find(mistake, of_kvfast()).make()
+    return made
 
 
 def test_every_mistake_is_among_these() -> None:
