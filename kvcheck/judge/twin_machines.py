@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from kvcheck.judge import generators
+from kvcheck.judge.choices import OTHERS, with_policy
 from kvcheck.judge.machine import MAX_REQUESTS, SchedulerMachine
 from kvcheck.judge.mixed_configs import mixed_configs
 from kvcheck.judge.production import LongDraw, many_boundaries, production_config
@@ -53,6 +54,8 @@ HOLDS = st.builds(
     held=st.booleans(),
     free=st.booleans(),
 )
+CHOICES = st.sampled_from([None, None, None, *OTHERS])
+"""Of one policy that the rules do not make by themselves."""
 RETELLINGS = st.builds(
     steps.Retell,
     who=generators.WHO,
@@ -100,10 +103,17 @@ class TwinMachine(SchedulerMachine):
         counter = SituationCounter(self.situations)
         self.runner.checks = [CompareCheck(exact_ids=True), EventCheck(), counter, *more]
 
-    @initialize(config=st.one_of(mixed_configs(), single_group_configs()), options=OPTIONS)
-    def create(self, config: ManagerConfig, options: dict[str, Any]) -> None:
+    @initialize(
+        config=st.one_of(mixed_configs(), single_group_configs()), options=OPTIONS, choice=CHOICES
+    )
+    def create(self, config: ManagerConfig, options: dict[str, Any], choice: str | None) -> None:
         """Any mixture, with the options that engines set on or off."""
-        self.start(replace(config, **options))
+        self.start(replace(with_policy(config, [choice] if choice else []), **options))
+
+    @rule(run=generators.RUNS, in_flight=st.sampled_from([1, 2, 5]))
+    def run_with_tokens_in_flight(self, run: steps.Run, in_flight: int) -> None:
+        """A running request computes while steps before are under way."""
+        self.do(replace(run, in_flight_tokens=in_flight))
 
     @rule(boundary=st.builds(steps.CachePartial, generators.WHO, st.integers(0, 2), generators.WHO))
     def cache_partial(self, boundary: steps.CachePartial) -> None:

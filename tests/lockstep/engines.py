@@ -64,10 +64,7 @@ class LongEngine(Following):
     """Requests at a time."""
 
     def __init__(self, sides: Any, random: Random, *, times: int = 1) -> None:
-        config = production_config(random)
-        if random.random() < 0.3:  # most models are that
-            while not is_plain(config):
-                config = production_config(random)
+        config = self.config_of(random)
         super().__init__(config, sides, random)
         self.draw = LongDraw(random, config)
         self.most_requests = self.longest_prompt = self.looks = 0
@@ -77,6 +74,14 @@ class LongEngine(Following):
             self.arrivals = random.choice((0.8, 0.95))
             for _ in range(random.choice((0, 14, 14, 62, self.max_requests - 20))):
                 self.arrive()
+
+    def config_of(self, random: Random) -> ManagerConfig:
+        """One of production; most models have one group, of full attention."""
+        config = production_config(random)
+        if random.random() < 0.3:
+            while not is_plain(config):
+                config = production_config(random)
+        return config
 
     def play(self, num_steps: int) -> None:
         """So many rounds; at the end the whole state."""

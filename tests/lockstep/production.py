@@ -22,6 +22,7 @@ from pathlib import Path
 from random import Random
 
 import kvref
+from kvcheck.judge.choices import chosen_programs
 from kvcheck.judge.evidence import write_record
 from kvcheck.judge.pasted import program_test
 from kvcheck.judge.production import production_programs, unequal_program
@@ -32,6 +33,7 @@ from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, Violation, first_violation
 from kvfast._implementation import FastImplementation
 from kvspec.interface import Implementation
+from tests.lockstep.choosing import ChoosingEngine
 from tests.lockstep.engines import DecodingEngine, LongEngine, engines, looks_every, steps_compared
 from tests.lockstep.tally import Tally
 
@@ -82,6 +84,10 @@ def tell(program: Program, name: str, subject: Implementation, path: Path) -> bo
     return True
 
 
+class Choosing(Random):
+    """What an engine under choices is drawn from."""
+
+
 class Decoding(Random):
     """What an engine of hundreds of requests that decode is drawn from."""
 
@@ -92,12 +98,19 @@ def decoding(seed: int) -> Iterator[tuple[str, Random]]:
         yield f"decoding {number}", Decoding(seed * 1_000_003 - number)
 
 
+def choosing(seed: int) -> Iterator[Choosing]:
+    """What engines under choices are drawn from."""
+    for number in itertools.count(1):
+        yield Choosing(seed * 1_000_003 - 500_000 - number)
+
+
 def stories(seed: int, max_steps: int = MAX_STEPS) -> Iterator[tuple[str, Program | Random]]:
     """Programs without end; after every fourth what an engine is drawn from, and a mixture.
 
-    After every sixteenth many decode.
+    After every eighth a program and an engine under choices; after every sixteenth many decode.
     """
     randoms, mixtures, crowds = engines(seed), Random(seed), decoding(seed)
+    choices, choosers = chosen_programs(seed, max_steps), choosing(seed)
     numbers = itertools.count(1)
     for batch in itertools.count():
         for program, number in zip(
@@ -107,6 +120,9 @@ def stories(seed: int, max_steps: int = MAX_STEPS) -> Iterator[tuple[str, Progra
             if number % 4 == 0:
                 yield f"engine {number // 4}", next(randoms)
                 yield f"mixture {number // 4}", unequal_program(mixtures, max_steps)
+            if number % 8 == 0:
+                yield f"choices {number // 8}", next(choices)
+                yield f"engine of choices {number // 8}", next(choosers)
             if number % 16 == 0:
                 yield next(crowds)
 
@@ -124,9 +140,15 @@ def told(
         number = compared(story, subject, times=times)
         tally.add_program(story, number)
         return number
-    kind = DecodingEngine if isinstance(story, Decoding) else LongEngine
-    add_engine(tally, steps_compared(story, subject, num_steps, times=times, kind=kind))
+    add_engine(tally, steps_compared(story, subject, num_steps, times=times, kind=kind_of(story)))
     return 0
+
+
+def kind_of(random: Random) -> type[LongEngine]:
+    """The engine that is drawn from it."""
+    if isinstance(random, Decoding):
+        return DecodingEngine
+    return ChoosingEngine if isinstance(random, Choosing) else LongEngine
 
 
 def add_engine(tally: Tally, engine: LongEngine) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from kvcheck.judge.choices import OTHERS, functions
 from kvcheck.play import steps as st
 from kvcheck.play.steps import Program
 from kvspec.config import ManagerConfig
@@ -29,6 +30,14 @@ def _has(*kinds: type) -> Callable[[ManagerConfig], bool]:
 
 def _sizes(config: ManagerConfig) -> set[int]:
     return {spec.block_size for spec in config.managed_specs}
+
+
+def _hashed_by(name: str) -> Callable[[ManagerConfig], bool]:
+    return lambda config: config.hash_function == name
+
+
+def _chosen(name: str) -> Callable[[ManagerConfig], bool]:
+    return lambda config: getattr(config.policy, name) == OTHERS[name]
 
 
 def _given(name: str) -> Callable[[st.Step], bool]:
@@ -61,6 +70,10 @@ OF_CONFIG: Mapping[str, Callable[[ManagerConfig], object]] = MappingProxyType(
         "blocks of unequal sizes": lambda config: len(_sizes(config)) > 1,
         "pool of 40 blocks or fewer": lambda config: config.kv_cache.num_blocks <= 40,
         "pool of 100,000 blocks": lambda config: config.kv_cache.num_blocks >= 100_000,
+        "another hash seed": lambda config: config.hash_seed != "0",
+        "given scheduler block size": lambda config: config.scheduler_block_size_tokens,
+        **{name: _hashed_by(name) for name in functions()},
+        **{f"choice of {name}": _chosen(name) for name in OTHERS},
     }
 )
 """Of a configuration; counted once for each operation under it."""
@@ -80,6 +93,7 @@ OF_STEP: Mapping[str, Callable[[st.Step], object]] = MappingProxyType(
         "load that comes later": _given("load_later"),
         "failed load": lambda step: isinstance(step, st.FailLoad),
         "drafts": _given("drafts"),
+        "tokens in flight": _given("in_flight_tokens"),
         "look-ahead": _given("lookahead_tokens"),
         "blocks in reserve": _given("reserved_blocks"),
         "all must fit": _given("must_fit"),
@@ -97,8 +111,9 @@ OF_STEP: Mapping[str, Callable[[st.Step], object]] = MappingProxyType(
 
 OF_ENGINE = (
     "adapter", "all must fit", "blocks in reserve", "blocks that are held", "drafts", "embeddings",
-    "end", "eviction of 32 blocks", "followed requests", "items", "look-ahead", "preemption",
-    "prompt of 16,000 tokens", "refusal", "reset", "salt", "tokens taken back", "200 requests",
+    "end", "eviction of 32 blocks", "followed requests", "hit rates", "items", "look-ahead",
+    "preemption", "prompt of 16,000 tokens", "refusal", "reset", "salt", "tokens in flight",
+    "tokens taken back", "200 requests",
 )  # fmt: skip
 """Of whole steps; the engine itself counts them."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import islice
 from random import Random
 from typing import Any, cast
@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 import kvref
+from kvcheck.judge.choices import OTHERS, under_choices
 from kvcheck.judge.random_programs import random_programs
 from kvcheck.play import steps as st
 from kvcheck.play.checks import CompareCheck, EventCheck
@@ -23,6 +24,7 @@ from kvfast._implementation import FastImplementation
 from kvspec.config import GIVEN_HASHES, ManagerConfig
 from kvspec.errors import InvariantViolation
 from kvspec.interface import Implementation, KVCacheManager
+from kvspec.policy import Policy
 from kvspec.profile import find_profile
 from tests.lockstep.engines import is_plain
 from tests.mistakes import mistaken
@@ -106,6 +108,26 @@ def test_random_programs_agree_under_the_later_choices(fast: Implementation) -> 
     programs = islice(random_programs(8, 0, 40), 60)
     chosen = (replace(p, config=replace(p.config, policy=policy)) for p in programs)
     assert sum(run(program, fast) for program in chosen) > 1000
+
+
+def programs_under_choices() -> Iterator[Program]:
+    """One choice beside another, hashes of every function and seed, tokens in flight."""
+    return under_choices(islice(random_programs(8, 0, 40), 60), Random(8))
+
+
+def test_random_programs_agree_under_single_choices(fast: Implementation) -> None:
+    assert {*OTHERS, "exact_block_ids"} == {field.name for field in fields(Policy)}
+    assert sum(run(program, fast) for program in programs_under_choices()) > 1000
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    ["InFlightCountsAsProcessed", "NoneHashIgnoresTheSeed", "PoppedNullsAreShown",
+     "CommonPrefixIsCounted", "FlagsAlwaysCountAlone", "CountsWhoAsks"],
+)  # fmt: skip
+def test_programs_under_choices_find_mistakes_about_them(mistake: str) -> None:
+    with pytest.raises(InvariantViolation):
+        sum(run(program, mistaken(mistake)) for program in programs_under_choices())
 
 
 @pytest.mark.deep

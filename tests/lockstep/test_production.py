@@ -5,11 +5,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from kvcheck.judge.choices import chosen_programs
 from kvcheck.judge.production import production_programs
 from kvcheck.play.steps import Program
 from kvspec.interface import Implementation
+from tests.lockstep.choosing import ChoosingEngine
 from tests.lockstep.engines import DecodingEngine, engines, steps_compared
-from tests.lockstep.production import MAX_STEPS, SEED, STEPS, add_engine, compared, decoding
+from tests.lockstep.production import (
+    MAX_STEPS,
+    SEED,
+    STEPS,
+    add_engine,
+    choosing,
+    compared,
+    decoding,
+)
 from tests.lockstep.sizes import SIZES
 from tests.lockstep.tally import Tally
 from tests.lockstep.test_lockstep import fast
@@ -19,11 +29,25 @@ __all__ = ["fast"]  # the fixture
 NUM_PROGRAMS = 48
 NUM_ENGINES = 12
 NUM_CROWDS = 3
+NUM_CHOICES = 8
+"""Enough that each was made."""
+NUM_MORE = 60
 
 
 def programs() -> Iterator[Program]:
-    """Those of each commit."""
-    return itertools.islice(production_programs(SEED, 0, MAX_STEPS), NUM_PROGRAMS)
+    """Those of each commit, and whatever brings an option that was not drawn until then."""
+    usual = itertools.islice(production_programs(SEED, 0, MAX_STEPS), NUM_PROGRAMS)
+    under_choices = chosen_programs(SEED, MAX_STEPS)
+    always = itertools.chain(usual, itertools.islice(under_choices, NUM_CHOICES))
+    tally = Tally()
+    for program in always:
+        tally.add_program(program)
+        yield program
+    for program in itertools.islice(under_choices, NUM_MORE):
+        missing = tally.never_drawn_by_programs()
+        tally.add_program(program)
+        if tally.never_drawn_by_programs() != missing:
+            yield program
 
 
 def test_programs_of_production_sizes_leave_both_in_the_same_state(fast: Implementation) -> None:
@@ -46,6 +70,8 @@ def test_whole_steps_of_production_sizes_are_those_of_the_loop(fast: Implementat
     ]
     for _, crowd in itertools.islice(decoding(SEED), NUM_CROWDS):
         played.append(steps_compared(crowd, fast, STEPS, kind=DecodingEngine))
+    for one in itertools.islice(choosing(SEED), NUM_CHOICES):
+        played.append(steps_compared(one, fast, STEPS, kind=ChoosingEngine))
     for engine in played:
         add_engine(tally, engine)
     assert not tally.never_drawn_by_engines()

@@ -1,0 +1,102 @@
+"""What an engine sets once and for all, or of each request, since the first rules were written.
+
+Single choices of policy, hashes of every function and seed, the size that hits are aligned to, and
+tokens in flight. Drawn besides what programs and engines draw, so that those stay as they are.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, replace
+from math import lcm
+from random import Random
+from types import MappingProxyType
+from typing import Any
+
+from kvcheck.judge.production import production_program
+from kvcheck.play import steps as st
+from kvcheck.play.steps import Program
+from kvspec.config import HASH_FUNCTIONS, ManagerConfig
+from kvspec.policy import Policy
+
+OTHERS: Mapping[str, object] = MappingProxyType(
+    {
+        "unhashed_freed_to": "back",
+        "removed_event_per": "last_copy",
+        "extra_keys": "plain",
+        "none_hash_without_seed": "fixed",
+        "zeroed_blocks": "mixed_formats",
+        "lookups_counted": "admitted",
+        "caching_beyond_tokens": "cut",
+    }
+    | {
+        field.name: not field.default
+        for field in fields(Policy)
+        if isinstance(field.default, bool) and field.name != "exact_block_ids"
+    }
+)
+"""Of each choice the one that the rules do not make by themselves; without ids nothing is equal."""
+
+IN_FLIGHT_TOKENS = (0, 0, 1, 2, 5, 16, 33, 70)
+SEEDS = ("0", "", "another seed", "ß")
+CHOICES_AT_ONCE = 3
+DISTANCE = 7
+"""Between those that are made at once: after so many configurations each was made."""
+
+
+def functions() -> list[str]:
+    """Those that can be computed here."""
+    has_xxhash = importlib.util.find_spec("xxhash") is not None
+    return [name for name in HASH_FUNCTIONS if name != "xxhash_cbor" or has_xxhash]
+
+
+def with_policy(config: ManagerConfig, names: Iterable[str]) -> ManagerConfig:
+    """The configuration under these choices alone."""
+    policy: dict[str, Any] = {name: OTHERS[name] for name in names}
+    return replace(config, policy=replace(config.policy, **policy))
+
+
+def chosen(config: ManagerConfig, number: int, random: Random) -> ManagerConfig:
+    """Some choices, each in its turn; where a seed is left out, hashes begin with a fixed one."""
+    every = list(OTHERS)
+    names = [every[(number + d * DISTANCE) % len(every)] for d in range(CHOICES_AT_ONCE)]
+    function = config.hash_function if config.given_hash_bytes else random.choice(functions())
+    seed: str | None = random.choice(SEEDS)
+    if "none_hash_without_seed" in names and function.startswith("sha256"):
+        seed = None
+    sizes = [spec.block_size for spec in config.managed_specs]
+    aligned = lcm(*sizes) * config.dcp_world_size * config.pcp_world_size  # KV-CFG-4
+    return replace(
+        with_policy(config, names),
+        hash_function=function,
+        trusted_tenants=True,
+        hash_seed=seed,
+        scheduler_block_size_tokens=random.choice((None, aligned)) if sizes else None,
+    )
+
+
+def in_flight(program: Program, random: Random) -> Program:
+    """Running requests have tokens in flight (KV-MGR-21)."""
+    steps = tuple(
+        replace(step, in_flight_tokens=random.choice(IN_FLIGHT_TOKENS))
+        if isinstance(step, st.Run)
+        else step
+        for step in program.steps
+    )
+    return replace(program, steps=steps)
+
+
+def under_choices(programs: Iterable[Program], random: Random) -> Iterator[Program]:
+    """The programs, each under some choices and with tokens in flight."""
+    for number, program in enumerate(programs):
+        config = chosen(program.config, number, random)
+        yield in_flight(replace(program, config=config), random)
+
+
+def chosen_programs(seed: int, max_steps: int) -> Iterator[Program]:
+    """Programs of production sizes under such choices, without end."""
+    random = Random(seed)
+    programs = (production_program(random, max_steps) for _ in itertools.count())
+    return under_choices(programs, Random(seed))
