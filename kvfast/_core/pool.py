@@ -164,11 +164,12 @@ class BlockPool:
                     self.drop_keys(tables.arena[place])
 
     def touch(self, tables: Tables, start: int, end: int) -> None:
-        """Take a reference to the hits at these places; a free one leaves the queue (KV-POOL-5)."""
+        """Take a reference to the hits at these places; a free one leaves the queue (KV-POOL-5).
+
+        None of them is null: `check_hits` lets null stand before them alone (KV-MGR-8).
+        """
         for place in range(start, end):
             block = tables.arena[place]
-            if block == 0:
-                continue
             if self.facts[record.INTS * block + record.REFS] == 0:
                 self.unlink(block)
             self.facts[record.INTS * block + record.REFS] += 1

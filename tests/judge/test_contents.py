@@ -93,6 +93,11 @@ def lose(blocks: list[int]) -> Call:
     return lambda told: told.shadow.lose(blocks)
 
 
+def early(*blocks: int) -> Call:
+    """Copies read what the step puts there."""
+    return lambda told: told.shadow.copied_early.update(blocks)
+
+
 STORIES: Sequence[tuple[LayerSpec, tuple[Call, ...], str | None]] = (
     (FULL, (wrote([3, 4, 5], 5), hit([3, 4], 4)), None),
     (FULL, (wrote([3, 4, 5], 5), hit([3, 4, 5, 6, 7], 9)),
@@ -248,6 +253,15 @@ STORIES: Sequence[tuple[LayerSpec, tuple[Call, ...], str | None]] = (
      "content_is_where_it_is_claimed (KV-HASH-1): held in group 0: token 2 should be in "
      "slot 0 of block 4, which holds nothing"),
     (FULL, (wrote([3, 4], 3), wrote([3, 4, 5], 3, 3), hit([3, 4, 5], 6)), None),
+    (states(), (wrote([0, 5, 3], 0, load=9), held([0, 0, 3], 6)),
+     "what_is_read_is_there (KV-MAMBA-1): held in group 0: the state after 6 tokens is "
+     "still read but has no block"),
+    (states(), (wrote([3, 4, 5], 7), step(), early(5), hit([3, 5], 6)),
+     "copies_read_what_was_there (KV-INSIDE-6): hit of q in group 0: the state after 6 "
+     "tokens should be in block 5, which holds the state after 7 tokens of some prefix"),
+    (FULL, (wrote([3, 4, 5], 5), early(4), hit([3, 4], 4, OTHER)),
+     "copies_read_what_was_there (KV-INSIDE-6): hit of q in group 0: token 3 should be in "
+     "slot 1 of block 4, which holds token 103"),
 )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -279,3 +280,25 @@ def test_seconds_are_lost_by_failures_that_take_long(
     suite.lost_seconds = 60.0
     with pytest.raises(OutOfPatienceError):
         suite._tell("directed", None, "no more")
+
+
+def test_a_walk_that_hangs_loses_the_seconds_that_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a finding as it is: each attempt to make it smaller would hang, too."""
+    suite = Suite(ReferenceImplementation(Leaks), REFERENCE, OPTIONS)
+    found = (suite._verdict(program) for program in SCENARIOS)
+    violation = replace(next(each for each in found if each is not None), name=suites.HANG)
+    walk = SimpleNamespace(manifest=SimpleNamespace(name="a set"))
+    suite.lost_seconds, now = 1.0, [100.0]
+
+    def followed(*given: object) -> Iterable[tuple[object, object]]:
+        now[0] += 7.0
+        yield walk, SimpleNamespace(violation=violation)
+        now[0] += 5.0
+        yield walk, None
+
+    monkeypatch.setattr("kvcheck.judge.suite.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(suite.static, "run", followed)
+    suite._static()
+    assert suite.lost_seconds == 8.0
+    assert suite.found.listed == (violation,)
+    assert suite.found.walked == [(violation.kind, "a set")]

@@ -114,6 +114,7 @@ def test_every_value_of_a_difference_is_cut_where_it_is_long() -> None:
         "  expected none",
         f"  got      a\n{' ' * 13}b",
     ]
+    assert list(Difference("error", "none", "\ud800").lines(None))[-1] == r"  got      \ud800"
 
 
 def quirky() -> Tape:

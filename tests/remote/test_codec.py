@@ -149,3 +149,9 @@ def test_cbor_is_as_the_protocol_says() -> None:
     """Definite lengths and shortest ints, so that a small decoder suffices."""
     body = bytes.fromhex("a26269640161618419012cf6f5fb3fe0000000000000")
     assert encode({"id": 1, "a": [300, None, True, 0.5]}, "cbor") == b"\0\0\0\x16" + body
+
+
+def test_json_has_no_number_that_is_none() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        encode({"a": float("nan")}, "json")
+    assert encode({"a": [1, "é"]}, "json") == b'{"a":[1,"\\u00e9"]}\n'

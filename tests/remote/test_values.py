@@ -124,6 +124,12 @@ def test_a_prompt_that_is_no_sequence_is_named() -> None:
     assert caught.value.field == "prompt_token_ids"
 
 
+def test_a_token_that_no_message_can_hold_is_named_by_its_place() -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        encode_request(RequestInput("r", (1, 2**70)))
+    assert caught.value.field == "prompt_token_ids[1]"
+
+
 ERRORS = (
     KVSpecError("something"),
     InvalidArgumentError("num_new_tokens", -1, "an int of at least 0"),

@@ -45,7 +45,8 @@ def one_hit(way: Way) -> dict[str, object]:
     made.pool = pool
     made.lookup = SimpleNamespace(hit_blocks=[1], hits=[hit], stride=0)
     counted = made.num_revived(0, 0)
-    pool.touch(SimpleNamespace(arena=[hit]), 0, 1)
+    if hit != 0:  # `take_hits_of` touches no null
+        pool.touch(SimpleNamespace(arena=[hit]), 0, 1)
     return {"counted": counted, "unlinked": pool.num_unlinked, "refs": pool.facts.refs}
 
 

@@ -68,7 +68,7 @@ def allocate(case: int, refs: tuple[int, int, int]) -> bool:
     )
 
 
-TOUCHES = tuple(product(QUEUES, (0, *BLOCKS), (0, *BLOCKS)))
+TOUCHES = tuple(product(QUEUES, BLOCKS, BLOCKS))
 
 
 def touch(case: int, refs: tuple[int, int, int]) -> bool:
