@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -53,9 +54,8 @@ def random_config(random: Random, *, hybrid: bool = False) -> ManagerConfig:
     Some have a type that came later: drawn aside, so that all others stay what they were.
     """
     config = _usual_config(random, hybrid=hybrid)
-    copy = Random()
-    copy.setstate(random.getstate())
-    return with_later_types(Random(copy.random()), config)
+    aside = copy(random)  # Hypothesis's random numbers have no state to set
+    return with_later_types(Random(aside.random()), config)
 
 
 def with_later_types(random: Random, config: ManagerConfig) -> ManagerConfig:
