@@ -20,7 +20,7 @@ from kvcheck.judge.report import text_lines
 from kvcheck.judge.state import State, decode_program, encode_program
 from kvcheck.judge.suite import Suite
 from kvcheck.play.steps import Program
-from kvcheck.play.verdicts import Level
+from kvcheck.play.verdicts import HANG, Level
 from kvcheck.play.watchdog import OutOfPatienceError
 from kvcheck.records.manifest import shipped_sets
 from kvcheck.rules.scenarios import SCENARIOS
@@ -286,7 +286,7 @@ def test_a_walk_that_hangs_loses_the_seconds_that_it_took(monkeypatch: pytest.Mo
     """It is a finding as it is: each attempt to make it smaller would hang, too."""
     suite = Suite(ReferenceImplementation(Leaks), REFERENCE, OPTIONS)
     found = (suite._verdict(program) for program in SCENARIOS)
-    violation = replace(next(each for each in found if each is not None), name=suites.HANG)
+    violation = replace(next(each for each in found if each is not None), name=HANG)
     walk = SimpleNamespace(manifest=SimpleNamespace(name="a set"))
     suite.lost_seconds, now = 1.0, [100.0]
 
