@@ -113,6 +113,7 @@ def fast_bound(is_hybrid: bool, drops: bool) -> dict[str, Term]:
             alignment=way.number(z3.Int("alignment")),
             block_size=[way.number(BLOCK)],
             drops=[int(drops)],
+            is_cached=lambda group: True,
             tails=[0],
             returns=[0],
         )
