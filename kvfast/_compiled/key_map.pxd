@@ -1,5 +1,6 @@
 # C types of kvfast/_core/key_map.py.
 cimport cython
+from kvfast._compiled cimport objects
 from kvfast._compiled cimport record_fields as record
 from kvfast._compiled.request cimport FastRequest
 from kvfast._compiled.tables cimport Tables
@@ -19,7 +20,7 @@ cdef class KeyMap:
     cdef readonly long long width
     cdef readonly int num_blocks, num_entries
     cdef readonly bint has_strays
-    cdef long long ahead, slot_mask
+    cdef long long slot_mask
     cdef int[::1] facts
     cdef unsigned long long[::1] words
     cdef long long[::1] slots

@@ -17,6 +17,16 @@ cdef inline long long *longs_of(long long[::1] view) noexcept nogil:
 cdef extern from *:
     """
     #include <string.h>
+    #ifdef __GNUC__
+    #define kvfast_fetch(place) __builtin_prefetch(place)
+    #else
+    #define kvfast_fetch(place) ((void)(place))
+    #endif
+    static inline void kvfast_fetch_item(PyObject *values, Py_ssize_t at) {
+        const char *item = (const char *)PyList_GET_ITEM(values, at);
+        kvfast_fetch(item);
+        kvfast_fetch(item + 256);  /* behind the first view of a request */
+    }
     static inline void kvfast_put_eight(unsigned char *to, unsigned long long value) {
     #if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
         value = __builtin_bswap64(value);  /* one store: of eight, gcc makes one seldom */
@@ -26,7 +36,21 @@ cdef extern from *:
     #endif
     }
     """
+    void kvfast_fetch(const void *place) noexcept nogil
+    void kvfast_fetch_item(list values, Py_ssize_t at) noexcept
     void kvfast_put_eight(unsigned char *to, unsigned long long value) noexcept nogil
 
 cdef inline void put_eight(unsigned char *data, Py_ssize_t at, unsigned long long value) noexcept nogil:
     kvfast_put_eight(data + at, value)
+
+cdef inline void fetch_int(int[::1] view, Py_ssize_t at) noexcept nogil:
+    kvfast_fetch(&view[at])
+
+cdef inline void fetch_long(long long[::1] view, Py_ssize_t at) noexcept nogil:
+    kvfast_fetch(&view[at])
+
+cdef inline void fetch_word(unsigned long long[::1] view, Py_ssize_t at) noexcept nogil:
+    kvfast_fetch(&view[at])
+
+cdef inline void fetch_item(list values, Py_ssize_t at) noexcept:
+    kvfast_fetch_item(values, at)

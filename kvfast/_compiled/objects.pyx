@@ -6,14 +6,21 @@ In Cython's own language: Python has no word for a slot of a type or the memory 
 from cpython cimport array
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
 from libc.string cimport memcpy
 
 from kvspec._arrays import delta_rows
 from kvspec.batched import StepResult
 
+cdef extern from "structmember.h":
+    pass
+
 cdef extern from "Python.h":
     object PyType_GenericNew(object made, void *args, void *options)
-    int PyObject_GenericSetAttr(object made, object name, object value) except -1
+    ctypedef struct MemberDefinition "PyMemberDef":
+        Py_ssize_t offset
+    ctypedef struct MemberDescriptor "PyMemberDescrObject":
+        MemberDefinition *d_member
     Py_buffer *PyMemoryView_GET_BUFFER(object view)
     PyObject *PyList_GET_ITEM(object values, Py_ssize_t i)
     bint PyLong_CheckExact(PyObject *value)
@@ -33,17 +40,35 @@ cdef extern from *:
 cdef array.array one_long = array.array("q", [0])
 
 
+cdef Py_ssize_t place_of(str field) except -1:
+    """How many bytes into a StepResult its reference to the field is."""
+    descriptor = vars(StepResult)[field]
+    return (<MemberDescriptor *>descriptor).d_member.offset
+
+
+cdef Py_ssize_t at_scheduled = place_of("num_scheduled_tokens")
+cdef Py_ssize_t at_hits = place_of("hit_tokens")
+cdef Py_ssize_t at_slots = place_of("num_slots")
+cdef Py_ssize_t at_deltas = place_of("num_deltas")
+cdef Py_ssize_t at_left = place_of("num_deltas_left")
+
+
 cdef object result_of(
     scheduled, hits, long long num_slots, long long num_deltas, long long num_left
 ):
-    """As an object that is not frozen would be made."""
+    """As an object that is not frozen would be made; its references are still NULL."""
     made = PyType_GenericNew(StepResult, NULL, NULL)
-    PyObject_GenericSetAttr(made, "num_scheduled_tokens", scheduled)
-    PyObject_GenericSetAttr(made, "hit_tokens", hits)
-    PyObject_GenericSetAttr(made, "num_slots", num_slots)
-    PyObject_GenericSetAttr(made, "num_deltas", num_deltas)
-    PyObject_GenericSetAttr(made, "num_deltas_left", num_left)
+    refer(made, at_scheduled, scheduled)
+    refer(made, at_hits, hits)
+    refer(made, at_slots, num_slots)
+    refer(made, at_deltas, num_deltas)
+    refer(made, at_left, num_left)
     return made
+
+
+cdef inline void refer(made, Py_ssize_t at, value) noexcept:
+    Py_INCREF(value)
+    (<PyObject **>(<char *><void *>made + at))[0] = <PyObject *>value
 
 
 cdef object filled(Py_ssize_t count, long long value):

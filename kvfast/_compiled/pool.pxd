@@ -1,5 +1,6 @@
 # C types of kvfast/_core/pool.py.
 cimport cython
+from kvfast._compiled cimport objects
 from kvfast._compiled cimport record_fields as record
 from kvfast._compiled.event_log cimport EventLog
 from kvfast._compiled.key_map cimport KeyMap
@@ -22,7 +23,6 @@ cdef class BlockPool:
     cdef bint has_partial
     cdef int[::1] next_entry
     cdef long long num_more, free_more
-    cdef int ahead
 
     cdef long long after(self, long long block) noexcept nogil
     cdef long long before(self, long long block) noexcept nogil

@@ -1,6 +1,7 @@
 # C types of kvfast/_core/running.py.
 cimport cython
 from kvfast._compiled cimport hot_fields as hot
+from kvfast._compiled cimport objects
 from kvfast._compiled.core cimport Core
 from kvfast._compiled.entries cimport Entries
 from kvfast._compiled.registry cimport Registry
@@ -25,7 +26,7 @@ cdef class Running:
     cdef object running
     cdef int[::1] left_at
     cdef Py_ssize_t num_left
-    cdef long long ahead, lookahead, granted
+    cdef long long lookahead, granted
     cdef bint refused
 
     cdef int make_room(self) except -1
@@ -34,7 +35,7 @@ cdef class Running:
     cdef void leave(self, Py_ssize_t i, int way) noexcept nogil
     @cython.locals(registry=Registry, entries=Entries, tables=Tables, size="long long", lookahead="long long", longest="long long", caches=bint, num_asked=Py_ssize_t, num_filled=Py_ssize_t, granted="long long", i=Py_ssize_t, at=Py_ssize_t, row="long long", computed="long long", after="long long", held="long long")
     cdef Py_ssize_t choose_ways(self) except -1
-    @cython.locals(entries=Entries, core=Core, per="long long", width="long long", number="long long", k=Py_ssize_t, i=Py_ssize_t, request=FastRequest)
+    @cython.locals(entries=Entries, core=Core, per="long long", width="long long", number="long long", k=Py_ssize_t, i=Py_ssize_t, handle=Py_ssize_t, request=FastRequest)
     cdef int read_ahead(self) except -1
     @cython.locals(entries=Entries, i=Py_ssize_t, request=FastRequest)
     cdef int undo(self) except -1

@@ -11,7 +11,7 @@ from typing import Any
 
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 
-CONTEXT_BYTES = 256
+CONTEXT_BYTES = 128
 """What a digest keeps between `begin` and `finish`, at the head of a buffer of messages.
 
 OpenSSL's takes 112 bytes for SHA-256. They are 0 in a buffer that is new.

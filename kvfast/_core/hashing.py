@@ -127,13 +127,14 @@ class Hasher:
         """
         size = self.size
         at = first * size
-        here = PLACES
-        there = PLACES + (len(message) - PLACES) // 2
+        here = there = PLACES
         ids = objects.longs_of(tokens)
         data = objects.bytes_of(message)
         made = objects.bytes_of(digests)
-        self.put_frame(data, here, block_size)
-        body = self.put_frame(data, there, block_size) - there
+        body = self.put_frame(data, here, block_size) - here
+        if end - first > 1:
+            there += (len(message) - PLACES) // 2
+            self.put_frame(data, there, block_size)
         for i in range(size):
             data[here + PARENT + i] = self.first_parent[i] if first == 0 else made[at - size + i]
         token = first * block_size

@@ -21,7 +21,7 @@ of the slots ahead.
 
 from __future__ import annotations
 
-from . import record
+from . import objects, record
 from .arrays import grown, zeroed
 from .request import FastRequest
 from .tables import Tables
@@ -53,17 +53,13 @@ GROUP_FACTOR = 0x9E3779B1
 
 
 class KeyMap:
-    """Keys of the blocks of one pool. The methods trust their arguments.
-
-    `ahead` has no meaning: what is read into it is in the processor's cache when it is needed.
-    """
+    """Keys of the blocks of one pool. The methods trust their arguments."""
 
     def __init__(self, num_blocks: int, width: int) -> None:
         self.width = width
         self.num_blocks = num_blocks
         self.num_entries = num_blocks
         self.has_strays = False
-        self.ahead = 0
         self.lay_out(zeroed("i", record.INTS * num_blocks))
         self.set_num_slots(num_blocks)
 
@@ -220,7 +216,7 @@ class KeyMap:
     def read_ahead(self, request: FastRequest, number: int) -> None:
         """Read the slot of hash `number`, if there is one, in the only group."""
         if number < request.num_hashes:
-            self.ahead ^= self.slots[self.home_of(request, number, 0) & self.slot_mask]
+            objects.fetch_long(self.slots, self.home_of(request, number, 0) & self.slot_mask)
 
     # Adding.
 
@@ -278,7 +274,7 @@ class KeyMap:
             until = min(first + RUN_BLOCKS, end)
             for i in range(first, until):
                 home = self.home_of(request, (i + 1) * per - 1, group)
-                self.ahead ^= self.slots[home & self.slot_mask]
+                objects.fetch_long(self.slots, home & self.slot_mask)
             for i in range(first, until):
                 block = tables.arena[start + i]
                 if block:
@@ -348,8 +344,8 @@ class KeyMap:
             until = min(start + RUN_BLOCKS, end)
             for i in range(start, until):
                 home = self.facts[record.INTS * tables.arena[i] + record.HOME]
-                self.ahead ^= self.slots[home & self.slot_mask]
-                self.ahead ^= self.slots[(home + STEP) & self.slot_mask]
+                objects.fetch_long(self.slots, home & self.slot_mask)
+                objects.fetch_long(self.slots, (home + STEP) & self.slot_mask)
             for i in range(start, until):
                 block = tables.arena[i]
                 if self.is_added(block):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import fields
+from typing import Any
 
 from kvspec._arrays import delta_rows
 from kvspec.batched import StepResult
@@ -81,3 +82,22 @@ def put_eight(data: memoryview[int], at: int, value: int) -> None:
     data[at + 5] = (value >> 16) & 255
     data[at + 6] = (value >> 8) & 255
     data[at + 7] = value & 255
+
+
+# Memory that is needed soon: compiled, the processor is told to fetch it and does not wait.
+
+
+def fetch_int(view: memoryview[int], at: int) -> None:
+    """Fetch `view[at]`."""
+
+
+def fetch_long(view: memoryview[int], at: int) -> None:
+    """Fetch `view[at]`."""
+
+
+def fetch_word(view: memoryview[int], at: int) -> None:
+    """Fetch `view[at]`."""
+
+
+def fetch_item(values: list[Any], at: int) -> None:
+    """Fetch the object `values[at]`."""

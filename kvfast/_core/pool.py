@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from kvfast.residency import ResidencyLog
 
-from . import record
+from . import objects, record
 from .arrays import grown, zeroed
 from .event_log import EventLog
 from .key_map import KeyMap
@@ -24,7 +24,6 @@ FAR = 16
 class BlockPool:
     """The blocks 1 … num_blocks - 1, at first free, in this order. The methods trust their caller.
 
-    `ahead` has no meaning: what is read into it is in the processor's cache when it is needed.
     Additional entries (KV-PART-2) of a block are chained by `next_entry`, from the block on; those
     given back from `free_more` on. `num_more` were ever made.
     """
@@ -51,7 +50,6 @@ class BlockPool:
         self.next_entry = zeroed("i", 0)
         self.num_more = 0
         self.free_more = 0
-        self.ahead = 0
         # All others are linked by being zero.
         self.link(num_blocks - 1, 0)
 
@@ -142,7 +140,7 @@ class BlockPool:
             step = 1 + self.facts[base + record.NEXT]
             guess = block + FAR * step
             if 0 < guess < self.num_blocks:
-                self.ahead ^= self.facts[record.INTS * guess]
+                objects.fetch_int(self.facts, record.INTS * guess)
             block += step
         self.link(0, block)
         self.num_free -= count
@@ -256,7 +254,7 @@ class BlockPool:
         index = tables.cached[row] - 1
         if 0 <= index < tables.length[row]:
             block = tables.arena[tables.start[row] + index]
-            self.ahead ^= self.facts[record.INTS * block + record.DUP_NEXT]
+            objects.fetch_int(self.facts, record.INTS * block)
             self.keys.read_ahead(request, (index + 1) * hashes_per_block - 1)
 
     def register_partial(self, block: int, request: FastRequest, number: int, group: int) -> bool:

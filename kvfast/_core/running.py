@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvspec.request import RequestStatus
 
-from . import hot
+from . import hot, objects
 from .arrays import zeroed
 from .core import Core
 from .entries import Entries
@@ -25,8 +25,6 @@ class Running:
 
     - `granted`: tokens granted so far. `refused`: whether an entry was granted none.
     - `left_at[k]`, k < `num_left`: the entries for which there is something left to do, in order.
-      `ahead` has no meaning: what is read into it is in the processor's cache when it is needed,
-      and reads do not wait for others.
     """
 
     def __init__(self, core: Core, turn: Turn, registry: Registry, entries: Entries) -> None:
@@ -41,7 +39,6 @@ class Running:
         self.running = RequestStatus.RUNNING
         self.left_at = zeroed("i", 0)
         self.num_left = 0
-        self.ahead = 0
         self.lookahead = 0
         self.granted = 0
         self.refused = False
@@ -123,7 +120,7 @@ class Running:
                 granted += entries.counts[i]  # at most the tokens that it has slots for
             else:
                 self.leave(i, PLAIN)
-                self.ahead ^= tables.arena[tables.start[row] + tables.length[row] - 1]
+                objects.fetch_int(tables.arena, tables.start[row] + tables.length[row] - 1)
         if num_filled:
             self.read_ahead()
         self.granted = granted
@@ -138,14 +135,15 @@ class Running:
         width = core.hasher.words_per_digest
         for k in range(self.num_left):
             if entries.way_at[self.left_at[k]] == FILLS:
-                self.ahead ^= entries.request_at(self.left_at[k]).num_tokens
+                handle = entries.handles[self.left_at[k]]
+                objects.fetch_item(self.registry.requests, handle)
         for k in range(self.num_left):
             if entries.way_at[self.left_at[k]] != FILLS:
                 continue
             number = core.tables.cached[entries.row_at[self.left_at[k]]] * per - 1
             request = entries.request_at(self.left_at[k])
             if number < request.num_hashes:
-                self.ahead ^= request.digest_words[number * width]
+                objects.fetch_word(request.digest_words, number * width)
         for k in range(self.num_left):
             i = self.left_at[k]
             if entries.way_at[i] == FILLS:
