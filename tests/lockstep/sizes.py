@@ -44,6 +44,7 @@ NO_SIZES: Mapping[str, str] = MappingProxyType(
         "record": "places within a record",
         "hot": "places within a handle's fields",
         "kinds": "names of kinds",
+        "digest": "bytes that a digest keeps and pads",
         "hashing": "bytes of CBOR, and where they stand",
         "chain": "bytes of a pickle, and where they stand",
         "allocator.GROUP_BASE": "two numbers in one: more blocks than there can be",
