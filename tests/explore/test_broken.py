@@ -18,6 +18,7 @@ from kvspec.blocks import KVCacheBlocks
 from kvspec.interface import Implementation
 from kvspec.record_file import read_trace
 from kvspec.request import Request
+from kvspec.snapshot import Snapshot
 from tests.explore.exploring import configuration, explored
 from tests.explore.test_copies import made_with
 from tests.mistakes import mistaken, mistakes, of_kvfast
@@ -209,3 +210,24 @@ def test_a_subject_that_fails_at_what_it_did_before_is_told_with_its_error() -> 
     assert found is not None
     assert (found.broken.rule, found.broken.name) == ("KV-ERR-1", "goes_the_path_again")
     assert (found.broken.detail, found.broken.operations) == ("ZeroDivisionError('once more')", ())
+
+
+class ShowsNothing(ReferenceManager):
+    """Cannot be looked at while it holds something."""
+
+    def snapshot(self) -> Snapshot:
+        shown = super().snapshot()
+        if shown.requests:
+            raise ZeroDivisionError("not now")
+        return shown
+
+
+def test_a_subject_that_cannot_be_looked_at_is_told_with_its_error() -> None:
+    """No operation failed, and no rule but that calls answer is known to be broken."""
+    pair = Pair(kvref.implementation(), made_with(ShowsNothing))
+    found = explore(Exploration(configuration("pool")), pair).violation
+    assert found is not None
+    broken = found.broken
+    assert (broken.rule, broken.name) == ("KV-ERR-1", "answers")
+    assert broken.detail == "ZeroDivisionError('not now')"
+    assert broken.operations[-1][0] == "allocate_slots"

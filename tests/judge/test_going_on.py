@@ -12,7 +12,11 @@ from kvcheck.mistakes import find
 from kvcheck.mistakes.twin import twin
 from kvcheck.play.verdicts import Level, first_violation, violations_along
 from kvcheck.rules.scenarios import SCENARIOS
-from kvspec.interface import Implementation
+from kvref.implementation import ReferenceImplementation
+from kvspec.config import ManagerConfig
+from kvspec.errors import KVSpecError
+from kvspec.interface import Implementation, KVCacheManager
+from kvspec.snapshot import Snapshot
 from tests.mistakes import mistaken
 
 REFERENCE = kvref.implementation()
@@ -61,3 +65,18 @@ def test_consequences_of_a_difference_are_no_findings() -> None:
 def test_a_program_of_a_correct_manager_has_nothing_along() -> None:
     for program in SCENARIOS[:10]:
         assert violations_along(program, REFERENCE, Level.IDENTITY, REFERENCE) == []
+
+
+class CannotFollow(ReferenceImplementation):
+    """Is in no state that somebody else was in."""
+
+    def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
+        raise KVSpecError("not this state")
+
+
+def test_where_the_oracle_cannot_follow_nothing_more_is_said() -> None:
+    """That it cannot is no finding."""
+    subject = mistaken("FullKeepsTheEagleBlock")
+    program = next(each for each in SCENARIOS if each.name == "a flag on one of several groups")
+    along = violations_along(program, subject, Level.IDENTITY, CannotFollow())
+    assert [each.kind for each in along] == [EARLY]
