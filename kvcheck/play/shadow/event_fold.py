@@ -42,11 +42,11 @@ class EventFold:
 
     def start_from(self, snapshot: Snapshot, *, int_hashes: bool) -> None:
         """Take what is cached now as told; for a stream whose beginning nobody heard."""
-        self.keys = self._cached(snapshot, int_hashes=int_hashes)
+        self.keys = _cached(snapshot, int_hashes=int_hashes, is_set=self.is_set)
 
     def expect_state(self, snapshot: Snapshot, *, int_hashes: bool) -> None:
         """The fold equals the cached keys. Raises InvariantViolation."""
-        cached = self._cached(snapshot, int_hashes=int_hashes)
+        cached = _cached(snapshot, int_hashes=int_hashes, is_set=self.is_set)
         for key in [*cached, *self.keys]:
             if cached[key] != self.keys[key]:
                 shown, group = key
@@ -65,11 +65,12 @@ class EventFold:
             if self.keys[shown, group] == 0:
                 del self.keys[shown, group]
 
-    def _cached(self, snapshot: Snapshot, *, int_hashes: bool) -> Counter[ToldKey]:
-        """What is cached, with hashes as events show them."""
-        counts: Counter[ToldKey] = Counter()
-        for key, blocks in snapshot.lookup_order.items():
-            shown: object = int.from_bytes(key[-12:-4], "big") if int_hashes else key[:-4]
-            told = (shown, int.from_bytes(key[-4:], "big"))
-            counts[told] = 1 if self.is_set else counts[told] + len(blocks)
-        return counts
+
+def _cached(snapshot: Snapshot, *, int_hashes: bool, is_set: bool) -> Counter[ToldKey]:
+    """What is cached, with hashes as events show them; in a set each key once."""
+    counts: Counter[ToldKey] = Counter()
+    for key, blocks in snapshot.lookup_order.items():
+        shown: object = int.from_bytes(key[-12:-4], "big") if int_hashes else key[:-4]
+        told = (shown, int.from_bytes(key[-4:], "big"))
+        counts[told] = 1 if is_set else counts[told] + len(blocks)
+    return counts
