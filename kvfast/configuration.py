@@ -61,6 +61,8 @@ def plan_of(config: ManagerConfig) -> Plan:
         raise ConfigError("config", config, "a ManagerConfig")
     specs = [config.registry.resolve(group.spec) for group in config.kv_cache.groups]
     kind_per_group = [kind_of(spec) for spec in specs]
+    if config.hash_lookahead_tokens > MOST_TOKENS:
+        raise UnsupportedError(f"a look-ahead of more than {MOST_TOKENS} tokens", "kvfast")
     if config.kv_cache.num_blocks > MOST_BLOCKS:
         raise UnsupportedError(f"more than {MOST_BLOCKS} blocks", "kvfast")
     _refuse_retention_without_effect(config, kind_per_group)
@@ -175,6 +177,8 @@ def _attention_groups(
 
 def _flagged(config: ManagerConfig, specs: Sequence[LayerSpec]) -> frozenset[int]:
     """Groups whose hits drop a block (KV-CFG-8)."""
+    if config.hash_lookahead_tokens > 0:  # KV-HASH-14
+        return frozenset()
     flagged = {
         spec for spec, g in zip(specs, config.kv_cache.groups, strict=True) if g.is_eagle_group
     }

@@ -89,7 +89,10 @@ def _stored(fact: Stored, config: ManagerConfig, extra_keys: KeysOf) -> BlockSto
     size = per * (config.hash_block_size_tokens or 1)
     source = request.input
     parent = _shown(request.hash_at(first * per - 1), config) if first > 0 else None  # KV-EVT-3
-    extras = tuple([extra_keys(source, i * size, (i + 1) * size) for i in blocks])  # KV-EVT-8
+    ahead = config.hash_lookahead_tokens
+    ends = [(i + 1) * size for i in blocks]
+    extras = tuple([extra_keys(source, end - size, end + ahead) for end in ends])  # KV-EVT-8
+    behind = tuple([tuple(request.tokens_between(end, end + ahead)) for end in ends if ahead])
     return BlockStored(
         block_hashes=tuple([_shown(request.hash_at((i + 1) * per - 1), config) for i in blocks]),
         parent_block_hash=parent,
@@ -99,6 +102,7 @@ def _stored(fact: Stored, config: ManagerConfig, extra_keys: KeysOf) -> BlockSto
         lora_name=None if source.lora is None else source.lora.name,
         medium=MEDIUM_GPU,
         extra_keys=extras or None,
+        lookahead_token_ids=behind if ahead else None,  # KV-EVT-10
         group=group,
         spec_kind=spec.kind,
         sliding_window_tokens=spec.sliding_window if isinstance(spec, SlidingWindowSpec) else None,

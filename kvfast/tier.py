@@ -91,6 +91,7 @@ class FastTier:
         self._alignment = config.scheduler_block_size_tokens or 1
         self._num_device_blocks = config.kv_cache.num_blocks
         self._num_blocks = num_blocks
+        self._num_last = max(1, config.hash_lookahead_tokens)
         self._turn = turn
         self._holds: dict[str, _Hold] = {}
         self._clear()
@@ -109,7 +110,8 @@ class FastTier:
         if not self._host:
             return 0
         hashes = request.block_hashes
-        last = (request.num_tokens - 1) // self._alignment * self._alignment
+        most = max(request.num_tokens - self._num_last, 0)  # KV-HASH-15
+        last = most // self._alignment * self._alignment
         missing = [num_local_tokens // group.size - 1 for group in self._groups]
         best = num_local_tokens
         for total in range(num_local_tokens + self._alignment, last + 1, self._alignment):

@@ -44,8 +44,11 @@ def check_hashes(request: ReferenceRequest, config: ManagerConfig, hasher: Hashe
     if not config.enable_caching:
         return
     theirs, size = request.hasher, request.hash_block_size_tokens
-    made_for = (theirs.function, theirs.none_hash, theirs.tags, size)
-    mine = (hasher.function, hasher.none_hash, hasher.tags, config.hash_block_size_tokens)
+    made_for = (theirs.function, theirs.none_hash, theirs.tags, theirs.lookahead_tokens, size)
+    mine = (
+        *(hasher.function, hasher.none_hash, hasher.tags, hasher.lookahead_tokens),
+        config.hash_block_size_tokens,
+    )
     if made_for != mine:
         raise InvalidArgumentError(
             "request",

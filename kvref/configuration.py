@@ -139,6 +139,7 @@ def build_groups(
             drafts_hold_states=config.policy.drafts_hold_states,
             checkpoints_return=config.policy.checkpoints_return,
             some_group_drops=bool(eagle),
+            num_last_tokens=max(1, config.hash_lookahead_tokens),
             replays_before_drop=config.policy.eagle_replays_before_drop and bool(eagle),
             replay_block_tokens=config.scheduler_block_size_tokens or 1,
         )
@@ -160,6 +161,8 @@ def is_zeroed(config: ManagerConfig, specs: list[LayerSpec], spec: LayerSpec) ->
 
 def eagle_groups(config: ManagerConfig, specs: list[LayerSpec]) -> set[int]:
     """Groups whose hits drop a block: flagged ones, and those with an equal spec (KV-CFG-8)."""
+    if config.hash_lookahead_tokens > 0:  # KV-HASH-14
+        return set()
     flagged = {i for i, group in enumerate(config.kv_cache.groups) if group.is_eagle_group}
     if not config.use_eagle and not config.policy.eagle_flag_counts_alone:  # KV-POL-16
         return set()

@@ -68,8 +68,13 @@ class EventLog:
             name, blocks = request.request_id, tuple(stored_blocks)
             event = replace(event, source=StoredRange(name, first_block, end_block, blocks))
         else:
+            ahead = request.hasher.lookahead_tokens
             extras = tuple(  # KV-EVT-8
-                untagged(extra_keys(request.input, index * size, (index + 1) * size))
+                untagged(extra_keys(request.input, index * size, (index + 1) * size + ahead))
+                for index in stored_blocks
+            )
+            behind = tuple(  # KV-EVT-10
+                tuple(request.token_ids[(index + 1) * size : (index + 1) * size + ahead])
                 for index in stored_blocks
             )
             lora = request.input.lora
@@ -79,6 +84,7 @@ class EventLog:
                 lora_id=lora.id if lora is not None else None,
                 lora_name=lora.name if lora is not None else None,
                 extra_keys=extras if extras else None,
+                lookahead_token_ids=behind if ahead > 0 else None,
             )
         self.queue.append(event)
 

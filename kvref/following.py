@@ -35,7 +35,8 @@ class FollowedRequest(ReferenceRequest):
         """So many tokens now, and the hashes of the blocks that became full (KV-REQ-7)."""
         tokens, prompt = checked_counts(num_tokens, num_prompt_tokens, self.num_prompt_tokens)
         size = self.hash_block_size_tokens
-        num_full = tokens // size if size else 0
+        ahead = self.hasher.lookahead_tokens
+        num_full = max(tokens - ahead, 0) // size if size else 0
         kept = self.block_hashes[:num_full]  # KV-REQ-8
         new = checked_hashes(hashes, num_full - len(kept), len(self.hasher.none_hash))
         self.block_hashes = (*kept, *new)

@@ -28,13 +28,21 @@ class Hasher:
 
     `none_hash` is the parent of every request's first block (KV-HASH-3). `tags` says whether the
     kind of an extra key is hashed with it (KV-POL-10), `is_fixed` that without a seed NONE_HASH is
-    no random one where the function is cryptographic (KV-POL-12).
+    no random one where the function is cryptographic (KV-POL-12). `lookahead_tokens`: tokens
+    behind a block that its hash covers, too (KV-HASH-14).
     """
 
     def __init__(
-        self, function: str, seed: str | None, *, tags: bool = True, is_fixed: bool = False
+        self,
+        function: str,
+        seed: str | None,
+        *,
+        tags: bool = True,
+        is_fixed: bool = False,
+        lookahead_tokens: int = 0,
     ) -> None:
         self.function = function
+        self.lookahead_tokens = lookahead_tokens
         self.tags = tags
         if function in GIVEN_HASHES:  # KV-HASH-13: nothing is hashed here
             self.none_hash = bytes(GIVEN_HASHES[function])
@@ -47,9 +55,17 @@ class Hasher:
         else:
             self.none_hash = self._digest(encode(seed))
 
-    def block_hash(self, parent: bytes, token_ids: Sequence[int], extra: TaggedKeys) -> bytes:
+    def block_hash(
+        self,
+        parent: bytes,
+        token_ids: Sequence[int],
+        extra: TaggedKeys,
+        tokens_behind: Sequence[int] = (),
+    ) -> bytes:
         """H of (parent, tokens, extra keys) (KV-HASH-1)."""
-        spelled = extra if self.tags else untagged(extra)
+        spelled: object = extra if self.tags else untagged(extra)
+        if self.lookahead_tokens > 0:  # KV-HASH-14
+            spelled = (spelled, *tokens_behind)
         parent_value = parent if self.function != "sha256_cbor_64bit" else _as_int(parent)
         return self._digest(encode((parent_value, token_ids, spelled)))
 
@@ -120,7 +136,13 @@ def hasher_of(config: ManagerConfig) -> Hasher:
     """The hasher that a configuration asks for."""
     tags = config.policy.extra_keys == "tagged"  # KV-POL-10
     is_fixed = config.policy.none_hash_without_seed == "fixed"
-    return Hasher(config.hash_function, config.hash_seed, tags=tags, is_fixed=is_fixed)
+    return Hasher(
+        config.hash_function,
+        config.hash_seed,
+        tags=tags,
+        is_fixed=is_fixed,
+        lookahead_tokens=config.hash_lookahead_tokens,
+    )
 
 
 def _as_int(block_hash: bytes) -> int:

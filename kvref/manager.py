@@ -113,7 +113,8 @@ class ReferenceManager:
         arguments.check_scheduling(reference)
         if not self.config.enable_caching or reference.input.skip_reading_cache:
             return PrefixHit(KVCacheBlocks.empty(len(self.groups)), 0)
-        hit = self.coordinator.longest_hit(reference, reference.num_tokens - 1)
+        length = max(reference.num_tokens - reference.num_last_tokens, 0)
+        hit = self.coordinator.longest_hit(reference, length)
         if self.config.log_stats and not self.counts_admitted:
             self.lookups.record(
                 reference.num_tokens, hit.hit_length_tokens, reference.num_preemptions > 0
@@ -127,7 +128,7 @@ class ReferenceManager:
         """Each group's own longest hit: only with several groups and caching (KV-COORD-9)."""
         (longest,) = arguments.check_counts(max_hit_length_tokens=max_hit_length_tokens)
         reference = self.own(request)
-        length = min(longest, reference.num_tokens)
+        length = min(longest, max(reference.num_tokens - self.config.hash_lookahead_tokens, 0))
         return self.coordinator.longest_hit_per_group(reference, length)
 
     # Allocating.

@@ -55,6 +55,16 @@ class ReferenceRequest:
         """The end of the prompt, or of all tokens but the last if that is more (KV-INSIDE-12)."""
         return max(self.num_prompt_tokens, self.num_tokens - 1)
 
+    @property
+    def num_hashed_tokens(self) -> int:
+        """Tokens of the blocks that have a hash."""
+        return len(self.block_hashes) * self.hash_block_size_tokens
+
+    @property
+    def num_last_tokens(self) -> int:
+        """Tokens that no hit of the whole request has (KV-MGR-1, KV-HASH-15)."""
+        return max(1, self.hasher.lookahead_tokens)
+
     def append(self, token_ids: Sequence[int]) -> None:
         """Append tokens and hash the blocks they complete (KV-REQ-2, KV-REQ-5)."""
         turn = Turn()
@@ -75,16 +85,18 @@ class ReferenceRequest:
             raise
 
     def hash_full_blocks(self) -> None:
-        """Hash every full block that has no hash yet (KV-HASH-4)."""
+        """Hash every block that has no hash yet and can have one (KV-HASH-4, KV-HASH-14)."""
         size = self.hash_block_size_tokens
         if size == 0:
             return
         hashes = list(self.block_hashes)
         parent = hashes[-1] if hashes else self.hasher.none_hash
-        for index in range(len(hashes), self.num_tokens // size):
+        ahead = self.hasher.lookahead_tokens
+        for index in range(len(hashes), (self.num_tokens - ahead) // size):
             start, end = index * size, (index + 1) * size
-            extra = extra_keys(self.input, start, end)
-            parent = self.hasher.block_hash(parent, self.token_ids[start:end], extra)
+            extra = extra_keys(self.input, start, end + ahead)
+            behind = self.token_ids[end : end + ahead]
+            parent = self.hasher.block_hash(parent, self.token_ids[start:end], extra, behind)
             hashes.append(parent)
         self.block_hashes = tuple(hashes)
 

@@ -46,7 +46,8 @@ class ReferenceTier:
         """The largest total first (KV-TIER-4)."""
         num_local_tokens = self._checked_local(request, num_local_tokens)
         alignment = self._alignment
-        total = (request.num_tokens - 1) // alignment * alignment
+        last = max(1, self.config.hash_lookahead_tokens)  # KV-HASH-15
+        total = max(request.num_tokens - last, 0) // alignment * alignment
         while total > num_local_tokens:
             needed = self._needed(request, num_local_tokens, total)
             if needed is not None and all(self._on_host(key) for key, _, _ in needed):

@@ -20,6 +20,7 @@ class Kept:
 
     def __init__(self, config: ManagerConfig, given: RequestInput) -> None:
         self.num_bytes = config.given_hash_bytes
+        self.ahead = config.hash_lookahead_tokens
         self.block_size = (config.hash_block_size_tokens or 0) if config.enable_caching else 0
         others = (given.cache_salt, given.lora, given.multimodal, given.prompt_embeddings)
         self.parent = repr(others).encode()
@@ -39,8 +40,9 @@ class Kept:
         """More tokens; the hashes of blocks that they fill."""
         self.tokens.extend(token_ids)
         size, before = self.block_size, len(self.hashes)
-        for block in range(before, len(self.tokens) // size if size else 0):
-            content = self.tokens[block * size : (block + 1) * size].tobytes()
+        hashed = len(self.tokens) - self.ahead
+        for block in range(before, hashed // size if size else 0):
+            content = self.tokens[block * size : (block + 1) * size + self.ahead].tobytes()
             parent = self.hashes[-1] if self.hashes else self.parent
             self.hashes.append(sha256(parent + content).digest()[: self.num_bytes])
         return self.hashes[before:]
@@ -49,4 +51,4 @@ class Kept:
         """Only so many are left."""
         del self.tokens[num_tokens:]
         if self.block_size:
-            del self.hashes[num_tokens // self.block_size :]
+            del self.hashes[max(num_tokens - self.ahead, 0) // self.block_size :]

@@ -124,6 +124,7 @@ def _options(
         "trusted_tenants": True,
         "watermark": random.choice((0.0, 0.0, 0.0, 0.2, 0.4)),
         "residency_sample_rate": random.choice((0.0, 0.0, 0.0, 0.5)),
+        "hash_lookahead_tokens": random.choice((0,) * 8 + (1, 3)),
     }
     if windowed:
         interval = random.choice((None, None, 0, alignment, 2 * alignment))

@@ -31,6 +31,7 @@ from kvcheck.rules import (
     inside,
     inside_copies,
     liveness,
+    lookahead,
     mamba,
     mamba_align,
     mamba_loads,
@@ -64,7 +65,7 @@ CHAPTERS = (
     policies, groups, full, sliding_window, chunked_local, mamba, mamba_align,
     mamba_loads, coordination, coordination_answers, cross_attention, circular, retention, partial,
     inside, inside_copies, short_hits, custom_specs, plan_groups, plan_layout, plan_memory,
-    plan_errors, liveness,
+    plan_errors, liveness, lookahead,
     batched, batched_new, batched_between, batched_outputs, batched_plans, copies, real_sizes,
 )  # fmt: skip
 """In the order in which they run."""

@@ -141,6 +141,7 @@ def a_request_is_known_by_its_name(bench: Bench) -> None:
     ({"num_blocks": 0}, "num_blocks"),
     ({"num_blocks": True}, "num_blocks"),
     ({"max_model_len_tokens": 0}, "max_model_len_tokens"),
+    ({"hash_lookahead_tokens": -1}, "hash_lookahead_tokens"),
     ({"watermark": 1.5}, "watermark"),
     ({"watermark": float("nan")}, "watermark"),
     ({"residency_sample_rate": -0.1}, "residency_sample_rate"),

@@ -32,6 +32,7 @@ class OperationWriter:
         knows_state: bool = True,
     ) -> None:
         self.hash_size = (config.hash_block_size_tokens or 0) if config.enable_caching else 0
+        self.ahead = config.hash_lookahead_tokens
         self.describe = describe
         self.index = 0
         self.made: dict[str, tuple[Request, int]] = {}
@@ -107,7 +108,7 @@ class OperationWriter:
         )
 
     def _num_hashes(self, num_tokens: int) -> int:
-        return num_tokens // self.hash_size if self.hash_size else 0
+        return max(num_tokens - self.ahead, 0) // self.hash_size if self.hash_size else 0
 
 
 def _as_it_was(before: Observed) -> Observed:

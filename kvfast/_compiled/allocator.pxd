@@ -58,7 +58,7 @@ cdef class Allocator:
     cdef int take_aligned(self, int g, int row, long long required) except -1
     @cython.locals(_="long long", running="long long", start="long long", i="long long")
     cdef int grow_aligned(self, long long at, long long required, long long held, long long drafted) except -1
-    @cython.locals(aligned="long long", g=int, size="long long", end="long long", at="long long", first="long long")
+    @cython.locals(aligned="long long", g=int, size="long long", end="long long", at="long long", first="long long", full="long long")
     cdef int cache(self, int row, FastRequest request, long long tokens) except -1
     @cython.locals(per="long long", unit="long long", limit="long long", number="long long", held="long long")
     cdef int cache_tail(self, int g, int row, FastRequest request, long long tokens) except -1

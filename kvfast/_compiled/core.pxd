@@ -23,7 +23,7 @@ cdef class Core:
     cdef int num_groups
     cdef long long max_len
     cdef bint enable_caching, is_given
-    cdef long long watermark, hash_block_size
+    cdef long long num_last, watermark, hash_block_size
     cdef EventLog events
     cdef object residency
     cdef Shape shape

@@ -3,6 +3,6 @@ cimport cython
 
 
 @cython.locals(start="long long", i=Py_ssize_t)
-cdef long long _next_change(request, long long block_size, long long block) except -1
+cdef long long _next_change(request, long long block_size, long long block, long long ahead) except -1
 
 cdef Py_ssize_t _first_item(tuple items, long long start) except -1

@@ -15,7 +15,7 @@ cdef int follow_in(FastRequest request, num_tokens, hashes, num_prompt_tokens, T
 @cython.locals(tokens="long long", prompt="long long", num_missing="long long")
 cdef int follow(FastRequest request, num_tokens, hashes, num_prompt_tokens) except -1
 
-@cython.locals(size="long long", beyond="long long")
+@cython.locals(size="long long", hashed="long long", beyond="long long")
 cdef long long num_full(FastRequest request, long long num_tokens) noexcept nogil
 
 @cython.locals(size=int, full="long long", number="long long", i=int, data=bytes)

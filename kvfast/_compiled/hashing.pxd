@@ -32,6 +32,7 @@ cdef class Hasher:
     cdef readonly str function
     cdef readonly Digest digest
     cdef readonly int size, words_per_digest
+    cdef readonly long long ahead
     cdef readonly bytes none_hash
     cdef bint parent_is_int
     cdef readonly bint tags, is_given

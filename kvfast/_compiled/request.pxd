@@ -54,7 +54,7 @@ cdef class FastRequest:
     cdef int reserve(self, Py_ssize_t count) except -1
     @cython.locals(i="long long")
     cdef int append_longs(self, long long[::1] values, Py_ssize_t start, Py_ssize_t count) except -1
-    @cython.locals(size="long long")
+    @cython.locals(size="long long", hashed="long long")
     cdef int grow_to(self, long long num_tokens) except -1
     @cython.locals(values=list, count="long long")
     cdef Py_ssize_t copy_tokens(self, token_ids, str field) except -1

@@ -8,6 +8,7 @@ from kvfast._compiled.kinds cimport first_visible, holds_tokens, is_cached, neve
 cdef class Shape:
     cdef readonly int num_groups
     cdef readonly long long alignment, scheduler_block, retention
+    cdef long long ahead, num_last
     cdef bint null_prefix_is_hit, looks_beyond, replays_before_drop, drafts_hold_states, some_group_drops
     cdef int[::1] kind
     cdef long long[::1] block_size, hashes_per_block, reach, drafted
@@ -29,9 +30,11 @@ cdef class Shape:
     cdef long long run_length(self, int group, bint drop) noexcept nogil
     @cython.locals(kind=int, segment="long long", drop=bint)
     cpdef bint caches_all(self, int group)
+    @cython.locals(full="long long")
+    cdef long long full_blocks(self, int group, long long tokens, long long num_hashes) noexcept nogil
     @cython.locals(unit="long long")
     cdef long long checkpoint(self, int group, long long prompt_tokens) noexcept nogil
     @cython.locals(end="long long", drop=bint, last="long long")
     cdef bint is_in_tail(self, int group, long long index, long long tokens) noexcept nogil
-    @cython.locals(size="long long", replay="long long", replay_end="long long", block="long long", end="long long", shift="long long", need="long long", segment="long long", per_segment="long long")
+    @cython.locals(size="long long", replayed="long long", replay="long long", replay_end="long long", block="long long", end="long long", shift="long long", need="long long", segment="long long", per_segment="long long")
     cdef bint is_worth_caching(self, int group, long long index, long long prompt_tokens, long long junction) noexcept nogil

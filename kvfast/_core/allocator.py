@@ -283,8 +283,9 @@ class Allocator:
                 end = min(tokens, aligned + size)
             at = row * self.shape.num_groups + g
             first = max(self.tables.cached[at] - 1, 0)
-            if first < end // size:
-                self.cache_range(g, at, request, first, end // size)
+            full = self.shape.full_blocks(g, end, request.num_hashes)
+            if first < full:
+                self.cache_range(g, at, request, first, full)
             if self.shape.tails[g]:
                 self.cache_tail(g, row, request, end)
             if self.shape.returns[g] and end == self.shape.checkpoint(g, request.num_prompt_tokens):

@@ -56,7 +56,7 @@ class Calls:
         self.checks.check_scheduling(request)
         if not core.enable_caching or request.input.skip_reading_cache:
             return core.not_looked_up
-        tokens = core.longest_hit(request, request.num_tokens - 1)
+        tokens = core.longest_hit(request, max(request.num_tokens - core.num_last, 0))
         found = core.hit_found(tokens)
         if core.log_stats and not core.counts_admitted:
             self.turn.changes()
@@ -69,7 +69,7 @@ class Calls:
         core = self.core
         if not core.plan.is_hybrid:
             raise UnsupportedError("per-group look-ups with fewer than two cached groups", "kvfast")
-        length = min(length, request.num_tokens)
+        length = min(length, max(request.num_tokens - core.shape.ahead, 0))  # KV-HASH-15
         if core.inside_lookup is not None:
             core.inside_lookup.hits_per_group(request, length)
             lengths = [core.inside_lookup.tokens_of(g) for g in range(core.num_groups)]

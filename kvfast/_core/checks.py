@@ -76,6 +76,7 @@ class Checks:
             theirs.function == ours.function
             and theirs.none_hash == ours.none_hash
             and theirs.tags == ours.tags
+            and theirs.ahead == ours.ahead
         )
 
     def check_scheduling(self, request: FastRequest) -> None:

@@ -49,6 +49,7 @@ class Core:
         self.enable_caching = config.enable_caching
         self.watermark = int(config.watermark * config.kv_cache.num_blocks)  # KV-MGR-9
         self.hash_block_size = config.hash_block_size_tokens or 1
+        self.num_last = max(1, config.hash_lookahead_tokens)  # KV-HASH-15
         self.events = EventLog() if config.enable_events else None
         self.residency: ResidencyLog | None = None
         if config.enable_caching and config.residency_sample_rate > 0:
@@ -385,4 +386,5 @@ def hasher_of(config: ManagerConfig) -> Hasher:
     is_cryptographic = config.hash_function.startswith("sha256")
     if seed is None and is_cryptographic and policy.none_hash_without_seed == "fixed":
         seed = NONE_HASH_TEXT
-    return Hasher(config.hash_function, seed, policy.extra_keys == "tagged")
+    tags = policy.extra_keys == "tagged"
+    return Hasher(config.hash_function, seed, tags, config.hash_lookahead_tokens)

@@ -68,20 +68,21 @@ def tagged(request: RequestInput, keys: ExtraKeys) -> TaggedKeys:
 
 
 def runs(
-    request: RequestInput, block_size: int, first: int, end: int
+    request: RequestInput, block_size: int, first: int, end: int, ahead: int = 0
 ) -> Iterator[tuple[int, int, ExtraKeys]]:
     """The blocks `first` … `end - 1` cut where extra keys change: (from, to, extra keys).
 
+    Each with the `ahead` tokens behind it.
     An adapter alone makes one run of all blocks, a salt two; a block with an item is one by itself.
     """
     while first < end:
         start = first * block_size
-        until = min(end, _next_change(request, block_size, first))
-        yield first, until, extra_keys(request, start, start + block_size)
+        until = min(end, _next_change(request, block_size, first, ahead))
+        yield first, until, extra_keys(request, start, start + block_size + ahead)
         first = until
 
 
-def _next_change(request: RequestInput, block_size: int, block: int) -> int:
+def _next_change(request: RequestInput, block_size: int, block: int, ahead: int) -> int:
     """The next block whose extra keys may differ; 2^63 - 1, beyond every block, if none."""
     start = block * block_size
     embeddings = request.prompt_embeddings
@@ -93,7 +94,7 @@ def _next_change(request: RequestInput, block_size: int, block: int) -> int:
     if i == len(request.multimodal):
         return 2**63 - 1
     # At least one further: this block may overlap the item.
-    return max(block + 1, request.multimodal[i].offset // block_size)
+    return max(block + 1, (request.multimodal[i].offset - ahead) // block_size)
 
 
 def _first_item(items: tuple[MultimodalItem, ...], start: int) -> int:

@@ -63,10 +63,11 @@ def follow(
 def num_full(request: FastRequest, num_tokens: int) -> int:
     """Hashes that so many tokens have; mostly as many as before, which takes no division."""
     size = request.hash_block_size_tokens
-    beyond = num_tokens - request.num_hashes * size
+    hashed = num_tokens - request.hasher.ahead
+    beyond = hashed - request.num_hashes * size
     if 0 <= beyond < size or size == 0:
         return request.num_hashes
-    return num_tokens // size
+    return max(hashed, 0) // size
 
 
 def follow_to(

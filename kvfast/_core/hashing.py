@@ -63,15 +63,16 @@ class Hasher:
 
     `none_hash` is the parent of every request's first block (KV-HASH-3), `size` the length of a
     hash in bytes, `words_per_digest` in words of 64 bits. With `is_given` it never hashes: the
-    engine does, and tells the hashes (KV-HASH-13). UnsupportedError when xxhash_cbor has
-    no code to run.
+    engine does, and tells the hashes (KV-HASH-13). `ahead`: tokens behind a block that its hash
+    covers, too (KV-HASH-14). UnsupportedError when xxhash_cbor has no code to run.
     """
 
-    def __init__(self, function: str, seed: str | None, tags: bool = True) -> None:
+    def __init__(self, function: str, seed: str | None, tags: bool = True, ahead: int = 0) -> None:
         if self.is_ready():  # requests have hashes of its size
             raise InvalidArgumentError("hash_function", function, "given once")
         self.function = function
         self.tags = tags
+        self.ahead = ahead
         self.is_given = function in GIVEN_HASHES
         self.digest = Digest("sha256_cbor" if self.is_given else function)
         self.size = GIVEN_HASHES[function] if self.is_given else self.digest.size
@@ -107,7 +108,7 @@ class Hasher:
 
     def message_bytes(self, block_size: int, extra_bytes: int) -> int:
         """Length of a buffer that has room for two messages of any block of this size."""
-        text = PARENT + self.size + 9 * (1 + block_size) + extra_bytes
+        text = PARENT + self.size + 9 * (2 + block_size + self.ahead) + extra_bytes
         return PLACES + 2 * (text + PADDING_BYTES)
 
     def hash_blocks(
@@ -141,9 +142,13 @@ class Hasher:
         last = token + (block_size if first < end else 0)
         n = self.put_tokens(data, here + body, ids, token, last)
         for block in range(first + 1, end + 1):
+            if self.ahead > 0:  # KV-HASH-14: the extra keys, and behind them these tokens
+                n = put_head(data, n, ARRAY, 1 + self.ahead)
             for i in range(len(extra)):
                 data[n + i] = extra[i]
             n += len(extra)
+            if self.ahead > 0:
+                n = self.put_tokens(data, n, ids, last, last + self.ahead)
             start = self.start_of(data, here, n)
             token = last
             last = token + (block_size if block < end else 0)

@@ -135,7 +135,7 @@ class Inside:
         """The last boundary that somebody who has the same tokens may resume at."""
         if self.shape.some_group_drops:
             return max(tokens // self.unit * self.unit - self.unit, 0)
-        return max(tokens - 1, 0) // self.unit * self.unit
+        return max(tokens - self.shape.num_last, 0) // self.unit * self.unit
 
     def inner_state(self, g: int, row: int, request: FastRequest, demand: Demand) -> int:
         """After how many tokens the chunk leaves a state inside, in a block of its own; else 0."""
@@ -307,7 +307,7 @@ class Inside:
             if not self.shape.is_cached(g):  # KV-COORD-14
                 continue
             at = row * self.num_groups + g
-            end = tokens // self.shape.block_size[g]
+            end = self.shape.full_blocks(g, tokens, request.num_hashes)
             first = max(self.tables.cached[at] - 1, 0)
             if self.shape.is_mamba(g):
                 inner = self.inner[g] if allocates else 0

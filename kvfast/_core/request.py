@@ -263,8 +263,9 @@ class FastRequest:
     def grow_to(self, num_tokens: int) -> None:
         """Count the tokens up to here, which are written, and hash the blocks they complete."""
         size = self.hash_block_size_tokens
-        if size > 0 and num_tokens >= (self.num_hashes + 1) * size:
-            self.hash_until(num_tokens // size)
+        hashed = num_tokens - self.hasher.ahead
+        if size > 0 and hashed >= (self.num_hashes + 1) * size:
+            self.hash_until(hashed // size)
         self.num_tokens = num_tokens
 
     def copy_tokens(self, token_ids: Sequence[int], field: str) -> int:
@@ -333,7 +334,7 @@ class FastRequest:
         if self.has_extra_keys:
             size = self.hash_block_size_tokens
             done = self.num_hashes
-            for first, until, keys in runs(self.input, size, done, end):
+            for first, until, keys in runs(self.input, size, done, end, self.hasher.ahead):
                 if first != done or until <= first or until > end:  # items of a class of their own
                     raise InvalidArgumentError("multimodal", (first, until), "items that stay")
                 spelled = tagged(self.input, keys) if self.hasher.tags else keys

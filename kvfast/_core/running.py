@@ -276,7 +276,7 @@ class Running:
             core.allocator.extend(0, row, held + needed)
         if self.caches and after >= core.tables.cached[row] * size:
             request = self.entries.request_at(i)
-            end = min(after, request.num_tokens) // size
+            end = core.shape.full_blocks(0, min(after, request.num_tokens), request.num_hashes)
             first = core.tables.cached[row] - 1
             if first < end:
                 core.allocator.cache_range(0, row, request, first, end)

@@ -18,7 +18,8 @@ class Shape:
 
     `attention` lists the members of each attention group, in look-up order (KV-COORD-4).
     Hits are multiples of `alignment`: the scheduler block size, or less (KV-INSIDE-1). `retention`
-    is the interval in tokens, or -1 for none.
+    is the interval in tokens, or -1 for none. `ahead`: tokens behind a block that its hash covers;
+    `num_last`: those that no replay hits.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Shape:
         looks_beyond: bool = False,
         replays_before_drop: bool = False,
         drafts_hold_states: bool = True,
+        ahead: int = 0,
     ) -> None:
         self.num_groups = len(groups)
         self.alignment = alignment
@@ -40,6 +42,8 @@ class Shape:
         self.retention = retention
         self.null_prefix_is_hit = null_prefix_is_hit
         self.looks_beyond = looks_beyond
+        self.ahead = ahead
+        self.num_last = max(1, ahead)
         self.drafts_hold_states = drafts_hold_states
         self.some_group_drops = any(group.drops_block for group in groups)
         self.replays_before_drop = replays_before_drop and self.some_group_drops
@@ -131,12 +135,19 @@ class Shape:
             return True
         return never(kind)
 
+    def full_blocks(self, group: int, tokens: int, num_hashes: int) -> int:
+        """Blocks that so many tokens fill and that have a hash (KV-HASH-15)."""
+        full = tokens // self.block_size[group]
+        if self.ahead > 0:
+            full = min(full, num_hashes // self.hashes_per_block[group])
+        return full
+
     def checkpoint(self, group: int, prompt_tokens: int) -> int:
         """Where a lost state gets its key again (KV-POL-23)."""
         unit = self.block_size[group] // self.hashes_per_block[group]
         if self.some_group_drops:
             return prompt_tokens // unit * unit - unit
-        return (prompt_tokens - 1) // unit * unit
+        return max(prompt_tokens - self.num_last, 0) // unit * unit
 
     def is_in_tail(self, group: int, index: int, tokens: int) -> bool:
         """Whether a hit that ends at so many tokens, cut to alignment, needs block `index`."""
@@ -152,7 +163,8 @@ class Shape:
     def is_worth_caching(self, group: int, index: int, prompt_tokens: int, junction: int) -> bool:
         """Whether a later look-up could use block `index` (KV-RET-*), where some are not."""
         size = self.block_size[group]
-        replay = (prompt_tokens - 1) // self.alignment * self.alignment
+        replayed = max(prompt_tokens - self.num_last, 0)
+        replay = replayed // self.alignment * self.alignment
         if self.retention >= 0:
             if junction > 0:  # KV-RET-7
                 if self.is_in_tail(group, index, junction):
@@ -195,4 +207,5 @@ def shape_of(plan: Plan) -> Shape:
         looks_beyond=plan.config.policy.eagle_looks_beyond,
         replays_before_drop=plan.config.policy.eagle_replays_before_drop,
         drafts_hold_states=plan.config.policy.drafts_hold_states,
+        ahead=plan.config.hash_lookahead_tokens,
     )

@@ -147,7 +147,7 @@ class Steps:
         if not self.running.caches or request.input.skip_reading_cache:
             core.lookup.clear()
             return 0
-        tokens = core.longest_hit(request, request.num_tokens - 1)
+        tokens = core.longest_hit(request, max(request.num_tokens - core.num_last, 0))
         if tokens == 0:
             core.lookup.clear()
         return tokens

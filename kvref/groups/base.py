@@ -57,6 +57,7 @@ class GroupContext:
     drafts_hold_states: bool = True
     checkpoints_return: bool = False
     some_group_drops: bool = False
+    num_last_tokens: int = 1
     replay_block_tokens: int = 0
 
 
@@ -95,8 +96,9 @@ def cdiv(a: int, b: int) -> int:
 
 
 def replay_boundary(request: ReferenceRequest, alignment_tokens: int) -> int:
-    """Where a replay of the prompt would hit at most: its last token is recomputed (KV-RET-4)."""
-    return (request.num_prompt_tokens - 1) // alignment_tokens * alignment_tokens
+    """Where a replay of the prompt would hit at most: its last tokens are recomputed (KV-RET-4)."""
+    length = max(request.num_prompt_tokens - request.num_last_tokens, 0)
+    return length // alignment_tokens * alignment_tokens
 
 
 class Group(ABC):
@@ -265,7 +267,7 @@ class Group(ABC):
     def cache_blocks(self, request: ReferenceRequest, num_tokens: int) -> None:
         """Register the full blocks among the first tokens that were not yet (KV-GRP-11)."""
         first = self.num_cached.get(request.request_id, 0)
-        end = num_tokens // self.block_size
+        end = min(num_tokens, request.num_hashed_tokens) // self.block_size
         if first >= end:
             return
         blocks = self.blocks_of(request.request_id)

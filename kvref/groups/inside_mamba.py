@@ -54,7 +54,8 @@ class InsideMambaGroup(EndsInside, MambaGroup):
         """The last boundary that a request with these tokens can start from."""
         if self.context.some_group_drops:
             return max(num_tokens // self.hash_size * self.hash_size - self.hash_size, 0)
-        return (num_tokens - 1) // self.hash_size * self.hash_size
+        last = max(num_tokens - self.context.num_last_tokens, 0)  # KV-HASH-15
+        return last // self.hash_size * self.hash_size
 
     def is_worth_caching(self, block_index: int, request: ReferenceRequest) -> bool:
         """Everything, or with retention the last state up to each kept place (KV-INSIDE-11)."""

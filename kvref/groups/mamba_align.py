@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kvref.block_pool import BlockPool
 from kvref.events import EventLog
-from kvref.groups.base import Demand, GroupContext, cdiv
+from kvref.groups.base import Demand, GroupContext, cdiv, replay_boundary
 from kvref.groups.mamba import MambaGroup
 from kvref.hashing import make_key
 from kvref.request import ReferenceRequest
@@ -103,7 +103,7 @@ class AlignedMambaGroup(MambaGroup):
         hash_size = self.context.hash_block_size_tokens
         if self.context.some_group_drops:
             return max(request.num_prompt_tokens // hash_size * hash_size - hash_size, 0)
-        return (request.num_prompt_tokens - 1) // hash_size * hash_size
+        return replay_boundary(request, hash_size)
 
     def mamba_state(self, request_id: str) -> MambaState | None:
         """Whether it took blocks of its own."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -44,7 +45,7 @@ ASSUMES = ("sizes are multiples as a configuration demands",)
 GUARANTEES = ("both hand the same blocks to the cache",)
 
 BLOCK, PER, EVERY, WINDOW = z3.Ints("block_size per every window")
-INDEX, PROMPT = z3.Ints("index prompt")
+INDEX, PROMPT, LAST = z3.Ints("index prompt last")
 TOKENS, COUNT = z3.Ints("tokens count")
 ALIGNMENT = PER * BLOCK
 """A multiple of the block size, for masks; for the bound it is any number."""
@@ -58,7 +59,7 @@ DROPS = (False, True)
 
 def known() -> tuple[Term, ...]:
     """Sizes are at least 1, and nothing is negative."""
-    sizes = (BLOCK, PER, EVERY, WINDOW, PROMPT)
+    sizes = (BLOCK, PER, EVERY, WINDOW, PROMPT, LAST)
     return (*(size >= 1 for size in sizes), INDEX >= 0, TOKENS >= 0, COUNT >= 0)
 
 
@@ -86,12 +87,13 @@ def reference_bound(is_hybrid: bool, drops: bool) -> dict[str, Term]:
         coordinator: Any = object.__new__(HybridCoordinator if is_hybrid else Coordinator)
         coordinator.groups = (group,)
         coordinator.alignment = way.number(z3.Int("alignment"))
-        request = SimpleNamespace(request_id="r", block_hashes=())
+        hashed = way.number(TOKENS)  # no look-ahead (KV-HASH-15)
+        request = SimpleNamespace(request_id="r", block_hashes=(), num_hashed_tokens=hashed)
         coordinator.cache_blocks(request, way.number(TOKENS))
         return noted
 
     with ExitStack() as stack:
-        stack.enter_context(picking_in_one_way(sys.modules[HybridCoordinator.__module__]))
+        stack.enter_context(picking_in_one_way(sys.modules[HybridCoordinator.__module__], base))
         stack.enter_context(patch.object(base, "range", lambda *_: (), create=True))
         stack.enter_context(patch.object(base, "hash_of_block", lambda *_: b""))
         return merged_each(run)
@@ -114,12 +116,14 @@ def fast_bound(is_hybrid: bool, drops: bool) -> dict[str, Term]:
             block_size=[way.number(BLOCK)],
             drops=[int(drops)],
             is_cached=lambda group: True,
+            ahead=0,
             tails=[0],
             returns=[0],
         )
+        made.shape.full_blocks = partial(Shape.full_blocks, made.shape)
         made.tables = SimpleNamespace(cached=[way.number(COUNT + 1)])
         made.cache_range = cache_range
-        made.cache(0, None, way.number(TOKENS))
+        made.cache(0, SimpleNamespace(num_hashes=0), way.number(TOKENS))
         return noted
 
     with picking_in_one_way(allocator):
@@ -178,12 +182,13 @@ def reference_mask(name: str, interval: Term | None, drops: bool) -> Term:
         )
         request = SimpleNamespace(
             num_prompt_tokens=way.number(PROMPT),
+            num_last_tokens=way.number(LAST),
             num_tokens=way.number(z3.Int("all tokens")),
             junction_tokens=0,
         )
         return group.is_worth_caching(way.number(INDEX), request)
 
-    with picking_in_one_way(windows, states):
+    with picking_in_one_way(windows, states, base):
         return merged(run)
 
 
@@ -197,6 +202,7 @@ def fast_mask(name: str, interval: Term | None, drops: bool) -> Term:
         made.reach = [way.number(WINDOW)]
         made.drops = [int(drops)]
         made.alignment = made.scheduler_block = way.number(ALIGNMENT)
+        made.num_last = way.number(LAST)
         made.retention = -1 if interval is None else way.number(interval)
         every = made.caches_all(0)
         made.replays_before_drop = False
@@ -208,7 +214,8 @@ def fast_mask(name: str, interval: Term | None, drops: bool) -> Term:
 
 def ruled_mask(name: str, interval: Term | None, drops: bool) -> Term:
     """What KV-RET-1 … KV-RET-5 say."""
-    replay = (PROMPT - 1) / ALIGNMENT * PER  # in blocks: the alignment is a multiple of them
+    replayed = z3.If(PROMPT > LAST, PROMPT - LAST, 0)
+    replay = replayed / ALIGNMENT * PER  # in blocks: the alignment is a multiple of them
     d = int(drops)
     if name == "state":
         if interval is None:
@@ -275,7 +282,10 @@ PLANTED: tuple[tuple[Callable[[], Iterator[Statement]], Planted], ...] = (
                     "if self.retention < -1:")),
     (masks, Planted("KV-RET-3", Shape, "is_worth_caching",
                     "self.retention if self.retention > 0 else self.alignment", "self.alignment")),
-    (masks, Planted("KV-RET-4", Shape, "is_worth_caching", "(prompt_tokens - 1)", "prompt_tokens")),
+    (masks, Planted("KV-RET-4", Shape, "is_worth_caching", "prompt_tokens - self.num_last",
+                    "prompt_tokens")),
+    (masks, Planted("KV-HASH-15", Shape, "is_worth_caching", "self.num_last", "1")),
+    (masks, Planted("KV-HASH-15", windows, "replay_boundary", "request.num_last_tokens", "1")),
     (masks, Planted("KV-RET-4", windows, "replay_boundary", "request.num_prompt_tokens",
                     "request.num_tokens")),
     (masks, Planted("KV-RET-5", states, "replay_boundary", "request.num_prompt_tokens",

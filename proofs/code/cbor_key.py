@@ -108,7 +108,7 @@ def handed_over(num_tokens: int, size: int, extra: bytes) -> Term:
         spans.append(bits_of(end) - start)
 
     hasher: Any = object.__new__(Hasher)
-    hasher.size, hasher.parent_is_int = size, False
+    hasher.size, hasher.parent_is_int, hasher.ahead = size, False, 0
     hasher.digest = SimpleNamespace(begin=lambda *_: None, finish=finish)
     hasher.first_parent = bytes(size)
     tokens = [Word(token) for token in unknown_tokens(num_tokens)]

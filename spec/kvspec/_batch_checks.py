@@ -161,8 +161,9 @@ def follows_of(
     for place, counts in enumerate(zip(tokens, prompts, strict=True)):
         checked_counts(*counts, 0, where=f"[{place}]")
     size = (config.hash_block_size_tokens or 0) if config.enable_caching else 0
+    ahead = config.hash_lookahead_tokens
     new = [
-        max(0, total // size - len(request.block_hashes)) if size else 0
+        max(0, (total - ahead) // size - len(request.block_hashes)) if size else 0
         for request, total in zip(requests, tokens, strict=True)
     ]
     given = checked_hashes(hashes, sum(new), config.given_hash_bytes)

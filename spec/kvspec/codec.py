@@ -201,18 +201,25 @@ _MANAGER_MEMBERS: Mapping[str, tuple[str, Check[Any]]] = {
     "python_hash_seed": ("hash_seed", optional(text)),
 }
 
+_RARE_MEMBERS: Mapping[str, tuple[str, Check[Any]]] = {
+    "residency_sample_rate": ("residency_sample_rate", real),
+    "trusted_tenants": ("trusted_tenants", boolean),
+    "num_hash_lookahead_tokens": ("hash_lookahead_tokens", integer),
+}
+"""The same of those that are left out where they say nothing."""
+
 
 def field_of_member(member: str) -> str:
     """The field of ManagerConfig that a member of a record's `config` stands for."""
     pool = {name: (f"kv_cache.{name}", None) for name in ("num_blocks", "groups", "tensors")}
-    return {**pool, **_MANAGER_MEMBERS}.get(member, (member, None))[0]
+    return {**pool, **_MANAGER_MEMBERS, **_RARE_MEMBERS}.get(member, (member, None))[0]
 
 
 def encode_manager_config(config: ManagerConfig) -> JSONObject:
     """The `config` of a record's header.
 
-    Only where needed: `policy` (unless `vllm-0.24`), `tensors`, `residency_sample_rate` and
-    `trusted_tenants`. Custom specs are code and can't be written: InvalidArgumentError.
+    Only where needed: `policy` (unless `vllm-0.24`), `tensors`, and members of `_RARE_MEMBERS`.
+    Custom specs are code and can't be written: InvalidArgumentError.
     """
     if config.registry.custom:
         raise InvalidArgumentError("registry", config.registry, "empty: a record can't hold code")
@@ -225,9 +232,8 @@ def encode_manager_config(config: ManagerConfig) -> JSONObject:
     value["watermark"] = float(config.watermark)
     if config.kv_cache.tensors:
         value["tensors"] = [encode_tensor(tensor) for tensor in config.kv_cache.tensors]
-    if config.residency_sample_rate:
-        value["residency_sample_rate"] = float(config.residency_sample_rate)
-    value |= {"trusted_tenants": True} if config.trusted_tenants else {}
+    for member, (field, _) in _RARE_MEMBERS.items():
+        value |= {member: getattr(config, field)} if getattr(config, field) else {}
     if config.policy != Policy.vllm_0_24():
         value["policy"] = encode_policy(config.policy)
     return value
@@ -245,29 +251,22 @@ def decode_manager_config(value: object, where: Where) -> ManagerConfig:
         {"num_blocks": integer, "groups": decode_groups, **checks},
         {
             "tensors": list_of(decode_tensor),
-            "residency_sample_rate": real,
             "policy": decode_recorded_policy,
-            "trusted_tenants": boolean,
+            **{member: check for member, (_, check) in _RARE_MEMBERS.items()},
         },
     )
-    kv_cache = _build(
-        KVCacheConfig,
-        where,
-        {},
-        num_blocks=found["num_blocks"],
-        groups=found["groups"],
-        tensors=tuple(found.get("tensors", ())),
-    )
-    values = {field: found[member] for member, (field, _) in _MANAGER_MEMBERS.items()}
+    tensors, blocks = tuple(found.get("tensors", ())), found["num_blocks"]
+    groups = found["groups"]
+    kv_cache = _build(KVCacheConfig, where, {}, num_blocks=blocks, groups=groups, tensors=tensors)
+    found.setdefault("trusted_tenants", found["hash_function"] in WEAK_HASHES)
+    members = {**_MANAGER_MEMBERS, **_RARE_MEMBERS}
     return _build(
         ManagerConfig,
         where,
-        {field: member for member, (field, _) in _MANAGER_MEMBERS.items()},
+        {field: member for member, (field, _) in members.items()},
         kv_cache=kv_cache,
-        residency_sample_rate=found.get("residency_sample_rate", 0.0),
         policy=found.get("policy", Policy.vllm_0_24()),
-        trusted_tenants=found.get("trusted_tenants", found["hash_function"] in WEAK_HASHES),
-        **values,
+        **{field: found[member] for member, (field, _) in members.items() if member in found},
     )
 
 

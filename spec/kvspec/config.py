@@ -137,6 +137,8 @@ class ManagerConfig:
     - `trusted_tenants`: True says that nobody who sends prompts would do that. Without it the
       weaker functions are refused.
     - `hash_seed`: text that makes the first parent hash reproducible. None: random per manager.
+    - `hash_lookahead_tokens`: tokens behind a block that its hash covers, too. Above 0 no group
+      drops a block, whatever is flagged (KV-HASH-14).
     - `residency_sample_rate`: share of allocations whose block is timed, 0 … 1 (KV-STAT-6).
     """
 
@@ -160,6 +162,7 @@ class ManagerConfig:
     policy: Policy = field(default_factory=Policy)
     registry: SpecRegistry = field(default_factory=SpecRegistry)
     trusted_tenants: bool = False
+    hash_lookahead_tokens: int = 0
 
     def __post_init__(self) -> None:
         exact_members(self)
@@ -177,6 +180,7 @@ class ManagerConfig:
         int_at_least("pcp_world_size", self.pcp_world_size, 1)
         _fraction("watermark", self.watermark)
         _fraction("residency_sample_rate", self.residency_sample_rate)
+        int_at_least("hash_lookahead_tokens", self.hash_lookahead_tokens, 0)
         interval = self.retention_interval_tokens
         if interval is not None and not is_int(interval):
             raise ConfigError("retention_interval_tokens", interval, "an int or None")

@@ -36,6 +36,7 @@ def encode_event(event: Event) -> dict[str, Any]:
     """`{"type": class name, …}`; bytes as hexadecimal digits, 64-bit hashes as decimal strings."""
     if isinstance(event, BlockStored):
         parent = event.parent_block_hash
+        ahead = event.lookahead_token_ids
         return {
             "type": "BlockStored",
             "block_hashes": [_encode_hash(block_hash) for block_hash in event.block_hashes],
@@ -49,6 +50,7 @@ def encode_event(event: Event) -> dict[str, Any]:
             "group_idx": event.group,
             "kv_cache_spec_kind": event.spec_kind,
             "kv_cache_spec_sliding_window": event.sliding_window_tokens,
+            **({} if ahead is None else {"lookahead_token_ids": [list(each) for each in ahead]}),
         }
     if isinstance(event, BlockRemoved):
         return {
@@ -110,9 +112,10 @@ def _decode_stored(value: object, where: Where, hash_check: Check[EventHash]) ->
             "kv_cache_spec_kind": text,
             "kv_cache_spec_sliding_window": optional(count),
         },
-        {},
+        {"lookahead_token_ids": list_of(list_of(count))},
     )
     extra_keys = found["extra_keys"]
+    ahead = found.get("lookahead_token_ids")
     return BlockStored(
         block_hashes=tuple(found["block_hashes"]),
         parent_block_hash=found["parent_block_hash"],
@@ -125,6 +128,7 @@ def _decode_stored(value: object, where: Where, hash_check: Check[EventHash]) ->
         group=found["group_idx"],
         spec_kind=found["kv_cache_spec_kind"],
         sliding_window_tokens=found["kv_cache_spec_sliding_window"],
+        lookahead_token_ids=None if ahead is None else tuple([tuple(each) for each in ahead]),
     )
 
 

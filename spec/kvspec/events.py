@@ -43,6 +43,8 @@ class BlockStored:
     block before the range, None at the start. `token_ids`: the tokens of the whole range.
     `block_size_tokens`: tokens per block of the group (per hash for a partial entry). `source`: of
     a followed request; then there are no `token_ids`, no adapter and no `extra_keys` (KV-EVT-9).
+    `lookahead_token_ids`: for each hash the tokens behind its block that it covers, too; None
+    without hash look-ahead (KV-EVT-10).
     """
 
     block_hashes: tuple[EventHash, ...]
@@ -57,6 +59,7 @@ class BlockStored:
     spec_kind: str
     sliding_window_tokens: int | None
     source: StoredRange | None = None
+    lookahead_token_ids: tuple[tuple[int, ...], ...] | None = None
 
 
 @dataclass(frozen=True)

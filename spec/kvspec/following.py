@@ -21,7 +21,8 @@ from kvspec.request import Request
 class FollowedInput:
     """A request as it is now; the input of `make_followed`.
 
-    `hashes`: one for each full block of `num_tokens` tokens, none with caching off.
+    `hashes`: one for each block of `num_tokens` tokens that can have one (KV-HASH-4), none with
+    caching off.
     `skip_reading_cache`: as in `kvspec.request.RequestInput`.
     """
 

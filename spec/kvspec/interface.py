@@ -93,6 +93,8 @@ class Feature(StrEnum):
     LATER_CHOICES = "later_choices"
     """The choices of `kvspec.policy.LATER` where they are not those of the rules, and
     `record_prefix_cache_stats`."""
+    HASH_LOOKAHEAD = "hash_lookahead"
+    """Configurations whose `hash_lookahead_tokens` is not 0 (KV-HASH-14)."""
     HITS_INSIDE_BLOCKS = "hits_inside_blocks"
     """Hits that end inside a block, and copies on write: `kvspec.inside.CopyingManager`."""
     BATCHED = "batched"

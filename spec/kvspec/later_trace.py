@@ -117,7 +117,7 @@ class LaterTrace:
         if name == "get_computed_blocks" and isinstance(value.get("result"), dict):
             changed["result"] = self._hit(value.get("req"), value["result"])
         if name == "take_events" and isinstance(value.get("result"), list):
-            changed["result"] = [_event(event, needs) for event in value["result"]]
+            changed["result"] = [_event(event) for event in value["result"]]
         return changed, tuple(needs)
 
     def _content(self, name: Any, given: dict[str, Any], needs: list[str]) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def later_trace(header: Any) -> tuple[Any, LaterTrace | None]:
         groups.append({**group, "spec": _spec(group.get("spec"), needs)})
     changed = {**config, "groups": groups, "max_num_batched_tokens": config["max_in_flight_tokens"]}
     dropped = (
-        *("max_in_flight_tokens", "num_hash_lookahead_tokens", "num_prefill_lookahead"),
+        *("max_in_flight_tokens", "num_prefill_lookahead"),
         "enable_mamba_shared_prefix_checkpoint",
     )
     is_hybrid = bool(config.get("enable_caching")) and len(groups) > 1
@@ -162,8 +162,6 @@ def later_trace(header: Any) -> tuple[Any, LaterTrace | None]:
 
 def _needs(config: Mapping[str, Any]) -> Iterator[str]:
     """The chapters that a configuration is about and the contract does not have."""
-    if config.get("num_hash_lookahead_tokens"):
-        yield "hash look-ahead"
     if config.get("num_prefill_lookahead", 0) > 1:
         yield "prefill look-ahead"
     if config.get("enable_mamba_shared_prefix_checkpoint"):
@@ -199,12 +197,11 @@ def _spec(spec: Any, needs: list[str]) -> Any:
     return found
 
 
-def _event(event: Any, needs: list[str]) -> Any:
+def _event(event: Any) -> Any:
     if not isinstance(event, dict):
         return event
-    if any(tokens is not None for tokens in event.get("lookahead_token_ids") or ()):
-        needs.append("hash look-ahead")
-    return _without(event, "session_id", "lookahead_token_ids")
+    unsaid = () if event.get("lookahead_token_ids") else ("lookahead_token_ids",)
+    return _without(event, "session_id", *unsaid)
 
 
 def _without(members: Mapping[str, Any], *names: str) -> dict[str, Any]:

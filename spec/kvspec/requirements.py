@@ -79,6 +79,7 @@ def features_of_config(config: ManagerConfig) -> set[Feature]:
         Feature.LATER_CHOICES: bool(config.policy.later_choices),
         Feature.HITS_INSIDE_BLOCKS: hits_end_inside(config)
         or any(isinstance(spec, MambaSpec) and spec.has_checkpoints for spec in _specs(config)),
+        Feature.HASH_LOOKAHEAD: config.hash_lookahead_tokens > 0,
     }
     return {feature for feature, wanted in needed.items() if wanted}
 

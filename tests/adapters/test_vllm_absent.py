@@ -180,7 +180,8 @@ def test_what_a_vllm_does_not_have_is_refused_by_name(
 def test_each_version_says_what_it_has() -> None:
     old, new = (VLLMImplementation(each).capabilities for each in (OLD, NEW))
     assert new.features - old.features == {
-        *(Feature.LATER_CHOICES, Feature.JUNCTIONS, Feature.IN_FLIGHT, Feature.HITS_INSIDE_BLOCKS)
+        *(Feature.LATER_CHOICES, Feature.JUNCTIONS, Feature.IN_FLIGHT, Feature.HITS_INSIDE_BLOCKS),
+        Feature.HASH_LOOKAHEAD,
     }
     assert old.features - new.features == {Feature.PLANNING}
     assert old.spec_types - new.spec_types == {TQFullAttentionSpec}

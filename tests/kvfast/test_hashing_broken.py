@@ -39,7 +39,7 @@ def no_step_at_32_bits(right: Any) -> Any:
 
 def runs_up_to_the_item(right: Any) -> Any:
     """The block after one with an item is taken for another with the same keys."""
-    return lambda request, size, block: right(request, size, block) + 1
+    return lambda request, size, block, ahead: right(request, size, block, ahead) + 1
 
 
 def items_that_touch(right: Any) -> Any:

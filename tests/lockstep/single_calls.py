@@ -70,7 +70,8 @@ class SingleCalls:
             prompt = num_prompt_tokens
             if isinstance(prompt, list):
                 prompt = prompt[place]
-            full = number // (config.hash_block_size_tokens or 1) if config.enable_caching else 0
+            hashed = max(number - config.hash_lookahead_tokens, 0) if config.enable_caching else 0
+            full = hashed // (config.hash_block_size_tokens or 1)
             missing = max(full - len(request.block_hashes), 0)
             mine, given = given[:missing], given[missing:]
             implementation.follow(self.manager, request, number, mine, num_prompt_tokens=prompt)

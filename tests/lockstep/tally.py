@@ -55,6 +55,7 @@ OF_CONFIG: Mapping[str, Callable[[ManagerConfig], object]] = MappingProxyType(
         "caching off": lambda config: not config.enable_caching,
         "eagle": lambda config: config.use_eagle,
         "retention": lambda config: config.retention_interval_tokens,
+        "hash look-ahead": lambda config: config.hash_lookahead_tokens,
         "watermark": lambda config: config.watermark,
         "context parallelism": lambda config: config.dcp_world_size > 1,
         "full attention": _has(FullAttentionSpec),

@@ -26,7 +26,7 @@ from tests.lockstep.test_lockstep import fast
 
 __all__ = ["fast"]  # the fixture
 
-NUM_PROGRAMS = 48
+NUM_PROGRAMS = 58
 NUM_ENGINES = 12
 NUM_CROWDS = 3
 NUM_CHOICES = 8

@@ -15,6 +15,7 @@ def translate_event(library: Library, event: Any) -> Event:
     if isinstance(event, library.events.BlockRemoved):
         return BlockRemoved(tuple(event.block_hashes), event.medium, event.group_idx)
     extra = event.extra_keys
+    ahead = getattr(event, "lookahead_token_ids", None)  # vLLM 0.24 has none
     return BlockStored(
         block_hashes=tuple(event.block_hashes),
         parent_block_hash=event.parent_block_hash,
@@ -27,4 +28,5 @@ def translate_event(library: Library, event: Any) -> Event:
         group=event.group_idx,
         spec_kind=event.kv_cache_spec_kind,
         sliding_window_tokens=event.kv_cache_spec_sliding_window,
+        lookahead_token_ids=None if ahead is None else tuple([tuple(each) for each in ahead]),
     )

@@ -58,7 +58,8 @@ FEATURES = frozenset(
 """Not residency (its clock cannot be given), copies and restoring (vLLM has none)."""
 
 LATER_FEATURES = FEATURES - {Feature.PLANNING} | {
-    *(Feature.LATER_CHOICES, Feature.JUNCTIONS, Feature.IN_FLIGHT, Feature.HITS_INSIDE_BLOCKS)
+    *(Feature.LATER_CHOICES, Feature.JUNCTIONS, Feature.IN_FLIGHT, Feature.HITS_INSIDE_BLOCKS),
+    Feature.HASH_LOOKAHEAD,
 }
 """Of 0.33, which plans by other functions, in another order."""
 

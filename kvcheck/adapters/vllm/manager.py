@@ -51,8 +51,12 @@ class VLLMManager:
                 VLLM_PREFIX_CACHE_RETENTION_INTERVAL=retention,
             ),
         ):
+            ahead = config.hash_lookahead_tokens
+            more = {"num_hash_lookahead_tokens": ahead} if ahead else {}
             self.block_hasher = library.utils.get_request_block_hasher(
-                self.config.hash_block_size_tokens, library.hash_function(config.hash_function)
+                self.config.hash_block_size_tokens,
+                library.hash_function(config.hash_function),
+                **more,
             )
             self._none_hash = library.make_none_hash(config.hash_function, config.hash_seed)
             in_flight = "max_in_flight_tokens" if library.is_later else "max_num_batched_tokens"
@@ -62,13 +66,13 @@ class VLLMManager:
                 scheduler_block_size=self.config.scheduler_block_size_tokens,
                 hash_block_size=self.config.hash_block_size_tokens,
                 enable_caching=config.enable_caching,
-                use_eagle=config.use_eagle,
+                use_eagle=config.use_eagle and not ahead,  # as its scheduler does
                 log_stats=config.log_stats,
                 enable_kv_cache_events=config.enable_events,
                 dcp_world_size=config.dcp_world_size,
                 pcp_world_size=config.pcp_world_size,
                 watermark=config.watermark,
-                **{in_flight: config.max_num_batched_tokens},
+                **{in_flight: config.max_num_batched_tokens, **more},
             )
         ends_inside = getattr(self.inner.coordinator, "enable_partial_hash_hits", False)
         if ends_inside != (library.is_later and hits_end_inside(self.config)):

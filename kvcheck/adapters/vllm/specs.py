@@ -88,6 +88,8 @@ def checked(config: ManagerConfig, library: Library) -> ManagerConfig:
             raise UnsupportedError(f"{name} {value}", NAME)
     if config.hash_function not in HASH_FUNCTIONS:
         raise UnsupportedError(f"the hash function {config.hash_function}", NAME)
+    if config.hash_lookahead_tokens > 0 and not library.is_later:
+        raise UnsupportedError("hash look-ahead", NAME)
     if config.residency_sample_rate > 0:
         raise UnsupportedError("residency samples on a given clock", NAME)
     own, policy = library.policy, config.policy

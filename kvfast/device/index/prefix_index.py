@@ -176,6 +176,7 @@ def _check_config(config: ManagerConfig) -> None:
     specs = config.managed_specs
     needs = {
         "a prefix index without prefix caching": config.enable_caching,
+        "a prefix index under hash look-ahead": config.hash_lookahead_tokens == 0,
         f"a prefix index of {config.hash_function} hashes": config.hash_function == "sha256_cbor",
         "a prefix index of several groups": len(specs) == 1,
         "a prefix index of anything but full attention": all(
