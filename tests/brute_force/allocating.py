@@ -37,7 +37,8 @@ def allocate(history: History, name: str, asked: Mapping[str, Any]) -> list[list
         most = need(history, name, all_of_it, is_capped=True)
         if most is None or most + keeps > len(history.free()):
             return None
-    history.remove(name, min(local + loads, longest, at))
+    in_flight = asked.get("num_in_flight_tokens", 0)  # KV-MGR-21
+    history.remove(name, max(0, min(local + loads, longest, at) - in_flight))
     takes = need(history, name, wish)
     if takes is None or takes + keeps > len(history.free()) - asked.get("reserved_blocks", 0):
         return None

@@ -7,11 +7,12 @@ the longest sequence.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, count, islice
 from random import Random
 
+from kvcheck.judge.choices import in_flight
 from kvcheck.judge.random_programs import random_programs
 from kvcheck.play.checks import CompareCheck
 from kvcheck.play.performing import drop, finish, may_load, perform_step
@@ -79,6 +80,12 @@ def stories(seed: int = 0) -> Iterator[Story]:
 def first_stories(number: int) -> Sequence[Story]:
     """The first of them."""
     return tuple(islice(stories(), number))
+
+
+def in_flight_stories(number: int) -> Iterator[Story]:
+    """The first ones, with tokens in flight."""
+    for story in first_stories(number):
+        yield replace(story, program=in_flight(story.program, Random(story.seed)))
 
 
 def story_named(name: str) -> Story:

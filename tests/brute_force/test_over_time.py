@@ -8,9 +8,17 @@ import pytest
 
 from kvcheck.discovery import find_implementation
 from kvspec.interface import Implementation
-from tests.brute_force.stories import first_stories, follow, stories
+from tests.brute_force.stories import (
+    first_stories,
+    follow,
+    history_finds,
+    in_flight_stories,
+    stories,
+)
+from tests.mistakes import mistaken
 
 NUM_STORIES = 30
+NUM_IN_FLIGHT = 12
 NUM_DEEP = 3_000
 
 
@@ -31,6 +39,17 @@ def twin(request: pytest.FixtureRequest) -> Implementation:
 def test_answers_and_states_are_what_the_history_says(twin: Implementation) -> None:
     """Generated tokens, preemption, drafts, loads, look-ahead, resets, partial entries."""
     assert sum(follow(story, twin) for story in first_stories(NUM_STORIES)) > 25 * NUM_STORIES
+
+
+@pytest.mark.rule("KV-MGR-21")
+def test_what_tokens_in_flight_read_is_held_as_the_history_says(twin: Implementation) -> None:
+    for story in in_flight_stories(NUM_IN_FLIGHT):
+        follow(story, twin)
+
+
+def test_the_history_finds_that_what_they_read_is_released() -> None:
+    broken = mistaken("InFlightCountsAsProcessed")
+    assert any(history_finds(story, broken) for story in in_flight_stories(NUM_IN_FLIGHT))
 
 
 @pytest.mark.deep
