@@ -24,6 +24,7 @@ from kvspec.specs import (
     LayerSpec,
     MambaSpec,
     MLAAttentionSpec,
+    RSWASpec,
     SinkFullAttentionSpec,
     SlidingWindowMLASpec,
     SlidingWindowSpec,
@@ -37,6 +38,7 @@ KIND_OF_TYPE: Mapping[type[LayerSpec], Kind] = MappingProxyType(
         MLAAttentionSpec: kinds.FULL,
         HiddenStateCacheSpec: kinds.FULL,
         SinkFullAttentionSpec: kinds.FULL,
+        RSWASpec: kinds.RSWA,
         SlidingWindowSpec: kinds.SLIDING,
         SlidingWindowMLASpec: kinds.SLIDING,
         ChunkedLocalAttentionSpec: kinds.CHUNKED,
@@ -48,7 +50,16 @@ KIND_OF_TYPE: Mapping[type[LayerSpec], Kind] = MappingProxyType(
 )
 """How groups of a spec use their blocks. Exact types: a subclass may behave differently."""
 
-ZEROED_TYPES = (FullAttentionSpec, TQFullAttentionSpec, MLAAttentionSpec, HiddenStateCacheSpec)
+FULL = (kinds.FULL, kinds.RSWA)
+"""Whose hits are runs from the first block on."""
+
+ZEROED_TYPES = (
+    RSWASpec,
+    FullAttentionSpec,
+    TQFullAttentionSpec,
+    MLAAttentionSpec,
+    HiddenStateCacheSpec,
+)
 """Whose new blocks are queued for zeroing (KV-GRP-10)."""
 
 MOST_BLOCKS = 2**31 - 1
@@ -97,9 +108,16 @@ def kind_of(spec: LayerSpec) -> Kind:
 
 def reach_of(spec: LayerSpec) -> int:
     """The tokens of its window or chunk; 0 for neither."""
+    if isinstance(spec, RSWASpec):
+        return spec.rswa_window
     if isinstance(spec, SlidingWindowSpec):
         return spec.sliding_window
     return spec.attention_chunk_size if isinstance(spec, ChunkedLocalAttentionSpec) else 0
+
+
+def extra_of(spec: LayerSpec) -> int:
+    """Tokens before its window that are retained, though nobody reads them (KV-SW-9)."""
+    return spec.extra_retained_tokens if isinstance(spec, SlidingWindowSpec) else 0
 
 
 def _group_plan(config: ManagerConfig, spec: LayerSpec, kind: Kind, drops: bool) -> GroupPlan:
@@ -120,11 +138,12 @@ def _group_plan(config: ManagerConfig, spec: LayerSpec, kind: Kind, drops: bool)
         reach_tokens=reach,
         num_drafted=drafted,
         drops_block=drops,
+        extra_tokens=(extra := extra_of(spec)),
         is_zeroed=_is_zeroed(config, spec),
-        cap_blocks=_cap_blocks(config, kind, size, reach),
+        cap_blocks=_cap_blocks(config, kind, size, reach + extra),
         num_sink_blocks=sinks,
         export_step_tokens=_export_step(spec),
-        has_partial_tails=config.policy.full_partial_tails and kind == kinds.FULL,
+        has_partial_tails=config.policy.full_partial_tails and kind in FULL,
         checkpoints_return=config.policy.checkpoints_return and kind == kinds.ALIGNED,
     )
 
@@ -156,7 +175,7 @@ def _cap_blocks(config: ManagerConfig, kind: Kind, size: int, reach: int) -> int
         return -(-min(reach - 1 + batched, longest) // size) + 1
     if kind == kinds.CHUNKED:  # KV-CHUNK-5
         return -(-min(reach + batched, longest) // size)
-    if kind == kinds.FULL or kind == kinds.MAMBA or kind == kinds.ALIGNED:
+    if kind == kinds.FULL or kind == kinds.RSWA or kind == kinds.MAMBA or kind == kinds.ALIGNED:
         return -1
     if kind == kinds.CROSS or kind == kinds.ENCODER_ONLY or kind == kinds.CIRCULAR:
         return -1
@@ -172,7 +191,7 @@ def _attention_groups(
         if spec.prefix_cacheable:  # KV-COORD-14
             members.setdefault(spec, []).append(index)
     found = [tuple(indices) for indices in members.values()]
-    return tuple(sorted(found, key=lambda indices: kind_per_group[indices[0]] != kinds.FULL))
+    return tuple(sorted(found, key=lambda indices: kind_per_group[indices[0]] not in FULL))
 
 
 def _flagged(config: ManagerConfig, specs: Sequence[LayerSpec]) -> frozenset[int]:

@@ -15,14 +15,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
 from kvfast._core.kinds import FULL, Kind, first_visible
-from kvfast.configuration import kind_of, reach_of
+from kvfast.configuration import extra_of, kind_of, reach_of
 from kvspec._check import COUNT_MAX, is_int
 from kvspec._tier_checks import block_list, check_blocks, check_request, plain
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.request import Request
-from kvspec.specs import FullAttentionSpec, SlidingWindowSpec
+from kvspec.specs import FullAttentionSpec, LayerSpec, RSWASpec, SlidingWindowSpec
 from kvspec.tier import Copies, Key, TierSnapshot
 
 if TYPE_CHECKING:
@@ -279,9 +279,9 @@ class FastTier:
         return local
 
 
-def _group(number: int, spec: object, hashed: int) -> _Group:
-    if not isinstance(spec, FullAttentionSpec | SlidingWindowSpec):
-        kind = getattr(spec, "kind", type(spec).__name__)
-        raise UnsupportedError(f"a host tier for {kind} groups", "kvfast")
+def _group(number: int, spec: LayerSpec, hashed: int) -> _Group:
+    is_known = isinstance(spec, FullAttentionSpec | SlidingWindowSpec)
+    if not is_known or isinstance(spec, RSWASpec) or extra_of(spec):
+        raise UnsupportedError(f"a host tier for {spec.kind} groups", "kvfast")
     size = spec.block_size
     return _Group(number, size, size // hashed, kind_of(spec), reach_of(spec))

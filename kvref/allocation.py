@@ -56,7 +56,8 @@ class Allocator:
         total = min(demand.num_computed_tokens, self.longest)
         in_flight = exact(asked.request.num_in_flight_tokens)
         processed = min(total, demand.skip_at_tokens) - in_flight  # KV-MGR-21
-        self.coordinator.remove_skipped_blocks(asked.name, max(processed, 0))
+        prompt = asked.request.num_prompt_tokens
+        self.coordinator.remove_skipped_blocks(asked.name, max(processed, 0), prompt)
 
     def need(self, asked: Allocation, demand: Demand) -> int:
         """Free blocks that all groups together would take (KV-MGR-7)."""

@@ -197,7 +197,7 @@ def _check_hits(
                 f"blocks of {group.block_size} for num_new_computed_tokens"
                 f" = {num_hit_tokens} tokens",
             )
-        num_skipped = group.num_skipped_tokens(skip_at_tokens) // group.block_size
+        num_skipped = group.num_unread_tokens(skip_at_tokens) // group.block_size
         _check_hit_content(group, request, blocks, num_skipped)
         longest = max(longest, covered)
     if longest < num_hit_tokens:

@@ -12,7 +12,7 @@ from kvref.groups.base import ZEROED_SPECS, Group, GroupContext
 from kvref.groups.chunked_local import ChunkedLocalGroup
 from kvref.groups.circular import CircularBufferGroup
 from kvref.groups.cross_attention import CrossAttentionGroup, EncoderOnlyGroup
-from kvref.groups.full_attention import FullAttentionGroup
+from kvref.groups.full_attention import FullAttentionGroup, RSWAGroup
 from kvref.groups.inside import InsideFullGroup
 from kvref.groups.inside_mamba import InsideAlignedGroup, InsideMambaGroup
 from kvref.groups.mamba import MambaGroup
@@ -36,6 +36,7 @@ from kvspec.specs import (
     LayerSpec,
     MambaSpec,
     MLAAttentionSpec,
+    RSWASpec,
     SinkFullAttentionSpec,
     SlidingWindowMLASpec,
     SlidingWindowSpec,
@@ -48,6 +49,7 @@ GROUP_TYPES: tuple[tuple[type[LayerSpec], type[Group]], ...] = (
     (MLAAttentionSpec, FullAttentionGroup),
     (HiddenStateCacheSpec, FullAttentionGroup),
     (SinkFullAttentionSpec, FullAttentionGroup),
+    (RSWASpec, RSWAGroup),
     (SlidingWindowSpec, SlidingWindowGroup),
     (SlidingWindowMLASpec, SlidingWindowGroup),
     (ChunkedLocalAttentionSpec, ChunkedLocalGroup),

@@ -71,10 +71,14 @@ class Coordinator:
         for group in self.groups:
             group.cache_blocks(request, num_tokens)
 
-    def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
+    def remove_skipped_blocks(
+        self, request_id: str, num_computed_tokens: int, num_prompt_tokens: int | None = None
+    ) -> None:
         """Release what fell out of the window: one release call per group (KV-POOL-7)."""
         for group in self.groups:
             group.remove_skipped_blocks(request_id, num_computed_tokens)
+            if num_prompt_tokens is not None:
+                group.remove_gap(request_id, num_computed_tokens, num_prompt_tokens)
 
     def free(self, request_id: str) -> None:
         """Release all blocks of the request, per group, last block first (KV-POOL-8)."""

@@ -308,9 +308,10 @@ class ReferenceManager:
     def remove_skipped_blocks(self, request: Request, total_computed_tokens: int) -> None:
         """Release what attention no longer needs (KV-MGR-14)."""
         (computed,) = arguments.check_counts(total_computed_tokens=total_computed_tokens)
-        name = self.own(request).request_id
+        own = self.own(request)
         self.turn.changes()
-        self.coordinator.remove_skipped_blocks(name, computed)
+        prompt = own.num_prompt_tokens
+        self.coordinator.remove_skipped_blocks(own.request_id, computed, prompt)
 
     # Asking.
 

@@ -11,7 +11,7 @@ from kvspec.blocks import NULL_BLOCK, KVCacheBlocks
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.request import Request
-from kvspec.specs import FullAttentionSpec, SlidingWindowSpec
+from kvspec.specs import FullAttentionSpec, RSWASpec, SlidingWindowSpec
 from kvspec.tier import Copies, Key, TierSnapshot
 from kvspec.turn import Turn, in_turn
 
@@ -23,7 +23,9 @@ class ReferenceTier:
         num_blocks = plain(num_blocks)
         int_at_least("num_blocks", num_blocks, 1, error=InvalidArgumentError)
         for spec in config.managed_specs:
-            if not isinstance(spec, FullAttentionSpec | SlidingWindowSpec):
+            is_known = isinstance(spec, FullAttentionSpec | SlidingWindowSpec)
+            has_more = getattr(spec, "extra_retained_tokens", 0) > 0
+            if not is_known or isinstance(spec, RSWASpec) or has_more:
                 raise UnsupportedError(f"a host tier for {spec.kind} groups", "kvref")
         if config.dcp_world_size * config.pcp_world_size > 1:
             raise UnsupportedError("a host tier under context parallelism", "kvref")

@@ -107,6 +107,7 @@ class ShadowCheck:
             root = repr((request.arrival.salt, request.arrival.lora)).encode()
             self.contents[request.name] = Content(root)
         content = self.contents[request.name]
+        content.num_prompt = len(request.arrival.prompt)
         known = len(content.tokens)
         content.tokens.extend(identities(request, known, request.seat.tokens[known:]))
         return content

@@ -14,7 +14,7 @@ from kvcheck.play.scheduler import LOADING, PREEMPTED, RUNNING, WAITING
 from kvspec.blocks import NULL_BLOCK
 from kvspec.errors import InvariantViolation, KVSpecError
 from kvspec.interface import Feature
-from kvspec.specs import FullAttentionSpec
+from kvspec.specs import FullAttentionSpec, RSWASpec
 
 
 def perform(runner: Runner, steps: Sequence[st.Step]) -> None:
@@ -95,7 +95,13 @@ def may_load(runner: Runner, request: Tracked) -> bool:
     """
     state = runner.view.snapshot.requests.get(request.name)
     has_entry = state is not None and any(count is not None for count in state.num_cached_blocks)
-    return has_entry and all(isinstance(spec, FullAttentionSpec) for spec in runner.specs)
+    return has_entry and keeps_all(runner)
+
+
+def keeps_all(runner: Runner) -> bool:
+    """Whether no list ever has null."""
+    specs = runner.specs
+    return all(isinstance(s, FullAttentionSpec) and not isinstance(s, RSWASpec) for s in specs)
 
 
 def append(runner: Runner, request: Tracked, tokens: list[int]) -> None:
@@ -133,7 +139,7 @@ def fail_load(runner: Runner, step: st.FailLoad) -> None:
         return
     runner.do("evict_blocks", None, {}, lambda side: {"block_ids": void(side)}, lost=lost)
     request.fresh_load = None
-    if all(isinstance(spec, FullAttentionSpec) for spec in runner.specs) and all(map(any, lists)):
+    if keeps_all(runner) and all(map(any, lists)):
         request.seat = request.seat.set_back(valid)
     else:
         drop(runner, request, again=True, later=False)

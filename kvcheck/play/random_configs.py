@@ -19,6 +19,7 @@ from kvspec.specs import (
     LayerSpec,
     MambaSpec,
     MLAAttentionSpec,
+    RSWASpec,
     SinkFullAttentionSpec,
     SlidingWindowMLASpec,
     SlidingWindowSpec,
@@ -59,17 +60,30 @@ def random_config(random: Random, *, hybrid: bool = False) -> ManagerConfig:
 
 
 def with_later_types(random: Random, config: ManagerConfig) -> ManagerConfig:
-    """Mostly as it is; else a circular buffer more (KV-CIRC-1)."""
-    specs = config.managed_specs
-    sizes = [spec.block_size for spec in specs]
-    if random.random() >= 0.06 or config.dcp_world_size > 1:
+    """Mostly as it is; else with a circular buffer more, R-SWA, or windows that retain more."""
+    chance, cache = random.random(), config.kv_cache
+    if chance < 0.08:
+        groups = tuple(_later_group(random, group) for group in cache.groups)
+        return replace(config, kv_cache=replace(cache, groups=groups))
+    sizes = [spec.block_size for spec in config.managed_specs]
+    if chance > 0.14 or config.dcp_world_size > 1:
         return config
-    cache = config.kv_cache
     ring = CircularBufferSpec(random.choice(sizes), 1, 8, "float16")
     groups = [*cache.groups]
     groups.insert(random.randrange(len(groups) + 1), KVCacheGroup(("ring",), ring))
     num_blocks = cache.num_blocks + random.choice((1, 3, 5))
     return replace(config, kv_cache=replace(cache, groups=tuple(groups), num_blocks=num_blocks))
+
+
+def _later_group(random: Random, group: KVCacheGroup) -> KVCacheGroup:
+    """R-SWA for full attention, and a window that retains more (KV-RSWA-1, KV-SW-9)."""
+    spec = group.spec
+    if type(spec) is FullAttentionSpec:
+        window = random.choice((1, 2, 3, 5))
+        spec = RSWASpec(spec.block_size, 1, 8, "float16", rswa_window=window)
+    elif isinstance(spec, SlidingWindowSpec):
+        spec = replace(spec, extra_retained_tokens=random.choice((1, 2, 3, 5)))
+    return replace(group, spec=spec)
 
 
 def _usual_config(random: Random, *, hybrid: bool) -> ManagerConfig:

@@ -11,6 +11,7 @@ from kvspec.specs import (
     EncoderOnlyAttentionSpec,
     FullAttentionSpec,
     MambaSpec,
+    RSWASpec,
     SlidingWindowMLASpec,
     SlidingWindowSpec,
 )
@@ -20,6 +21,11 @@ def full(block_size: int = 4, **members: Any) -> FullAttentionSpec:
     """A small full-attention layer."""
     sizes = {"num_kv_heads": 1, "head_size": 8, "dtype": "float16", **members}
     return FullAttentionSpec(block_size, **sizes)
+
+
+def rswa(block_size: int, window: int) -> RSWASpec:
+    """A small layer of R-SWA."""
+    return RSWASpec(block_size, 1, 8, "float16", rswa_window=window)
 
 
 def sliding(block_size: int, window: int, **members: Any) -> SlidingWindowSpec:

@@ -72,8 +72,8 @@ cdef class Allocator:
     cdef int note_step(self, int g, long long start, long long first, long long end) except -1
     @cython.locals(at="long long", index="long long", block=int, is_new=bint)
     cdef bint cache_partial(self, int row, FastRequest request, int g, long long number) except -1
-    @cython.locals(g=int, verified="long long", end="long long")
-    cdef int remove_skipped(self, int row, long long computed) except -1
+    @cython.locals(g=int, verified="long long", end="long long", at="long long", kept="long long")
+    cdef int remove_skipped(self, int row, long long computed, long long prompt) except -1
     @cython.locals(passed="long long", start="long long", i="long long")
     cdef int remove_before(self, int g, long long at, long long end) except -1
     @cython.locals(g=int, at="long long", start="long long")

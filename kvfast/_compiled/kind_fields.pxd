@@ -8,3 +8,4 @@ cdef enum:
     CROSS = 5
     ENCODER_ONLY = 6
     CIRCULAR = 7
+    RSWA = 8

@@ -11,13 +11,14 @@ cdef class Shape:
     cdef long long ahead, num_last
     cdef bint null_prefix_is_hit, looks_beyond, replays_before_drop, drafts_hold_states, some_group_drops
     cdef int[::1] kind
-    cdef long long[::1] block_size, hashes_per_block, reach, drafted
+    cdef long long[::1] block_size, hashes_per_block, reach, extra, drafted
     cdef int[::1] drops, is_zeroed, tails, returns
     cdef long long[::1] cap
     cdef readonly int num_attention
     cdef int[::1] first_member, members
 
     cdef bint is_full(self, int group) noexcept nogil
+    cdef bint keeps_all(self, int group) noexcept nogil
     cdef bint is_mamba(self, int group) noexcept nogil
     cdef bint is_aligned(self, int group) noexcept nogil
     cdef bint holds_tokens(self, int group) noexcept nogil
@@ -25,6 +26,10 @@ cdef class Shape:
     cdef long long cdiv(self, long long a, long long b) noexcept nogil
     @cython.locals(tokens="long long")
     cdef long long skipped(self, int group, long long computed) noexcept nogil
+    @cython.locals(tokens="long long")
+    cdef long long unread(self, int group, long long computed) noexcept nogil
+    cdef long long gap_end(self, int group, long long prompt, long long computed) noexcept nogil
+    @cython.locals(reach="long long")
     cdef bint is_window_beyond(self, int group, long long at, long long computed) noexcept nogil
     @cython.locals(tokens="long long")
     cdef long long run_length(self, int group, bint drop) noexcept nogil

@@ -43,7 +43,6 @@ class Allocator:
         self.caches_all = zeroed("i", shape.num_groups)
         for g in range(shape.num_groups):
             self.caches_all[g] = shape.caches_all(g)
-        # Blocks queued for zeroing, in order, with their group in the high half.
         self.to_zero = zeroed("q", 64)
         self.num_to_zero = 0
         # Hashes registered in this step, per group; only Mamba groups have any (KV-MAMBA-2).
@@ -105,7 +104,9 @@ class Allocator:
         """How long a group's list must be (KV-CIRC-1, KV-CROSS-1, KV-CROSS-5, KV-MAMBA-6)."""
         kind = self.shape.kind[g]
         size = self.shape.block_size[g]
-        if kind == kinds.FULL or kind == kinds.SLIDING or kind == kinds.CHUNKED:
+        if kind == kinds.FULL or kind == kinds.RSWA:
+            return self.shape.cdiv(demand.slots, size)
+        if kind == kinds.SLIDING or kind == kinds.CHUNKED:
             return self.shape.cdiv(demand.slots, size)
         if kind == kinds.MAMBA:
             return self.shape.cdiv(demand.slots, size) + self.shape.drafted[g]
@@ -164,11 +165,7 @@ class Allocator:
     # Taking.
 
     def take_hits(self, row: int, demand: Demand) -> None:
-        """Start the lists with the hits; those that are skipped become null (KV-GRP-5, KV-GRP-8).
-
-        First every group touches its hits, then every group takes blocks for external tokens:
-        otherwise the blocks one group takes could evict the hits of the next.
-        """
+        """Start the lists with the hits; skipped ones become null (KV-GRP-5, KV-GRP-8)."""
         for g in range(self.shape.num_groups):
             if self.shape.holds_tokens(g):
                 self.take_hits_of(g, row, demand.skip_at)
@@ -370,15 +367,20 @@ class Allocator:
 
     # Giving back.
 
-    def remove_skipped(self, row: int, computed: int) -> None:
+    def remove_skipped(self, row: int, computed: int, prompt: int) -> None:
         """Release what fell out of the window, one release call per group (KV-GRP-2, KV-POOL-7)."""
         for g in range(self.shape.num_groups if row >= 0 else 0):
             verified = computed
             if self.shape.is_mamba(g) and self.shape.drafts_hold_states:  # KV-MAMBA-5
                 verified = max(0, computed - self.shape.drafted[g])
             end = self.shape.skipped(g, verified)
+            at = row * self.shape.num_groups + g
+            if self.shape.kind[g] == kinds.RSWA:  # KV-RSWA-1
+                end = self.shape.gap_end(g, prompt, computed)
+                kept = self.shape.cdiv(prompt, self.shape.block_size[g])
+                self.tables.passed[at] = max(self.tables.passed[at], kept)
             if end:
-                self.remove_before(g, row * self.shape.num_groups + g, end)
+                self.remove_before(g, at, end)
 
     def remove_before(self, g: int, at: int, end: int) -> None:
         """Replace the blocks before index `end` by null and release them, last first."""

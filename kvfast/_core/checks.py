@@ -205,7 +205,7 @@ class Checks:
         for g in range(self.num_groups):
             num_hits = self.lookup.hit_blocks[g]
             size = self.shape.block_size[g]
-            skipped = self.shape.skipped(g, skip_at)
+            skipped = self.shape.unread(g, skip_at)
             if self.core.inside is not None and self.may_end_inside(g, new_computed):
                 self.check_inside(request, g, new_computed, external, skipped)
                 longest = new_computed

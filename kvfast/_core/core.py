@@ -185,7 +185,7 @@ class Core:
             if self.num_needed(row, request, demand, True) + watermark > free:
                 return -1
         processed = max(min(total, skip_at) - request.in_flight, 0)  # KV-MGR-21
-        self.allocator.remove_skipped(row, processed)  # KV-MGR-6
+        self.allocator.remove_skipped(row, processed, request.num_prompt_tokens)  # KV-MGR-6
         demand = self.demand.of(slots, main, local, external, skip_at, encoder)
         needed = self.num_needed(row, request, demand, False)
         if needed + watermark > self.pool.num_free - reserved:  # KV-MGR-7
@@ -302,6 +302,7 @@ class Core:
         count = 0
         while (
             count < self.tables.length[at]
+            and self.tables.arena[start + count]  # R-SWA has null behind the prompt
             and self.pool.refs(self.tables.arena[start + count]) == self.tables.num_nonempty[g]
         ):
             count += 1

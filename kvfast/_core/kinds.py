@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, Never, TypeAlias
 
-Kind: TypeAlias = Literal[0, 1, 2, 3, 4, 5, 6, 7]
+Kind: TypeAlias = Literal[0, 1, 2, 3, 4, 5, 6, 7, 8]
 
 FULL: Final = 0
 """Attention over everything."""
@@ -26,6 +26,8 @@ ENCODER_ONLY: Final = 6
 """Nothing that is kept."""
 CIRCULAR: Final = 7
 """One block per request, written over and over."""
+RSWA: Final = 8
+"""The prompt, and a window behind it."""
 
 
 def never(kind: Never) -> int:
@@ -38,7 +40,7 @@ def first_visible(kind: Kind, reach: int, computed: int) -> int:
 
     `reach`: the length of the window or chunk.
     """
-    if kind == FULL or kind == CROSS or kind == ENCODER_ONLY or kind == CIRCULAR:
+    if kind == FULL or kind == RSWA or kind == CROSS or kind == ENCODER_ONLY or kind == CIRCULAR:
         return 0
     if kind == SLIDING:
         return max(computed - reach + 1, 0)
@@ -51,7 +53,9 @@ def first_visible(kind: Kind, reach: int, computed: int) -> int:
 
 def holds_tokens(kind: Kind) -> bool:
     """Whether the blocks hold all of the sequence's own tokens, not those of an encoder."""
-    if kind == FULL or kind == SLIDING or kind == CHUNKED or kind == MAMBA or kind == ALIGNED:
+    if kind == FULL or kind == RSWA or kind == SLIDING or kind == CHUNKED:
+        return True
+    if kind == MAMBA or kind == ALIGNED:
         return True
     if kind == CROSS or kind == ENCODER_ONLY or kind == CIRCULAR:
         return False
@@ -60,7 +64,9 @@ def holds_tokens(kind: Kind) -> bool:
 
 def is_cached(kind: Kind) -> bool:
     """Whether groups take part in prefix caching (KV-COORD-14)."""
-    if kind == FULL or kind == SLIDING or kind == CHUNKED or kind == MAMBA or kind == ALIGNED:
+    if kind == FULL or kind == RSWA or kind == SLIDING or kind == CHUNKED:
+        return True
+    if kind == MAMBA or kind == ALIGNED:
         return True
     if kind == CROSS or kind == ENCODER_ONLY or kind == CIRCULAR:
         return False
@@ -71,7 +77,7 @@ def is_thinned(kind: Kind) -> bool:
     """Whether a retention interval keeps blocks of the group out of the cache (KV-RET-*)."""
     if kind == SLIDING or kind == MAMBA or kind == ALIGNED:
         return True
-    if kind == FULL or kind == CHUNKED:
+    if kind == FULL or kind == RSWA or kind == CHUNKED:
         return False
     if kind == CROSS or kind == ENCODER_ONLY or kind == CIRCULAR:
         return False

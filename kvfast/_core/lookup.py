@@ -66,7 +66,7 @@ class Lookup:
         g = self.shape.members[self.shape.first_member[a]]
         limit = tokens // self.shape.block_size[g]
         kind = self.shape.kind[g]
-        if kind == kinds.FULL:
+        if kind == kinds.FULL or kind == kinds.RSWA:
             return self.look_up_full(a, request, limit, drop, per)
         if kind == kinds.SLIDING:
             return self.look_up_sliding(a, request, limit, drop, per)

@@ -247,9 +247,10 @@ class FastManager:
         self.enter()
         try:
             computed = self.checks.counted("total_computed_tokens", total_computed_tokens)
-            row = self.core.rows.of(self.calls.claim(request))
+            mine = self.calls.claim(request)
+            row = self.core.rows.of(mine)
             self.turn.changes()
-            self.core.allocator.remove_skipped(row, computed)
+            self.core.allocator.remove_skipped(row, computed, mine.num_prompt_tokens)
             self.turn.changed()
         finally:
             self.calls.leave()

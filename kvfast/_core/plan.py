@@ -16,6 +16,7 @@ class GroupPlan:
     """One group, as the core needs it.
 
     - `kind`: how it uses its blocks. `reach_tokens`: its window or chunk.
+    - `extra_tokens`: retained before the window, and not read (KV-SW-9).
     - `num_drafted`: Mamba states of drafted tokens.
     - `drops_block`: its hits give up their last block. `is_zeroed`: its new blocks are queued.
     - `cap_blocks`: the most one request holds at once, -1 where that is no less than all.
@@ -37,6 +38,7 @@ class GroupPlan:
     num_sink_blocks: int
     export_step_tokens: int = 0
     has_partial_tails: bool = False
+    extra_tokens: int = 0
     checkpoints_return: bool = False
 
 

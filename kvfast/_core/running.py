@@ -33,7 +33,7 @@ class Running:
         self.registry = registry
         self.entries = entries
         self.num_groups = self.core.num_groups
-        self.is_plain = self.num_groups == 1 and self.core.shape.is_full(0)
+        self.is_plain = self.num_groups == 1 and self.core.shape.keeps_all(0)
         self.block_size = self.core.shape.block_size[0] if self.is_plain else 0
         self.caches = self.core.enable_caching
         self.running = RequestStatus.RUNNING

@@ -52,6 +52,7 @@ class Shape:
         self.block_size = zeroed("q", n)
         self.hashes_per_block = zeroed("q", n)
         self.reach = zeroed("q", n)
+        self.extra = zeroed("q", n)
         self.drafted = zeroed("q", n)
         self.drops = zeroed("i", n)
         self.is_zeroed = zeroed("i", n)
@@ -63,6 +64,7 @@ class Shape:
             self.block_size[g] = group.block_size
             self.hashes_per_block[g] = group.hashes_per_block
             self.reach[g] = group.reach_tokens
+            self.extra[g] = group.extra_tokens
             self.drafted[g] = group.num_drafted
             self.drops[g] = group.drops_block
             self.is_zeroed[g] = group.is_zeroed
@@ -82,6 +84,10 @@ class Shape:
 
     def is_full(self, group: int) -> bool:
         """Attention over everything: every shorter prefix of a hit is a hit too."""
+        return self.kind[group] == kinds.FULL or self.kind[group] == kinds.RSWA
+
+    def keeps_all(self, group: int) -> bool:
+        """Whether nothing in its lists ever turns null: attention over everything, always."""
         return self.kind[group] == kinds.FULL
 
     def is_mamba(self, group: int) -> bool:
@@ -106,12 +112,22 @@ class Shape:
 
     def skipped(self, group: int, computed: int) -> int:
         """Leading blocks that no token after `computed` tokens attends to (KV-GRP-2)."""
+        tokens = first_visible(self.kind[group], self.reach[group] + self.extra[group], computed)
+        return tokens // self.block_size[group] if tokens > 0 else 0
+
+    def unread(self, group: int, computed: int) -> int:
+        """Those that may be null in a hit: all but what is retained beside (KV-SW-9)."""
         tokens = first_visible(self.kind[group], self.reach[group], computed)
         return tokens // self.block_size[group] if tokens > 0 else 0
 
+    def gap_end(self, group: int, prompt: int, computed: int) -> int:
+        """Leading blocks before the window of R-SWA, the prompt's among them (KV-RSWA-1)."""
+        return max(prompt, computed - self.reach[group]) // self.block_size[group]
+
     def is_window_beyond(self, group: int, at: int, computed: int) -> bool:
         """Whether everything up to `computed` tokens is skipped at `at` tokens (KV-GRP-6)."""
-        return first_visible(self.kind[group], self.reach[group], at) >= computed
+        reach = self.reach[group] + self.extra[group]
+        return first_visible(self.kind[group], reach, at) >= computed
 
     def run_length(self, group: int, drop: bool) -> int:
         """Contiguous blocks that fill a window, and one more to drop (KV-SW-2)."""
@@ -129,7 +145,7 @@ class Shape:
             return self.run_length(group, drop) >= segment // self.block_size[group]
         if kind == kinds.MAMBA or kind == kinds.ALIGNED:
             return self.retention < 0 or 0 < self.retention <= self.block_size[group]
-        if kind == kinds.FULL or kind == kinds.CHUNKED:
+        if kind == kinds.FULL or kind == kinds.RSWA or kind == kinds.CHUNKED:
             return True
         if kind == kinds.CROSS or kind == kinds.ENCODER_ONLY or kind == kinds.CIRCULAR:
             return True

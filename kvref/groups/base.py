@@ -22,10 +22,13 @@ from kvspec.specs import (
     HiddenStateCacheSpec,
     LayerSpec,
     MLAAttentionSpec,
+    RSWASpec,
     TQFullAttentionSpec,
 )
 
-ZEROED_SPECS = (FullAttentionSpec, TQFullAttentionSpec, MLAAttentionSpec, HiddenStateCacheSpec)
+ZEROED_SPECS = (
+    *(FullAttentionSpec, TQFullAttentionSpec, MLAAttentionSpec, HiddenStateCacheSpec, RSWASpec),
+)
 """Exactly these types have their new blocks zeroed, subclasses not (KV-GRP-10)."""
 
 
@@ -152,6 +155,10 @@ class Group(ABC):
     @abstractmethod
     def num_skipped_tokens(self, num_computed_tokens: int) -> int:
         """Leading tokens that no later token attends to: s(c)."""
+
+    def num_unread_tokens(self, num_computed_tokens: int) -> int:
+        """Those of them that may be null in a hit: all, but for what is retained (KV-SW-9)."""
+        return self.num_skipped_tokens(num_computed_tokens)
 
     @abstractmethod
     def longest_hit(
@@ -349,6 +356,11 @@ class Group(ABC):
             removed.append(blocks[index])
             blocks[index] = NULL_BLOCK
         self.pool.release(removed)
+
+    def remove_gap(  # noqa: B027 (nothing to do is the usual answer)
+        self, request_id: str, num_computed_tokens: int, num_prompt_tokens: int
+    ) -> None:
+        """Only R-SWA leaves out what lies between the prompt and a window (KV-RSWA-1)."""
 
     def pop(self, request_id: str) -> list[int]:
         """Forget the request; its blocks keep their references."""

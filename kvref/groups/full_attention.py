@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvref.groups.base import Group
+from kvref.block_pool import BlockPool
+from kvref.events import EventLog
+from kvref.groups.base import Group, GroupContext, cdiv
 from kvref.request import ReferenceRequest
+from kvspec.blocks import NULL_BLOCK
+from kvspec.errors import ConfigError
+from kvspec.specs import RSWASpec
 
 
 class FullAttentionGroup(Group):
@@ -66,7 +71,34 @@ class FullAttentionGroup(Group):
         num_requests = sum(1 for blocks in self.block_lists.values() if blocks)
         count = 0
         for block in self.blocks_of(request_id):
-            if self.pool.ref_counts[block] != num_requests:
+            if block == NULL_BLOCK or self.pool.ref_counts[block] != num_requests:
                 break
             count += 1
         return count
+
+
+class RSWAGroup(FullAttentionGroup):
+    """Keeps the prompt, and a window behind it (KV-RSWA-*)."""
+
+    def __init__(self, context: GroupContext, pool: BlockPool, events: EventLog) -> None:
+        super().__init__(context, pool, events)
+        if not isinstance(context.spec, RSWASpec):
+            raise ConfigError("spec", context.spec, "R-SWA")
+        self.window = context.spec.rswa_window
+
+    def remove_gap(self, request_id: str, num_computed_tokens: int, num_prompt_tokens: int) -> None:
+        """Release blocks wholly between the prompt and the window, last first (KV-RSWA-1).
+
+        Example: block size 4, window 5, a prompt of 6 tokens, 18 computed: block 2 goes, with
+        tokens 8 … 11; block 1 has the prompt's end, block 3 token 13, the first that is kept.
+        """
+        blocks = self.block_lists.get(request_id, [])
+        first = cdiv(num_prompt_tokens, self.block_size)
+        end = max(num_prompt_tokens, num_computed_tokens - self.window) // self.block_size
+        removed: list[int] = []
+        for index in reversed(range(first, min(end, len(blocks)))):
+            if blocks[index] == NULL_BLOCK:
+                break  # everything before was removed earlier
+            removed.append(blocks[index])
+            blocks[index] = NULL_BLOCK
+        self.pool.release(removed)

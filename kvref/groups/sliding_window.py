@@ -21,17 +21,22 @@ class SlidingWindowGroup(Group):
         if not isinstance(context.spec, SlidingWindowSpec):
             raise ConfigError("spec", context.spec, "a sliding window")
         self.window = context.spec.sliding_window
+        self.extra = context.spec.extra_retained_tokens
 
     def num_skipped_tokens(self, num_computed_tokens: int) -> int:
         """All before the window of the next token (KV-SW-1).
 
         With 7 computed tokens and a window of 4, token 7 sees 4 … 7, so 4 tokens are skipped.
         """
+        return max(0, num_computed_tokens - self.window + 1 - self.extra)  # KV-SW-9
+
+    def num_unread_tokens(self, num_computed_tokens: int) -> int:
+        """Those before the window; extra ones that are retained are not read (KV-SW-9)."""
         return max(0, num_computed_tokens - self.window + 1)
 
     def max_admission_blocks(self) -> int:
         """A window and one step, plus one: a window need not start at a block (KV-SW-7)."""
-        tokens = self.window - 1 + self.context.max_num_batched_tokens
+        tokens = self.window - 1 + self.extra + self.context.max_num_batched_tokens
         return cdiv(min(tokens, self.context.max_model_len_tokens), self.block_size) + 1
 
     def run_length_blocks(self, drop_last_block: bool) -> int:

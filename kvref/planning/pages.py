@@ -11,12 +11,14 @@ from kvspec.specs import (
     DTYPE_BYTES,
     AttentionSpec,
     ChunkedLocalAttentionSpec,
+    CircularBufferSpec,
     CrossAttentionSpec,
     EncoderOnlyAttentionSpec,
     FullAttentionSpec,
     LayerSpec,
     MambaSpec,
     MLAAttentionSpec,
+    RSWASpec,
     SlidingWindowMLASpec,
     SlidingWindowSpec,
     TQFullAttentionSpec,
@@ -158,6 +160,10 @@ def storage_block_size(spec: LayerSpec) -> int:
 def max_blocks(spec: LayerSpec, config: PlanningConfig) -> int:
     """Blocks that one request of full length holds at most (KV-PLAN-8)."""
     length = config.max_model_len_tokens
+    if isinstance(spec, RSWASpec | CircularBufferSpec) or getattr(spec, "extra_retained_tokens", 0):
+        raise ConfigError(
+            "spec", spec, "of a type that planning knows: no R-SWA, ring, extra tokens"
+        )
     if isinstance(spec, UniformTypeKVCacheSpecs):
         return max(max_blocks(layer, config) for _, layer in spec.kv_cache_specs)
     if isinstance(spec, FullAttentionSpec):

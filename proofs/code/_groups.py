@@ -60,6 +60,7 @@ def of_reference(name: str, call: Callable[[Any, Way], object], **given: Term) -
         group: Any = object.__new__(GROUPS[name])
         for size in SIZES:
             setattr(group, size, way.number(given.get(size, z3.Int(size))))
+        group.extra = 0
         group.context = SimpleNamespace(
             max_model_len_tokens=way.number(z3.Int(LONGEST)),
             max_num_batched_tokens=way.number(z3.Int(STEP)),
@@ -77,6 +78,7 @@ def of_fast(name: str, call: Callable[[Any, Way], object]) -> Term:
         shape.kind = [KINDS[name]]
         shape.block_size = [way.number(z3.Int("block_size"))]
         shape.reach = [way.number(z3.Int(name if name in SIZES else "window"))]
+        shape.extra = [0]
         return call(shape, way)
 
     return merged(run)

@@ -142,7 +142,7 @@ class NotingGroup:
     def cache_blocks(self, request: object, tokens: object) -> None:
         self.notes.cache(tokens)
 
-    def remove_skipped_blocks(self, name: str, computed: object) -> None:
+    def remove_skipped_blocks(self, name: str, computed: object, prompt: object) -> None:
         self.notes.remove(computed)
 
 
@@ -232,7 +232,7 @@ class NotingAllocator:
     def num_needed(self, row: int, asked: demand.Demand, capped: bool) -> Any:
         return self.notes.need(capped, *(getattr(asked, name) for name in ASKED))
 
-    def remove_skipped(self, row: int, computed: object) -> None:
+    def remove_skipped(self, row: int, computed: object, prompt: object) -> None:
         self.notes.remove(computed)
 
     def take_hits(self, row: int, asked: object) -> None:

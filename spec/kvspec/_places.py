@@ -9,7 +9,13 @@ from __future__ import annotations
 from kvspec.blocks import NULL_BLOCK
 from kvspec.config import ManagerConfig
 from kvspec.snapshot import Snapshot
-from kvspec.specs import CircularBufferSpec, CrossAttentionSpec, FullAttentionSpec, MambaSpec
+from kvspec.specs import (
+    CircularBufferSpec,
+    CrossAttentionSpec,
+    FullAttentionSpec,
+    MambaSpec,
+    RSWASpec,
+)
 
 GROUP_SIZE_BYTES = 4
 
@@ -20,13 +26,18 @@ def group_of_key(key: bytes) -> int:
 
 
 def nulls_come_first(config: ManagerConfig, snapshot: Snapshot) -> str | None:
-    """Only mode align pads with null behind a block (KV-MAMBA-9), and full attention has none."""
+    """Only mode align pads with null behind a block (KV-MAMBA-9), and full attention has none.
+
+    R-SWA has null behind its prompt alone (KV-RSWA-1).
+    """
     for name, state in snapshot.requests.items():
         for group, blocks in enumerate(state.block_ids):
             num_nulls = blocks.count(NULL_BLOCK)
             if not num_nulls:
                 continue
             spec = config.managed_specs[group]
+            if isinstance(spec, RSWASpec) and blocks[0] != NULL_BLOCK:
+                continue
             if isinstance(spec, FullAttentionSpec | CrossAttentionSpec | CircularBufferSpec):
                 return f"group {group} skips nothing, but has null for request {name!r}: {blocks}"
             is_padded = isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align"

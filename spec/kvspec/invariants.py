@@ -290,7 +290,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         "nulls_come_first",
         "KV-GRP-2",
-        "In a list null stands before all blocks, except in mode align; full attention has none.",
+        "Null stands before all blocks, except in mode align and R-SWA; full attention has none.",
         nulls_come_first,
     ),
     Invariant(

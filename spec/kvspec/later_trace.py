@@ -43,7 +43,6 @@ _USUAL: Mapping[str, Any] = MappingProxyType(
     {
         "block_stride_alignment": None,
         "bounded_replay": False,
-        "extra_retained_tokens": 0,
         "is_draft": False,
         "is_index_group_leader": False,
         "max_tp_shards": None,
@@ -56,11 +55,10 @@ _USUAL: Mapping[str, Any] = MappingProxyType(
 )
 """Members of specs that say nothing at this value, and need something otherwise."""
 
-_IGNORED = frozenset({"cache_role", "dcp_sharded", "num_heads", "rswa_window"})
+_IGNORED = frozenset({"cache_role", "dcp_sharded", "num_heads"})
 """Members that the manager does not read beside its own; equality of specs does not need them."""
 
-_NEEDED_BY_TYPE: Mapping[str, str] = MappingProxyType({"RSWASpec": "R-SWA"})
-_FULL = frozenset({"FullAttentionSpec", "MLAAttentionSpec"})
+_FULL = frozenset({"CircularBufferSpec", "FullAttentionSpec", "MLAAttentionSpec", "RSWASpec"})
 _WITHOUT_VALUE_SIZE = frozenset(
     {
         "ChunkedLocalAttentionSpec",
@@ -185,9 +183,6 @@ def _spec(spec: Any, needs: list[str]) -> Any:
     kind = str(spec.get("type"))
     found = _without(spec, *_USUAL, *_IGNORED, "tokens_per_state")
     needs += [name for name, usual in _USUAL.items() if spec.get(name, usual) != usual]
-    if kind in _NEEDED_BY_TYPE:
-        needs.append(_NEEDED_BY_TYPE[kind])
-        return {**found, "type": "FullAttentionSpec"}  # to be read, and never built
     if "MLA" in kind:
         found |= {"compress_ratio": spec.get("tokens_per_state", 1), "head_size_v": None}
     elif kind in _KNOWN and spec.get("tokens_per_state", 1) not in (1, -1):

@@ -154,11 +154,26 @@ class SinkFullAttentionSpec(FullAttentionSpec):
 
 
 @dataclass(frozen=True)
+class RSWASpec(FullAttentionSpec):
+    """Full attention over the prompt, and over the last `rswa_window` tokens behind it."""
+
+    rswa_window: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        int_at_least("rswa_window", self.rswa_window, 1)
+
+
+@dataclass(frozen=True)
 class SlidingWindowSpec(AttentionSpec):
-    """Attention over the last `sliding_window` tokens, the current one included."""
+    """Attention over the last `sliding_window` tokens, the current one included.
+
+    `extra_retained_tokens` before the window keep their blocks, though nobody attends to them.
+    """
 
     sliding_window: int = 0
     head_size_v: int | None = None
+    extra_retained_tokens: int = 0
 
     kind: ClassVar[str] = "sliding_window"
 
@@ -168,6 +183,7 @@ class SlidingWindowSpec(AttentionSpec):
         if self.head_size_v is None:
             object.__setattr__(self, "head_size_v", self.head_size)
         int_at_least("head_size_v", self.head_size_v, 1)
+        int_at_least("extra_retained_tokens", self.extra_retained_tokens, 0)
 
 
 @dataclass(frozen=True)
@@ -290,6 +306,7 @@ SPEC_TYPES: tuple[type[LayerSpec], ...] = (
     MLAAttentionSpec,
     HiddenStateCacheSpec,
     SinkFullAttentionSpec,
+    RSWASpec,
     SlidingWindowSpec,
     SlidingWindowMLASpec,
     ChunkedLocalAttentionSpec,
@@ -303,7 +320,10 @@ SPEC_TYPES: tuple[type[LayerSpec], ...] = (
 
 
 def spec_fields(spec: LayerSpec) -> dict[str, Any]:
-    """The spec's members by name, in declaration order; those of checkpoints only if it has any."""
-    has_all = not isinstance(spec, MambaSpec) or spec.has_checkpoints
-    names = [field.name for field in fields(spec)]
-    return {name: getattr(spec, name) for name in names if has_all or "checkpoint" not in name}
+    """The spec's members by name, in declaration order; later ones only if they count."""
+    members = {field.name: getattr(spec, field.name) for field in fields(spec)}
+    if isinstance(spec, MambaSpec) and not spec.has_checkpoints:
+        return {name: value for name, value in members.items() if "checkpoint" not in name}
+    if not members.get("extra_retained_tokens", 1):
+        del members["extra_retained_tokens"]
+    return members

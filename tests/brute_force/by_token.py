@@ -31,6 +31,13 @@ def tokens_read(spec: LayerSpec, token: int) -> range:
     return range(token)
 
 
+def tokens_kept(spec: LayerSpec, token: int) -> range:
+    """Those, and what is retained before them (KV-SW-9)."""
+    read = tokens_read(spec, token)
+    extra = spec.extra_retained_tokens if isinstance(spec, SlidingWindowSpec) else 0
+    return range(max(0, read.start - extra), read.stop)
+
+
 def tokens_of(block: int, size: int) -> range:
     """The tokens that a block stands for."""
     return range(block * size, (block + 1) * size)
@@ -52,7 +59,7 @@ def is_read(spec: LayerSpec, tokens: range, computed: int) -> bool:
     """Whether one of the tokens is computed or read by token `computed` or one behind it."""
     later = range(computed, computed + len(tokens) + 2)  # those behind read no earlier tokens
     return any(
-        token >= computed or any(token in tokens_read(spec, by) for by in later) for token in tokens
+        token >= computed or any(token in tokens_kept(spec, by) for by in later) for token in tokens
     )
 
 
@@ -68,7 +75,7 @@ def most_held(config: ManagerConfig, spec: LayerSpec, size: int) -> int | None:
     seen: set[int] = set()
     more = 0
     if isinstance(spec, SlidingWindowSpec):  # what the first token of a step reads, and the step
-        seen = set(range(spec.sliding_window - 1 + step))
+        seen = set(range(spec.sliding_window - 1 + spec.extra_retained_tokens + step))
         more = 1  # a window may begin inside a block
     elif isinstance(spec, ChunkedLocalAttentionSpec):
         seen = set(range(spec.attention_chunk_size + step))

@@ -16,6 +16,7 @@ from kvspec.specs import (
     HiddenStateCacheSpec,
     MambaSpec,
     MLAAttentionSpec,
+    RSWASpec,
     SinkFullAttentionSpec,
     TQFullAttentionSpec,
 )
@@ -33,7 +34,9 @@ from tests.brute_force.lives import (
 )
 from tests.brute_force.texts import Beginnings, Text
 
-ZEROED = (FullAttentionSpec, TQFullAttentionSpec, MLAAttentionSpec, HiddenStateCacheSpec)
+ZEROED = (
+    *(FullAttentionSpec, TQFullAttentionSpec, MLAAttentionSpec, HiddenStateCacheSpec, RSWASpec),
+)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kvspec.specs import CircularBufferSpec, LayerSpec, MambaSpec
+from kvspec.specs import CircularBufferSpec, LayerSpec, MambaSpec, RSWASpec
 from tests.brute_force.by_token import (
     blocks_of,
     holds_text,
@@ -116,6 +116,10 @@ class Life:
             sure = max(0, computed - span.num_drafted)  # KV-MAMBA-5
             if when > entry.since and not is_read(span.spec, tokens, sure):
                 return 0
+            if when > entry.since and isinstance(span.spec, RSWASpec):
+                gap = range(self.text.num_prompt, computed - span.spec.rswa_window)
+                if all(token in gap for token in tokens):  # KV-RSWA-1
+                    return 0
         return entry.block
 
     @property

@@ -30,11 +30,13 @@ class Content:
     """The tokens of one request. Equal digests mean an equal beginning, `root` included.
 
     `root`: what besides tokens makes content differ (salt, adapter, …). `tokens` only grow.
+    `num_prompt`: how many of them are the prompt, if that is known.
     """
 
     def __init__(self, root: bytes, tokens: Sequence[int] = ()) -> None:
         self.root = root
         self.tokens = array("q", tokens)
+        self.num_prompt: int | None = None
         self._starts: dict[int, list[bytes]] = {}
 
     @property

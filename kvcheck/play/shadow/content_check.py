@@ -22,6 +22,7 @@ from kvspec.specs import (
     EncoderOnlyAttentionSpec,
     LayerSpec,
     MambaSpec,
+    RSWASpec,
     SlidingWindowSpec,
 )
 
@@ -56,6 +57,15 @@ def first_token_read(spec: LayerSpec, position: int) -> int:
     if isinstance(spec, ChunkedLocalAttentionSpec):
         return position // spec.attention_chunk_size * spec.attention_chunk_size
     return 0
+
+
+def is_in_gap(spec: LayerSpec, content: Content, tokens: range, position: int) -> bool:
+    """Whether none of the tokens is read from `position` on, though some before them are."""
+    if not isinstance(spec, RSWASpec):
+        return False
+    prompt = content.num_prompt
+    in_window = tokens.stop > position - spec.rswa_window
+    return not in_window and (prompt is None or tokens.start >= prompt)
 
 
 class ContentCheck:
@@ -139,10 +149,14 @@ class ContentCheck:
         if group not in self.groups:
             return
         spec, size = self.groups[group]
+        is_hit = what.startswith("hit")
         length = min(length, len(content.tokens))
         first = first_token_read(spec, length)
         for index in range(first // size, -(-length // size)):
             if index >= len(blocks) or blocks[index] == NULL_BLOCK:
+                held = range(index * size, (index + 1) * size)
+                if not is_hit and is_in_gap(spec, content, held, length):
+                    continue
                 raise InvariantViolation(
                     "what_is_read_is_there",
                     "KV-GRP-2",
@@ -253,7 +267,9 @@ class ContentCheck:
             first = start if hits is None else min(start, len(hits[group]) * size)
             for index, span in _by_block(first, end, size):
                 if blocks[index] == NULL_BLOCK:
-                    span = range(max(span.start, kept), span.stop)
+                    held = range(index * size, (index + 1) * size)
+                    first_kept = span.stop if is_in_gap(spec, content, held, skip_at) else kept
+                    span = range(max(span.start, first_kept), span.stop)
                 if span:
                     self.shadow.write(blocks[index], group, size, index, span, content)
 

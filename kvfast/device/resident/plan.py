@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
+from kvfast._core import kinds
 from kvfast._core.kinds import first_visible
-from kvfast.configuration import kind_of, reach_of
+from kvfast.configuration import extra_of, kind_of, reach_of
 from kvfast.device.tables.geometry import Geometry
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
@@ -55,6 +56,10 @@ def check_groups(config: ManagerConfig) -> None:
     """Runs know lists that grow with the tokens; UnsupportedError for states."""
     if any(isinstance(spec, MambaSpec) for spec in config.managed_specs):
         raise UnsupportedError("resident decode steps with Mamba groups", "kvfast.device")
+    if any(kind_of(spec) in (kinds.CIRCULAR, kinds.RSWA) for spec in config.managed_specs):
+        raise UnsupportedError("resident decode steps with rings or R-SWA", "kvfast.device")
+    if any(extra_of(spec) for spec in config.managed_specs):
+        raise UnsupportedError("resident decode steps with retained tokens", "kvfast.device")
 
 
 def has_windows(config: ManagerConfig) -> bool:

@@ -148,6 +148,7 @@ class SymbolicAllocator(Allocator):
             "kind": [getattr(kinds, kind.upper())],
             "block_size": [way.number(numbers.block_size)],
             "reach": [way.number(numbers.reach)],
+            "extra": [0],
             "drafted": [way.number(numbers.drafted) if kind in ("mamba", "aligned") else 0],
             "is_zeroed": [0],
             "cap": [-1],
