@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from kvcheck.explore.bounds import Admission, Call, Computation, Configuration, Step
-from kvcheck.rules.specs import chunked, full, ring
+from kvcheck.rules.specs import chunked, full, ring, rswa
 from kvcheck.rules.specs import sliding as window
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.specs import (
@@ -129,6 +129,14 @@ RING = Configuration(
     in_chunks=False,
     admissions=(Admission(), Admission(external_tokens=1, delayed=True)),
     calls=frozenset({Call.PREEMPT, Call.SKIP, Call.CACHE, Call.ASK, Call.ILLEGAL}),
+)
+RSWA = Configuration(
+    "rswa",
+    "3 blocks of 1 token, R-SWA with a window of 1 token: a prompt of 1 token and 2 more",
+    cache(4, rswa(1, 1), max_tokens=3),
+    ((0,),),
+    in_chunks=False,
+    calls=frozenset({Call.PREEMPT, Call.SKIP, Call.ASK}),
 )
 EXTERNAL = Configuration(
     "external",
@@ -382,6 +390,7 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
     UNEQUAL,
     MAMBA_RETENTION,
     RING,
+    RSWA,
     GATE,
     REFUSALS,
     *DEEP,

@@ -373,8 +373,7 @@ class Allocator:
             verified = computed
             if self.shape.is_mamba(g) and self.shape.drafts_hold_states:  # KV-MAMBA-5
                 verified = max(0, computed - self.shape.drafted[g])
-            end = self.shape.skipped(g, verified)
-            at = row * self.shape.num_groups + g
+            end, at = self.shape.skipped(g, verified), row * self.shape.num_groups + g
             if self.shape.kind[g] == kinds.RSWA:  # KV-RSWA-1
                 end = self.shape.gap_end(g, prompt, computed)
                 kept = self.shape.cdiv(prompt, self.shape.block_size[g])

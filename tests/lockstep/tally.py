@@ -12,9 +12,11 @@ from kvcheck.play.steps import Program
 from kvspec.config import ManagerConfig
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
+    CircularBufferSpec,
     CrossAttentionSpec,
     FullAttentionSpec,
     MambaSpec,
+    RSWASpec,
     SinkFullAttentionSpec,
     SlidingWindowSpec,
 )
@@ -63,6 +65,12 @@ OF_CONFIG: Mapping[str, Callable[[ManagerConfig], object]] = MappingProxyType(
         "chunked attention": _has(ChunkedLocalAttentionSpec),
         "Mamba": _has(MambaSpec),
         "cross attention": _has(CrossAttentionSpec),
+        "circular buffer": _has(CircularBufferSpec),
+        "R-SWA": _has(RSWASpec),
+        "retained tokens": lambda config: any(
+            isinstance(s, SlidingWindowSpec) and s.extra_retained_tokens
+            for s in config.managed_specs
+        ),
         "sink": _has(SinkFullAttentionSpec),
         "given hashes": lambda config: config.given_hash_bytes,
         "three groups": lambda config: len(config.managed_specs) >= 3,
