@@ -95,6 +95,8 @@ def inside_class(spec: LayerSpec) -> type[Group]:
     """The class where hits may end inside a block."""
     if isinstance(spec, MambaSpec):
         return InsideAlignedGroup if spec.mamba_cache_mode == "align" else InsideMambaGroup
+    if isinstance(spec, RSWASpec):
+        raise UnsupportedError("R-SWA where hits end inside a block", "kvref")
     found = group_class(spec)
     return InsideFullGroup if found is FullAttentionGroup else found
 
