@@ -63,8 +63,8 @@ def with_later_types(random: Random, config: ManagerConfig) -> ManagerConfig:
     """Mostly as it is; else with a circular buffer more, R-SWA, or windows that retain more."""
     chance, cache = random.random(), config.kv_cache
     if chance < 0.08:
-        groups = tuple(_later_group(random, group) for group in cache.groups)
-        return replace(config, kv_cache=replace(cache, groups=groups))
+        later = tuple(_later_group(random, group) for group in cache.groups)
+        return replace(config, kv_cache=replace(cache, groups=later))
     sizes = [spec.block_size for spec in config.managed_specs]
     if chance > 0.14 or config.dcp_world_size > 1:
         return config

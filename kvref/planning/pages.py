@@ -160,7 +160,8 @@ def storage_block_size(spec: LayerSpec) -> int:
 def max_blocks(spec: LayerSpec, config: PlanningConfig) -> int:
     """Blocks that one request of full length holds at most (KV-PLAN-8)."""
     length = config.max_model_len_tokens
-    if isinstance(spec, RSWASpec | CircularBufferSpec) or getattr(spec, "extra_retained_tokens", 0):
+    has_more = isinstance(spec, SlidingWindowSpec) and spec.extra_retained_tokens > 0
+    if isinstance(spec, RSWASpec | CircularBufferSpec) or has_more:
         raise ConfigError(
             "spec", spec, "of a type that planning knows: no R-SWA, ring, extra tokens"
         )

@@ -159,7 +159,7 @@ def releases(numbers: Numbers, held: Held, computed: int) -> bool:
     """Whether both release the same blocks, the last one first."""
     group, allocator = reference_row(numbers, held), fast_row(numbers, held)
     group.remove_skipped_blocks(NAME, computed)
-    allocator.remove_skipped(ROW, computed)
+    allocator.remove_skipped(ROW, computed, 1)
     return reference_row_state(group) == fast_row_state(allocator)
 
 

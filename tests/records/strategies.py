@@ -74,6 +74,10 @@ def specs_of(cls: type[LayerSpec]) -> st.SearchStrategy[LayerSpec]:
     if "cache_dtype_str" in fields:
         members |= {"cache_dtype_str": st.none() | names, "model_version": st.none() | names}
         members |= {"alignment": maybe, "compress_ratio": positive}
+    if "rswa_window" in fields:
+        members |= {"rswa_window": positive}
+    if "extra_retained_tokens" in fields:
+        members |= {"extra_retained_tokens": st.integers(0, 9)}
     if "tq_slot_size" in fields:
         members |= {"tq_slot_size": st.integers(0, 99)}
     if cls is SinkFullAttentionSpec:
