@@ -82,6 +82,8 @@ def plan_of(config: ManagerConfig) -> Plan:
         _refuse_caching(config, specs, kind_per_group)
     if any(_export_step(spec) for spec in specs) and not hits_end_inside(config):
         raise UnsupportedError("states inside a chunk (KV-INSIDE-5)", "kvfast")
+    if kinds.RSWA in kind_per_group and hits_end_inside(config):
+        raise UnsupportedError("R-SWA where hits end inside a block", "kvfast")
     config = replace(
         config,
         scheduler_block_size_tokens=(scheduler := _scheduler_block_size(config, specs)),

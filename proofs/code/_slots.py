@@ -187,6 +187,7 @@ def of_reference(case: Case) -> dict[str, Term]:
             num_tokens=notes.number("num_tokens"),
             num_computed_tokens=notes.number("computed"),
             num_in_flight_tokens=notes.number("in_flight"),
+            num_prompt_tokens=1,
         )
         asked = cast(Any, kvref.request.Allocation)(
             request=request,
@@ -285,6 +286,7 @@ def of_fast(case: Case) -> dict[str, Term]:
             running=RequestStatus.RUNNING,
             num_tokens=notes.number("num_tokens"),
             in_flight=notes.number("in_flight"),
+            num_prompt_tokens=1,
         )
         numbers = [notes.number(name) for name in GRANTED_BY]
         return notes.ended(lambda: made.grant(request, None, *numbers))

@@ -119,7 +119,6 @@ def fast_bound(is_hybrid: bool, drops: bool) -> dict[str, Term]:
             ahead=0,
             tails=[0],
             returns=[0],
-            is_cached=lambda g: True,
         )
         made.shape.full_blocks = partial(Shape.full_blocks, made.shape)
         made.tables = SimpleNamespace(cached=[way.number(COUNT + 1)])
