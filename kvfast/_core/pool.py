@@ -164,10 +164,12 @@ class BlockPool:
     def touch(self, tables: Tables, start: int, end: int) -> None:
         """Take a reference to the hits at these places; a free one leaves the queue (KV-POOL-5).
 
-        None of them is null: `check_hits` lets null stand before them alone (KV-MGR-8).
+        Null may stand before them: of a window that retains more than it reads (KV-SW-9).
         """
         for place in range(start, end):
             block = tables.arena[place]
+            if block == 0:
+                continue
             if self.facts[record.INTS * block + record.REFS] == 0:
                 self.unlink(block)
             self.facts[record.INTS * block + record.REFS] += 1

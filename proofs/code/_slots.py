@@ -142,8 +142,10 @@ class NotingGroup:
     def cache_blocks(self, request: object, tokens: object) -> None:
         self.notes.cache(tokens)
 
-    def remove_skipped_blocks(self, name: str, computed: object, prompt: object) -> None:
+    def remove_skipped_blocks(self, name: str, computed: object) -> None:
         self.notes.remove(computed)
+
+    def remove_gap(self, name: str, computed: object, prompt: object) -> None: ...
 
 
 class ReferenceAllocator(kvref.allocation.Allocator):
