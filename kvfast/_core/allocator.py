@@ -365,8 +365,6 @@ class Allocator:
             self.events.stored(request, g, 1, number, number + 1, [number])
         return True
 
-    # Giving back.
-
     def remove_skipped(self, row: int, computed: int, prompt: int) -> None:
         """Release what fell out of the window, one release call per group (KV-GRP-2, KV-POOL-7)."""
         for g in range(self.shape.num_groups if row >= 0 else 0):
