@@ -38,6 +38,8 @@ def attention_groups(config: ManagerConfig) -> list[AttentionGroup]:
     flagged = [i for i, group in enumerate(config.kv_cache.groups) if group.is_eagle_group]
     if config.use_eagle and not flagged:
         flagged = list(range(len(specs)))
+    if config.hash_lookahead_tokens > 0:  # KV-HASH-14
+        flagged = []
     first_members = [
         i
         for i, spec in enumerate(specs)

@@ -87,14 +87,16 @@ def most_held(config: ManagerConfig, spec: LayerSpec, size: int) -> int | None:
 def boundaries(config: ManagerConfig, num_prompt_tokens: int, end: int) -> tuple[set[int], int]:
     """Where hits are meant to end, up to `end` and a few more; and where one of the prompt would.
 
-    The second is -1 without retention. It is the prompt's last aligned place that leaves a token
-    to compute (KV-RET-4), whatever the request generates.
+    The second is -1 without retention. It is the prompt's last aligned place where a hit may end
+    (KV-RET-4), whatever the request generates.
     """
     alignment, retention = config.scheduler_block_size_tokens or 1, config.retention_interval_tokens
     aligned = [n for n in range(end + 1) if n % alignment == 0]
     if retention is None:
         return {n for n in aligned if n}, -1
-    replay = max(n for n in range(num_prompt_tokens) if n % alignment == 0)
+    computed = max(1, config.hash_lookahead_tokens)  # KV-HASH-15
+    hits = range(max(0, num_prompt_tokens - computed) + 1)
+    replay = max(n for n in hits if n % alignment == 0)
     return {n for n in aligned if n and retention and n % retention == 0}, replay
 
 

@@ -26,6 +26,7 @@ from tests.brute_force.by_token import (
     blocks_of,
     is_handed_over,
     is_worth_caching,
+    tokens_of,
 )
 from tests.brute_force.lives import (
     Entry,
@@ -78,7 +79,7 @@ class History:
             config,
             spans,
             Blocks(config.kv_cache.num_blocks, config.policy.unhashed_freed_to == "front"),
-            Beginnings(config.hash_block_size_tokens or 1),
+            Beginnings(config.hash_block_size_tokens or 1, config.hash_lookahead_tokens),
             set_aside=tuple(range(1, sinks + 1)),  # KV-FULL-8
             to_zero=[[] for _ in spans],
             of_this_step=[set() for _ in spans],
@@ -111,7 +112,8 @@ class History:
         """Whether some caching call reached the entry."""
         return span.spec.prefix_cacheable and any(
             is_handed_over(self.config, span.size, index, call, is_eagle=span.is_eagle)
-            for call in life.calls
+            and all(token in named for token in tokens_of(index, span.size))
+            for call, named in life.calls
         )
 
     def is_running(self, name: str) -> bool:
@@ -140,7 +142,7 @@ class History:
             return
         life = self.lives[name]
         before = [self.counted(name, span) or 0 for span in self.spans]
-        life.calls.append(num_tokens)
+        life.calls.append((num_tokens, self.beginnings.named(life.text)))
         for span in self.spans:
             for index in range(before[span.index], self.counted(name, span) or 0):
                 block = life.block(span, index)

@@ -142,7 +142,7 @@ class OverTime:
 
     def remembered(self, text: Text) -> Remembered:
         """What is cached of a text."""
-        hashed = len(text.tokens) // self.history.beginnings.size * self.history.beginnings.size
+        hashed = len(self.history.beginnings.named(text))
         places = {
             (span.index, position): self.history.name_of(span, text, (position + 1) * span.size)
             for span in self.history.spans
@@ -160,7 +160,8 @@ class OverTime:
         nothing: list[list[int]] = [[] for _ in self.history.spans]
         length, blocks, prefix = 0, nothing, None
         if self.config.enable_caching and not text.extras.get("skip_reading_prefix_cache"):
-            hit = agreed_hit(self.remembered(text), len(text.tokens) - 1)
+            ahead = max(1, self.config.hash_lookahead_tokens)  # KV-HASH-15
+            hit = agreed_hit(self.remembered(text), max(0, len(text.tokens) - ahead))
             length, blocks = hit.hit_length_tokens, hit.blocks.to_lists()
             prefix = hit.uncached_common_prefix_tokens
         return {
@@ -172,7 +173,8 @@ class OverTime:
     def find_longest_cache_hit_per_group(self, name: str, asked: Mapping[str, Any]) -> Any:
         """Each group's own (KV-COORD-9)."""
         text = self.history.texts[name]
-        hits = own_hits(self.remembered(text), min(asked["max_cache_hit_length"], len(text.tokens)))
+        longest = max(0, len(text.tokens) - self.config.hash_lookahead_tokens)  # KV-HASH-15
+        hits = own_hits(self.remembered(text), min(asked["max_cache_hit_length"], longest))
         lengths = list(hits.hit_lengths_tokens)
         return {"blocks": hits.blocks.to_lists(), "hit_lengths": lengths}
 

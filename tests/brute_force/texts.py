@@ -37,15 +37,24 @@ class Text:
 
 @dataclass
 class Beginnings:
-    """Beginnings of texts: equal ones have equal numbers (KV-HASH-1)."""
+    """Beginnings of texts: equal ones have equal numbers (KV-HASH-1).
+
+    `ahead`: tokens behind each part that its number stands for, too (KV-HASH-14).
+    """
 
     size: int
+    ahead: int = 0
     numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def number(self, text: Text, num_tokens: int) -> int:
         """Of the first tokens, a multiple of `size`."""
         before = -1
         for start in range(0, num_tokens, self.size):
-            part = (before, text.part(range(start, start + self.size)))
+            part = (before, text.part(range(start, start + self.size + self.ahead)))
             before = self.numbers.setdefault(part, len(self.numbers))
         return before
+
+    def named(self, text: Text) -> range:
+        """Tokens that some name covers by what is known of the text (KV-HASH-15)."""
+        ends = range(0, len(text.tokens) - self.ahead + 1, self.size)
+        return range(max(ends, default=0))
