@@ -50,9 +50,10 @@ def search(
     specs: Sequence[LayerSpec],
     snapshot: Snapshot,
     hashes: Sequence[bytes],
-    limit_tokens: int,
+    num_tokens: int,
 ) -> Search:
-    """Search for the hit of a request with these hashes, of at most `limit_tokens` tokens."""
+    """Search for the hit of a request of so many tokens, with these hashes."""
+    limit_tokens = max(0, num_tokens - max(1, config.hash_lookahead_tokens))  # KV-MGR-1
     groups = attention_groups(config, specs)
     alignment = config.scheduler_block_size_tokens or 1
     found, verified = Search(limit_tokens), set[int]()
@@ -90,9 +91,12 @@ def attention_groups(
     flags = [group.is_eagle_group for group in config.kv_cache.groups]
     if config.use_eagle and not any(flags):
         flags = [True] * len(flags)
+    if config.hash_lookahead_tokens:  # KV-HASH-14
+        flags = [False] * len(flags)
     members: dict[tuple[type[LayerSpec], LayerSpec], list[int]] = {}
     for number, spec in enumerate(specs):
-        members.setdefault((type(spec), spec), []).append(number)
+        if spec.prefix_cacheable:  # KV-COORD-14
+            members.setdefault((type(spec), spec), []).append(number)
     found = [(key[1], own, any(flags[n] for n in own)) for key, own in members.items()]
     return sorted(found, key=lambda group: not isinstance(group[0], FullAttentionSpec))
 

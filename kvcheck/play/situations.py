@@ -124,8 +124,8 @@ class SituationCounter:
             return
         self._count("several groups")
         hashes = runner.subject.player.requests[request.name].block_hashes
-        limit = len(request.seat.tokens) - 1
-        found = search(runner.config, runner.specs, done.before.snapshot, hashes, limit)
+        num_tokens = len(request.seat.tokens)
+        found = search(runner.config, runner.specs, done.before.snapshot, hashes, num_tokens)
         for name, reached in (
             ("two rounds", found.rounds > 1),
             ("three rounds", found.rounds > 2),

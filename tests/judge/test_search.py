@@ -31,8 +31,8 @@ class Recount:
         if answer["num_uncached_common_prefix_tokens"] is None:
             return  # nothing was looked up
         hashes = runner.subject.player.requests[request.name].block_hashes
-        limit = len(request.seat.tokens) - 1
-        found = search(runner.config, runner.specs, done.before.snapshot, hashes, limit)
+        num_tokens = len(request.seat.tokens)
+        found = search(runner.config, runner.specs, done.before.snapshot, hashes, num_tokens)
         assert found.length_tokens == answer["num_computed_tokens"]
         self.num_compared += 1
 

@@ -15,7 +15,13 @@ from kvspec.errors import InvariantViolation
 from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from kvspec.policy import Policy
 from kvspec.snapshot import Snapshot
-from kvspec.specs import FullAttentionSpec, LayerSpec, MambaSpec, SlidingWindowSpec
+from kvspec.specs import (
+    CircularBufferSpec,
+    FullAttentionSpec,
+    LayerSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 
 SIZE = 2
 TOKENS = tuple(range(10, 19))
@@ -55,6 +61,19 @@ def test_a_null_or_missing_block_is_an_offence_exactly_where_content_is_read(
         expected = "what_is_read_is_there" if index >= first_read else None
         assert offence(check, content, blocks, 8) == expected
         assert offence(check, content, blocks[:index], 8) == "what_is_read_is_there"
+
+
+def test_each_ring_of_a_request_is_read_in_full() -> None:
+    """KV-CIRC-2: two rings, of one slot and of three; what the larger one lost is missed."""
+    rings = [CircularBufferSpec(size, 1, 8, "float16") for size in (1, 3)]
+    groups = tuple(KVCacheGroup(("layer",), spec) for spec in (FULL, *rings))
+    check = ContentCheck(ManagerConfig(KVCacheConfig(9, groups), max_model_len_tokens=16))
+    content, lists = Content(b"", TOKENS), [[1, 2], [3], [4]]
+    check.write_granted("r", content, lists, start=0, num_external=0, num_new=4)
+    check.read_held("r", "held", content, lists, 4, "KV-HASH-1")
+    check.shadow.lose([4])
+    with pytest.raises(InvariantViolation, match="KV-CIRC-2"):
+        check.read_held("r", "held", content, lists, 4, "KV-HASH-1")
 
 
 def test_what_a_hit_holds_is_compared_slot_by_slot() -> None:

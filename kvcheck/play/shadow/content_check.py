@@ -235,8 +235,10 @@ class ContentCheck:
         end at the longest sequence.
         """
         self._write_encoder(name, lists, num_encoder)
+        if self.rings:
+            longest = range(max(self.rings.values()))
+            own = self.in_rings.setdefault(name, Content(f"ring of {name}".encode(), longest))
         for group, size in self.rings.items():
-            own = self.in_rings.setdefault(name, Content(f"ring of {name}".encode(), range(size)))
             block = next(iter(lists[group]), NULL_BLOCK)
             self.shadow.write(block, group, size, 0, range(size), own)
         for group, states in self.states.items():
