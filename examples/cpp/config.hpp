@@ -30,6 +30,7 @@ struct GroupConfig {
     const SpecType *type;
     std::int64_t block_size;  // of all ranks (KV-FULL-5)
     std::int64_t window;      // 0: full attention
+    std::int64_t extra;       // tokens before the window that keep their blocks (KV-SW-9)
     bool eagle;               // hits give up their last block (KV-CFG-8)
     std::size_t same_as;      // the first group with an equal spec
 };
@@ -81,7 +82,11 @@ GroupConfig read_group(const Value &spec, const std::string &type_name) {
     if (type == std::end(spec_types)) throw unsupported(type_name);
     std::int64_t block_size = positive(spec, "block_size", max_block_size);
     std::int64_t window = type->has_window ? positive(spec, "sliding_window", max_count) : 0;
-    return {type, block_size, window, false, 0};
+    const Value *more = type->has_window ? optional_member(spec, "extra_retained_tokens") : nullptr;
+    std::int64_t extra = more ? int_member(spec, "extra_retained_tokens") : 0;
+    if (extra < 0 || extra > max_count)
+        throw bad_config("extra_retained_tokens", extra, "in 0 ... " + std::to_string(max_count));
+    return {type, block_size, window, extra, false, 0};
 }
 
 void read_groups(Config &config, const Value &value) {

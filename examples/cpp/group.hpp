@@ -57,8 +57,11 @@ class Group {
         return size_of(blocks_of(id)) * config.block_size;
     }
 
+    // Leading blocks that need not be kept (KV-SW-9).
+    std::int64_t num_skipped(std::int64_t computed) const { return num_unread(computed - config.extra); }
+
     // Leading blocks that no later token reads (KV-FULL-1, KV-SW-1).
-    std::int64_t num_skipped(std::int64_t computed) const {
+    std::int64_t num_unread(std::int64_t computed) const {
         if (!config.window) return 0;
         return std::max(computed - config.window + 1, std::int64_t{0}) / config.block_size;
     }
@@ -101,7 +104,7 @@ class Group {
     }
 
     void take_external(const std::string &id, const Need &need) {  // KV-GRP-6
-        bool reads_any = !config.window || need.computed > need.skip_at - config.window + 1;
+        bool reads_any = !config.window || need.computed > need.skip_at - config.window + 1 - config.extra;
         if (reads_any) extend(id, need.computed);
     }
 
@@ -168,7 +171,7 @@ class Group {
   private:
     // The most blocks that a window and one step touch (KV-SW-7).
     std::int64_t admission_cap() const {
-        std::int64_t tokens = config.window - 1 + whole_.max_batched;
+        std::int64_t tokens = config.window - 1 + config.extra + whole_.max_batched;
         return ceiling(std::min(tokens, whole_.max_model_len), config.block_size) + 1;
     }
 

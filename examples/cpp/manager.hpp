@@ -248,7 +248,7 @@ class Manager {
             if (covered > demand.num_hit || (covered < demand.num_hit && !demand.num_external))
                 throw invalid("new_computed_blocks[" + std::to_string(group.index) + "]", numbers(hits),
                               "blocks for num_new_computed_tokens");
-            check_content(group, request, hits, group.num_skipped(skip_at));
+            check_content(group, request, hits, group.num_unread(skip_at));
             longest = std::max(longest, covered);
         }
         if (longest < demand.num_hit)
@@ -257,12 +257,12 @@ class Manager {
 
     // Every hit carries the key of its place; null only where nothing is read.
     void check_content(const Group &group, const Request &request, const Blocks &hits,
-                       std::int64_t num_skipped) const {
+                       std::int64_t num_unread) const {
         for (std::int64_t i = 0; i < size_of(hits); ++i) {
             Block block = hits[Pool::at(i)];
             const Bytes *hash = group.hash_of(request, i);
             bool right = hash && (block == null_block
-                                      ? i < num_skipped
+                                      ? i < num_unread
                                       : pool.keys[Pool::at(block)] == make_key(*hash, group.index));
             if (right) continue;
             std::string field = "new_computed_blocks[" + std::to_string(group.index) + "]";

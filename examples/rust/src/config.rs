@@ -74,6 +74,7 @@ fn within(value: &Value, name: &str, most: i64) -> Answer<i64> {
 pub struct GroupConfig {
     pub block_size: i64,
     pub window: Option<i64>, // None: full attention
+    pub extra: i64,          // tokens before the window that keep their blocks (KV-SW-9)
     pub same_as: usize,      // the first group with an equal spec
 }
 
@@ -181,9 +182,16 @@ fn read_group(spec: &Value, listed: &[Value]) -> Answer<GroupConfig> {
         "SlidingWindowSpec" => Some(within(spec, "sliding_window", MOST_TOKENS)?),
         _ => return Err(unsupported(kind)),
     };
+    let extra = match spec.given("extra_retained_tokens").filter(|_| window.is_some()) {
+        Some(found) => found.int().filter(|number| (0..=MOST_TOKENS).contains(number)).ok_or_else(|| {
+            bad_config("extra_retained_tokens", found, &format!("an int in 0 ... {MOST_TOKENS}"))
+        })?,
+        None => 0,
+    };
     let is_equal = |group: &Value| group.get("spec").is_some_and(|other| same_spec(other, spec));
     let same_as = listed.iter().position(is_equal).unwrap_or(0);
-    Ok(GroupConfig { block_size: within(spec, "block_size", MOST_BLOCK_SIZE)?, window, same_as })
+    let block_size = within(spec, "block_size", MOST_BLOCK_SIZE)?;
+    Ok(GroupConfig { block_size, window, extra, same_as })
 }
 
 fn refuse_what_is_lacking(value: &Value, groups: &[Value]) -> Answer<()> {

@@ -88,8 +88,13 @@ impl Manager {
 
     // What a group keeps.
 
-    /// Leading blocks that no later token reads (KV-FULL-1, KV-SW-1).
+    /// Leading blocks that need not be kept (KV-SW-9).
     fn num_skipped(&self, group: usize, computed: i64) -> i64 {
+        self.num_unread(group, computed - self.config.groups[group].extra)
+    }
+
+    /// Leading blocks that no later token reads (KV-FULL-1, KV-SW-1).
+    fn num_unread(&self, group: usize, computed: i64) -> i64 {
         let window = self.config.groups[group].window;
         window.map_or(0, |window| (computed - window + 1).max(0) / self.size(group))
     }
@@ -351,7 +356,7 @@ impl Manager {
         for (index, block) in list.iter().enumerate() {
             let key = self.key(group, request, index as i64);
             let is_right = match *block {
-                NULL => key.is_some() && (index as i64) < self.num_skipped(group, computed),
+                NULL => key.is_some() && (index as i64) < self.num_unread(group, computed),
                 _ => key.is_some() && self.pool.keys[*block as usize] == key,
             };
             if !is_right {
