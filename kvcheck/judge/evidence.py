@@ -19,6 +19,7 @@ from kvcheck.play.verdicts import Violation
 from kvcheck.records.trace import replay_trace
 from kvspec.errors import FormatError, KVSpecError
 from kvspec.interface import Feature, Implementation
+from kvspec.operations import OPERATIONS
 from kvspec.record import START_VERSION, Finding
 from kvspec.record_file import read_trace, write_trace
 
@@ -76,6 +77,9 @@ def write_record(
 
 def _record(violation: Violation, implementation: Implementation, path: Path) -> str:
     """Write what the implementation does; the reason why that cannot be, or nothing."""
+    for name, *_ in violation.operations:
+        if name not in OPERATIONS:
+            return f"records cannot hold it ({name})"
     try:
         recorder = Recorder(
             implementation,
