@@ -122,7 +122,7 @@ def what_stands_before_the_written_tokens_is_copied(bench: Bench) -> None:
     request = seven(manager)
     manager.append(request, (8,))
     manager.run(request)
-    equal(manager.snapshot().written_from[manager.blocks(request)[1]], 7)
+    equal(manager.snapshot().written_from.get(manager.blocks(request)[1]), 7)
     b = manager.request("b", [*A[:6], 50])
     equal(manager.admit(b) is not None, True)
     manager.new_step_starts()

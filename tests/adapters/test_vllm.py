@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import kvref
@@ -32,17 +31,19 @@ from kvcheck.rules.scenarios.hybrid import OWN
 from kvcheck.rules.scenarios.inside import INSIDE_SCENARIOS
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import ConfigError, UnknownBlockError, UnsupportedError
-from kvspec.interface import KVCacheManager
 from kvspec.policy import Policy
-from kvspec.request import LoRA, PromptEmbeddings, Request, RequestInput, RequestStatus
+from kvspec.request import LoRA, PromptEmbeddings, RequestInput, RequestStatus
 from kvspec.specs import (
+    CircularBufferSpec,
     CrossAttentionSpec,
     FullAttentionSpec,
     LayerSpec,
     MambaSpec,
+    RSWASpec,
     SlidingWindowSpec,
 )
 from kvspec.stats import PrefixCacheStats
+from tests.adapters.twins import STEPS, Step, compare_twins
 
 TRACES = (
     "admission-00024",
@@ -61,12 +62,17 @@ TRACES = (
 LATER_TRACES = (
     "admission-330024",
     "chunked_full-330003",
+    "circular-330040",
     "context_parallel-330015",
     "eagle-330014",
     "external-330022",
     "full_sw_mamba-330047",
     "illegal-330035",
+    "internal_checkpoint-330056",
     "load_failures-330023",
+    "lookahead_hash-330057",
+    "rswa-330039",
+    "sub_block_hits-330055",
 )
 
 # The operation at which vLLM 0.24 does something else than the rules say; None where the call comes
@@ -167,6 +173,9 @@ def test_a_load_fills_up_short_lists_as_the_rules_say(
 
 FULL = FullAttentionSpec(2, 1, 8, "float16")
 WINDOW = SlidingWindowSpec(2, 1, 8, "float16", sliding_window=3)
+RETAINING = replace(WINDOW, extra_retained_tokens=2)
+RSWA = RSWASpec(2, 1, 8, "float16", rswa_window=3)
+RING = CircularBufferSpec(4, 1, 8, "float16")
 
 
 def config(
@@ -188,69 +197,6 @@ def config(
     )
 
 
-Step: TypeAlias = tuple[str, int, int]
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(["arrive", "arrive", "admit", "admit", "decode", "free", "evict", "reset"]),
-        st.integers(0, 9),
-        st.integers(0, 9),
-    ),
-    max_size=25,
-)
-
-
-class Twin:
-    """One implementation's side of the same run: what it answers, as plain values."""
-
-    def __init__(self, made_by: VLLMImplementation | kvref.ReferenceImplementation) -> None:
-        self.implementation = made_by
-        self.manager: KVCacheManager
-        self.requests: list[Request] = []
-
-    def play(self, name: str, which: int, amount: int) -> object:
-        if name == "arrive":
-            text = [0] * amount + [which % 2] * (1 + which)
-            made = RequestInput(f"r{len(self.requests)}", text)
-            self.requests.append(self.implementation.make_request(self.manager, made))
-            return list(self.requests[-1].block_hashes)
-        if name == "evict":
-            self.manager.evict_blocks([which, amount])
-            return None
-        if name == "reset":
-            return self.manager.reset_prefix_cache()
-        if not self.requests:
-            return None
-        request = self.requests[which % len(self.requests)]
-        holds_blocks = not self.manager.get_blocks(request).is_empty
-        if name == "free":
-            request.num_computed_tokens = 0
-            request.status = RequestStatus.PREEMPTED
-            self.manager.free(request)
-            return None
-        if name == "admit" and not holds_blocks:
-            hit = self.manager.get_computed_blocks(request)
-            length = hit.hit_length_tokens
-            new = request.num_tokens - length
-            answer = self.manager.allocate_slots(
-                request, new, num_new_computed_tokens=length, new_computed_blocks=hit.blocks
-            )
-            if answer is not None:
-                request.num_computed_tokens = request.num_tokens
-                request.status = RequestStatus.RUNNING
-            return hit, answer
-        if name == "decode" and holds_blocks and request.num_tokens < 31:
-            self.implementation.append_tokens(self.manager, request, [amount % 2])
-            answer = self.manager.allocate_slots(request, 1)
-            if answer is not None:
-                request.num_computed_tokens = request.num_tokens
-            else:
-                self.manager.free(request)
-                request.num_computed_tokens = 0
-                request.status = RequestStatus.PREEMPTED
-            return answer, self.manager.get_num_common_prefix_blocks(request)
-        return None
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     steps=STEPS,
@@ -260,15 +206,27 @@ class Twin:
 def test_the_reference_and_vllm_answer_the_same(
     vllm: VLLMImplementation, steps: list[Step], specs: tuple[LayerSpec, ...], caching: bool
 ) -> None:
-    pair = [Twin(kvref.implementation()), Twin(vllm)]
-    for twin in pair:
-        twin.manager = twin.implementation.create(config(*specs, caching=caching, of=vllm))
-    for step in steps:
-        reference, other = (twin.play(*step) for twin in pair)
-        assert reference == other, step
-        assert pair[0].manager.snapshot() == pair[1].manager.snapshot(), step
-    assert pair[0].manager.take_events() == pair[1].manager.take_events()
-    assert pair[0].manager.make_prefix_cache_stats() == pair[1].manager.make_prefix_cache_stats()
+    compare_twins(vllm, config(*specs, caching=caching, of=vllm), steps)
+
+
+A_BLOCK_GOES = [("arrive", 0, 1), ("admit", 0, 0), *[("decode", 0, 0)] * 5, ("remove", 0, 0)]
+
+
+@example(steps=A_BLOCK_GOES, specs=(RSWA,))
+@settings(max_examples=30, deadline=None)
+@given(steps=STEPS, specs=st.sampled_from([(RETAINING,), (RSWA,), (RSWA, RETAINING), (FULL, RING)]))
+def test_specs_of_0_33_answer_the_same(
+    vllm: VLLMImplementation, steps: list[Step], specs: tuple[LayerSpec, ...]
+) -> None:
+    if not vllm.library.is_later:
+        pytest.skip("0.24 refuses them")
+    compare_twins(vllm, config(*specs, of=vllm), steps)
+
+
+@pytest.mark.parametrize("spec", [RETAINING, RSWA, RING], ids=lambda spec: type(spec).__name__)
+def test_specs_of_0_33_are_refused_by_0_24(old: VLLMImplementation, spec: LayerSpec) -> None:
+    with pytest.raises(UnsupportedError):
+        old.create(config(spec, caching=spec is not RING))
 
 
 def test_int_event_hashes_belong_to_one_manager(vllm: VLLMImplementation) -> None:

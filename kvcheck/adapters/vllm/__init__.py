@@ -5,8 +5,7 @@
 The factory imports whatever `vllm` is on the path, 0.24.0 or 0.33.0; a patched copy of the same
 version can be put there. Everything is answered by vLLM's code: the adapter translates values and
 checks nothing that vLLM leaves unchecked. Planning of 0.24.0 is offered, too: its functions need no
-device. Of 0.33.0 hash look-ahead, R-SWA and circular buffers are refused, because the contract does
-not have them.
+device.
 """
 
 from __future__ import annotations

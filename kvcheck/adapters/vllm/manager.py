@@ -11,7 +11,7 @@ from kvcheck.adapters.vllm.events import translate_event
 from kvcheck.adapters.vllm.library import Library, environment
 from kvcheck.adapters.vllm.request import VLLMRequest, make_request, own_request
 from kvcheck.adapters.vllm.specs import cache_config, checked
-from kvcheck.adapters.vllm.state import block_ids, pending_copies, take_snapshot
+from kvcheck.adapters.vllm.state import block_ids, take_snapshot
 from kvspec._check import is_int
 from kvspec.blocks import NULL_BLOCK, GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
@@ -267,8 +267,9 @@ class VLLMManager:
     def remove_skipped_blocks(self, request: Request, total_computed_tokens: int) -> None:
         """Release what attention no longer needs."""
         own = own_request(request)
+        later = {"num_prompt_tokens": own.num_prompt_tokens} if self.library.is_later else {}
         with self._calling("remove_skipped_blocks"):
-            self.inner.remove_skipped_blocks(own.request_id, total_computed_tokens)
+            self.inner.remove_skipped_blocks(own.request_id, total_computed_tokens, **later)
 
     def take_block_copies(self) -> BlockCopies:
         """Copies on write, and what is held for them; a call of 0.33."""
@@ -334,8 +335,7 @@ class VLLMManager:
 
     def snapshot(self) -> Snapshot:
         """The whole abstract state."""
-        owed = [*self.popped, *pending_copies(self.inner)]
-        return take_snapshot(self.library, self.inner, owed, self._none_hash)
+        return take_snapshot(self.library, self.inner, self.popped, self._none_hash)
 
     # Translating.
 

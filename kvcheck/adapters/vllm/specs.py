@@ -17,12 +17,14 @@ from kvspec.policy import LATER
 from kvspec.requirements import VALUES
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
+    CircularBufferSpec,
     CrossAttentionSpec,
     FullAttentionSpec,
     HiddenStateCacheSpec,
     LayerSpec,
     MambaSpec,
     MLAAttentionSpec,
+    RSWASpec,
     SlidingWindowMLASpec,
     SlidingWindowSpec,
     TQFullAttentionSpec,
@@ -44,7 +46,10 @@ SPEC_TYPES: frozenset[type[LayerSpec]] = frozenset(
         CrossAttentionSpec,
     }
 )
-"""What a group may be. vLLM has a sink class too, but building its manager fails."""
+"""What a group of 0.24 may be. vLLM has a sink class too, but building its manager fails."""
+
+LATER_SPEC_TYPES = SPEC_TYPES - {TQFullAttentionSpec} | {RSWASpec, CircularBufferSpec}
+"""Of 0.33, in which Turboquant is no spec of its own."""
 
 PLANNED_TYPES = frozenset(TYPE_OF_NAME.values())
 """What planning knows."""
@@ -59,8 +64,8 @@ CHOICES = ("unhashed_freed_to", "removed_event_per", "chunked_null_prefix_is_hit
 
 
 def spec_types(library: Library) -> frozenset[type[LayerSpec]]:
-    """What a group may be in this version: Turboquant is no spec of its own in 0.33."""
-    return SPEC_TYPES - {TQFullAttentionSpec} if library.is_later else SPEC_TYPES
+    """What a group may be in this version."""
+    return LATER_SPEC_TYPES if library.is_later else SPEC_TYPES
 
 
 def values(library: Library) -> Mapping[str, frozenset[str]]:
@@ -83,6 +88,8 @@ def checked(config: ManagerConfig, library: Library) -> ManagerConfig:
     states = [spec for spec in config.managed_specs if isinstance(spec, MambaSpec)]
     if not library.is_later and any(spec.has_checkpoints for spec in states):
         raise UnsupportedError("states inside a chunk", NAME)
+    if not library.is_later and any(map(_retains_more, config.managed_specs)):
+        raise UnsupportedError("windows that retain more", NAME)
     for name, offered in values(library).items():
         for value in sorted(VALUES[name](config) - offered):
             raise UnsupportedError(f"{name} {value}", NAME)
@@ -99,9 +106,15 @@ def checked(config: ManagerConfig, library: Library) -> ManagerConfig:
     return _with_block_sizes(config)
 
 
+def _retains_more(spec: LayerSpec) -> bool:
+    return isinstance(spec, SlidingWindowSpec) and spec.extra_retained_tokens > 0
+
+
 def _with_block_sizes(config: ManagerConfig) -> ManagerConfig:
-    """Given sizes stay, for vLLM to judge; missing ones follow KV-CFG-4 and KV-CFG-5."""
-    sizes = [group.spec.block_size for group in config.kv_cache.groups]
+    """Given sizes stay, for vLLM to judge; missing ones follow KV-CFG-4, KV-CFG-5, KV-COORD-14."""
+    specs = [group.spec for group in config.kv_cache.groups]
+    sizes = [spec.block_size for spec in specs]
+    cached = [spec.block_size for spec in specs if spec.prefix_cacheable] or sizes
     scheduler, hashed = config.scheduler_block_size_tokens, config.hash_block_size_tokens
     if not sizes:
         scheduler = hashed = scheduler or hashed or 1
@@ -110,7 +123,7 @@ def _with_block_sizes(config: ManagerConfig) -> ManagerConfig:
         hashed = scheduler
     else:
         scheduler = scheduler or math.lcm(*sizes)
-        hashed = (hashed or math.gcd(*sizes)) if config.enable_caching else scheduler
+        hashed = (hashed or math.gcd(*cached)) if config.enable_caching else scheduler
     return replace(config, scheduler_block_size_tokens=scheduler, hash_block_size_tokens=hashed)
 
 

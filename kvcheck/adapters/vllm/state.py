@@ -35,14 +35,19 @@ def take_snapshot(
         step_keys=tuple(
             frozenset(map(bytes, getattr(group, "cached_blocks_this_step", ()))) for group in groups
         ),
+        pending_copies=_pending_copies(groups),
     )
 
 
-def pending_copies(manager: Any) -> tuple[int, ...]:
-    """Both ends of the copies that nobody took yet, each with a reference; 0.24 has none."""
-    groups = manager.coordinator.single_type_managers
-    pairs = (pair for group in groups for pair in getattr(group, "_pending_cow_copies", ()))
-    return block_ids(block for pair in pairs for block in pair)
+def _pending_copies(groups: Sequence[Any]) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Source and destination of the copies that nobody took yet; 0.24 has none."""
+    waiting = [getattr(group, "_pending_cow_copies", ()) for group in groups]
+    if not any(waiting):
+        return ()
+    return tuple(
+        tuple((int(source.block_id), int(target.block_id)) for source, target in pairs)
+        for pairs in waiting
+    )
 
 
 def block_ids(blocks: Iterable[Any]) -> tuple[int, ...]:
