@@ -100,6 +100,23 @@ def a_copy_comes_behind_other_blocks_with_its_key(bench: Bench) -> None:
     equal(hit.blocks.groups[1][1], manager.blocks(b, 1)[1])
 
 
+@example("KV-INSIDE-16", "KV-POOL-13", level=Level.IDENTITY)
+def copies_come_one_behind_the_other(bench: Bench) -> None:
+    """Three requests leave the state after 6 tokens, and two of them go on."""
+    manager = made(bench)
+    requests = [manager.request(name, A[:7]) for name in "abc"]
+    for request in requests:
+        manager.run(request, 6)
+    next_step(manager)
+    for request in requests[:2]:
+        manager.run(request)
+    third = manager.blocks(requests[2], 1)[1]
+    shown = manager.snapshot()
+    (key,) = shown.block_keys[third]
+    copies = [fresh for _, fresh in manager.take_block_copies().pairs]
+    equal(shown.lookup_order[key], (third, *copies))
+
+
 @example("KV-INSIDE-17", "KV-INSIDE-6")
 def what_this_step_writes_is_not_copied(bench: Bench) -> None:
     """Of b full attention has 8 tokens, but only the state after 6 is kept, which is older."""

@@ -47,7 +47,7 @@ from tests.plans.test_broken import SEARCH, fails
 NUM_RANDOM = 300
 """Random programs, or models to plan for."""
 MAX_STEPS = 40
-PRODUCTION_OPERATIONS = 4_000
+PRODUCTION_OPERATIONS = 10_000
 MAX_EDGES = 2_000
 """Of each configuration that is explored."""
 MACHINE = planted(200)

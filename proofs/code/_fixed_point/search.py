@@ -226,6 +226,9 @@ class SymbolicLookup(Lookup):
         self.is_verified = cast("memoryview[int]", self.marked)
         self.longest_tokens = cast(int, way.number(search.longest))
 
+    def clear(self) -> None:
+        """Groups outside prefix caching are left out."""
+
     def block_size_of(self, a: Any) -> int:
         return cast(int, self.way.number(self.world.block_size(a.term)))
 

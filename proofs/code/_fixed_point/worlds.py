@@ -84,6 +84,9 @@ class SmallLookup(Lookup):
         self.longest_tokens = 0
         self.lists = [0] * num
 
+    def clear(self) -> None:
+        """Groups outside prefix caching are left out."""
+
     def make_room(self, num_blocks: int) -> None:
         """The blocks are not noted."""
 
