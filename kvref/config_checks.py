@@ -35,11 +35,9 @@ def checked(config: ManagerConfig) -> tuple[ManagerConfig, list[LayerSpec]]:
     for spec in specs:
         managed_by(spec)
     _check_retention_has_an_effect(config, specs)
-    if config.enable_caching and not specs:  # KV-CFG-3
-        raise ConfigError("kv_cache.groups", (), "at least one group, or caching off")
-    if config.enable_caching and not any(spec.prefix_cacheable for spec in specs):  # KV-COORD-14
+    if config.enable_caching and not any(spec.prefix_cacheable for spec in specs):  # KV-CFG-3
         groups = config.kv_cache.groups
-        raise ConfigError("kv_cache.groups", groups, "one that takes part in caching, or it off")
+        raise ConfigError("kv_cache.groups", groups, "one that is cached (KV-COORD-14), or it off")
     _check_context_parallel(config, specs)
     if config.enable_caching and len(specs) > 1 and all(spec == specs[0] for spec in specs):
         raise ConfigError(

