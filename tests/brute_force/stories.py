@@ -26,7 +26,7 @@ MAX_STEPS = 40
 LOADS = 0.06
 """How often a load beyond the longest sequence comes between two steps."""
 
-NUM_NAMED = 300
+NUM_NAMED = 400
 """Stories that mistakes are shown."""
 
 
@@ -59,7 +59,7 @@ def load_too_much(runner: Runner, random: Random) -> None:
         request,
         request.seat.asks(
             0,
-            num_external_computed_tokens=left + random.randrange(7),
+            num_external_computed_tokens=max(1, left + random.randrange(7)),
             num_lookahead_tokens=random.choice((0, 2)),
             num_encoder_tokens=3,
             delay_cache_blocks=True,

@@ -22,6 +22,7 @@ from kvcheck.judge.machine import manager_machine, mixed_machine
 from kvcheck.judge.random_programs import random_programs
 from kvcheck.judge.static import Recorded, parting_from, read_walk
 from kvcheck.mistakes import Mistake
+from kvcheck.play.difference import WrongAnswer
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.records.manifest import shipped_sets
@@ -149,13 +150,19 @@ def enumeration(mistake: Mistake) -> str | None:
 
 
 def history(mistake: Mistake) -> str | None:
-    """What is held, cached, answered and refused over time, by the history of each block."""
-    subject = mistake.make()
+    """What is held, cached, answered and refused over time, by the history of each block.
+
+    Rather a story with a wrong answer than one that only ends in an error: twins end differently.
+    """
+    subject, ended = mistake.make(), None
     for number, story in enumerate(first_stories(NUM_NAMED)):
         with interrupted():
-            if history_finds(story, subject) is not None:
+            found = history_finds(story, subject) or ""
+            if found.startswith(WrongAnswer.__name__):
                 return f"story {number}"
-    return None
+            if found and ended is None:
+                ended = f"story {number}"
+    return ended
 
 
 def traces(mistake: Mistake) -> str | None:
