@@ -59,7 +59,7 @@ def hashes_come_when_the_tokens_behind_are_known(bench: Bench, ahead: int) -> No
 
 @example("KV-HASH-14", "KV-HASH-8", choices=("extra_keys",))
 def items_behind_a_block_are_in_its_hash_and_in_the_next(bench: Bench) -> None:
-    """L = 3: block 0 knows tokens 0 … 6, block 1 tokens 4 … 10."""
+    """E = 3: block 0 knows tokens 0 … 6, block 1 tokens 4 … 10."""
     bench.need(Feature.LORA, Feature.MULTIMODAL)
     items = (MultimodalItem("a", 3, 2), MultimodalItem("b", 6, 1), MultimodalItem("c", 10, 30))
     manager = looking_ahead(bench, 3)
@@ -76,7 +76,7 @@ def items_behind_a_block_are_in_its_hash_and_in_the_next(bench: Bench) -> None:
 
 @example("KV-HASH-14", "KV-HASH-8", choices=("extra_keys",))
 def blocks_before_an_item_are_told_apart_as_soon_as_they_reach_it(bench: Bench) -> None:
-    """The item begins at token 20: block 3 ends at 16, and with L = 5 knows token 20."""
+    """The item begins at token 20: block 3 ends at 16, and with E = 5 knows token 20."""
     bench.need(Feature.MULTIMODAL)
     manager = looking_ahead(bench, 5)
     item = (MultimodalItem("a", 20, 4),)
@@ -89,7 +89,7 @@ def blocks_before_an_item_are_told_apart_as_soon_as_they_reach_it(bench: Bench) 
 
 @example("KV-HASH-15", "KV-GRP-11", "KV-MGR-10")
 def a_block_is_registered_once_it_has_its_hash(bench: Bench) -> None:
-    """L = 2: of 8 tokens block 1 has none, of 10 it has; computed it is all along."""
+    """E = 2: of 8 tokens block 1 has none, of 10 it has; computed it is all along."""
     for layers in ((full(4),), (full(4), sliding(4, 9))):
         manager = looking_ahead(bench, 2, *layers)
         request = manager.started("r", range(8))
@@ -165,7 +165,7 @@ def a_request_belongs_to_managers_of_its_look_ahead(bench: Bench) -> None:
 
 @example("KV-HASH-14", "KV-REQ-7", "KV-REQ-8", "KV-EVT-10")
 def a_followed_request_has_no_hash_before_its_tokens(bench: Bench) -> None:
-    """L = 2: 9 tokens have one hash, 10 two, 9 again one."""
+    """E = 2: 9 tokens have one hash, 10 two, 9 again one."""
     engine = Engine(bench, hash_lookahead_tokens=2, enable_events=True)
     request = engine.request("r", 9, "a")
     with raises(InvalidArgumentError, field="hashes"):
@@ -182,7 +182,7 @@ def a_followed_request_has_no_hash_before_its_tokens(bench: Bench) -> None:
 
 @example("KV-HASH-15", "KV-BATCH-6", "KV-BATCH-7")
 def whole_steps_register_what_has_a_hash(bench: Bench) -> None:
-    """L = 2, a prompt of 8: the two steps after it name block 1, with one group and with two."""
+    """E = 2, a prompt of 8: the two steps after it name block 1, with one group and with two."""
     for layers in ((full(4),), (full(4), sliding(4, 9))):
         steps = Steps(bench, 20, *layers, hash_lookahead_tokens=2)
         (handle,) = steps.admitted(range(8))

@@ -62,9 +62,11 @@ def hits_end_inside(config: ManagerConfig) -> bool:
     return is_finer and all(spec.block_size == h for spec in others)
 
 
-def last_boundary(num_tokens: int, h: int, *, drops: bool) -> int:
+def last_boundary(num_tokens: int, h: int, *, drops: bool, lookahead_tokens: int = 0) -> int:
     """Where the next request with these tokens goes on at most, a drop taken off (KV-INSIDE-11)."""
-    return max(num_tokens // h * h - h, 0) if drops else (num_tokens - 1) // h * h
+    if drops:
+        return max(num_tokens // h * h - h, 0)
+    return max(num_tokens - max(1, lookahead_tokens), 0) // h * h
 
 
 @dataclass(frozen=True)
@@ -80,13 +82,16 @@ class Chunk:
         """The list entry that a state inside the chunk is left in."""
         return -(-self.end // self.size) - 2
 
-    def checkpoint(self, spec: MambaSpec, h: int, *, drops: bool = False) -> int:
+    def checkpoint(
+        self, spec: MambaSpec, h: int, *, drops: bool = False, lookahead_tokens: int = 0
+    ) -> int:
         """After how many tokens a state is left inside the chunk; 0 for none (KV-INSIDE-5).
 
-        `drops`: some group gives up the end of its hits.
+        `drops`: some group gives up the end of its hits. `lookahead_tokens`: of hashes. The judge's
+        own programs about hits inside a block have neither.
         """
         alignment = spec.prefill_checkpoint_alignment
-        position = last_boundary(self.end, h, drops=drops)
+        position = last_boundary(self.end, h, drops=drops, lookahead_tokens=lookahead_tokens)
         if not spec.has_checkpoints or alignment is None or self.start % h:
             return 0
         is_behind = self.start + h <= position
