@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from kvspec.batched import BatchedManager, StepOutput, StepPlan
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.request import RequestInput
-from kvspec.specs import LayerSpec, SlidingWindowSpec
+from kvspec.specs import CircularBufferSpec, LayerSpec, RSWASpec, SlidingWindowSpec
 from tests.device.resident import ResidentEngine, resident_engines
 from tests.device.tables import FULL, MAMBA, config_of, kernel_device, rows_of
 
@@ -323,8 +324,18 @@ def test_requests_must_decode_and_tables_know_them() -> None:
     assert (error.value.field, "not 7" in str(error.value)) == ("handles[0]", True)
 
 
-def test_states_are_not_supported() -> None:
-    tables = DeviceTables(config_of(FULL, MAMBA), max_requests=2, max_tokens=4)
+@pytest.mark.parametrize(
+    "spec",
+    [
+        MAMBA,
+        CircularBufferSpec(4, 1, 8, "float16"),
+        RSWASpec(4, 1, 8, "float16", rswa_window=5),
+        replace(WINDOW, extra_retained_tokens=1),
+    ],
+    ids=["states", "ring", "rswa", "retained"],
+)
+def test_other_lists_than_growing_ones_are_not_supported(spec: LayerSpec) -> None:
+    tables = DeviceTables(config_of(FULL, spec), max_requests=2, max_tokens=4)
     with pytest.raises(UnsupportedError):
         ResidentDecode(tables, max_blocks=4)
 
