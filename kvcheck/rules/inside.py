@@ -162,7 +162,7 @@ def full_attention_registers_the_end_of_the_prompt_beside_full_blocks(bench: Ben
 def a_state_is_registered_where_a_step_ends(
     bench: Bench, prompt: int, chunks: list[int], expected: list[int]
 ) -> None:
-    """Of a prompt of 7 or 8 tokens: T = 6. After [6, 1] the key of 6 has moved to a copy."""
+    """Of a prompt of 7 or 8 tokens: u = 6. After [6, 1] the key of 6 has moved to a copy."""
     manager = made(bench)
     request = manager.request("a", A[:prompt])
     for chunk in chunks:

@@ -47,7 +47,7 @@ class InsideMambaGroup(EndsInside, MambaGroup):
         return [[] for _ in members], 0
 
     def prompt_boundary(self, request: ReferenceRequest) -> int:
-        """Where a replay of the prompt goes on: T (KV-INSIDE-11)."""
+        """Where a replay of the prompt goes on: u (KV-INSIDE-11)."""
         return self.last_boundary(request.num_prompt_tokens)
 
     def last_boundary(self, num_tokens: int) -> int:
