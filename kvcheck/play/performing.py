@@ -156,7 +156,8 @@ def cache_partial(runner: Runner, step: st.CachePartial) -> None:
         return
     size, hash_size = runner.block_sizes[group], runner.config.hash_block_size_tokens or 1
     lists = runner.subject.blocks(request)[group]
-    end = min(request.seat.num_computed, len(lists) * size)
+    num_hashed = len(request.seat.tokens) - runner.config.hash_lookahead_tokens  # KV-HASH-14
+    end = min(request.seat.num_computed, len(lists) * size, num_hashed)
     lengths = [n for n in range(hash_size, end + 1, hash_size) if n % size]
     if lengths and size > hash_size:
         arguments = {"group": group, "num_tokens": lengths[step.index % len(lengths)]}

@@ -243,6 +243,11 @@ PROGRAMS: Mapping[str, tuple[ManagerConfig, Sequence[Step], Sequence[str]]] = {
             FREED,
         ),
     ),
+    "a boundary whose hash is not known yet, since it looks ahead": (
+        replace(PARTIAL, hash_lookahead_tokens=4),
+        (Arrive(A), Admit(), CachePartial(group=1)),
+        (*ADMITTED, FREED),
+    ),
     "a boundary at the end of what is computed": (
         PARTIAL,
         (
