@@ -139,10 +139,70 @@ def test_a_message_that_is_too_long_is_refused_by_every_part(
         MessageStream(io.BytesIO(long)).next()
 
 
-@pytest.mark.parametrize("data", [b"\0", b"\0\0\0\4\xa0", b'{"a":1}'])
-def test_a_stream_that_ends_inside_a_message_is_an_error(data: bytes) -> None:
-    with pytest.raises(FormatError, match="ends"):
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"\0", "the stream ends inside a length"),
+        (b"\0\0\0\4\xa0", "the stream ends after 1 of 4 bytes"),
+        (b'{"a":1}', "the stream ends inside a line"),
+        (b"{" + b"x" * 100, "the stream ends inside a line"),
+        (b"{" + b"x" * 101, "a line of 102 bytes; a message has at most 101"),
+        (b"\0\0\0\x66", "a frame of 102 bytes; a message has at most 101"),
+    ],
+)
+def test_a_stream_that_ends_inside_a_message_is_an_error(
+    data: bytes, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or that holds one too long: a message with the longest body is one."""
+    monkeypatch.setattr(codec, "MAX_MESSAGE_BYTES", 101)
+    with pytest.raises(FormatError) as caught:
         MessageStream(io.BytesIO(data)).next()
+    assert str(caught.value) == f"message: {said}"
+
+
+@pytest.mark.parametrize(
+    ("body", "framing", "said"),
+    [
+        (b"\xa0\0\0", "cbor", "2 bytes behind the CBOR value"),
+        (b"\x01", "cbor", "1 is not an object"),
+        (b"[]", "json", "[] is not an object"),
+    ],
+)
+def test_what_is_no_message_is_said(body: bytes, framing: str, said: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        decode(body, framing)
+    assert str(caught.value) == f"message: {said}"
+
+
+def test_the_longest_message_is_one_and_a_longer_one_is_known_as_soon_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its frame is not counted, and what was searched is not searched again."""
+    monkeypatch.setattr(codec, "MAX_MESSAGE_BYTES", 8)
+    for message, framing in (({"a": 12}, "json"), ({"a": "1234"}, "cbor")):
+        framed = encode(message, framing)
+        assert len(framed) == (9 if framing == "json" else 12)
+        buffer = MessageBuffer(framing)
+        buffer.feed(framed)
+        body = buffer.take()
+        assert body is not None
+        assert decode(body, framing) == message
+        assert MessageStream(io.BytesIO(framed)).next() == body
+        longer = {"a": 123} if framing == "json" else {"a": "12345"}
+        with pytest.raises(FormatError, match="9 bytes"):
+            encode(longer, framing)
+    for data, said in ((b"x" * 9, "at least 9 bytes"), (b"x" * 10 + b"\n", "at least 10 bytes")):
+        buffer = MessageBuffer("json")
+        buffer.feed(data)
+        with pytest.raises(FormatError, match=f"a line of {said}; a message has at most 8"):
+            buffer.take()
+    buffer = MessageBuffer("cbor")
+    buffer.feed(b"\0\0\0\x08" + bytes(7))
+    assert (buffer.take(), len(buffer)) == (None, 11)
+    buffer = MessageBuffer("cbor")
+    buffer.feed(b"\0\0\0\x09")
+    with pytest.raises(FormatError, match="a frame of 9 bytes"):
+        buffer.take()
 
 
 def test_cbor_is_as_the_protocol_says() -> None:

@@ -1,0 +1,400 @@
+"""What a run of the suite reports and tells on its way, and what it asks of others: to the word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import kvref
+from kvcheck.judge import suite as suites
+from kvcheck.judge.coverage import decided, exercised
+from kvcheck.judge.faults import known_of
+from kvcheck.judge.options import ENDLESS, Budget, Options
+from kvcheck.judge.outcome import Reached, Report
+from kvcheck.judge.outcomes import neighbours
+from kvcheck.judge.state import State
+from kvcheck.judge.suite import UNSEEN, Suite
+from kvcheck.play.left_out import LeftOut
+from kvcheck.play.steps import Program
+from kvcheck.play.verdicts import PROTOCOL, Level, Violation
+from kvcheck.play.watchdog import OutOfPatienceError
+from kvcheck.rules.directed import EXAMPLES
+from kvcheck.rules.scenarios import ALL_SCENARIOS
+from kvspec.errors import InvalidArgumentError, UnsupportedError
+from kvspec.interface import Feature
+from kvspec.policy import Policy
+from tests.judge.declared import Declared
+from tests.judge.minimal import minimal
+from tests.judge.test_performing import Lacks
+from tests.mistakes import mistaken
+
+REFERENCE = kvref.implementation()
+CAN = REFERENCE.capabilities
+RULE = "KV-POOL-11"
+NO_TIME = Budget(0.0, 7)
+ASKED = Options(Level.BEHAVIOUR, NO_TIME, (RULE,), seed=3, name="mine")
+CHOSEN = [program for program in ALL_SCENARIOS if RULE in program.rules]
+VIOLATION = Violation(RULE, "a_check", "wrong", CHOSEN[0], (("free", "r0", {}),), place="free")
+
+
+def test_every_member_of_a_report_is_what_the_run_found() -> None:
+    suite = Suite(REFERENCE, REFERENCE, ASKED)
+    report = suite.run(replace(suite.state, batch=4, directed=5, random=6, seconds=100.0))
+    assert 100.0 <= report.seconds < 160.0
+    assert report == Report(
+        CAN.name, ASKED, (), 5, 6, {}, suite.situations, report.seconds,
+        exercised=exercised((), ASKED.level, CAN), looked_at=frozenset({"directed"}),
+        version=CAN.version,
+    )  # fmt: skip
+    fresh = Suite(REFERENCE, REFERENCE, ASKED)
+    report = fresh.run()
+    about = {rule for program in CHOSEN for rule in program.rules}
+    about |= {rule for each in EXAMPLES if RULE in each.rules for rule in each.rules}
+    assert report == Report(
+        CAN.name, ASKED, (), len(fresh.found.evidence), 0, {}, fresh.situations, report.seconds,
+        exercised=exercised(about, ASKED.level, CAN), looked_at=frozenset({"directed", "vectors"}),
+        version=CAN.version,
+    )  # fmt: skip
+    assert 0.0 < report.seconds < 60.0
+    every: list[Any] = [*CHOSEN]
+    every += [each for each in EXAMPLES if RULE in each.rules and each.binds_at(ASKED.level)]
+    told = [(each.check, each.rules) for each in fresh.found.evidence]
+    assert told == [(each.name, tuple(each.rules)) for each in every]
+
+
+def test_a_report_of_a_broken_subject_says_which_rule_and_what_shows_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Known mistakes are looked up by what was found and by its evidence."""
+    asked: list[Any] = []
+
+    def likenesses(*given: Any) -> tuple[()]:
+        asked.append(given)
+        return ()
+
+    monkeypatch.setattr(suites, "likenesses", likenesses)
+    heard: list[Reached] = []
+    options = replace(ASKED, budget=Budget(0.0, 7, 0.2))
+    suite = Suite(mistaken("SaysItReset"), REFERENCE, options, heard.append)
+    report = suite.run()
+    evidence = suite.found.evidence
+    among = known_of("kvref")
+    assert asked == [(suite.found.listed, neighbours(evidence), among, REFERENCE, suite.options)]
+    assert heard[-1] == Reached("looking up", None, "known mistakes that behave so")
+    assert RULE in {violation.rule for violation in report.violations}
+    assert report.suspects == suite.found.ranked
+    assert report.in_doubt == suite.found.in_doubt
+    assert RULE in report.in_doubt
+    assert report.shown_by == suite.found.shown_by
+    assert report.shown_by
+    assert (report.interrupted, report.gave_up) == (False, False)
+    assert bool(report.more) is any(each.phase == "further ways" for each in heard)
+
+
+def test_what_nobody_sees_without_a_snapshot_is_said() -> None:
+    report = Suite(minimal(), None, replace(ASKED, level=Level.SAFETY)).run()
+    assert report.unseen == UNSEEN
+    assert report.left_out.keys() <= {p.name for p in CHOSEN} | {e.name for e in EXAMPLES}
+    assert report.left_out
+    with pytest.raises(UnsupportedError) as caught:
+        Suite(minimal(), None, replace(ASKED, level=Level.IDENTITY)).run()
+    name = minimal().capabilities.name
+    assert (caught.value.capability, caught.value.implementation) == (
+        "snapshot, which level identity compares",
+        name,
+    )
+
+
+def test_each_check_is_told_before_it_is_made_with_the_share_that_is_done() -> None:
+    heard: list[Reached] = []
+    options = replace(ASKED, rules=("KV-STAT-4", RULE), budget=Budget(0.3, 7))
+    suite = Suite(REFERENCE, REFERENCE, options, heard.append)
+    suite.run()
+    wanted = set(options.rules)
+    expected = []
+    for phase, checks in (("directed", ALL_SCENARIOS), ("examples", EXAMPLES)):
+        every: Sequence[Any] = checks
+        chosen = [each for each in every if wanted & set(each.rules)]
+        if phase == "examples":
+            chosen = [each for each in chosen if each.binds_at(Level.BEHAVIOUR)]
+        for number, each in enumerate(chosen):
+            expected.append(Reached(phase, number / len(chosen), ", ".join(each.rules)))
+    assert heard[: len(expected)] == expected
+    assert expected[-1].phase == "examples"
+    random = heard[len(expected) :]
+    assert random[0].note == "0 programs, 0 rules broken"
+    shares = [each.share or 0.0 for each in random]
+    assert shares == sorted(shares)
+    assert 0.0 <= shares[0] < shares[-1] < 1.0
+    assert {each.phase for each in random} == {"random"}
+
+
+def test_a_run_without_an_end_knows_no_share() -> None:
+    heard: list[Reached] = []
+
+    def stop(reached: Reached) -> None:
+        heard.append(reached)
+        raise KeyboardInterrupt
+
+    saved: list[State] = []
+    options = replace(ASKED, budget=Budget(ENDLESS, 7, directed=False))
+    suite = Suite(REFERENCE, REFERENCE, options, stop, saved.append)
+    suite.found.violations[RULE, "a_check"] = VIOLATION
+    suite.num_random = 1234
+    report = suite.run()
+    assert heard == [Reached("random", None, "1,234 programs, 1 rules broken")]
+    assert (report.interrupted, report.gave_up) == (True, False)
+    assert [each.batch for each in saved] == [0, 0]
+    assert [len(each.programs) for each in saved] == [1, 1]
+
+
+def test_who_gives_up_says_so() -> None:
+    def slow(reached: Reached) -> None:
+        raise OutOfPatienceError
+
+    report = Suite(REFERENCE, REFERENCE, ASKED, slow).run()
+    assert (report.interrupted, report.gave_up) == (False, True)
+
+
+def test_a_state_of_another_run_is_refused_with_what_differs() -> None:
+    suite = Suite(REFERENCE, REFERENCE, ASKED)
+    other = {**suite.state.run, "seed": 4}
+    with pytest.raises(InvalidArgumentError) as caught:
+        suite.run(State(other))
+    assert (caught.value.field, caught.value.value) == ("resume", {"seed": 4})
+    assert str(dict(suite.state.run)) in caught.value.allowed
+
+
+@pytest.mark.parametrize(
+    ("level", "has_inside", "both"),
+    [
+        (Level.SAFETY, True, True),
+        (Level.BEHAVIOUR, True, False),
+        (Level.SAFETY, False, False),
+    ],
+)
+def test_programs_are_drawn_of_the_seed_the_batch_and_the_budget(
+    level: Level, has_inside: bool, both: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those about hits inside a block where the subject has them and nothing is compared."""
+    subject = REFERENCE if has_inside else Lacks(Feature.HITS_INSIDE_BLOCKS)
+    asked: list[Any] = []
+
+    def drawn(kind: str) -> Any:
+        def programs(*given: Any) -> list[str]:
+            asked.append((kind, *given))
+            return [kind]
+
+        return programs
+
+    monkeypatch.setattr(suites, "random_programs", drawn("random"))
+    monkeypatch.setattr(suites, "inside_programs", drawn("inside"))
+    suite = Suite(subject, REFERENCE, replace(ASKED, level=level))
+    kinds = ["random", "inside"] if both else ["random"]
+    found: list[Any] = list(suite._programs(2))
+    assert found == kinds
+    assert asked == [(kind, 3, 2, 7) for kind in kinds]
+
+
+@pytest.mark.parametrize("level", Level)
+def test_a_drawn_program_is_cut_to_what_the_subject_can(
+    level: Level, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be cut, and what the subject leaves out, is not counted."""
+    suite = Suite(REFERENCE, REFERENCE, replace(ASKED, level=level))
+    asked: list[Any] = []
+    drawn = ALL_SCENARIOS[:4]
+    fitting: list[Program | None] = [None, CHOSEN[0], CHOSEN[0], CHOSEN[0]]
+
+    def cut(*given: Any, **more: Any) -> Program | None:
+        asked.append((given, more))
+        return fitting[len(asked) - 1]
+
+    found: list[Any] = [LeftOut("no"), VIOLATION, replace(VIOLATION, rule="KV-EVT-1")]
+
+    def verdict(program: Program) -> Any:
+        assert program is CHOSEN[0]
+        one = found.pop(0)
+        if isinstance(one, LeftOut):
+            raise one
+        return one
+
+    kept: list[Violation] = []
+    monkeypatch.setattr(suites, "random_program", cut)
+    monkeypatch.setattr(suite, "_verdict", verdict)
+    monkeypatch.setattr(suite, "_keep", kept.append)
+    counts = []
+    for program in drawn:
+        suite._draw(program)
+        counts.append(suite.num_random)
+    matters = {"hashes_matter": level is not Level.SAFETY, "oracle": REFERENCE}
+    assert asked == [((program, CAN, ASKED.policy), matters) for program in drawn]
+    assert (counts, kept) == ([0, 0, 1, 2], [VIOLATION])
+
+
+def test_plans_are_asked_of_who_plans_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the batch, numbered on from batch to batch."""
+    asked: list[tuple[int, int]] = []
+    tried: list[Any] = []
+    example = SimpleNamespace(rules=("KV-PLAN-1",), name="a plan")
+
+    def plan(seed: int, number: int) -> Any:
+        asked.append((seed, number))
+        return example
+
+    def verdict(*given: Any) -> Violation | None:
+        tried.append(given)
+        if len(tried) == 1:
+            raise LeftOut("no")
+        return replace(VIOLATION, rule="KV-PLAN-1") if len(tried) == 2 else VIOLATION
+
+    monkeypatch.setattr(suites, "random_plan", plan)
+    monkeypatch.setattr(suites, "example_violation", verdict)
+    suite = Suite(REFERENCE, REFERENCE, replace(ASKED, rules=("KV-PLAN-*",)))
+    suite._plans(2)
+    assert asked == [(3, number) for number in range(2 * suites.PLANS, 3 * suites.PLANS)]
+    given = (example, REFERENCE, ASKED.policy, REFERENCE, ASKED.level)
+    assert tried == [given] * suites.PLANS
+    assert suite.num_random == suites.PLANS - 1
+    assert [each.rule for each in suite.found.listed] == ["KV-PLAN-1"]
+    Suite(REFERENCE, REFERENCE, ASKED)._plans(0)  # not wanted, which the first one shows
+    assert asked[suites.PLANS :] == [(3, 0)]
+    Suite(Lacks(Feature.PLANNING), REFERENCE, replace(ASKED, rules=("*",)))._plans(0)
+    assert len(asked) == suites.PLANS + 1
+
+
+@pytest.mark.parametrize(
+    ("rules", "asked", "is_wanted"),
+    [
+        (("KV-A-*",), ("KV-A-1",), True),
+        (("KV-A-*",), ("KV-B-1",), False),
+        (("KV-A-1", "KV-B-?"), ("KV-C-1", "KV-B-2"), True),
+        (("KV-A-1",), ("kv-a-1",), False),
+        (("KV-A-1",), (), True),
+        (("KV-A-1",), (PROTOCOL,), True),
+        ((), ("KV-A-1",), False),
+    ],
+)
+def test_rules_are_wanted_by_their_patterns(
+    rules: tuple[str, ...], asked: tuple[str, ...], is_wanted: bool
+) -> None:
+    """What is about none, and a server that does not speak, is everybody's business."""
+    assert Suite(REFERENCE, None, replace(ASKED, rules=rules))._is_wanted(asked) is is_wanted
+
+
+@pytest.mark.parametrize(
+    ("level", "alone", "compared"),
+    [
+        (Level.SAFETY, False, None),
+        (Level.BEHAVIOUR, False, REFERENCE),
+        (Level.IDENTITY, True, None),
+    ],
+)
+def test_what_is_compared_with(level: Level, alone: bool, compared: object) -> None:
+    options = replace(ASKED, level=level, self_checks_only=alone)
+    suite = Suite(REFERENCE, REFERENCE, options)
+    assert suite._compared is compared
+    assert suite.shrinker.compared is compared
+    assert (suite.shrinker.subject, suite.shrinker.level) == (REFERENCE, level)
+    assert suite.shrinker.seconds == NO_TIME.shrink_seconds
+
+
+def test_alone_a_check_is_about_what_can_be_decided_without_an_oracle() -> None:
+    suite = Suite(REFERENCE, REFERENCE, replace(ASKED, self_checks_only=True))
+    suite._directed()
+    noted = [each.rules for each in suite.found.evidence]
+    assert noted == [tuple(decided(program.rules)) for program in CHOSEN]
+    assert noted != [program.rules for program in CHOSEN]
+
+
+def test_what_the_subject_refuses_to_make_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts as no check, and nothing is known of its rules."""
+
+    def refuses(*given: Any, **more: Any) -> Any:
+        raise LeftOut("one, two")
+
+    monkeypatch.setattr(suites, "violations_along", refuses)
+    monkeypatch.setattr(suites, "example_violation", refuses)
+    options = replace(ASKED, rules=("KV-STAT-4", RULE))
+    suite = Suite(REFERENCE, REFERENCE, options)
+    suite._directed()
+    suite._examples()
+    assert suite.num_directed == 0
+    assert suite.found.evidence == []
+    assert set(suite.found.left_out.values()) == {("one", "two")}
+    assert {each.name for each in CHOSEN} < set(suite.found.left_out)
+    assert suite.found.looked_at == {"directed"}
+
+
+def test_what_came_after_a_difference_is_tried_alone_the_shortest_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    long, short = (
+        replace(VIOLATION, name=str(size), operations=(("free", "r0", {}),) * size)
+        for size in (5, 2)
+    )
+    asked: list[Any] = []
+
+    def along(*given: Any, **more: Any) -> list[Violation]:
+        asked.append((given, more))
+        return [VIOLATION, long, short]
+
+    monkeypatch.setattr(suites, "violations_along", along)
+    suite = Suite(REFERENCE, REFERENCE, replace(ASKED, policy=Policy()))
+    tried: list[Violation] = []
+    monkeypatch.setattr(suite.shrinker, "keep", lambda violation: None)
+    monkeypatch.setattr(suite.shrinker, "keep_if_alone", tried.append)
+    suite._directed()
+    assert tried == [short] * len(CHOSEN) + [long] * len(CHOSEN)
+    assert suite.found.listed == (VIOLATION,)
+    assert suite._verdict(CHOSEN[0]) is VIOLATION
+    given = (REFERENCE, ASKED.level, REFERENCE, suite.situations)
+    alone = ((CHOSEN[0], *given), {"goes_on": False})
+    assert asked == [*(((each, *given), {"goes_on": True}) for each in CHOSEN), alone]
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_what_a_walk_shows_is_made_smaller_once_and_kept_if_it_is_wanted(
+    is_wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[Reached] = []
+    rules = (RULE,) if is_wanted else ("KV-EVT-1",)
+    suite = Suite(REFERENCE, REFERENCE, replace(ASKED, rules=rules), heard.append)
+    walks = [SimpleNamespace(manifest=SimpleNamespace(name=name)) for name in "ab"]
+    parting = SimpleNamespace(violation=VIOLATION)
+
+    def followed(wanted: Any, told: Any) -> Any:
+        assert wanted == suite._is_wanted
+        told(0.5, "a note")
+        for walk in walks:
+            yield walk, parting
+        yield walks[0], None
+
+    asked: list[Any] = []
+    small = replace(VIOLATION, detail="small")
+
+    def smaller(*given: Any) -> Violation:
+        asked.append(given)
+        return small
+
+    monkeypatch.setattr(suite.static, "run", followed)
+    monkeypatch.setattr(suite.shrinker, "walked", smaller)
+    suite.static.about.add("KV-X-1")
+    suite._static()
+    telling = Reached("static", None, f"making a violation of {RULE} smaller")
+    assert heard == [Reached("static", 0.5, "a note"), *([telling] if is_wanted else [])]
+    assert asked == ([(parting, walks[0], REFERENCE)] if is_wanted else [])
+    assert suite.found.listed == ((small,) if is_wanted else ())
+    assert suite.found.walked == ([(VIOLATION.kind, n) for n in "ab"] if is_wanted else [])
+    assert (suite.found.about, suite.found.looked_at) == ({"KV-X-1"}, {"vectors"})
+    assert suite.lost_seconds == 0.0
+
+
+def test_extra_keys_are_asked_for_in_a_form_that_the_subject_has() -> None:
+    plain = Declared(replace(CAN, extra_key_forms=frozenset({"plain"})))
+    policy = Suite(plain, None, replace(ASKED, policy=Policy(extra_keys="tagged"))).options.policy
+    assert policy.extra_keys == "plain"

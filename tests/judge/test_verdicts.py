@@ -1,0 +1,251 @@
+"""From what a call came to, to a verdict: who owes what, what is compared, and how it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import kvref
+from kvcheck.play.agreement import AS_THE_REFERENCE
+from kvcheck.play.difference import WrongAnswer
+from kvcheck.play.left_out import LeftOut
+from kvcheck.play.outside import look_from_outside
+from kvcheck.play.performing import perform_step
+from kvcheck.play.player import Outcome
+from kvcheck.play.runner import Runner, Side, raise_as_violation
+from kvcheck.play.scheduler import RUNNING, WAITING
+from kvcheck.play.steps import Admit, Arrive, Program, Run
+from kvcheck.play.verdicts import SENTENCES, Violation, made_smaller, violation_of
+from kvcheck.play.watchdog import Hang
+from kvcheck.rules.scenarios.single import CFG, A
+from kvspec.errors import InvariantViolation, KVSpecError, RemoteError, UnsupportedError
+from kvspec.interface import Feature
+from tests.judge.test_performing import Lacks
+
+REFERENCE = kvref.implementation()
+PROGRAM = Program(CFG, (Arrive(A), Admit()))
+CALLS: tuple[tuple[str, str | None, dict[str, Any]], ...] = (
+    ("new_request", "r0", {}),
+    ("free", "r0", {"n": 1}),
+)
+ANSWER = "an answer, or a typed error for an illegal call"
+REMOTE = RemoteError("cmd", "free", "ProtocolError version: 3")
+INVARIANT = next(iter(SENTENCES))
+WRONG = WrongAnswer(AS_THE_REFERENCE, "KV-POOL-6", "free answers", {"a": [1]}, {"a": [2]})
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (
+            ValueError("no"),
+            ("KV-ERR-2", "errors_are_typed", "ValueError: no", ANSWER, "free ValueError"),
+        ),
+        (
+            SystemExit(0),
+            ("KV-ERR-2", "errors_are_typed", "SystemExit: 0", ANSWER, "free SystemExit"),
+        ),
+        (
+            KVSpecError("no"),
+            ("KV-ERR-1", "legal_calls_succeed", "KVSpecError: no", ANSWER, "free KVSpecError"),
+        ),
+        (Hang("late"), ("KV-ERR-1", "calls_answer", "Hang: late", ANSWER, "free Hang")),
+        (
+            REMOTE,
+            (
+                "protocol", "speaks_the_protocol", f"RemoteError: {REMOTE}",
+                "a message as spec/protocol.md has it", "free RemoteError",
+            ),
+        ),
+        (
+            RemoteError("cmd", "free", "died"),
+            (
+                "KV-ERR-1", "legal_calls_succeed",
+                f"RemoteError: {RemoteError('cmd', 'free', 'died')}", ANSWER, "free RemoteError",
+            ),
+        ),
+        (
+            InvariantViolation(INVARIANT, "KV-X-1", "is so"),
+            (
+                "KV-X-1", INVARIANT, "is so", SENTENCES[INVARIANT],
+                f"{INVARIANT} free InvariantViolation",
+            ),
+        ),
+        (
+            InvariantViolation("another", "KV-X-1", "is so"),
+            ("KV-X-1", "another", "is so", "", "another free InvariantViolation"),
+        ),
+        (WRONG, ("KV-POOL-6", AS_THE_REFERENCE, WRONG.detail, WRONG.expected, WRONG.place)),
+    ],
+    ids=lambda each: type(each).__name__,
+)  # fmt: skip
+def test_an_error_is_a_violation_of_a_rule_by_a_check(error: Any, expected: Any) -> None:
+    """With what was expected, and the call that it came from."""
+    found = violation_of(error, PROGRAM, list(CALLS))
+    told = (found.rule, found.name, found.detail, found.expected, found.place)
+    assert told == expected
+    assert (found.program, found.operations) == (PROGRAM, CALLS)
+    assert found.observed == (WRONG.observed if error is WRONG else found.detail)
+    assert found.first_at == (WRONG.first_at if error is WRONG else "")
+    assert (found.kind, found.way) == ((found.rule, found.name), (found.rule, found.place))
+
+
+def test_an_error_behind_another_is_named_and_so_is_a_call_that_nobody_listed() -> None:
+    def allocate_slots() -> None:
+        try:
+            raise_as_violation("x", IndexError("3"))
+        except InvariantViolation as error:
+            raise error from KeyError("4")
+
+    with pytest.raises(InvariantViolation) as caught:
+        allocate_slots()
+    found = violation_of(caught.value, PROGRAM, ())
+    assert found.place == "legal_calls_succeed allocate_slots KeyError"
+    assert violation_of(ValueError(""), PROGRAM, ()).place == " ValueError"
+
+
+@pytest.mark.parametrize(
+    ("error", "detail"),
+    [
+        (KVSpecError("no"), "free raised a typed error: no"),
+        (KeyError("a"), "free raised KeyError: 'a'"),
+        (
+            RemoteError("c", "m", "died"),
+            f"free raised a typed error: {RemoteError('c', 'm', 'died')}",
+        ),
+    ],
+)
+def test_an_error_of_a_legal_call_is_the_subjects_fault(error: Exception, detail: str) -> None:
+    with pytest.raises(InvariantViolation) as caught:
+        raise_as_violation("free", error)
+    found = caught.value
+    assert (found.invariant, found.rule, found.detail) == (
+        "legal_calls_succeed",
+        "KV-ERR-1",
+        detail,
+    )
+    assert found.__cause__ is error
+    for own in (REMOTE, InvariantViolation("a", "b", "c")):
+        with pytest.raises(type(own)) as kept:
+            raise_as_violation("free", own)
+        assert kept.value is own
+
+
+def test_a_program_is_made_smaller_while_the_same_is_found() -> None:
+    """Not while it is left out, or another rule is broken."""
+    first = Violation("KV-A-1", "a", "first", Program(CFG, (Run(), Arrive(A), Admit())), ())
+
+    def verdict(program: Program) -> Violation | None:
+        kinds = [type(step) for step in program.steps]
+        if Arrive not in kinds:
+            raise LeftOut("nothing to do")
+        return replace(first, name="a" if Admit in kinds else "b", program=program)
+
+    small = made_smaller(first, verdict, 5.0)
+    assert [type(step) for step in small.program.steps] == [Arrive, Admit]
+    by_rule = made_smaller(first, verdict, 5.0, lambda each: each.rule)
+    assert [type(step) for step in by_rule.program.steps] == [Arrive]
+    assert made_smaller(first, lambda program: None, 5.0) is first
+
+
+class Answers:
+    """In place of a player: what each operation comes to."""
+
+    def __init__(self, **results: Any) -> None:
+        self.results = results
+
+    def perform(self, name: str, request_id: str | None, given: Mapping[str, Any]) -> Outcome:
+        found = self.results[name]
+        return Outcome(error=found) if isinstance(found, Exception) else Outcome(found)
+
+
+def test_references_that_are_owed_are_known_after_each_call() -> None:
+    """Popped and held blocks go back from the last on; those of copies all at once."""
+    copies = {"pairs": [[4, 5]], "retained": [4, 5]}
+    answers = Answers(
+        pop_blocks_for_free=[1, 2, 3], hold_blocks=[], take_block_copies=copies, free_blocks=None
+    )
+    side = Side(answers)  # type: ignore[arg-type]
+    owed = []
+    for name, given in (
+        ("pop_blocks_for_free", {}),
+        ("hold_blocks", {"block_ids": (7, 8)}),
+        ("take_block_copies", {}),
+        ("free_blocks", {"block_ids": [8]}),
+        ("free_blocks", {"block_ids": [4, 5]}),
+        ("free_blocks", {"block_ids": [7, 3]}),
+    ):
+        side.perform(name, None, given)
+        owed.append((list(side.popped), list(side.retained)))
+    assert owed == [
+        ([1, 2, 3], []),
+        ([1, 2, 3, 7, 8], []),
+        ([1, 2, 3, 7, 8], [4, 5]),
+        ([1, 2, 3, 7], [4, 5]),
+        ([1, 2, 3, 7], []),
+        ([1, 2], []),
+    ]
+    answers.results = dict.fromkeys(answers.results, ValueError("no"))
+    for name in answers.results:
+        side.perform(name, None, {"block_ids": [1]})
+    assert (side.popped, side.retained) == ([1, 2], [])
+
+
+def ran(*steps: Any, subject: Any = REFERENCE, oracle: Any = None) -> Runner:
+    runner = Runner(Program(CFG, tuple(steps)), subject, oracle)
+    for step in steps:
+        perform_step(runner, step)
+    return runner
+
+
+def test_without_a_snapshot_what_is_owed_is_seen_from_outside() -> None:
+    runner = ran(Arrive(A), Admit(), subject=Lacks(Feature.SNAPSHOT))
+    side = runner.subject
+    side.popped.append(5)
+    side.retained.append(6)
+    requests = side.player.requests
+    assert side.look() == look_from_outside(side.player.manager, requests, [5, 6])
+    assert side.look().snapshot.ref_counts[5:7] == (1, 1)
+    assert runner.state_of(side) is runner.view
+
+
+def test_a_request_is_picked_among_those_in_these_phases() -> None:
+    runner = ran(Arrive(A), Arrive(A), Arrive(A), Admit(1))
+    first, second, third = runner.requests
+    assert runner.pick(0, RUNNING) is second
+    assert runner.pick(3, WAITING) is third
+    assert runner.pick(5, WAITING, RUNNING) is third
+    assert (runner.pick(0, WAITING), runner.pick(2, "loading")) == (first, None)
+    assert (first.told, replace(first, junction_tokens=4).told) == ({}, {"junction_tokens": 4})
+
+
+def test_an_oracle_that_is_not_there_follows_nobody() -> None:
+    for runner in (ran(), ran(subject=Lacks(Feature.SNAPSHOT), oracle=REFERENCE)):
+        with pytest.raises(UnsupportedError) as caught:
+            runner._follow()
+        told = (caught.value.capability, caught.value.implementation)
+        assert told == (Feature.SNAPSHOT, "the subject")
+
+
+def test_a_difference_is_gone_past_once_until_the_oracle_follows() -> None:
+    runner = ran(Arrive(A), Admit(), oracle=REFERENCE)
+    other = WrongAnswer("answers_as_recorded", "KV-POOL-6", "x", 1, 2)
+    for goes_on, error in ((False, WRONG), (True, other)):
+        runner.goes_on = goes_on
+        with pytest.raises(WrongAnswer), runner._going_past():
+            raise error
+        assert not runner.is_apart
+    for _ in range(2):
+        with runner._going_past():
+            raise WRONG
+    assert runner.is_apart
+    assert runner.partings == [(WRONG, tuple(runner.operations))]
+    runner.subject.popped.append(3)
+    runner.end_step()
+    assert runner.oracle is not None
+    assert runner.oracle.popped == [3]
+    assert not runner.is_apart
+    assert runner.oracle.look() == runner.subject.look()
