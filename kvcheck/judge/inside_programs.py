@@ -33,7 +33,7 @@ def large_inside_program(random: Random, max_steps: int) -> Program:
     """One at real sizes. One of 500 has twenty times as many steps, and hundreds of requests."""
     has_many = random.random() < 0.002
     config = _config(random, is_large=True, room=20 if has_many else 2)
-    draw = _LongDraw(random, config)
+    draw = LongInsideDraw(random, config)
     steps: list[Step] = []
     length = random.randint(max_steps // 2, max_steps) * (20 if has_many else 1)
     while len(steps) < length:
@@ -41,7 +41,7 @@ def large_inside_program(random: Random, max_steps: int) -> Program:
     return Program(config, tuple(steps[:length]), name="inside blocks at real sizes")
 
 
-class _LongDraw(LongDraw):
+class LongInsideDraw(LongDraw):
     """Prompts end at a few places of the texts, or near them: others begin where one ended."""
 
     def __init__(self, random: Random, config: ManagerConfig) -> None:

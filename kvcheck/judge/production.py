@@ -19,7 +19,9 @@ from kvcheck.play.steps import Program, Step
 from kvspec.config import GIVEN_HASHES, KVCacheConfig, ManagerConfig
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
+    CircularBufferSpec,
     LayerSpec,
+    RSWASpec,
     SinkFullAttentionSpec,
     SlidingWindowSpec,
 )
@@ -59,6 +61,36 @@ def unequal_program(random: Random, max_steps: int) -> Program:
     while not config.enable_caching or len({s.block_size for s in config.managed_specs}) < 2:
         config = production_config(random)
     return program_under(config, random, max_steps, asked_first)
+
+
+def later_program(random: Random, max_steps: int) -> Program:
+    """Of a ring, R-SWA or a window that retains more, as long as texts are, or of look-ahead."""
+    config = production_config(random)
+    while not _has_later(config):
+        config = production_config(random)
+    groups = [replace(each, spec=_longer(random, each.spec)) for each in config.kv_cache.groups]
+    cache = replace(config.kv_cache, groups=tuple(groups))
+    ahead = random.choice((0, 1, 7, 65)) if config.hash_lookahead_tokens else 0
+    config = replace(config, kv_cache=cache, hash_lookahead_tokens=ahead)
+    return program_under(config, random, max_steps)
+
+
+def _has_later(config: ManagerConfig) -> bool:
+    return config.hash_lookahead_tokens > 0 or any(
+        isinstance(spec, RSWASpec | CircularBufferSpec)
+        or (isinstance(spec, SlidingWindowSpec) and spec.extra_retained_tokens)
+        for spec in config.managed_specs
+    )
+
+
+def _longer(random: Random, spec: LayerSpec) -> LayerSpec:
+    """With a window of many blocks, or as many tokens before it."""
+    many = random.choice((1, spec.block_size - 1, 4 * spec.block_size, 1024)) or 1
+    if isinstance(spec, RSWASpec):
+        return replace(spec, rswa_window=many)
+    if isinstance(spec, SlidingWindowSpec) and spec.extra_retained_tokens:
+        return replace(spec, extra_retained_tokens=many)
+    return spec
 
 
 def program_under(

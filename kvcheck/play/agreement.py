@@ -40,6 +40,7 @@ RULE_OF_OPERATION: Mapping[str, str] = {
     "record_prefix_cache_stats": "KV-POL-18",
     "cache_partial_block": "KV-PART-1",
     "take_residency_samples": "KV-STAT-7",
+    "take_block_copies": "KV-INSIDE-4",
     "batched_step": "KV-BATCH-1",
     "follow": "KV-REQ-7",
     "hold_blocks": "KV-POOL-19",
@@ -105,6 +106,18 @@ def require_same_outcome(
     require_same(rule, f"{operation} answers", theirs, ours)
 
 
+def require_same_copies(
+    expected: Mapping[str, Any] | None, got: Mapping[str, Any] | None, *, exact_ids: bool = True
+) -> None:
+    """The same copies before the step, if both were asked for them; their number without ids."""
+    if expected is None or got is None:
+        return
+    name = "take_block_copies"
+    if not exact_ids:
+        expected, got = without_ids(name, expected), without_ids(name, got)
+    require_same(rule_of(name), f"{name} answers", expected, got)
+
+
 def require_same_state(
     expected: Mapping[str, Any],
     got: Mapping[str, Any],
@@ -165,6 +178,8 @@ def without_ids(name: str, result: Any) -> Any:
         return {"blocks": _null_pattern(result["blocks"]), "unhashed": unhashed}
     if name in ("pop_blocks_for_free", "take_new_block_ids"):
         return len(result)
+    if name == "take_block_copies":
+        return len(result["pairs"]), len(result["retained"])
     if name == "take_residency_samples":  # which blocks are taken again is a policy
         return None
     return result

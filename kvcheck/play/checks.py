@@ -14,6 +14,7 @@ from typing import Any
 
 from kvcheck.play.agreement import (
     require_same,
+    require_same_copies,
     require_same_events,
     require_same_outcome,
     require_same_view,
@@ -260,6 +261,7 @@ class CompareCheck:
             return
         when = f"after {done.name}"
         require_same_outcome(done.name, done.oracle, done.outcome, exact_ids=self.exact_ids)
+        require_same_copies(done.oracle_copies, done.copies, exact_ids=self.exact_ids)
         free = (expected.num_free_blocks, got.num_free_blocks)
         require_same(rule_of(done.name), f"free blocks {when}", *free)
         if self.exact_ids:

@@ -95,6 +95,8 @@ def _cached_and_outside(runner: Runner, request: Tracked) -> dict[str, Any]:
 def _too_much_to_cache(runner: Runner, request: Tracked) -> dict[str, Any] | None:
     if not any(runner.subject.blocks(request)):  # then nothing happens, also with too many
         return None
+    if runner.config.policy.caching_beyond_tokens == "cut":  # legal then (KV-POL-22)
+        return None
     return {"num_computed_tokens": len(request.seat.tokens) + 1}
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias
 
 from kvcheck.play import steps as st
 from kvcheck.play.agreement import AS_THE_REFERENCE
@@ -110,7 +110,7 @@ class Performed:
     """One operation on the subject: what was asked, what came, and the state around it.
 
     `lost`: the subject's blocks whose content, as the scheduler has heard, never came. `copies`:
-    what the subject asked to be copied after it.
+    what was asked to be copied after it, by the subject and by the oracle.
     """
 
     name: str
@@ -123,6 +123,10 @@ class Performed:
     oracle_after: View | None = None
     lost: Sequence[int] = ()
     copies: Mapping[str, Any] | None = None
+    oracle_copies: Mapping[str, Any] | None = None
+
+
+Copies: TypeAlias = tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]
 
 
 class Check(Protocol):
@@ -207,30 +211,41 @@ class Runner:
         before = self.view
         self.subject.will_look()
         asked, outcome, expected = self.ask(name, request, arguments or {}, own)
-        copies = self._copies_after(name, request, outcome)
+        copies, expected_copies = self.copies_after(name, request, outcome)
         after, expected_after = self.view, self.oracle.look() if self.oracle is not None else None
         if outcome.error is not None and not may_fail:
             raise_as_violation(name, outcome.error)
         done = Performed(
-            name, request, asked, outcome, before, after, expected, expected_after, lost, copies
+            name,
+            request,
+            asked,
+            outcome,
+            before,
+            after,
+            expected,
+            expected_after,
+            lost,
+            copies,
+            expected_copies,
         )
         for check in self.checks:
             with self._going_past():
                 check.after_operation(self, done)
         return outcome.result, None if expected is None else expected.result
 
-    def _copies_after(
-        self, name: str, request: Tracked | None, outcome: Outcome
-    ) -> Mapping[str, Any] | None:
-        """What is to be copied before the step, asked before anybody looks at the references."""
+    def copies_after(self, name: str, request: Tracked | None, outcome: Outcome) -> Copies:
+        """What is to be copied before the step, asked before anybody looks at the references.
+
+        On the subject and on the oracle.
+        """
         if not self.ends_inside or name != "allocate_slots" or outcome.result is None:
-            return None
+            return None, None
         if request is not None:
             self.scheduled.add(request.name)
-        _, taken, _ = self.ask("take_block_copies", None, {}, lambda side: {})
+        _, taken, expected = self.ask("take_block_copies", None, {}, lambda side: {})
         if taken.error is not None:
             raise_as_violation("take_block_copies", taken.error)
-        return cast("Mapping[str, Any]", taken.result)
+        return taken.result, None if expected is None else expected.result
 
     def ask(
         self,

@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kvcheck.play.agreement import require_same, require_same_outcome, require_same_view, rule_of
+from kvcheck.play.agreement import (
+    require_same,
+    require_same_copies,
+    require_same_outcome,
+    require_same_view,
+    rule_of,
+)
 from kvcheck.play.checks import EventCheck
 from kvcheck.play.runner import Runner, Side, Tracked, raise_as_violation
 from kvcheck.play.steps import Program
@@ -44,11 +50,13 @@ class SparseRunner(Runner):
     ) -> tuple[Any, Any]:
         """One operation on both sides; the whole state is compared if it is its turn."""
         _, outcome, expected = self.ask(name, request, arguments or {}, own)
+        copies, expected_copies = self.copies_after(name, request, outcome)
         if outcome.error is not None and not may_fail:
             raise_as_violation(name, outcome.error)
         if expected is None or self.oracle is None:
             return outcome.result, None
         require_same_outcome(name, expected, outcome)
+        require_same_copies(expected_copies, copies)
         free, got = (s.player.manager.num_free_blocks for s in (self.oracle, self.subject))
         require_same(rule_of(name), f"free blocks after {name}", free, got)
         if len(self.operations) % self.looks_every == 0:

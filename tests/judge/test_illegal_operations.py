@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import kvref
@@ -10,6 +12,7 @@ from kvcheck.play.steps import Admit, Arrive, Break, Program, Release, Run
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.rules.scenarios.groups import chunked, mamba, window
 from kvcheck.rules.scenarios.single import configure, full
+from kvspec.profile import find_profile
 from kvspec.specs import LayerSpec
 
 SPECS: dict[str, LayerSpec] = {
@@ -37,5 +40,7 @@ def test_the_reference_refuses_every_illegal_operation(name: str, number: int) -
         Release(),
         Break(call=number),
     )
-    program = Program(configure(12, SPECS[name]), steps)
-    assert first_violation(program, kvref.implementation(), Level.SAFETY) is None
+    config = configure(12, SPECS[name])
+    for policy in (config.policy, find_profile("vllm-0.33").policy):
+        program = Program(replace(config, policy=policy), steps)
+        assert first_violation(program, kvref.implementation(), Level.SAFETY) is None

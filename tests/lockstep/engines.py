@@ -66,7 +66,7 @@ class LongEngine(Following):
     def __init__(self, sides: Any, random: Random, *, times: int = 1) -> None:
         config = self.config_of(random)
         super().__init__(config, sides, random)
-        self.draw = LongDraw(random, config)
+        self.draw = self.draw_of(random, config)
         self.most_requests = self.longest_prompt = self.looks = 0
         self.looks_every = looks_every(config, times)
         self.max_requests = random.choice(self.sizes)
@@ -83,6 +83,10 @@ class LongEngine(Following):
                 config = production_config(random)
         return config
 
+    def draw_of(self, random: Random, config: ManagerConfig) -> LongDraw:
+        """What its texts are drawn from."""
+        return LongDraw(random, config)
+
     def play(self, num_steps: int) -> None:
         """So many rounds; at the end the whole state."""
         super().play(num_steps)
@@ -91,11 +95,15 @@ class LongEngine(Following):
     def prompt(self) -> list[int]:
         """The beginning of a text that others begin with, too."""
         text = self.random.choice(self.draw.texts)
-        length = self.draw.length()
+        length = self.prompt_length(text)
         if len(self.handles) >= 20:  # of many all but a few are short
             length = min(length, self.random.choice((9, 9, 70, length)))
         self.longest_prompt = max(self.longest_prompt, min(length, len(text)))
         return list(text[:length])
+
+    def prompt_length(self, text: Sequence[int]) -> int:
+        """How much of a text; it may be longer than that."""
+        return self.draw.length()
 
     def request(self, name: str) -> RequestInput:
         """As in single calls: now and then more than tokens tells it apart."""

@@ -6,28 +6,32 @@ of other modes stand beside them, copies wait, chunks end anywhere, and loads co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any, cast
 
 import kvref
-from kvcheck.judge.inside_programs import inside_programs
+from kvcheck.judge.choices import under_choices
+from kvcheck.judge.inside_programs import LongInsideDraw, inside_programs, large_inside_program
+from kvcheck.judge.production import LongDraw
 from kvcheck.play import steps as st
 from kvcheck.play.agreement import require_same
 from kvcheck.play.checks import CompareCheck, EventCheck
 from kvcheck.play.performing import perform
 from kvcheck.play.player import Outcome
-from kvcheck.play.runner import Performed, Runner, Tracked
+from kvcheck.play.runner import Copies, Performed, Runner, Tracked
 from kvcheck.play.steps import Program
 from kvcheck.rules.batch_sides import Side
-from kvspec.config import KVCacheGroup, ManagerConfig
+from kvspec.config import GIVEN_HASHES, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvariantViolation
 from kvspec.inside import BlockCopies, CopyingManager
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
 from kvspec.profile import find_profile
-from kvspec.specs import LayerSpec, MambaSpec, SlidingWindowSpec
+from kvspec.specs import CircularBufferSpec, LayerSpec, MambaSpec, SlidingWindowSpec
+from tests.lockstep.engines import LongEngine
 from tests.lockstep.following import Following
 
 BESIDE_LOADS = ("whole blocks where external tokens come", "look the request up again")
@@ -42,12 +46,12 @@ class Careless(Runner):
         self.has_copies, self.ends_inside = self.ends_inside, False
         self.random = Random(1)
 
-    def _copies_after(
-        self, name: str, request: Tracked | None, outcome: Outcome
-    ) -> Mapping[str, Any] | None:
-        if self.has_copies and name == "allocate_slots" and self.random.random() < 0.3:
-            self.ask("take_block_copies", None, {}, lambda side: {})
-        return None
+    def copies_after(self, name: str, request: Tracked | None, outcome: Outcome) -> Copies:
+        """Those of several allocations at once."""
+        if not self.has_copies or name != "allocate_slots" or self.random.random() >= 0.3:
+            return None, None
+        _, taken, expected = self.ask("take_block_copies", None, {}, lambda side: {})
+        return taken.result, None if expected is None else expected.result
 
 
 class WrittenCheck:
@@ -81,7 +85,7 @@ def with_more(config: ManagerConfig, random: Random) -> ManagerConfig:
     groups, h = list(config.kv_cache.groups), config.hash_block_size_tokens or 1
     more: list[LayerSpec] = []
     if random.random() < 0.3:
-        window = random.choice((1, 3, 5, 9))
+        window = random.choice((1, 3, 5, 9)) * (h if h > 2 else 1)
         more.append(SlidingWindowSpec(h, 1, 8, "float16", sliding_window=window))
     if random.random() < 0.2:
         size, mode = max(g.spec.block_size for g in groups), random.choice(("all", "none"))
@@ -95,16 +99,32 @@ def with_more(config: ManagerConfig, random: Random) -> ManagerConfig:
     return replace(config, kv_cache=cache, policy=policy, use_eagle=random.random() < 0.3)
 
 
+def with_later(config: ManagerConfig, random: Random) -> ManagerConfig:
+    """Some with hash look-ahead, with windows that retain more, or with a ring beside."""
+    groups, h = list(config.kv_cache.groups), config.hash_block_size_tokens or 1
+    if random.random() < 0.5:
+        more = random.choice((1, h, 5 * h))
+        for place, group in enumerate(groups):
+            if isinstance(group.spec, SlidingWindowSpec):
+                groups[place] = replace(group, spec=replace(group.spec, extra_retained_tokens=more))
+    if random.random() < 0.2:
+        ring = CircularBufferSpec(random.choice((1, h, 4 * h)), 1, 8, "float16")
+        groups.insert(random.randrange(len(groups) + 1), KVCacheGroup(("ring",), ring))
+    cache = replace(config.kv_cache, groups=tuple(groups))
+    ahead = random.choice((0, 0, 0, 0, 0, 1, 3, 9))
+    return replace(config, kv_cache=cache, hash_lookahead_tokens=ahead)
+
+
 def programs(seed: int, num_steps: int) -> Iterator[tuple[Program, bool]]:
     """Random programs; every third has the caller's care."""
-    random, batch = Random(seed), 0
+    random, later, batch = Random(seed), Random(seed), 0
     while True:
         for number, program in enumerate(inside_programs(seed, batch, num_steps)):
             is_careful = number % 3 == 0
             steps = program.steps
             if not is_careful:  # states get no partial entries
                 steps = tuple(step for step in steps if not isinstance(step, st.CachePartial))
-            config = with_more(program.config, random)
+            config = with_later(with_more(program.config, random), later)
             yield replace(program, config=config, steps=steps), is_careful
         batch += 1
 
@@ -127,13 +147,11 @@ def take_copies(side: Side) -> BlockCopies:
 class InsideEngine(Following):
     """Whole steps; between them the copies are taken, and what they hold is given back."""
 
-    num_copies = 0
-
     def between_steps(self) -> None:
         """Also the copies of the step."""
         super().between_steps()
         copies = self.both("KV-INSIDE-4", "copies", take_copies)
-        self.num_copies += len(copies.pairs)
+        self.drew["copies"] += len(copies.pairs)
         if copies.retained:
             retained = list(copies.retained)
             self.both("KV-INSIDE-4", "their ends", lambda side: side.manager.free_blocks(retained))
@@ -142,4 +160,55 @@ class InsideEngine(Following):
 def engine(random: Random, sides: Any) -> InsideEngine:
     """One on a configuration in which hits end inside a block."""
     (program,) = (next(inside_programs(random.randrange(1000), 0, 1)),)
-    return InsideEngine(with_more(program.config, random), sides, random)
+    config = with_more(program.config, random)
+    return InsideEngine(with_later(config, Random(random.random())), sides, random)
+
+
+class LongInsideEngine(InsideEngine, LongEngine):
+    """The same at the sizes of production."""
+
+    def config_of(self, random: Random) -> ManagerConfig:
+        """Of states beside others, at real sizes."""
+        return large_config(large_inside_program(random, 1).config, random)
+
+    def play(self, num_steps: int) -> None:
+        """Thrice as many: somebody must have come before."""
+        super().play(3 * num_steps)
+
+    def draw_of(self, random: Random, config: ManagerConfig) -> LongDraw:
+        """Texts that others begin inside of."""
+        return LongInsideDraw(random, config)
+
+    def prompt_length(self, text: Sequence[int]) -> int:
+        """Where others end, or near."""
+        return self.draw.length_of(text)
+
+
+def large_config(config: ManagerConfig, random: Random) -> ManagerConfig:
+    """The configuration with statistics and hashes as engines set them; half with groups beside."""
+    if random.random() < 0.5:
+        config = with_more(config, random)
+    return replace(
+        with_later(config, random),
+        log_stats=random.random() < 0.5,
+        residency_sample_rate=random.choice((0.0, 0.0, 0.5)),
+        hash_function=random.choice((*[config.hash_function] * 9, *GIVEN_HASHES)),
+    )
+
+
+def large_programs(seed: int, num_steps: int) -> Iterator[Program]:
+    """Programs of a careful caller at real sizes, without end.
+
+    Every fourth under choices that the rules do not make by themselves.
+    """
+    random = Random(seed)
+
+    def usual() -> Iterator[Program]:
+        while True:
+            program = large_inside_program(random, num_steps)
+            yield replace(program, config=large_config(program.config, random))
+
+    drawn, chosen = usual(), under_choices(usual(), random)
+    while True:
+        yield from itertools.islice(drawn, 3)
+        yield next(chosen)

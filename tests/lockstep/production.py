@@ -25,7 +25,7 @@ import kvref
 from kvcheck.judge.choices import chosen_programs
 from kvcheck.judge.evidence import write_record
 from kvcheck.judge.pasted import program_test
-from kvcheck.judge.production import production_programs, unequal_program
+from kvcheck.judge.production import later_program, production_programs, unequal_program
 from kvcheck.play.performing import perform
 from kvcheck.play.shrink import shrink
 from kvcheck.play.sparse import SparseRunner
@@ -35,6 +35,7 @@ from kvfast._implementation import FastImplementation
 from kvspec.interface import Implementation
 from tests.lockstep.choosing import ChoosingEngine
 from tests.lockstep.engines import DecodingEngine, LongEngine, engines, looks_every, steps_compared
+from tests.lockstep.inside import LongInsideEngine, large_programs
 from tests.lockstep.tally import Tally
 
 MAX_STEPS = 40
@@ -88,6 +89,10 @@ class Choosing(Random):
     """What an engine under choices is drawn from."""
 
 
+class Inside(Random):
+    """What an engine of hits inside a block is drawn from."""
+
+
 class Decoding(Random):
     """What an engine of hundreds of requests that decode is drawn from."""
 
@@ -104,6 +109,12 @@ def choosing(seed: int) -> Iterator[Choosing]:
         yield Choosing(seed * 1_000_003 - 500_000 - number)
 
 
+def states(seed: int) -> Iterator[Inside]:
+    """What engines of hits inside a block are drawn from."""
+    for number in itertools.count(1):
+        yield Inside(seed * 1_000_003 - 900_000 - number)
+
+
 def stories(seed: int, max_steps: int = MAX_STEPS) -> Iterator[tuple[str, Program | Random]]:
     """Programs without end; after every fourth what an engine is drawn from, and a mixture.
 
@@ -111,6 +122,8 @@ def stories(seed: int, max_steps: int = MAX_STEPS) -> Iterator[tuple[str, Progra
     """
     randoms, mixtures, crowds = engines(seed), Random(seed), decoding(seed)
     choices, choosers = chosen_programs(seed, max_steps), choosing(seed)
+    inside, insiders = large_programs(seed, max_steps), states(seed)
+    later = Random(seed)
     numbers = itertools.count(1)
     for batch in itertools.count():
         for program, number in zip(
@@ -123,6 +136,9 @@ def stories(seed: int, max_steps: int = MAX_STEPS) -> Iterator[tuple[str, Progra
             if number % 8 == 0:
                 yield f"choices {number // 8}", next(choices)
                 yield f"engine of choices {number // 8}", next(choosers)
+                yield f"later groups {number // 8}", later_program(later, max_steps)
+                yield f"inside {number // 8}", next(inside)
+                yield f"engine inside {number // 8}", next(insiders)
             if number % 16 == 0:
                 yield next(crowds)
 
@@ -146,9 +162,8 @@ def told(
 
 def kind_of(random: Random) -> type[LongEngine]:
     """The engine that is drawn from it."""
-    if isinstance(random, Decoding):
-        return DecodingEngine
-    return ChoosingEngine if isinstance(random, Choosing) else LongEngine
+    kinds = {Decoding: DecodingEngine, Choosing: ChoosingEngine, Inside: LongInsideEngine}
+    return kinds.get(type(random), LongEngine)
 
 
 def add_engine(tally: Tally, engine: LongEngine) -> None:

@@ -10,6 +10,7 @@ from kvcheck.judge.choices import OTHERS, functions
 from kvcheck.play import steps as st
 from kvcheck.play.steps import Program
 from kvspec.config import ManagerConfig
+from kvspec.inside import hits_end_inside
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
     CircularBufferSpec,
@@ -58,6 +59,11 @@ OF_CONFIG: Mapping[str, Callable[[ManagerConfig], object]] = MappingProxyType(
         "eagle": lambda config: config.use_eagle,
         "retention": lambda config: config.retention_interval_tokens,
         "hash look-ahead": lambda config: config.hash_lookahead_tokens,
+        "hits inside a block": hits_end_inside,
+        "states inside chunks": lambda config: (
+            hits_end_inside(config)
+            and any(isinstance(s, MambaSpec) and s.has_checkpoints for s in config.managed_specs)
+        ),
         "watermark": lambda config: config.watermark,
         "context parallelism": lambda config: config.dcp_world_size > 1,
         "full attention": _has(FullAttentionSpec),
@@ -119,7 +125,8 @@ OF_STEP: Mapping[str, Callable[[st.Step], object]] = MappingProxyType(
 """Of a step of single calls."""
 
 OF_ENGINE = (
-    "adapter", "all must fit", "blocks in reserve", "blocks that are held", "drafts", "embeddings",
+    "adapter", "all must fit", "blocks in reserve", "blocks that are held", "copies", "drafts",
+    "embeddings",
     "end", "eviction of 32 blocks", "followed requests", "hit rates", "items", "look-ahead",
     "preemption", "prompt of 16,000 tokens", "refusal", "reset", "salt", "tokens in flight",
     "tokens taken back", "200 requests",

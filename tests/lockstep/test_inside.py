@@ -55,7 +55,7 @@ def test_whole_steps_are_those_of_the_loop(fast: Implementation) -> None:
     engines = [engine(Random(seed), sides(fast)) for seed in range(3)]
     for each in engines:
         each.play(20)
-    assert sum(each.num_copies for each in engines) > 0
+    assert sum(each.drew["copies"] for each in engines) > 0
 
 
 @pytest.mark.deep

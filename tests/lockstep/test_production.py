@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from random import Random
 
 from kvcheck.judge.choices import chosen_programs
-from kvcheck.judge.production import production_programs
+from kvcheck.judge.production import later_program, production_programs
 from kvcheck.play.steps import Program
 from kvspec.interface import Implementation
 from tests.lockstep.choosing import ChoosingEngine
 from tests.lockstep.engines import DecodingEngine, engines, steps_compared
+from tests.lockstep.inside import LongInsideEngine, large_programs
 from tests.lockstep.production import (
     MAX_STEPS,
     SEED,
@@ -19,6 +21,7 @@ from tests.lockstep.production import (
     choosing,
     compared,
     decoding,
+    states,
 )
 from tests.lockstep.sizes import SIZES
 from tests.lockstep.tally import Tally
@@ -31,6 +34,8 @@ NUM_ENGINES = 12
 NUM_CROWDS = 3
 NUM_CHOICES = 8
 """Enough that each was made."""
+NUM_INSIDE = 12
+NUM_LATER = 4
 NUM_MORE = 60
 
 
@@ -41,6 +46,12 @@ def programs() -> Iterator[Program]:
     always = itertools.chain(usual, itertools.islice(under_choices, NUM_CHOICES))
     tally = Tally()
     for program in always:
+        tally.add_program(program)
+        yield program
+    random = Random(SEED)
+    later = (later_program(random, MAX_STEPS) for _ in range(NUM_LATER))
+    inside = itertools.islice(large_programs(SEED, MAX_STEPS), NUM_INSIDE)
+    for program in itertools.chain(later, inside):
         tally.add_program(program)
         yield program
     for program in itertools.islice(under_choices, NUM_MORE):
@@ -72,6 +83,8 @@ def test_whole_steps_of_production_sizes_are_those_of_the_loop(fast: Implementat
         played.append(steps_compared(crowd, fast, STEPS, kind=DecodingEngine))
     for one in itertools.islice(choosing(SEED), NUM_CHOICES):
         played.append(steps_compared(one, fast, STEPS, kind=ChoosingEngine))
+    for state in itertools.islice(states(SEED), NUM_INSIDE):
+        played.append(steps_compared(state, fast, STEPS, kind=LongInsideEngine))
     for engine in played:
         add_engine(tally, engine)
     assert not tally.never_drawn_by_engines()
