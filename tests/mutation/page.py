@@ -25,7 +25,9 @@ part, and how many of them the tests of the part see
 ([tests/mutation/parts.py](../tests/mutation/parts.py)): the quickest that are right for it, not all
 there are. *raw*: before anything was changed because of the draw, with the tests that were there
 and were chosen then: of kvfast with seed 1 the directed suite and small programs in lockstep alone,
-of the judge with seed 1 eleven files that are quick, which left out most of tests/judge.
+of the judge with seed 1 eleven files that are quick, which left out most of tests/judge. Before
+each other draw of the judge its tests were widened by kinds of lines that they did not look at,
+without a look at which mutants it would draw.
 *mended*: the survivors of that draw, each put into the code by hand after tests were widened, and
 no new draw; one whose line is gone is left out. What errors say in words is not mutated. *Dead* are
 killed mutants, and those that ran out of time or ended the process. *Explained* are survivors that
