@@ -143,6 +143,23 @@ PROGRAMS: Mapping[str, tuple[ManagerConfig, Sequence[Step], Sequence[str]]] = {
             FREED,
         ),
     ),
+    "a load that fails once another request shares what it brought": (
+        CFG,
+        (Arrive(A), Admit(external_tokens=4), Arrive(A), Admit(), FailLoad(), FailLoad(who=1)),
+        (
+            CAME,
+            LOOKED,
+            "allocate_slots r0 num_computed_tokens=0, status='WAITING', num_new_tokens=1,"
+            " num_external_computed_tokens=4, num_encoder_tokens=3, has_scheduled_reqs=False",
+            CAME.replace("r0", "r1"),
+            LOOKED.replace("r0", "r1"),
+            "allocate_slots r1 num_computed_tokens=0, status='WAITING', num_new_tokens=1,"
+            " num_new_computed_tokens=4, num_encoder_tokens=3, has_scheduled_reqs=False,"
+            " new_computed_blocks=[[1, 2]]",
+            FREED,
+            FREED.replace("r0", "r1"),
+        ),
+    ),
     "a load that cannot fail any more": (
         CFG,
         (Arrive(A), Admit(external_tokens=4), Run(), FailLoad()),

@@ -72,8 +72,12 @@ def test_each_ring_of_a_request_is_read_in_full() -> None:
     check.write_granted("r", content, lists, start=0, num_external=0, num_new=4)
     check.read_held("r", "held", content, lists, 4, "KV-HASH-1")
     check.shadow.lose([4])
-    with pytest.raises(InvariantViolation, match="KV-CIRC-2"):
-        check.read_held("r", "held", content, lists, 4, "KV-HASH-1")
+    for gone, block in ((lists, 4), ([*lists[:2], []], 0)):
+        with pytest.raises(InvariantViolation, match="KV-CIRC-2") as caught:
+            check.read_held("r", "held", content, gone, 4, "KV-HASH-1")
+        assert caught.value.detail == (
+            f"held in group 2: token 0 should be in slot 0 of block {block}, which holds nothing"
+        )
 
 
 def test_what_a_hit_holds_is_compared_slot_by_slot() -> None:

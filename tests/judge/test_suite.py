@@ -86,6 +86,8 @@ def test_a_report_of_a_broken_subject_says_which_rule_and_what_shows_it(
     assert asked == [(suite.found.listed, neighbours(evidence), among, REFERENCE, suite.options)]
     assert heard[-1] == Reached("looking up", None, "known mistakes that behave so")
     assert RULE in {violation.rule for violation in report.violations}
+    assert {each.kind for each in evidence if each.kind} == set(suite.found.violations)
+    assert [each.kind for each in evidence if each.check == CHOSEN[0].name] != [None]
     assert report.suspects == suite.found.ranked
     assert report.in_doubt == suite.found.in_doubt
     assert RULE in report.in_doubt

@@ -19,6 +19,7 @@ from kvref import ReferenceImplementation
 from kvspec.config import ManagerConfig
 from kvspec.errors import ConfigError
 from kvspec.interface import Feature, KVCacheManager
+from kvspec.record import Observed
 from kvspec.record_file import write_trace
 from kvspec.request import Request
 from kvspec.specs import FullAttentionSpec
@@ -115,6 +116,28 @@ def test_every_value_of_a_difference_is_cut_where_it_is_long() -> None:
         f"  got      a\n{' ' * 13}b",
     ]
     assert list(Difference("error", "none", "\ud800").lines(None))[-1] == r"  got      \ud800"
+
+
+@pytest.mark.parametrize("shows", [True, False])
+def test_what_is_asked_after_each_operation_is_foreseen(
+    shows: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a record without states how much is in use, and nothing else."""
+    tape, path = Tape.read(SMALL), SMALL
+    if not shows:
+        path = tmp_path / "stateless.jsonl"
+        shown = (each.observed for each in tape.operations)
+        seen = [Observed(each.num_free_blocks, each.usage) for each in shown]
+        blind = [
+            replace(each, observed=one, uncompared=("state",))
+            for each, one in zip(tape.operations, seen, strict=True)
+        ]
+        write_trace(path, replace(tape.header, initial=None), blind, {})
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr("kvcheck.records.trace.foresee", lambda _, *names: asked.append(names))
+    assert replay_trace(path, REFERENCE).compared == len(tape.operations)
+    wanted = ("snapshot", "get_usage") if shows else ("get_usage",)
+    assert asked == [wanted] * len(tape.operations)
 
 
 def quirky() -> Tape:

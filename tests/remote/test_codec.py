@@ -196,6 +196,10 @@ def test_the_longest_message_is_one_and_a_longer_one_is_known_as_soon_as_it_is(
         buffer.feed(data)
         with pytest.raises(FormatError, match=f"a line of {said}; a message has at most 8"):
             buffer.take()
+    for line in (b"", b"x" * 8):  # whatever comes behind it
+        buffer = MessageBuffer("json")
+        buffer.feed(line + b"\n" + b"x" * 9)
+        assert buffer.take() == line
     buffer = MessageBuffer("cbor")
     buffer.feed(b"\0\0\0\x08" + bytes(7))
     assert (buffer.take(), len(buffer)) == (None, 11)

@@ -297,6 +297,8 @@ def test_capabilities_come_back_without_what_only_code_can_carry(framing: str) -
     unknown = {"values": {**said["values"], "new": []}, "limits": {**said["limits"], "new": 1}}
     assert decode_capabilities({**said, **unknown}) == has
     assert decode_capabilities({**said, "features": [*said["features"], "batched"]}) == has
+    plain = encode_capabilities(replace(has, values={}, limits={}))
+    assert said.keys() - plain.keys() == {"values", "limits"}  # older servers know neither
 
 
 def test_tuples_travel_as_lists_and_types_are_kept() -> None:
