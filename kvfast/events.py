@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol, TypeAlias
 
 from kvspec.config import ManagerConfig
@@ -37,8 +38,11 @@ Stored: TypeAlias = tuple[Hashed, int, int, int, int, list[int]]
 Followed: TypeAlias = tuple[StoredRange, int, int, list[bytes], bytes | None]
 """What was stored of a followed request: range, group, hashes per block, hashes, parent."""
 
-Fact: TypeAlias = Stored | Followed | tuple[bytes, int] | None
-"""What was stored, what was removed (hash, group), or None: everything was cleared."""
+Report: TypeAlias = tuple[Stored | Followed]
+"""What a request hit, as if it were stored (KV-EVT-11)."""
+
+Fact: TypeAlias = Stored | Followed | Report | tuple[bytes, int] | None
+"""What was stored or hit, what was removed (hash, group), or None: everything was cleared."""
 
 KeysOf: TypeAlias = Callable[[RequestInput, int, int], ExtraKeys]
 """The extra keys of the tokens from one place to another."""
@@ -57,6 +61,12 @@ def _event(fact: Fact, config: ManagerConfig, extra_keys: KeysOf) -> Event:
     if len(fact) == 2:
         block_hash, group = fact
         return BlockRemoved((_shown(block_hash, config),), MEDIUM_GPU, group)
+    if len(fact) == 1:
+        return replace(_told(fact[0], config, extra_keys), is_report=True)
+    return _told(fact, config, extra_keys)
+
+
+def _told(fact: Stored | Followed, config: ManagerConfig, extra_keys: KeysOf) -> BlockStored:
     if len(fact) == 5:
         return _followed(fact, config)
     return _stored(fact, config, extra_keys)

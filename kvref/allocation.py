@@ -42,6 +42,8 @@ class Allocator:
         self.release(asked, demand)
         if self.need(asked, demand) + watermark > self.pool.num_free_blocks - asked.reserved_blocks:
             return None  # KV-MGR-7
+        if self.config.policy.hits_reported == "admitted":  # KV-EVT-12
+            self.coordinator.report_hit(asked.request, asked.hits, asked.num_hit_tokens)
         new_blocks = self.take(asked, demand)
         if self.config.enable_caching and not asked.delay_cache_blocks:
             self.cache(asked, demand)

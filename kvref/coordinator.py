@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvref.groups.base import Demand, Group
+from kvref.hashing import hash_of_block
 from kvref.request import ReferenceRequest
 from kvspec.blocks import NULL_BLOCK, GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.errors import UnsupportedError
@@ -61,6 +62,45 @@ class Coordinator:
         if demand.num_external_tokens > 0:
             for group in self.groups:
                 group.allocate_external(request_id, demand)
+
+    def report_hit(self, request: ReferenceRequest, hits: KVCacheBlocks, num_tokens: int) -> None:
+        """Tell again what the hit has in each group, if the request wants that (KV-EVT-11)."""
+        if not request.input.reports_hits:
+            return
+        for group, blocks in zip(self.groups, hits.groups, strict=True):
+            size, hash_size = group.block_size, group.block_size // group.hashes_per_block
+            num_whole = min(len(blocks), num_tokens // size)
+            found = [i for i in range(num_whole) if blocks[i] != NULL_BLOCK]
+            if found:
+                self._report(request, group, size, 0, num_whole, found)
+            if len(blocks) > num_whole:  # the hit ends inside this one
+                number = num_tokens // hash_size - 1
+                self._report(request, group, hash_size, number, number + 1, [number])
+
+    def _report(
+        self,
+        request: ReferenceRequest,
+        group: Group,
+        size: int,
+        first: int,
+        end: int,
+        found: list[int],
+    ) -> None:
+        """One report: of blocks `first` … `end - 1` of `size` tokens, those that are there."""
+        per = size * group.hashes_per_block // group.block_size
+        hashes = request.block_hashes
+        group.events.stored(
+            request,
+            group=group.index,
+            spec=group.spec,
+            block_size_tokens=size,
+            first_block=first,
+            end_block=end,
+            stored_blocks=found,
+            hashes=[hash_of_block(hashes, index, per) for index in found],
+            parent_hash=hash_of_block(hashes, first - 1, per) if first > 0 else None,
+            is_report=True,
+        )
 
     def allocate_new(self, request_id: str, demand: Demand) -> KVCacheBlocks:
         """New blocks for the slots asked for, per group."""

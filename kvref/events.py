@@ -40,11 +40,12 @@ class EventLog:
         stored_blocks: Sequence[int],
         hashes: Sequence[bytes],
         parent_hash: bytes | None,
+        is_report: bool = False,
     ) -> None:
         """One caching call over blocks `first_block` … `end_block - 1` (KV-EVT-2).
 
-        `stored_blocks` are the indices that were stored (no null, no masked ones), `hashes` theirs.
-        `parent_hash` is the hash of the block before the range (KV-EVT-3).
+        `stored_blocks`: the indices that were stored (no null, no masked ones); `hashes`: theirs;
+        `parent_hash`: of the block before (KV-EVT-3); `is_report`: of a hit (KV-EVT-11).
         """
         if not self.enabled:
             return
@@ -63,12 +64,13 @@ class EventLog:
             sliding_window_tokens=(
                 spec.sliding_window if isinstance(spec, SlidingWindowSpec) else None
             ),
+            is_report=is_report,
         )
         if isinstance(request, FollowedRequest):  # KV-EVT-9
             name, blocks = request.request_id, tuple(stored_blocks)
             event = replace(event, source=StoredRange(name, first_block, end_block, blocks))
         else:
-            ahead = request.hasher.lookahead_tokens
+            ahead, lora = request.hasher.lookahead_tokens, request.input.lora
             extras = tuple(  # KV-EVT-8
                 untagged(extra_keys(request.input, index * size, (index + 1) * size + ahead))
                 for index in stored_blocks
@@ -77,7 +79,6 @@ class EventLog:
                 tuple(request.token_ids[(index + 1) * size : (index + 1) * size + ahead])
                 for index in stored_blocks
             )
-            lora = request.input.lora
             event = replace(
                 event,
                 token_ids=tuple(request.token_ids[first_block * size : end_block * size]),

@@ -115,6 +115,8 @@ class ReferenceManager:
             return PrefixHit(KVCacheBlocks.empty(len(self.groups)), 0)
         length = max(reference.num_tokens - reference.num_last_tokens, 0)
         hit = self.coordinator.longest_hit(reference, length)
+        if self.config.policy.hits_reported == "asked":  # KV-POL-25
+            self.coordinator.report_hit(reference, hit.blocks, hit.hit_length_tokens)
         if self.config.log_stats and not self.counts_admitted:
             self.lookups.record(
                 reference.num_tokens, hit.hit_length_tokens, reference.num_preemptions > 0

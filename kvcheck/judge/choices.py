@@ -1,7 +1,8 @@
 """What an engine sets once and for all, or of each request, since the first rules were written.
 
-Single choices of policy, hashes of every function and seed, the size that hits are aligned to, and
-tokens in flight. Drawn besides what programs and engines draw, so that those stay as they are.
+Single choices of policy, hashes of every function and seed, the size that hits are aligned to,
+tokens in flight, and requests whose hits are reported. Drawn besides what programs and engines
+draw, so that those stay as they are.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ OTHERS: Mapping[str, object] = MappingProxyType(
         "zeroed_blocks": "mixed_formats",
         "lookups_counted": "admitted",
         "caching_beyond_tokens": "cut",
+        "hits_reported": "asked",
     }
     | {
         field.name: not field.default
@@ -40,6 +42,7 @@ OTHERS: Mapping[str, object] = MappingProxyType(
 """Of each choice the one that the rules do not make by themselves; without ids nothing is equal."""
 
 IN_FLIGHT_TOKENS = (0, 0, 1, 2, 5, 16, 33, 70)
+REPORTING = 0.5
 SEEDS = ("0", "", "another seed", "ß")
 CHOICES_AT_ONCE = 3
 DISTANCE = 7
@@ -88,11 +91,25 @@ def in_flight(program: Program, random: Random) -> Program:
     return replace(program, steps=steps)
 
 
+def reporting(program: Program, random: Random) -> Program:
+    """Where there are events, hits of some requests are reported (KV-EVT-11)."""
+    if not program.config.enable_events:
+        return program
+    steps = tuple(
+        replace(step, reports_hits=random.random() < REPORTING)
+        if isinstance(step, st.Arrive)
+        else step
+        for step in program.steps
+    )
+    return replace(program, steps=steps)
+
+
 def under_choices(programs: Iterable[Program], random: Random) -> Iterator[Program]:
     """The programs, each under some choices and with tokens in flight."""
     for number, program in enumerate(programs):
         config = chosen(program.config, number, random)
-        yield in_flight(replace(program, config=config), random)
+        told = in_flight(replace(program, config=config), random)
+        yield reporting(told, Random(number))
 
 
 def chosen_programs(seed: int, max_steps: int) -> Iterator[Program]:

@@ -9,7 +9,6 @@ rarely draws a step that fits no request; and Hypothesis shrinks it.
 |-------------------|------------------------|---------------------------------------------------|
 | `manager_machine` | one group, full        | every hit and every allocation, to the block      |
 | `mixed_machine`   | one to four, any types | every hit, against a statement of it by the caller |
-| its `LaterMachine` | those that came later, and hits inside a block | the same |
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from kvcheck.judge import generators
 from kvcheck.judge.accounts import AccountCheck
 from kvcheck.judge.longest_hit import HitOracle, LongestHitCheck, full_attention_hit
-from kvcheck.judge.mixed_configs import INSIDE_CONFIGS, later_configs, mixed_configs
+from kvcheck.judge.mixed_configs import mixed_configs
 from kvcheck.judge.single_configs import single_group_configs
 from kvcheck.judge.single_group import SingleGroupCheck
 from kvcheck.play import steps
@@ -35,7 +34,7 @@ from kvcheck.play.runner import Check, Runner
 from kvcheck.play.scheduler import LOADING, PREEMPTED, RUNNING, WAITING
 from kvcheck.play.situations import SituationCounter
 from kvspec.config import ManagerConfig
-from kvspec.interface import Implementation
+from kvspec.interface import Feature, Implementation
 
 MAX_REQUESTS = 6
 # Runs are short: most requests are alike and plain, so that some share, revive and evict.
@@ -67,6 +66,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     implementation: ClassVar[Implementation]
     audit: ClassVar[bool] = True
+    reports_hits = False
 
     def start(self, config: ManagerConfig, *more: Check) -> None:
         """A fresh manager, watched by the usual checks and `more`."""
@@ -87,7 +87,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         return sum(request.seat.phase in phases for request in self.runner.requests)
 
     def do(self, step: steps.Step) -> None:
-        perform_step(self.runner, step)
+        perform_step(self.runner, self.as_reported(step))
+
+    def as_reported(self, step: steps.Step) -> steps.Step:
+        """The step; hits of whoever arrives are reported if that is on."""
+        can = Feature.HIT_REPORTS in self.implementation.capabilities.features
+        if isinstance(step, steps.Arrive) and self.reports_hits and can:
+            return replace(step, reports_hits=True)
+        return step
+
+    @rule()
+    def report_hits(self) -> None:
+        """From now on, hits of those who arrive are reported, or no longer (KV-EVT-11)."""
+        self.reports_hits = not self.reports_hits
 
     @rule(arrival=ARRIVALS, admission=ADMISSIONS)
     def arrive(self, arrival: steps.Arrive, admission: steps.Admit) -> None:
@@ -169,15 +181,6 @@ class MixedMachine(SchedulerMachine):
         self.start(config, LongestHitCheck(type(self).hit_oracle, rule="KV-COORD-5"))
 
 
-class LaterMachine(MixedMachine):
-    """R-SWA, windows that retain more, hash look-ahead; and hits that end inside a block."""
-
-    @initialize(config=st.one_of(later_configs(), INSIDE_CONFIGS))
-    def create(self, config: ManagerConfig) -> None:
-        """Hits are checked against the caller's statement of them."""
-        super().create(config)
-
-
 def manager_machine(implementation: Implementation, *, audit: bool = True) -> type[ManagerMachine]:
     """The machine over one group for one implementation."""
     return type(
@@ -188,15 +191,11 @@ def manager_machine(implementation: Implementation, *, audit: bool = True) -> ty
 
 
 def mixed_machine(
-    implementation: Implementation,
-    hit_oracle: HitOracle,
-    *,
-    kind: type[MixedMachine] = MixedMachine,
-    **attributes: Any,
+    implementation: Implementation, hit_oracle: HitOracle, **attributes: Any
 ) -> type[MixedMachine]:
     """The machine over mixed groups for one implementation and one statement of the longest hit."""
     return type(
-        f"{kind.__name__}For{implementation.capabilities.name}",
-        (kind,),
+        "MixedMachineFor" + implementation.capabilities.name,
+        (MixedMachine,),
         {"implementation": implementation, "hit_oracle": staticmethod(hit_oracle), **attributes},
     )

@@ -251,11 +251,10 @@ class Suite:
             self._note(batch + 1, start, before)
 
     def _programs(self, batch: int) -> Iterator[Program]:
-        """A batch; about hits inside a block, too, if the subject has and declares them."""
+        """A batch; about hits inside a block, too, if the subject has them."""
         asked = (self.options.seed, batch, self.options.budget.max_steps)
         yield from random_programs(*asked)
-        has_them = Feature.HITS_INSIDE_BLOCKS in self.can.features
-        if has_them and self.options.policy.hits_inside_blocks:
+        if Feature.HITS_INSIDE_BLOCKS in self.can.features and not self.hashes_matter:
             yield from inside_programs(*asked)
 
     @property

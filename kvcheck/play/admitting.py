@@ -25,6 +25,8 @@ def arrive(runner: Runner, step: st.Arrive) -> None:
         arguments["mm_features"] = [dict(zip(keys, item, strict=True)) for item in step.items]
     if step.skip_reading:
         arguments["skip_reading_prefix_cache"] = True
+    if step.reports_hits:
+        arguments["reports_hits"] = True
     if step.embedded is not None:
         arguments["prompt_embeddings"] = list(step.embedded)
     runner.do("new_request", request, arguments)

@@ -151,9 +151,23 @@ def require_same_events(
 ) -> None:
     """Events one by one, as objects or as records have them."""
     for number, (theirs, ours) in enumerate(zip(expected, got, strict=False)):
-        kind = theirs["type"] if isinstance(theirs, Mapping) else type(theirs).__name__
-        require_same(RULE_OF_EVENT[kind], f"event {number}", theirs, ours, name)
+        require_same(_rule_of_event(theirs, ours), f"event {number}", theirs, ours, name)
     require_same("KV-EVT-1", "number of events", len(expected), len(got), name)
+
+
+def _rule_of_event(expected: Any, got: Any) -> str:
+    """The rule that a wrong event breaks; a report says what was hit, in its time."""
+    kind, is_report = _kind_of(expected)
+    if is_report or _kind_of(got)[1]:
+        return "KV-EVT-11" if is_report and _kind_of(got)[1] else "KV-EVT-12"
+    return RULE_OF_EVENT[kind]
+
+
+def _kind_of(event: Any) -> tuple[str, bool]:
+    """Its type, and whether it is a report; as an object or as records have it."""
+    if isinstance(event, Mapping):
+        return event["type"], event.get("is_report", False)
+    return type(event).__name__, getattr(event, "is_report", False)
 
 
 def _ending(outcome: Outcome) -> str:

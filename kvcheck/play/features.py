@@ -50,6 +50,7 @@ FEATURE_OF_CONTENT: Mapping[str, Feature] = MappingProxyType(
         "lora": Feature.LORA,
         "mm_features": Feature.MULTIMODAL,
         "skip_reading_prefix_cache": Feature.SKIP_READING,
+        "reports_hits": Feature.HIT_REPORTS,
     }
 )
 """Arguments of `new_request`, where they say something."""

@@ -124,6 +124,8 @@ def _needs_of_arrival(step: st.Arrive) -> Needs:
         yield Feature.PROMPT_EMBEDDINGS, replace(step, embedded=None)
     if step.skip_reading:
         yield Feature.SKIP_READING, replace(step, skip_reading=False)
+    if step.reports_hits:
+        yield Feature.HIT_REPORTS, replace(step, reports_hits=False)
 
 
 def _needs_of_admission(step: st.Admit) -> Needs:

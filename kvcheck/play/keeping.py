@@ -33,6 +33,7 @@ class Kept:
             len(self.tokens),
             tuple(self.hashes),
             given.skip_reading_cache,
+            given.reports_hits,
         )
         """The input of `make_followed`."""
 

@@ -95,6 +95,7 @@ class Player:
                     None if embeddings is None else PromptEmbeddings(bytes(embeddings), 1)
                 ),
                 skip_reading_cache=args.get("skip_reading_prefix_cache", False),
+                reports_hits=args.get("reports_hits", False),
             ),
         )
         self.requests[name] = request

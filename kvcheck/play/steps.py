@@ -18,7 +18,8 @@ class Arrive:
     """A new request starts to wait.
 
     `items`: (identifier, offset, length) of multimodal items. `embedded`: one byte of embeddings
-    for each of the first tokens, None without embeddings.
+    for each of the first tokens, None without embeddings. `reports_hits`: events tell what
+    it hits.
     """
 
     prompt: tuple[int, ...]
@@ -27,6 +28,7 @@ class Arrive:
     items: tuple[tuple[str, int, int], ...] = ()
     skip_reading: bool = False
     embedded: tuple[int, ...] | None = None
+    reports_hits: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ OPTIONAL = (
     "lora",
     "mm_features",
     "skip_reading_prefix_cache",
+    "reports_hits",
     "num_lookahead_tokens",
     "full_sequence_must_fit",
     "reserved_blocks",

@@ -257,6 +257,7 @@ def encode_request(request: RequestInput) -> dict[str, Any]:
         if embeddings is None
         else {"data": embeddings.data.hex(), "bytes_per_token": embeddings.bytes_per_token},
         "skip_reading_prefix_cache": request.skip_reading_cache,
+        **({"reports_hits": True} if request.reports_hits else {}),
     }
 
 
@@ -277,6 +278,7 @@ _REQUEST = structure(
         ),
         "prompt_embeddings": optional(EMBEDDINGS),
         "skip_reading_prefix_cache": boolean,
+        "reports_hits": boolean,
     },
 )
 
@@ -293,6 +295,7 @@ def decode_request(value: object, where: Where) -> RequestInput:
         multimodal=tuple(MultimodalItem(**item) for item in found.get("mm_features") or ()),
         prompt_embeddings=None if embeddings is None else PromptEmbeddings(**embeddings),
         skip_reading_cache=found.get("skip_reading_prefix_cache", False),
+        reports_hits=found.get("reports_hits", False),
     )
 
 

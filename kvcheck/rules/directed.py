@@ -48,6 +48,7 @@ from kvcheck.rules import (
     pool,
     pool_cache,
     real_sizes,
+    reports,
     requests,
     residency,
     retention,
@@ -62,7 +63,7 @@ from kvcheck.rules.random_plans import NAME, plan_of_name
 CHAPTERS = (
     hashing, extra_keys, requests, following, pool, pool_cache, holding, manager,
     manager_allocation, manager_hits, manager_corners, bad_configurations,
-    configuration, errors, error_values, events, statistics, residency,
+    configuration, errors, error_values, events, reports, statistics, residency,
     policies, groups, full, rswa, sliding_window, chunked_local, mamba, mamba_align,
     mamba_loads, coordination, coordination_answers, cross_attention, circular, retention, partial,
     inside, inside_copies, short_hits, custom_specs, plan_groups, plan_layout, plan_memory,

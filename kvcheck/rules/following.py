@@ -93,6 +93,7 @@ def a_followed_request_has_counts_and_no_tokens(bench: Bench) -> None:
     ({"hashes": ["a" * 8, b"b" * 8]}, "hashes[0]"),
     ({"request_id": ""}, "request_id"),
     ({"skip_reading_cache": 1}, "skip_reading_cache"),
+    ({"reports_hits": 1}, "reports_hits"),
 )
 @example("KV-REQ-6", level=Level.SAFETY)
 def a_followed_request_is_made_of_what_fits_together(

@@ -283,8 +283,9 @@ class Engine:
             side.outputs = Outputs(num_rows, lengths)
 
     def request(self, name: str) -> RequestInput:
-        """What arrives next."""
-        return RequestInput(name, self.prompt())
+        """What arrives next; hits of every second one are reported (KV-EVT-11)."""
+        reports = self.num_requests % 2 == 1 and Feature.HIT_REPORTS in self.features
+        return RequestInput(name, self.prompt(), reports_hits=reports)
 
     def prompt(self) -> list[int]:
         """A text to begin with."""

@@ -69,6 +69,7 @@ HALF_A_PAIR = "\ud83d"
     ({"multimodal": ("img",)}, "multimodal"),
     ({"prompt_embeddings": b"1234"}, "prompt_embeddings"),
     ({"skip_reading_cache": 1}, "skip_reading_cache"),
+    ({"reports_hits": 1}, "reports_hits"),
 )
 @example("KV-REQ-1", "KV-HASH-2", "KV-ERR-2", level=Level.SAFETY)
 def a_request_has_no_other_content(bench: Bench, members: dict[str, object], field: str) -> None:

@@ -135,4 +135,6 @@ def more_of(given: RequestInput | None) -> dict[str, object]:
         ]
     if given.skip_reading_cache:
         more["skip_reading_prefix_cache"] = True
+    if given.reports_hits:
+        more["reports_hits"] = True
     return more

@@ -1,6 +1,6 @@
 # C types of kvfast/_core/calls.py.
 cimport cython
-from kvfast._compiled cimport following
+from kvfast._compiled cimport following, reports
 from kvfast._compiled.checks cimport Checks
 from kvfast._compiled.core cimport Core
 from kvfast._compiled.demand cimport Demand

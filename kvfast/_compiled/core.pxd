@@ -1,5 +1,6 @@
 # C types of kvfast/_core/core.py.
 cimport cython
+from kvfast._compiled cimport reports
 from kvfast._compiled.allocator cimport Allocator
 from kvfast._compiled.demand cimport Demand
 from kvfast._compiled.event_log cimport EventLog
@@ -36,7 +37,7 @@ cdef class Core:
     cdef InsideLookup inside_lookup
     cdef Demand demand
     cdef LookUpStats stats
-    cdef bint log_stats, counts_admitted, cuts_caching, shows_leading_nulls, counts_common
+    cdef bint log_stats, reports_asked, reports_admitted, counts_admitted, cuts_caching, shows_leading_nulls, counts_common
     cdef dict popped
     cdef list reserved
     cdef object no_blocks, no_hit, not_looked_up

@@ -8,7 +8,11 @@ from kvfast._compiled.request cimport FastRequest
 cdef class EventLog:
     cdef list facts
 
-    @cython.locals(per="long long", i="long long")
     cdef int stored(self, FastRequest request, int group, int hashes_per_block, long long first, long long end, list blocks) except -1
+    cdef int hit(self, FastRequest request, int group, int hashes_per_block, long long first, long long end, list blocks) except -1
     cdef int removed(self, KeyMap keys, int entry) except -1
     cpdef cleared(self)
+
+
+@cython.locals(i="long long")
+cdef tuple fact_of(FastRequest request, int group, long long per, long long first, long long end, list blocks)

@@ -1,6 +1,6 @@
 # C types of kvfast/_core/steps.py.
 cimport cython
-from kvfast._compiled cimport objects
+from kvfast._compiled cimport objects, reports
 from kvfast._compiled.core cimport Core
 from kvfast._compiled.entries cimport Entries
 from kvfast._compiled.registry cimport Registry

@@ -189,6 +189,8 @@ class BatchCalls:
                 self.illegal(f"handles[{i}]", entries.handles[i])
         found = array("q", bytes(8 * entries.size))
         view = found
+        if self.core.reports_asked:  # KV-POL-25: finding is telling
+            self.turn.changes()
         for i in range(entries.size):
             view[i] = self.steps.find_hit(entries.request_at(i))
         self.turn.changes()

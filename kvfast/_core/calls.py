@@ -15,7 +15,7 @@ from kvspec.request import Request
 from kvspec.snapshot import Snapshot
 from kvspec.stats import PrefixCacheStats
 
-from . import following
+from . import following, reports
 from .checks import Checks
 from .core import Core
 from .extra_keys import extra_keys
@@ -58,6 +58,10 @@ class Calls:
             return core.not_looked_up
         tokens = core.longest_hit(request, max(request.num_tokens - core.num_last, 0))
         found = core.hit_found(tokens)
+        if core.reports_asked and tokens > 0:  # KV-POL-25
+            self.turn.changes()
+            reports.report_hit(core.events, core.lookup, request, tokens)
+            self.turn.changed()
         if core.log_stats and not core.counts_admitted:
             self.turn.changes()
             core.stats.count(request, tokens)

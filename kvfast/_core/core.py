@@ -14,6 +14,7 @@ from kvspec.inside import BlockCopies
 from kvspec.policy import NONE_HASH_TEXT
 from kvspec.snapshot import Snapshot
 
+from . import reports
 from .allocator import Allocator
 from .demand import Demand
 from .event_log import EventLog
@@ -84,6 +85,8 @@ class Core:
         self.demand = Demand()
         self.stats = LookUpStats()
         self.log_stats = config.log_stats
+        self.reports_asked = config.enable_events and config.policy.hits_reported == "asked"
+        self.reports_admitted = config.enable_events and not self.reports_asked
         self.counts_admitted = config.policy.lookups_counted == "admitted"
         self.cuts_caching = config.policy.caching_beyond_tokens == "cut"
         self.shows_leading_nulls = config.policy.popped_leading_nulls
@@ -190,6 +193,8 @@ class Core:
         needed = self.num_needed(row, request, demand, False)
         if needed + watermark > self.pool.num_free - reserved:  # KV-MGR-7
             return -1
+        if has_hits and self.reports_admitted:  # KV-EVT-12
+            reports.report_hit(self.events, self.lookup, request, local)
         if row < 0:
             row = self.rows.add(request)
         takes_hits = (has_hits or external > 0) and not is_running

@@ -7,7 +7,7 @@ removed may be used again: their hashes are copied.
 
 from __future__ import annotations
 
-from kvfast.events import Fact
+from kvfast.events import Fact, Followed, Stored
 from kvspec.events import StoredRange
 
 from .key_map import KeyMap
@@ -30,14 +30,19 @@ class EventLog:
         blocks: list[int],
     ) -> None:
         """A caching call over blocks first … end - 1 stored those listed (KV-EVT-2)."""
-        per = hashes_per_block
-        if request.is_followed:
-            parent = request.hash_at(first * per - 1) if first > 0 else None
-            hashes = [request.hash_at((i + 1) * per - 1) for i in blocks]
-            source = StoredRange(request.request_id, first, end, tuple(blocks))
-            self.facts.append((source, group, per, hashes, parent))
-        else:
-            self.facts.append((request, group, per, first, end, blocks))
+        self.facts.append(fact_of(request, group, hashes_per_block, first, end, blocks))
+
+    def hit(
+        self,
+        request: FastRequest,
+        group: int,
+        hashes_per_block: int,
+        first: int,
+        end: int,
+        blocks: list[int],
+    ) -> None:
+        """The same of blocks that were stored before, and are hit (KV-EVT-11)."""
+        self.facts.append((fact_of(request, group, hashes_per_block, first, end, blocks),))
 
     def removed(self, keys: KeyMap, entry: int) -> None:
         """The key of this entry left one physical block (KV-EVT-4)."""
@@ -46,3 +51,14 @@ class EventLog:
     def cleared(self) -> None:
         """A reset succeeded (KV-EVT-5)."""
         self.facts.append(None)
+
+
+def fact_of(
+    request: FastRequest, group: int, per: int, first: int, end: int, blocks: list[int]
+) -> Stored | Followed:
+    """What an event will say of these blocks, each of so many hashes, of first … end - 1."""
+    if not request.is_followed:
+        return request, group, per, first, end, blocks
+    parent = request.hash_at(first * per - 1) if first > 0 else None
+    hashes = [request.hash_at((i + 1) * per - 1) for i in blocks]
+    return StoredRange(request.request_id, first, end, tuple(blocks)), group, per, hashes, parent

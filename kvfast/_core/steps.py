@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kvspec.request import RequestStatus
 
-from . import objects
+from . import objects, reports
 from .core import Core
 from .entries import Entries, Numbers
 from .registry import Registry
@@ -150,6 +150,8 @@ class Steps:
         tokens = core.longest_hit(request, max(request.num_tokens - core.num_last, 0))
         if tokens == 0:
             core.lookup.clear()
+        elif core.reports_asked:  # KV-POL-25
+            reports.report_hit(core.events, core.lookup, request, tokens)
         return tokens
 
     def count_hit(self, request: FastRequest, tokens: int) -> None:

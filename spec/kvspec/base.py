@@ -217,6 +217,7 @@ class BaseImplementation:
             Feature.MULTIMODAL: request.multimodal,
             Feature.PROMPT_EMBEDDINGS: request.prompt_embeddings,
             Feature.SKIP_READING: request.skip_reading_cache,
+            Feature.HIT_REPORTS: request.reports_hits,
         }
         for feature, value in wanted.items():
             if value and feature not in self.features:

@@ -51,6 +51,7 @@ def encode_event(event: Event) -> dict[str, Any]:
             "kv_cache_spec_kind": event.spec_kind,
             "kv_cache_spec_sliding_window": event.sliding_window_tokens,
             **({} if ahead is None else {"lookahead_token_ids": [list(each) for each in ahead]}),
+            **({"is_report": True} if event.is_report else {}),
         }
     if isinstance(event, BlockRemoved):
         return {
@@ -112,7 +113,7 @@ def _decode_stored(value: object, where: Where, hash_check: Check[EventHash]) ->
             "kv_cache_spec_kind": text,
             "kv_cache_spec_sliding_window": optional(count),
         },
-        {"lookahead_token_ids": list_of(list_of(count))},
+        {"lookahead_token_ids": list_of(list_of(count)), "is_report": boolean},
     )
     extra_keys = found["extra_keys"]
     ahead = found.get("lookahead_token_ids")
@@ -129,6 +130,7 @@ def _decode_stored(value: object, where: Where, hash_check: Check[EventHash]) ->
         spec_kind=found["kv_cache_spec_kind"],
         sliding_window_tokens=found["kv_cache_spec_sliding_window"],
         lookahead_token_ids=None if ahead is None else tuple([tuple(each) for each in ahead]),
+        is_report=found.get("is_report", False),
     )
 
 

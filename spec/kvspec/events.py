@@ -1,7 +1,7 @@
 """What happened to the cached keys, in order (KV-EVT-*).
 
-Folding the stream as a multiset (stored: add, removed: subtract, cleared: empty) gives exactly the
-keys that are cached at that moment (KV-EVT-7).
+Folding the stream as a multiset (stored: add, removed: subtract, cleared: empty, reports left out)
+gives exactly the keys that are cached at that moment (KV-EVT-7).
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class BlockStored:
     `block_size_tokens`: tokens per block of the group (per hash for a partial entry). `source`: of
     a followed request; then there are no `token_ids`, no adapter and no `extra_keys` (KV-EVT-9).
     `lookahead_token_ids`: for each hash the tokens behind its block that it covers, too; None
-    without hash look-ahead (KV-EVT-10).
+    without hash look-ahead (KV-EVT-10). `is_report`: nothing was stored now, a request hit what was
+    stored before (KV-EVT-11).
     """
 
     block_hashes: tuple[EventHash, ...]
@@ -60,6 +61,7 @@ class BlockStored:
     sliding_window_tokens: int | None
     source: StoredRange | None = None
     lookahead_token_ids: tuple[tuple[int, ...], ...] | None = None
+    is_report: bool = False
 
 
 @dataclass(frozen=True)

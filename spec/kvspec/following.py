@@ -23,7 +23,7 @@ class FollowedInput:
 
     `hashes`: one for each block of `num_tokens` tokens that can have one (KV-HASH-4), none with
     caching off.
-    `skip_reading_cache`: as in `kvspec.request.RequestInput`.
+    `skip_reading_cache`, `reports_hits`: as in `kvspec.request.RequestInput`.
     """
 
     request_id: str
@@ -31,6 +31,7 @@ class FollowedInput:
     num_prompt_tokens: int
     hashes: Sequence[bytes] = ()
     skip_reading_cache: bool = False
+    reports_hits: bool = False
 
     def __post_init__(self) -> None:
         exact_members(self)
@@ -39,6 +40,7 @@ class FollowedInput:
             raise InvalidArgumentError("request_id", self.request_id, "a non-empty text")
         checked_counts(self.num_tokens, self.num_prompt_tokens, 0)
         boolean("skip_reading_cache", self.skip_reading_cache, error=InvalidArgumentError)
+        boolean("reports_hits", self.reports_hits, error=InvalidArgumentError)
 
 
 @runtime_checkable

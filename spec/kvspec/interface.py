@@ -95,6 +95,8 @@ class Feature(StrEnum):
     `record_prefix_cache_stats`."""
     HASH_LOOKAHEAD = "hash_lookahead"
     """Configurations whose `hash_lookahead_tokens` is not 0 (KV-HASH-14)."""
+    HIT_REPORTS = "hit_reports"
+    """Requests whose `reports_hits` is True (KV-EVT-11)."""
     HITS_INSIDE_BLOCKS = "hits_inside_blocks"
     """Hits that end inside a block, and copies on write: `kvspec.inside.CopyingManager`."""
     BATCHED = "batched"

@@ -74,13 +74,17 @@ _KNOWN = frozenset(cls.__name__ for cls in SPEC_TYPES)
 class LaterTrace:
     """One trace; what its lines have in common is kept while they are read in order.
 
-    `skips`: requests that do not read the cache, whose look-ups answer no common prefix.
+    `skips`: requests that do not read the cache, whose look-ups answer no common prefix. `told`:
+    tokens of those whose hits are reported; `reports`: group, blocks and tokens of each report
+    since events were taken, which the trace does not tell from what was stored.
     """
 
     is_hybrid: bool
     has_copies: bool
     needs: tuple[str, ...]
     skips: set[str] = field(default_factory=set)
+    told: dict[str, list[int]] = field(default_factory=dict)
+    reports: list[tuple[int, int, list[int]]] = field(default_factory=list)
 
     def line(self, value: Any) -> tuple[Any, tuple[str, ...]]:
         """The line of an operation, None for one that is not asked; and what it needs.
@@ -94,7 +98,9 @@ class LaterTrace:
         if name in NOT_ASKED or (name == _COPIES and not self.has_copies):
             return None, ()
         if name == "new_request":
-            arguments = self._content(value.get("req"), arguments, needs)
+            arguments = self._content(value.get("req"), arguments)
+        elif name == "append_tokens" and value.get("req") in self.told:
+            self.told[value["req"]] += _tokens(arguments, "token_ids")
         elif name == "remove_skipped_blocks":
             arguments = {"total_computed_tokens": arguments.get("processed_computed_tokens")}
         elif name == "get_num_blocks_to_allocate":
@@ -115,18 +121,36 @@ class LaterTrace:
         if name == "get_computed_blocks" and isinstance(value.get("result"), dict):
             changed["result"] = self._hit(value.get("req"), value["result"])
         if name == "take_events" and isinstance(value.get("result"), list):
-            changed["result"] = [_event(event) for event in value["result"]]
+            changed["result"] = self._marked([_event(event) for event in value["result"]])
         return changed, tuple(needs)
 
-    def _content(self, name: Any, given: dict[str, Any], needs: list[str]) -> dict[str, Any]:
+    def _content(self, name: Any, given: dict[str, Any]) -> dict[str, Any]:
+        found = _without(given, "kv_cache_report_mode", "session_id")
         if given.get("kv_cache_report_mode") == "full":
-            needs.append("report mode of events")
+            self.told[name] = _tokens(given, "prompt_token_ids")
+            found["reports_hits"] = True
         if given.get("skip_reading_prefix_cache"):
             self.skips.add(name)
-        return _without(given, "kv_cache_report_mode", "session_id")
+        return found
+
+    def _marked(self, events: list[Any]) -> list[Any]:
+        """The events, of which the last ones that say what was hit are reports (KV-EVT-11)."""
+        end = len(events)
+        while self.reports:
+            group, num_blocks, tokens = self.reports.pop()
+            while end > 0:
+                end -= 1
+                if _says(events[end], group, num_blocks, tokens):
+                    events[end] = {**events[end], "is_report": True}
+                    break
+        return events
 
     def _hit(self, name: Any, result: dict[str, Any]) -> dict[str, Any]:
         """The junction is the hit and the uncached common prefix behind it (KV-COORD-12)."""
+        if name in self.told and isinstance(result.get("blocks"), list):
+            for group, blocks in enumerate(result["blocks"]):
+                if blocks:
+                    self.reports.append((group, len(blocks), list(self.told[name])))
         found = _without(result, "shared_prefix_boundary")
         junction = result.get("shared_prefix_boundary", 0)
         uncached = junction - result.get("num_computed_tokens", 0) if junction else 0
@@ -190,6 +214,21 @@ def _spec(spec: Any, needs: list[str]) -> Any:
     if kind in _WITHOUT_VALUE_SIZE:
         found = _without(found, "head_size_v")
     return found
+
+
+def _says(event: Any, group: int, num_blocks: int, tokens: list[int]) -> bool:
+    """Whether an event stores these first tokens, as so many blocks."""
+    if not isinstance(event, dict) or event.get("type") != "BlockStored":
+        return False
+    found, hashes = _tokens(event, "token_ids"), _tokens(event, "block_hashes")
+    is_first = event.get("parent_block_hash") is None and found == tokens[: len(found)]
+    return is_first and event.get("group_idx") == group and len(hashes) == num_blocks
+
+
+def _tokens(members: Mapping[str, Any], name: str) -> list[Any]:
+    """A list; empty for what the decoder will refuse."""
+    found = members.get(name)
+    return list(found) if isinstance(found, list) else []
 
 
 def _event(event: Any) -> Any:

@@ -77,6 +77,7 @@ OPERATIONS: Mapping[str, OperationShape] = MappingProxyType(
                 "lora": optional(_LORA),
                 "mm_features": optional(list_of(_ITEM)),
                 "skip_reading_prefix_cache": boolean,
+                "reports_hits": boolean,
             },
         ),
         "append_tokens": OperationShape(

@@ -20,6 +20,7 @@ LATER: tuple[str, ...] = (
     *("lookups_counted", "popped_leading_nulls", "counts_common_prefix", "eagle_flag_counts_alone"),
     *("full_partial_tails", "eagle_looks_beyond", "eagle_replays_before_drop"),
     *("drafts_hold_states", "caching_beyond_tokens", "checkpoints_return", "hits_inside_blocks"),
+    "hits_reported",
 )
 """Choices that not everybody has (`Feature.LATER_CHOICES`); records name only those that differ."""
 
@@ -56,6 +57,8 @@ class Policy:
     - `checkpoints_return`: whether a state at the checkpoint of a prompt gets its key again.
     - `full_partial_tails`: whether full attention registers the end of a prompt inside a block.
     - `hits_inside_blocks`: whether hits may end inside a block, where the groups allow it.
+    - `hits_reported`: whether a request that wants its hits reported has them reported when it is
+      "admitted", or whenever a look-up is "asked".
     - `extra_keys`: whether extra keys enter a hash with their kind ("tagged") or as bare values
       ("plain"), so that values of two kinds can be equal.
     """
@@ -81,6 +84,7 @@ class Policy:
     caching_beyond_tokens: str = "error"
     checkpoints_return: bool = False
     hits_inside_blocks: bool = False
+    hits_reported: str = "admitted"
 
     def __post_init__(self) -> None:
         exact_members(self)
@@ -105,6 +109,7 @@ class Policy:
         boolean("hits_inside_blocks", self.hits_inside_blocks)
         one_of("caching_beyond_tokens", self.caching_beyond_tokens, ("error", "cut"))
         boolean("checkpoints_return", self.checkpoints_return)
+        one_of("hits_reported", self.hits_reported, ("admitted", "asked"))
 
     @property
     def later_choices(self) -> frozenset[str]:

@@ -98,6 +98,7 @@ class RequestInput:
     empty text is refused: it would share with everybody who has none.
     `multimodal`: sorted by offset, not overlapping. `skip_reading_cache`: the request must compute
     every token itself (prompt log-probabilities, pooling), yet its blocks are cached for others.
+    `reports_hits`: events repeat what is stored of the blocks that it hits (KV-EVT-11).
     """
 
     request_id: str
@@ -107,6 +108,7 @@ class RequestInput:
     multimodal: tuple[MultimodalItem, ...] = ()
     prompt_embeddings: PromptEmbeddings | None = None
     skip_reading_cache: bool = False
+    reports_hits: bool = False
 
     def __post_init__(self) -> None:
         exact_members(self)
@@ -123,6 +125,7 @@ class RequestInput:
             raise InvalidArgumentError("prompt_embeddings", embeddings, "PromptEmbeddings or None")
         _check_items(self.multimodal)
         boolean("skip_reading_cache", self.skip_reading_cache, error=InvalidArgumentError)
+        boolean("reports_hits", self.reports_hits, error=InvalidArgumentError)
 
 
 def has_extra_keys(request: RequestInput) -> bool:

@@ -124,7 +124,8 @@ class LongEngine(Following):
             embeddings=embeddings,
             **{"prompt of 16,000 tokens": len(prompt) >= LONG_TOKENS},
         )
-        return RequestInput(name, prompt, salt, lora, items, embeddings, chance(0.04))
+        skips, reports = chance(0.04), self.num_requests % 2 == 1  # KV-EVT-11
+        return RequestInput(name, prompt, salt, lora, items, embeddings, skips, reports)
 
     def between_steps(self) -> None:
         """Single calls on the same managers: blocks are evicted by id, or all that is cached."""

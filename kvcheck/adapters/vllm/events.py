@@ -8,8 +8,8 @@ from kvcheck.adapters.vllm.library import Library
 from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
 
 
-def translate_event(library: Library, event: Any) -> Event:
-    """One event, member by member."""
+def translate_event(library: Library, event: Any, *, is_report: bool = False) -> Event:
+    """One event, member by member. vLLM does not say of an event that it is a report."""
     if isinstance(event, library.events.AllBlocksCleared):
         return AllBlocksCleared()
     if isinstance(event, library.events.BlockRemoved):
@@ -29,4 +29,5 @@ def translate_event(library: Library, event: Any) -> Event:
         spec_kind=event.kv_cache_spec_kind,
         sliding_window_tokens=event.kv_cache_spec_sliding_window,
         lookahead_token_ids=None if ahead is None else tuple([tuple(each) for each in ahead]),
+        is_report=is_report,
     )

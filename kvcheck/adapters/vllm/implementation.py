@@ -59,7 +59,7 @@ FEATURES = frozenset(
 
 LATER_FEATURES = FEATURES - {Feature.PLANNING} | {
     *(Feature.LATER_CHOICES, Feature.JUNCTIONS, Feature.IN_FLIGHT, Feature.HITS_INSIDE_BLOCKS),
-    Feature.HASH_LOOKAHEAD,
+    *(Feature.HASH_LOOKAHEAD, Feature.HIT_REPORTS),
 }
 """Of 0.33, which plans by other functions, in another order."""
 
@@ -101,6 +101,8 @@ class VLLMImplementation:
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
         """vLLM's request with the hashes of its prompt."""
+        if request.reports_hits and not self.library.is_later:
+            raise UnsupportedError(Feature.HIT_REPORTS, NAME)
         return _inner(manager).make_request(request)
 
     def append_tokens(

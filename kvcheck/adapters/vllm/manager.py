@@ -43,6 +43,7 @@ class VLLMManager:
         self.config = checked(config, library)
         self.keeps_uncached_prefix = keeps_uncached_prefix
         self.popped: list[int] = []
+        self.reports: list[Any] = []
         interval = config.retention_interval_tokens
         retention = None if interval is None else str(interval)
         with (
@@ -114,8 +115,10 @@ class VLLMManager:
     def get_computed_blocks(self, request: Request) -> PrefixHit:
         """The longest cached prefix."""
         own = own_request(request)
+        before = len(self.inner.block_pool.kv_event_queue)
         with self._calling("get_computed_blocks"):
             blocks, length, *later = self.inner.get_computed_blocks(own.inner)
+        self.reports += self.inner.block_pool.kv_event_queue[before:]  # nothing is stored here
         uncached = self._uncached_prefix(own, max(0, sum(later) - length))
         return PrefixHit(_to_ids(blocks.blocks), int(length), uncached)
 
@@ -298,7 +301,11 @@ class VLLMManager:
 
     def take_events(self) -> tuple[Event, ...]:
         """Events since the last call."""
-        return tuple(translate_event(self.library, event) for event in self.inner.take_events())
+        reports, self.reports = self.reports, []
+        return tuple(
+            translate_event(self.library, event, is_report=any(event is each for each in reports))
+            for event in self.inner.take_events()
+        )
 
     def take_new_block_ids(self) -> tuple[int, ...]:
         """Blocks to be zeroed."""

@@ -97,7 +97,9 @@ def make_request(library: Library, request: RequestInput, hasher: Any) -> VLLMRe
         request_id=request.request_id,
         prompt_token_ids=tokens,
         sampling_params=library.sampling.SamplingParams(
-            max_tokens=1, skip_reading_prefix_cache=request.skip_reading_cache
+            max_tokens=1,
+            skip_reading_prefix_cache=request.skip_reading_cache,
+            extra_args={"kv_cache_report_mode": "full"} if request.reports_hits else None,
         ),
         pooling_params=None,
         prompt_embeds=_embeddings(library, request),

@@ -35,10 +35,22 @@ class EventFold:
         for event in events:
             if isinstance(event, AllBlocksCleared):
                 self.keys.clear()
+            elif isinstance(event, BlockStored) and event.is_report:
+                self._expect_known(event)
             elif isinstance(event, BlockStored):
                 self._add(event.block_hashes, event.group, 1)
             elif isinstance(event, BlockRemoved):
                 self._add(event.block_hashes, event.group, -1)
+
+    def _expect_known(self, report: BlockStored) -> None:
+        """What is hit was stored before. Raises InvariantViolation."""
+        for shown in report.block_hashes:
+            if not self.keys[shown, report.group]:
+                raise InvariantViolation(
+                    "reports_tell_what_is_cached",
+                    "KV-EVT-11",
+                    f"key {_text(shown)} of group {report.group} is reported, and not cached",
+                )
 
     def start_from(self, snapshot: Snapshot, *, int_hashes: bool) -> None:
         """Take what is cached now as told; for a stream whose beginning nobody heard."""
@@ -50,11 +62,10 @@ class EventFold:
         for key in [*cached, *self.keys]:
             if cached[key] != self.keys[key]:
                 shown, group = key
-                name = shown.hex() if isinstance(shown, bytes) else shown
                 raise InvariantViolation(
                     "events_tell_what_is_cached",
                     "KV-EVT-7",
-                    f"key {name} of group {group} is cached {cached[key]} times,"
+                    f"key {_text(shown)} of group {group} is cached {cached[key]} times,"
                     f" {self.keys[key]} times if the events are folded",
                 )
 
@@ -64,6 +75,11 @@ class EventFold:
             self.keys[shown, group] = before + count
             if self.keys[shown, group] == 0:
                 del self.keys[shown, group]
+
+
+def _text(shown: object) -> object:
+    """A hash as messages show it."""
+    return shown.hex() if isinstance(shown, bytes) else shown
 
 
 def _cached(snapshot: Snapshot, *, int_hashes: bool, is_set: bool) -> Counter[ToldKey]:

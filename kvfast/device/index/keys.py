@@ -70,6 +70,8 @@ class Keys:
                 continue
             if not isinstance(event, BlockStored | BlockRemoved) or event.group != 0:
                 raise InvalidArgumentError(field, event, "an event of the manager's only group")
+            if isinstance(event, BlockStored) and event.is_report:
+                continue
             for one in event.block_hashes:
                 if not isinstance(one, bytes) or len(one) != DIGEST_BYTES:
                     raise InvalidArgumentError(field, one, f"hashes of {DIGEST_BYTES} bytes")

@@ -1,0 +1,245 @@
+"""KV-EVT-11, KV-EVT-12, KV-POL-25: what a request hits, told to whoever reads the events."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from kvcheck.play.verdicts import Level
+from kvcheck.rules.bench import Bench
+from kvcheck.rules.events import C9D5, HASH_2412, removed, stored
+from kvcheck.rules.example import cases, example
+from kvcheck.rules.following import Engine, hashes_of
+from kvcheck.rules.inside import A, made, next_step, seven
+from kvcheck.rules.judging import equal, holds
+from kvcheck.rules.managed import Managed
+from kvcheck.rules.specs import chunked, full, mamba, sliding
+from kvcheck.rules.steps import Steps
+from kvspec.blocks import KVCacheBlocks
+from kvspec.events import BlockStored, StoredRange
+from kvspec.interface import Feature
+from kvspec.policy import Policy
+from kvspec.request import LoRA, MultimodalItem
+
+
+def telling(bench: Bench, num_blocks: int, *layers: Any, **options: Any) -> Managed:
+    """A manager with events, whose requests may want reports."""
+    bench.need(Feature.HIT_REPORTS)
+    return bench.manager(num_blocks, *layers, enable_events=True, **options)
+
+
+def reports(manager: Managed) -> list[BlockStored]:
+    """The reports among the events since they were taken."""
+    return [e for e in manager.take_events() if isinstance(e, BlockStored) and e.is_report]
+
+
+def when(bench: Bench, chosen: str) -> Policy:
+    """The choices of the subject, and this one of when hits are reported."""
+    return replace(bench.policy, hits_reported=chosen)
+
+
+@cases((True, 1), (False, 0))
+@example("KV-EVT-11")
+def a_hit_is_told_as_if_it_were_stored_if_that_is_wanted(
+    bench: Bench, wanted: bool, count: int
+) -> None:
+    """10 tokens hit 8, and fill no block."""
+    manager = telling(bench, 8)
+    manager.started("first", range(1, 11))
+    manager.take_events()
+    manager.started("r", range(1, 11), reports_hits=wanted)
+    report = stored(C9D5, HASH_2412, tokens=range(1, 9), is_report=True)
+    equal(manager.take_events(), (report,) * count)
+
+
+@cases(
+    ({}, {}),
+    ({"int_event_hashes": True}, {}),
+    ({"dcp_world_size": 2}, {}),
+    ({"hash_lookahead_tokens": 2}, {"multimodal": (MultimodalItem("a", 4, 9),)}),
+    ({"hash_block_size_tokens": 2}, {"cache_salt": "s", "lora": LoRA("sql", 5)}),
+)
+@example("KV-EVT-11", "KV-EVT-6", "KV-EVT-8", "KV-EVT-10")
+def a_report_says_all_that_was_said_when_it_was_stored(
+    bench: Bench, options: dict[str, Any], content: dict[str, Any]
+) -> None:
+    """The text is longer by then, and only so much of it was stored."""
+    manager = telling(bench, 12, **options)
+    manager.started("first", range(1, 20), **content)
+    (event,) = manager.take_events()
+    manager.started("r", range(1, 20), reports_hits=True, **content)
+    equal(reports(manager), [replace(event, is_report=True)])
+
+
+@example("KV-EVT-11", "KV-EVT-2")
+def what_a_window_skips_is_not_reported(bench: Bench) -> None:
+    """The window of 4 hits block 1 alone; the tokens are those of both."""
+    manager = telling(bench, 20, full(4), sliding(4, 4))
+    manager.started("first", range(1, 11))
+    manager.take_events()
+    request = manager.request("r", range(1, 11), reports_hits=True)
+    holds(manager.get_computed_blocks(request).blocks.groups[1][0] == 0, "block 0 is skipped")
+    manager.take_events()
+    manager.admit(request)
+    first = stored(C9D5, HASH_2412, tokens=range(1, 9), is_report=True)
+    window = {"group": 1, "spec_kind": "sliding_window", "sliding_window_tokens": 4}
+    second = stored(HASH_2412, tokens=range(1, 9), is_report=True, **window)
+    equal(reports(manager), [first, second])
+
+
+@example("KV-EVT-11", "KV-CHUNK-2", choices=("chunked_null_prefix_is_hit",))
+def a_hit_of_nulls_alone_is_not_reported(bench: Bench) -> None:
+    """Chunks of 8: a prompt of 17 hits the 16 tokens before its chunk, and nothing is cached."""
+    manager = telling(bench, 20, chunked(4, 8))
+    request = manager.started("r", range(1, 18), reports_hits=True)
+    equal(manager.blocks(request)[:4], [0, 0, 0, 0])
+    equal(manager.take_events(), ())
+
+
+@cases((4, [0, 0, 1]), (8, [0, 1]))
+@example("KV-EVT-11", "KV-PART-4", "KV-INSIDE-1")
+def the_end_of_a_hit_inside_a_block_is_reported_as_a_partial_entry(
+    bench: Bench, size: int, groups: list[int]
+) -> None:
+    """h = 2, a hit of 6: block 0 of full attention, if it is whole; the end in both groups."""
+    bench.need(Feature.HIT_REPORTS)
+    manager = made(bench, layers=(full(size), mamba(size, "align")), enable_events=True)
+    known = seven(manager).block_hashes
+    manager.take_events()
+    manager.started("r", A[:8], reports_hits=True)
+    next_step(manager)
+    found = reports(manager)
+    equal([event.group for event in found], groups)
+    for whole in found[:-2]:
+        equal((whole.block_hashes, whole.token_ids), ((known[1],), tuple(A[:4])))
+    for end in found[-2:]:
+        equal((end.block_hashes, end.parent_block_hash), ((known[2],), known[1]))
+        equal((end.token_ids, end.block_size_tokens, end.extra_keys), (tuple(A[4:6]), 2, (None,)))
+
+
+@example("KV-EVT-11", "KV-EVT-9")
+def a_report_of_a_followed_request_says_where_its_tokens_are(bench: Bench) -> None:
+    bench.need(Feature.HIT_REPORTS)
+    engine = Engine(bench, enable_events=True)
+    engine.manager.admit(engine.request("first", 9, "ab"))
+    engine.manager.take_events()
+    request = engine.request("r", 9, "ab", num_prompt_tokens=3, reports_hits=True)
+    engine.manager.admit(request)
+    engine.follow(request, 3)
+    found = [(report.block_hashes, report.source) for report in reports(engine.manager)]
+    equal(found, [(tuple(hashes_of("ab")), StoredRange("r", 0, 2, (0, 1)))])
+
+
+@example("KV-EVT-11", "KV-EVT-12", "KV-MGR-8")
+def each_group_reports_its_own_hit_beside_a_load(bench: Bench) -> None:
+    """Group 0 hits 12 tokens, group 1 only 4; 4 more come from another store."""
+    bench.need(Feature.EXTERNAL_TOKENS, Feature.DELAYED_CACHING, Feature.EVICTION_BY_ID)
+    manager = telling(bench, 20, full(4), sliding(4, 99), policy=when(bench, "admitted"))
+    first = manager.started("first", range(1, 18))
+    manager.evict_blocks(manager.blocks(first, 1)[1:])
+    manager.evict_blocks(manager.blocks(first, 0)[3:])
+    manager.take_events()
+    request = manager.request("r", range(1, 18), reports_hits=True)
+    hits = manager.find_longest_cache_hit_per_group(request, 16)
+    equal(hits.hit_lengths_tokens, (12, 4))
+    options = {"num_external_computed_tokens": 4, "delay_cache_blocks": True}
+    manager.allocate_slots(
+        request, 0, num_new_computed_tokens=12, new_computed_blocks=hits.blocks, **options
+    )
+    found = reports(manager)
+    equal(
+        [(e.group, len(e.block_hashes), len(e.token_ids)) for e in found], [(0, 3, 12), (1, 1, 4)]
+    )
+
+
+@example("KV-EVT-12")
+def a_report_comes_with_the_admission_and_with_each(bench: Bench) -> None:
+    """Looked up and refused, admitted, preempted, and admitted again; who runs hits nothing."""
+    manager = telling(bench, 6, policy=when(bench, "admitted"))
+    first = manager.started("first", range(1, 10))
+    other = manager.started("other", [50] * 5)
+    request = manager.request("r", range(1, 11), reports_hits=True)
+    manager.take_events()
+    holds(manager.admit(request) is None, "all 5 blocks are in use")
+    equal(manager.take_events(), ())
+    manager.free(other)
+    for _ in range(2):
+        manager.admit(request, 1)
+        equal(len(reports(manager)), 1)
+        manager.run(request)
+        equal(reports(manager), [])
+        manager.preempt(request)
+    manager.free(first)
+    equal(manager.take_events(), ())
+
+
+@example("KV-EVT-12", "KV-SW-9", level=Level.IDENTITY)
+def a_report_comes_before_what_the_admission_evicts(bench: Bench) -> None:
+    """Block 1 is given although the window skips it, and taken for the new tokens."""
+    manager = telling(bench, 4, sliding(4, 4), policy=when(bench, "admitted"))
+    first = manager.started("first", range(1, 9))
+    manager.free(first)
+    manager.take_events()
+    request = manager.request("r", range(1, 17), reports_hits=True)
+    manager.allocate_slots(
+        request, 8, num_new_computed_tokens=8, new_computed_blocks=KVCacheBlocks(([1, 2],))
+    )
+    window = {"spec_kind": "sliding_window", "sliding_window_tokens": 4}
+    report = stored(C9D5, HASH_2412, tokens=range(1, 9), is_report=True, **window)
+    equal(manager.take_events()[:2], (report, removed(C9D5)))
+
+
+@cases(("asked", [1, 2, 0]), ("admitted", [0, 0, 1]))
+@example("KV-POL-25", "KV-EVT-12")
+def hits_are_reported_when_asked_or_admitted(bench: Bench, chosen: str, counts: list[int]) -> None:
+    """A look-up, two more, and the admission with the last one's hit; a skipper hits nothing."""
+    manager = telling(bench, 8, policy=when(bench, chosen))
+    manager.started("first", range(1, 11))
+    manager.take_events()
+    request = manager.request("r", range(1, 11), reports_hits=True)
+    other = manager.request("other", [50] * 9, reports_hits=True)
+    found = []
+    for times in (1, 2):
+        for _ in range(times):
+            hit = manager.get_computed_blocks(request)
+            manager.get_computed_blocks(other)
+        found.append(len(reports(manager)))
+    manager.allocate_slots(
+        request,
+        2,
+        num_new_computed_tokens=hit.hit_length_tokens,
+        new_computed_blocks=hit.blocks,
+    )
+    found.append(len(reports(manager)))
+    equal(found, counts)
+
+
+@cases(("asked", 2, 2), ("admitted", 0, 1))
+@example("KV-EVT-12", "KV-POL-25", "KV-BATCH-7", "KV-BATCH-12")
+def whole_steps_report_what_they_admit_or_ask(
+    bench: Bench, chosen: str, asked: int, admitted: int
+) -> None:
+    """Two hit 8 tokens, and there is room for one of them."""
+    bench.need(Feature.HIT_REPORTS)
+    steps = Steps(bench, 6, policy=when(bench, chosen), enable_events=True)
+    steps.admitted(range(1, 11))
+    requests = [steps.request([*range(1, 9), *more], reports_hits=True) for more in ([9], [9] * 20)]
+    handles = [steps.batched.register(request) for request in requests]
+    steps.manager.take_events()
+    equal(steps.batched.lookup(handles).tolist(), [8, 8])
+    equal(len(reports(steps.manager)), asked)
+    result = steps.batched.admit(handles)
+    equal(result.num_scheduled_tokens.tolist(), [1, 0])
+    found = reports(steps.manager)
+    equal(found, [stored(C9D5, HASH_2412, tokens=range(1, 9), is_report=True)] * admitted)
+
+
+@example("KV-EVT-12", "KV-EVT-1", "KV-MGR-2")
+def nothing_is_reported_with_events_off_or_without_reading(bench: Bench) -> None:
+    bench.need(Feature.HIT_REPORTS, Feature.SKIP_READING)
+    for enable_events in (False, True):
+        manager = bench.manager(8, enable_events=enable_events)
+        manager.started("first", range(1, 11))
+        manager.take_events()
+        manager.started("r", range(1, 11), reports_hits=True, skip_reading_cache=enable_events)
+        equal(reports(manager), [])
