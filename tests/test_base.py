@@ -83,6 +83,7 @@ def test_a_configuration_that_needs_more_is_refused(config: ManagerConfig) -> No
         {"cache_salt": "s"},
         {"lora": LoRA("x", 1)},
         {"skip_reading_cache": True},
+        {"reports_hits": True},
     ],
     ids=lambda content: next(iter(content)),
 )

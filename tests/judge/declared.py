@@ -54,6 +54,7 @@ FEATURE_OF_CONTENT: Mapping[str, Feature] = {
     "multimodal": Feature.MULTIMODAL,
     "prompt_embeddings": Feature.PROMPT_EMBEDDINGS,
     "skip_reading_cache": Feature.SKIP_READING,
+    "reports_hits": Feature.HIT_REPORTS,
 }
 
 

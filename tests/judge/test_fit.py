@@ -139,7 +139,7 @@ def test_nothing_is_cut_for_who_has_everything(program: Program) -> None:
 
 
 STEPS = (
-    Arrive((1, 2), salt="s", lora="x", items=(("i", 0, 1),), skip_reading=True),
+    Arrive((1, 2), salt="s", lora="x", items=(("i", 0, 1),), skip_reading=True, reports_hits=True),
     NewStep(),
     Admit(external_tokens=1, load_later=True, lookahead_tokens=2, must_fit=True),
     Run(drafts=(4, 5), accepted=1),

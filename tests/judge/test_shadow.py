@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -206,6 +207,22 @@ def test_what_events_tell_is_what_is_cached(int_hashes: bool) -> None:
     assert heard_late.keys == fold.keys
     with pytest.raises(InvariantViolation, match="1 times, 0 times"):
         EventFold().expect_state(cached(b=(3,)), int_hashes=int_hashes)
+
+
+def test_reports_add_nothing_and_name_what_was_stored() -> None:
+    """Of a group whose key it is not, or after it went, a report is wrong (KV-EVT-11)."""
+    fold, one = EventFold(), b"z" * 8 + b"a" * 8
+    stored = BlockStored((one,), None, (), 2, None, None, "GPU", None, 1, "full_attention", None)
+    report = replace(stored, is_report=True)
+    fold.take_in([stored, report, report])
+    fold.expect_state(cached(a=(1,)), int_hashes=False)
+    stories: list[list[Event]] = [
+        [replace(report, group=0)],
+        [BlockRemoved((one,), "GPU", 1), report],
+    ]
+    for events in stories:
+        with pytest.raises(InvariantViolation, match="KV-EVT-11"):
+            fold.take_in(events)
 
 
 def test_where_the_last_copy_alone_is_told_each_key_counts_once() -> None:

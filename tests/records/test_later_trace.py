@@ -103,6 +103,24 @@ def test_operations_are_said_in_the_words_of_the_contract() -> None:
     assert trace.line(7) == (7, ())
 
 
+def test_of_equal_events_the_later_one_is_the_report() -> None:
+    """One group hit two blocks; what is stored under a parent, or in another group, is none."""
+    _, trace = later_trace(header())
+    assert trace is not None
+    given = {"kv_cache_report_mode": "full", "prompt_token_ids": [1, 2, 3]}
+    trace.line({"op": "new_request", "req": "r", "args": given})
+    trace.line({"op": "append_tokens", "req": "r", "args": {"token_ids": [4, 5]}})
+    hit = {"blocks": [[1, 2], []], "num_computed_tokens": 4}
+    trace.line({"op": "get_computed_blocks", "req": "r", "args": {}, "result": hit})
+    event = {"type": "BlockStored", "group_idx": 0, "parent_block_hash": None}
+    event |= {"token_ids": [1, 2, 3, 4], "block_hashes": ["aa", "bb"]}
+    events = [event, event, {**event, "group_idx": 1}, {**event, "parent_block_hash": "aa"}]
+    line, _ = trace.line({"op": "take_events", "args": {}, "result": events})
+    assert [each.get("is_report", False) for each in line["result"]] == [False, True, False, False]
+    line, _ = trace.line({"op": "take_events", "args": {}, "result": [event]})
+    assert line["result"] == [event]
+
+
 NEEDED: dict[str, int] = {}
 """Chapters that the contract lacks, and the traces that need them."""
 NUM_PASSED = 60

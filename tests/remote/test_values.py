@@ -92,6 +92,7 @@ requests = st.builds(
     | st.builds(MultimodalItem, names, st.just(1), st.just(2)).map(lambda i: (i,)),
     prompt_embeddings=st.none() | st.builds(PromptEmbeddings, keys, st.just(1)),
     skip_reading_cache=st.booleans(),
+    reports_hits=st.booleans(),
 )
 
 
