@@ -8,7 +8,7 @@ from kvref.allocation import Allocator
 from kvref.block_pool import BlockPool
 from kvref.coordinator import Coordinator, UnitaryCoordinator
 from kvref.events import EventLog
-from kvref.groups.base import ZEROED_SPECS, Group, GroupContext
+from kvref.groups.base import Group, GroupContext
 from kvref.groups.chunked_local import ChunkedLocalGroup
 from kvref.groups.circular import CircularBufferGroup
 from kvref.groups.cross_attention import CrossAttentionGroup, EncoderOnlyGroup
@@ -59,6 +59,11 @@ GROUP_TYPES: tuple[tuple[type[LayerSpec], type[Group]], ...] = (
     (CircularBufferSpec, CircularBufferGroup),
 )
 """Which class manages which spec. Exact types: a subclass may behave differently."""
+
+ZEROED_SPECS = (
+    *(FullAttentionSpec, TQFullAttentionSpec, MLAAttentionSpec, HiddenStateCacheSpec, RSWASpec),
+)
+"""Exactly these types have their new blocks zeroed, subclasses not (KV-GRP-10)."""
 
 
 @dataclass(frozen=True)

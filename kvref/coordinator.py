@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvref.groups.base import Demand, Group
+from kvref.groups.base import Demand, Group, LookUp
 from kvref.hashing import hash_of_block
 from kvref.request import ReferenceRequest
 from kvspec.blocks import NULL_BLOCK, GroupHits, KVCacheBlocks, PrefixHit
@@ -142,14 +142,10 @@ class UnitaryCoordinator(Coordinator):
     def longest_hit(self, request: ReferenceRequest, max_length_tokens: int) -> PrefixHit:
         """The group's own longest hit, aligned to its block size."""
         (group,) = self.groups
-        blocks = group.longest_hit(
-            request.block_hashes,
-            max_length_tokens,
-            members=[0],
-            drop_last_block=group.drops_eagle_block,
-            alignment_tokens=group.block_size,
-        )
-        return PrefixHit(KVCacheBlocks(tuple(blocks)), len(blocks[0]) * group.block_size)
+        drops, alignment = group.drops_eagle_block, group.block_size
+        asked = LookUp(request.block_hashes, max_length_tokens, [0], drops, alignment)
+        blocks, length = group.longest_hit_within(asked)
+        return PrefixHit(KVCacheBlocks(tuple(blocks)), length)
 
     def num_common_prefix_blocks(self, request_id: str) -> tuple[int, ...]:
         """The group's own answer."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kvref.coordinator import Coordinator
-from kvref.groups.base import Group
+from kvref.groups.base import Group, LookUp, cdiv
 from kvref.request import ReferenceRequest
 from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
 
@@ -50,31 +50,37 @@ class AttentionGroup:
         """Whether a look-up has a block to drop."""
         return self.members[0].drops_eagle_block
 
+    @property
+    def step(self) -> int:
+        """Tokens that a hit can be shorter by: a block's, or a hash's (KV-INSIDE-9)."""
+        return self.hash_size if self.members[0].hits_end_inside else self.block_size
+
+    def cut(self, length: int) -> int:
+        """The longest hit of at most so many tokens, if every shorter prefix is one."""
+        return length // self.step * self.step
+
     def look_up(
         self, hashes: Sequence[bytes], length: int, *, drop: bool, alignment: int
-    ) -> list[list[int]]:
-        """The longest joint hit of at most `length` tokens, one list per member."""
-        return self.members[0].longest_hit(
-            hashes,
-            length,
-            members=[group.index for group in self.members],
-            drop_last_block=drop,
-            alignment_tokens=alignment,
-        )
+    ) -> tuple[list[list[int]], int]:
+        """The longest joint hit of at most `length` tokens: a list per member, and its length."""
+        members = [group.index for group in self.members]
+        asked = LookUp(hashes, length, members, drop, alignment)
+        return self.members[0].longest_hit_within(asked)
 
 
 @dataclass
 class Search:
     """The state of one fixed-point search (KV-COORD-5).
 
-    `length`: what is agreed on so far. `lists`: the last answer of each attention group.
-    `verified`: attention groups whose drop holds for this length. `longest`: the longest answer.
+    `length`: what is agreed on so far. `found`: lists and length of the last answer, per attention
+    group. `verified`: attention groups whose drop holds for this length. `longest`: the longest
+    answer.
     """
 
     hashes: Sequence[bytes]
     max_length: int
     length: int
-    lists: dict[int, list[list[int]]] = field(default_factory=dict)
+    found: dict[int, tuple[list[list[int]], int]] = field(default_factory=dict)
     verified: set[int] = field(default_factory=set)
     longest: int = 0
 
@@ -101,22 +107,22 @@ class HybridCoordinator(Coordinator):
                 self._ask(search, number)
             if search.length >= before or one_round:
                 break
+        lists = {number: found for number, (found, _) in search.found.items()}
         for number, attention in enumerate(self.attention_groups):
             if attention.is_full:  # KV-COORD-11
-                num_blocks = search.length // attention.block_size
-                search.lists[number] = [blocks[:num_blocks] for blocks in search.lists[number]]
+                num_blocks = cdiv(attention.cut(search.length), attention.block_size)
+                lists[number] = [blocks[:num_blocks] for blocks in lists[number]]
         return PrefixHit(
-            self._by_group(search.lists),
+            self._by_group(lists),
             search.length,
             uncached_common_prefix_tokens=search.longest - search.length,  # KV-COORD-12
         )
 
     def _ask(self, search: Search, number: int) -> None:
-        """One attention group's answer within the current length."""
+        """One attention group's answer within the current length (KV-INSIDE-9: its own)."""
         attention = self.attention_groups[number]
-        size = attention.block_size
-        if attention.is_full and number in search.lists:  # KV-COORD-6: a cut, not a look-up
-            search.length = search.length // size * size
+        if attention.is_full and number in search.found:  # KV-COORD-6: a cut, not a look-up
+            search.length = attention.cut(min(search.length, search.found[number][1]))
             return
         unverified = attention.drops_block and number not in search.verified
         drop = unverified and not attention.is_mamba
@@ -124,34 +130,32 @@ class HybridCoordinator(Coordinator):
         farthest = search.max_length
         if attention.looks_beyond:  # KV-POL-19
             farthest = len(search.hashes) * attention.hash_size
-        within = min(search.length + size, farthest) if drop else search.length
-        lists = attention.look_up(search.hashes, within, drop=drop, alignment=self.alignment)
-        answer = len(lists[0]) * size
+        within = min(search.length + attention.step, farthest) if drop else search.length
+        lists, answer = attention.look_up(
+            search.hashes, within, drop=drop, alignment=self.alignment
+        )
         if unverified:
             search.verified.add(number)
         elif answer < search.length:
             search.verified.clear()
-        search.lists[number] = lists
+        search.found[number] = lists, answer
         search.length = answer
         search.longest = max(search.longest, answer)
 
     def longest_hit_per_group(self, request: ReferenceRequest, max_length_tokens: int) -> GroupHits:
         """Every attention group's own longest hit, not reconciled (KV-COORD-9)."""
-        lists = {
-            number: attention.look_up(
+        lists: dict[int, list[list[int]]] = {}
+        lengths = [0] * len(self.groups)
+        for number, attention in enumerate(self.attention_groups):
+            lists[number], length = attention.look_up(
                 request.block_hashes,
                 max_length_tokens,
                 drop=attention.drops_block,
                 alignment=self.alignment,
             )
-            for number, attention in enumerate(self.attention_groups)
-        }
-        blocks = self._by_group(lists)
-        lengths = [
-            len(found) * group.block_size
-            for group, found in zip(self.groups, blocks.groups, strict=True)
-        ]
-        return GroupHits(blocks, tuple(lengths))
+            for group in attention.members:
+                lengths[group.index] = length
+        return GroupHits(self._by_group(lists), tuple(lengths))
 
     def _by_group(self, lists: dict[int, list[list[int]]]) -> KVCacheBlocks:
         """Lists per attention group and member, put in the order of the groups (KV-COORD-14)."""

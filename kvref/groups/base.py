@@ -6,7 +6,6 @@ hit is found, which blocks are worth caching.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,19 +16,7 @@ from kvref.request import ReferenceRequest
 from kvspec._check import exact
 from kvspec.blocks import NULL_BLOCK
 from kvspec.snapshot import MambaState, RequestState
-from kvspec.specs import (
-    FullAttentionSpec,
-    HiddenStateCacheSpec,
-    LayerSpec,
-    MLAAttentionSpec,
-    RSWASpec,
-    TQFullAttentionSpec,
-)
-
-ZEROED_SPECS = (
-    *(FullAttentionSpec, TQFullAttentionSpec, MLAAttentionSpec, HiddenStateCacheSpec, RSWASpec),
-)
-"""Exactly these types have their new blocks zeroed, subclasses not (KV-GRP-10)."""
+from kvspec.specs import LayerSpec
 
 
 @dataclass(frozen=True)
@@ -93,6 +80,21 @@ class Demand:
         return self.num_local_tokens + self.num_external_tokens
 
 
+@dataclass(frozen=True)
+class LookUp:
+    """What is looked up in all groups of `members` at once.
+
+    The hit is a multiple of `alignment_tokens`, at most `max_length_tokens`, and gives up its last
+    block with `drop_last_block`.
+    """
+
+    hashes: Sequence[bytes]
+    max_length_tokens: int
+    members: Sequence[int]
+    drop_last_block: bool
+    alignment_tokens: int
+
+
 def cdiv(a: int, b: int) -> int:
     """Ceiling division."""
     return -(-a // b)
@@ -104,7 +106,7 @@ def replay_boundary(request: ReferenceRequest, alignment_tokens: int) -> int:
     return length // alignment_tokens * alignment_tokens
 
 
-class Group(ABC):
+class Group:
     """The block lists of one group.
 
     - `block_lists[r]`: the blocks of request r, in token order (KV-GRP-1).
@@ -152,25 +154,22 @@ class Group(ABC):
 
     # What the attention type decides.
 
-    @abstractmethod
     def num_skipped_tokens(self, num_computed_tokens: int) -> int:
-        """Leading tokens that no later token attends to: s(c)."""
+        """Leading tokens that no later token attends to: s(c) (KV-FULL-1, KV-CIRC-2)."""
+        return 0
 
     def num_unread_tokens(self, num_computed_tokens: int) -> int:
         """Those of them that may be null in a hit: all, but for what is retained (KV-SW-9)."""
         return self.num_skipped_tokens(num_computed_tokens)
 
-    @abstractmethod
-    def longest_hit(
-        self,
-        hashes: Sequence[bytes],
-        max_length_tokens: int,
-        *,
-        members: Sequence[int],
-        drop_last_block: bool,
-        alignment_tokens: int,
-    ) -> list[list[int]]:
-        """The longest hit in all groups of `members` at once: a block list for each of them."""
+    def longest_hit(self, asked: LookUp) -> list[list[int]]:
+        """The longest hit: a block list for each member. Never one (KV-CROSS-3, KV-COORD-14)."""
+        return [[] for _ in asked.members]
+
+    def longest_hit_within(self, asked: LookUp) -> tuple[list[list[int]], int]:
+        """The same, and its length in tokens: that of its lists, unless it ends inside a block."""
+        lists = self.longest_hit(asked)
+        return lists, len(lists[0]) * self.block_size
 
     def num_common_prefix_blocks(self, request_id: str) -> int:
         """Leading blocks that all requests of the group share; only full attention has any."""
@@ -213,18 +212,17 @@ class Group(ABC):
         """Whether the request took hits here or had a full block cached (KV-GRP-1)."""
         return request_id in self.num_cached
 
-    def find(self, hashes: Sequence[bytes], block_index: int, group: int) -> int | None:
-        """The cached block for a request's block `block_index` in `group`, if any."""
-        block_hash = hash_of_block(hashes, block_index, self.hashes_per_block)
-        return self.pool.find(make_key(block_hash, group))
-
-    def find_in_all(
-        self, hashes: Sequence[bytes], block_index: int, members: Sequence[int]
-    ) -> list[int] | None:
+    def find_in_all(self, asked: LookUp, block_index: int) -> list[int] | None:
         """The cached block of every member group, or None: a hit needs the block in all."""
-        found = [self.find(hashes, block_index, member) for member in members]
+        return self.find_hash(
+            asked, hash_of_block(asked.hashes, block_index, self.hashes_per_block)
+        )
+
+    def find_hash(self, asked: LookUp, block_hash: bytes) -> list[int] | None:
+        """Of every member group the block with this hash, or None."""
+        found = [self.pool.find(make_key(block_hash, member)) for member in asked.members]
         blocks = [block for block in found if block is not None]
-        return blocks if len(blocks) == len(members) else None
+        return blocks if len(blocks) == len(found) else None
 
     def num_blocks_needed(self, request_id: str, hits: Sequence[int], demand: Demand) -> int:
         """Free blocks it takes to give the request the slots it asks for."""
@@ -332,7 +330,7 @@ class Group(ABC):
             )
         return True
 
-    def new_step_starts(self) -> None:  # noqa: B027 (nothing to do is the usual answer)
+    def new_step_starts(self) -> None:
         """Nothing waits for the next step, except in Mamba groups."""
 
     def keys_of_step(self) -> frozenset[bytes]:
@@ -345,10 +343,14 @@ class Group(ABC):
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
         """Replace blocks wholly before s(c) by null; release them, last first (KV-GRP-2)."""
-        blocks = self.block_lists.get(request_id, [])
         skipped = self.num_skipped_tokens(num_computed_tokens) // self.block_size
+        self.remove_blocks(request_id, 0, skipped)
+
+    def remove_blocks(self, request_id: str, first: int, end: int) -> None:
+        """Replace blocks `first` … `end - 1` by null; release them, last first."""
+        blocks = self.block_lists.get(request_id, [])
         removed: list[int] = []
-        for index in reversed(range(min(skipped, len(blocks)))):
+        for index in reversed(range(first, min(end, len(blocks)))):
             if blocks[index] == NULL_BLOCK:
                 if self.has_null_gaps:
                     continue
@@ -357,9 +359,7 @@ class Group(ABC):
             blocks[index] = NULL_BLOCK
         self.pool.release(removed)
 
-    def remove_gap(  # noqa: B027 (nothing to do is the usual answer)
-        self, request_id: str, num_computed_tokens: int, num_prompt_tokens: int
-    ) -> None:
+    def remove_gap(self, request_id: str, num_computed_tokens: int, num_prompt_tokens: int) -> None:
         """Only R-SWA leaves out what lies between the prompt and a window (KV-RSWA-1)."""
 
     def pop(self, request_id: str) -> list[int]:
@@ -389,5 +389,5 @@ class Group(ABC):
         if num_cached is not None:
             self.num_cached[request_id] = num_cached
 
-    def restore_step(self, keys: frozenset[bytes]) -> None:  # noqa: B027 (as above)
+    def restore_step(self, keys: frozenset[bytes]) -> None:
         """The keys of `keys_of_step`."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from kvref.block_pool import BlockPool
 from kvref.events import EventLog
-from kvref.groups.base import Group, GroupContext, cdiv
+from kvref.groups.base import Group, GroupContext, LookUp, cdiv
 from kvspec.blocks import NULL_BLOCK
 from kvspec.errors import ConfigError
 from kvspec.specs import ChunkedLocalAttentionSpec
@@ -30,24 +28,16 @@ class ChunkedLocalGroup(Group):
         tokens = self.chunk + self.context.max_num_batched_tokens
         return cdiv(min(tokens, self.context.max_model_len_tokens), self.block_size)
 
-    def longest_hit(
-        self,
-        hashes: Sequence[bytes],
-        max_length_tokens: int,
-        *,
-        members: Sequence[int],
-        drop_last_block: bool,
-        alignment_tokens: int,
-    ) -> list[list[int]]:
+    def longest_hit(self, asked: LookUp) -> list[list[int]]:
         """Null for earlier chunks, then consecutive hits (KV-CHUNK-2).
 
         Example: chunk 8, block size 4, at most 15 tokens: blocks 0 and 1 are null, block 2 is
         looked up.
         """
-        first = self.num_skipped_tokens(max_length_tokens) // self.block_size
-        found: list[list[int]] = [[] for _ in members]
-        for index in range(first, max_length_tokens // self.block_size):
-            blocks = self.find_in_all(hashes, index, members)
+        first = self.num_skipped_tokens(asked.max_length_tokens) // self.block_size
+        found: list[list[int]] = [[] for _ in asked.members]
+        for index in range(first, asked.max_length_tokens // self.block_size):
+            blocks = self.find_in_all(asked, index)
             if blocks is None:
                 break
             for run, block in zip(found, blocks, strict=True):

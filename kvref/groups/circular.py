@@ -13,22 +13,6 @@ class CircularBufferGroup(Group):
     covers_sequence = False
     is_cacheable = False
 
-    def num_skipped_tokens(self, num_computed_tokens: int) -> int:
-        """The ring is never given back early (KV-CIRC-2)."""
-        return 0
-
-    def longest_hit(
-        self,
-        hashes: Sequence[bytes],
-        max_length_tokens: int,
-        *,
-        members: Sequence[int],
-        drop_last_block: bool,
-        alignment_tokens: int,
-    ) -> list[list[int]]:
-        """Never a hit (KV-COORD-14)."""
-        return [[] for _ in members]
-
     def num_blocks_needed(self, request_id: str, hits: Sequence[int], demand: Demand) -> int:
         """The one block, if it is not there (KV-CIRC-1)."""
         return 0 if self.blocks_of(request_id) else 1

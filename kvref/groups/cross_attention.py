@@ -12,22 +12,6 @@ class CrossAttentionGroup(Group):
 
     covers_sequence = False
 
-    def num_skipped_tokens(self, num_computed_tokens: int) -> int:
-        """The decoder's progress skips nothing of the encoder's tokens."""
-        return 0
-
-    def longest_hit(
-        self,
-        hashes: Sequence[bytes],
-        max_length_tokens: int,
-        *,
-        members: Sequence[int],
-        drop_last_block: bool,
-        alignment_tokens: int,
-    ) -> list[list[int]]:
-        """Never a hit (KV-CROSS-3)."""
-        return [[] for _ in members]
-
     def num_tokens_held(self, demand: Demand) -> int:
         """Tokens that need slots: the encoder's (KV-CROSS-1)."""
         return demand.num_encoder_tokens

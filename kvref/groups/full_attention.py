@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from kvref.block_pool import BlockPool
 from kvref.events import EventLog
-from kvref.groups.base import Group, GroupContext, cdiv
+from kvref.groups.base import Group, GroupContext, LookUp, cdiv
 from kvref.request import ReferenceRequest
 from kvspec.blocks import NULL_BLOCK
 from kvspec.errors import ConfigError
@@ -18,36 +16,24 @@ class FullAttentionGroup(Group):
 
     is_full = True
 
-    def num_skipped_tokens(self, num_computed_tokens: int) -> int:
-        """Nothing is ever skipped (KV-FULL-1)."""
-        return 0
-
-    def longest_hit(
-        self,
-        hashes: Sequence[bytes],
-        max_length_tokens: int,
-        *,
-        members: Sequence[int],
-        drop_last_block: bool,
-        alignment_tokens: int,
-    ) -> list[list[int]]:
+    def longest_hit(self, asked: LookUp) -> list[list[int]]:
         """The longest run of cached blocks from block 0 (KV-FULL-2).
 
         Example: block size 4, alignment 8, at most 19 tokens, blocks 0 … 2 cached: 3 blocks are
         found, and cut to 2, since 12 is no multiple of 8 (KV-FULL-4).
         """
         num_blocks = 0
-        found: list[list[int]] = [[] for _ in members]
-        while num_blocks < max_length_tokens // self.block_size:
-            blocks = self.find_in_all(hashes, num_blocks, members)
+        found: list[list[int]] = [[] for _ in asked.members]
+        while num_blocks < asked.max_length_tokens // self.block_size:
+            blocks = self.find_in_all(asked, num_blocks)
             if blocks is None:
                 break
             for run, block in zip(found, blocks, strict=True):
                 run.append(block)
             num_blocks += 1
-        if drop_last_block and num_blocks > 0:  # KV-FULL-3
+        if asked.drop_last_block and num_blocks > 0:  # KV-FULL-3
             num_blocks -= 1
-        while num_blocks * self.block_size % alignment_tokens:  # KV-FULL-4
+        while num_blocks * self.block_size % asked.alignment_tokens:  # KV-FULL-4
             num_blocks -= 1
         return [run[:num_blocks] for run in found]
 
@@ -92,13 +78,6 @@ class RSWAGroup(FullAttentionGroup):
         Example: block size 4, window 5, a prompt of 6 tokens, 18 computed: block 2 goes, with
         tokens 8 … 11; block 1 has the prompt's end, block 3 token 13, the first that is kept.
         """
-        blocks = self.block_lists.get(request_id, [])
         first = cdiv(num_prompt_tokens, self.block_size)
         end = max(num_prompt_tokens, num_computed_tokens - self.window) // self.block_size
-        removed: list[int] = []
-        for index in reversed(range(first, min(end, len(blocks)))):
-            if blocks[index] == NULL_BLOCK:
-                break  # everything before was removed earlier
-            removed.append(blocks[index])
-            blocks[index] = NULL_BLOCK
-        self.pool.release(removed)
+        self.remove_blocks(request_id, first, end)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kvref.block_pool import BlockPool
 from kvref.events import EventLog
-from kvref.groups.base import Demand, Group, GroupContext, cdiv
+from kvref.groups.base import Demand, Group, GroupContext, LookUp, cdiv
 from kvref.groups.full_attention import FullAttentionGroup
 from kvref.hashing import make_key
 from kvref.request import ReferenceRequest
@@ -26,37 +26,10 @@ class EndsInside(Group):
         self.hash_size = context.hash_block_size_tokens
         self.shared: dict[str, int] = {}
 
-    def longest_hit_within(
-        self, hashes: Sequence[bytes], max_length_tokens: int, *, members: Sequence[int], drop: bool
-    ) -> tuple[list[list[int]], int]:
-        """The longest hit in all groups of `members` at once, and its length in tokens."""
-        raise NotImplementedError
-
-    def longest_hit(
-        self,
-        hashes: Sequence[bytes],
-        max_length_tokens: int,
-        *,
-        members: Sequence[int],
-        drop_last_block: bool,
-        alignment_tokens: int,
-    ) -> list[list[int]]:
-        """The lists alone."""
-        lists, _ = self.longest_hit_within(
-            hashes, max_length_tokens, members=members, drop=drop_last_block
-        )
-        return lists
-
-    def find_boundary(
-        self, hashes: Sequence[bytes], num_tokens: int, members: Sequence[int]
-    ) -> list[int] | None:
+    def find_boundary(self, asked: LookUp, num_tokens: int) -> list[int] | None:
         """Of each member the block with the key of this boundary; None if one has none."""
         number = num_tokens // self.hash_size - 1
-        if number >= len(hashes):
-            return None
-        found = [self.pool.find(make_key(hashes[number], member)) for member in members]
-        blocks = [block for block in found if block is not None]
-        return blocks if len(blocks) == len(members) else None
+        return self.find_hash(asked, asked.hashes[number]) if number < len(asked.hashes) else None
 
     def ends_of_hits(self, num_tokens: int) -> list[int]:
         """The boundaries whose key the block may have that a hit ends inside (KV-INSIDE-18)."""
@@ -101,31 +74,29 @@ class EndsInside(Group):
 class InsideFullGroup(EndsInside, FullAttentionGroup):
     """Full attention with blocks of several hashes."""
 
-    def longest_hit_within(
-        self, hashes: Sequence[bytes], max_length_tokens: int, *, members: Sequence[int], drop: bool
-    ) -> tuple[list[list[int]], int]:
+    def longest_hit_within(self, asked: LookUp) -> tuple[list[list[int]], int]:
         """A run of full blocks, and the longest boundary inside the next one (KV-INSIDE-7).
 
         Example: blocks of 4, hashes of 2, at most 11 tokens; blocks 0 and 1 and the boundary 10 are
         cached: three blocks, 10 tokens.
         """
-        found: list[list[int]] = [[] for _ in members]
+        found: list[list[int]] = [[] for _ in asked.members]
         length = 0
-        while length + self.block_size <= max_length_tokens:
-            blocks = self.find_in_all(hashes, length // self.block_size, members)
+        while length + self.block_size <= asked.max_length_tokens:
+            blocks = self.find_in_all(asked, length // self.block_size)
             if blocks is None:
                 break
             for run, block in zip(found, blocks, strict=True):
                 run.append(block)
             length += self.block_size
         for inside in reversed(range(self.hash_size, self.block_size, self.hash_size)):
-            ends = self.find_boundary(hashes, length + inside, members)
-            if length + inside <= max_length_tokens and ends is not None:
+            ends = self.find_boundary(asked, length + inside)
+            if length + inside <= asked.max_length_tokens and ends is not None:
                 for run, block in zip(found, ends, strict=True):
                     run.append(block)
                 length += inside
                 break
-        if drop and length > 0:
+        if asked.drop_last_block and length > 0:
             length -= self.hash_size
         return [run[: cdiv(length, self.block_size)] for run in found], length
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kvref.block_pool import BlockPool
 from kvref.events import EventLog
-from kvref.groups.base import Demand, GroupContext, cdiv, replay_boundary
+from kvref.groups.base import Demand, GroupContext, LookUp, cdiv
 from kvref.groups.inside import EndsInside
 from kvref.groups.mamba import MambaGroup
 from kvref.groups.mamba_align import AlignedMambaGroup
@@ -34,42 +34,21 @@ NO_CHUNK = PlannedChunk(-1, 0, 0)
 class InsideMambaGroup(EndsInside, MambaGroup):
     """Every mode. What modes none and all register ends where blocks end."""
 
-    def longest_hit_within(
-        self, hashes: Sequence[bytes], max_length_tokens: int, *, members: Sequence[int], drop: bool
-    ) -> tuple[list[list[int]], int]:
+    def longest_hit_within(self, asked: LookUp) -> tuple[list[list[int]], int]:
         """The rightmost boundary with a state; null before it; nothing is dropped (KV-INSIDE-8)."""
-        last = max_length_tokens // self.hash_size * self.hash_size
+        last = asked.max_length_tokens // self.hash_size * self.hash_size
         for length in range(last, 0, -self.hash_size):
-            blocks = self.find_boundary(hashes, length, members)
+            blocks = self.find_boundary(asked, length)
             if blocks is not None:
                 nulls = [NULL_BLOCK] * ((length - 1) // self.block_size)
                 return [[*nulls, block] for block in blocks], length
-        return [[] for _ in members], 0
+        return [[] for _ in asked.members], 0
 
-    def prompt_boundary(self, request: ReferenceRequest) -> int:
-        """Where a replay of the prompt goes on: u (KV-INSIDE-11)."""
-        return self.last_boundary(request.num_prompt_tokens)
-
-    def last_boundary(self, num_tokens: int) -> int:
-        """The last boundary that a request with these tokens can start from."""
-        if self.context.some_group_drops:
-            return max(num_tokens // self.hash_size * self.hash_size - self.hash_size, 0)
-        last = max(num_tokens - self.context.num_last_tokens, 0)  # KV-HASH-15
-        return last // self.hash_size * self.hash_size
-
-    def is_worth_caching(self, block_index: int, request: ReferenceRequest) -> bool:
-        """Everything, or with retention the last state up to each kept place (KV-INSIDE-11)."""
-        retention = self.context.retention_interval_tokens
-        if retention is None:
-            return True
-        end = (block_index + 1) * self.block_size
-        if retention > 0 and (retention <= self.block_size or end % retention == 0):
-            return True
-        places = self.retained_places(request)
-        if not self.context.replays_before_drop:  # KV-POL-20
-            places.append(replay_boundary(request, self.hash_size))
-        whole = [place // self.block_size * self.block_size for place in places]
-        return end in whole or end == self.prompt_boundary(request)
+    def kept_ends(self, request: ReferenceRequest) -> list[int]:
+        """The last whole block up to each place, and u if it ends a block (KV-INSIDE-11)."""
+        ends = super().kept_ends(request)
+        whole = [end // self.block_size * self.block_size for end in ends]
+        return [*whole, self.prompt_boundary(request)]
 
 
 class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
@@ -141,27 +120,17 @@ class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
         Example: the list [7] grows to 4 entries, with a state inside: [7, null, 8, 9], block 8 is
         for it.
         """
-        has_allocated = request_id in self.allocated
-        held = len(self.blocks_of(request_id))
         required = self.num_required_blocks(demand)
         position, entry = self.state_inside(request_id, 0, demand)
         copied = self.copy_hit(request_id)
         self.move_keys(request_id, demand)
-        if copied or required > held:
+        running_index = required - self.num_speculative_blocks - 1
+        added = self.lengthen(request_id, required, entry if position else running_index)
+        if copied:
             self.allocated.add(request_id)
-        blocks = self.block_lists.setdefault(request_id, []) if required > held else []
-        if required > held:
-            first_kept = entry if position else required - self.num_speculative_blocks - 1
-            while len(blocks) < first_kept:
-                blocks.append(NULL_BLOCK)
-            if has_allocated:
-                for index in range(held - self.num_speculative_blocks, min(held, first_kept)):
-                    blocks.append(blocks[index])
-                    blocks[index] = NULL_BLOCK
-            blocks.extend(self.pool.allocate(required - len(blocks)))
         self.planned[request_id] = PlannedChunk(demand.num_main_tokens, position, entry)
         self.pass_over(request_id, demand, position, entry)
-        return copied + blocks[held:]
+        return copied + added
 
     def move_keys(self, request_id: str, demand: Demand) -> None:
         """The keys of the block that the request writes go to a copy of it (KV-INSIDE-16)."""
@@ -207,9 +176,9 @@ class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
         elif num_tokens == chunk.end == self.prompt_boundary(request):
             self.cache_end_of_prompt(request, num_tokens)
 
-    def checkpoint_tokens(self, request: ReferenceRequest) -> int:
-        """None: a later call does not know which state there is (KV-INSIDE-11, KV-POL-23)."""
-        return -1
+    def checkpoint_returns(self, request: ReferenceRequest, num_tokens: int) -> bool:
+        """Never: a later call does not know which state there is (KV-INSIDE-11, KV-POL-23)."""
+        return False
 
     def cache_end_of_prompt(self, request: ReferenceRequest, num_tokens: int) -> None:
         """The running state, if it lies inside a block and has no such key yet."""

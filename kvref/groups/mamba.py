@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kvref.block_pool import BlockPool
 from kvref.events import EventLog
-from kvref.groups.base import Demand, Group, GroupContext, replay_boundary
+from kvref.groups.base import Demand, Group, GroupContext, LookUp, replay_boundary
 from kvref.hashing import hash_of_block, make_key
 from kvref.request import ReferenceRequest
 from kvspec.blocks import NULL_BLOCK
@@ -31,22 +31,14 @@ class MambaGroup(Group):
         """Only the state after the last computed token is read (KV-MAMBA-1)."""
         return max(0, num_computed_tokens - 1)
 
-    def longest_hit(
-        self,
-        hashes: Sequence[bytes],
-        max_length_tokens: int,
-        *,
-        members: Sequence[int],
-        drop_last_block: bool,
-        alignment_tokens: int,
-    ) -> list[list[int]]:
+    def longest_hit(self, asked: LookUp) -> list[list[int]]:
         """The rightmost aligned state; null before it; nothing is dropped (KV-MAMBA-3)."""
-        for index in reversed(range(max_length_tokens // self.block_size)):
-            if (index + 1) * self.block_size % alignment_tokens == 0:
-                blocks = self.find_in_all(hashes, index, members)
+        for index in reversed(range(asked.max_length_tokens // self.block_size)):
+            if (index + 1) * self.block_size % asked.alignment_tokens == 0:
+                blocks = self.find_in_all(asked, index)
                 if blocks is not None:
                     return [[NULL_BLOCK] * index + [block] for block in blocks]
-        return [[] for _ in members]
+        return [[] for _ in asked.members]
 
     def is_worth_caching(self, block_index: int, request: ReferenceRequest) -> bool:
         """Everything, or with retention the states at boundaries (KV-RET-5)."""
@@ -56,11 +48,26 @@ class MambaGroup(Group):
         end = (block_index + 1) * self.block_size
         if retention > 0 and (retention <= self.block_size or end % retention == 0):
             return True
-        if end in self.retained_places(request):  # KV-RET-7
-            return True
-        if self.context.replays_before_drop:  # KV-POL-20
-            return False
-        return end == replay_boundary(request, self.context.alignment_tokens)
+        return end in self.kept_ends(request)
+
+    def kept_ends(self, request: ReferenceRequest) -> list[int]:
+        """Where the states end that are kept beside those of the interval (KV-RET-7)."""
+        ends = self.retained_places(request)
+        if not self.context.replays_before_drop:  # KV-POL-20
+            ends.append(replay_boundary(request, self.context.alignment_tokens))
+        return ends
+
+    def prompt_boundary(self, request: ReferenceRequest) -> int:
+        """Where a replay of the prompt goes on: u, a multiple of h (KV-INSIDE-11, KV-POL-23)."""
+        return self.last_boundary(request.num_prompt_tokens)
+
+    def last_boundary(self, num_tokens: int) -> int:
+        """The last boundary that a request with these tokens can start from."""
+        hash_size = self.context.hash_block_size_tokens
+        if self.context.some_group_drops:
+            return max(num_tokens // hash_size * hash_size - hash_size, 0)
+        last = max(num_tokens - self.context.num_last_tokens, 0)  # KV-HASH-15
+        return last // hash_size * hash_size
 
     def cache_blocks(self, request: ReferenceRequest, num_tokens: int) -> None:
         """Register states, and remember which are new in this step (KV-MAMBA-2)."""

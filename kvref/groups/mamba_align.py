@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kvref.block_pool import BlockPool
 from kvref.events import EventLog
-from kvref.groups.base import Demand, GroupContext, cdiv, replay_boundary
+from kvref.groups.base import Demand, GroupContext, cdiv
 from kvref.groups.mamba import MambaGroup
 from kvref.hashing import make_key
 from kvref.request import ReferenceRequest
@@ -65,16 +65,18 @@ class AlignedMambaGroup(MambaGroup):
         moves to index 2 and one new block is taken: [7, null, 8, 9].
         """
         required = self.num_required_blocks(demand)
+        return self.lengthen(request_id, required, required - self.num_speculative_blocks - 1)
+
+    def lengthen(self, request_id: str, required: int, first_kept: int) -> list[int]:
+        """Make the list `required` long; new entries before `first_kept` are null. What is new."""
         held = len(self.blocks_of(request_id))
         if required <= held:
             return []
         blocks = self.block_lists.setdefault(request_id, [])
-        drafted = self.num_speculative_blocks
-        running_index = required - drafted - 1
-        while len(blocks) < running_index:
+        while len(blocks) < first_kept:
             blocks.append(NULL_BLOCK)
         if request_id in self.allocated:
-            for index in range(held - drafted, min(held, running_index)):
+            for index in range(held - self.num_speculative_blocks, min(held, first_kept)):
                 blocks.append(blocks[index])
                 blocks[index] = NULL_BLOCK
         blocks.extend(self.pool.allocate(required - len(blocks)))
@@ -84,7 +86,7 @@ class AlignedMambaGroup(MambaGroup):
     def cache_blocks(self, request: ReferenceRequest, num_tokens: int) -> None:
         """Register states; by choice a lost one at the checkpoint again (KV-POL-23)."""
         super().cache_blocks(request, num_tokens)
-        if not self.context.checkpoints_return or num_tokens != self.checkpoint_tokens(request):
+        if not self.checkpoint_returns(request, num_tokens):
             return
         blocks = self.blocks_of(request.request_id)
         number = num_tokens // self.block_size
@@ -98,12 +100,9 @@ class AlignedMambaGroup(MambaGroup):
             block_hash = request.block_hashes[num_tokens // hash_size - 1]
             self.step_keys.add(make_key(block_hash, self.index))
 
-    def checkpoint_tokens(self, request: ReferenceRequest) -> int:
-        """Where a replay of the prompt would start, in units of the hash."""
-        hash_size = self.context.hash_block_size_tokens
-        if self.context.some_group_drops:
-            return max(request.num_prompt_tokens // hash_size * hash_size - hash_size, 0)
-        return replay_boundary(request, hash_size)
+    def checkpoint_returns(self, request: ReferenceRequest, num_tokens: int) -> bool:
+        """Whether a replay of the prompt would start there, and a lost state gets its key again."""
+        return self.context.checkpoints_return and num_tokens == self.prompt_boundary(request)
 
     def mamba_state(self, request_id: str) -> MambaState | None:
         """Whether it took blocks of its own."""

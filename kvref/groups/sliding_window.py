@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from kvref.block_pool import BlockPool
 from kvref.events import EventLog
-from kvref.groups.base import Group, GroupContext, cdiv, replay_boundary
+from kvref.groups.base import Group, GroupContext, LookUp, cdiv, replay_boundary
 from kvref.request import ReferenceRequest
 from kvspec.blocks import NULL_BLOCK
 from kvspec.errors import ConfigError
@@ -43,28 +43,20 @@ class SlidingWindowGroup(Group):
         """Contiguous blocks that fill a window, and one more to drop (KV-SW-2)."""
         return cdiv(self.window - 1, self.block_size) + (1 if drop_last_block else 0)
 
-    def longest_hit(
-        self,
-        hashes: Sequence[bytes],
-        max_length_tokens: int,
-        *,
-        members: Sequence[int],
-        drop_last_block: bool,
-        alignment_tokens: int,
-    ) -> list[list[int]]:
+    def longest_hit(self, asked: LookUp) -> list[list[int]]:
         """The rightmost run that fills a window; null before it (KV-SW-2, KV-SW-3).
 
         Example: window 8, block size 4, blocks 2, 3 and 5 cached: the run 2 … 3 fills a window,
         block 5 alone does not; the answer is [null, null, block 2, block 3].
         """
-        limit = max_length_tokens // self.block_size
-        hits = [self.find_in_all(hashes, index, members) for index in range(limit)]
+        limit = asked.max_length_tokens // self.block_size
+        hits = [self.find_in_all(asked, index) for index in range(limit)]
         # Window 1 fills itself, yet a hit is a cached block.
-        need = max(self.run_length_blocks(drop_last_block), 1)
-        dropped = 1 if drop_last_block else 0
+        need = max(self.run_length_blocks(asked.drop_last_block), 1)
+        dropped = 1 if asked.drop_last_block else 0
 
         def is_aligned(num_blocks: int) -> bool:
-            return num_blocks * self.block_size % alignment_tokens == 0
+            return num_blocks * self.block_size % asked.alignment_tokens == 0
 
         for end in range(limit, need - 1, -1):
             if is_aligned(end - dropped) and all(hit is not None for hit in hits[end - need : end]):
@@ -74,7 +66,7 @@ class SlidingWindowGroup(Group):
             length = self._run_from_the_start(hits, dropped, is_aligned)
             end = need = length
         lists: list[list[int]] = []
-        for member in range(len(members)):
+        for member in range(len(asked.members)):
             blocks = [NULL_BLOCK] * (end - need)
             blocks += [hit[member] for hit in hits[end - need : length] if hit is not None]
             lists.append(blocks)

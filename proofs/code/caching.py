@@ -290,6 +290,8 @@ PLANTED: tuple[tuple[Callable[[], Iterator[Statement]], Planted], ...] = (
                     "request.num_tokens")),
     (masks, Planted("KV-RET-5", states, "replay_boundary", "request.num_prompt_tokens",
                     "request.num_tokens")),
+    (masks, Planted("KV-RET-5", MambaGroup, "kept_ends", "if not self.context.replays_before_drop",
+                    "if self.context.replays_before_drop")),
     (masks, Planted("KV-RET-5", Shape, "is_worth_caching", "return index + 1 == replay_end",
                     "return False")),
 )  # fmt: skip

@@ -16,6 +16,7 @@ import pytest
 from kvfast._core.lookup import Lookup
 from kvfast._core.request import FastRequest
 from kvfast._core.shape import Shape
+from kvref.groups.base import LookUp
 from kvref.hybrid import HybridCoordinator
 from kvref.request import ReferenceRequest
 from tests.lockstep.shapes import Numbers, fast_shape, reference_group
@@ -39,13 +40,8 @@ def caches(num_blocks: int) -> Iterator[Flags]:
 def same_hit(numbers: Numbers, flags: Flags, num_tokens: int, drop: bool, per: int) -> bool:
     """Whether both find the same blocks."""
     group = reference_group(numbers, reference_cache(flags, NUM_BLOCKS))
-    (found,) = group.longest_hit(
-        hashes(NUM_BLOCKS),
-        num_tokens,
-        members=[0],
-        drop_last_block=drop,
-        alignment_tokens=per * SIZE,
-    )
+    asked = LookUp(hashes(NUM_BLOCKS), num_tokens, [0], drop, per * SIZE)
+    (found,) = group.longest_hit(asked)
     lookup = fast_lookup(fast_shape(numbers), flags, NUM_BLOCKS)
     length = lookup.look_up(0, REQUEST, num_tokens, drop, per)
     return found == [lookup.hits[index] for index in range(length)]
