@@ -98,6 +98,8 @@ def _config(random: Random, *, is_large: bool = False, room: int = 1) -> Manager
         hash_seed="0",
         retention_interval_tokens=random.choice((None, None, 0, 0, 0, 2 * size)),
         watermark=random.choice((0.0, 0.0, 0.0, 0.2)),
+        use_eagle=not is_large and random.random() < 0.2,
+        hash_lookahead_tokens=0 if is_large else random.choice((0,) * 8 + (1, 3)),
     )
 
 

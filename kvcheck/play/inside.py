@@ -49,7 +49,8 @@ def chunk_end(runner: Runner, request: Tracked, start: int, end: int) -> int:
             stop
             for spec in specs
             for stop in _stops(spec, h, Chunk(start, end, spec.block_size), request)
-            if not (end >= prefill_end and Chunk(start, end, spec.block_size).checkpoint(spec, h))
+            if end < prefill_end
+            or not Chunk(start, end, spec.block_size).checkpoint(spec, runner.config)
         }
         sooner = min((stop for stop in stops if start < stop < end), default=end)
         if sooner == end:

@@ -62,11 +62,19 @@ def hits_end_inside(config: ManagerConfig) -> bool:
     return is_finer and all(spec.block_size == h for spec in others)
 
 
-def last_boundary(num_tokens: int, h: int, *, drops: bool, lookahead_tokens: int = 0) -> int:
+def last_boundary(num_tokens: int, config: ManagerConfig) -> int:
     """Where the next request with these tokens goes on at most, a drop taken off (KV-INSIDE-11)."""
-    if drops:
+    h = hash_block_size(config)
+    if hits_drop(config):
         return max(num_tokens // h * h - h, 0)
-    return max(num_tokens - max(1, lookahead_tokens), 0) // h * h
+    return max(num_tokens - max(1, config.hash_lookahead_tokens), 0) // h * h
+
+
+def hits_drop(config: ManagerConfig) -> bool:
+    """Whether some group gives up the end of its hits (KV-CFG-8, KV-POL-16, KV-HASH-14)."""
+    is_flagged = any(group.is_eagle_group for group in config.kv_cache.groups)
+    counts = config.use_eagle or (is_flagged and config.policy.eagle_flag_counts_alone)
+    return counts and config.hash_lookahead_tokens == 0
 
 
 @dataclass(frozen=True)
@@ -82,16 +90,10 @@ class Chunk:
         """The list entry that a state inside the chunk is left in."""
         return -(-self.end // self.size) - 2
 
-    def checkpoint(
-        self, spec: MambaSpec, h: int, *, drops: bool = False, lookahead_tokens: int = 0
-    ) -> int:
-        """After how many tokens a state is left inside the chunk; 0 for none (KV-INSIDE-5).
-
-        `drops`: some group gives up the end of its hits. `lookahead_tokens`: of hashes. The judge's
-        own programs about hits inside a block have neither.
-        """
-        alignment = spec.prefill_checkpoint_alignment
-        position = last_boundary(self.end, h, drops=drops, lookahead_tokens=lookahead_tokens)
+    def checkpoint(self, spec: MambaSpec, config: ManagerConfig) -> int:
+        """After how many tokens a state is left inside the chunk; 0 for none (KV-INSIDE-5)."""
+        alignment, h = spec.prefill_checkpoint_alignment, hash_block_size(config)
+        position = last_boundary(self.end, config)
         if not spec.has_checkpoints or alignment is None or self.start % h:
             return 0
         is_behind = self.start + h <= position

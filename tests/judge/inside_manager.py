@@ -170,7 +170,7 @@ class InsideManager(BaseManager):
                 blocks.append(self._take())
         elif len(blocks) <= last:
             blocks.extend([NULL_BLOCK] * (last - len(blocks)))
-            if chunk.checkpoint(spec, self.h):
+            if chunk.checkpoint(spec, self.config):
                 blocks[chunk.checkpoint_entry] = self._take()
             blocks.append(self._take())
         self.touched.update(blocks[chunk.start // chunk.size :])
@@ -183,7 +183,7 @@ class InsideManager(BaseManager):
         at = {number * size: number - 1 for number in range(1, end // size + 1)}
         if isinstance(spec, MambaSpec):
             at = {place: index for place, index in at.items() if self.has_seen(place, chunk)}
-            checkpoint = chunk.checkpoint(spec, self.h)
+            checkpoint = chunk.checkpoint(spec, self.config)
             at |= {checkpoint: chunk.checkpoint_entry} if checkpoint else {}
             tail = end if end % self.h == 0 and end < request.num_prompt_tokens else 0
         else:

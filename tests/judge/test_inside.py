@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import count, pairwise
+from itertools import count, islice, pairwise
 from random import Random
 from typing import Any
 
@@ -21,7 +21,7 @@ from kvcheck.rules.scenarios.inside import INSIDE_SCENARIOS
 from kvcheck.rules.scenarios.single import configure
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
-from kvspec.inside import Chunk, hits_end_inside
+from kvspec.inside import Chunk, hits_drop, hits_end_inside
 from kvspec.interface import Feature, Implementation
 from kvspec.policy import Policy
 from kvspec.requirements import lacking
@@ -100,10 +100,9 @@ def test_programs_keep_what_callers_promise() -> None:
     """A prompt's chunk that begins inside a block ends in it, or leaves a state inside; and no
     request is scheduled twice in a step."""
     num_inside = num_states = 0
-    for program in (*STORIES, *programs(1)):
+    for program in (*STORIES, *programs(2)):
         runner = Runner(program, RIGHT)
         perform(runner, program.steps)
-        h = runner.config.hash_block_size_tokens or 1
         lengths: dict[str, int] = {}
         scheduled: set[str] = set()
         for asked, after in pairwise((*runner.operations, ("", None, {}))):
@@ -120,7 +119,8 @@ def test_programs_keep_what_callers_promise() -> None:
             for spec in runner.specs:
                 if isinstance(spec, MambaSpec) and start < lengths[request]:
                     chunk = Chunk(start, start + given["num_new_tokens"], spec.block_size)
-                    has_state, is_inside = chunk.checkpoint(spec, h) > 0, start % chunk.size > 0
+                    has_state = chunk.checkpoint(spec, runner.config) > 0
+                    is_inside = start % chunk.size > 0
                     left = -start % chunk.size
                     assert has_state or not is_inside or chunk.end <= start + left
                     num_states += has_state
@@ -169,17 +169,21 @@ def test_where_hits_end_inside(asked: ManagerConfig, is_inside: bool) -> None:
 
 @pytest.mark.rule("KV-INSIDE-5")
 @pytest.mark.parametrize(
-    ("start", "end", "alignment", "position"),
+    ("start", "end", "alignment", "options", "position"),
     [
-        *((4, 13, 1, 12), (0, 13, 2, 12), (4, 14, 2, 12), (6, 7, 1, 0), (5, 13, 1, 0)),
-        *((4, 13, 3, 0), (4, 13, None, 0), (0, 3, 1, 0), (0, 5, 1, 4)),
+        *((4, 13, 1, {}, 12), (0, 13, 2, {}, 12), (4, 14, 2, {}, 12), (6, 7, 1, {}, 0)),
+        *((5, 13, 1, {}, 0), (4, 13, 3, {}, 0), (4, 13, None, {}, 0), (0, 3, 1, {}, 0)),
+        *((0, 5, 1, {}, 4), (4, 13, 1, {"use_eagle": True}, 10)),
+        *((4, 13, 1, {"hash_lookahead_tokens": 2}, 10), (4, 14, 1, {"use_eagle": True}, 12)),
+        (4, 14, 1, {"use_eagle": True, "hash_lookahead_tokens": 1}, 12),
     ],
 )
 def test_where_a_chunk_leaves_a_state_inside(
-    start: int, end: int, alignment: int | None, position: int
+    start: int, end: int, alignment: int | None, options: dict[str, Any], position: int
 ) -> None:
-    """With blocks of 4 and hashes of 2."""
-    assert Chunk(start, end, 4).checkpoint(states(4, alignment=alignment), 2) == position
+    """With blocks of 4 and hashes of 2, drops and a look-ahead of hashes included."""
+    spec = states(4, alignment=alignment)
+    assert Chunk(start, end, 4).checkpoint(spec, config(FULL, spec, h=2, **options)) == position
 
 
 @pytest.mark.rule("KV-INSIDE-12")
@@ -191,10 +195,14 @@ def test_states_inside_chunks_need_hits_inside_blocks(twin: Implementation) -> N
         twin.create(config(FULL, states(4, alignment=1)))
 
 
-@pytest.mark.rule("KV-INSIDE-2", "KV-INSIDE-3", "KV-INSIDE-4", "KV-INSIDE-6")
+@pytest.mark.rule("KV-INSIDE-2", "KV-INSIDE-3", "KV-INSIDE-4", "KV-INSIDE-5", "KV-INSIDE-6")
 def test_the_twins_are_not_blamed() -> None:
-    """By what a state has seen; its own invariants are checked after every call."""
-    for number, program in enumerate((*STORIES, *programs(1)[:40])):
+    """By what a state has seen, drops and hashes that look ahead included; its own invariants are
+    checked after every call."""
+    drawn = [*islice(inside_programs(0, 0, 30), 80)]
+    counted = [hits_drop(p.config) + 2 * (p.config.hash_lookahead_tokens > 0) for p in drawn]
+    assert min(counted.count(each) for each in (0, 1, 2)) > 2
+    for number, program in enumerate((*STORIES, *drawn)):
         twin = kvfast.implementation() if number % 4 == 0 else kvref.implementation()
         found = first_violation(program, twin, Level.SAFETY)
         assert found is None, (found.rule, found.detail, found.program.steps)

@@ -14,7 +14,6 @@ from kvcheck.play.shadow.states import States
 from kvspec.blocks import NULL_BLOCK
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation
-from kvspec.inside import hash_block_size
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
     CircularBufferSpec,
@@ -88,8 +87,8 @@ class ContentCheck:
         for number, spec in enumerate(config.managed_specs):
             size = spec.block_size * factor
             if isinstance(spec, MambaSpec):
-                finer = hash_block_size(config) if inside else 0
-                self.states[number] = States(self.shadow, number, spec, size, finer)
+                chosen = config if inside else None
+                self.states[number] = States(self.shadow, number, spec, size, chosen)
             elif isinstance(spec, CrossAttentionSpec):
                 self.encoders[number] = size
             elif isinstance(spec, CircularBufferSpec):

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from kvcheck.play.shadow.content import NOTHING, PASSED, Content, ShadowMemory
 from kvspec.blocks import NULL_BLOCK
+from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation
 from kvspec.inside import Chunk
 from kvspec.specs import MambaSpec
@@ -44,12 +45,17 @@ class _Left:
 class States:
     """The states of one group. Every method raises InvariantViolation at an offence.
 
-    `size`: tokens of a block. `blocks` is the group's list for the request. `inside`: tokens per
-    hash where hits may end inside a block, else 0.
+    `size`: tokens of a block. `blocks` is the group's list for the request. `inside`: the
+    configuration, where hits may end inside a block.
     """
 
     def __init__(
-        self, shadow: ShadowMemory, group: int, spec: MambaSpec, size: int, inside: int = 0
+        self,
+        shadow: ShadowMemory,
+        group: int,
+        spec: MambaSpec,
+        size: int,
+        inside: ManagerConfig | None = None,
     ) -> None:
         self.shadow = shadow
         self.spec = spec
@@ -163,7 +169,7 @@ class States:
         entry, rule = (main - 1) // self.size, "KV-GRP-7"
         if self.is_aligned:  # the list ends with the running state and those of drafts
             entry, rule = len(blocks) - 1 - self.num_drafts, "KV-MAMBA-6"
-            if self.inside:
+            if self.inside is not None:
                 entry = min(entry, (end - 1) // self.size)
             if entry < (end - 1) // self.size:
                 raise self._no_slot(name, main, rule)
@@ -177,7 +183,7 @@ class States:
                     f"{name}: the state after {main + number} tokens must be written to the null"
                     f" block, entry {entry + number} of group {self.group}",
                 )
-        if self.inside:
+        if self.inside is not None:
             self._write_inside(content, blocks, Chunk(start, end, self.size), main, num_drafted)
         elif self.is_aligned:
             filled = {(start - 1) // self.size, from_entry, main // self.size - 1}
@@ -197,7 +203,8 @@ class States:
         self, content: Content, blocks: Sequence[int], chunk: Chunk, main: int, num_drafted: int
     ) -> None:
         """The state inside the chunk, and the one at a boundary that drafts lie behind."""
-        position, entry = chunk.checkpoint(self.spec, self.inside), chunk.checkpoint_entry
+        entry, config = chunk.checkpoint_entry, self.inside
+        position = chunk.checkpoint(self.spec, config) if config is not None else 0
         if position and entry < len(blocks) and blocks[entry] != NULL_BLOCK:
             after = content.after(position, self.size)
             self.shadow.write_state(blocks[entry], self.group, position, after)
