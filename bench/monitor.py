@@ -9,10 +9,10 @@ after the other, so that a slow moment of the machine falls on all; ratios are t
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from itertools import islice
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 import kvcheck
 from kvcheck.tools.replay.driver import Driver
@@ -33,15 +33,9 @@ class Watched(ReferenceImplementation):
         super().__init__()
         self.every = every
 
-    def create(
-        self,
-        config: ManagerConfig,
-        *,
-        check_invariants: bool = True,
-        clock: Callable[[], int] | None = None,
-    ) -> KVCacheManager:
+    def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
         """A manager, watched at this rate."""
-        manager = super().create(config, check_invariants=False, clock=clock)
+        manager = super().create(config, **options | {"check_invariants": False})
         return manager if self.every is None else kvcheck.monitor(manager, self.every)
 
 

@@ -50,6 +50,23 @@ class Recorder:
         )
         self.operations: list[Operation] = []
 
+    def admit(
+        self, name: str, num_new: int | None = None, *, num_tokens: int = 0, **more: Any
+    ) -> Any:
+        """Look up, and allocate as for a waiting request; without `num_new` all that is no hit."""
+        hit = self.play("get_computed_blocks", name)
+        length = hit["num_computed_tokens"]
+        return self.play(
+            "allocate_slots",
+            name,
+            num_computed_tokens=0,
+            status="WAITING",
+            num_new_tokens=num_tokens - length if num_new is None else num_new,
+            num_new_computed_tokens=length,
+            new_computed_blocks=hit["blocks"],
+            **more,
+        )
+
     def play(self, name: str, request_id: str | None = None, /, **arguments: Any) -> Any:
         """Play one operation and record it; returns its result.
 

@@ -8,6 +8,7 @@ from kvcheck.play.verdicts import Level
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.example import cases, example
 from kvcheck.rules.judging import equal, raises
+from kvcheck.rules.placed import needs_capped
 from kvcheck.rules.specs import chunked, full
 from kvspec.errors import ConfigError, StaleHitError
 from kvspec.specs import LayerSpec
@@ -130,15 +131,9 @@ def every_full_block_of_a_chunked_group_is_cached(bench: Bench) -> None:
 @example("KV-CHUNK-5")
 def admission_counts_a_chunk_and_a_step(bench: Bench) -> None:
     """Admission counts a chunk and a step: cdiv(8 + 6, 4) = 4 blocks."""
-    for batched, longest, tokens, need in (
-        (6, 100, 80, 4), (6, 100, 12, 3), (4, 100, 80, 3), (6, 10, 80, 3),
-    ):  # fmt: skip
-        limits: dict[str, Any] = {"max_num_batched_tokens": batched}
-        limits["max_model_len_tokens"] = longest
-        manager = bench.manager(40, chunked(4, 8), **limits)
-        request = manager.request("r", range(4))
-        found = [manager.need(request, tokens, capped=capped) for capped in (True, False)]
-        equal(found, [need, -(-tokens // 4)], f"{tokens} tokens, {limits}")
+    needs_capped(
+        bench, chunked(4, 8), (6, 100, 80, 4), (6, 100, 12, 3), (4, 100, 80, 3), (6, 10, 80, 3)
+    )
 
 
 @example("KV-CHUNK-6", "KV-MGR-15")

@@ -145,8 +145,7 @@ def members_with_an_entry_per_group_may_be_left_out(bench: Bench) -> None:
 def the_mark_of_a_state_may_be_left_out(bench: Bench) -> None:
     """None for a group in mode align: the request is restored as one that took no block yet."""
     manager = bench.manager(6, mamba(4, "align"))
-    request = manager.request("r", range(4))
-    manager.admit(request)
+    request = manager.started("r", range(4))
     holds(manager.has_taken_blocks(request))
     snapshot = manager.snapshot()
     unmarked = {"r": replace(snapshot.requests["r"], mamba=(None,))}
@@ -168,8 +167,7 @@ def a_snapshot_has_the_ids_queued_for_zeroing(bench: Bench) -> None:
 def a_snapshot_has_the_keys_of_the_states_of_this_step(bench: Bench) -> None:
     """One for the state at the end of block 0, in group 1; none once the next step starts."""
     manager = bench.manager(6, full(4), mamba(4))
-    request = manager.request("r", range(4))
-    manager.admit(request)
+    request = manager.started("r", range(4))
     key = request.block_hashes[0] + (1).to_bytes(4, "big")
     equal(manager.snapshot().step_keys, (frozenset(), frozenset({key})))
     manager.new_step_starts()

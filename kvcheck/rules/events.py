@@ -51,14 +51,12 @@ def take_all(bench: Bench, tokens: range, **content: Any) -> tuple[Any, ...]:
 def removals_are_told_before_what_is_stored(bench: Bench) -> None:
     """A request takes 4 and 2, of which 2 was cached, and fills both: Removed, then Stored."""
     manager = bench.manager(5, enable_events=True)
-    first = manager.request("first", range(1, 9))
-    manager.admit(first)
+    first = manager.started("first", range(1, 9))
     manager.admit(manager.request("filler", [90]))
     manager.free(first)
     equal(manager.queue(), [4, 2, 1])
     manager.take_events()
-    request = manager.request("r", range(50, 58))
-    manager.admit(request)
+    request = manager.started("r", range(50, 58))
     equal(manager.blocks(request), [4, 2])
     events = manager.take_events()
     equal(events, (removed(HASH_2412), stored(*request.block_hashes, tokens=range(50, 58))))
@@ -69,8 +67,7 @@ def removals_are_told_before_what_is_stored(bench: Bench) -> None:
 def with_events_off_nothing_is_queued(bench: Bench) -> None:
     """Neither storing, nor evicting, nor a reset queues anything."""
     manager = bench.manager(6, enable_events=False)
-    request = manager.request("r", range(1, 9))
-    manager.admit(request)
+    request = manager.started("r", range(1, 9))
     manager.evict_blocks([1])
     manager.free(request)
     holds(manager.reset_prefix_cache() is True)
@@ -127,8 +124,7 @@ def the_parent_after_a_hit_is_the_last_hit_block(bench: Bench) -> None:
     manager = bench.manager(6, enable_events=True)
     manager.admit(manager.request("first", range(1, 9)))
     manager.take_events()
-    request = manager.request("r", range(1, 13))
-    manager.admit(request)
+    request = manager.started("r", range(1, 13))
     expected = stored(request.block_hashes[2], tokens=range(9, 13), parent_block_hash=HASH_2412)
     equal(manager.take_events(), (expected,))
 
@@ -165,8 +161,7 @@ def every_copy_is_removed_on_its_own(bench: Bench) -> None:
 def releasing_queues_nothing(bench: Bench) -> None:
     """A freed block is still cached, so nothing is told; nor of an unhashed block evicted by id."""
     manager = bench.manager(6, enable_events=True)
-    request = manager.request("r", range(1, 7))
-    manager.admit(request)
+    request = manager.started("r", range(1, 7))
     manager.take_events()
     manager.evict_blocks([0, 2])
     manager.free(request)
@@ -177,8 +172,7 @@ def releasing_queues_nothing(bench: Bench) -> None:
 def a_reset_queues_one_event(bench: Bench) -> None:
     """AllCleared once for each successful reset, no Removed, and nothing for a refused one."""
     manager = bench.manager(6, enable_events=True)
-    request = manager.request("r", range(1, 9))
-    manager.admit(request)
+    request = manager.started("r", range(1, 9))
     manager.take_events()
     holds(manager.reset_prefix_cache() is False)
     manager.free(request)
@@ -243,8 +237,7 @@ def the_fold_counts_copies(bench: Bench) -> None:
     """Stored twice and once; after one Removed, once each: what the blocks carry."""
     manager = bench.manager(6, enable_events=True)
     two_copies(manager, bench)
-    longer = manager.request("longer", range(1, 9))
-    manager.admit(longer)
+    manager.started("longer", range(1, 9))
     told: list[bytes | int] = []
     for event in manager.take_events():
         holds(isinstance(event, BlockStored))

@@ -255,8 +255,7 @@ def an_entry_that_a_chunk_begins_inside_of_gets_no_key_of_its_block(
     """A hit of 6, and all the rest at once. Entry 1 holds the state after 6."""
     manager = made(bench, states(alignment))
     seven(manager)
-    b = manager.request("b", A[:prompt])
-    manager.admit(b)
+    b = manager.started("b", A[:prompt])
     equal(covered(manager, b), expected)
     equal(manager.counts(b)[1], 3)
     next_step(manager)

@@ -32,8 +32,7 @@ def the_last_token_never_hits(bench: Bench, num_tokens: int, hit: list[int]) -> 
 def a_look_up_changes_statistics_only(bench: Bench) -> None:
     """Block 1 is free and cached: the answer is 1, the queue still holds it, asked twice too."""
     manager = bench.manager(6, log_stats=True, enable_events=True, residency_sample_rate=1.0)
-    first = manager.request("first", range(1, 5))
-    manager.admit(first)
+    first = manager.started("first", range(1, 5))
     manager.free(first)
     asker = manager.request("r", range(1, 9))
     before = manager.everything()
@@ -49,8 +48,7 @@ def a_look_up_changes_statistics_only(bench: Bench) -> None:
 def a_request_that_skips_reading_is_not_counted_but_cached(bench: Bench) -> None:
     """Its look-up is empty; its blocks are hits of others all the same."""
     manager = bench.manager(6, log_stats=True)
-    skipper = manager.request("skipper", range(8), skip_reading_cache=True)
-    manager.admit(skipper)
+    skipper = manager.started("skipper", range(8), skip_reading_cache=True)
     equal(manager.cached_positions(skipper), [0, 1])
     equal(manager.get_computed_blocks(skipper), PrefixHit(KVCacheBlocks(((),)), 0))
     stats = manager.make_prefix_cache_stats()
@@ -114,8 +112,7 @@ def caching_for_an_unknown_request_does_nothing(bench: Bench, caching: bool) -> 
 def free_releases_and_forgets(bench: Bench) -> None:
     """List 1, 2, 3 with 1 and 2 cached: the queue 4, 5 becomes 3, 4, 5, 2, 1; again: nothing."""
     manager = bench.manager(6)
-    request = manager.request("r", range(10))
-    manager.admit(request)
+    request = manager.started("r", range(10))
     equal(manager.queue(), [4, 5])
     manager.free(request)
     equal(manager.queue(), [3, 4, 5, 2, 1])
@@ -129,8 +126,7 @@ def free_releases_and_forgets(bench: Bench) -> None:
 def popped_blocks_come_back_when_they_are_returned(bench: Bench) -> None:
     """Popping leaves the queue 4, 5; blocks 1 and 2 can still be hit; then 3, 4, 5, 2, 1."""
     manager = bench.manager(6)
-    request = manager.request("r", range(10))
-    manager.admit(request)
+    request = manager.started("r", range(10))
     equal(manager.pop_blocks_for_free(request), (1, 2, 3))
     equal(manager.queue(), [4, 5])
     equal(manager.get_blocks(request), KVCacheBlocks(((),)))
@@ -180,15 +176,13 @@ def computed_tokens_are_counted_from_zero(bench: Bench, bad: int) -> None:
 def a_resumed_request_hits_what_survived(bench: Bench) -> None:
     """13 tokens in 1, 2, 3, 4: the queue becomes 4, 5, 3, 2, 1; after two were taken 12 hit."""
     manager = bench.manager(6, log_stats=True)
-    request = manager.request("r", range(10))
-    manager.admit(request)
+    request = manager.started("r", range(10))
     manager.append(request, [10, 11, 12])
     manager.run(request, 3)
     equal(manager.blocks(request), [1, 2, 3, 4])
     manager.preempt(request)
     equal(manager.queue(), [4, 5, 3, 2, 1])
-    other = manager.request("other", range(50, 56))
-    manager.admit(other)
+    other = manager.started("other", range(50, 56))
     equal(manager.blocks(other), [4, 5])
     manager.make_prefix_cache_stats()
     hit = manager.look_up(request)

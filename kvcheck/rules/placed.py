@@ -1,4 +1,4 @@
-"""Caches in which exactly some positions of one text are cached, and the hit that they give."""
+"""Caches in which some positions of one text are cached, the hit that they give; the need."""
 
 from __future__ import annotations
 
@@ -63,3 +63,13 @@ def hits(
         equal(tuple(each.hit_lengths_tokens), tuple(own), f"own {what}", rule="KV-COORD-9")
         for blocks, spec, tokens in zip(each.blocks.groups, specs, own, strict=True):
             equal(len(blocks), tokens // spec.block_size, f"own blocks {what}")
+
+
+def needs_capped(bench: Bench, spec: LayerSpec, *asked: tuple[int, int, int, int]) -> None:
+    """With such a step and such a longest sequence so many tokens need so many blocks, capped."""
+    for step, longest, tokens, need in asked:
+        limits: dict[str, Any] = {"max_num_batched_tokens": step, "max_model_len_tokens": longest}
+        manager = bench.manager(100, spec, **limits)
+        request = manager.request("r", range(4))
+        found = [manager.need(request, tokens, capped=capped) for capped in (True, False)]
+        equal(found, [need, -(-tokens // spec.block_size)], f"{tokens} tokens, {spec}, {limits}")

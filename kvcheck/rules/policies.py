@@ -35,8 +35,7 @@ def blocks_out_of_the_window_go_to_the_front_or_to_the_back(
     """A = 16, B = 4, window 5: only the last of four blocks is cached, the others fall out."""
     policy = Policy(unhashed_freed_to=where)
     manager = bench.manager(8, full(16), sliding(4, 5), policy=policy)
-    request = manager.request("b", range(16))
-    manager.admit(request)
+    request = manager.started("b", range(16))
     equal(manager.lists(request), [[1], [2, 3, 4, 5]])
     manager.remove_skipped_blocks(request, 16)
     equal(manager.null_positions(request, 1), [0, 1, 2])
@@ -258,8 +257,7 @@ def full_attention_registers_where_the_prompt_ends_or_not(
     """B = 8, h = 4: a prompt of 21 ends behind 20 tokens, of 20 and 17 behind 16, a block's end."""
     policy = replace(bench.policy, full_partial_tails=chosen)
     manager = bench.manager(20, full(8), sliding(4, 6), policy=policy)
-    request = manager.request("a", range(prompt))
-    manager.admit(request)
+    request = manager.started("a", range(prompt))
     manager.evict_blocks([manager.blocks(request)[1]])
     manager.append(request, range(50, 50 + 24 - prompt))
     manager.run(request, 24 - prompt)

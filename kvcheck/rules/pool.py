@@ -41,8 +41,7 @@ def blocks_are_first_taken_in_the_order_of_their_ids(bench: Bench) -> None:
     """The queue starts as 1, 2, 3, 4, 5, and the first request gets block 1."""
     manager = bench.manager(6)
     equal(manager.queue(), [1, 2, 3, 4, 5])
-    request = manager.request("r", [7])
-    manager.admit(request)
+    request = manager.started("r", [7])
     equal(manager.blocks(request), [1])
 
 
@@ -56,8 +55,7 @@ def blocks_are_taken_from_the_front_or_not_at_all(bench: Bench) -> None:
     before = manager.visible()
     equal(manager.admit(manager.request("c", range(50, 74))), None)
     equal(manager.visible(), before)
-    request = manager.request("d", range(50, 58))
-    manager.admit(request)
+    request = manager.started("d", range(50, 58))
     equal(manager.blocks(request), [4, 3])
     equal(manager.references(), {4: 1, 3: 1})
     equal(manager.queue(), [5, 2, 1])
@@ -142,8 +140,7 @@ def cached_is_what_is_cached_at_the_moment_of_the_call(bench: Bench) -> None:
 def each_group_is_released_in_a_call_of_its_own(bench: Bench) -> None:
     """Two calls, [3, 2, 1] and [6, 5, 4]: the run of the later group lands in front."""
     manager = bench.manager(10, full(8), full(8), enable_caching=False)
-    request = manager.request("r", range(20))
-    manager.admit(request)
+    request = manager.started("r", range(20))
     equal(manager.get_blocks(request).to_lists(), [[1, 2, 3], [4, 5, 6]])
     manager.free(request)
     equal(manager.queue(), [6, 5, 4, 3, 2, 1, 7, 8, 9])
@@ -156,8 +153,7 @@ def the_cut_into_calls_shows_in_the_order_of_cached_blocks(
 ) -> None:
     """Cached 1, 2 in group 0 and 3, 4 in group 1: calls [2, 1] and [4, 3], or [4, 3, 2, 1]."""
     manager = bench.manager(6, full(4), full(4, head_size=16))
-    request = manager.request("r", range(8))
-    manager.admit(request)
+    request = manager.started("r", range(8))
     equal(manager.get_blocks(request).to_lists(), [[1, 2], [3, 4]])
     equal(manager.queue(), [5])
     if deferred:
@@ -186,8 +182,7 @@ def a_deferred_free_is_one_release_call(bench: Bench) -> None:
 def the_last_block_of_a_request_is_evicted_first(bench: Bench) -> None:
     """The release call of the list 1, 2, 3 is [3, 2, 1]: block 3 comes before 2 and 1."""
     manager = bench.manager(6)
-    request = manager.request("r", range(12))
-    manager.admit(request)
+    request = manager.started("r", range(12))
     manager.free(request)
     equal(manager.queue(), [4, 5, 3, 2, 1])
 

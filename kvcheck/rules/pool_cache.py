@@ -59,8 +59,7 @@ def all_ids_are_checked_before_the_first_eviction(bench: Bench, bad: object) -> 
 def a_reset_is_refused_until_the_pool_is_idle(bench: Bench) -> None:
     """False while a request or a deferred free holds a block; True once all are free."""
     manager = bench.manager(6, enable_events=True, log_stats=True)
-    request = manager.request("r", range(1, 11))
-    manager.admit(request)
+    request = manager.started("r", range(1, 11))
     before = manager.everything()
     holds(manager.reset_prefix_cache() is False)
     popped = manager.pop_blocks_for_free(request)

@@ -27,8 +27,7 @@ def a_life_lasts_from_birth_to_reuse(bench: Bench) -> None:
     clock = Clock()
     manager = bench.manager(3, residency_sample_rate=1.0, clock=clock)
     clock.now = 100
-    first = manager.request("first", range(4))
-    manager.admit(first)
+    first = manager.started("first", range(4))
     manager.free(first)
     for clock.now in (110, 130, 160, 200, 250):
         request = manager.started("r", range(5))
@@ -52,8 +51,7 @@ def an_untouched_block_is_idle_since_its_birth(bench: Bench, cached: bool) -> No
     clock = Clock()
     manager = bench.manager(2, residency_sample_rate=1.0, clock=clock)
     clock.now = 100
-    first = manager.request("first", range(4 if cached else 3))
-    manager.admit(first)
+    first = manager.started("first", range(4 if cached else 3))
     clock.now = 200
     manager.free(first)  # neither a touch nor an end
     equal(manager.take_residency_samples(), ())

@@ -8,17 +8,18 @@ from kvcheck.rules.bench import Bench
 from kvcheck.rules.example import example
 from kvcheck.rules.judging import equal, raises
 from kvcheck.rules.managed import Managed
+from kvcheck.rules.placed import needs_capped
 from kvcheck.rules.specs import full, rswa, sliding
 from kvspec.blocks import NULL_BLOCK, KVCacheBlocks
 from kvspec.errors import StaleHitError
 
 
-def written(manager: Managed, num_prompt: int, num_tokens: int, name: str = "r") -> Any:
-    """A request whose tokens behind the prompt are computed one by one."""
-    request = manager.started(name, range(num_prompt))
-    for token in range(num_prompt, num_tokens):
-        manager.append(request, [token])
-        manager.run(request)
+def grown(manager: Managed, num_prompt: int, *steps: int) -> Any:
+    """A request of tokens 0, 1, …: those of the prompt, then so many in each step."""
+    request = manager.started("r", range(num_prompt))
+    for step in steps:
+        manager.append(request, range(request.num_tokens, request.num_tokens + step))
+        manager.run(request, step)
     return request
 
 
@@ -26,10 +27,7 @@ def written(manager: Managed, num_prompt: int, num_tokens: int, name: str = "r")
 def what_lies_between_prompt_and_window_goes(bench: Bench) -> None:
     """What lies between prompt and window goes: at 18 tokens block 3, at 22 the next."""
     manager = bench.manager(10, rswa(4, 5))
-    request = manager.request("r", range(6))
-    manager.admit(request)
-    manager.append(request, range(6, 18))
-    manager.run(request, 12)
+    request = grown(manager, 6, 12)
     for computed, left in ((16, [1, 2, 3, 4, 5]), (17, [1, 2, 0, 4, 5]), (18, [1, 2, 0, 4, 5])):
         manager.remove_skipped_blocks(request, computed)
         manager.same(manager.lists(request), [left], f"at {computed}")
@@ -45,10 +43,7 @@ def what_lies_between_prompt_and_window_goes(bench: Bench) -> None:
 def the_gap_is_released_last_block_first(bench: Bench) -> None:
     """The gap is released in one call, the last block first; the prompt stays."""
     manager = bench.manager(10, rswa(4, 1))
-    request = manager.request("r", range(4))
-    manager.admit(request)
-    manager.append(request, range(4, 21))
-    manager.run(request, 17)
+    request = grown(manager, 4, 17)
     manager.remove_skipped_blocks(request, 21)
     manager.same(manager.lists(request), [[1, 0, 0, 0, 0, 6]])
     manager.queues([7, 8, 9, 5, 4, 3, 2])
@@ -59,8 +54,7 @@ def the_gap_is_released_last_block_first(bench: Bench) -> None:
 def the_gap_follows_what_is_processed(bench: Bench) -> None:
     """The gap follows what is processed, not what is in flight."""
     manager = bench.manager(10, rswa(4, 1))
-    request = manager.request("r", range(4))
-    manager.admit(request)
+    request = grown(manager, 4)
     manager.append(request, range(4, 10))
     manager.run(request, 5)
     request.num_in_flight_tokens = 1
@@ -75,7 +69,7 @@ def the_gap_follows_what_is_processed(bench: Bench) -> None:
 def hits_of_rswa_are_those_of_full_attention(bench: Bench) -> None:
     """Hits of R-SWA are those of full attention, generated tokens and the gap included."""
     manager = bench.manager(20, full(4), rswa(4, 5))
-    request = written(manager, 6, 19)
+    request = grown(manager, 6, *[1] * 13)
     manager.same(manager.lists(request)[1], [3, 4, 0, 8, 10], "the list")
     common = tuple(manager.get_num_common_prefix_blocks(request))
     if manager.real.config.policy.counts_common_prefix:
@@ -92,8 +86,7 @@ def retained_tokens_keep_their_blocks(bench: Bench) -> None:
     """Retained tokens keep their blocks: 3 of them one block, at 13 tokens."""
     for extra, left in ((0, [0, 0, 3, 4]), (3, [0, 2, 3, 4]), (5, [1, 2, 3, 4])):
         manager = bench.manager(10, sliding(4, 6, extra_retained_tokens=extra))
-        request = manager.request("r", range(13))
-        manager.admit(request)
+        request = manager.started("r", range(13))
         manager.remove_skipped_blocks(request, 13)
         manager.same(manager.lists(request), [left], f"with {extra}")
 
@@ -102,10 +95,7 @@ def retained_tokens_keep_their_blocks(bench: Bench) -> None:
 def admission_counts_retained_tokens(bench: Bench) -> None:
     """Admission counts retained tokens: cdiv(5 + 4 + 8, 4) + 1 blocks."""
     for extra, most in ((0, 5), (4, 6)):
-        spec = sliding(4, 6, extra_retained_tokens=extra)
-        manager = bench.manager(100, spec, max_num_batched_tokens=8, max_model_len_tokens=200)
-        need = manager.need(manager.request("r", range(100)), 100, capped=True)
-        equal(need, most, f"with {extra}")
+        needs_capped(bench, sliding(4, 6, extra_retained_tokens=extra), (8, 200, 100, most))
 
 
 @example("KV-SW-9", "KV-SW-3", "KV-MGR-8", "KV-GRP-5")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.example import cases, example
 from kvcheck.rules.judging import equal, holds
-from kvcheck.rules.placed import hits
+from kvcheck.rules.placed import hits, needs_capped
 from kvcheck.rules.specs import full, sliding, sliding_mla
 from kvspec.events import BlockStored
 from kvspec.interface import Feature
@@ -163,16 +161,10 @@ def hits_that_a_load_skips_cost_nothing(bench: Bench) -> None:
 @example("KV-SW-7")
 def admission_counts_a_window_a_step_and_one_block(bench: Bench) -> None:
     """Admission counts a window, a step and one block: W = 6, cdiv(5 + 8, 4) + 1 = 5 of 4."""
-    for batched, longest, tokens, need in (
-        (8, 100, 80, 5), (8, 100, 16, 4), (8, 12, 12, 3), (3, 100, 80, 3), (7, 10, 80, 4),
-        (8, 8, 80, 3),
-    ):  # fmt: skip
-        limits: dict[str, Any] = {"max_num_batched_tokens": batched}
-        limits["max_model_len_tokens"] = longest
-        manager = bench.manager(40, sliding(4, 6), **limits)
-        request = manager.request("r", range(4))
-        found = [manager.need(request, tokens, capped=capped) for capped in (True, False)]
-        equal(found, [need, -(-tokens // 4)], f"{tokens} tokens, {limits}")
+    needs_capped(
+        bench, sliding(4, 6), (8, 100, 80, 5), (8, 100, 16, 4), (8, 12, 12, 3),
+        (3, 100, 80, 3), (7, 10, 80, 4), (8, 8, 80, 3),
+    )  # fmt: skip
 
 
 @example("KV-SW-7", "KV-MGR-5")

@@ -40,8 +40,7 @@ def every_look_up_is_counted_with_all_its_tokens(bench: Bench) -> None:
 def look_ups_of_preempted_requests_are_counted_apart(bench: Bench) -> None:
     """The same request, looked up twice after a preemption, changes the preempted fields only."""
     manager = with_two_blocks_cached(bench)
-    request = manager.request("r", range(9))
-    manager.admit(request)
+    request = manager.started("r", range(9))
     manager.preempt(request)
     manager.make_prefix_cache_stats()
     for _ in range(2):

@@ -36,6 +36,7 @@ def twin(request: pytest.FixtureRequest) -> Implementation:
 @pytest.mark.rule("KV-MAMBA-2", "KV-MAMBA-5", "KV-MAMBA-6", "KV-MAMBA-7", "KV-MAMBA-8")
 @pytest.mark.rule("KV-MAMBA-9", "KV-MAMBA-11", "KV-MAMBA-12", "KV-COORD-13", "KV-RET-4")
 @pytest.mark.rule("KV-RET-5", "KV-PART-1", "KV-PART-2", "KV-PART-3", "KV-PART-5")
+@pytest.mark.rule("KV-HASH-14", "KV-HASH-15")
 def test_answers_and_states_are_what_the_history_says(twin: Implementation) -> None:
     """Generated tokens, preemption, drafts, loads, look-ahead, resets, partial entries."""
     assert sum(follow(story, twin) for story in first_stories(NUM_STORIES)) > 25 * NUM_STORIES

@@ -67,28 +67,15 @@ def allocate(recorder: Recorder, name: str, computed: int, num_new: int, **argum
     )
 
 
-def admit(recorder: Recorder, name: str, num_new: int) -> Any:
-    """Look up, and allocate with the hit."""
-    hit = recorder.play("get_computed_blocks", name)
-    return allocate(
-        recorder,
-        name,
-        0,
-        num_new,
-        num_new_computed_tokens=hit["num_computed_tokens"],
-        new_computed_blocks=hit["blocks"],
-    )
-
-
 def eagle_mamba() -> Recorder:
     """A flagged Mamba group beside flagged full attention: 12 of 13 prompt tokens are cached."""
     recorder = record("eagle_mamba", FULL, MAMBA, eagle=True, use_eagle=True)
     prompt = list(range(13))
     recorder.play("new_request", "a", prompt_token_ids=prompt)
-    admit(recorder, "a", 13)
+    recorder.admit("a", 13)
     recorder.play("new_step_starts")
     recorder.play("new_request", "b", prompt_token_ids=prompt)
-    admit(recorder, "b", 5)
+    recorder.admit("b", 5)
     return recorder
 
 
@@ -97,11 +84,11 @@ def two_full_specs() -> Recorder:
     recorder = record("two_full_specs", FULL, WIDE_FULL, WINDOW, num_blocks=30)
     prompt = list(range(17))
     recorder.play("new_request", "a", prompt_token_ids=prompt)
-    admit(recorder, "a", 17)
+    recorder.admit("a", 17)
     window = recorder.play("get_block_ids", "a")["blocks"][2]
     recorder.play("evict_blocks", block_ids=window[2:4])
     recorder.play("new_request", "b", prompt_token_ids=prompt)
-    admit(recorder, "b", 9)
+    recorder.admit("b", 9)
     return recorder
 
 
@@ -137,7 +124,7 @@ def late_items() -> Recorder:
             "new_request", name, prompt_token_ids=[1, 2, 3, 4, 9, 9], mm_features=[first, last]
         )
         recorder.play("append_tokens", name, token_ids=[5, 6, 7])
-        admit(recorder, name, 9 if name == "a" else 5)
+        recorder.admit(name, 9 if name == "a" else 5)
     return recorder
 
 
@@ -170,7 +157,7 @@ def skipped_read() -> Recorder:
     recorder = record("skipped_read", FULL, WINDOW)
     prompt = list(range(17))
     recorder.play("new_request", "a", prompt_token_ids=prompt)
-    admit(recorder, "a", 17)
+    recorder.admit("a", 17)
     window = recorder.play("get_block_ids", "a")["blocks"][1]
     recorder.play("evict_blocks", block_ids=window[3:4])
     recorder.play("new_request", "b", prompt_token_ids=prompt)
@@ -196,7 +183,7 @@ def released_twice() -> Recorder:
     for name, first in (("a", 1), ("b", 1)):
         prompt = [*range(first, first + 8), 50 + ord(name)]
         recorder.play("new_request", name, prompt_token_ids=prompt)
-        admit(recorder, name, 9 if name == "a" else 1)
+        recorder.admit(name, 9 if name == "a" else 1)
     popped = recorder.play("pop_blocks_for_free", "a")
     recorder.play("free_blocks", block_ids=popped[::-1])
     recorder.play("free_blocks", block_ids=[1])  # the reference that is left is b's
@@ -214,7 +201,7 @@ def illegal_arguments() -> Recorder:
     recorder = record("illegal_arguments", FULL)
     prompt = list(range(9))
     recorder.play("new_request", "a", prompt_token_ids=prompt)
-    admit(recorder, "a", 9)
+    recorder.admit("a", 9)
     allocate(recorder, "a", 9, 1, num_new_computed_tokens=8, new_computed_blocks=[[1, 2]])
     recorder.play("new_request", "b", prompt_token_ids=prompt)
     allocate(recorder, "b", 0, 1, num_new_computed_tokens=4, new_computed_blocks=[[1, 2]])

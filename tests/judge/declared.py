@@ -6,7 +6,7 @@ asks beyond a declaration ends in an UnsupportedError, which the suite reports a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import kvref
@@ -104,13 +104,7 @@ class Declared:
         if feature not in self.capabilities.features:
             raise UnsupportedError(feature, self.capabilities.name)
 
-    def create(
-        self,
-        config: ManagerConfig,
-        *,
-        check_invariants: bool = True,
-        clock: Callable[[], int] | None = None,
-    ) -> KVCacheManager:
+    def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
         can = self.capabilities
         if not isinstance(config, ManagerConfig):  # what is illegal comes first
             kvref.implementation().create(config)
@@ -121,7 +115,7 @@ class Declared:
             raise UnsupportedError(", ".join(lacks), self.capabilities.name)
         if config.registry.custom:
             self.need(Feature.CUSTOM_SPECS)
-        inner = self.reference.create(config, check_invariants=check_invariants, clock=clock)
+        inner = self.reference.create(config, **options)
         return self._declared(inner)
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:

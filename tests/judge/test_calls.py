@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from kvcheck.play.calls import ANSWERS, DECODED, Delegating, decoded, make, plain
+from kvcheck.play.calls import (
+    ANSWERS,
+    DECODED,
+    DEFAULTS,
+    POSITIONAL,
+    Delegating,
+    decoded,
+    make,
+    plain,
+)
 from kvspec._json import Where
 from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.errors import UnsupportedError
@@ -57,6 +66,19 @@ def test_a_call_is_heard_with_all_its_arguments_by_their_names(name: str) -> Non
         about = expected.get("request")
         others = {OTHERWISE_NAMED.get(k, k): v for k, v in expected.items() if k != "request"}
         assert listens.heard.pop() == (name, about, others)
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_every_argument_of_a_record_reaches_the_manager(name: str) -> None:
+    """None is left at its default."""
+    given = {option: f"another {option}" for option in DEFAULTS[name]}
+    given |= {argument: argument for argument in POSITIONAL.get(name, ())}
+    if name == "get_num_blocks_to_allocate":
+        given |= dict.fromkeys(("num_tokens", "total_computed_tokens"), "a number")
+        given |= {"num_tokens_main_model": "another"}
+    listens: Any = Listens()
+    make(listens, name, None, given)
+    assert listens.heard == [(name, None, given)]
 
 
 BLOCKS = KVCacheBlocks(((1, 0), (2,)))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -26,15 +26,9 @@ from tests.remote.servers import serve
 class Plain(ReferenceImplementation):
     """Hashes bare values, whatever the policy."""
 
-    def create(
-        self,
-        config: ManagerConfig,
-        *,
-        check_invariants: bool = True,
-        clock: Callable[[], int] | None = None,
-    ) -> KVCacheManager:
+    def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
         plain = replace(config, policy=replace(config.policy, extra_keys="plain"))
-        return super().create(plain, check_invariants=check_invariants, clock=clock)
+        return super().create(plain, **options)
 
 
 class DeclaredPlain(Plain):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -28,18 +28,12 @@ STATIC = replace(dict(BUDGETS)["static"], directed=True)
 class Refusing(Declared):
     """Declares all, and refuses configurations with Mamba groups."""
 
-    def create(
-        self,
-        config: ManagerConfig,
-        *,
-        check_invariants: bool = True,
-        clock: Callable[[], int] | None = None,
-    ) -> KVCacheManager:
+    def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
         if isinstance(config, ManagerConfig) and any(
             isinstance(group.spec, MambaSpec) for group in config.kv_cache.groups
         ):
             raise UnsupportedError(WHY, self.capabilities.name)
-        return super().create(config, check_invariants=check_invariants, clock=clock)
+        return super().create(config, **options)
 
 
 @pytest.mark.parametrize(

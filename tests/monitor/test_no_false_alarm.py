@@ -40,14 +40,8 @@ class Monitored:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def create(
-        self,
-        config: ManagerConfig,
-        *,
-        check_invariants: bool = True,
-        clock: Callable[[], int] | None = None,
-    ) -> KVCacheManager:
-        manager = self.inner.create(config, check_invariants=False, clock=clock)
+    def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
+        manager = self.inner.create(config, **options | {"check_invariants": False})
         self.monitor = kvcheck.monitor(
             manager, self.every, history=20, on_violation=lambda violation: None, record=self.folder
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from kvref.implementation import ReferenceImplementation
 from kvref.manager import ReferenceManager
@@ -35,14 +35,8 @@ class WithManager(ReferenceImplementation):
         super().__init__()
         self.manager_class = manager_class
 
-    def create(
-        self,
-        config: ManagerConfig,
-        *,
-        check_invariants: bool = True,
-        clock: Callable[[], int] | None = None,
-    ) -> KVCacheManager:
-        return self.manager_class(config, clock, self.parts)
+    def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
+        return self.manager_class(config, options.get("clock"), self.parts)
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
         manager = unwrapped(super().restore(config, snapshot))

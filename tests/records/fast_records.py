@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,13 +62,7 @@ class MonitoredFast(FastImplementation):
         super().__init__(name)
         self.history = history
 
-    def create(
-        self,
-        config: ManagerConfig,
-        *,
-        check_invariants: bool = True,
-        clock: Callable[[], int] | None = None,
-    ) -> KVCacheManager:
-        manager = super().create(config, check_invariants=False, clock=clock)
+    def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
+        manager = super().create(config, **options | {"check_invariants": False})
         self.monitor = kvcheck.monitor(manager, history=self.history)
         return self.monitor

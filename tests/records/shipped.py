@@ -16,21 +16,6 @@ FULL = FullAttentionSpec(4, 2, 64, "bfloat16")
 MLA = MLAAttentionSpec(4, 1, 576, "bfloat16")
 
 
-def _admit(recorder: Recorder, name: str, num_new_tokens: int, **more: object) -> object:
-    """Look up and allocate, as a scheduler does for a waiting request."""
-    hit = recorder.play("get_computed_blocks", name)
-    return recorder.play(
-        "allocate_slots",
-        name,
-        num_computed_tokens=0,
-        status="WAITING",
-        num_new_tokens=num_new_tokens,
-        num_new_computed_tokens=hit["num_computed_tokens"],
-        new_computed_blocks=hit["blocks"],
-        **more,
-    )
-
-
 def life_of_blocks() -> Recorder:
     """Sharing, chunks, decoding, duplicates, refusal, preemption, eviction, reset: 8 blocks."""
     config = ManagerConfig(
@@ -44,23 +29,23 @@ def life_of_blocks() -> Recorder:
     recorder = Recorder(find_implementation("kvref"), config, scenario="life_of_blocks")
     play = recorder.play
     play("new_request", "a", prompt_token_ids=[1, 2, 3, 4, 5, 6, 7, 8, 9, 10])
-    _admit(recorder, "a", 6)
+    recorder.admit("a", 6)
     play("allocate_slots", "a", num_computed_tokens=6, status="RUNNING", num_new_tokens=4)
     # The same prompt with another end: two blocks are shared.
     play("new_request", "b", prompt_token_ids=[1, 2, 3, 4, 5, 6, 7, 8, 11])
-    _admit(recorder, "b", 1)
+    recorder.admit("b", 1)
     play("get_num_common_prefix_blocks", "a")
     # Both generate the same tokens after different ones; then one fills the other's block.
     play("append_tokens", "a", token_ids=[12, 13])
     play("allocate_slots", "a", num_computed_tokens=10, status="RUNNING", num_new_tokens=2)
     play("new_request", "c", prompt_token_ids=[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13])
-    _admit(recorder, "c", 4)  # the third block is a duplicate: its last token is computed again
+    recorder.admit("c", 4)  # the third block is a duplicate: its last token is computed again
     play("get_block_ids", "c")
     play("new_request", "d", prompt_token_ids=list(range(20, 40)))
-    _admit(recorder, "d", 20)  # no room: null
+    recorder.admit("d", 20)  # no room: null
     play("free", "b")  # preempted: no reference of its own is left
-    _admit(recorder, "d", 8, full_sequence_must_fit=True)
-    _admit(recorder, "d", 8)
+    recorder.admit("d", 8, full_sequence_must_fit=True)
+    recorder.admit("d", 8)
     play("take_new_block_ids")
     play("evict_blocks", block_ids=[3, 1])
     popped = play("pop_blocks_for_free", "c")
@@ -102,9 +87,9 @@ def identities() -> Recorder:
     }
     for name, extra in differing.items():
         play("new_request", name, prompt_token_ids=tokens, **extra)
-        _admit(recorder, name, 20)
+        recorder.admit(name, 20)
     play("new_request", "again", prompt_token_ids=[*tokens, 7], lora={"name": "fr", "id": 4})
-    _admit(recorder, "again", 5)
+    recorder.admit("again", 5)
     play("new_request", "loaded", prompt_token_ids=list(range(24)))
     play(
         "allocate_slots",

@@ -48,17 +48,7 @@ def story(recorder: Recorder) -> Recorder:
             lora={"name": SECRET_TEXTS[1], "id": 4711},
             mm_features=[{"identifier": SECRET_TEXTS[2], "offset": 1, "length": 2}],
         )
-        hit = recorder.play("get_computed_blocks", name)
-        length = hit["num_computed_tokens"]
-        recorder.play(
-            "allocate_slots",
-            name,
-            num_computed_tokens=0,
-            status="WAITING",
-            num_new_tokens=7 - length,
-            num_new_computed_tokens=length,
-            new_computed_blocks=hit["blocks"] if length else None,
-        )
+        recorder.admit(name, num_tokens=7)
     recorder.play("append_tokens", "second", token_ids=list(SECRET_TOKENS[7:9]))
     recorder.play(
         "allocate_slots", "second", num_computed_tokens=7, status="RUNNING", num_new_tokens=2

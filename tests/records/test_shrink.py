@@ -124,17 +124,7 @@ def test_calls_follow_the_answers_that_they_were_given(tmp_path: Path) -> None:
     recorder = Recorder(REFERENCE, config)
     for name in ("first", "second"):
         recorder.play("new_request", name, prompt_token_ids=[1, 2, 3, 4, 5])
-        hit = recorder.play("get_computed_blocks", name)
-        length = hit["num_computed_tokens"]
-        recorder.play(
-            "allocate_slots",
-            name,
-            num_computed_tokens=0,
-            status="WAITING",
-            num_new_tokens=5 - length,
-            num_new_computed_tokens=length,
-            new_computed_blocks=hit["blocks"] if length else None,
-        )
+        recorder.admit(name, num_tokens=5)
     popped = recorder.play("pop_blocks_for_free", "second")
     recorder.play("free_blocks", block_ids=popped[::-1])
     script = script_of(config, recorder.operations)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from kvcheck.discovery import find_implementation
-from kvcheck.play.calls import DEFAULTS, POSITIONAL, Delegating, make
 from kvcheck.play.compare import Difference, Mismatch, compare_values
 from kvcheck.play.features import FEATURE_OF_OPERATION, QUESTIONS, needed_features
 from kvcheck.records.select import find, shipped_records
@@ -21,7 +20,6 @@ from kvspec.errors import ConfigError
 from kvspec.interface import Feature, KVCacheManager
 from kvspec.record import Observed
 from kvspec.record_file import write_trace
-from kvspec.request import Request
 from kvspec.specs import FullAttentionSpec
 from tests.judge.declared import Declared
 from tests.records.changed import LARGE, SMALL, fields, result
@@ -49,25 +47,6 @@ def test_the_reference_passes_the_shipped_records(path: Path) -> None:
     assert result.path == path
     assert result.compared == len(Tape.read(path).operations)
     assert result.num_quirky == 0
-
-
-class Told(Delegating):
-    """Answers what it was given."""
-
-    def _made(self, name: str, request: Request | None, given: dict[str, Any]) -> Any:
-        return given
-
-
-@pytest.mark.parametrize("name", DEFAULTS)
-def test_every_argument_reaches_the_manager(name: str) -> None:
-    """None is left at its default."""
-    given = {option: f"another {option}" for option in DEFAULTS[name]}
-    given |= {argument: argument for argument in POSITIONAL.get(name, ())}
-    manager = cast(KVCacheManager, Told())
-    if name == "get_num_blocks_to_allocate":
-        given |= {each: each for each in ("num_tokens", "total_computed_tokens")}
-        given |= {"num_tokens_main_model": "another"}
-    assert make(manager, name, None, given) == given
 
 
 def test_a_mismatch_for_programs_has_everything_uncut() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -167,14 +167,8 @@ class FailsInTheEnd(ReferenceImplementation):
         super().__init__()
         self.error = error
 
-    def create(
-        self,
-        config: ManagerConfig,
-        *,
-        check_invariants: bool = True,
-        clock: Callable[[], int] | None = None,
-    ) -> KVCacheManager:
-        manager = super().create(config, check_invariants=False, clock=clock)
+    def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
+        manager = super().create(config, **options | {"check_invariants": False})
 
         def free(request: Request) -> None:
             raise self.error

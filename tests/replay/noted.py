@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from kvref.implementation import ReferenceImplementation
@@ -52,14 +51,8 @@ class Noted(ReferenceImplementation):
         self.overlong_hit = overlong_hit
         self.manager: NotingManager | None = None
 
-    def create(
-        self,
-        config: ManagerConfig,
-        *,
-        check_invariants: bool = True,
-        clock: Callable[[], int] | None = None,
-    ) -> KVCacheManager:
-        self.manager = NotingManager(config, clock, self.parts)
+    def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
+        self.manager = NotingManager(config, options.get("clock"), self.parts)
         self.manager.refuse_all = self.refuse_all
         self.manager.overlong_hit = self.overlong_hit
         return self.manager

@@ -32,29 +32,16 @@ def story(implementation: Implementation, *specs: LayerSpec) -> Recorder:
     config = ManagerConfig(KVCacheConfig(14, groups), max_model_len_tokens=64, hash_seed="0")
     recorder = Recorder(implementation, config, check_invariants=False)
 
-    def admit(name: str, new: int) -> None:
-        hit = recorder.play("get_computed_blocks", name)
-        length = hit["num_computed_tokens"]
-        recorder.play(
-            "allocate_slots",
-            name,
-            num_computed_tokens=0,
-            status="WAITING",
-            num_new_tokens=new - length,
-            num_new_computed_tokens=length,
-            new_computed_blocks=hit["blocks"] if length else None,
-        )
-
-    play = recorder.play
+    play, admit = recorder.play, recorder.admit
     play("new_request", "a", prompt_token_ids=list(range(9)))
-    admit("a", 9)
+    admit("a", num_tokens=9)
     play("new_request", "b", prompt_token_ids=[*range(8), 20, 21])
-    admit("b", 10)
+    admit("b", num_tokens=10)
     play("append_tokens", "a", token_ids=[9, 10, 11])
     play("allocate_slots", "a", num_computed_tokens=9, status="RUNNING", num_new_tokens=3)
     play("free", "b")
     play("new_request", "c", prompt_token_ids=list(range(30, 40)))
-    admit("c", 10)
+    admit("c", num_tokens=10)
     popped = play("pop_blocks_for_free", "a")
     play("free_blocks", block_ids=popped[::-1])
     play("get_computed_blocks", "b")
