@@ -275,13 +275,13 @@ def test_plans_are_asked_of_who_plans_and_counted(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("rules", "asked", "is_wanted"),
     [
-        (("KV-A-*",), ("KV-A-1",), True),
-        (("KV-A-*",), ("KV-B-1",), False),
-        (("KV-A-1", "KV-B-?"), ("KV-C-1", "KV-B-2"), True),
-        (("KV-A-1",), ("kv-a-1",), False),
-        (("KV-A-1",), (), True),
-        (("KV-A-1",), (PROTOCOL,), True),
-        ((), ("KV-A-1",), False),
+        (("KV-MGR-*",), ("KV-MGR-1",), True),
+        (("KV-MGR-*",), ("KV-POL-1",), False),
+        (("KV-MGR-1", "KV-POL-?"), ("KV-EVT-1", "KV-POL-2"), True),
+        (("KV-MGR-1",), ("kv-mgr-1",), False),
+        (("KV-MGR-1",), (), True),
+        (("KV-MGR-1",), (PROTOCOL,), True),
+        ((), ("KV-MGR-1",), False),
     ],
 )
 def test_rules_are_wanted_by_their_patterns(
@@ -388,12 +388,12 @@ def test_what_a_walk_shows_is_made_smaller_once_and_kept_if_it_is_wanted(
 
     monkeypatch.setattr(suite.static, "run", followed)
     monkeypatch.setattr(suite.shrinker, "walked", smaller)
-    suite.static.about.add("KV-X-1")
+    suite.static.about.add("KV-EVT-2")
     suite._static()
     telling = Reached("static", None, f"making a violation of {RULE} smaller")
     assert heard == [Reached("static", 0.5, "a note"), *([telling] if is_wanted else [])]
     assert asked == ([(parting, walks[0], REFERENCE)] if is_wanted else [])
     assert suite.found.listed == ((small,) if is_wanted else ())
     assert suite.found.walked == ([(VIOLATION.kind, n) for n in "ab"] if is_wanted else [])
-    assert (suite.found.about, suite.found.looked_at) == ({"KV-X-1"}, {"vectors"})
+    assert (suite.found.about, suite.found.looked_at) == ({"KV-EVT-2"}, {"vectors"})
     assert suite.lost_seconds == 0.0

@@ -68,15 +68,15 @@ WRONG = WrongAnswer(AS_THE_REFERENCE, "KV-POOL-6", "free answers", {"a": [1]}, {
             ),
         ),
         (
-            InvariantViolation(INVARIANT, "KV-X-1", "is so"),
+            InvariantViolation(INVARIANT, "KV-EVT-2", "is so"),
             (
-                "KV-X-1", INVARIANT, "is so", SENTENCES[INVARIANT],
+                "KV-EVT-2", INVARIANT, "is so", SENTENCES[INVARIANT],
                 f"{INVARIANT} free InvariantViolation",
             ),
         ),
         (
-            InvariantViolation("another", "KV-X-1", "is so"),
-            ("KV-X-1", "another", "is so", "", "another free InvariantViolation"),
+            InvariantViolation("another", "KV-EVT-2", "is so"),
+            ("KV-EVT-2", "another", "is so", "", "another free InvariantViolation"),
         ),
         (WRONG, ("KV-POOL-6", AS_THE_REFERENCE, WRONG.detail, WRONG.expected, WRONG.place)),
     ],
@@ -136,7 +136,7 @@ def test_an_error_of_a_legal_call_is_the_subjects_fault(error: Exception, detail
 
 def test_a_program_is_made_smaller_while_the_same_is_found() -> None:
     """Not while it is left out, or another rule is broken."""
-    first = Violation("KV-A-1", "a", "first", Program(CFG, (Run(), Arrive(A), Admit())), ())
+    first = Violation("KV-MGR-1", "a", "first", Program(CFG, (Run(), Arrive(A), Admit())), ())
 
     def verdict(program: Program) -> Violation | None:
         kinds = [type(step) for step in program.steps]
