@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 from kvcheck.explore.bounds import Call, Configuration, Step
 from kvcheck.explore.state import BATCHED_STEP, Do, Move, State, World
 from kvcheck.play.scheduler import EMPTY, PREEMPTED, RUNNING, Seat
+from kvspec.inside import hits_end_inside
 
 KINDS = ("finished", "preempted", "running", "new")
 """In the order in which a step handles them (KV-BATCH-1)."""
@@ -73,6 +74,7 @@ def play_batch(configuration: Configuration, state: State, move: Move, do: Do) -
         elif kind == "running" and given is not None:
             do("append_tokens", name, {"token_ids": [given]})
             seats[number] = seats[number].appended([given])
+    return_copies(configuration, do)
     answer = do(BATCHED_STEP, None, plan_of(configuration, configuration.steps[option], entries))
     scheduled, hits = iter(answer["num_scheduled_tokens"]), iter(answer["hit_tokens"])
     for kind, number, _, _ in entries:
@@ -89,6 +91,15 @@ def play_batch(configuration: Configuration, state: State, move: Move, do: Do) -
             gone = state.world.seats[number]
             seats[number] = seat.granted(granted, num_hit=hit) if granted else gone
     return World(tuple(seats), state.world.popped)
+
+
+def return_copies(configuration: Configuration, do: Do) -> None:
+    """The step is over: its copies are taken, and their references given back (KV-INSIDE-4)."""
+    if not hits_end_inside(configuration.config):
+        return
+    retained = do("take_block_copies")["retained"]
+    if retained:
+        do("free_blocks", None, {"block_ids": retained})
 
 
 def plan_of(configuration: Configuration, step: Step, entries: tuple[Entry, ...]) -> dict[str, Any]:

@@ -7,41 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from kvcheck.explore.bounds import Admission, Call, Computation, Configuration, Step
+from kvcheck.explore.inside import INSIDE, INSIDE_BATCHED, INSIDE_STATES
+from kvcheck.explore.managers import aligned_mamba, cache, texts
 from kvcheck.rules.specs import chunked, full, ring, rswa
 from kvcheck.rules.specs import sliding as window
-from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.specs import (
-    LayerSpec,
-    MambaSpec,
-)
 
 USUAL = frozenset({Call.PREEMPT, Call.EVICT, Call.RESET, Call.ASK, Call.ILLEGAL})
 SHORT = ((0, 0), (0, 1))
 """Two prompts that share their first token, and no more."""
-
-
-def aligned_mamba(block_size: int) -> MambaSpec:
-    """A state at each block boundary."""
-    return MambaSpec(block_size, ((2,),), ("float32",), mamba_cache_mode="align")
-
-
-def texts(*lengths: int, alphabet: tuple[int, ...] = (0, 1)) -> tuple[tuple[int, ...], ...]:
-    """All texts of these lengths."""
-    return tuple(text for n in lengths for text in itertools.product(alphabet, repeat=n))
-
-
-def cache(
-    num_blocks: int, *specs: LayerSpec, max_tokens: int, use_eagle: bool = False
-) -> ManagerConfig:
-    """A manager of one group per spec, whose events are told and whose hashes are always equal."""
-    groups = tuple(KVCacheGroup((f"layer.{n}",), spec) for n, spec in enumerate(specs))
-    return ManagerConfig(
-        KVCacheConfig(num_blocks, groups),
-        max_model_len_tokens=max_tokens,
-        use_eagle=use_eagle,
-        hash_seed="0",
-        enable_events=True,
-    )
 
 
 POOL = Configuration(
@@ -392,7 +365,10 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
     RING,
     RSWA,
     GATE,
+    INSIDE,
+    INSIDE_STATES,
+    INSIDE_BATCHED,
     REFUSALS,
     *DEEP,
 )
-"""Those of the default run first, with some 1,090,000 edges; the larger ones take hours."""
+"""Those of the default run first, with some 1,120,000 edges; the larger ones take hours."""

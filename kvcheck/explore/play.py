@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from kvcheck.explore.batches import play_batch, play_wrong_batch
+from kvcheck.explore.batches import play_batch, play_wrong_batch, return_copies
 from kvcheck.explore.bounds import Configuration
 from kvcheck.explore.illegal import ILLEGAL
 from kvcheck.explore.state import Do, Move, State, World
@@ -185,6 +185,13 @@ def _illegal(configuration: Configuration, state: State, move: Move, do: Do) -> 
     return state.world
 
 
+def _step(configuration: Configuration, state: State, move: Move, do: Do) -> World:
+    """A step begins; until then the copies of the one before keep their references."""
+    return_copies(configuration, do)
+    do("new_step_starts")
+    return state.world
+
+
 def _plain(operation: str) -> Callable[[Configuration, State, Move, Do], World]:
     """A move that is one operation without arguments."""
 
@@ -210,7 +217,7 @@ PLAYS: Mapping[str, Callable[[Configuration, State, Move, Do], World | None]] = 
         "partial": _partial,
         "evict": _evict,
         "reset": _plain("reset_prefix_cache"),
-        "step": _plain("new_step_starts"),
+        "step": _step,
         "batch": play_batch,
         "ask": _ask,
         "illegal": _illegal,

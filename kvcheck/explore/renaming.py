@@ -1,11 +1,11 @@
 """One form for all states that differ only in how blocks and requests are called.
 
 Blocks are numbered anew in the order in which they are met: in the lists of the requests, among the
-popped ones, in the free queue. Every block is at one of these places (KV-POOL-15, KV-POOL-16; sinks
-apart, which no configuration has), so the order of requests decides all new numbers. They are
-sorted by what the scheduler knows of each; where that leaves several orders, the one with the least
-form counts. So two states have one form exactly when a renaming of blocks and requests makes one of
-the other.
+popped ones, among those to be copied, in the free queue. Every block is at one of these places
+(KV-POOL-15, KV-POOL-16; sinks apart, which no configuration has), so the order of requests decides
+all new numbers. They are sorted by what the scheduler knows of each; where that leaves several
+orders, the one with the least form counts. So two states have one form exactly when a renaming of
+blocks and requests makes one of the other.
 
 A manager treats both alike when it uses numbers and names as such and nothing more. The reference
 does; of a subject it is an assumption, and `kvspec explore --whole` does without it.
@@ -74,7 +74,8 @@ def _named(
     snapshot, popped = state.snapshot, state.world.popped
     met: dict[int, int] = {NULL_BLOCK: NULL_BLOCK}
     places = [blocks for request in requests for blocks in request.block_ids]
-    for place in (*places, *popped, snapshot.free_queue):
+    copied = [pair for pairs in snapshot.pending_copies for pair in pairs]
+    for place in (*places, *popped, *copied, snapshot.free_queue):
         for block in place:
             met.setdefault(block, len(met))
     keys = [snapshot.block_keys[block] for block in met]

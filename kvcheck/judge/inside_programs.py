@@ -32,7 +32,7 @@ def inside_programs(run_seed: int, batch: int, max_steps: int) -> Iterator[Progr
 def large_inside_program(random: Random, max_steps: int) -> Program:
     """One at real sizes. One of 500 has twenty times as many steps, and hundreds of requests."""
     has_many = random.random() < 0.002
-    config = _config(random, is_large=True, room=20 if has_many else 2)
+    config = inside_config(random, is_large=True, room=20 if has_many else 2)
     draw = LongInsideDraw(random, config)
     steps: list[Step] = []
     length = random.randint(max_steps // 2, max_steps) * (20 if has_many else 1)
@@ -72,7 +72,7 @@ def _crowd(draw: Draw) -> list[Step]:
     return [*come, *[draw.run() for _ in range(20)], st.NewStep()]
 
 
-def _config(random: Random, *, is_large: bool = False, room: int = 1) -> ManagerConfig:
+def inside_config(random: Random, *, is_large: bool = False, room: int = 1) -> ManagerConfig:
     """Full attention beside states, hashes finer than the blocks of states.
 
     `room`: if it is large, how many of the longest requests the pool holds, more or less.
@@ -121,7 +121,7 @@ def _spec(random: Random, kind: str, h: int, size: int) -> LayerSpec:
 
 
 def _program(random: Random, max_steps: int) -> Program:
-    config = _config(random)
+    config = inside_config(random)
     draw = Draw(random, config.max_model_len_tokens, long_texts=True)
     steps: list[Step] = []
     length = random.randint(max_steps // 2, max_steps)

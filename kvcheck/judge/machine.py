@@ -9,6 +9,7 @@ rarely draws a step that fits no request; and Hypothesis shrinks it.
 |-------------------|------------------------|---------------------------------------------------|
 | `manager_machine` | one group, full        | every hit and every allocation, to the block      |
 | `mixed_machine`   | one to four, any types | every hit, against a statement of it by the caller |
+| its `LaterMachine` | those that came later, and hits inside a block | the same |
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from kvcheck.judge import generators
 from kvcheck.judge.accounts import AccountCheck
 from kvcheck.judge.longest_hit import HitOracle, LongestHitCheck, full_attention_hit
-from kvcheck.judge.mixed_configs import mixed_configs
+from kvcheck.judge.mixed_configs import INSIDE_CONFIGS, later_configs, mixed_configs
 from kvcheck.judge.single_configs import single_group_configs
 from kvcheck.judge.single_group import SingleGroupCheck
 from kvcheck.play import steps
@@ -181,6 +182,15 @@ class MixedMachine(SchedulerMachine):
         self.start(config, LongestHitCheck(type(self).hit_oracle, rule="KV-COORD-5"))
 
 
+class LaterMachine(MixedMachine):
+    """R-SWA, windows that retain more, hash look-ahead; and hits that end inside a block."""
+
+    @initialize(config=st.one_of(later_configs(), INSIDE_CONFIGS))
+    def create(self, config: ManagerConfig) -> None:
+        """Hits are checked against the caller's statement of them."""
+        super().create(config)
+
+
 def manager_machine(implementation: Implementation, *, audit: bool = True) -> type[ManagerMachine]:
     """The machine over one group for one implementation."""
     return type(
@@ -191,11 +201,15 @@ def manager_machine(implementation: Implementation, *, audit: bool = True) -> ty
 
 
 def mixed_machine(
-    implementation: Implementation, hit_oracle: HitOracle, **attributes: Any
+    implementation: Implementation,
+    hit_oracle: HitOracle,
+    *,
+    kind: type[MixedMachine] = MixedMachine,
+    **attributes: Any,
 ) -> type[MixedMachine]:
     """The machine over mixed groups for one implementation and one statement of the longest hit."""
     return type(
-        "MixedMachineFor" + implementation.capabilities.name,
-        (MixedMachine,),
+        f"{kind.__name__}For{implementation.capabilities.name}",
+        (kind,),
         {"implementation": implementation, "hit_oracle": staticmethod(hit_oracle), **attributes},
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
+from kvcheck.judge.inside_programs import inside_config
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
@@ -13,6 +16,7 @@ from kvspec.specs import (
     LayerSpec,
     MambaSpec,
     MLAAttentionSpec,
+    RSWASpec,
     SlidingWindowSpec,
 )
 
@@ -62,6 +66,35 @@ def mixed_configs(draw: st.DrawFn) -> ManagerConfig:
         ),
         hash_seed="0",
     )
+
+
+@st.composite
+def later_configs(draw: st.DrawFn) -> ManagerConfig:
+    """Such a one with R-SWA for full attention, windows that retain more, or hash look-ahead."""
+    config = draw(mixed_configs())
+    small = st.sampled_from([1, 2, 3, 5])
+    window, retained = draw(st.none() | small), draw(st.just(0) | small)
+    groups = tuple(
+        replace(group, spec=_later(group.spec, window, retained))
+        for group in config.kv_cache.groups
+    )
+    return replace(
+        config,
+        kv_cache=replace(config.kv_cache, groups=groups),
+        hash_lookahead_tokens=draw(st.sampled_from([0, 0, 1, 3])),
+    )
+
+
+def _later(spec: LayerSpec, window: int | None, retained: int) -> LayerSpec:
+    if window is not None and type(spec) is FullAttentionSpec:
+        return RSWASpec(spec.block_size, 1, 8, "float16", rswa_window=window)
+    if isinstance(spec, SlidingWindowSpec):
+        return replace(spec, extra_retained_tokens=retained)
+    return spec
+
+
+INSIDE_CONFIGS = st.builds(inside_config, st.randoms(use_true_random=False))
+"""Of hits that end inside a block, as programs about them have them."""
 
 
 def draw_spec(draw: st.DrawFn, kind: str, base: int, *, equal_sizes: bool) -> LayerSpec:

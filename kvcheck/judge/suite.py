@@ -251,10 +251,11 @@ class Suite:
             self._note(batch + 1, start, before)
 
     def _programs(self, batch: int) -> Iterator[Program]:
-        """A batch; about hits inside a block, too, if the subject has them."""
+        """A batch; about hits inside a block, too, if the subject has and declares them."""
         asked = (self.options.seed, batch, self.options.budget.max_steps)
         yield from random_programs(*asked)
-        if Feature.HITS_INSIDE_BLOCKS in self.can.features and not self.hashes_matter:
+        has_them = Feature.HITS_INSIDE_BLOCKS in self.can.features
+        if has_them and self.options.policy.hits_inside_blocks:
             yield from inside_programs(*asked)
 
     @property

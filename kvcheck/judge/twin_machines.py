@@ -5,6 +5,7 @@
 | machine                   | calls       | sizes                                                |
 |---------------------------|-------------|------------------------------------------------------|
 | `twin_machine`            | single      | small, where everything happens often                |
+| its `LaterTwinMachine`    | single      | small: later types of groups, hits inside a block    |
 | `production_twin_machine` | single      | of production: long texts, large pools, options off  |
 | `step_machine`            | whole steps | what the engine draws, that `engine` makes           |
 """
@@ -23,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from kvcheck.judge import generators
 from kvcheck.judge.choices import OTHERS, with_policy
 from kvcheck.judge.machine import MAX_REQUESTS, SchedulerMachine
-from kvcheck.judge.mixed_configs import mixed_configs
+from kvcheck.judge.mixed_configs import INSIDE_CONFIGS, later_configs, mixed_configs
 from kvcheck.judge.production import LongDraw, many_boundaries, production_config
 from kvcheck.judge.single_configs import single_group_configs
 from kvcheck.play import steps
@@ -138,6 +139,15 @@ class TwinMachine(SchedulerMachine):
         self.do(told)
 
 
+class LaterTwinMachine(TwinMachine):
+    """The same under what came later: R-SWA, retained tokens, look-ahead, hits inside a block."""
+
+    @initialize(config=st.one_of(later_configs(), INSIDE_CONFIGS), options=OPTIONS, choice=CHOICES)
+    def create(self, config: ManagerConfig, options: dict[str, Any], choice: str | None) -> None:
+        """With the options that engines set on or off."""
+        super().create(config, options, choice)
+
+
 class ProductionTwinMachine(TwinMachine):
     """The same at the sizes of production."""
 
@@ -215,11 +225,15 @@ class StepMachine(RuleBasedStateMachine):
 
 
 def twin_machine(
-    subject: Implementation, oracle: Implementation, *, audit: bool = False
+    subject: Implementation,
+    oracle: Implementation,
+    *,
+    audit: bool = False,
+    kind: type[TwinMachine] = TwinMachine,
 ) -> type[TwinMachine]:
     """At small sizes. `audit`: the subject checks itself after each operation, too."""
     members = {"implementation": subject, "oracle": oracle, "audit": audit, "failed": []}
-    return type("TwinMachineFor" + subject.capabilities.name, (TwinMachine,), members)
+    return type(f"{kind.__name__}For{subject.capabilities.name}", (kind,), members)
 
 
 def production_twin_machine(

@@ -12,7 +12,7 @@ import kvref
 from kvcheck.explore import trace
 from kvcheck.explore.batches import batches
 from kvcheck.explore.bounds import Call, Step
-from kvcheck.explore.configurations import cache
+from kvcheck.explore.managers import cache
 from kvcheck.explore.search import Pair
 from kvcheck.explore.state import State, World
 from kvcheck.play.scheduler import PREEMPTED, RUNNING, Seat

@@ -69,6 +69,13 @@ PLANTED = (
     Planted("WholeFitsWithoutWatermark", "gate", 1, "admit", "KV-MGR-7"),
     Planted("GoesOnAfterARefusal", "refusals", 1, "batch", "KV-BATCH-1"),
     Planted("ReservesForEverybody", "refusals", 1, "batch", "KV-BATCH-1"),
+    Planted("NoBoundaryBehindTheRun", "inside-batched", 2, "batch", "KV-BATCH-1"),
+    Planted("NeedWithoutTheCopy", "inside-batched", 3, "batch", "KV-ERR-1"),
+    Planted("SourceIsLetGo", "inside-batched", 2, "batch", "KV-POOL-16"),
+    Planted("CopyIsNotAnswered", "inside-batched", 2, "batch", "KV-MAMBA-9"),
+    Planted("CopiesAreNotOwed", "inside-batched", 3, "batch", "KV-POOL-16"),
+    Planted("MovedKeysAreUsedAtOnce", "inside-batched", 2, "batch", "KV-MAMBA-2"),
+    Planted("NoStateInside", "inside-states", 1, "admit", "KV-MGR-7"),
 )
 
 

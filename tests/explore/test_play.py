@@ -10,7 +10,7 @@ import pytest
 
 import kvref
 from kvcheck.explore.bounds import Admission, Call, Computation, Configuration, Step
-from kvcheck.explore.configurations import cache
+from kvcheck.explore.managers import cache
 from kvcheck.explore.play import play
 from kvcheck.explore.state import BATCHED_STEP, Move, State, World
 from kvcheck.play.scheduler import LOADING, PREEMPTED, RUNNING, WAITING, Seat

@@ -7,12 +7,14 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import kvref
-from kvcheck.judge.machine import mixed_machine
+from kvcheck.judge.machine import LaterMachine, mixed_machine
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation
+from kvspec.inside import hits_end_inside
 from kvspec.request import Request
 from kvspec.snapshot import Snapshot
 from tests.brute_force.agreement import Cache, agreed_hit
+from tests.brute_force.inside import inside_hit
 from tests.machines.planted import planted
 from tests.mistakes import mistaken
 
@@ -21,11 +23,18 @@ def enumerated_hit(
     config: ManagerConfig, state: Snapshot, request: Request, most_tokens: int
 ) -> tuple[int, list[list[int]]]:
     """The hit by enumeration of all block lists; nothing for a request that reads no cache."""
+    if hits_end_inside(config):
+        return inside_hit(config, state, request, most_tokens)
     hit = agreed_hit(Cache(config, state, request.block_hashes), most_tokens)
     return hit.hit_length_tokens, hit.blocks.to_lists()
 
 
 MACHINE = mixed_machine(kvref.implementation(), enumerated_hit)
+
+LATER = mixed_machine(kvref.implementation(), enumerated_hit, kind=LaterMachine)
+
+TestLaterGroups = LATER.TestCase
+TestLaterGroups.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 TestMixedGroups = MACHINE.TestCase
 TestMixedGroups.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)

@@ -9,12 +9,18 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 import kvref
-from kvcheck.judge.twin_machines import production_twin_machine, step_machine, twin_machine
+from kvcheck.judge.twin_machines import (
+    LaterTwinMachine,
+    production_twin_machine,
+    step_machine,
+    twin_machine,
+)
 from kvcheck.play.random_configs import random_config
 from kvcheck.rules.random_batches import Engine
 from kvspec.errors import InvariantViolation
 from kvspec.interface import Implementation
 from tests.lockstep.engines import LongEngine, sides
+from tests.lockstep.inside import engine as inside_engine
 from tests.lockstep.test_lockstep import fast
 from tests.machines.planted import planted
 from tests.mistakes import POOLS, mistaken, of_kvfast
@@ -32,14 +38,22 @@ def machines(subject: Implementation) -> dict[str, tuple[type[RuleBasedStateMach
     def small(random: Random) -> Engine:
         return Engine(random_config(random, hybrid=random.random() < 0.2), sides(subject), random)
 
+    def inside(random: Random) -> Engine:
+        return inside_engine(random, sides(subject))
+
     def long(random: Random) -> Engine:
         return LongEngine(sides(subject), random)
 
     return {
         "calls": (twin_machine(subject, REFERENCE), 60),
         "audited calls": (twin_machine(subject, REFERENCE, audit=True), 20),
+        "calls of later groups": (
+            twin_machine(subject, REFERENCE, kind=LaterTwinMachine),
+            40,
+        ),
         "calls at production sizes": (production_twin_machine(subject, REFERENCE), 8),
         "steps": (step_machine(small), 12),
+        "steps inside blocks": (step_machine(inside), 8),
         "steps at production sizes": (step_machine(long), 8),
     }
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvcheck.explore.bounds import Admission, Call, Computation, Configuration
-from kvcheck.explore.configurations import GATE, aligned_mamba, cache
+from kvcheck.explore.configurations import GATE
+from kvcheck.explore.managers import aligned_mamba, cache
 from kvcheck.explore.vectors.rules import RULES
 from kvcheck.rules.specs import chunked, full
 from kvcheck.rules.specs import sliding as window
