@@ -9,8 +9,7 @@ from kvfast._compiled.pool cimport BlockPool
 from kvfast._compiled.request cimport FastRequest
 from kvfast._compiled.shape cimport Shape
 from kvfast._compiled.tables cimport Tables
-
-cdef long long GROUP_BASE
+from kvfast._compiled.zeroing cimport ZeroQueue
 
 
 @cython.final
@@ -22,8 +21,7 @@ cdef class Allocator:
     cdef EventLog events
     cdef bint rounds_down
     cdef int[::1] new_from, caches_all
-    cdef long long[::1] to_zero
-    cdef long long num_to_zero
+    cdef ZeroQueue to_zero
     cdef readonly list step_hashes
 
     @cython.locals(g=int)
@@ -48,11 +46,8 @@ cdef class Allocator:
     cdef int take_hits_of(self, int g, int row, long long skip_at) except -1
     @cython.locals(g=int)
     cdef int take_new(self, int row, Demand demand) except -1
-    @cython.locals(at="long long", missing="long long", end="long long", place="long long")
+    @cython.locals(at="long long", missing="long long", end="long long")
     cdef int extend(self, int g, int row, long long num_blocks) except -1
-    cdef int queue_to_zero(self, int g, int block) except -1
-    @cython.locals(i="long long", entry="long long")
-    cpdef list zero_queue(self)
     cpdef forget_step(self)
     @cython.locals(at="long long", held="long long")
     cdef int take_aligned(self, int g, int row, long long required) except -1

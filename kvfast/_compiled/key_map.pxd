@@ -23,7 +23,7 @@ cdef class KeyMap:
     cdef long long slot_mask
     cdef int[::1] facts
     cdef unsigned long long[::1] words
-    cdef long long[::1] slots
+    cdef long long[::1] slots, homes
 
     cpdef lay_out(self, facts)
     @cython.locals(num_slots="long long")
@@ -34,14 +34,16 @@ cdef class KeyMap:
     cdef long long mix(self, unsigned long long word, long long group) noexcept nogil
     @cython.locals(place="long long", mixed="long long")
     cdef long long home_of(self, FastRequest request, long long number, int group) noexcept nogil
+    @cython.locals(i="long long", number="long long", home="long long")
+    cdef void find_homes(self, FastRequest request, long long hashes_per_block, int group, long long first, long long end) noexcept nogil
     cdef long long stray_home(self, unsigned long long word, int group) noexcept nogil
     cdef long long steps_between(self, long long start, long long end) noexcept nogil
     @cython.locals(tag="long long", i="long long", slot="long long")
     cdef long long place_from(self, long long home, FastRequest request, long long number, int group) noexcept nogil
     @cython.locals(home="long long", entry="long long")
     cdef long long find(self, FastRequest request, long long number, int group) noexcept nogil
-    @cython.locals(per="long long", end="long long", i="long long", home="long long", number="long long", entry="long long")
-    cdef long long find_run(self, FastRequest request, long long hashes_per_block, int group, long long first, long long limit, int[::1] out, long long base) noexcept nogil
+    @cython.locals(per="long long", end="long long", i="long long", number="long long", entry="long long")
+    cdef long long find_run(self, FastRequest request, long long hashes_per_block, int group, long long first, long long limit, int *out, long long base) noexcept nogil
     @cython.locals(at="long long", mine="long long", k="long long", different="unsigned long long")
     cdef bint carries(self, long long entry, FastRequest request, long long number, int group) noexcept nogil
     cpdef bytes hash_of(self, long long entry)
@@ -50,13 +52,15 @@ cdef class KeyMap:
     cpdef list heads(self)
     @cython.locals(entry="long long")
     cpdef list ring_of(self, long long head)
-    cdef long long next_of(self, long long entry) noexcept nogil
     cdef void read_ahead(self, FastRequest request, long long number) noexcept nogil
     @cython.locals(facts="long long", word="unsigned long long")
     cpdef add_hash(self, long long entry, bytes block_hash, int group, long long head)
-    @cython.locals(home="long long", place="long long", head="long long", at="long long", mine="long long", k="long long", facts="long long")
+    @cython.locals(home="long long", place="long long", head="long long")
     cdef void add(self, long long entry, FastRequest request, long long number, int group) noexcept nogil
-    @cython.locals(per="long long", until="long long", i="long long", home="long long", block="long long")
+    @cython.locals(at="long long", mine="long long")
+    cdef void write_key(self, long long entry, FastRequest request, long long number, int group) noexcept nogil
+    cdef void make_first(self, long long entry, long long place, long long home) noexcept nogil
+    @cython.locals(per="long long", until="long long", i="long long", place="long long", block="long long")
     cdef long long add_run(self, Tables tables, long long start, long long first, long long end, FastRequest request, long long hashes_per_block, int group) noexcept nogil
     @cython.locals(facts="long long")
     cdef void make_ring(self, long long entry) noexcept nogil
@@ -68,7 +72,7 @@ cdef class KeyMap:
     cdef void fill_slot(self, long long entry) noexcept nogil
     @cython.locals(mine="long long", after="long long", before="long long", i="long long")
     cdef bint remove(self, long long entry) noexcept nogil
-    @cython.locals(until="long long", i="long long", home="long long", block="long long")
+    @cython.locals(until="long long", i="long long", home="long long", block="long long", facts="long long", place="long long")
     cdef void remove_run(self, Tables tables, long long start, long long end) noexcept nogil
     @cython.locals(i="long long", moved="long long", back="long long", steps="long long", entry="long long", home="long long")
     cdef void empty_slot(self, long long hole) noexcept nogil

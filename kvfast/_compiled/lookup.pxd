@@ -1,6 +1,7 @@
 # C types of kvfast/_core/lookup.py.
 cimport cython
 from kvfast._compiled cimport kind_fields as kinds
+from kvfast._compiled cimport objects
 from kvfast._compiled.kinds cimport never
 from kvfast._compiled.pool cimport BlockPool
 from kvfast._compiled.request cimport FastRequest
@@ -28,7 +29,7 @@ cdef class Lookup:
     cdef void put_null(self, int a, long long end) noexcept nogil
     @cython.locals(g=int, limit="long long", kind=int)
     cdef long long look_up(self, int a, FastRequest request, long long tokens, bint drop, long long per) noexcept nogil
-    @cython.locals(m=int, g=int, per="long long", base="long long", end="long long")
+    @cython.locals(m=int, g=int, per="long long", base="long long", end="long long", hits="int *")
     cdef long long run_from(self, int a, FastRequest request, long long first, long long limit) noexcept nogil
     @cython.locals(end="long long")
     cdef long long look_up_full(self, int a, FastRequest request, long long limit, bint drop, long long per) noexcept nogil

@@ -14,6 +14,12 @@ cdef inline unsigned char *bytes_of(unsigned char[::1] view) noexcept nogil:
 cdef inline long long *longs_of(long long[::1] view) noexcept nogil:
     return &view[0]
 
+cdef inline int *ints_of(int[::1] view) noexcept nogil:
+    return &view[0]
+
+cdef inline unsigned long long *words_of(unsigned long long[::1] view) noexcept nogil:
+    return &view[0]
+
 cdef extern from *:
     """
     #include <string.h>
@@ -27,6 +33,15 @@ cdef extern from *:
         kvfast_fetch(item);
         kvfast_fetch(item + 256);  /* behind the first view of a request */
     }
+    static inline void kvfast_copy_words(
+        unsigned long long *to, const unsigned long long *words, long long count
+    ) {
+        if (count == 4) {  /* a copy of known length is some moves */
+            memcpy(to, words, 32);
+            return;
+        }
+        for (long long k = 0; k < count; k++) to[k] = words[k];
+    }
     static inline void kvfast_put_eight(unsigned char *to, unsigned long long value) {
     #if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
         value = __builtin_bswap64(value);  /* one store: of eight, gcc makes one seldom */
@@ -38,7 +53,13 @@ cdef extern from *:
     """
     void kvfast_fetch(const void *place) noexcept nogil
     void kvfast_fetch_item(list values, Py_ssize_t at) noexcept
+    void kvfast_copy_words(unsigned long long *to, const unsigned long long *words, long long count) noexcept nogil
     void kvfast_put_eight(unsigned char *to, unsigned long long value) noexcept nogil
+
+cdef inline void copy_words(
+    unsigned long long[::1] to, Py_ssize_t place, unsigned long long[::1] words, Py_ssize_t at, Py_ssize_t count
+) noexcept nogil:
+    kvfast_copy_words(&to[place], &words[at], count)
 
 cdef inline void put_eight(unsigned char *data, Py_ssize_t at, unsigned long long value) noexcept nogil:
     kvfast_put_eight(data + at, value)

@@ -21,7 +21,7 @@ cdef class FastRequest:
     cdef long long[::1] fields
     cdef object running, holder
     cdef Turn turn
-    cdef bint is_used
+    cdef bint is_used, skips_reading
     cdef readonly bint is_followed
     cdef readonly object input
     cdef readonly str request_id

@@ -16,16 +16,16 @@ cdef class Steps:
     cdef Registry registry
     cdef Entries entries
     cdef Running running
-    cdef long long budget, reserved
+    cdef long long budget, reserved, first_number
     cdef bint whole_must_fit, stops_at_refusal
     cdef object scheduled, hits
 
     @cython.locals(legal=bint)
     cdef bint all_legal(self) except -1
-    @cython.locals(entries=Entries, i=Py_ssize_t)
+    @cython.locals(entries=Entries, i=Py_ssize_t, legal=bint)
     cdef bint are_others_legal(self) except -1
-    @cython.locals(core=Core)
-    cdef bint may_start(self, FastRequest request) except -1
+    @cython.locals(core=Core, request=FastRequest, row=int)
+    cdef bint may_start(self, Py_ssize_t i) except -1
     @cython.locals(entries=Entries, certain="long long", wanted="long long", i=Py_ssize_t)
     cdef Py_ssize_t most_slots(self) except -2
     @cython.locals(entries=Entries, i=Py_ssize_t, num_running=Py_ssize_t, is_one_each=bint)
@@ -37,7 +37,7 @@ cdef class Steps:
     @cython.locals(core=Core, tokens="long long")
     cdef Py_ssize_t find_hit(self, FastRequest request) except -2
     cdef int count_hit(self, FastRequest request, long long tokens) except -1
-    @cython.locals(core=Core, row=int)
-    cdef bint start(self, FastRequest request, long long hit, long long num_tokens, bint is_beside_others) except -1
+    @cython.locals(core=Core, request=FastRequest, row=int)
+    cdef bint start(self, Py_ssize_t i, long long hit, long long num_tokens, bint is_beside_others) except -1
     @cython.locals(entries=Entries, i=Py_ssize_t)
     cdef int write_granted(self, long long[::1] scheduled) except -1

@@ -7,7 +7,7 @@ hits stand in the look-up's arrays.
 from __future__ import annotations
 
 from . import kinds
-from .arrays import grown, zeroed
+from .arrays import zeroed
 from .demand import Demand
 from .event_log import EventLog
 from .kinds import never
@@ -16,8 +16,7 @@ from .pool import BlockPool
 from .request import FastRequest
 from .shape import Shape
 from .tables import Tables
-
-GROUP_BASE = 1 << 32
+from .zeroing import ZeroQueue
 
 
 class Allocator:
@@ -43,8 +42,7 @@ class Allocator:
         self.caches_all = zeroed("i", shape.num_groups)
         for g in range(shape.num_groups):
             self.caches_all[g] = shape.caches_all(g)
-        self.to_zero = zeroed("q", 64)
-        self.num_to_zero = 0
+        self.to_zero = ZeroQueue()
         # Hashes registered in this step, per group; only Mamba groups have any (KV-MAMBA-2).
         self.step_hashes: list[set[bytes]] = [set() for _ in range(shape.num_groups)]
 
@@ -216,23 +214,7 @@ class Allocator:
             self.pool.allocate(self.tables, at, missing)
             if self.shape.is_zeroed[g]:  # KV-GRP-10
                 end = self.tables.start[at] + num_blocks
-                for place in range(end - missing, end):
-                    self.queue_to_zero(g, self.tables.arena[place])
-
-    def queue_to_zero(self, g: int, block: int) -> None:
-        """Note a block that is to be zeroed."""
-        if self.num_to_zero == len(self.to_zero):
-            self.to_zero = grown("q", self.to_zero, 2 * self.num_to_zero)
-        self.to_zero[self.num_to_zero] = g * GROUP_BASE + block
-        self.num_to_zero += 1
-
-    def zero_queue(self) -> list[list[int]]:
-        """The noted blocks of each group, in order."""
-        found: list[list[int]] = [[] for _ in range(self.shape.num_groups)]
-        for i in range(self.num_to_zero):
-            entry = self.to_zero[i]
-            found[entry // GROUP_BASE].append(entry % GROUP_BASE)
-        return found
+                self.to_zero.add_run(g, self.tables, end - missing, end)
 
     def forget_step(self) -> None:
         """States registered before may be used now (KV-MGR-19)."""

@@ -54,7 +54,7 @@ class Calls:
         """The longest cached prefix, the last token left out (KV-MGR-1, KV-MGR-2)."""
         core = self.core
         self.checks.check_scheduling(request)
-        if not core.enable_caching or request.input.skip_reading_cache:
+        if not core.enable_caching or request.skips_reading:
             return core.not_looked_up
         tokens = core.longest_hit(request, max(request.num_tokens - core.num_last, 0))
         found = core.hit_found(tokens)
@@ -353,9 +353,9 @@ class Calls:
 
     def take_new_block_ids(self) -> tuple[int, ...]:
         """Blocks to be zeroed, group by group (KV-MGR-16)."""
-        queued = self.core.allocator.zero_queue()
+        queued = self.core.allocator.to_zero.lists(self.core.num_groups)
         taken = tuple([block for blocks in queued for block in blocks])
-        self.core.allocator.num_to_zero = 0
+        self.core.allocator.to_zero.size = 0
         return taken
 
     def take_stats(self) -> PrefixCacheStats | None:
@@ -372,7 +372,7 @@ class Calls:
         """Count a look-up whose request was admitted, where that is chosen (KV-POL-18)."""
         self.checks.check_scheduling(request)
         core = self.core
-        is_read = core.enable_caching and not request.input.skip_reading_cache
+        is_read = core.enable_caching and not request.skips_reading
         if core.log_stats and is_read and core.counts_admitted:
             self.turn.changes()
             self.core.stats.count(request, tokens)

@@ -267,7 +267,7 @@ class Inside:
         self.pool.set_refs(block, 2)
         self.copied[g] = block
         if self.shape.is_zeroed[g]:
-            self.allocator.queue_to_zero(g, block)
+            self.allocator.to_zero.add(g, block)
 
     def move_keys(self, g: int, at: int, index: int) -> None:
         """The request keeps its block; what others may start from is the copy."""

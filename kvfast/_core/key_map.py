@@ -14,9 +14,6 @@ eight blocks that follow each other in a request lie side by side, in one cache 
 from the hash of the first of the eight, and from that place on. Hashes are chained, so whoever has
 the hash of a block has that of the block before it as well. A key that comes alone, in a snapshot,
 has its home by its own hash: it is a *stray*, looked for only where there may be some.
-
-Reads do not wait for each other: the methods that work on a run of blocks read what they will need
-of the slots ahead.
 """
 
 from __future__ import annotations
@@ -60,6 +57,7 @@ class KeyMap:
         self.num_blocks = num_blocks
         self.num_entries = num_blocks
         self.has_strays = False
+        self.homes = zeroed("q", RUN_BLOCKS)
         self.lay_out(zeroed("i", record.INTS * num_blocks))
         self.set_num_slots(num_blocks)
 
@@ -109,6 +107,18 @@ class KeyMap:
         # Turned by some bits, or the first places of all lines would be the fullest.
         return ((mixed << SIDE_BITS) | ((place + (mixed >> 29)) & SIDE_MASK)) & HOME_MASK
 
+    def find_homes(
+        self, request: FastRequest, hashes_per_block: int, group: int, first: int, end: int
+    ) -> None:
+        """The homes of blocks first … end - 1, at most RUN_BLOCKS; fetches hashes and slots."""
+        for i in range(first, end):
+            number = (i + 1) * hashes_per_block - 1
+            home = self.home_of(request, number, group)
+            self.homes[i - first] = home
+            objects.fetch_long(self.slots, home & self.slot_mask)
+            objects.fetch_long(self.slots, (home + STEP) & self.slot_mask)
+            objects.fetch_word(request.digest_words, number * self.width)
+
     def stray_home(self, word: int, group: int) -> int:
         """The same for a key that comes without those before it."""
         return self.mix(word >> 24, group) & HOME_MASK
@@ -148,10 +158,7 @@ class KeyMap:
         out: memoryview[int],
         base: int,
     ) -> int:
-        """The end of the run of blocks first … limit - 1 that are found; entries to out[base + i].
-
-        For some blocks at a time first all home slots are read, then all hashes.
-        """
+        """The end of the run of blocks first … limit - 1 found; block i goes to out[base + i]."""
         per = hashes_per_block
         if first < limit:  # most look-ups that find nothing find nothing here
             entry = self.find(request, (first + 1) * per - 1, group)
@@ -161,9 +168,11 @@ class KeyMap:
             first += 1
         while first < limit:
             end = min(first + RUN_BLOCKS, limit)
+            self.find_homes(request, per, group, first, end)
             for i in range(first, end):
-                home = self.home_of(request, (i + 1) * per - 1, group)
-                out[base + i] = self.slots[home & self.slot_mask] & ENTRY_MASK
+                entry = self.slots[self.homes[i - first] & self.slot_mask] & ENTRY_MASK
+                objects.fetch_int(self.facts, record.INTS * entry)
+                out[base + i] = entry
             for i in range(first, end):
                 number = (i + 1) * per - 1
                 entry = out[base + i]
@@ -202,16 +211,10 @@ class KeyMap:
 
     def ring_of(self, head: int) -> list[int]:
         """The entries with the same key as `head`, from it on."""
-        ring = [head]
-        entry = self.next_of(head)
-        while entry != head:
+        entry, ring = head, [head]
+        while (entry := self.facts[record.INTS * entry + record.DUP_NEXT]) != head:
             ring.append(entry)
-            entry = self.next_of(entry)
         return ring
-
-    def next_of(self, entry: int) -> int:
-        """The next of the entries with the same key."""
-        return self.facts[record.INTS * entry + record.DUP_NEXT]
 
     def read_ahead(self, request: FastRequest, number: int) -> None:
         """Read the slot of hash `number`, if there is one, in the only group."""
@@ -242,18 +245,23 @@ class KeyMap:
         head = self.slots[place] & ENTRY_MASK
         if head == 0 and self.has_strays:
             head = self.find(request, number, group)
-        at = number * self.width
-        mine = record.WORDS * entry
-        for k in range(self.width):
-            self.words[mine + k] = request.digest_words[at + k]
-        facts = record.INTS * entry
-        self.facts[facts + record.GROUP] = group
+        self.write_key(entry, request, number, group)
         if head:
             self.join(entry, head)
         else:
-            self.facts[facts + record.HOME] = home
-            self.make_ring(entry)
-            self.put_slot(entry, place, home)
+            self.make_first(entry, place, home)
+
+    def write_key(self, entry: int, request: FastRequest, number: int, group: int) -> None:
+        """Write hash `number` of the request and the group to the record of an entry."""
+        at, mine = number * self.width, record.WORDS * entry
+        objects.copy_words(self.words, mine, request.digest_words, at, self.width)
+        self.facts[record.INTS * entry + record.GROUP] = group
+
+    def make_first(self, entry: int, place: int, home: int) -> None:
+        """The entry is the first of its key, whose slot comes to an empty place."""
+        self.facts[record.INTS * entry + record.HOME] = home
+        self.make_ring(entry)
+        self.put_slot(entry, place, home)
 
     def add_run(
         self,
@@ -272,15 +280,18 @@ class KeyMap:
         per = hashes_per_block
         while first < end:
             until = min(first + RUN_BLOCKS, end)
-            for i in range(first, until):
-                home = self.home_of(request, (i + 1) * per - 1, group)
-                objects.fetch_long(self.slots, home & self.slot_mask)
+            self.find_homes(request, per, group, first, until)
             for i in range(first, until):
                 block = tables.arena[start + i]
                 if block:
                     if self.is_added(block):
                         return i
-                    self.add(block, request, (i + 1) * per - 1, group)
+                    place = self.homes[i - first] & self.slot_mask
+                    if self.slots[place] or self.has_strays:
+                        self.add(block, request, (i + 1) * per - 1, group)
+                    else:  # nobody stands at its home, so nobody has its key
+                        self.write_key(block, request, (i + 1) * per - 1, group)
+                        self.make_first(block, place, self.homes[i - first])
                     self.facts[record.INTS * block + record.COVERED] = (i + 1) * per
             first = until
         return end
@@ -293,8 +304,7 @@ class KeyMap:
 
     def join(self, entry: int, head: int) -> None:
         """Put an entry at the end of the ring of `head`."""
-        mine = record.INTS * entry
-        first = record.INTS * head
+        mine, first = record.INTS * entry, record.INTS * head
         last = self.facts[first + record.DUP_PREV]
         self.facts[record.INTS * last + record.DUP_NEXT] = entry
         self.facts[mine + record.DUP_PREV] = last
@@ -348,7 +358,19 @@ class KeyMap:
                 objects.fetch_long(self.slots, (home + STEP) & self.slot_mask)
             for i in range(start, until):
                 block = tables.arena[i]
-                if self.is_added(block):
+                facts = record.INTS * block
+                if self.facts[facts + record.DUP_NEXT] == 0:
+                    continue
+                place = self.facts[facts + record.HOME] & self.slot_mask
+                if (
+                    self.facts[facts + record.DUP_NEXT] == block
+                    and self.slots[place] & ENTRY_MASK == block
+                    and self.slots[(place + STEP) & self.slot_mask] == 0
+                ):  # most stand alone, at home, and nobody behind them
+                    self.slots[place] = 0
+                    self.facts[facts + record.DUP_NEXT] = 0
+                    self.facts[facts + record.DUP_PREV] = 0
+                else:
                     self.remove(block)
             start = until
 

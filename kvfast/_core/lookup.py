@@ -8,7 +8,7 @@ member has it.
 
 from __future__ import annotations
 
-from . import kinds
+from . import kinds, objects
 from .arrays import zeroed
 from .kinds import never
 from .pool import BlockPool
@@ -85,7 +85,8 @@ class Lookup:
             g = self.shape.members[m]
             per = self.shape.hashes_per_block[g]
             base = g * self.stride
-            return self.pool.keys.find_run(request, per, g, first, limit, self.hits, base)
+            hits = objects.ints_of(self.hits)
+            return self.pool.keys.find_run(request, per, g, first, limit, hits, base)
         end = first
         while end < limit and self.find_in_all(a, request, end):
             end += 1

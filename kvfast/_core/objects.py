@@ -72,6 +72,24 @@ def longs_of(view: memoryview[int]) -> memoryview[int]:
     return view
 
 
+def ints_of(view: memoryview[int]) -> memoryview[int]:
+    """`bytes_of` a view of ints of 32 bits."""
+    return view
+
+
+def words_of(view: memoryview[int]) -> memoryview[int]:
+    """`bytes_of` a view of words of 64 bits."""
+    return view
+
+
+def copy_words(
+    to: memoryview[int], place: int, words: memoryview[int], at: int, count: int
+) -> None:
+    """Copy so many words of 64 bits."""
+    for k in range(count):
+        to[place + k] = words[at + k]
+
+
 def put_eight(data: memoryview[int], at: int, value: int) -> None:
     """Write the 8 bytes of a value, most significant first."""
     data[at] = value >> 56

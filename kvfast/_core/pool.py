@@ -127,20 +127,23 @@ class BlockPool:
         What they cached is forgotten, in the same order (KV-POOL-4).
         """
         start = tables.start[at] + tables.length[at]
-        has_keys = False
+        has_keys = step = 0
+        facts, arena = objects.ints_of(self.facts), objects.ints_of(tables.arena)
         block = self.after(0)
-        for i in range(count):
+        for place in range(start, start + count):
             base = record.INTS * block
-            tables.arena[start + i] = block
-            self.facts[base + record.REFS] = 1
-            if self.facts[base + record.DUP_NEXT]:
-                has_keys = True
+            arena[place] = block
+            facts[base + record.REFS] = 1
+            has_keys |= facts[base + record.DUP_NEXT]
             # What comes far behind is known only by going there, one read of memory after another.
             # But blocks that were released together mostly lie side by side: a guess, read ahead.
-            step = 1 + self.facts[base + record.NEXT]
-            guess = block + FAR * step
-            if 0 < guess < self.num_blocks:
-                objects.fetch_int(self.facts, record.INTS * guess)
+            turn = step
+            step = 1 + facts[base + record.NEXT]
+            near = 1 if step != turn and -1 <= step <= 1 else FAR  # a new run: all of it
+            for far in range(near, FAR + 1):
+                guess = block + far * step
+                if 0 < guess < self.num_blocks:
+                    objects.fetch_int(self.facts, record.INTS * guess)
             block += step
         self.link(0, block)
         self.num_free -= count

@@ -50,6 +50,7 @@ class FastRequest:
         self.hasher.check_made()
         self.input: RequestInput = request_input  # type: ignore[assignment]  # no content if followed
         self.request_id = name
+        self.skips_reading = request_input.skip_reading_cache
         self.hash_block_size_tokens = hash_block_size
         self.preemptions = 0
         self.odd: dict[str, int] | None = None

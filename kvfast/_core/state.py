@@ -58,7 +58,7 @@ class StateView:
             none_hash=none_hash,
             requests=requests,
             popped_blocks=tuple(sorted([b for b, count in popped.items() for _ in range(count)])),
-            new_block_ids=tuple([tuple(blocks) for blocks in self.allocator.zero_queue()]),
+            new_block_ids=tuple(map(tuple, self.allocator.to_zero.lists(self.tables.num_groups))),
             step_keys=tuple(
                 [
                     frozenset([self.key(found, g) for found in hashes])
@@ -128,7 +128,7 @@ class StateView:
             rows[name] = self.restore_row(state)
         for g, blocks in enumerate(snapshot.new_block_ids):
             for block in blocks:
-                self.allocator.queue_to_zero(g, block)
+                self.allocator.to_zero.add(g, block)
         for g, keys in enumerate(snapshot.step_keys):
             for key in keys:
                 self.allocator.step_hashes[g].add(self.hash_of(key))

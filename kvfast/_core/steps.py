@@ -31,6 +31,8 @@ class Steps:
         self.registry = registry
         self.entries = entries
         self.running = running
+        per = self.core.shape.hashes_per_block[0] if self.core.num_groups else 1
+        self.first_number = max(per, 1) - 1
         self.budget = self.reserved = 0
         self.whole_must_fit = self.stops_at_refusal = False
         self.scheduled = objects.filled(0, 0)
@@ -55,19 +57,28 @@ class Steps:
         for i in range(entries.end_finished, entries.end_preempted):
             if entries.request_at(i).preemptions < 0:
                 return False
-        for i in range(entries.end_running, entries.size):  # a loop becomes C
-            if not self.may_start(entries.request_at(i)):
-                return False
-        return True
+        for i in range(entries.end_running, entries.size):
+            objects.fetch_item(self.registry.requests, entries.handles[i])
+        legal = True
+        for i in range(entries.end_running, entries.size):
+            legal = legal and self.may_start(i)
+        return legal
 
-    def may_start(self, request: FastRequest) -> bool:
-        """Whether a request holds nothing, and every token could have a slot (KV-BATCH-7)."""
+    def may_start(self, i: int) -> bool:
+        """Whether a request holds nothing, and every token could have a slot (KV-BATCH-7).
+
+        Notes its row, which may be there without any block.
+        """
         core = self.core
+        request = self.entries.request_at(i)
+        objects.fetch_word(request.digest_words, 0)
         if request.computed_now() != 0 or not self.running.is_scheduled(request):
             return False
         if request.num_tokens > core.max_len:
             return False
-        return not core.allocator.holds_blocks(core.rows.of(request))
+        row = core.rows.of(request)
+        self.entries.row_at[i] = row
+        return not core.allocator.holds_blocks(row)
 
     def most_slots(self) -> int:
         """The most tokens that the step may schedule (KV-BATCH-9)."""
@@ -122,12 +133,13 @@ class Steps:
             if budget == 0:
                 break
             request = entries.request_at(i)
+            if i + 1 < entries.size:
+                self.core.pool.keys.read_ahead(entries.request_at(i + 1), self.first_number)
             hit = self.find_hit(request)
             if not self.core.counts_admitted:
                 self.count_hit(request, hit)
             num_tokens = min(min(entries.counts[i], budget), request.num_tokens - hit)
-            if self.start(request, hit, num_tokens, is_beside_others):
-                entries.row_at[i] = self.core.rows.of(request)
+            if self.start(i, hit, num_tokens, is_beside_others):
                 registry.note_row(entries.handles[i], entries.row_at[i])
                 entries.after_at[i] = hit + num_tokens
                 registry.nothing_reported(entries.handles[i])
@@ -144,7 +156,7 @@ class Steps:
     def find_hit(self, request: FastRequest) -> int:
         """The hit length in tokens; its blocks stand in the look-up (KV-MGR-2)."""
         core = self.core
-        if not self.running.caches or request.input.skip_reading_cache:
+        if not self.running.caches or request.skips_reading:
             core.lookup.clear()
             return 0
         tokens = core.longest_hit(request, max(request.num_tokens - core.num_last, 0))
@@ -156,21 +168,21 @@ class Steps:
 
     def count_hit(self, request: FastRequest, tokens: int) -> None:
         """Count the look-up, if there was one (KV-STAT-1)."""
-        if self.running.caches and self.core.log_stats and not request.input.skip_reading_cache:
+        if self.running.caches and self.core.log_stats and not request.skips_reading:
             self.core.stats.count(request, tokens)
 
-    def start(
-        self, request: FastRequest, hit: int, num_tokens: int, is_beside_others: bool
-    ) -> bool:
+    def start(self, i: int, hit: int, num_tokens: int, is_beside_others: bool) -> bool:
         """Admit a request with the hit just found; False where there is no room."""
         core = self.core
+        request = self.entries.request_at(i)
         row = core.place(
-            core.rows.of(request), request, num_tokens, self.running.lookahead, hit, 0, hit, 0,
+            self.entries.row_at[i], request, num_tokens, self.running.lookahead, hit, 0, hit, 0,
             hit > 0, self.whole_must_fit, self.reserved,
             core.watermark_for(request) if is_beside_others else 0,
         )  # fmt: skip
         if row < 0:
             return False
+        self.entries.row_at[i] = row
         self.running.cache_until(row, request, hit + num_tokens)
         request.set_status(RUNNING)
         return True

@@ -53,7 +53,7 @@ def late_refusal() -> None:
     """A list with an illegal block is refused after something was done."""
 
     def checked_block(self: Any, block: Any) -> int:
-        self.core.allocator.queue_to_zero(0, 1)
+        self.core.allocator.to_zero.add(0, 1)
         raise InvalidArgumentError("block", block, "another")
 
     _replace(Checks, "checked_block", checked_block)
