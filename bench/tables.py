@@ -7,7 +7,7 @@ python bench/tables.py out.json --plot docs/images/bench.png # also the picture;
 python bench/tables.py out.json --phase "look up"            # this one only; may be repeated
 
 The place in a file begins with a line `<!-- begin NAME -->` and ends with `<!-- end NAME -->`;
-the name is that of whom the others are compared with.
+the name is that of whom the others are compared with, or `--place NAME`.
 """
 
 from __future__ import annotations
@@ -206,6 +206,7 @@ def main() -> None:
     parser.add_argument("document", type=Path)
     parser.add_argument("--phase", action="append", default=[], metavar="PHASE")
     parser.add_argument("--into", type=Path, metavar="FILE")
+    parser.add_argument("--place", metavar="NAME")
     parser.add_argument("--plot", type=Path, metavar="FILE")
     given = parser.parse_args()
     document = json.loads(given.document.read_text("utf-8"))
@@ -214,7 +215,7 @@ def main() -> None:
         if given.into is None:
             print(*lines, sep="\n")
         else:
-            text = insert(given.into.read_text("utf-8"), document["baseline"], lines)
+            text = insert(given.into.read_text("utf-8"), given.place or document["baseline"], lines)
             given.into.write_text(text, "utf-8")
     except ValueError as error:
         sys.exit(f"{given.into or given.document}: {error}")

@@ -155,6 +155,7 @@ def test_tables_are_put_where_a_file_has_their_place(tmp_path: Path) -> None:
     results.write_text("# Results\n", "utf-8")
     for args, says in (
         ([], "no lines <!-- begin kvref --> and <!-- end kvref -->"),
+        (["--place", "elsewhere"], "no lines <!-- begin elsewhere --> and"),
         (["--phase", "freeze"], "no phase 'freeze'; there are admit, "),
     ):
         refused = subprocess.run([*script, *args], capture_output=True, text=True, check=False)
