@@ -70,6 +70,6 @@ cdef class Allocator:
     @cython.locals(g=int, verified="long long", end="long long", at="long long", kept="long long")
     cdef int remove_skipped(self, int row, long long computed, long long prompt) except -1
     @cython.locals(passed="long long", start="long long", i="long long")
-    cdef int remove_before(self, int g, long long at, long long end) except -1
+    cdef int remove_before(self, int g, long long at, long long kept, long long end) except -1
     @cython.locals(g=int, at="long long", start="long long")
     cdef int free(self, int row) except -1

@@ -354,17 +354,20 @@ class Allocator:
             if self.shape.is_mamba(g) and self.shape.drafts_hold_states:  # KV-MAMBA-5
                 verified = max(0, computed - self.shape.drafted[g])
             end, at = self.shape.skipped(g, verified), row * self.shape.num_groups + g
+            kept = 0
             if self.shape.kind[g] == kinds.RSWA:  # KV-RSWA-1
                 end = self.shape.gap_end(g, prompt, computed)
                 kept = self.shape.cdiv(prompt, self.shape.block_size[g])
-                self.tables.passed[at] = max(self.tables.passed[at], kept)
             if end:
-                self.remove_before(g, at, end)
+                self.remove_before(g, at, kept, end)
 
-    def remove_before(self, g: int, at: int, end: int) -> None:
-        """Replace the blocks before index `end` by null and release them, last first."""
+    def remove_before(self, g: int, at: int, kept: int, end: int) -> None:
+        """Replace the blocks `kept` … `end` - 1 by null and release them, last first.
+
+        What is kept is not noted: a prompt that is told again may be shorter (KV-REQ-6).
+        """
         end = min(end, self.tables.length[at])
-        passed = self.tables.passed[at]
+        passed = max(kept, self.tables.passed[at])
         start = self.tables.start[at]
         if end > passed:
             self.pool.release(self.tables, start + passed, start + end)

@@ -6,7 +6,8 @@ facts about the list of row r in group g stand at `at = r * num_groups + g`:
 
 - `start`, `room`, `length`: its place in the arena, how much fits there, how much there is.
 - `cached`: 1 + the number of leading blocks that were handed to the cache; 0 without an entry.
-- `passed`: leading entries that are known to be null, so that nobody looks at them again.
+- `passed`: leading entries that are known to be null, so that nobody looks at them again; of R-SWA
+  those up to the end of the gap (KV-RSWA-1).
 - `allocated`: 1 once an align-mode Mamba group took blocks of its own for the row (KV-MAMBA-6).
 
 `serial[row]` is a number that no other taking of a row has; 0 while nobody has the row. Who
