@@ -39,7 +39,8 @@ OTHERS: Mapping[str, object] = MappingProxyType(
         if isinstance(field.default, bool) and field.name != "exact_block_ids"
     }
 )
-"""Of each choice the one that the rules do not make by themselves; without ids nothing is equal."""
+"""Of each choice the one that the rules do not make by themselves; without ids nothing is equal.
+What programs name, their retention, is no choice any more."""
 
 IN_FLIGHT_TOKENS = (0, 0, 1, 2, 5, 16, 33, 70)
 REPORTING = 0.5

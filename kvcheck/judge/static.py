@@ -33,11 +33,12 @@ FAILURES_OF_A_SET = 2
 POLICIES_OF_OTHERS = (
     "capacity_counts_null_block",
     "chunk_must_align",
+    "default_retention",
     "exact_block_ids",
     "extra_keys",
 )
-"""Policies that say nothing about what is recorded: planning, refused configurations, levels, and
-extra keys, which no request of the vectors has."""
+"""Policies that say nothing about what is recorded: planning, refused configurations, levels,
+retention, which records name, and extra keys, which no request of the vectors has."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kvcheck.play.calls import DEFAULTS
+from kvspec.config import NOT_NAMED
 
 HASH_DIGITS = 8
 """Digits that a hash is shown with: enough to tell two apart in one report."""
@@ -58,12 +59,15 @@ def _shown(value: object) -> str:
 
 def changed_members(value: Any) -> list[Field[Any]]:
     """The members of a dataclass that are not at their defaults."""
-    return [field for field in fields(value) if getattr(value, field.name) != _default(field)]
+    return [f for f in fields(value) if getattr(value, f.name) != default_of(value, f)]
 
 
-def _default(field: Field[Any]) -> object:
+def default_of(value: Any, field: Field[Any]) -> object:
+    """What this member of a dataclass is if it is not named."""
     if field.default_factory is not MISSING:
         return field.default_factory()
+    if field.default is NOT_NAMED:  # KV-POL-26: the only one that is taken from the policy
+        return value.policy.default_interval_tokens
     return field.default
 
 

@@ -111,7 +111,7 @@ class Bench:
 
         Without any: one full-attention group with blocks of `block_size` tokens. Hashes are
         reproducible. `eagle_groups`: the numbers of the groups that are flagged; where a flag does
-        not count alone, `use_eagle` is set, too.
+        not count alone, `use_eagle` is set, too. Retention is dense, whatever is chosen.
         """
         listed = list(layers or (block_size,)) if specs is None else list(specs)
         groups = tuple(
@@ -123,6 +123,7 @@ class Bench:
             for number, layer in enumerate(listed)
         )
         usual = {"max_model_len_tokens": 1000, "hash_seed": "0", "policy": self.policy}
+        usual["retention_interval_tokens"] = None
         if eagle_groups and not self.policy.eagle_flag_counts_alone:
             usual["use_eagle"] = True
         return ManagerConfig(KVCacheConfig(num_blocks, groups), **{**usual, **options})

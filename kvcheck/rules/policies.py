@@ -10,6 +10,7 @@ from kvcheck.rules.example import cases, example
 from kvcheck.rules.judging import equal, holds, raises
 from kvcheck.rules.specs import chunked, full, mamba, sliding
 from kvcheck.rules.steps import Steps
+from kvspec.config import NOT_NAMED
 from kvspec.errors import ConfigError, InvalidArgumentError
 from kvspec.events import BlockRemoved
 from kvspec.interface import Feature
@@ -164,6 +165,18 @@ def an_interval_of_0_needs_a_window_or_not(bench: Bench, needs: bool) -> None:
         else:
             manager = bench.manager(6, 16, **options)
             equal(manager.cached_positions(manager.started("a", range(40))), [0, 1])
+
+
+@cases(("dense", [2, 3, 6, 7, 10, 11]), ("boundaries", [10, 11]))
+@example("KV-POL-26", "KV-CFG-7", "KV-RET-1", "KV-RET-2")
+def retention_that_nobody_names_is_dense_or_0(bench: Bench, chosen: str, kept: list[int]) -> None:
+    """A = 16, window 6, a prompt of 54; None and 0 by name are the same under both."""
+    policy = replace(bench.policy, default_retention=chosen)
+    for interval, positions in ((NOT_NAMED, kept), (None, [2, 3, 6, 7, 10, 11]), (0, [10, 11])):
+        manager = bench.manager(
+            30, full(16), sliding(4, 6), policy=policy, retention_interval_tokens=interval
+        )
+        equal(manager.cached_positions(manager.started("a", range(54)), 1), positions)
 
 
 @cases(("random", False), ("fixed", True))

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 from kvspec._check import boolean, exact_members, int_at_least, is_int, one_of, text
 from kvspec.errors import ConfigError
@@ -23,6 +25,14 @@ WEAK_HASHES: tuple[str, ...] = ("sha256_cbor_64bit", "xxhash_cbor")
 
 GIVEN_HASHES: Mapping[str, int] = MappingProxyType({"given_8": 8, "given_16": 16, "given_32": 32})
 """Functions whose hashes the engine gives, with their bytes: it keeps the tokens (KV-HASH-13)."""
+
+
+class _Unnamed(Enum):
+    NOT_NAMED = "what the policy says"
+
+
+NOT_NAMED: Any = _Unnamed.NOT_NAMED
+"""In the place of a member: it is taken from the policy. No configuration holds it once made."""
 
 _WEAK = "prompts with equal hashes can be made on purpose; if tenants differ, use sha256_cbor"
 
@@ -129,7 +139,9 @@ class ManagerConfig:
       `block_size * dcp * pcp` tokens.
     - `watermark`: fraction of the pool kept free when requests are admitted beside others.
     - `retention_interval_tokens`: None keeps every reusable block of windowed and Mamba groups;
-      0 only the tail before the replay boundary; k one tail per k tokens besides.
+      0 only the tail before the replay boundary; k one tail per k tokens besides. Not named: that
+      of the policy (KV-POL-26). The configuration holds None or an int from then on, so
+      `dataclasses.replace(config, policy=…)` keeps it, unless NOT_NAMED is given beside it.
     - `hash_function`: `sha256_cbor`, or one of the weaker `sha256_cbor_64bit` and `xxhash_cbor`;
       or `given_8`, `given_16`, `given_32`, if the engine keeps tokens and hashes (KV-HASH-13).
       Whoever may send prompts can make two with equal hashes under those, whatever the seed; the
@@ -155,7 +167,7 @@ class ManagerConfig:
     dcp_world_size: int = 1
     pcp_world_size: int = 1
     watermark: float = 0.0
-    retention_interval_tokens: int | None = None
+    retention_interval_tokens: int | None = NOT_NAMED
     hash_function: str = "sha256_cbor"
     hash_seed: str | None = None
     residency_sample_rate: float = 0.0
@@ -181,7 +193,12 @@ class ManagerConfig:
         _fraction("watermark", self.watermark)
         _fraction("residency_sample_rate", self.residency_sample_rate)
         int_at_least("hash_lookahead_tokens", self.hash_lookahead_tokens, 0)
-        interval = self.retention_interval_tokens
+        if not isinstance(self.policy, Policy):
+            raise ConfigError("policy", self.policy, "a Policy")
+        interval: object = self.retention_interval_tokens
+        if interval is NOT_NAMED:
+            interval = self.policy.default_interval_tokens
+            object.__setattr__(self, "retention_interval_tokens", interval)
         if interval is not None and not is_int(interval):
             raise ConfigError("retention_interval_tokens", interval, "an int or None")
         one_of("hash_function", self.hash_function, (*HASH_FUNCTIONS, *GIVEN_HASHES))
@@ -190,8 +207,6 @@ class ManagerConfig:
             raise ConfigError("trusted_tenants", False, f"True with {self.hash_function}: {_WEAK}")
         if self.hash_seed is not None:
             text("hash_seed", self.hash_seed)
-        if not isinstance(self.policy, Policy):
-            raise ConfigError("policy", self.policy, "a Policy")
         if not isinstance(self.registry, SpecRegistry):
             raise ConfigError("registry", self.registry, "a SpecRegistry")
 

@@ -20,7 +20,7 @@ LATER: tuple[str, ...] = (
     *("lookups_counted", "popped_leading_nulls", "counts_common_prefix", "eagle_flag_counts_alone"),
     *("full_partial_tails", "eagle_looks_beyond", "eagle_replays_before_drop"),
     *("drafts_hold_states", "caching_beyond_tokens", "checkpoints_return", "hits_inside_blocks"),
-    "hits_reported",
+    *("hits_reported", "default_retention"),
 )
 """Choices that not everybody has (`Feature.LATER_CHOICES`); records name only those that differ."""
 
@@ -59,6 +59,8 @@ class Policy:
     - `hits_inside_blocks`: whether hits may end inside a block, where the groups allow it.
     - `hits_reported`: whether a request that wants its hits reported has them reported when it is
       "admitted", or whenever a look-up is "asked".
+    - `default_retention`: what a configuration that names no retention interval has: None
+      ("dense"), or 0 ("boundaries").
     - `extra_keys`: whether extra keys enter a hash with their kind ("tagged") or as bare values
       ("plain"), so that values of two kinds can be equal.
     """
@@ -85,6 +87,7 @@ class Policy:
     checkpoints_return: bool = False
     hits_inside_blocks: bool = False
     hits_reported: str = "admitted"
+    default_retention: str = "dense"
 
     def __post_init__(self) -> None:
         exact_members(self)
@@ -110,6 +113,12 @@ class Policy:
         one_of("caching_beyond_tokens", self.caching_beyond_tokens, ("error", "cut"))
         boolean("checkpoints_return", self.checkpoints_return)
         one_of("hits_reported", self.hits_reported, ("admitted", "asked"))
+        one_of("default_retention", self.default_retention, ("dense", "boundaries"))
+
+    @property
+    def default_interval_tokens(self) -> int | None:
+        """The retention interval of a configuration that names none (KV-POL-26)."""
+        return None if self.default_retention == "dense" else 0
 
     @property
     def later_choices(self) -> frozenset[str]:

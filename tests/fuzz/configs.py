@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from kvcheck.play.random_configs import random_config
+from kvcheck.play.text import default_of
 from kvfast.configuration import plan_of
 from kvspec.config import HASH_FUNCTIONS, KVCacheGroup, ManagerConfig
 from kvspec.errors import KVSpecError
@@ -109,7 +110,7 @@ def _text(value: Any) -> str:
     parts = []
     for field in fields(value):
         member = getattr(value, field.name)
-        default = field.default_factory() if callable(field.default_factory) else field.default
+        default = default_of(value, field)
         if member != default or type(member) is not type(default):
             parts.append(f"{field.name}={_text(member)}")
     return f"{type(value).__name__}({', '.join(parts)})"

@@ -121,7 +121,9 @@ def programs_under_choices() -> Iterator[Program]:
 
 
 def test_random_programs_agree_under_single_choices(fast: Implementation) -> None:
-    assert {*OTHERS, "exact_block_ids"} == {field.name for field in fields(Policy)}
+    assert {*OTHERS, "exact_block_ids", "default_retention"} == {
+        field.name for field in fields(Policy)
+    }
     assert sum(run(program, fast) for program in programs_under_choices()) > 1000
 
 

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvcheck.judge.pasted import source
 from kvspec import codec, event_codec
 from kvspec._json import Where
-from kvspec.config import HASH_FUNCTIONS, CustomSpec, KVCacheConfig, ManagerConfig, SpecRegistry
-from kvspec.errors import FormatError, InvalidArgumentError
+from kvspec.config import (
+    HASH_FUNCTIONS,
+    NOT_NAMED,
+    CustomSpec,
+    KVCacheConfig,
+    ManagerConfig,
+    SpecRegistry,
+)
+from kvspec.errors import ConfigError, FormatError, InvalidArgumentError
 from kvspec.planning import PlanningConfig
 from kvspec.policy import Policy
 from kvspec.specs import SPEC_TYPES, FullAttentionSpec, LayerSpec, SlidingWindowSpec
@@ -119,6 +128,29 @@ def test_a_policy_without_extra_keys_is_older_than_the_tags() -> None:
     written["policy"]["extra_keys"] = "tagged"
     assert codec.decode_manager_config(written, HERE) == config
     assert codec.decode_policy({}, HERE) == Policy()
+
+
+@pytest.mark.rule("KV-POL-26")
+def test_a_configuration_and_its_record_hold_the_resolved_retention() -> None:
+    """Whatever is named stays, also under another policy; what is not named is the policy's."""
+    dense, sparse = Policy(), Policy(default_retention="boundaries")
+    cache = KVCacheConfig(4, ())
+    for policy, interval in ((dense, None), (sparse, 0)):
+        config = ManagerConfig(cache, 8, policy=policy)
+        assert config.retention_interval_tokens is interval
+        for named in (None, 0, 8):
+            one = ManagerConfig(cache, 8, policy=policy, retention_interval_tokens=named)
+            assert one.retention_interval_tokens == named
+            there_and_back(one, codec.encode_manager_config, codec.decode_manager_config)
+            assert eval(source(one)) == one  # what a report shows makes it again
+        assert "interval" not in source(config)
+        assert replace(config, policy=dense).retention_interval_tokens is interval
+        asked = replace(config, policy=sparse, retention_interval_tokens=NOT_NAMED)
+        assert asked.retention_interval_tokens == 0
+        written = codec.encode_manager_config(config)
+        assert written["prefix_cache_retention_interval"] is interval
+    with pytest.raises(ConfigError, match="default_retention"):
+        Policy(default_retention="sparse")
 
 
 @pytest.mark.rule("KV-HASH-11", "KV-HASH-12")
