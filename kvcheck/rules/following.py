@@ -10,6 +10,7 @@ from kvcheck.rules.bench import Bench
 from kvcheck.rules.example import cases, example
 from kvcheck.rules.judging import equal
 from kvcheck.rules.managed import Managed
+from kvcheck.rules.specs import rswa
 from kvcheck.rules.steps import Steps
 from kvspec.errors import InvalidArgumentError
 from kvspec.events import BlockRemoved, BlockStored, StoredRange
@@ -209,6 +210,19 @@ def what_was_cached_is_not_cached_again_after_a_shorter_time(bench: Bench) -> No
     manager.run(request, 6)
     equal(manager.snapshot().block_keys, before.block_keys)
     equal(manager.counts(request), (2,))
+
+
+@example("KV-RSWA-1", "KV-REQ-6")
+def a_shorter_prompt_leaves_a_longer_gap(bench: Bench) -> None:
+    """R-SWA keeps the prompt that is told last: of 15 tokens four blocks, of 5 two."""
+    engine = Engine(bench, 10, rswa(4, 2))
+    manager, request = engine.manager, engine.request("r", 15, "abc")
+    manager.admit(request)
+    engine.follow(request, 20, "de")
+    manager.run(request, 5)
+    engine.follow(request, 21, "", 5)
+    manager.run(request)
+    manager.same(manager.lists(request), [[1, 2, 0, 0, 5, 6]])
 
 
 @example("KV-EVT-9", "KV-EVT-3")

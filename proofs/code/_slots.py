@@ -22,6 +22,7 @@ import kvref.request
 from kvfast._core import calls, core, demand
 from kvref.coordinator import Coordinator
 from kvspec.errors import InvalidArgumentError
+from kvspec.policy import Policy
 from kvspec.request import RequestStatus
 from proofs._z3 import Term, function
 from proofs.code._paths import Way, merged_each, picking_in_one_way, term_of
@@ -179,7 +180,7 @@ def of_reference(case: Case) -> dict[str, Term]:
         made: Any = object.__new__(ReferenceAllocator)
         made.unknown_watermark = notes.number("watermark")
         made.longest = notes.number("longest")
-        made.config = SimpleNamespace(enable_caching=True)
+        made.config = SimpleNamespace(enable_caching=True, policy=Policy())
         made.pool = PoolOf(notes)
         made.coordinator = Coordinator(cast(Any, (NotingGroup(notes),)))
         made.turn = SimpleNamespace(changes=lambda: None)
@@ -190,6 +191,7 @@ def of_reference(case: Case) -> dict[str, Term]:
             num_computed_tokens=notes.number("computed"),
             num_in_flight_tokens=notes.number("in_flight"),
             num_prompt_tokens=1,
+            input=SimpleNamespace(reports_hits=False),
         )
         asked = cast(Any, kvref.request.Allocation)(
             request=request,
@@ -260,6 +262,7 @@ class NotingCore(core.Core):
         made.allocator = NotingAllocator(notes)
         made.demand = demand.Demand()
         made.inside = None
+        made.reports_admitted = False
         row = 0 if notes.case.has_row else -1
         made.rows = SimpleNamespace(of=lambda request: row, add=lambda request: 0)
 

@@ -181,7 +181,7 @@ def test_each_version_says_what_it_has() -> None:
     old, new = (VLLMImplementation(each).capabilities for each in (OLD, NEW))
     assert new.features - old.features == {
         *(Feature.LATER_CHOICES, Feature.JUNCTIONS, Feature.IN_FLIGHT, Feature.HITS_INSIDE_BLOCKS),
-        Feature.HASH_LOOKAHEAD,
+        *(Feature.HASH_LOOKAHEAD, Feature.HIT_REPORTS),
     }
     assert old.features - new.features == {Feature.PLANNING}
     assert old.spec_types - new.spec_types == {TQFullAttentionSpec}
