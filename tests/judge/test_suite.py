@@ -175,17 +175,18 @@ def test_a_state_of_another_run_is_refused_with_what_differs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "has_inside", "both"),
+    ("level", "has_inside", "declared", "both"),
     [
-        (Level.SAFETY, True, True),
-        (Level.BEHAVIOUR, True, False),
-        (Level.SAFETY, False, False),
+        (Level.SAFETY, True, True, True),
+        (Level.BEHAVIOUR, True, True, True),
+        (Level.BEHAVIOUR, True, False, False),
+        (Level.SAFETY, False, True, False),
     ],
 )
 def test_programs_are_drawn_of_the_seed_the_batch_and_the_budget(
-    level: Level, has_inside: bool, both: bool, monkeypatch: pytest.MonkeyPatch
+    level: Level, has_inside: bool, declared: bool, both: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those about hits inside a block where the subject has them and nothing is compared."""
+    """About hits inside a block where the subject has and declares them, at every level."""
     subject = REFERENCE if has_inside else Lacks(Feature.HITS_INSIDE_BLOCKS)
     asked: list[Any] = []
 
@@ -198,10 +199,10 @@ def test_programs_are_drawn_of_the_seed_the_batch_and_the_budget(
 
     monkeypatch.setattr(suites, "random_programs", drawn("random"))
     monkeypatch.setattr(suites, "inside_programs", drawn("inside"))
-    suite = Suite(subject, REFERENCE, replace(ASKED, level=level))
+    policy = Policy(hits_inside_blocks=declared)
+    suite = Suite(subject, REFERENCE, replace(ASKED, level=level, policy=policy))
     kinds = ["random", "inside"] if both else ["random"]
-    found: list[Any] = list(suite._programs(2))
-    assert found == kinds
+    assert list[Any](suite._programs(2)) == kinds
     assert asked == [(kind, 3, 2, 7) for kind in kinds]
 
 

@@ -11,7 +11,7 @@ import pytest
 import z3
 
 from kvfast._core.request import FastRequest
-from kvref.groups.base import Group
+from kvref.groups.base import Group, LookUp
 from kvref.groups.chunked_local import ChunkedLocalGroup
 from kvref.groups.full_attention import FullAttentionGroup
 from kvref.groups.mamba import MambaGroup
@@ -26,7 +26,7 @@ from proofs.code._fixed_point.look_ups import FEW, Cache, chunk_of, kinds, reach
 class FakeAttention:
     """A group of a small world, as kvref's coordinator asks it."""
 
-    block_size = 1
+    block_size = step = 1
     looks_beyond = False
 
     def __init__(self, number: int, group: worlds.Group) -> None:
@@ -37,8 +37,12 @@ class FakeAttention:
 
     def look_up(
         self, hashes: object, length: int, *, drop: bool, alignment: int
-    ) -> list[list[int]]:
-        return [[0] * self.group.look_up(length, drop=drop)]
+    ) -> tuple[list[list[int]], int]:
+        answer = self.group.look_up(length, drop=drop)
+        return [[0] * answer], answer
+
+    def cut(self, length: int) -> int:
+        return length
 
 
 def reference_hit(world: tuple[worlds.Group, ...]) -> int:
@@ -80,10 +84,8 @@ def reference_answer(name: str, cached: Sequence[bool], limit: int, per: int) ->
     group: Any = object.__new__(GROUPS[name])
     group.block_size, group.window, group.chunk = 1, WINDOW, CHUNK
     group.context = SimpleNamespace(null_prefix_is_hit=True)
-    group.find_in_all = lambda hashes, i, members: [1] if cached[i] else None
-    found: list[list[int]] = group.longest_hit(
-        (), limit, members=[0], drop_last_block="drop" in name, alignment_tokens=per
-    )
+    group.find_in_all = lambda asked, i: [1] if cached[i] else None
+    found: list[list[int]] = group.longest_hit(LookUp((), limit, [0], "drop" in name, per))
     return len(found[0])
 
 

@@ -88,7 +88,10 @@ class ContentCheck:
             size = spec.block_size * factor
             if isinstance(spec, MambaSpec):
                 chosen = config if inside else None
-                self.states[number] = States(self.shadow, number, spec, size, chosen)
+                holds = config.policy.drafts_hold_states
+                self.states[number] = States(
+                    self.shadow, number, spec, size, chosen, drafts_hold=holds
+                )
             elif isinstance(spec, CrossAttentionSpec):
                 self.encoders[number] = size
             elif isinstance(spec, CircularBufferSpec):

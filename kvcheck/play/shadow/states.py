@@ -46,7 +46,8 @@ class States:
     """The states of one group. Every method raises InvariantViolation at an offence.
 
     `size`: tokens of a block. `blocks` is the group's list for the request. `inside`: the
-    configuration, where hits may end inside a block.
+    configuration, where hits may end inside a block. `drafts_hold`: states of drafts stay, since a
+    count of tokens may include drafts that are rejected later (KV-POL-21).
     """
 
     def __init__(
@@ -56,6 +57,8 @@ class States:
         spec: MambaSpec,
         size: int,
         inside: ManagerConfig | None = None,
+        *,
+        drafts_hold: bool = True,
     ) -> None:
         self.shadow = shadow
         self.spec = spec
@@ -64,6 +67,7 @@ class States:
         self.size = size
         self.is_aligned = spec.mamba_cache_mode == "align"
         self.num_drafts = spec.num_speculative_blocks
+        self.num_fallbacks = self.num_drafts if drafts_hold else 0
         self._left: dict[str, _Left] = {}
 
     def forget(self, name: str) -> None:
@@ -92,7 +96,7 @@ class States:
         if accepted < 0:  # before a step, or after a load of all tokens but for the last one's sake
             self._read_before_end(left, what, blocks, computed)
         elif accepted < len(left.blocks):
-            fallbacks = range(max(0, accepted - self.num_drafts), accepted)
+            fallbacks = range(max(0, accepted - self.num_fallbacks), accepted)
             for number in (accepted, *fallbacks):
                 self._expect_there(left, what, content, blocks, (number, accepted))
             if left.blocks[accepted] in blocks and computed <= len(content.tokens):
