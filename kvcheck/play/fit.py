@@ -16,7 +16,7 @@ from kvcheck.play import steps as st
 from kvcheck.play.features import FEATURE_OF_OPERATION
 from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
 from kvspec.config import HASH_FUNCTIONS, WEAK_HASHES, KVCacheGroup, ManagerConfig
-from kvspec.errors import ConfigError
+from kvspec.errors import ConfigError, UnsupportedError
 from kvspec.interface import Capabilities, Feature, Implementation
 from kvspec.policy import Policy
 from kvspec.requirements import lacking
@@ -84,10 +84,10 @@ def random_program(
 
 
 def _accepts(oracle: Implementation, config: ManagerConfig) -> bool:
-    """Whether the rules allow the configuration."""
+    """Whether the rules allow the configuration, and the oracle has all that it needs."""
     try:
         oracle.create(config, check_invariants=False)
-    except ConfigError:
+    except (ConfigError, UnsupportedError):
         return False
     return True
 

@@ -20,11 +20,11 @@ from kvcheck.play.verdicts import Level
 from kvcheck.rules.scenarios import SCENARIOS
 from kvspec.base import BaseRequest
 from kvspec.blocks import KVCacheBlocks, PrefixHit
-from kvspec.config import ManagerConfig
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import UnsupportedError
 from kvspec.interface import Capabilities, Feature
 from kvspec.policy import Policy
-from kvspec.specs import FullAttentionSpec
+from kvspec.specs import FullAttentionSpec, MambaSpec, RSWASpec
 from tests.judge.minimal import minimal
 
 REFERENCE = kvref.implementation()
@@ -197,3 +197,15 @@ def test_who_has_no_hash_function_is_asked_for_the_default_one(program: Program)
     can = replace(ALL, hash_functions=frozenset())
     fitting, _ = directed_program(program, can, Policy(), hashes_matter=False)
     assert fitting.config.hash_function == ManagerConfig.hash_function
+
+
+def test_what_the_oracle_lacks_once_it_is_cut_is_drawn_anew() -> None:
+    """States of another mode become aligned ones, inside whose blocks hits may end beside R-SWA."""
+    mamba = MambaSpec(8, ((2,),), ("float32",), mamba_cache_mode="all")
+    specs = (RSWASpec(2, 1, 8, "float16", rswa_window=3), mamba)
+    groups = tuple(KVCacheGroup((f"layer.{n}",), spec) for n, spec in enumerate(specs))
+    config = ManagerConfig(KVCacheConfig(20, groups), max_model_len_tokens=48)
+    aligned = replace(ALL, values={**ALL.values, "mamba_cache_mode": frozenset({"align"})})
+    asked = (Program(config, (NewStep(),)), aligned, Policy(hits_inside_blocks=True))
+    assert random_program(*asked, hashes_matter=True, oracle=None) is not None
+    assert random_program(*asked, hashes_matter=True, oracle=REFERENCE) is None
