@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from kvcheck.judge.oracles import expect_equal, longest_full_hit
+from kvcheck.judge.oracles import expect_equal
 from kvcheck.play.runner import Performed, Runner
 from kvspec.config import ManagerConfig
 from kvspec.request import Request
@@ -15,21 +15,6 @@ HitOracle: TypeAlias = Callable[
     [ManagerConfig, Snapshot, Request, int], tuple[int, list[list[int]]]
 ]
 """(config, state, request, most tokens) -> hit length in tokens, block ids per group."""
-
-
-def full_attention_hit(
-    config: ManagerConfig, state: Snapshot, request: Request, most_tokens: int
-) -> tuple[int, list[list[int]]]:
-    """The hit of a single group of full attention, by enumeration (KV-FULL-2, KV-FULL-3)."""
-    size = config.scheduler_block_size_tokens or 1
-    blocks = longest_full_hit(
-        state,
-        request.block_hashes,
-        most_tokens,
-        size,
-        drop_last_block=config.use_eagle or config.kv_cache.groups[0].is_eagle_group,
-    )
-    return len(blocks) * size, [blocks]
 
 
 class LongestHitCheck:

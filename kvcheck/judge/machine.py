@@ -1,15 +1,13 @@
 """State machines: Hypothesis draws step after step, and a runner performs and checks each.
 
-    run_state_machine_as_test(manager_machine(implementation))
+    run_state_machine_as_test(mixed_machine(implementation, longest_hit))
 
 Other than a program, a machine sees what came of a step before it draws the next one, so that it
 rarely draws a step that fits no request; and Hypothesis shrinks it.
 
-| machine           | configurations         | checked besides safety, accounts and events       |
-|-------------------|------------------------|---------------------------------------------------|
-| `manager_machine` | one group, full        | every hit and every allocation, to the block      |
-| `mixed_machine`   | one to four, any types | every hit, against a statement of it by the caller |
-| its `LaterMachine` | those that came later, and hits inside a block | the same |
+`mixed_machine` draws one to four groups of any types, its `LaterMachine` those that came later, and
+hits inside a block. Besides safety, accounts and events every hit is checked, to the block, against
+a statement of it by the caller.
 """
 
 from __future__ import annotations
@@ -24,10 +22,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from kvcheck.judge import generators
 from kvcheck.judge.accounts import AccountCheck
-from kvcheck.judge.longest_hit import HitOracle, LongestHitCheck, full_attention_hit
+from kvcheck.judge.longest_hit import HitOracle, LongestHitCheck
 from kvcheck.judge.mixed_configs import INSIDE_CONFIGS, later_configs, mixed_configs
-from kvcheck.judge.single_configs import single_group_configs
-from kvcheck.judge.single_group import SingleGroupCheck
 from kvcheck.play import steps
 from kvcheck.play.checks import EventCheck, InvariantCheck, ShadowCheck
 from kvcheck.play.performing import finish, perform_step
@@ -163,16 +159,6 @@ class SchedulerMachine(RuleBasedStateMachine):
             finish(self.runner)
 
 
-class ManagerMachine(SchedulerMachine):
-    """One group of full attention, where the rules leave nothing open."""
-
-    @initialize(config=single_group_configs())
-    def create(self, config: ManagerConfig) -> None:
-        """Hits are checked by enumeration, allocations by arithmetic."""
-        hits = LongestHitCheck(full_attention_hit, rule="KV-FULL-2")
-        self.start(config, hits, SingleGroupCheck())
-
-
 class MixedMachine(SchedulerMachine):
     """One to four groups of any types that may stand together."""
 
@@ -191,15 +177,6 @@ class LaterMachine(MixedMachine):
     def create(self, config: ManagerConfig) -> None:
         """Hits are checked against the caller's statement of them."""
         super().create(config)
-
-
-def manager_machine(implementation: Implementation, *, audit: bool = True) -> type[ManagerMachine]:
-    """The machine over one group for one implementation."""
-    return type(
-        "ManagerMachineFor" + implementation.capabilities.name,
-        (ManagerMachine,),
-        {"implementation": implementation, "audit": audit},
-    )
 
 
 def mixed_machine(

@@ -52,19 +52,6 @@ def a_step_starts_when_the_plan_says_so(bench: Bench) -> None:
 
 
 @example("KV-BATCH-1")
-def single_calls_may_stand_between_batches(bench: Bench) -> None:
-    steps = Steps(bench)
-    (a,) = steps.admitted(range(4))
-    request = steps.of(a)
-    steps.manager.append(request, [9])
-    holds(steps.manager.allocate_slots(request, 1) is not None)
-    request.num_computed_tokens += 1
-    steps.batched.append([a], [10])
-    equal(steps.batched.decode([a]).num_scheduled_tokens.tolist(), [1])
-    equal((request.num_computed_tokens, request.num_tokens), (6, 6))
-
-
-@example("KV-BATCH-1")
 def the_manager_is_the_one_that_was_given(bench: Bench) -> None:
     steps = Steps(bench)
     holds(steps.batched.manager is steps.manager.real)

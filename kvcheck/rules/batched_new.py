@@ -107,12 +107,3 @@ def a_refused_decode_leaves_its_tokens_in_the_budget(bench: Bench) -> None:
     _, _, slots = steps.write(plan, g0=8)
     block = steps.lists(b)[0][0]
     equal(slots, [[*(block * 4 + p for p in range(4)), *[UNTOUCHED] * 4]])
-
-
-@example("KV-BATCH-1", "KV-BATCH-7")
-def without_caching_there_are_no_hits(bench: Bench) -> None:
-    steps = Steps(bench, enable_caching=False)
-    handles = steps.register(range(9), range(9))
-    result = steps.batched.admit(handles)
-    equal(result.num_scheduled_tokens.tolist(), [9, 9])
-    equal(result.hit_tokens.tolist(), [0, 0])

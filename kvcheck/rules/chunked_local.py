@@ -120,14 +120,6 @@ def a_hit_before_the_start_of_a_chunk_inside_a_block_is_not_taken(bench: Bench) 
     manager.same(manager.lists(request), [[0, 0, 0, 1]])
 
 
-@example("KV-CHUNK-4")
-def every_full_block_of_a_chunked_group_is_cached(bench: Bench) -> None:
-    """Every full block is cached, those of earlier chunks as well."""
-    manager = bench.manager(20, full(4), chunked(4, 8))
-    request = manager.started("r", range(18))
-    equal(manager.cached_positions(request, 1), [0, 1, 2, 3])
-
-
 @example("KV-CHUNK-5")
 def admission_counts_a_chunk_and_a_step(bench: Bench) -> None:
     """Admission counts a chunk and a step: cdiv(8 + 6, 4) = 4 blocks."""

@@ -15,7 +15,6 @@ from kvcheck.rules.managed import Managed
 from kvcheck.rules.specs import chunked, cross, encoder_only, full, sliding
 from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import (
-    BlockReleaseError,
     ConfigError,
     InvalidArgumentError,
     StaleHitError,
@@ -23,7 +22,6 @@ from kvspec.errors import (
 )
 from kvspec.interface import Feature
 from kvspec.request import RequestInput
-from kvspec.specs import SinkFullAttentionSpec
 
 Call = Callable[[Managed, Any], Any]
 
@@ -141,16 +139,6 @@ def what_the_scheduler_says_of_a_request_is_checked(
     equal(caught.value.value, value)
 
 
-@example("KV-ERR-2", "KV-REQ-3")
-def more_computed_tokens_than_slots_are_named(bench: Bench) -> None:
-    """Request a holds 3 blocks of 4."""
-    manager, a, _ = bench.story()
-    a.num_computed_tokens = 13
-    with manager.refuses(InvalidArgumentError) as caught:
-        manager.allocate_slots(a, 1)
-    equal((caught.value.field, caught.value.value), ("request.num_computed_tokens", 13))
-
-
 @example("KV-ERR-2", "KV-MGR-8", level=Level.IDENTITY)
 def hits_that_do_not_fit_are_named(bench: Bench) -> None:
     """A list of the wrong length, with its group; a block that holds something else, its place."""
@@ -178,16 +166,6 @@ def a_load_into_blocks_of_its_own_is_named(bench: Bench) -> None:
     with manager.refuses(InvalidArgumentError) as caught:
         manager.allocate_slots(other, 1, num_external_computed_tokens=4)
     equal((caught.value.field, caught.value.value), ("num_external_computed_tokens", 4))
-
-
-@example("KV-ERR-2", "KV-POOL-9", level=Level.IDENTITY)
-def a_reference_returned_too_often_is_counted(bench: Bench) -> None:
-    """Block 2 was popped once."""
-    manager, a, _ = bench.story()
-    manager.pop_blocks_for_free(a)
-    with manager.refuses(BlockReleaseError) as caught:
-        manager.free_blocks([1, 2, 2])
-    equal((caught.value.block_id, caught.value.released, caught.value.held), (2, 2, 1))
 
 
 @example("KV-ERR-2")
@@ -265,15 +243,6 @@ def groups_that_should_be_one_are_shown(bench: Bench) -> None:
     with raises(ConfigError, field=GROUPS) as caught:
         bench.manager(40, full(4), full(4))
     equal([group.spec for group in caught.value.value], [full(4), full(4)])
-
-
-@example("KV-ERR-5", "KV-FULL-8")
-def sinks_that_do_not_fit_are_shown(bench: Bench) -> None:
-    """8 tokens of sinks take 2 blocks of 4; beside the null block there is one."""
-    sinks = SinkFullAttentionSpec(4, 1, 8, "float16", sink_len=8)
-    with raises(ConfigError) as caught:
-        bench.manager(2, sinks)
-    equal((caught.value.field, caught.value.value), ("sink_len", 2))
 
 
 @example("KV-ERR-2", "KV-COORD-9")

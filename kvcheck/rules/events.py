@@ -190,14 +190,6 @@ def a_reset_is_told_after_what_was_told_before(bench: Bench) -> None:
     equal([type(event) for event in manager.take_events()], [BlockStored, AllBlocksCleared])
 
 
-@example("KV-EVT-5", "KV-COORD-1")
-def a_reset_is_told_with_caching_off(bench: Bench) -> None:
-    """AllCleared goes out although nothing was ever cached."""
-    manager = bench.manager(6, enable_events=True, enable_caching=False)
-    holds(manager.reset_prefix_cache() is True)
-    equal(manager.take_events(), (AllBlocksCleared(),))
-
-
 @cases(("sha256_cbor", 32), ("sha256_cbor_64bit", 8), ("xxhash_cbor", 16))
 @example("KV-EVT-6", level=Level.IDENTITY)
 def hashes_go_out_as_bytes_or_as_their_low_64_bits(bench: Bench, function: str, size: int) -> None:

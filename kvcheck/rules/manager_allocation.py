@@ -103,14 +103,6 @@ def the_gate_knows_the_watermark_but_no_reserve_and_no_lookahead(bench: Bench) -
     equal(answer, KVCacheBlocks(((1, 2, 3),)))
 
 
-@example("KV-MGR-5")
-def the_gate_ends_at_the_longest_sequence(bench: Bench) -> None:
-    """Of 40 tokens only the first 32 ever get slots: 8 free blocks are enough."""
-    manager = bench.manager(9, max_model_len_tokens=32)
-    request = manager.request("r", range(40))
-    holds(manager.allocate_slots(request, 8, full_sequence_must_fit=True) is not None)
-
-
 @example("KV-MGR-6", "KV-ERR-1", level=Level.IDENTITY)
 def a_refusal_leaves_state_events_and_samples(bench: Bench) -> None:
     """State, events and samples are the same, and the answer is None again."""
@@ -136,15 +128,6 @@ def slots_cover_new_tokens_and_lookahead(bench: Bench) -> None:
     equal(manager.num_free_blocks, 3)
     equal(manager.allocate_slots(request, 1, num_lookahead_tokens=3, reserved_blocks=3), None)
     equal(manager.allocate_slots(request, 1, num_lookahead_tokens=3), KVCacheBlocks(((3,),)))
-
-
-@example("KV-MGR-7", level=Level.IDENTITY)
-def an_answer_without_blocks_is_success(bench: Bench) -> None:
-    """With 7 computed tokens the eighth fits into block 2: the answer is an empty list."""
-    manager = bench.manager(6)
-    request = manager.request("r", range(12))
-    manager.admit(request, 7)
-    equal(manager.allocate_slots(request, 1), KVCacheBlocks(((),)))
 
 
 @example("KV-MGR-7", level=Level.IDENTITY)

@@ -9,7 +9,7 @@ from kvcheck.rules.bench import Bench
 from kvcheck.rules.example import cases, example
 from kvcheck.rules.judging import equal, holds, raises
 from kvcheck.rules.managed import Managed
-from kvcheck.rules.specs import full, mamba, sliding
+from kvcheck.rules.specs import mamba, sliding
 from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import InvalidArgumentError, StaleHitError
 from kvspec.interface import Feature
@@ -73,17 +73,6 @@ def what_follows_a_null_is_looked_at(bench: Bench) -> None:
     with raises(StaleHitError) as caught:
         take(manager, request, (0, 1), 0)
     equal((caught.value.group, caught.value.index, caught.value.block_id), (0, 1, 1))
-
-
-@example("KV-MGR-8", "KV-ERR-2")
-def a_block_beyond_the_hashes_is_named(bench: Bench) -> None:
-    """7 tokens have one hash of 4, so nothing can be known of a second block."""
-    manager = bench.manager(6)
-    manager.admit(manager.request("first", range(8)))
-    request = manager.request("second", range(7))
-    with raises(StaleHitError) as caught:
-        take(manager, request, (1, 2), 0)
-    equal((caught.value.group, caught.value.index, caught.value.block_id), (0, 1, 2))
 
 
 @example("KV-GRP-9", "KV-MGR-20", level=Level.IDENTITY)
@@ -171,10 +160,3 @@ def the_gate_skips_no_further_than_the_longest_sequence(
     )
     holds((answer is not None) is fits)
     equal(manager.num_free_blocks, num_blocks - 1 - 2 * fits)
-
-
-@cases("0", None)
-@example("KV-HASH-3", "KV-MGR-20", level=Level.IDENTITY)
-def a_snapshot_holds_the_first_parent_hash(bench: Bench, seed: str | None) -> None:
-    manager = bench.manager(4, full(4), hash_seed=seed)
-    equal(manager.snapshot().none_hash, manager.none_hash)

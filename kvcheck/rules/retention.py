@@ -132,11 +132,6 @@ def states_longer_than_the_alignment_are_kept_at_every_block(bench: Bench) -> No
     worth(bench, specs, 33, range(8), range(4), retention_interval_tokens=8)
 
 
-@example("KV-FULL-6", "KV-RET-1")
-def full_attention_is_never_thinned_out(bench: Bench) -> None:
-    worth(bench, [full(4), sliding(4, 5)], 30, range(7), (6,), retention_interval_tokens=0)
-
-
 @example("KV-CHUNK-4", "KV-RET-1")
 def chunks_are_never_thinned_out(bench: Bench) -> None:
     specs = [full(4), chunked(4, 8), sliding(4, 5)]

@@ -18,7 +18,6 @@ from kvcheck.rules.specs import chunked, cross, full, mamba, sliding
 from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import InvariantViolation, KVSpecError
 from kvspec.request import Request
-from tests.contract.player import Player, Step, steps
 
 WATCHED: dict[str, Any] = {
     "enable_events": True,
@@ -256,24 +255,17 @@ def any_calls(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 
 @pytest.mark.rule("KV-ERR-2")
 @pytest.mark.parametrize("config", CONFIGS)
-@given(program=steps, calls=st.lists(any_calls(), min_size=5, max_size=15), held=st.booleans())
+@given(calls=st.lists(any_calls(), min_size=5, max_size=15), held=st.booleans())
 @settings(max_examples=25)
 def test_no_call_ends_in_another_error(
-    bench: Bench,
-    config: str,
-    program: list[Step],
-    calls: list[tuple[str, dict[str, Any]]],
-    held: bool,
+    bench: Bench, config: str, calls: list[tuple[str, dict[str, Any]]], held: bool
 ) -> None:
     """Whatever is passed, a call answers, or raises a typed error and changes nothing."""
-    manager = bench.manager(20, **CONFIGS[config], **WATCHED)
-    player = Player(manager)
-    player.play(program)
+    manager, running, waiting = busy_manager(bench, config)
     with_request = {entry.name for entry in ENTRY_POINTS if "request" in entry.bad}
     for name, arguments in calls:
         if name in with_request:
-            stranger = manager.request("stranger", range(10))
-            arguments["request"] = player.requests[0] if held and player.requests else stranger
+            arguments["request"] = running if held else waiting
         before = manager.everything()
         try:
             getattr(manager, name)(**arguments)

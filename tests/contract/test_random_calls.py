@@ -1,8 +1,7 @@
-"""Properties of hashes, events, needs and copies, for any content and any calls."""
+"""Properties of hashes, needs and copies, for any content."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import cbor2
@@ -12,12 +11,8 @@ from hypothesis import strategies as st
 
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.digests import Value, encode, hashes_of, sha256
-from kvcheck.rules.specs import chunked, full, mamba, sliding
 from kvspec.audit import AuditedManager
-from kvspec.events import BlockRemoved, BlockStored
-from kvspec.policy import Policy
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings
-from tests.contract.player import CONFIGS, Player, Step, steps
 
 BOUNDARIES = (0, 23, 24, 255, 256, 65535, 65536, 2**32 - 1, 2**32, 2**63 - 1)
 """Both sides of each length at which the encoding of an int grows, and the ends of the range."""
@@ -45,61 +40,6 @@ def test_the_need_is_pure_and_exact(
         assert free - manager.num_free_blocks == need
     else:
         assert need == 0
-
-
-@pytest.mark.on("kvref", "kvfast")
-@pytest.mark.rule("KV-EVT-7", "KV-EVT-4", "KV-EVT-5")
-@pytest.mark.parametrize("config", CONFIGS)
-@given(program=steps)
-@settings(max_examples=25)
-def test_the_fold_always_equals_the_cached_keys(
-    bench: Bench, config: dict[str, Any], program: list[Step]
-) -> None:
-    """Whatever was called, the events so far say exactly what is cached, and how often."""
-    manager = bench.manager(12, **config, enable_events=True)
-    told: Counter[tuple[bytes | int, int]] = Counter()
-    player = Player(manager)
-    for step in program:
-        ((_, seen),) = player.play([step])
-        for event in seen.events:
-            if isinstance(event, BlockStored):
-                told.update((block_hash, event.group) for block_hash in event.block_hashes)
-            elif isinstance(event, BlockRemoved):
-                told.subtract((block_hash, event.group) for block_hash in event.block_hashes)
-            else:
-                told.clear()
-        carried = Counter(
-            (key[:-4], int.from_bytes(key[-4:], "big"))
-            for keys in seen.snapshot.block_keys
-            for key in keys
-        )
-        assert {key: count for key, count in told.items() if count} == carried
-
-
-@pytest.mark.rule("KV-POL-9", "KV-POOL-15")
-@given(
-    where=st.sampled_from(("front", "back")),
-    per=st.sampled_from(("copy", "last_copy")),
-    is_hit=st.booleans(),
-    steps=st.lists(st.integers(1, 9), min_size=1, max_size=6),
-)
-def test_no_policy_touches_conservation(
-    bench: Bench, where: str, per: str, is_hit: bool, steps: list[int]
-) -> None:
-    """Free blocks and those in use make num_blocks - 1 after every step, in a mixture of groups."""
-    policy = Policy(
-        unhashed_freed_to=where, removed_event_per=per, chunked_null_prefix_is_hit=is_hit
-    )
-    specs = [full(4), sliding(4, 6), chunked(4, 8), mamba(4)]
-    manager = bench.manager(80, specs=specs, policy=policy)
-    request = manager.request("r", range(60))
-    for number in steps:
-        manager.new_step_starts()
-        manager.run(request, number)
-        in_use = {block for blocks in manager.lists(request) for block in blocks if block}
-        assert manager.num_free_blocks + len(in_use) == 79
-    manager.free(request)
-    assert manager.num_free_blocks == 79
 
 
 @pytest.mark.rule("KV-HASH-2")
@@ -172,43 +112,6 @@ def test_any_two_contents_have_equal_hashes_only_if_they_are_equal(
     one = hashes_of(bench, [7] * 4, **first)
     other = hashes_of(bench, [7] * 4, **second)
     assert (one == other) == (first == second)
-
-
-@pytest.mark.on("kvref", "kvfast")
-@pytest.mark.rule("KV-MGR-20")
-@pytest.mark.parametrize("config", CONFIGS)
-@given(before=steps, after=steps)
-@settings(max_examples=15)
-def test_a_restored_manager_gives_every_later_answer(
-    bench: Bench, config: dict[str, Any], before: list[Step], after: list[Step]
-) -> None:
-    """Random calls, a snapshot, a restored manager: the same calls on both answer the same."""
-    original = bench.manager(12, **config, enable_events=True, log_stats=True, hash_seed=None)
-    player = Player(original)
-    player.play(before)
-    restored = bench.restore(original.config, original.snapshot())
-    assert restored.snapshot() == original.snapshot()
-    other = player.on(restored)
-    assert other.play(after) == player.play(after)
-
-
-@pytest.mark.on("kvref", "kvfast")
-@pytest.mark.rule("KV-MGR-20")
-@pytest.mark.parametrize("config", CONFIGS)
-@given(before=steps, after=steps)
-@settings(max_examples=15)
-def test_a_clone_gives_every_later_answer_and_disturbs_nobody(
-    bench: Bench, config: dict[str, Any], before: list[Step], after: list[Step]
-) -> None:
-    """The clone answers as the original does later, which saw nothing of the clone's calls."""
-    original = bench.manager(12, **config, enable_events=True, log_stats=True)
-    player = Player(original)
-    player.play(before)
-    clone = original.clone()
-    state = original.snapshot()
-    answers = player.on(clone).play(after)
-    assert original.snapshot() == state
-    assert player.play(after) == answers
 
 
 @pytest.mark.rule("KV-MGR-20")

@@ -18,7 +18,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 import kvref
 from kvcheck.explore.configurations import CONFIGURATIONS
-from kvcheck.judge.machine import LaterMachine, manager_machine, mixed_machine
+from kvcheck.judge.machine import LaterMachine, mixed_machine
 from kvcheck.judge.random_programs import random_programs
 from kvcheck.judge.static import Recorded, parting_from, read_walk
 from kvcheck.mistakes import Mistake
@@ -115,10 +115,9 @@ def production(mistake: Mistake) -> str | None:
 
 
 def machines(mistake: Mistake) -> str | None:
-    """The state machines over one group and over mixtures, by answers and content alone."""
+    """The state machines over mixtures of groups, by answers and content alone."""
     subject = mistake.make()
     made = {
-        "one group": manager_machine(subject, audit=False),
         "mixed groups": mixed_machine(subject, enumerated_hit, audit=False),
         "later groups": mixed_machine(subject, enumerated_hit, kind=LaterMachine, audit=False),
     }
@@ -286,7 +285,7 @@ LAYERS: Mapping[str, Layer] = MappingProxyType(
         "traces": Layer("the recorded traces that are shipped", ALONE, traces),
         "explore": Layer(f"small configurations, {MAX_EDGES:,} edges each", MANAGERS, explore),
         "machines": Layer(
-            f"three state machines, {MACHINE.max_examples} runs of {MACHINE.stateful_step_count}",
+            f"two state machines, {MACHINE.max_examples} runs of {MACHINE.stateful_step_count}",
             ALONE,
             machines,
         ),

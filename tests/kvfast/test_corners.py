@@ -8,11 +8,8 @@ from enum import IntEnum
 import pytest
 
 import kvref
-from kvfast._core.hashing import head
-from kvref.hashing import encode
 from kvspec.batched import StepPlan
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.request import Request, RequestInput
 from kvspec.sequential import batched_of
@@ -61,12 +58,6 @@ def same(fast: Implementation, play: Play) -> object:
     return mine
 
 
-@pytest.mark.parametrize("value", [23, 24, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**63])
-@pytest.mark.rule("KV-HASH-2")
-def test_the_head_of_a_number_is_the_shortest_uncompiled(value: int) -> None:
-    assert head(0, value) == encode(value)
-
-
 class Number(IntEnum):
     """Ints that are of another type."""
 
@@ -86,22 +77,6 @@ def test_numbers_of_a_subclass_of_int_are_handles_and_counts(fast: Implementatio
         return list(batched.decode(handles, counts).num_scheduled_tokens)
 
     assert same(fast, play) == [2, 1]
-
-
-@pytest.mark.rule("KV-BATCH-6", "KV-BATCH-12")
-def test_what_was_rewound_to_nothing_goes_on(fast: Implementation) -> None:
-    def play(implementation: Implementation) -> object:
-        manager = make(implementation, full(4))
-        batched = batched_of(implementation, manager)
-        a = batched.register(request_of(implementation, manager, "a", 6))
-        batched.step(StepPlan(new=[a]))
-        batched.rewind([a], 6)
-        result = batched.decode([a], 4)
-        return list(result.num_scheduled_tokens), manager.get_blocks(
-            batched.request_of(a)
-        ).to_lists()
-
-    assert same(fast, play) == ([4], [[1, 2]])
 
 
 @pytest.mark.rule("KV-BATCH-6")
@@ -161,30 +136,3 @@ def test_blocks_behind_a_promoted_one_are_registered(fast: Implementation) -> No
         return manager.snapshot().block_keys
 
     assert same(fast, play)
-
-
-@pytest.mark.rule("KV-POOL-13", "KV-POOL-14", "KV-MGR-20")
-def test_a_duplicate_joins_what_was_restored(fast: Implementation) -> None:
-    def play(implementation: Implementation) -> object:
-        manager = make(implementation, full(4))
-        for name in ("a", "b"):  # both computed: duplicates of two blocks
-            request = request_of(implementation, manager, name, 9)
-            admit(manager, request, 9)
-        again = implementation.restore(manager.config, manager.snapshot())
-        third = request_of(implementation, again, "third", 9)
-        admit(again, third, 9)
-        order = dict(again.snapshot().lookup_order)
-        again.evict_blocks([1])
-        fourth = request_of(implementation, again, "fourth", 9)
-        return order, again.get_computed_blocks(fourth).blocks.to_lists()
-
-    assert same(fast, play)
-
-
-@pytest.mark.parametrize("value", [-1, True, 2**53, 1.5])
-def test_wrong_external_tokens_are_named(fast: Implementation, value: object) -> None:
-    manager = make(fast, full(4))
-    request = request_of(fast, manager, "a", 9)
-    with pytest.raises(InvalidArgumentError) as caught:
-        manager.allocate_slots(request, 1, num_external_computed_tokens=value)  # type: ignore[arg-type] # wrong on purpose
-    assert caught.value.field == "num_external_computed_tokens"

@@ -8,8 +8,7 @@ import pytest
 
 import kvref
 from kvcheck.judge.accounts import AccountCheck
-from kvcheck.judge.longest_hit import LongestHitCheck, full_attention_hit
-from kvcheck.judge.single_group import SingleGroupCheck
+from kvcheck.judge.longest_hit import LongestHitCheck
 from kvcheck.play.checks import EventCheck
 from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
 from kvcheck.play.performing import perform
@@ -33,19 +32,19 @@ from kvcheck.rules.scenarios import SCENARIOS
 from kvcheck.rules.scenarios.single import configure, full
 from kvspec.errors import InvariantViolation
 from kvspec.interface import Implementation
+from tests.machines.test_mixed import enumerated_hit
 from tests.mistakes import mistaken
 
 A = (1, 2, 3, 4, 5)
 
 
 def hit_check() -> LongestHitCheck:
-    return LongestHitCheck(full_attention_hit, rule="KV-FULL-2")
+    return LongestHitCheck(enumerated_hit, rule="KV-FULL-2")
 
 
 MAKERS: dict[str, Callable[[], Check]] = {
     "accounts": AccountCheck,
     "hit": hit_check,
-    "allocation": SingleGroupCheck,
     "events": EventCheck,
 }
 ADMITTED = (Arrive(A), Admit())
@@ -72,8 +71,6 @@ MANAGERS: list[tuple[str, str, str, tuple[Step, ...]]] = [
     ("accounts", "KeepsWhatFailed", "KV-POOL-10", (*ADMITTED, EvictIds((1, 0)))),
     ("hit", "HitsOneBlockLess", "KV-FULL-2", AGAIN),
     ("hit", "SaysOneTokenLess", "KV-MGR-1", AGAIN),
-    ("allocation", "OneBlockMustStay", "KV-MGR-7", (Arrive((9,) * 14), Admit())),
-    ("allocation", "AnswersInReverse", "KV-MGR-3", ADMITTED),
     ("events", "SilentlyCaching", "KV-EVT-7", ADMITTED),
 ]
 
@@ -116,14 +113,6 @@ def test_hashes_are_counted(mistake: str) -> None:
     with pytest.raises(InvariantViolation) as caught:
         run(mistaken(mistake), "accounts", *ADMITTED, Run(), Run())
     assert caught.value.rule == "KV-HASH-4"
-
-
-def test_blocks_come_from_the_front() -> None:
-    """A pool that takes from the back."""
-    subject = mistaken("TakesFromTheBack")
-    with pytest.raises(InvariantViolation) as caught:
-        run(subject, "allocation", *ADMITTED)
-    assert caught.value.rule == "KV-POOL-3"
 
 
 def test_a_request_that_must_not_read_hits_nothing() -> None:
