@@ -1,4 +1,4 @@
-"""Hits that end inside a block: a manager with them is judged, and each mistake is found."""
+"""Hits that end inside a block: the twins are not blamed, and each mistake is found."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from kvspec.interface import Feature, Implementation
 from kvspec.policy import Policy
 from kvspec.requirements import lacking
 from kvspec.specs import FullAttentionSpec, LayerSpec, MambaSpec, SlidingWindowSpec
-from tests.judge import inside_manager as made
+from tests.mistakes import mistaken
 
-RIGHT = made.InsideImplementation()
+RIGHT = kvref.implementation()
 CHOSEN = Policy(hits_inside_blocks=True)
 MISTAKES = (
-    (made.HitsOneMore, "KV-INSIDE-1"),
-    (made.KeysWhatItStartsFrom, "KV-INSIDE-2"),
-    (made.SharesTheEnd, "KV-INSIDE-3"),
-    (made.GoesOnUnderItsKey, "KV-INSIDE-3"),
-    (made.KeepsOneEnd, "KV-INSIDE-4"),
-    (made.CopiesCopies, "KV-INSIDE-6"),
+    ("SaysOneTokenLess", "KV-INSIDE-1"),
+    ("KeysWhatItStartsFrom", "KV-INSIDE-2"),
+    ("AnyEndIsThePrompts", "KV-INSIDE-3"),
+    ("GoesOnUnderItsKey", "KV-INSIDE-3"),
+    ("CopiesAreNotOwed", "KV-INSIDE-4"),
+    ("CopiesWhatIsWritten", "KV-INSIDE-6"),
 )
 
 
@@ -47,7 +47,7 @@ STORIES = [
 
 
 def programs(batches: int) -> list[Program]:
-    """Random ones, as far as the manager can play them; it is not asked what is illegal."""
+    """Random ones; it is not asked what is illegal."""
     can = RIGHT.capabilities
     drawn = (p for batch in range(batches) for p in inside_programs(0, batch, 30))
     cut = (random_program(p, can, CHOSEN, hashes_matter=False, oracle=None) for p in drawn)
@@ -58,17 +58,10 @@ def programs(batches: int) -> list[Program]:
     ]
 
 
+@pytest.mark.parametrize(("mistake", "rule"), MISTAKES)
 @pytest.mark.rule("KV-INSIDE-1", "KV-INSIDE-2", "KV-INSIDE-3", "KV-INSIDE-4", "KV-INSIDE-6")
-def test_a_right_manager_is_not_blamed() -> None:
-    for program in (*STORIES, *programs(1)[:40]):
-        found = first_violation(program, RIGHT, Level.SAFETY)
-        assert found is None, (found.rule, found.detail, found.program.steps)
-
-
-@pytest.mark.parametrize(("manager", "rule"), MISTAKES, ids=lambda each: str(each))
-@pytest.mark.rule("KV-INSIDE-1", "KV-INSIDE-2", "KV-INSIDE-3", "KV-INSIDE-4", "KV-INSIDE-6")
-def test_a_mistake_is_found_by_a_story(manager: type[made.InsideManager], rule: str) -> None:
-    subject = made.InsideImplementation(manager)
+def test_a_mistake_is_found_by_a_story(mistake: str, rule: str) -> None:
+    subject = mistaken(mistake)
     found = [first_violation(program, subject, Level.SAFETY) for program in STORIES]
     assert rule in {violation.rule for violation in found if violation}
 
@@ -89,10 +82,10 @@ def test_programs_at_real_sizes_are_large() -> None:
 def test_random_programs_find_each_mistake() -> None:
     """Those that `kvspec check` draws for subjects with the feature, the first few hundred."""
     drawn = programs(3)
-    for manager, rule in MISTAKES:
-        subject = made.InsideImplementation(manager)
+    for mistake, rule in MISTAKES:
+        subject = mistaken(mistake)
         found = (first_violation(program, subject, Level.SAFETY) for program in drawn)
-        assert any(each is not None and each.rule == rule for each in found), manager
+        assert any(each is not None and each.rule == rule for each in found), mistake
 
 
 @pytest.mark.rule("KV-INSIDE-5")
