@@ -1,0 +1,69 @@
+"""The front page: README.md, with figures that come from files and a record to step through."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from string import Template
+
+from sphinx.application import Sphinx
+
+from kvcheck.records.select import named_record
+from kvcheck.tools.view import load
+from kvcheck.view.page import page
+
+FRONT = "README"
+BEFORE = "Python 3.11 or newer."
+RECORD, STORY = "life_of_blocks", "view.html"
+
+
+def connect(app: Sphinx) -> None:
+    """Add to the front page, and write what it shows."""
+    app.connect("source-read", add)
+    app.connect("build-finished", write)
+
+
+def add(app: Sphinx, name: str, source: list[str]) -> None:
+    """What stands only on the site, above the first command, and the table of contents."""
+    if name == FRONT:
+        here, root = Path(__file__).parent, Path(app.srcdir)
+        above, contents = ((here / part).read_text("utf-8") for part in ("front.md", "contents.md"))
+        before, found, after = source[0].partition(BEFORE)
+        assert found, f"README.md has no line that begins with {BEFORE!r}"  # noqa: S101
+        shown = Template(above).substitute(figures(root))
+        source[0] = "".join((before, shown, "\n", found, after, "\n", contents))
+
+
+def figures(root: Path) -> dict[str, str]:
+    """The numbers of the front page, each from the file that a program wrote."""
+
+    def read(path: str) -> dict[str, dict[str, object]]:
+        found: dict[str, dict[str, object]] = json.loads((root / path).read_text("utf-8"))
+        return found
+
+    cells = read("tests/kills/cells.json")["cells"]
+    killed = sum('"killed"' in json.dumps(layers) for layers in cells.values())
+    said = list(read("docs/findings/vllm-0.33.json")["rules"].values())
+    vectors = json.loads((root / "kvcheck/data/vectors/index.json").read_text("utf-8"))
+    results = (root / "bench/RESULTS.md").read_text("utf-8")
+    replay = re.findall(r"^\| manager, in all \|.*\| ([\d.]+) \([^|]*\) \|$", results, re.MULTILINE)
+    return {
+        "rules": f"{len(read('kvcheck/data/rules.json')):,}",
+        "mistakes": f"{len(cells):,}",
+        "killed": f"{killed:,}",
+        "broken": str(said.count("broken")),
+        "unbroken": str(said.count("unbroken")),
+        "edges": f"{vectors['edges']:,}",
+        "faster": replay[0],
+    }
+
+
+def write(app: Sphinx, error: Exception | None) -> None:
+    """The record as `kvspec view` makes it, and the front page where a browser looks for one."""
+    if error is None:
+        out = Path(app.outdir)
+        story = page(load(named_record(Path(RECORD)), None))
+        (out / STORY).write_text(story, encoding="utf-8")
+        shutil.copy(out / f"{FRONT}.html", out / "index.html")

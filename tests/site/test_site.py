@@ -1,0 +1,89 @@
+"""The site builds without a warning, links lead somewhere, nothing comes from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.site.html import problems
+from tests.source import ROOT
+
+pytest.importorskip("furo", reason="needs the extra docs")
+
+
+def sphinx(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """`python -m sphinx`, for which a warning is an error."""
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = sphinx("-c", "docs/site", "-d", folder / "read", ".", folder / "site")
+    assert done.returncode == 0, done.stderr
+    return folder / "site"
+
+
+def test_links_lead_somewhere_and_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    assert list(problems(site)) == []
+
+
+def test_every_page_of_the_repository_is_on_the_site(site: Path) -> None:
+    written = {p.relative_to(ROOT) for f in ("docs", "spec") for p in (ROOT / f).rglob("*.md")}
+    written -= {p for p in written if "site" in p.parts or "node_modules" in p.parts}
+    assert not [path for path in written if not (site / path.with_suffix(".html")).is_file()]
+
+
+def test_the_front_page_says_what_the_files_say(site: Path) -> None:
+    front = (site / "index.html").read_text("utf-8")
+    shown = re.findall(r"<b>([^<]+)</b>", front)
+    rules = json.loads((ROOT / "kvcheck/data/rules.json").read_text("utf-8"))
+    said = json.loads((ROOT / "docs/findings/vllm-0.33.json").read_text("utf-8"))["rules"]
+    assert shown[0] == f"{len(rules)}"
+    assert shown[2] == str(list(said.values()).count("broken"))
+    assert len(shown) == 4
+    assert f"| {shown[3].split()[0]} (" in (ROOT / "bench/RESULTS.md").read_text("utf-8")
+    assert 'src="view.html"' in front
+    assert "life_of_blocks" in (site / "view.html").read_text("utf-8")
+
+
+def test_a_rule_has_its_figure_its_places_and_its_row_in_the_table(site: Path) -> None:
+    chapter = (site / "spec/rules/pool.html").read_text("utf-8")
+    rule = chapter.partition('id="KV-POOL-8"')[2].partition('id="KV-POOL-9"')[0]
+    assert "<svg" in rule
+    assert "<dt>code</dt>" in rule
+    assert "kvref/" in rule
+    rules = json.loads((ROOT / "kvcheck/data/rules.json").read_text("utf-8"))
+    contract = (site / "spec/README.html").read_text("utf-8")
+    assert all(f"#{rule}" in contract for rule in rules)
+
+
+def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
+    (tmp_path / "index.md").write_text("# A page\n\n[nowhere](gone.md)\n", encoding="utf-8")
+    done = sphinx("-C", "-D", "extensions=myst_parser", tmp_path, tmp_path / "out")
+    assert done.returncode == 1
+    assert "gone.md" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('<a href="gone.html">x</a>', "leads nowhere"),
+        ('<a href="#gone">x</a>', "leads nowhere"),
+        ('<script src="https://example.org/x.js"></script>', "loads https://example.org/x.js"),
+        ('<link rel="stylesheet" href="//example.org/x.css">', "loads //example.org/x.css"),
+        ("<style>@import 'https://example.org/x.css'</style>", "loads something from elsewhere"),
+        ('<a href="https://example.org">x</a><b id="y"></b><a href="#y">x</a>', None),
+    ],
+)
+def test_the_check_of_links_can_fail(tmp_path: Path, text: str, problem: str | None) -> None:
+    (tmp_path / "page.html").write_text(text, encoding="utf-8")
+    found = list(problems(tmp_path))
+    assert len(found) == (problem is not None)
+    assert problem is None or problem in found[0]
