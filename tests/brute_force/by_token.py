@@ -18,6 +18,7 @@ from kvspec.specs import (
     MambaSpec,
     SlidingWindowSpec,
 )
+from tests.brute_force.agreement import attention_groups
 
 
 def tokens_read(spec: LayerSpec, token: int) -> range:
@@ -165,3 +166,18 @@ def is_handed_over(
     alignment = config.scheduler_block_size_tokens or 1
     ends = range(alignment, num_tokens + 1, alignment)
     return any(tokens.stop <= end or (is_eagle and tokens.start == end) for end in ends)
+
+
+def cached_positions(config: ManagerConfig, group: int, num_tokens: int) -> set[int]:
+    """Of one group, once a prompt of so many tokens is computed at once.
+
+    `config` is a manager's, with its block sizes.
+    """
+    (own,) = [found for found in attention_groups(config) if group in found.members]
+    size, is_eagle = own.spec.block_size, own.is_eagle
+    return {
+        block
+        for block in range(num_tokens // size)
+        if is_handed_over(config, size, block, num_tokens, is_eagle=is_eagle)
+        and is_worth_caching(config, own.spec, block, num_tokens, is_eagle=is_eagle)
+    }

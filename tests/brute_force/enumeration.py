@@ -13,7 +13,7 @@ from kvspec.blocks import GroupHits, PrefixHit
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation
 from tests.brute_force.agreement import Cache, agreed_hit, own_hits
-from tests.brute_force.caching import cached_positions
+from tests.brute_force.by_token import cached_positions
 from tests.brute_force.worlds import (
     Placed,
     ask,

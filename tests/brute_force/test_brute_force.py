@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation, KVCacheManager
 from tests.brute_force.agreement import Cache, agreed_hit, attention_groups, own_hits
-from tests.brute_force.by_token import tokens_read
-from tests.brute_force.caching import cached_positions
+from tests.brute_force.by_token import cached_positions, tokens_read
 from tests.brute_force.worlds import (
     Lived,
     Placed,
