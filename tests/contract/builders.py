@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from kvcheck.rules.managed import Everything
@@ -88,16 +87,6 @@ def run_on(manager: KVCacheManager, request: Request, num_new_tokens: int = 1) -
     return answer.to_lists()
 
 
-def hit_of(manager: KVCacheManager, request: Request) -> list[int]:
-    """The blocks that a look-up answers in group 0."""
-    return manager.get_computed_blocks(request).blocks.to_lists()[0]
-
-
-def queue_of(manager: KVCacheManager) -> list[int]:
-    """The free queue, front first."""
-    return list(manager.snapshot().free_queue)
-
-
 def everything(manager: KVCacheManager) -> Everything:
     """State, queued events, statistics and samples."""
     return Everything(
@@ -106,29 +95,6 @@ def everything(manager: KVCacheManager) -> Everything:
         manager.make_prefix_cache_stats(),
         manager.take_residency_samples(),
     )
-
-
-@dataclass(frozen=True)
-class Story:
-    """The running example of the chapter on the pool.
-
-    Six blocks of four tokens. Request a, tokens 1 … 10, took 1, 2, 3; request b, tokens 1 … 8 and
-    20, hit 1 and 2 and took 4. The free queue is 5.
-    """
-
-    manager: KVCacheManager
-    a: Request
-    b: Request
-
-
-def tell_story(make_manager: MakeManager, make_request: MakeRequest, **config: Any) -> Story:
-    """The running example, from an empty pool."""
-    manager = make_manager(6, 4, **config)
-    a = make_request(manager, "a", range(1, 11))
-    b = make_request(manager, "b", [*range(1, 9), 20])
-    admit(manager, a)
-    admit(manager, b)
-    return Story(manager, a, b)
 
 
 def need_of(

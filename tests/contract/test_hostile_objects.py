@@ -283,7 +283,7 @@ def test_values_keep_what_was_checked(implementation: Implementation) -> None:
         manager = implementation.create(config)
         request = new_request(implementation, manager, "r", range(40))
         assert admit(manager, request, 33) == KVCacheBlocks(([*range(1, 10)],))
-    for block_size in (0, -4):
+    for block_size in (0, -4, 2**53):
         with pytest.raises(InvalidArgumentError):
             make_config(20, Liar(block_size))
     assert type(MultimodalItem("image", Liar(3), Liar(2)).offset) is int

@@ -12,7 +12,7 @@ from kvspec.config import ManagerConfig
 from kvspec.snapshot import RequestState, Snapshot
 from kvspec.specs import SinkFullAttentionSpec
 from kvspec.transitions import Transition
-from tests.contract.builders import admit, new_manager, new_request, tell_story
+from tests.contract.builders import admit, new_manager, new_request
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,10 @@ def put(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
 def story() -> State:
     """Six blocks: a = [1, 2, 3], b = [1, 2, 4], of which 1 and 2 are cached; 5 is free."""
     implementation = kvref.implementation()
-    told = tell_story(
-        lambda *args, **config: new_manager(implementation, *args, **config),
-        lambda *args, **content: new_request(implementation, *args, **content),
-    )
-    return State(told.manager.config, told.manager.snapshot())
+    manager = new_manager(implementation)
+    for name, tokens in (("a", range(1, 11)), ("b", [*range(1, 9), 20])):
+        admit(manager, new_request(implementation, manager, name, tokens))
+    return State(manager.config, manager.snapshot())
 
 
 def two_groups() -> State:

@@ -21,7 +21,6 @@ from kvcheck.rules.scenarios import SCENARIOS
 from kvspec.base import BaseRequest
 from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.errors import UnsupportedError
 from kvspec.interface import Capabilities, Feature
 from kvspec.policy import Policy
 from kvspec.specs import FullAttentionSpec, MambaSpec, RSWASpec
@@ -121,13 +120,6 @@ def test_a_broken_small_manager_is_caught_from_outside(
     found = {violation.rule for violation in checked(broken).violations}
     assert found
     assert found <= rules
-
-
-def test_identity_needs_a_snapshot() -> None:
-    """It compares the order of eviction, which nobody sees from outside."""
-    options = Options(Level.IDENTITY, Budget(0.0, 0))
-    with pytest.raises(UnsupportedError, match="snapshot"):
-        Suite(minimal(), REFERENCE, options).run()
 
 
 @pytest.mark.parametrize("program", SCENARIOS, ids=lambda program: str(program.name))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import tracemalloc
 from typing import Any
 
@@ -15,20 +14,12 @@ from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.interface import Implementation
 from kvspec.request import RequestInput
 from kvspec.specs import FullAttentionSpec
+from tests.lockstep.test_lockstep import fast
+
+__all__ = ["fast"]  # the fixture
 
 PROMPT_TOKENS = 16_000
 BLOCK_TOKENS = 16
-
-
-@pytest.fixture(params=["compiled", "uncompiled"])
-def fast(request: pytest.FixtureRequest) -> Implementation:
-    """Each build. Skips without a compiled one, unless it has to be there."""
-    try:
-        return FastImplementation(request.param)
-    except ImportError as error:
-        if os.environ.get("KVSPEC_REQUIRE_COMPILED"):
-            raise
-        pytest.skip(f"no compiled build of kvfast here: {error}")
 
 
 def config(num_blocks: int) -> ManagerConfig:

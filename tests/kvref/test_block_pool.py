@@ -21,6 +21,7 @@ def test_a_full_block_is_not_registered_twice() -> None:
         with pytest.raises(InvariantViolation) as caught:
             pool.register(block, b"again", num_tokens)
         assert caught.value.rule == "KV-POOL-18"
+        assert caught.value.invariant == "blocks_are_registered_once"
     assert pool.keys[block] == [b"full"]
     assert pool.cached == {b"full": [block]}
 

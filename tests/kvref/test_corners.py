@@ -7,10 +7,6 @@ from typing import Any
 import pytest
 
 import kvref
-from kvcheck.rules.specs import full, sliding
-from kvref.configuration import Parts
-from kvref.groups.full_attention import FullAttentionGroup
-from kvref.hybrid import HybridCoordinator
 from kvref.manager import ReferenceManager
 from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import InvalidArgumentError
@@ -36,22 +32,6 @@ def test_hits_of_a_running_request_are_refused_as_a_whole(offer: dict[str, Any])
     with pytest.raises(InvalidArgumentError, match="already holds blocks") as caught:
         manager.allocate_slots(request, 1, **offer)
     assert caught.value.field == "new_computed_blocks"
-
-
-class OwnGroup(FullAttentionGroup):
-    """Full attention under another name."""
-
-
-class OwnHybrid(HybridCoordinator):
-    """A hybrid under another name."""
-
-
-def test_a_manager_is_made_of_the_parts_it_is_given() -> None:
-    """Broken parts can be caught only where they are used."""
-    parts = Parts(groups=((FullAttentionGroup, OwnGroup),), hybrid=OwnHybrid)
-    manager = ReferenceManager(make_config(specs=[full(4), sliding(4, 6)]), parts=parts)
-    assert type(manager.groups[0]) is OwnGroup
-    assert type(manager.coordinator) is OwnHybrid
 
 
 def test_what_is_configured_reaches_the_pool_and_the_events() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -21,7 +19,7 @@ from kvref.groups.sliding_window import SlidingWindowGroup
 from kvref.implementation import ReferenceImplementation
 from kvref.manager import ReferenceManager
 from kvspec.config import HASH_FUNCTIONS
-from kvspec.errors import ConfigError, InvalidArgumentError, InvariantViolation, UnsupportedError
+from kvspec.errors import ConfigError, InvalidArgumentError
 from kvspec.events import BlockRemoved
 from kvspec.interface import Feature, Implementation, KVCacheManager
 from tests.contract.builders import make_config, need_of, new_manager, new_request
@@ -62,15 +60,6 @@ def test_without_a_policy_unhashed_blocks_go_first_and_each_copy_has_its_event()
     for block in blocks[:2]:
         pool.forget(block)
     assert [type(event) for event in pool.events.take()] == [BlockRemoved, BlockRemoved]
-
-
-def test_a_block_registered_twice_is_a_violation_with_a_name() -> None:
-    pool = pool_of(3, enabled=False)
-    (block,) = pool.allocate(1)
-    pool.register(block, b"key", 4)
-    with pytest.raises(InvariantViolation, match="a key for 4 tokens") as caught:
-        pool.register(block, b"key", 4)
-    assert caught.value.invariant == "blocks_are_registered_once"
 
 
 @pytest.mark.parametrize("mode", ["all", "align"])
@@ -158,17 +147,6 @@ def test_a_copy_has_the_same_clock_and_hasher() -> None:
         ages.append([sample.lifetime_ns for sample in manager.take_residency_samples()])
     assert ages == [[150, 150], [150, 150]]
     assert vars(copy)["hasher"] is vars(bare)["hasher"]
-
-
-def test_what_is_missing_is_missing_in_kvref(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """xxhash is an extra; the error says who lacks it."""
-    monkeypatch.setitem(sys.modules, "xxhash", None)
-    config = replace(make_config(4), hash_function="xxhash_cbor", trusted_tenants=True)
-    with pytest.raises(UnsupportedError, match="xxhash") as caught:
-        kvref.implementation().create(config)
-    assert caught.value.implementation == "kvref"
 
 
 def test_defaults_are_those_of_the_interface() -> None:

@@ -33,13 +33,6 @@ def test_a_foreign_manager_is_refused(stranger: KVCacheManager) -> None:
     assert list(request.token_ids) == [1]
 
 
-@pytest.mark.parametrize("bad", [None, "r", [1, 2]])
-def test_a_request_is_made_from_a_request_input(bad: RequestInput) -> None:
-    """Nothing else says what a request is."""
-    with pytest.raises(InvalidArgumentError):
-        KVREF.make_request(new_manager(KVREF), bad)
-
-
 OTHER_HASHES: tuple[dict[str, Any], ...] = (
     {"block_size": 8},
     {"block_size": 2},
@@ -99,20 +92,5 @@ def test_without_the_package_xxhash_its_function_is_refused(
                 make_config(hash_function="xxhash_cbor", trusted_tenants=True, hash_seed=seed)
             )
         assert "pip install 'kvspec[xxhash]'" in str(caught.value)
+        assert caught.value.implementation == "kvref"
     KVREF.create(make_config(hash_function="sha256_cbor_64bit", trusted_tenants=True))
-
-
-@pytest.mark.parametrize("bad", [None, 7, "now", object()])
-def test_a_window_takes_in_statistics_only(bad: Any) -> None:
-    """Anything else is refused, and the window stays as it was."""
-    window = KVREF.make_hit_rate_window()
-    with pytest.raises(InvalidArgumentError):
-        window.observe(bad)
-    assert window.num_requests == 0
-
-
-def test_a_clock_is_a_function() -> None:
-    """A time is no clock."""
-    with pytest.raises(InvalidArgumentError) as caught:
-        KVREF.create(make_config(), clock=7)  # type: ignore[arg-type]  # the point of the test
-    assert caught.value.field == "clock"
