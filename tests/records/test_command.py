@@ -253,19 +253,6 @@ def test_what_cannot_run_ends_with_2(capsys: pytest.CaptureFixture[str], tmp_pat
     assert main(["golden", str(SMALL), "--impl", "kvref", "--single-group", "mamba"]) == 2
 
 
-@pytest.mark.shared
-def test_the_reference_passes_the_shared_traces(
-    capsys: pytest.CaptureFixture[str], shared: Path
-) -> None:
-    """All 28 traces of a single full-attention group, MLA included, none left out."""
-    folder = shared / "golden" / "manager"
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is not here")
-    ran = Ran(capsys, [folder], "--single-group", "full")
-    assert ran.lines == ["0 records left out behind quirks", "28 passed, 0 failed"]
-    assert ran.code == 0
-
-
 def test_what_is_lacking_is_left_out_and_no_failure(
     capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

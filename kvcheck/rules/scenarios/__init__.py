@@ -17,7 +17,7 @@ SCENARIOS: tuple[Program, ...] = (
     *SINGLE_SCENARIOS, *GROUP_SCENARIOS, *HYBRID_SCENARIOS, *WINDOW_SCENARIOS, *STATE_SCENARIOS,
     *STORAGE_SCENARIOS, *DETAIL_SCENARIOS, *EDGE_SCENARIOS,
 )  # fmt: skip
-"""Those that the reference can play, in the order in which they run."""
+"""All but the stories of hits that end inside a block, in the order in which they run."""
 
 ALL_SCENARIOS: tuple[Program, ...] = (*SCENARIOS, *INSIDE_SCENARIOS)
-"""With those of features that it lacks."""
+"""With them; they are for subjects with the feature `hits_inside_blocks` (KV-POL-24)."""
