@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, cast
 
 from kvfast import _build
 from kvfast.configuration import KIND_OF_TYPE, plan_of
+from kvfast.fleet.index import FastIndex
 from kvfast.hit_rate import HitRateWindow
 from kvfast.tier import FastTier
 from kvspec.audit import AuditedManager, audited, audited_batch, unwrapped
 from kvspec.batched import BatchedManager
 from kvspec.config import HASH_FUNCTIONS, ManagerConfig
 from kvspec.errors import InvalidArgumentError
+from kvspec.fleet import MOST_WAITING, PrefixIndex
 from kvspec.following import FollowedInput
 from kvspec.interface import Capabilities, Feature, KVCacheManager
 from kvspec.planning import Planner
@@ -157,6 +159,12 @@ class FastImplementation:
         """An empty host tier for this manager (KV-TIER-8)."""
         inner = self._own(manager)
         return FastTier(inner.config, num_blocks, inner.turn)
+
+    def make_prefix_index(
+        self, *, removed_event_per: str = "copy", max_waiting: int = MOST_WAITING
+    ) -> PrefixIndex:
+        """An empty index of the engines of a fleet (KV-FLEET-9)."""
+        return FastIndex(removed_event_per=removed_event_per, max_waiting=max_waiting)
 
     def _own(self, manager: KVCacheManager) -> FastManager:
         """The manager inside, if this implementation made it."""

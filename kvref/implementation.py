@@ -9,6 +9,7 @@ from importlib.metadata import version
 
 from kvref.block_pool import BlockPool
 from kvref.configuration import Parts, spec_types
+from kvref.fleet import ReferenceIndex
 from kvref.following import followed, make_followed
 from kvref.groups.base import Group
 from kvref.hybrid import HybridCoordinator
@@ -23,6 +24,7 @@ from kvspec.audit import audited, unwrapped
 from kvspec.batched import BatchedManager
 from kvspec.config import HASH_FUNCTIONS, ManagerConfig
 from kvspec.errors import InvalidArgumentError
+from kvspec.fleet import MOST_WAITING, PrefixIndex
 from kvspec.following import FollowedInput
 from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
 from kvspec.planning import Planner
@@ -151,6 +153,12 @@ class ReferenceImplementation:
         """An empty host tier for this manager (KV-TIER-8)."""
         inner = _reference(manager)
         return ReferenceTier(inner.config, num_blocks, inner.turn)
+
+    def make_prefix_index(
+        self, *, removed_event_per: str = "copy", max_waiting: int = MOST_WAITING
+    ) -> PrefixIndex:
+        """An empty index of the engines of a fleet (KV-FLEET-9)."""
+        return ReferenceIndex(removed_event_per=removed_event_per, max_waiting=max_waiting)
 
 
 def _hash_block_size(manager: ReferenceManager) -> int:

@@ -30,6 +30,7 @@ def everything() -> tuple[Mistake, ...]:
         *of_kvfast(),
         *both,
         *tiers(),
+        *fleets(),
         *devices(),
         *contracts(),
         *pools(),
@@ -42,6 +43,13 @@ def tiers() -> Iterator[Mistake]:
     for one in importlib.import_module("tests.tier.test_lockstep").MISTAKES:
         about = " ".join(one.about.split())
         yield Mistake(one.id, one.rules, about, "kvfast", "host tier", one.make)
+
+
+def fleets() -> Iterator[Mistake]:
+    """Broken indexes of engines, and what is between them and the engines."""
+    for name in ("test_mistakes", "test_wire"):
+        for one in importlib.import_module(f"tests.fleet.{name}").MISTAKES:
+            yield replace(one, about=" ".join(one.about.split()), kind="fleet")
 
 
 def devices() -> Iterator[Mistake]:

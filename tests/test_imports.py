@@ -35,6 +35,7 @@ ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
     ("kvfast", frozenset({"cbor2", "torch", "xxhash"})),
     ("kvfast.device", frozenset({"torch", "triton"})),
     ("kvfast.engines.vllm", frozenset({"vllm"})),
+    ("kvfast.fleet", frozenset({"msgspec", "zmq"})),
 )
 
 # Extras are imported inside functions, so that importing a package needs none of them. These parts
@@ -42,6 +43,7 @@ ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
 WHOLLY_EXTRA = (
     *("kvcheck.cli", "kvcheck.judge", "kvcheck.pytest_plugin."),
     *("kvfast.device", "kvfast.engines.vllm.", "kvcheck.adapters.vllm.shadow"),
+    *("kvfast.fleet.publisher", "kvfast.fleet.view", "kvfast.fleet.wire"),
 )
 ALWAYS_INSTALLED = OURS | {"cbor2"}
 

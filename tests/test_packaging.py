@@ -19,6 +19,9 @@ from tests import smoke
 from tests.source import PACKAGES, ROOT, package_modules, text_files, tree
 from tests.test_imports import imports
 
+# Packages that are imported by another name.
+PACKAGE_OF = {"zmq": "pyzmq"}
+
 
 @pytest.fixture(scope="module")
 def pyproject() -> dict[str, Any]:
@@ -34,6 +37,7 @@ def imported_by_the_packages() -> set[str]:
     # Triton comes with torch. SGLang is what an adapter finds on the path, never a dependency;
     # pytest is what imports the plugin.
     elsewhere = {"triton", "sglang", "pytest"}
+    roots = {PACKAGE_OF.get(root, root) for root in roots}
     return roots - sys.stdlib_module_names - {name for name, _ in PACKAGES} - elsewhere
 
 

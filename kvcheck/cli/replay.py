@@ -12,6 +12,7 @@ from typing import Any
 import click
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
+from kvcheck.cli._fleet import replay_fleet, with_fleet_options
 from kvcheck.cli._support import (
     MOST_BLOCKS,
     fail,
@@ -104,6 +105,7 @@ _POSITIVE = click.IntRange(min=1)
     show_default=True,
     help="Check all invariants after every operation. Large traces want --no-check.",
 )
+@with_fleet_options
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def command(trace: str, impl: str, quiet: bool, **given: Any) -> None:
     """Replay a request trace and report hits, evictions, usage.
@@ -117,6 +119,8 @@ def command(trace: str, impl: str, quiet: bool, **given: Any) -> None:
     --record F: `kvspec golden F --impl kvref` then says whether the reference accepts every
     operation. F has the state after each, and grows by all tokens: --limit keeps it short.
 
+    --engines N: through N pools, with a row for each --route: what it hits, how even the load is.
+
     Exit code 0: done. 1: the implementation broke a rule. 2: it could not run.
     """
     _check_outputs(given["json_path"], given["plot_path"], given["html_path"], given["record_path"])
@@ -129,6 +133,11 @@ def command(trace: str, impl: str, quiet: bool, **given: Any) -> None:
         step_ms=given["step_ms"],
     )
     implementation = find_implementation(impl)
+    if given["engines"] is not None:
+        replay_fleet(trace, implementation, options, given, quiet=quiet)
+        return
+    if given["routes"]:
+        fail("--route needs --engines N")
     with open_trace(
         trace,
         ordered=given["arrival"] == "timestamp",

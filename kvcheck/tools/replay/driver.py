@@ -7,7 +7,7 @@ depends on time, so equal input gives equal numbers (the seconds aside).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -19,7 +19,7 @@ from kvcheck.tools.replay.series import Bucket, Series
 from kvcheck.tools.replay.tokens import OUTPUT_TOKEN_BASE, prompt_tokens
 from kvcheck.tools.replay.trace import TraceError, TraceRecord
 from kvspec.errors import KVSpecError
-from kvspec.events import BlockRemoved
+from kvspec.events import BlockRemoved, Event
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.request import Request, RequestInput
 
@@ -325,13 +325,15 @@ class Driver:
         self._manager.free(sequence.request)
         self._seconds.free += perf_counter() - began
 
-    def _drain_events(self) -> None:
-        """Count the keys that left the cache in this step."""
+    def _drain_events(self) -> Sequence[Event]:
+        """Count the keys that left the cache in this step; all that happened in it."""
         began = perf_counter()
         evictions = 0
-        for event in self._manager.take_events():
+        events = self._manager.take_events()
+        for event in events:
             if isinstance(event, BlockRemoved):
                 evictions += len(event.block_hashes)
         self._seconds.events += perf_counter() - began
         self._counts.evictions += evictions
         self._step_bucket.evictions = evictions
+        return events

@@ -1,0 +1,119 @@
+"""`kvspec replay --engines N`: one trace through several engines, by one route after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.progress import Progress
+
+from kvcheck.cli._support import fail, progress_console, write_json
+from kvcheck.discovery import find_implementation
+from kvcheck.tools.replay.driver import ReplayError
+from kvcheck.tools.replay.fleet import ROUTES, Fleet, fleet_report, fleet_text
+from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.source import open_trace
+from kvcheck.tools.replay.trace import select
+from kvspec.errors import InvariantViolation
+from kvspec.fleet import FleetImplementation, PrefixIndex
+from kvspec.interface import Implementation
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_STDIN = _STDOUT = "-"
+_ONE_POOL = ("plot_path", "html_path", "record_path")
+_INDEX = "kvfast"
+"""Whose index the router uses, whoever the engines are of."""
+
+
+def with_fleet_options(command: _Command) -> _Command:
+    """`--engines` and `--route`."""
+    routes = click.option(
+        "--route",
+        "routes",
+        type=click.Choice(ROUTES),
+        multiple=True,
+        help="With --engines: how requests are sent; may be given several times.  [default: all]",
+    )
+    return click.option(
+        "--engines",
+        type=click.IntRange(1, 10_000),
+        metavar="N",
+        help="Through N engines, each with a pool of its own.",
+    )(routes(command))
+
+
+def replay_fleet(
+    trace: str,
+    implementation: Implementation,
+    options: ReplayOptions,
+    given: Mapping[str, Any],
+    *,
+    quiet: bool,
+) -> None:
+    """Each route from the start of the trace; the rows, and the JSON if that is wanted."""
+    for name in _ONE_POOL:
+        if given[name] is not None:
+            fail(f"--{name.removesuffix('_path')} is about one pool; leave out it or --engines")
+    routes = given["routes"] or ROUTES
+    if trace == _STDIN and len(routes) > 1:
+        fail("standard input can be read once; give one --route, or a file")
+    found = [
+        _replay(trace, implementation, options, given, route=route, quiet=quiet) for route in routes
+    ]
+    if not found[0]["requests"]:
+        fail(f"{trace}: holds no requests that are kept; nothing was replayed")
+    content = fleet_report(
+        found,
+        options,
+        trace=trace,
+        implementation=implementation.capabilities.name,
+        engines=given["engines"],
+        sample=given["sample"],
+        limit=given["limit"],
+    )
+    if given["json_path"] is not None:
+        write_json(content, Path(given["json_path"]))
+    if given["json_path"] != _STDOUT:
+        click.echo(fleet_text(content), nl=False)
+
+
+def _replay(
+    trace: str,
+    implementation: Implementation,
+    options: ReplayOptions,
+    given: Mapping[str, Any],
+    *,
+    route: str,
+    quiet: bool,
+) -> dict[str, Any]:
+    """One route."""
+    timed, limit = given["arrival"] == "timestamp", given["limit"]
+    console = progress_console()
+    with (
+        open_trace(trace, ordered=timed, seed=given["seed"], endless=limit is not None) as source,
+        Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bar,
+    ):
+        task = bar.add_task(route, total=limit)
+        try:
+            return Fleet(
+                implementation,
+                options,
+                select(source, sample=given["sample"], limit=limit),
+                num_engines=given["engines"],
+                route=route,
+                index=_index(),
+                trace_name=source.name,
+                check_invariants=given["check"],
+                on_progress=lambda sent: bar.update(task, completed=sent),
+            ).run()
+        except (InvariantViolation, ReplayError) as error:
+            fail(f"{implementation.capabilities.name}: {error}", exit_code=1)
+
+
+def _index() -> PrefixIndex:
+    found = find_implementation(_INDEX)
+    if not isinstance(found, FleetImplementation):
+        fail(f"{_INDEX} has no index of engines; install kvspec again")
+    return found.make_prefix_index()

@@ -1,0 +1,290 @@
+"""One trace through several engines: what a route buys in hits and in balance.
+
+The rules behind the numbers are in spec/replay.md, section 9. Each engine is a `Driver` with a
+pool of its own. A router sends requests, and knows of the caches what events tell (KV-FLEET-*).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kvcheck.tools.replay.driver import Driver
+from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.result import Counts
+from kvcheck.tools.replay.tokens import prompt_tokens
+from kvcheck.tools.replay.trace import TraceRecord
+from kvspec.errors import InvalidArgumentError
+from kvspec.events import Event, EventHash
+from kvspec.fleet import Batch, PrefixIndex
+from kvspec.interface import Implementation
+from kvspec.request import RequestInput
+
+ROUTES: tuple[str, ...] = ("round-robin", "least-loaded", "prefix", "least-work")
+FORMAT = "kvspec-replay-fleet"
+FORMAT_VERSION = 1
+
+
+class _Engine(Driver):
+    """A driver whose records come one by one, and whose events go to the index after each step.
+
+    `more`: asked for a record when there is room in the line and none is in it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        implementation: Implementation,
+        options: ReplayOptions,
+        index: PrefixIndex,
+        more: Callable[[_Engine], TraceRecord | None],
+        **settings: Any,
+    ) -> None:
+        self.name, self.line = name, deque[TraceRecord]()
+        self._index, self._num_batches = index, 0
+        super().__init__(implementation, options, _Line(self, more), **settings)
+
+    @property
+    def counts(self) -> Counts:
+        """So far."""
+        return self._counts
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs, waits or is on its way."""
+        return not (self._running or self._waiting or self._next or self.line)
+
+    @property
+    def has_line(self) -> bool:
+        """A request is here that is not admitted."""
+        return bool(self._waiting or self._next or self.line)
+
+    @property
+    def load_tokens(self) -> int:
+        """Prompt tokens of the requests that were sent here and have not ended."""
+        known = [sequence.record for sequence in (*self._running, *self._waiting)]
+        known += [self._next] if self._next is not None else []
+        return sum(record.input_length for record in (*known, *self.line))
+
+    @property
+    def work_tokens(self) -> int:
+        """The same, less what is computed already or was hit."""
+        done = sum(
+            min(sequence.request.num_computed_tokens, sequence.record.input_length)
+            for sequence in self._running
+        )
+        return self.load_tokens - done
+
+    def hashes(self, record: TraceRecord) -> Sequence[EventHash]:
+        """Of the prompt's full blocks, as the events show them."""
+        made = self._implementation.make_request(
+            self._manager, RequestInput(f"route-{record.line}", prompt_tokens(record))
+        )
+        return tuple(made.block_hashes)
+
+    def send(self, record: TraceRecord) -> None:
+        """A request for the end of the line. TraceError for one that the pool cannot hold."""
+        self.line.append(record)
+        if self._next is None:
+            self._pull()
+
+    def step(self, clock_ms: int) -> None:
+        """One step at this time of the fleet."""
+        self._clock_ms = clock_ms
+        self._step()
+
+    def _drain_events(self) -> Sequence[Event]:
+        events = super()._drain_events()
+        if events:
+            batch = Batch(self._num_batches, float(self._counts.steps), tuple(events))
+            self._index.hear(self.name, batch)
+            self._num_batches += 1
+        return events
+
+
+@dataclass(frozen=True)
+class _Line(Iterator[TraceRecord]):
+    """What is in the line of an engine now; more may come after its end."""
+
+    engine: _Engine
+    more: Callable[[_Engine], TraceRecord | None]
+
+    def __next__(self) -> TraceRecord:
+        record = self.engine.line.popleft() if self.engine.line else self.more(self.engine)
+        if record is None:
+            raise StopIteration
+        return record
+
+
+class Fleet:
+    """One replay of one trace through several engines. `run` may be called once.
+
+    `route` is one of `ROUTES`. `index`: an empty one, for what the engines tell.
+    `on_progress` is called after every step with the requests sent so far.
+    """
+
+    def __init__(
+        self,
+        implementation: Implementation,
+        options: ReplayOptions,
+        records: Iterable[TraceRecord],
+        *,
+        num_engines: int,
+        route: str,
+        index: PrefixIndex,
+        trace_name: str,
+        check_invariants: bool = True,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> None:
+        if num_engines < 1:
+            raise InvalidArgumentError("num_engines", num_engines, "1 or more")
+        if route not in ROUTES:
+            raise InvalidArgumentError("route", route, "one of " + ", ".join(ROUTES))
+        self._options, self._records = options, iter(records)
+        self._is_timed = options.arrival == "timestamp"
+        self._route, self._index, self._on_progress = route, index, on_progress
+        # Names in the order of their numbers, so that ties go to the first.
+        self._engines = [
+            _Engine(
+                f"engine-{number:05d}",
+                implementation,
+                options,
+                index,
+                self._more,
+                trace_name=trace_name,
+                check_invariants=check_invariants,
+            )
+            for number in range(num_engines)
+        ]
+        self._next = next(self._records, None)
+        self._clock_ms = self._steps = self._sent = 0
+
+    def run(self) -> dict[str, Any]:
+        """To the end of the trace; the report of this route. Errors are those of `Driver.run`."""
+        while self._next is not None or not all(engine.is_idle for engine in self._engines):
+            if self._is_timed:
+                self._jump()
+            self._send_due()
+            for engine in self._engines:
+                if not engine.is_idle:
+                    engine.step(self._clock_ms)
+            self._steps += 1
+            self._clock_ms += self._options.step_ms
+            if self._on_progress is not None:
+                self._on_progress(self._sent)
+        return self._report()
+
+    def _jump(self) -> None:
+        """Nothing to do anywhere: go to the first step at or after the next arrival."""
+        if self._next is not None and all(engine.is_idle for engine in self._engines):
+            step_ms = self._options.step_ms
+            self._clock_ms = max(self._clock_ms, -(-self._next.timestamp_ms // step_ms) * step_ms)
+
+    def _send_due(self) -> None:
+        """Requests that are there by now, in their order.
+
+        Where all of them are there at once, one is sent when the engine that the route wants has
+        admitted all it has, so that the caches are known that the route looks at.
+        """
+        while self._next is not None:
+            if self._is_timed and self._next.timestamp_ms > self._clock_ms:
+                return
+            engine = self._chosen(self._next)
+            if not self._is_timed and engine.has_line:
+                return
+            engine.send(self._taken())
+
+    def _more(self, engine: _Engine) -> TraceRecord | None:
+        """In the middle of a step an engine has room: the next request, if the route wants it."""
+        if self._is_timed or self._next is None or self._chosen(self._next) is not engine:
+            return None
+        return self._taken()
+
+    def _taken(self) -> TraceRecord:
+        """The next request, which goes to an engine now."""
+        record = self._next
+        if record is None:
+            raise IndexError("the trace is at its end")
+        self._sent += 1
+        self._next = next(self._records, None)
+        return record
+
+    def _chosen(self, record: TraceRecord) -> _Engine:
+        """The engine that the route wants; of equal ones the least loaded, then the first."""
+        engines = self._engines
+        if self._route == "round-robin":
+            return engines[self._sent % len(engines)]
+        if self._route == "least-loaded":
+            return min(engines, key=lambda engine: engine.load_tokens)
+        known = self._index.prefixes(engines[0].hashes(record))
+        hit = {engine.name: known.get(engine.name, 0) for engine in engines}
+        if self._route == "prefix":
+            return min(engines, key=lambda engine: (-hit[engine.name], engine.load_tokens))
+        size = self._options.block_size
+        return min(  # the prompt itself is the same everywhere
+            engines,
+            key=lambda one: (one.work_tokens - hit[one.name] * size, one.load_tokens),
+        )
+
+    def _report(self) -> dict[str, Any]:
+        """Of the whole and of each engine."""
+        counts = [engine.counts for engine in self._engines]
+        queried = sum(each.tokens_queried for each in counts)
+        hit = sum(each.tokens_hit for each in counts)
+        computed = [each.tokens_computed for each in counts]
+        mean = sum(computed) / len(computed)
+        return {
+            "route": self._route,
+            "requests": sum(each.requests for each in counts),
+            "tokens_queried": queried,
+            "tokens_hit": hit,
+            "hit_rate": hit / queried if queried else 0.0,
+            "tokens_computed": sum(computed),
+            "imbalance": max(computed) / mean if mean else 1.0,
+            "preemptions": sum(each.preemptions for each in counts),
+            "evictions": sum(each.evictions for each in counts),
+            "steps": self._steps,
+            "engines": [
+                {
+                    "requests": each.requests,
+                    "tokens_queried": each.tokens_queried,
+                    "tokens_hit": each.tokens_hit,
+                    "tokens_computed": each.tokens_computed,
+                    "steps": each.steps,
+                }
+                for each in counts
+            ],
+        }
+
+
+def fleet_report(
+    routes: Sequence[dict[str, Any]], options: ReplayOptions, **context: Any
+) -> dict[str, Any]:
+    """All routes of one trace, ready for JSON. Equal input gives equal values."""
+    return {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        **context,
+        "options": asdict(options),
+        "routes": list(routes),
+    }
+
+
+def fleet_text(content: dict[str, Any]) -> str:
+    """The same for people: a row for each route."""
+    options = content["options"]
+    lines = [
+        f"{content['trace']} through {content['engines']} engines of {content['implementation']},"
+        f" each {options['num_blocks']:,} blocks of {options['block_size']} tokens",
+        "",
+        f"{'route':<14}{'hit rate':>9}{'computed':>14}{'busiest':>9}{'steps':>9}{'preempted':>11}",
+    ]
+    for each in content["routes"]:
+        lines.append(
+            f"{each['route']:<14}{each['hit_rate']:>9.2%}{each['tokens_computed']:>14,}"
+            f"{each['imbalance']:>8.2f}×{each['steps']:>9,}{each['preemptions']:>11,}"
+        )
+    lines += ["", "busiest: tokens that the busiest engine computed, over the mean of all"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,150 @@
+"""Events of one engine out over ZeroMQ, with a memory for those who missed some (KV-FLEET-11)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+
+from kvfast.fleet.index import FastIndex
+from kvfast.fleet.wire import END, STATE, encode_batch, state_as_batch
+from kvspec._check import count
+from kvspec.events import Event
+from kvspec.fleet import Batch
+
+_ENGINE = ""
+"""The only one of the publisher's own index."""
+_SECONDS_BETWEEN_LOOKS = 0.1
+
+
+@dataclass(frozen=True)
+class PublisherOptions:
+    """Where and what to publish.
+
+    `endpoint`, `replay`: ZeroMQ addresses to bind, such as `tcp://*:5557`; port 0 takes a free one.
+    Without `replay` nobody can ask for what was lost. `rank`: of this engine among data-parallel
+    ones. `max_kept`: batches kept for replays. `max_queued`: messages that wait for a slow
+    consumer; further ones are lost for it. `removed_event_per`: the manager's policy (KV-POL-3).
+    """
+
+    endpoint: str
+    replay: str | None = None
+    topic: str = ""
+    rank: int | None = None
+    max_kept: int = 10_000
+    max_queued: int = 100_000
+    removed_event_per: str = "copy"
+
+    def __post_init__(self) -> None:
+        count("max_kept", self.max_kept, 1)
+        count("max_queued", self.max_queued, 1)
+
+
+class Publisher:
+    """Batches from one engine: a PUB socket, and a ROUTER socket that a thread serves.
+
+    Any thread may publish; it waits while a state is copied for somebody who asked. `endpoint`
+    and `replay` are the addresses with their ports. The publisher keeps the last `max_kept`
+    batches, and a count per cached key. It must hear all events from the start of the manager. Use
+    it in a `with` block, or call `close`.
+    """
+
+    def __init__(
+        self, options: PublisherOptions, *, clock_s: Callable[[], float] = time.time
+    ) -> None:
+        self._options, self._clock_s = options, clock_s
+        self._lock = threading.Lock()
+        self._kept: deque[tuple[bytes, bytes]] = deque(maxlen=options.max_kept)
+        self._index = FastIndex(removed_event_per=options.removed_event_per)
+        self._next = 0
+        self._time_s = float("-inf")
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._topic = options.topic.encode()
+        self._closed = threading.Event()
+        self._server: threading.Thread | None = None
+        self._sockets: list[Any] = []
+        try:
+            self._pub = self._bound(zmq.PUB, options.endpoint, options.max_queued)
+            self.endpoint = self._pub.getsockopt_string(zmq.LAST_ENDPOINT)
+            self.replay: str | None = None
+            if options.replay is not None:
+                # A whole answer has to fit, also while the asker is slow to read the one before.
+                router = self._bound(zmq.ROUTER, options.replay, 2 * (options.max_kept + 1))
+                self.replay = router.getsockopt_string(zmq.LAST_ENDPOINT)
+                self._server = threading.Thread(target=self._serve, args=(router,), daemon=True)
+                self._server.start()
+        except BaseException:
+            self._leave(linger_ms=0)
+            raise
+
+    def publish(self, events: Sequence[Event]) -> int | None:
+        """Send the events of a step as one batch; its number, or None where there are none.
+
+        Never waits. InvalidArgumentError for what is no event (KV-FLEET-9).
+        """
+        if not events:
+            return None
+        with self._lock:
+            self._time_s = max(self._time_s, self._clock_s())  # a clock may be set back
+            batch = Batch(self._next, self._time_s, tuple(events))
+            self._index.hear(_ENGINE, batch)
+            payload = encode_batch(batch, rank=self._options.rank)
+            number = batch.number.to_bytes(8, "big")
+            self._kept.append((number, payload))
+            self._next += 1
+            self._pub.send_multipart((self._topic, number, payload))
+        return batch.number
+
+    def close(self) -> None:
+        """Stop, and give the addresses back. What is on its way to consumers is still sent."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        if self._server is not None:
+            self._server.join()
+        self._leave(linger_ms=1000)
+
+    def __enter__(self) -> Publisher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _bound(self, kind: int, address: str, most: int) -> Any:
+        socket = self._context.socket(kind)
+        self._sockets.append(socket)
+        socket.setsockopt(zmq.SNDHWM, most)
+        socket.bind(address)
+        return socket
+
+    def _leave(self, linger_ms: int) -> None:
+        for socket in self._sockets:
+            socket.close(linger=linger_ms)
+        self._context.term()
+
+    def _serve(self, router: Any) -> None:
+        """Answer requests until the publisher is closed."""
+        while not self._closed.is_set():
+            if router.poll(int(_SECONDS_BETWEEN_LOOKS * 1000)):
+                frames = router.recv_multipart()
+                if len(frames) == 3:  # else nobody knows what it means
+                    for number, payload in self._answer(frames[2]):
+                        router.send_multipart((frames[0], b"", self._topic, number, payload))
+                    router.send_multipart((frames[0], b"", b"", END, b""))
+
+    def _answer(self, wanted: bytes) -> list[tuple[bytes, bytes]]:
+        """Numbers and payloads of the batches from a number on, or of the state."""
+        with self._lock:
+            if wanted != STATE:
+                # Big-endian numbers of 8 bytes have the order of their bytes.
+                return [one for one in self._kept if len(wanted) == 8 and one[0] >= wanted]
+            if not self._next:
+                return []
+            batch = state_as_batch(self._index.state(_ENGINE))
+        payload = encode_batch(batch, rank=self._options.rank)
+        return [(batch.number.to_bytes(8, "big"), payload)]

@@ -1,0 +1,164 @@
+"""Batches of events as bytes, in the form that engines publish (KV-FLEET-10)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from kvspec._fleet_checks import check_batch
+from kvspec.errors import InvalidArgumentError
+from kvspec.events import (
+    MEDIUM_GPU,
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    Event,
+    EventHash,
+)
+from kvspec.fleet import Batch, EngineState, FleetKey, WireError
+
+END = (-1).to_bytes(8, "big", signed=True)
+"""In place of a number: the end of an answer."""
+STATE = b"state"
+"""In place of a number: a request for the state (KV-FLEET-11)."""
+
+_Hash: TypeAlias = bytes | int
+
+
+class _Stored(msgspec.Struct, tag="BlockStored", omit_defaults=True):
+    block_hashes: list[_Hash]
+    parent_block_hash: _Hash | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None
+    medium: str | None
+    lora_name: str | None
+    # Each block has its own list or nil; what is in one is the engine's, and nobody here reads it.
+    extra_keys: list[Any] | None = None
+    group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+    kv_cache_spec_sliding_window: int | None = None
+    lookahead_token_ids: list[list[int]] | None = None
+    is_report: bool = False
+
+
+class _Removed(msgspec.Struct, tag="BlockRemoved", omit_defaults=True):
+    block_hashes: list[_Hash]
+    medium: str | None
+    group_idx: int | None = None
+
+
+class _Cleared(msgspec.Struct, tag="AllBlocksCleared"):
+    pass
+
+
+class _Batch(msgspec.Struct, array_like=True):
+    ts: float
+    events: list[_Stored | _Removed | _Cleared]
+    data_parallel_rank: int | None = None
+
+
+def encode_batch(batch: Batch, *, rank: int | None = None) -> bytes:
+    """The payload; the number goes beside it. `rank`: of an engine among its equals, or None."""
+    events = [_encoded(event) for event in batch.events]
+    return msgspec.msgpack.encode(_Batch(batch.time_s, events, rank))
+
+
+def decode_batch(number: bytes, payload: bytes) -> Batch:
+    """Both parts of a message. Raises WireError."""
+    if len(number) != 8:
+        raise WireError(f"its number has {len(number)} bytes, not 8")
+    try:
+        found = msgspec.msgpack.decode(payload, type=_Batch)
+        batch = Batch(
+            int.from_bytes(number, "big"),
+            found.ts,
+            tuple([_decoded(event) for event in found.events]),
+        )
+        check_batch(batch)
+    except (msgspec.MsgspecError, InvalidArgumentError, RecursionError) as error:
+        raise WireError(str(error)) from error
+    return batch
+
+
+def state_as_batch(state: EngineState) -> Batch:
+    """A state in the form of a batch: everything goes, and then each key comes (KV-FLEET-11)."""
+    hashes: dict[tuple[str, int], list[EventHash]] = {}
+    for (medium, group, block_hash), copies in state.keys.items():
+        hashes.setdefault((medium, group), []).extend([block_hash] * copies)
+    stored = [
+        BlockStored(tuple(found), None, (), 0, None, None, medium, None, group, "", None)
+        for (medium, group), found in sorted(hashes.items(), key=lambda item: item[0])
+    ]
+    return Batch(state.number, state.time_s, (AllBlocksCleared(), *stored))
+
+
+def batch_as_state(batch: Batch) -> EngineState:
+    """And back. Raises WireError for other batches."""
+    keys: dict[FleetKey, int] = {}
+    first, *rest = batch.events or (None,)
+    if not isinstance(first, AllBlocksCleared):
+        raise WireError("a state begins with AllBlocksCleared")
+    for event in rest:
+        if not isinstance(event, BlockStored):
+            raise WireError(f"{type(event).__name__} in a state")
+        for block_hash in event.block_hashes:
+            key = (event.medium, event.group, block_hash)
+            keys[key] = keys.get(key, 0) + 1
+    return EngineState(batch.number, batch.time_s, keys)
+
+
+def _encoded(event: Event) -> _Stored | _Removed | _Cleared:
+    if isinstance(event, AllBlocksCleared):
+        return _Cleared()
+    if isinstance(event, BlockRemoved):
+        return _Removed(list(event.block_hashes), event.medium, event.group)
+    ahead = event.lookahead_token_ids
+    return _Stored(
+        block_hashes=list(event.block_hashes),
+        parent_block_hash=event.parent_block_hash,
+        token_ids=list(event.token_ids),
+        block_size=event.block_size_tokens,
+        lora_id=event.lora_id,
+        medium=event.medium,
+        lora_name=event.lora_name,
+        extra_keys=None if event.extra_keys is None else list(event.extra_keys),
+        group_idx=event.group,
+        kv_cache_spec_kind=event.spec_kind,
+        kv_cache_spec_sliding_window=event.sliding_window_tokens,
+        lookahead_token_ids=None if ahead is None else [list(each) for each in ahead],
+        is_report=event.is_report,
+    )
+
+
+def _decoded(event: _Stored | _Removed | _Cleared) -> Event:
+    if isinstance(event, _Cleared):
+        return AllBlocksCleared()
+    medium, group = event.medium or MEDIUM_GPU, event.group_idx or 0
+    if isinstance(event, _Removed):
+        return BlockRemoved(tuple(event.block_hashes), medium, group)
+    ahead = event.lookahead_token_ids
+    return BlockStored(
+        block_hashes=tuple(event.block_hashes),
+        parent_block_hash=event.parent_block_hash,
+        token_ids=tuple(event.token_ids),
+        block_size_tokens=event.block_size,
+        lora_id=event.lora_id,
+        lora_name=event.lora_name,
+        medium=medium,
+        extra_keys=None if event.extra_keys is None else tuple(map(_frozen, event.extra_keys)),
+        group=group,
+        spec_kind=event.kv_cache_spec_kind or "",
+        sliding_window_tokens=event.kv_cache_spec_sliding_window,
+        lookahead_token_ids=None if ahead is None else tuple(map(tuple, ahead)),
+        is_report=event.is_report,
+    )
+
+
+def _frozen(value: Any) -> Any:
+    """Lists as tuples, however deep."""
+    if isinstance(value, list):
+        return tuple([_frozen(each) for each in value])
+    return dict(value) if isinstance(value, Mapping) else value

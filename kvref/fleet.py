@@ -1,0 +1,170 @@
+"""The index of engines as the rules say it (KV-FLEET-*): what was heard, folded for each answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kvspec._fleet_checks import check_batch, check_engine, check_hashes, check_index, check_state
+from kvspec.errors import InvalidArgumentError
+from kvspec.events import MEDIUM_GPU, AllBlocksCleared, BlockStored, Event, EventHash
+from kvspec.fleet import MOST_WAITING, Batch, EngineState, FleetKey, Heard
+
+BEGINNING = EngineState(-1, float("-inf"), {})
+
+
+@dataclass
+class Told:
+    """One engine: the state to begin from, and every batch heard since, by its number."""
+
+    start: EngineState = BEGINNING
+    batches: dict[int, Batch] = field(default_factory=dict)
+
+    @property
+    def applied(self) -> Iterator[Batch]:
+        """The batches without a gap, from the start on (KV-FLEET-1).
+
+        One whose time goes back was left over from before a restart (KV-FLEET-5).
+        """
+        number, time_s = self.start.number + 1, self.start.time_s
+        while number in self.batches and self.batches[number].time_s >= time_s:
+            yield self.batches[number]
+            number, time_s = number + 1, self.batches[number].time_s
+
+    @property
+    def last(self) -> tuple[int, float]:
+        """Number and time of the last that is applied."""
+        found = (self.start.number, self.start.time_s)
+        for batch in self.applied:
+            found = (batch.number, batch.time_s)
+        return found
+
+    @property
+    def waiting(self) -> list[int]:
+        """The numbers behind a gap, ascending."""
+        return sorted(number for number in self.batches if number > self.last[0])
+
+    def drop_old(self) -> None:
+        """What is behind the last and not later is from before a restart (KV-FLEET-5)."""
+        while old := [n for n in self.waiting if self.batches[n].time_s < self.last[1]]:
+            for one in old:
+                del self.batches[one]
+
+
+class ReferenceIndex:
+    """`told`: engine → what was heard of it."""
+
+    def __init__(self, *, removed_event_per: str = "copy", max_waiting: int = MOST_WAITING) -> None:
+        self.max_waiting = check_index(removed_event_per, max_waiting)
+        self.is_set = removed_event_per == "last_copy"
+        self.told: dict[str, Told] = {}
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """All, by name."""
+        return tuple(sorted(self.told))
+
+    def hear(self, engine: str, batch: Batch) -> Heard:
+        """See `kvspec.fleet.PrefixIndex`."""
+        engine = check_engine(engine)
+        check_batch(batch)
+        told = self.told.setdefault(engine, Told())
+        number, time_s = told.last
+        restarted = batch.number <= number and batch.time_s > time_s
+        if restarted:  # KV-FLEET-5
+            told = self.told[engine] = Told()
+        elif batch.number <= number or batch.time_s < time_s or batch.number in told.batches:
+            return Heard.KNOWN  # KV-FLEET-2
+        if batch.number > told.last[0] + 1 and len(told.waiting) >= self.max_waiting:
+            return Heard.FULL
+        told.batches[batch.number] = batch
+        told.drop_old()
+        if restarted:
+            return Heard.RESTARTED
+        return Heard.WAITING if batch.number in told.waiting else Heard.APPLIED
+
+    def restore(self, engine: str, state: EngineState) -> bool:
+        """A new start, and what was heard behind it (KV-FLEET-6)."""
+        engine = check_engine(engine)
+        check_state(state)
+        told = self.told.get(engine, Told())
+        number, time_s = told.last
+        if (state.time_s, state.number) < (time_s, number):
+            return False
+        later = {n: one for n, one in told.batches.items() if n > state.number}
+        self.told[engine] = Told(state, later)
+        self.told[engine].drop_old()
+        return True
+
+    def skip(self, engine: str) -> bool:
+        """Begin anew at the lowest that waits, with nothing (KV-FLEET-7)."""
+        told = self._of(engine)
+        if not told.waiting:
+            return False
+        first = told.waiting[0]
+        start = EngineState(first - 1, told.last[1], {}, is_whole=False)
+        later = {n: one for n, one in told.batches.items() if n >= first}
+        self.told[engine] = Told(start, later)
+        self.told[engine].drop_old()
+        return True
+
+    def forget(self, engine: str) -> None:
+        """Nothing is left of it."""
+        self.told.pop(check_engine(engine), None)
+
+    def missing(self, engine: str) -> tuple[int, int] | None:
+        """Between the last that is applied and the first that waits (KV-FLEET-3)."""
+        told = self._of(engine)
+        return (told.last[0] + 1, told.waiting[0]) if told.waiting else None
+
+    def last(self, engine: str) -> tuple[int, float]:
+        """Of what is applied."""
+        return self._of(engine).last
+
+    def state(self, engine: str) -> EngineState:
+        """The start and all batches, folded (KV-FLEET-4)."""
+        told = self._of(engine)
+        is_whole, keys = told.start.is_whole, Counter(dict(told.start.keys))
+        for batch in told.applied:
+            for event in batch.events:
+                is_whole = is_whole or isinstance(event, AllBlocksCleared)  # KV-FLEET-7
+                self._fold(keys, event)
+        number, time_s = told.last
+        return EngineState(number, time_s, dict(keys), is_whole)
+
+    def prefixes(
+        self, hashes: Sequence[EventHash], *, group: int = 0, medium: str = MEDIUM_GPU
+    ) -> Mapping[str, int]:
+        """Engine by engine, hash by hash (KV-FLEET-8)."""
+        check_hashes("hashes", hashes)
+        found: dict[str, int] = {}
+        for engine in self.engines:
+            keys, length = self.state(engine).keys, 0
+            while length < len(hashes) and (medium, group, hashes[length]) in keys:
+                length += 1
+            if length:
+                found[engine] = length
+        return found
+
+    def _fold(self, keys: Counter[FleetKey], event: Event) -> None:
+        """One event (KV-FLEET-4)."""
+        if isinstance(event, AllBlocksCleared):
+            keys.clear()
+            return
+        for block_hash in event.block_hashes:
+            key = (event.medium, event.group, block_hash)
+            if not isinstance(event, BlockStored):
+                keys[key] = max(keys[key] - 1, 0)
+            elif event.is_report or self.is_set:
+                keys[key] = max(keys[key], 1)
+            else:
+                keys[key] += 1
+            if keys[key] == 0:
+                del keys[key]
+
+    def _of(self, engine: str) -> Told:
+        engine = check_engine(engine)
+        if engine not in self.told:
+            raise InvalidArgumentError("engine", engine, "one that was heard of")
+        return self.told[engine]

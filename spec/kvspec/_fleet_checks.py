@@ -1,0 +1,70 @@
+"""What callers hand to an index of engines, read once (KV-FLEET-9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvspec._check import count, text
+from kvspec.errors import InvalidArgumentError
+from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, EventHash
+from kvspec.fleet import Batch, EngineState
+
+REMOVED_PER = ("copy", "last_copy")
+
+
+def check_index(removed_event_per: str, max_waiting: int) -> int:
+    """The number of batches that may wait."""
+    if removed_event_per not in REMOVED_PER:
+        raise InvalidArgumentError("removed_event_per", removed_event_per, " or ".join(REMOVED_PER))
+    return count("max_waiting", max_waiting, 1)
+
+
+def check_engine(engine: str) -> str:
+    """The name of an engine."""
+    text("engine", engine, error=InvalidArgumentError)
+    return str.__str__(engine)
+
+
+def check_batch(batch: Batch) -> None:
+    """A number, a time, and events of the contract."""
+    if not isinstance(batch, Batch):
+        raise InvalidArgumentError("batch", batch, "a Batch")
+    count("number", batch.number)
+    _check_time(batch.time_s)
+    for event in batch.events:
+        if not isinstance(event, BlockStored | BlockRemoved | AllBlocksCleared):
+            raise InvalidArgumentError("events", event, "BlockStored, BlockRemoved, …Cleared")
+        if not isinstance(event, AllBlocksCleared):
+            check_hashes("events", event.block_hashes)
+            count("group", event.group)
+            text("medium", event.medium, error=InvalidArgumentError)
+
+
+def check_state(state: EngineState) -> None:
+    """A number from -1 on, a time, and counts above 0."""
+    if not isinstance(state, EngineState):
+        raise InvalidArgumentError("state", state, "an EngineState")
+    if state.number != -1:
+        count("number", state.number)
+    if (state.number, state.time_s) != (-1, float("-inf")):  # before the first batch
+        _check_time(state.time_s)
+    for (medium, group, block_hash), copies in state.keys.items():
+        text("medium", medium, error=InvalidArgumentError)
+        count("group", group)
+        check_hashes("keys", (block_hash,))
+        count("keys", copies, 1)
+
+
+def check_hashes(field: str, hashes: Sequence[EventHash]) -> None:
+    """Hashes as events show them."""
+    if not isinstance(hashes, Sequence) or isinstance(hashes, str | bytes):
+        raise InvalidArgumentError(field, hashes, "a sequence of hashes")
+    for one in hashes:
+        if type(one) is not bytes and type(one) is not int:
+            raise InvalidArgumentError(field, one, "a hash as events show it: bytes, or an int")
+
+
+def _check_time(time_s: float) -> None:
+    # `not … < inf` also refuses NaN, which is neither before nor after anything.
+    if type(time_s) not in (int, float) or not abs(time_s) < float("inf"):
+        raise InvalidArgumentError("time_s", time_s, "a number of seconds")

@@ -1,0 +1,121 @@
+"""Which engine of a fleet has which prefix, as the engines' events tell it (KV-FLEET-*).
+
+An index is bookkeeping only: batches of events go in, in any order, and it answers how much of a
+prompt each engine has. Who brings the batches, and those that were lost, is none of its business;
+`kvfast.fleet` does it over ZeroMQ. `FleetImplementation.make_prefix_index` makes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from kvspec.errors import KVSpecError
+from kvspec.events import MEDIUM_GPU, Event, EventHash
+
+FleetKey: TypeAlias = tuple[str, int, EventHash]
+"""Medium, group number and hash: what an engine has, once for each copy (KV-FLEET-4)."""
+
+
+class WireError(KVSpecError, ValueError):
+    """A message that is no batch of events (KV-FLEET-10); `problem` says what is wrong."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"no batch of events: {problem}")
+        self.problem = problem
+
+
+MOST_WAITING = 1024
+"""Batches of one engine that wait for others, unless an index is told otherwise."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Events of one engine that go together (KV-FLEET-1).
+
+    `number`: 0, 1, 2, … from the start of the engine. `time_s`: when, by the engine's clock, in
+    seconds; it does not go back from one number to the next.
+    """
+
+    number: int
+    time_s: float
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True)
+class EngineState:
+    """What one engine has cached after batch `number`, of the time `time_s` (KV-FLEET-6).
+
+    `keys`: how many copies of each key; none with 0. `number` is -1 before the first batch.
+    `is_whole`: False when some beginning was never heard, so that there may be more (KV-FLEET-7).
+    """
+
+    number: int
+    time_s: float
+    keys: Mapping[FleetKey, int]
+    is_whole: bool = True
+
+
+class Heard(StrEnum):
+    """What became of a batch."""
+
+    APPLIED = "applied"
+    """It was the next one (KV-FLEET-1)."""
+    WAITING = "waiting"
+    """Others are missing before it (KV-FLEET-3)."""
+    KNOWN = "known"
+    """It changes nothing: heard before, or left over from before a restart (KV-FLEET-2)."""
+    RESTARTED = "restarted"
+    """The engine began anew: what was known of it is gone, and this was taken in (KV-FLEET-5)."""
+    FULL = "full"
+    """Too many wait already; it has to be brought again (KV-FLEET-3)."""
+
+
+class PrefixIndex(Protocol):
+    """Engines by name. One caller at a time; errors leave the state as it was (KV-FLEET-9)."""
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Every engine that was heard of and not forgotten, in the order of their names."""
+
+    def hear(self, engine: str, batch: Batch) -> Heard:
+        """Take in a batch, and those that waited for it (KV-FLEET-1 … KV-FLEET-5)."""
+
+    def restore(self, engine: str, state: EngineState) -> bool:
+        """Take a state in place of what is known; False for one that is older (KV-FLEET-6)."""
+
+    def skip(self, engine: str) -> bool:
+        """Give up the batches that are missing; False when none is (KV-FLEET-7)."""
+
+    def forget(self, engine: str) -> None:
+        """The engine is gone, and all that was known of it."""
+
+    def missing(self, engine: str) -> tuple[int, int] | None:
+        """Numbers (first, end) of the batches before the lowest that waits (KV-FLEET-3)."""
+
+    def last(self, engine: str) -> tuple[int, float]:
+        """Number and time of the last applied batch; -1 and minus infinity before the first."""
+
+    def state(self, engine: str) -> EngineState:
+        """What is known of one engine. InvalidArgumentError for one never heard of."""
+
+    def prefixes(
+        self, hashes: Sequence[EventHash], *, group: int = 0, medium: str = MEDIUM_GPU
+    ) -> Mapping[str, int]:
+        """For each engine that has any, how many of the leading hashes it has (KV-FLEET-8)."""
+
+
+@runtime_checkable
+class FleetImplementation(Protocol):
+    """An implementation that has an index of engines, too."""
+
+    def make_prefix_index(
+        self, *, removed_event_per: str = "copy", max_waiting: int = MOST_WAITING
+    ) -> PrefixIndex:
+        """An empty index.
+
+        `removed_event_per`: as the engines' policy says (KV-POL-3). `max_waiting`: batches of one
+        engine that wait, 1 or more. InvalidArgumentError for anything else.
+        """

@@ -1,0 +1,106 @@
+"""vLLM's own publisher feeds a view, and vLLM's own types read what ours sends."""
+
+from __future__ import annotations
+
+import time
+from random import Random
+from typing import Any
+
+import pytest
+
+from kvspec.events import MEDIUM_GPU, AllBlocksCleared
+from kvspec.fleet import Batch
+from tests.fleet.machine import removed, stored
+from tests.fleet.traffic import Traffic, cached
+
+msgspec = pytest.importorskip("msgspec", reason="needs the extra fleet (msgspec, pyzmq)")
+zmq = pytest.importorskip("zmq", reason="needs the extra fleet (msgspec, pyzmq)")
+from kvfast.fleet.view import FleetView, Source  # noqa: E402 (after the check above)
+from kvfast.fleet.wire import encode_batch  # noqa: E402 (the same)
+
+NUM_STEPS = 300
+
+
+@pytest.fixture(scope="module")
+def vllm() -> Any:
+    """The adapter, where vLLM is installed."""
+    from kvcheck.adapters.vllm import VLLMUnavailableError, implementation
+
+    try:
+        return implementation()
+    except VLLMUnavailableError as error:
+        pytest.skip(str(error))
+
+
+def free_address() -> str:
+    """vLLM's publisher does not say which port it took, so this one is asked for by number.
+
+    It connects to an address without `*`, and binds `ipc` ones.
+    """
+    with zmq.Context() as context, context.socket(zmq.PUB) as socket:
+        return f"tcp://*:{socket.bind_to_random_port('tcp://127.0.0.1')}"
+
+
+@pytest.mark.rule("KV-FLEET-10", "KV-FLEET-11")
+@pytest.mark.parametrize("kept", [10_000, 5], ids=["replay", "given up"])
+def test_vllm_s_publisher_feeds_a_view(vllm: Any, kept: int) -> None:
+    """vLLM's manager, its own events, its own thread and sockets; a part of it is never heard."""
+    from vllm.distributed.kv_events import KVEventBatch, ZmqEventPublisher
+
+    published, replayed = free_address(), free_address()
+    theirs = ZmqEventPublisher(0, published, replayed, buffer_steps=kept, topic="kv")
+    here = [address.replace("*", "127.0.0.1") for address in (published, replayed)]
+    traffic = Traffic(vllm, Random(7), num_blocks=120, policy=vllm.library.policy)
+    number = -1
+    try:
+        with FleetView({"e": Source(here[0], here[1], topic="kv")}, pause_s=0.0) as view:
+            view.poll(0.3)
+            for step in range(NUM_STEPS):
+                traffic.act()
+                # Their own objects; the adapter would translate them.
+                events = traffic.manager.inner.take_events()  # type: ignore[attr-defined]
+                if events:
+                    theirs.publish(KVEventBatch(ts=time.time(), events=events))
+                    number += 1
+                if step == NUM_STEPS // 2:
+                    view.poll(0.1)
+                    if "e" in view.index.engines:
+                        view.index.forget("e")  # as if none of it had come
+            end = time.monotonic() + 30
+            while "e" not in view.index.engines or view.index.last("e")[0] < number:
+                view.poll(0.1)
+                assert time.monotonic() < end, view.counts
+            state, truth = view.index.state("e"), cached(traffic.manager.snapshot())
+    finally:
+        theirs.shutdown()
+    if kept > 5:
+        assert state.is_whole
+        assert state.keys == truth
+        assert view.counts.replays > 0
+    else:
+        assert view.counts.given_up > 0
+        assert all(copies <= truth.get(key, 0) for key, copies in state.keys.items())
+    assert state.keys
+
+
+@pytest.mark.rule("KV-FLEET-10")
+def test_vllm_s_types_read_what_is_published(vllm: Any) -> None:
+    from vllm.distributed import kv_events
+
+    events = (stored(b"a", 7, group=1), removed(7), stored(b"b", is_report=True))
+    payload = encode_batch(Batch(3, 1.5, (*events, AllBlocksCleared())), rank=2)
+    read = msgspec.msgpack.decode(payload, type=kv_events.KVEventBatch)
+    assert (read.ts, read.data_parallel_rank) == (1.5, 2)
+    first, second, third, last = read.events
+    assert (first.block_hashes, first.group_idx, first.medium) == ([b"a", 7], 1, MEDIUM_GPU)
+    assert (first.block_size, first.kv_cache_spec_kind) == (4, "full_attention")
+    assert (second.block_hashes, second.group_idx) == ([7], 0)
+    assert third.block_hashes == [b"b"]
+    assert isinstance(last, kv_events.AllBlocksCleared)
+    implementation = Traffic(vllm, Random(3), num_blocks=40, policy=vllm.library.policy)
+    for number in range(40):
+        batch = Batch(number, 0.0, implementation.step())
+        again = msgspec.msgpack.decode(encode_batch(batch), type=kv_events.KVEventBatch)
+        assert [type(one).__name__ for one in again.events] == [
+            type(one).__name__ for one in batch.events
+        ]

@@ -1,0 +1,287 @@
+"""Batches as bytes, and real ZeroMQ: what was lost, doubled, reordered or damaged is healed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import kvfast
+import kvref
+from kvcheck.mistakes import Mistake
+from kvspec.errors import InvalidArgumentError
+from kvspec.events import AllBlocksCleared
+from kvspec.fleet import Batch, WireError
+from kvspec.interface import Implementation
+from tests.device.mistakes import planted
+from tests.fleet.machine import index_of, removed, stored
+from tests.fleet.traffic import BadNetwork, Traffic, cached
+
+msgspec = pytest.importorskip("msgspec", reason="needs the extra fleet (msgspec, pyzmq)")
+pytest.importorskip("zmq", reason="needs the extra fleet (msgspec, pyzmq)")
+
+from kvfast.fleet.publisher import Publisher, PublisherOptions  # noqa: E402 (after the check above)
+from kvfast.fleet.view import FleetView, Source  # noqa: E402 (the same)
+from kvfast.fleet.wire import (  # noqa: E402 (the same)
+    batch_as_state,
+    decode_batch,
+    encode_batch,
+    state_as_batch,
+)
+
+HERE = "tcp://127.0.0.1:*"
+PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def publisher() -> Iterator[Publisher]:
+    with Publisher(PublisherOptions(HERE, replay=HERE)) as made:
+        yield made
+
+
+def viewing(publisher: Publisher, *, replay: bool = True) -> FleetView:
+    """A view of one engine, e, that listens."""
+    source = Source(publisher.endpoint, publisher.replay if replay else None)
+    return FleetView({"e": source}, pause_s=0.0)
+
+
+def read_until(view: FleetView, number: int) -> None:
+    """Read until this batch is applied."""
+    end = time.monotonic() + PATIENCE_S
+    while "e" not in view.index.engines or view.index.last("e")[0] < number:
+        view.poll(0.05)
+        if time.monotonic() > end:
+            raise TimeoutError(f"{view.index.engines}, {view.counts}")
+
+
+@pytest.mark.rule("KV-FLEET-10")
+def test_a_batch_has_the_form_that_engines_publish() -> None:
+    """Read without our types; vLLM's own read it in test_vllm.py."""
+    payload = encode_batch(Batch(0, 1.5, (stored(b"a"), removed(7), AllBlocksCleared())), rank=2)
+    time_s, events, rank = msgspec.msgpack.decode(payload)
+    assert (time_s, rank) == (1.5, 2)
+    assert events[0].items() >= {"type": "BlockStored", "block_hashes": [b"a"]}.items()
+    assert events[0].items() >= {"parent_block_hash": None, "lora_id": None}.items()
+    assert events[1] == {
+        "type": "BlockRemoved",
+        "block_hashes": [7],
+        "medium": "GPU",
+        "group_idx": 0,
+    }
+    assert events[2] == {"type": "AllBlocksCleared"}
+    example = "93cb3ff80000000000009181a474797065b0416c6c426c6f636b73436c6561726564c0"
+    assert encode_batch(Batch(0, 1.5, (AllBlocksCleared(),))).hex() == example
+
+
+@pytest.mark.rule("KV-FLEET-10")
+@pytest.mark.parametrize("implementation", [kvref.implementation(), kvfast.implementation()])
+def test_what_managers_tell_survives_the_wire(implementation: Implementation) -> None:
+    traffic = Traffic(implementation, Random(1), num_blocks=40)
+    for number in range(60):
+        batch = Batch(number, float(number), traffic.step())
+        assert decode_batch(number.to_bytes(8, "big"), encode_batch(batch)) == batch
+
+
+def packed(*events: object, time_s: object = 1.0) -> bytes:
+    """A payload of what may be nonsense."""
+    found: bytes = msgspec.msgpack.encode([time_s, list(events), None])
+    return found
+
+
+REMOVED = {"type": "BlockRemoved", "block_hashes": [b"a"], "medium": "GPU"}
+
+
+@pytest.mark.rule("KV-FLEET-10")
+def test_what_is_not_there_has_its_meaning_and_what_is_unknown_is_passed_over() -> None:
+    payload = packed({**REMOVED, "medium": None, "locality": "LOCAL", "more": [1]})
+    assert decode_batch(bytes(8), payload).events == (removed(b"a"),)
+
+
+@pytest.mark.rule("KV-FLEET-10")
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        packed(REMOVED)[:-3],
+        packed(time_s="now"),
+        packed(time_s=float("nan")),
+        packed({**REMOVED, "type": "BlockMoved"}),
+        packed({**REMOVED, "block_hashes": None}),
+        packed({**REMOVED, "block_hashes": ["a"]}),
+        packed({**REMOVED, "group_idx": -1}),
+        packed({"type": "BlockStored", "block_hashes": []}),
+        msgspec.msgpack.encode({"ts": 1.0}),
+        b"\x91" * 5000,
+    ],
+)
+def test_nonsense_is_a_wire_error(payload: bytes) -> None:
+    with pytest.raises(WireError):
+        decode_batch(bytes(8), payload)
+    with pytest.raises(WireError, match="7 bytes"):
+        decode_batch(bytes(7), packed(REMOVED))
+
+
+@pytest.mark.rule("KV-FLEET-11")
+def test_a_state_goes_out_as_a_batch() -> None:
+    a_state_goes_out()
+
+
+def a_state_goes_out() -> None:
+    """Two copies of one key, and two groups."""
+    index = index_of(kvref.implementation())
+    index.hear("e", Batch(0, 3.0, (stored(b"a", b"b"), stored(b"a", group=1), stored(b"a"))))
+    state = index.state("e")
+    assert batch_as_state(state_as_batch(state)) == state
+    for events in ((), (stored(b"a"),), (AllBlocksCleared(), removed(b"a"))):
+        with pytest.raises(WireError):
+            batch_as_state(Batch(0, 0.0, events))
+
+
+@pytest.mark.rule("KV-FLEET-11")
+def test_a_view_that_comes_late_asks_for_what_was_before(publisher: Publisher) -> None:
+    publisher.publish([stored(b"a", b"b")])
+    assert publisher.publish([]) is None
+    with viewing(publisher) as view:
+        assert view.catch_up("e")
+        assert view.index.prefixes((b"a", b"b", b"c")) == {"e": 2}
+        assert view.catch_up("e")  # nothing new, and nothing twice
+        assert publisher.publish([removed(b"b")]) == 1
+        read_until(view, 1)
+        assert view.index.prefixes((b"a", b"b", b"c")) == {"e": 1}
+        with pytest.raises(InvalidArgumentError, match="name"):
+            view.catch_up("f")
+
+
+@pytest.mark.rule("KV-FLEET-11")
+@pytest.mark.parametrize("kept", [1000, 1], ids=["replay", "state"])
+def test_a_gap_is_healed_by_a_replay_or_a_state(kept: int) -> None:
+    options = PublisherOptions(HERE, replay=HERE, max_kept=kept)
+    with Publisher(options) as publisher, viewing(publisher) as view:
+        view.poll(0.2)  # connected
+        for letter in b"abcde":
+            publisher.publish([stored(bytes([letter]))])
+        read_until(view, 4)
+        view.index.forget("e")  # as if all of it had been lost
+        publisher.publish([removed(b"a")])
+        read_until(view, 5)
+        assert {key[2] for key in view.index.state("e").keys} == {b"b", b"c", b"d", b"e"}
+        assert view.index.state("e").is_whole
+        assert (view.counts.replays, view.counts.states) == ((1, 0) if kept > 1 else (0, 1))
+
+
+@pytest.mark.rule("KV-FLEET-11", "KV-FLEET-7")
+def test_without_anybody_to_ask_a_gap_is_given_up(publisher: Publisher) -> None:
+    publisher.publish([stored(b"a")])
+    with viewing(publisher, replay=False) as view:
+        view.poll(0.2)
+        publisher.publish([stored(b"b")])
+        read_until(view, 1)
+        assert view.index.prefixes((b"b",)) == {"e": 1}
+        assert not view.index.state("e").is_whole
+        assert view.counts.given_up == 1
+        assert not view.catch_up("e")
+
+
+@pytest.mark.rule("KV-FLEET-11", "KV-FLEET-5")
+def test_an_engine_that_restarts_is_noticed(publisher: Publisher) -> None:
+    an_engine_restarts(publisher)
+
+
+def an_engine_restarts(publisher: Publisher) -> None:
+    """Three batches, a view that knows them, and then a new start with another content."""
+    for letter in b"abc":
+        publisher.publish([stored(bytes([letter]))])
+    with viewing(publisher) as view:
+        view.catch_up("e")
+        endpoint, replay = publisher.endpoint, publisher.replay
+        publisher.close()
+        with Publisher(PublisherOptions(endpoint, replay=replay)) as again:
+            again.publish([stored(b"z")])
+            assert view.catch_up("e")
+            assert {key[2] for key in view.index.state("e").keys} == {b"z"}
+            assert view.counts.restarts == 1
+
+
+@pytest.mark.rule("KV-FLEET-11")
+def test_silence_is_waited_for(publisher: Publisher) -> None:
+    publisher.publish([stored(b"a")])
+    nobody = Source(publisher.endpoint, "tcp://127.0.0.1:9")
+    with FleetView({"e": nobody}, answer_timeout_s=0.05, pause_s=60.0) as view:
+        view.poll(0.2)
+        publisher.publish([stored(b"b")])
+        end = time.monotonic() + PATIENCE_S
+        while not view.counts.gaps and time.monotonic() < end:
+            view.poll(0.05)
+        view.poll(0.05)
+        assert view.index.missing("e") == (0, 1)
+        assert (view.counts.unanswered, view.counts.given_up) == (1, 0)
+
+
+def heard_over_a_bad_network(num_events: int, num_moments: int, *, bad: float, kept: int) -> None:
+    """So many events over ZeroMQ; at so many random moments the view knows what is cached."""
+    random = Random(num_events)
+    traffic = Traffic(kvfast.implementation(), random, num_blocks=120)
+    options = PublisherOptions(HERE, replay=HERE, max_kept=kept)
+    with (
+        Publisher(options) as publisher,
+        closing(BadNetwork(publisher.endpoint, random, bad=bad)) as network,
+        FleetView({"e": Source(network.endpoint, publisher.replay)}) as view,
+    ):
+        network.carry(0.3)
+        view.poll(0.3)
+        told, last = 0, -1
+        moments = sorted(random.sample(range(1, num_events), num_moments))
+        for moment in [*moments, num_events]:
+            while told < moment:
+                events = traffic.step()
+                told += len(events)
+                number = publisher.publish(events)
+                last = last if number is None else number
+                network.carry()
+                view.poll()
+            assert view.catch_up("e")
+            assert view.index.last("e")[0] == last
+            state = view.index.state("e")
+            assert state.keys == cached(traffic.manager.snapshot())
+            assert state.is_whole
+        print(f"{told} events in {last + 1} batches: {dict(network.counts)}, {view.counts}")
+        if bad:
+            assert set(network.counts) == {"lost", "late", "doubled", "damaged"}
+            assert min(view.counts.gaps, view.counts.replays, view.counts.known) > 0
+            assert view.counts.damaged == network.counts["damaged"]
+            assert bool(view.counts.states) == (kept < 100)
+
+
+@pytest.mark.rule("KV-FLEET-4", "KV-FLEET-11", "KV-EVT-7")
+@pytest.mark.parametrize(("bad", "kept"), [(0.0, 10_000), (0.1, 10_000), (0.1, 3)])
+def test_at_every_moment_a_view_knows_what_is_cached(bad: float, kept: int) -> None:
+    heard_over_a_bad_network(10_000, 40, bad=bad, kept=kept)
+
+
+MISTAKES = planted(Path(__file__).parent / "planted/view.diff")
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: str(one.id))
+def test_a_mistake_on_the_way_is_found(mistake: Mistake) -> None:
+    with mistake.make(), pytest.raises((AssertionError, WireError)):
+        everything_that_can_happen()
+
+
+def everything_that_can_happen() -> None:
+    """Losses that a replay heals, those that only a state does, and a restart."""
+    a_state_goes_out()
+    heard_over_a_bad_network(3_000, 15, bad=0.2, kept=10_000)
+    heard_over_a_bad_network(3_000, 15, bad=0.2, kept=3)
+    with Publisher(PublisherOptions(HERE, replay=HERE)) as publisher:
+        an_engine_restarts(publisher)
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(3600)
+def test_of_a_million_events_a_view_knows_what_is_cached_at_a_thousand_moments() -> None:
+    heard_over_a_bad_network(1_000_000, 1_000, bad=0.02, kept=10_000)

@@ -1,0 +1,143 @@
+"""A manager under random traffic, and a network between it and its listeners that can be bad."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from random import Random
+from typing import Any
+
+import zmq
+
+from kvcheck.play.scheduler import admitted
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.events import Event
+from kvspec.fleet import FleetKey
+from kvspec.interface import Implementation, KVCacheManager
+from kvspec.policy import Policy
+from kvspec.request import Request, RequestInput
+from kvspec.snapshot import Snapshot
+from kvspec.specs import FullAttentionSpec, SlidingWindowSpec
+
+SPECS = (
+    FullAttentionSpec(4, 1, 1, "float16"),
+    SlidingWindowSpec(4, 1, 1, "float16", sliding_window=10),
+)
+
+
+class Traffic:
+    """Prompts of a few families come and go in a small pool; now and then everything is reset."""
+
+    def __init__(
+        self,
+        implementation: Implementation,
+        random: Random,
+        *,
+        num_blocks: int,
+        policy: Policy | None = None,
+    ) -> None:
+        self.implementation, self.random = implementation, random
+        groups = tuple(KVCacheGroup((f"layer.{i}",), spec) for i, spec in enumerate(SPECS))
+        config = ManagerConfig(
+            KVCacheConfig(num_blocks, groups),
+            400,
+            enable_events=True,
+            hash_seed="fleet",
+            policy=policy or Policy(),
+        )
+        self.manager: KVCacheManager = implementation.create(config, check_invariants=False)
+        self.running: deque[Request] = deque()
+        self.count = 0
+
+    def step(self) -> tuple[Event, ...]:
+        """A request comes, some go; what happened."""
+        self.act()
+        return self.manager.take_events()
+
+    def act(self) -> None:
+        """The same, and the events stay with the manager."""
+        random = self.random
+        self.manager.new_step_starts()
+        while self.running and random.random() < 0.5:
+            self.manager.free(self.running.popleft())
+        self._admit()
+        if random.random() < 0.02:
+            while self.running:
+                self.manager.free(self.running.popleft())
+            self.manager.reset_prefix_cache()
+
+    def _admit(self) -> None:
+        """A prompt that shares its beginning with others of its family, or is one of them whole."""
+        random, self.count = self.random, self.count + 1
+        family, shared = random.randrange(20), 4 * random.randint(1, 15)
+        tokens = [*range(family * 100, family * 100 + shared)]
+        tokens += [10_000 + self.count * 50 + i for i in range(random.choice([0, 3, 20]))]
+        request = self.implementation.make_request(
+            self.manager, RequestInput(f"r{self.count}", tokens)
+        )
+        hit = self.manager.get_computed_blocks(request)
+        length = hit.hit_length_tokens
+        blocks = self.manager.allocate_slots(
+            request,
+            len(tokens) - length,
+            num_new_computed_tokens=length,
+            new_computed_blocks=hit.blocks,
+        )
+        if blocks is not None:
+            admitted(request, len(tokens))
+            self.running.append(request)
+
+
+def cached(snapshot: Snapshot) -> dict[FleetKey, int]:
+    """The copies of each key that a manager has."""
+    counts: Counter[FleetKey] = Counter()
+    for keys in snapshot.block_keys:
+        for key in keys:
+            counts["GPU", int.from_bytes(key[-4:], "big"), key[:-4]] += 1
+    return dict(counts)
+
+
+class BadNetwork:
+    """Between a publisher and its listeners: of the messages some are lost, doubled, late."""
+
+    def __init__(self, endpoint: str, random: Random, *, bad: float) -> None:
+        self.random, self.bad = random, bad
+        self.counts: Counter[str] = Counter()
+        self._late: list[list[bytes]] = []
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._heard: Any = self._context.socket(zmq.SUB)
+        self._heard.setsockopt(zmq.RCVHWM, 0)
+        self._heard.setsockopt(zmq.SUBSCRIBE, b"")
+        self._heard.connect(endpoint)
+        self._told: Any = self._context.socket(zmq.PUB)
+        self._told.setsockopt(zmq.SNDHWM, 0)
+        self._told.bind("tcp://127.0.0.1:*")
+        self.endpoint = str(self._told.getsockopt_string(zmq.LAST_ENDPOINT))
+
+    def carry(self, timeout_s: float = 0.0) -> None:
+        """What is there, in a bad way."""
+        wait = int(timeout_s * 1000)
+        while self._heard.poll(wait):
+            message, wait = self._heard.recv_multipart(), 0
+            fate = self.random.random() / self.bad if self.bad else 1.0
+            if fate < 0.25:
+                self.counts["lost"] += 1
+            elif fate < 0.5:
+                self.counts["late"] += 1
+                self._late.append(message)
+            elif fate < 0.75:
+                self.counts["doubled"] += 1
+                self._told.send_multipart(message)
+                self._told.send_multipart(message)
+            elif fate < 1.0:
+                self.counts["damaged"] += 1
+                self._told.send_multipart([*message[:2], message[2][: len(message[2]) // 2]])
+            else:
+                self._told.send_multipart(message)
+            if self._late and self.random.random() < 0.3:
+                self._told.send_multipart(self._late.pop(0))
+
+    def close(self) -> None:
+        """Both ends."""
+        self._heard.close(linger=0)
+        self._told.close(linger=0)
+        self._context.term()

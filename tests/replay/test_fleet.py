@@ -1,0 +1,143 @@
+"""`kvspec replay --engines N`: what a route buys, and that the numbers are those of the driver."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kvfast
+from kvcheck.cli import main
+from kvcheck.tools.replay.driver import Driver
+from kvcheck.tools.replay.fleet import ROUTES, Fleet
+from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.source import open_trace
+from kvcheck.tools.replay.trace import TraceRecord
+from kvfast.fleet.index import FastIndex
+from kvspec.errors import InvalidArgumentError
+from kvspec.events import EventHash
+from tests.replay.records import line
+
+NUM_REQUESTS = 60
+FAST = ["--impl", "kvfast", "--no-check", "--quiet"]
+
+
+def demo() -> list[TraceRecord]:
+    with open_trace("demo") as source:
+        return list(source)[:NUM_REQUESTS]
+
+
+def replayed(
+    num_engines: int, route: str, *, arrival: str = "ignore", index: FastIndex | None = None
+) -> dict[str, Any]:
+    """The report of one route."""
+    return Fleet(
+        kvfast.implementation(),
+        ReplayOptions(150, 64, arrival=arrival),
+        demo(),
+        num_engines=num_engines,
+        route=route,
+        index=index or FastIndex(),
+        trace_name="demo",
+        check_invariants=False,
+    ).run()
+
+
+@pytest.mark.parametrize("arrival", ["ignore", "timestamp"])
+@pytest.mark.parametrize("route", ROUTES)
+def test_one_engine_is_the_driver(arrival: str, route: str) -> None:
+    """Whatever the route: the same hits, and the same steps."""
+    options = ReplayOptions(150, 64, arrival=arrival)
+    alone = Driver(
+        kvfast.implementation(), options, demo(), trace_name="demo", check_invariants=False
+    ).run()
+    found = replayed(1, route, arrival=arrival)
+    for name in ("requests", "tokens_queried", "tokens_hit", "tokens_computed", "evictions"):
+        assert found[name] == getattr(alone.counts, name), name
+    assert found["engines"][0]["steps"] == alone.counts.steps
+    assert found["imbalance"] == 1.0
+
+
+@pytest.mark.parametrize("arrival", ["ignore", "timestamp"])
+def test_every_route_serves_every_request_and_prefixes_buy_hits(arrival: str) -> None:
+    found = {route: replayed(4, route, arrival=arrival) for route in ROUTES}
+    queried = sum(record.input_length for record in demo())
+    for route, each in found.items():
+        assert (each["requests"], each["tokens_queried"]) == (NUM_REQUESTS, queried), route
+        assert sum(engine["requests"] for engine in each["engines"]) == NUM_REQUESTS
+        assert each["imbalance"] >= 1.0
+    assert {engine["requests"] for engine in found["round-robin"]["engines"]} == {15}
+    assert found["prefix"]["hit_rate"] >= found["least-work"]["hit_rate"]
+    assert found["least-work"]["hit_rate"] > found["round-robin"]["hit_rate"]
+
+
+class NothingKnown(FastIndex):
+    """An index that hears everything and says nothing."""
+
+    def prefixes(
+        self, hashes: Sequence[EventHash], *, group: int = 0, medium: str = "GPU"
+    ) -> Mapping[str, int]:
+        return {}
+
+
+def test_what_prefixes_buy_comes_from_the_index() -> None:
+    blind = replayed(4, "prefix", index=NothingKnown())
+    assert {**blind, "route": ""} == {**replayed(4, "least-loaded"), "route": ""}
+
+
+def test_what_the_index_knows_at_the_end_is_what_the_engines_told() -> None:
+    index = FastIndex()
+    assert replayed(3, "prefix", index=index)["evictions"] > 0
+    assert len(index.engines) == 3
+    assert all(index.state(name).is_whole and index.state(name).keys for name in index.engines)
+    assert all(len(index.state(name).keys) < 150 for name in index.engines)
+
+
+@pytest.mark.parametrize(("engines", "route"), [(0, "prefix"), (2, "shortest")])
+def test_nonsense_is_refused(engines: int, route: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        replayed(engines, route)
+
+
+def test_the_command_shows_a_row_for_each_route(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    args = ["replay", "demo", *FAST, "--engines", "2", "--limit", "20"]
+    assert main([*args, "--json", str(tmp_path / "a.json")]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split()[0] for row in rows[3:7]] == list(ROUTES)
+    content = json.loads((tmp_path / "a.json").read_text())
+    assert (content["format"], content["version"]) == ("kvspec-replay-fleet", 1)
+    assert [each["requests"] for each in content["routes"]] == [20] * 4
+    assert main([*args, "--route", "prefix", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["routes"] == [content["routes"][2]]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["demo", "--engines", "2", "--plot", "a.svg"], "--plot is about one pool"),
+        (["demo", "--engines", "2", "--record", "a.jsonl"], "--record is about one pool"),
+        (["-", "--engines", "2"], "standard input can be read once"),
+        (["demo", "--engines", "0"], "0 is not in the range"),
+        (["demo", "--engines", "2", "--route", "shortest"], "'shortest' is not one of"),
+        (["demo", "--route", "prefix"], "--route needs --engines"),
+    ],
+)
+def test_what_cannot_be_is_said(
+    capsys: pytest.CaptureFixture[str], args: list[str], said: str
+) -> None:
+    assert main(["replay", *args, *FAST]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_request_that_no_engine_can_hold_is_said(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "large.jsonl"
+    path.write_text(json.dumps(line(input_length=64 * 400, hash_ids=list(range(50)))) + "\n")
+    assert main(["replay", str(path), *FAST, "--engines", "2"]) == 2
+    assert "use --num-blocks 402 or more" in capsys.readouterr().err
