@@ -160,6 +160,11 @@ def test_a_view_that_comes_late_asks_for_what_was_before(publisher: Publisher) -
 @pytest.mark.rule("KV-FLEET-11")
 @pytest.mark.parametrize("kept", [1000, 1], ids=["replay", "state"])
 def test_a_gap_is_healed_by_a_replay_or_a_state(kept: int) -> None:
+    a_gap_is_healed(kept)
+
+
+def a_gap_is_healed(kept: int) -> None:
+    """By a replay, or, where too little was kept, by a state."""
     options = PublisherOptions(HERE, replay=HERE, max_kept=kept)
     with Publisher(options) as publisher, viewing(publisher) as view:
         view.poll(0.2)  # connected
@@ -253,7 +258,7 @@ def heard_over_a_bad_network(num_events: int, num_moments: int, *, bad: float, k
         if bad:
             assert set(network.counts) == {"lost", "late", "doubled", "damaged"}
             assert min(view.counts.gaps, view.counts.replays, view.counts.known) > 0
-            assert view.counts.damaged == network.counts["damaged"]
+            assert 0 < view.counts.damaged <= network.counts["damaged"]  # some may be on their way
             assert bool(view.counts.states) == (kept < 100)
 
 
@@ -268,7 +273,7 @@ MISTAKES = planted(Path(__file__).parent / "planted/view.diff")
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: str(one.id))
 def test_a_mistake_on_the_way_is_found(mistake: Mistake) -> None:
-    with mistake.make(), pytest.raises((AssertionError, WireError)):
+    with mistake.make(), pytest.raises((AssertionError, TimeoutError, WireError)):
         everything_that_can_happen()
 
 
@@ -277,6 +282,8 @@ def everything_that_can_happen() -> None:
     a_state_goes_out()
     heard_over_a_bad_network(3_000, 15, bad=0.2, kept=10_000)
     heard_over_a_bad_network(3_000, 15, bad=0.2, kept=3)
+    a_gap_is_healed(1000)
+    a_gap_is_healed(1)
     with Publisher(PublisherOptions(HERE, replay=HERE)) as publisher:
         an_engine_restarts(publisher)
 
