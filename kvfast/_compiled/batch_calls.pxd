@@ -12,7 +12,7 @@ from kvfast._compiled.steps cimport Steps
 from kvfast._compiled.tables cimport Tables
 from kvfast._compiled.turn cimport Turn
 
-cdef long long MANY
+cdef long long MANY, COUNT_MAX
 
 
 @cython.final

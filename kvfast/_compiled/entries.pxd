@@ -5,6 +5,7 @@ from kvfast._compiled.registry cimport Registry
 from kvfast._compiled.request cimport FastRequest
 
 cdef int COUNT_BITS
+cdef object array
 
 
 @cython.final

@@ -3,25 +3,29 @@
 In Cython's own language: Python has no word for a slot of a type or the memory of an array.
 """
 
+cimport cython
 from cpython cimport array
+from cpython.buffer cimport (
+    PyBUF_FULL_RO, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_GetBuffer
+)
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.object cimport PyObject
+from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from libc.string cimport memcpy
 
 from kvspec._arrays import delta_rows
-from kvspec.batched import StepResult
+from kvspec import batched
+from kvspec.errors import InvalidArgumentError
 
 cdef extern from "structmember.h":
     pass
 
 cdef extern from "Python.h":
-    object PyType_GenericNew(object made, void *args, void *options)
+    object PyType_GenericNew(PyTypeObject *made, void *args, void *options)
     ctypedef struct MemberDefinition "PyMemberDef":
         Py_ssize_t offset
     ctypedef struct MemberDescriptor "PyMemberDescrObject":
         MemberDefinition *d_member
-    Py_buffer *PyMemoryView_GET_BUFFER(object view)
     PyObject *PyList_GET_ITEM(object values, Py_ssize_t i)
     bint PyLong_CheckExact(PyObject *value)
 
@@ -37,27 +41,32 @@ cdef extern from *:
     """
     Py_ssize_t kvfast_small(PyObject *value)  # an int of one digit, or a negative number
 
+# As C variables: a name of the module would be looked up each time.
+cdef object StepOutput = batched.StepOutput
+cdef object StepResult = batched.StepResult
 cdef array.array one_long = array.array("q", [0])
 
 
-cdef Py_ssize_t place_of(str field) except -1:
-    """How many bytes into a StepResult its reference to the field is."""
-    descriptor = vars(StepResult)[field]
+cdef Py_ssize_t place_of(made, str field) except -1:
+    """How many bytes into one of such objects its reference to the field is."""
+    descriptor = vars(made)[field]
     return (<MemberDescriptor *>descriptor).d_member.offset
 
 
-cdef Py_ssize_t at_scheduled = place_of("num_scheduled_tokens")
-cdef Py_ssize_t at_hits = place_of("hit_tokens")
-cdef Py_ssize_t at_slots = place_of("num_slots")
-cdef Py_ssize_t at_deltas = place_of("num_deltas")
-cdef Py_ssize_t at_left = place_of("num_deltas_left")
+cdef Py_ssize_t at_scheduled = place_of(StepResult, "num_scheduled_tokens")
+cdef Py_ssize_t at_hits = place_of(StepResult, "hit_tokens")
+cdef Py_ssize_t at_slots = place_of(StepResult, "num_slots")
+cdef Py_ssize_t at_deltas = place_of(StepResult, "num_deltas")
+cdef Py_ssize_t at_left = place_of(StepResult, "num_deltas_left")
+cdef Py_ssize_t at_block_deltas = place_of(StepOutput, "block_deltas")
+cdef Py_ssize_t at_mappings = place_of(StepOutput, "slot_mappings")
 
 
 cdef object result_of(
     scheduled, hits, long long num_slots, long long num_deltas, long long num_left
 ):
     """As an object that is not frozen would be made; its references are still NULL."""
-    made = PyType_GenericNew(StepResult, NULL, NULL)
+    made = PyType_GenericNew(<PyTypeObject *>StepResult, NULL, NULL)
     refer(made, at_scheduled, scheduled)
     refer(made, at_hits, hits)
     refer(made, at_slots, num_slots)
@@ -112,19 +121,74 @@ cdef Py_ssize_t put_small(list values, long long[::1] to, Py_ssize_t at) noexcep
     return len(values)
 
 
-cdef int[:, ::1] rows_of(given):
-    """See the twin. Of the usual view only what the type of the answer does not say is checked."""
-    cdef int[:, ::1] view
-    cdef const char *form
-    if type(given) is memoryview:
+@cython.final
+cdef class Rows:
+    """See the twin. The buffer is held, or `release` could take the memory away meanwhile."""
+
+    cdef int open(self, given) except -1:
+        if type(given) is not memoryview or not self.holds(given):
+            if not self.holds(delta_rows("block_deltas", given)):
+                raise InvalidArgumentError("block_deltas", given, "the same each time it is read")
+        return 0
+
+    cdef bint holds(self, given) except -1:
+        """Hold the memory of a view, unless it is released or of another form."""
+        self.close()
         try:
-            view = given
-        except (ValueError, BufferError):  # released, read-only, of another form or in pieces
-            return delta_rows("block_deltas", given)
-        form = PyMemoryView_GET_BUFFER(given).format
-        if form is not NULL and form[0] == c"i" and form[1] == 0 and view.shape[1] == 4:
-            return view
-    return delta_rows("block_deltas", given)
+            PyObject_GetBuffer(given, &self.buffer, PyBUF_FULL_RO)
+        except (ValueError, BufferError):
+            return False
+        self.is_open = True
+        if are_rows(&self.buffer):
+            self.data = <int *>self.buffer.buf
+            self.room = self.buffer.shape[0]
+            return True
+        self.close()
+        return False
+
+    cdef int close(self) except -1:
+        if self.is_open:
+            self.is_open = False
+            self.room = 0
+            PyBuffer_Release(&self.buffer)
+        return 0
+
+    def __dealloc__(self):
+        if self.is_open:
+            PyBuffer_Release(&self.buffer)
+
+
+cdef bint are_rows(Py_buffer *buffer) noexcept:
+    """Whether they are writable rows of four ints of 32 bits, one behind the other."""
+    if buffer.ndim != 2 or buffer.shape[1] != 4 or buffer.itemsize != 4 or buffer.readonly:
+        return False
+    if not PyBuffer_IsContiguous(buffer, c"C"):
+        return False
+    form = buffer.format
+    return form is not NULL and is_int(form + 1 if form[0] == c"@" else form)
+
+
+cdef bint is_int(const char *form) noexcept:
+    """Whether a form is that of an int which `itemsize` tells the width of."""
+    return (form[0] == c"i" or form[0] == c"l") and form[1] == 0
+
+
+cdef object deltas_of(output):
+    """See the twin."""
+    if type(output) is StepOutput:
+        place = (<PyObject **>(<char *><void *>output + at_block_deltas))[0]
+        if place is not NULL:
+            return <object>place
+    return output.block_deltas
+
+
+cdef object mappings_of(output):
+    """See the twin."""
+    if type(output) is StepOutput:
+        place = (<PyObject **>(<char *><void *>output + at_mappings))[0]
+        if place is not NULL:
+            return <object>place
+    return output.slot_mappings
 
 
 cdef list pieces_of(const unsigned char[::1] data, Py_ssize_t size, Py_ssize_t first, Py_ssize_t end):

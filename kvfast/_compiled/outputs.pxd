@@ -3,8 +3,11 @@ cimport cython
 from kvfast._compiled cimport objects
 from kvfast._compiled.core cimport Core
 from kvfast._compiled.entries cimport Entries
+from kvfast._compiled.objects cimport Rows
 from kvfast._compiled.registry cimport Registry
 from kvfast._compiled.tables cimport Tables
+
+cdef object StepOutput
 
 
 @cython.final
@@ -13,13 +16,11 @@ cdef class Outputs:
     cdef Registry registry
     cdef Entries entries
     cdef int num_groups
-    cdef int[:, ::1] rows, no_rows
+    cdef Rows rows
     cdef long long rows_left
-    cdef bint has_rows
     cdef list no_slots, slots
 
     cdef int open(self, output) except -1
-    cdef int open_rows(self, given) except -1
     @cython.locals(g=int, views=list, is_usual=bint)
     cdef list open_slots(self, given)
     cdef bint has_slots(self, int g) except -1
@@ -32,7 +33,7 @@ cdef class Outputs:
     cdef int write_slots(self, int g, long long[::1] slots) except -1
     @cython.locals(registry=Registry, entries=Entries, tables=Tables, at=Py_ssize_t, i=Py_ssize_t, untold="long long", end=Py_ssize_t)
     cdef Py_ssize_t write_rows(self) except -1
-    @cython.locals(registry=Registry, tables=Tables, room=Py_ssize_t, g=int, told="long long", length="long long", start="long long")
+    @cython.locals(registry=Registry, tables=Tables, rows=Rows, g=int, told="long long", length="long long", start="long long")
     cdef Py_ssize_t report(self, Py_ssize_t handle, int row, Py_ssize_t at) except -1
 
 

@@ -355,7 +355,7 @@ class BatchCalls:
 
     def take_deltas(self, block_deltas: Array) -> int:
         """Report what was not reported yet, of all requests (KV-BATCH-11)."""
-        self.outputs.open_rows(block_deltas)
+        self.outputs.rows.open(block_deltas)
         num_rows = 0
         self.turn.changes()
         for handle, request in enumerate(self.registry.requests):

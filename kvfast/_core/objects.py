@@ -6,11 +6,12 @@ The compiled twin of this file is `kvfast/_compiled/objects.pyx`, which uses Pyt
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
 from kvspec._arrays import delta_rows
-from kvspec.batched import StepResult
+from kvspec.batched import StepOutput, StepResult
 
 SET_SCHEDULED, SET_HITS, SET_SLOTS, SET_DELTAS, SET_LEFT = (
     vars(StepResult)[field.name].__set__ for field in fields(StepResult)
@@ -52,9 +53,45 @@ def put_small(values: list[int], to: memoryview[int], at: int) -> int:
     return 0
 
 
-def rows_of(given: object) -> memoryview:
-    """A view of where deltas are written to."""
-    return delta_rows("block_deltas", given)
+class Rows:
+    """The rows that deltas are written to, the caller's memory from `open` to `close`."""
+
+    def __init__(self) -> None:
+        self.room = 0
+        self.is_open = False
+        self.view: memoryview | None = None
+
+    def open(self, given: object) -> None:
+        """Hold the memory."""
+        self.close()
+        self.view = delta_rows("block_deltas", given)
+        self.room = len(self.view)
+        self.is_open = True
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.view = None
+        self.room = 0
+        self.is_open = False
+
+
+def put_row(rows: Rows, at: int, handle: int, group: int, index: int, block: int) -> None:
+    """Write one of the rows."""
+    view: memoryview = rows.view  # type: ignore[assignment]  # open
+    view[at, 0] = handle
+    view[at, 1] = group
+    view[at, 2] = index
+    view[at, 3] = block
+
+
+def deltas_of(output: StepOutput) -> object:
+    """What the caller gave as `block_deltas`."""
+    return output.block_deltas
+
+
+def mappings_of(output: StepOutput) -> Sequence[object] | None:
+    """What the caller gave as `slot_mappings`."""
+    return output.slot_mappings
 
 
 def pieces_of(data: memoryview[int], size: int, first: int, end: int) -> list[bytes]:

@@ -26,10 +26,8 @@ class Outputs:
         self.registry = registry
         self.entries = entries
         self.num_groups = self.core.num_groups
-        self.no_rows = memoryview(bytearray(16)).cast("i", [1, 4])
-        self.rows = self.no_rows
+        self.rows = objects.Rows()
         self.rows_left = 0
-        self.has_rows = False
         self.no_slots: list[memoryview | None] = []
         self.slots = self.no_slots
 
@@ -38,15 +36,12 @@ class Outputs:
         if output is not None:
             if not isinstance(output, StepOutput):
                 raise InvalidArgumentError("output", output, "a StepOutput or None")
-            if output.block_deltas is not None:
-                self.open_rows(output.block_deltas)
-            if output.slot_mappings is not None:
-                self.slots = self.open_slots(output.slot_mappings)
-
-    def open_rows(self, given: object) -> None:
-        """Open where deltas are written to."""
-        self.rows = objects.rows_of(given)
-        self.has_rows = True
+            deltas = objects.deltas_of(output)
+            if deltas is not None:
+                self.rows.open(deltas)
+            mappings = objects.mappings_of(output)
+            if mappings is not None:
+                self.slots = self.open_slots(mappings)
 
     def open_slots(self, given: Sequence[object]) -> list[memoryview | None]:
         """`mappings`; quickly, where it is all as it should be."""
@@ -64,9 +59,7 @@ class Outputs:
 
     def close(self) -> None:
         """Let go of the caller's memory."""
-        if self.has_rows:
-            self.rows = self.no_rows
-            self.has_rows = False
+        self.rows.close()
         self.slots = self.no_slots
 
     def check_room(self, length: int) -> None:
@@ -83,7 +76,7 @@ class Outputs:
                 if view is not None:
                     self.write_slots(g, view)
         self.rows_left = 0
-        return self.write_rows() if self.has_rows else 0
+        return self.write_rows() if self.rows.is_open else 0
 
     def write_slots(self, g: int, slots: memoryview[int]) -> None:
         """The slot of every granted token in one group (KV-BATCH-9)."""
@@ -132,16 +125,13 @@ class Outputs:
         """One request's entries that were not reported, behind `at` rows (KV-BATCH-10)."""
         registry = self.registry
         tables = self.core.tables
-        room = len(self.rows)
+        rows = self.rows
         for g in range(self.num_groups if row >= 0 else 0):
             told = registry.reported[handle * self.num_groups + g]
             length = tables.length[row * self.num_groups + g]
             start = tables.start[row * self.num_groups + g]
-            while told < length and at < room:
-                self.rows[at, 0] = handle
-                self.rows[at, 1] = g
-                self.rows[at, 2] = told
-                self.rows[at, 3] = tables.arena[start + told]
+            while told < length and at < rows.room:
+                objects.put_row(rows, at, handle, g, told, tables.arena[start + told])
                 told += 1
                 at += 1
             registry.reported[handle * self.num_groups + g] = told
