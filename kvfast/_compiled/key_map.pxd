@@ -7,7 +7,6 @@ from kvfast._compiled.tables cimport Tables
 
 
 cdef long long RUN_BLOCKS
-cdef int SIDE_BITS
 cdef long long SIDE_MASK, ENTRY_MASK
 cdef int STEPS_SHIFT
 cdef long long STEPS_MASK
@@ -36,6 +35,7 @@ cdef class KeyMap:
     cdef long long home_of(self, FastRequest request, long long number, int group) noexcept nogil
     @cython.locals(i="long long", number="long long", home="long long")
     cdef void find_homes(self, FastRequest request, long long hashes_per_block, int group, long long first, long long end) noexcept nogil
+    cdef void fetch_slots(self, long long home) noexcept nogil
     cdef long long stray_home(self, unsigned long long word, int group) noexcept nogil
     cdef long long steps_between(self, long long start, long long end) noexcept nogil
     @cython.locals(tag="long long", i="long long", slot="long long")
@@ -59,8 +59,7 @@ cdef class KeyMap:
     cdef void add(self, long long entry, FastRequest request, long long number, int group) noexcept nogil
     @cython.locals(at="long long", mine="long long")
     cdef void write_key(self, long long entry, FastRequest request, long long number, int group) noexcept nogil
-    cdef void make_first(self, long long entry, long long place, long long home) noexcept nogil
-    @cython.locals(per="long long", until="long long", i="long long", place="long long", block="long long")
+    @cython.locals(per="long long", until="long long", i="long long", place="long long", block="long long", tag="long long")
     cdef long long add_run(self, Tables tables, long long start, long long first, long long end, FastRequest request, long long hashes_per_block, int group) noexcept nogil
     @cython.locals(facts="long long")
     cdef void make_ring(self, long long entry) noexcept nogil
@@ -72,7 +71,7 @@ cdef class KeyMap:
     cdef void fill_slot(self, long long entry) noexcept nogil
     @cython.locals(mine="long long", after="long long", before="long long", i="long long")
     cdef bint remove(self, long long entry) noexcept nogil
-    @cython.locals(until="long long", i="long long", home="long long", block="long long", facts="long long", place="long long")
+    @cython.locals(until="long long", i="long long", block="long long", facts="long long", place="long long")
     cdef void remove_run(self, Tables tables, long long start, long long end) noexcept nogil
     @cython.locals(i="long long", moved="long long", back="long long", steps="long long", entry="long long", home="long long")
     cdef void empty_slot(self, long long hole) noexcept nogil

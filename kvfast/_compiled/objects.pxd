@@ -5,31 +5,28 @@ cdef object result_of(scheduled, hits, long long num_slots, long long num_deltas
 cdef object filled(Py_ssize_t count, long long value)
 cdef bint put_array(values, long long[::1] to, Py_ssize_t at, Py_ssize_t count) noexcept
 cdef Py_ssize_t put_small(list values, long long[::1] to, Py_ssize_t at) noexcept
-cdef object deltas_of(output)
-cdef object mappings_of(output)
-cdef list pieces_of(const unsigned char[::1] data, Py_ssize_t size, Py_ssize_t first, Py_ssize_t end)
-
-
 @cython.final
 cdef class Rows:
-    cdef int *data
     cdef Py_ssize_t room
     cdef bint is_open
     cdef Py_buffer buffer
 
     cdef int open(self, given) except -1
-    cdef bint holds(self, given) except -1
     cdef int close(self) except -1
 
 
 cdef inline void put_row(
     Rows rows, Py_ssize_t at, Py_ssize_t handle, int group, Py_ssize_t index, int block
 ) noexcept nogil:
-    rows.data[4 * at] = <int>handle
-    rows.data[4 * at + 1] = group
-    rows.data[4 * at + 2] = <int>index
-    rows.data[4 * at + 3] = block
+    cdef int *row = <int *>rows.buffer.buf + 4 * at
+    row[0] = <int>handle
+    row[1] = group
+    row[2] = <int>index
+    row[3] = block
 
+cdef object deltas_of(output)
+cdef object mappings_of(output)
+cdef list pieces_of(const unsigned char[::1] data, Py_ssize_t size, Py_ssize_t first, Py_ssize_t end)
 
 # A view would be copied, 208 bytes of it, into each call.
 cdef inline unsigned char *bytes_of(unsigned char[::1] view) noexcept nogil:
@@ -54,8 +51,11 @@ cdef extern from *:
     #endif
     static inline void kvfast_fetch_item(PyObject *values, Py_ssize_t at) {
         const char *item = (const char *)PyList_GET_ITEM(values, at);
-        kvfast_fetch(item);
-        kvfast_fetch(item + 256);  /* behind the first view of a request */
+        /* Of a request: its counts, its status, where its hashes are, where its hot fields are. */
+        kvfast_fetch(item + 32);
+        kvfast_fetch(item + 88);
+        kvfast_fetch(item + 128);
+        kvfast_fetch(item + 336);
     }
     static inline void kvfast_copy_words(
         unsigned long long *to, const unsigned long long *words, long long count

@@ -126,25 +126,11 @@ cdef class Rows:
     """See the twin. The buffer is held, or `release` could take the memory away meanwhile."""
 
     cdef int open(self, given) except -1:
-        if type(given) is not memoryview or not self.holds(given):
-            if not self.holds(delta_rows("block_deltas", given)):
+        self.close()
+        if type(given) is not memoryview or not hold(self, given):
+            if not hold(self, delta_rows("block_deltas", given)):
                 raise InvalidArgumentError("block_deltas", given, "the same each time it is read")
         return 0
-
-    cdef bint holds(self, given) except -1:
-        """Hold the memory of a view, unless it is released or of another form."""
-        self.close()
-        try:
-            PyObject_GetBuffer(given, &self.buffer, PyBUF_FULL_RO)
-        except (ValueError, BufferError):
-            return False
-        self.is_open = True
-        if are_rows(&self.buffer):
-            self.data = <int *>self.buffer.buf
-            self.room = self.buffer.shape[0]
-            return True
-        self.close()
-        return False
 
     cdef int close(self) except -1:
         if self.is_open:
@@ -156,6 +142,20 @@ cdef class Rows:
     def __dealloc__(self):
         if self.is_open:
             PyBuffer_Release(&self.buffer)
+
+
+cdef bint hold(Rows rows, given) except -1:
+    """Hold the memory of a view, unless it is released or of another form."""
+    try:
+        PyObject_GetBuffer(given, &rows.buffer, PyBUF_FULL_RO)
+    except (ValueError, BufferError):
+        return False
+    rows.is_open = True
+    if are_rows(&rows.buffer):
+        rows.room = rows.buffer.shape[0]
+        return True
+    rows.close()
+    return False
 
 
 cdef bint are_rows(Py_buffer *buffer) noexcept:

@@ -5,6 +5,7 @@ from kvfast._compiled.core cimport Core
 from kvfast._compiled.entries cimport Entries
 from kvfast._compiled.objects cimport Rows
 from kvfast._compiled.registry cimport Registry
+from kvfast._compiled.running cimport Running
 from kvfast._compiled.tables cimport Tables
 
 cdef object StepOutput
@@ -15,6 +16,7 @@ cdef class Outputs:
     cdef Core core
     cdef Registry registry
     cdef Entries entries
+    cdef Running running
     cdef int num_groups
     cdef Rows rows
     cdef long long rows_left
@@ -31,8 +33,10 @@ cdef class Outputs:
     cdef Py_ssize_t write(self) except -1
     @cython.locals(entries=Entries, tables=Tables, size="long long", to="long long", i=Py_ssize_t, num_tokens="long long", start="long long", position="long long", index="long long", first="long long", offset="long long", end="long long", k="long long")
     cdef int write_slots(self, int g, long long[::1] slots) except -1
-    @cython.locals(registry=Registry, entries=Entries, tables=Tables, at=Py_ssize_t, i=Py_ssize_t, untold="long long", end=Py_ssize_t)
+    @cython.locals(entries=Entries, running=Running, at=Py_ssize_t, k=Py_ssize_t, i=Py_ssize_t)
     cdef Py_ssize_t write_rows(self) except -1
+    @cython.locals(registry=Registry, entries=Entries, untold="long long", end=Py_ssize_t)
+    cdef Py_ssize_t write_rows_of(self, Py_ssize_t i, Py_ssize_t at) except -1
     @cython.locals(registry=Registry, tables=Tables, rows=Rows, g=int, told="long long", length="long long", start="long long")
     cdef Py_ssize_t report(self, Py_ssize_t handle, int row, Py_ssize_t at) except -1
 

@@ -22,7 +22,7 @@ cdef class BlockPool:
     cdef int[::1] facts
     cdef bint has_partial
     cdef int[::1] next_entry
-    cdef long long num_more, free_more
+    cdef long long num_more, free_more, last_step
 
     cdef long long after(self, long long block) noexcept nogil
     cdef long long before(self, long long block) noexcept nogil

@@ -12,19 +12,20 @@ cdef long long UNLOCKED_TOKENS, KEPT_MESSAGE_BYTES
 @cython.final
 cdef class FastRequest:
     # What is read most comes first and lies together; a view takes 208 bytes, its pointer the first.
-    cdef unsigned long long[::1] digest_words
+    # `fetch_item` of objects.pxd knows where.
     cdef readonly long long num_tokens, num_hashes
     cdef long long row
     cdef Py_ssize_t field_at
     cdef long long preemptions, junction, in_flight
-    cdef object state
-    cdef long long[::1] fields
-    cdef object running, holder
-    cdef Turn turn
+    cdef object state, running
     cdef bint is_used, skips_reading
     cdef readonly bint is_followed
-    cdef readonly object input
     cdef readonly str request_id
+    cdef unsigned long long[::1] digest_words
+    cdef long long[::1] fields
+    cdef object holder
+    cdef Turn turn
+    cdef readonly object input
     cdef readonly Hasher hasher
     cdef readonly long long hash_block_size_tokens, num_prompt_tokens
     cdef long long room_tokens, room_hashes, room_message_bytes

@@ -4,13 +4,14 @@ from kvfast._compiled cimport hot_fields as hot
 from kvfast._compiled cimport objects
 from kvfast._compiled.core cimport Core
 from kvfast._compiled.entries cimport Entries
+from kvfast._compiled.objects cimport Rows
 from kvfast._compiled.registry cimport Registry
 from kvfast._compiled.request cimport FastRequest
 from kvfast._compiled.tables cimport Tables
 from kvfast._compiled.turn cimport Turn
 
-cdef long long MANY
-cdef int ASKED, PLAIN, FILLS, DONE
+cdef long long SIDE_MASK, MANY
+cdef int ASKED, PLAIN, FILLS
 
 
 @cython.final
@@ -19,6 +20,7 @@ cdef class Running:
     cdef Turn turn
     cdef Registry registry
     cdef Entries entries
+    cdef Rows rows
     cdef int num_groups
     cdef bint is_plain
     cdef long long block_size
@@ -27,17 +29,18 @@ cdef class Running:
     cdef int[::1] left_at
     cdef Py_ssize_t num_left
     cdef long long lookahead, granted
-    cdef bint refused
+    cdef bint refused, notes_all
 
     cdef int make_room(self) except -1
     @cython.locals(entries=Entries, i=Py_ssize_t, k=Py_ssize_t)
     cdef bint may_all_continue(self) except -1
     cdef void leave(self, Py_ssize_t i, int way) noexcept nogil
-    @cython.locals(registry=Registry, entries=Entries, tables=Tables, size="long long", lookahead="long long", longest="long long", caches=bint, num_asked=Py_ssize_t, num_filled=Py_ssize_t, granted="long long", i=Py_ssize_t, at=Py_ssize_t, row="long long", computed="long long", after="long long", held="long long")
+    @cython.locals(registry=Registry, entries=Entries, tables=Tables, size="long long", lookahead="long long", longest="long long", caches=bint, tells=bint, notes_all=bint, fills=bint, is_done=bint, num_asked=Py_ssize_t, num_filled=Py_ssize_t, granted="long long", i=Py_ssize_t, at=Py_ssize_t, row="long long", computed="long long", after="long long", held="long long", last="long long")
     cdef Py_ssize_t choose_ways(self) except -1
-    @cython.locals(entries=Entries, core=Core, per="long long", width="long long", number="long long", k=Py_ssize_t, i=Py_ssize_t, handle=Py_ssize_t, request=FastRequest)
+    cdef void note(self, Py_ssize_t i, long long row, long long after) noexcept nogil
+    @cython.locals(entries=Entries, core=Core, per="long long", width="long long", number="long long", first="long long", k=Py_ssize_t, i=Py_ssize_t, request=FastRequest)
     cdef int read_ahead(self) except -1
-    @cython.locals(entries=Entries, i=Py_ssize_t, request=FastRequest)
+    @cython.locals(entries=Entries, i=Py_ssize_t, k=Py_ssize_t, request=FastRequest)
     cdef int undo(self) except -1
     @cython.locals(registry=Registry, entries=Entries, i=Py_ssize_t, at=Py_ssize_t, computed="long long")
     cdef bint may_rewind(self) except -1

@@ -7,7 +7,7 @@ from kvfast._compiled.registry cimport Registry
 from kvfast._compiled.request cimport FastRequest
 from kvfast._compiled.running cimport Running
 
-cdef long long MANY
+cdef long long RUN_BLOCKS, SIDE_BLOCKS, MANY
 
 
 @cython.final
@@ -34,10 +34,12 @@ cdef class Steps:
     cdef int give_back(self, Py_ssize_t i) except -1
     @cython.locals(registry=Registry, entries=Entries, budget="long long", is_beside_others=bint, first=Py_ssize_t, i=Py_ssize_t, request=FastRequest, hit="long long", num_tokens="long long")
     cdef int start_all(self, long long[::1] hits) except -1
+    @cython.locals(end="long long", number="long long")
+    cdef int read_ahead(self, FastRequest request) except -1
     @cython.locals(core=Core, tokens="long long")
     cdef Py_ssize_t find_hit(self, FastRequest request) except -2
     cdef int count_hit(self, FastRequest request, long long tokens) except -1
     @cython.locals(core=Core, request=FastRequest, row=int)
     cdef bint start(self, Py_ssize_t i, long long hit, long long num_tokens, bint is_beside_others) except -1
-    @cython.locals(entries=Entries, i=Py_ssize_t)
+    @cython.locals(entries=Entries, running=Running, start=Py_ssize_t, i=Py_ssize_t, k=Py_ssize_t)
     cdef int write_granted(self, long long[::1] scheduled) except -1

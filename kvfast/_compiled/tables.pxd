@@ -1,5 +1,6 @@
 # C types of kvfast/_core/tables.py.
 cimport cython
+from kvfast._compiled cimport objects
 
 cdef long long SMALLEST_PLACE
 cdef int NUM_SIZES

@@ -44,9 +44,9 @@ class BatchCalls:
         self.num_groups = self.core.num_groups
         self.registry = Registry(core, turn)
         self.entries = Entries(self.registry)
-        self.running = Running(core, turn, self.registry, self.entries)
+        self.running = Running(core, turn, self.registry, self.entries, objects.Rows())
         self.steps = Steps(core, self.registry, self.entries, self.running)
-        self.outputs = Outputs(core, self.registry, self.entries)
+        self.outputs = Outputs(core, self.registry, self.entries, self.running)
 
     def leave(self) -> None:
         """End a call."""

@@ -26,7 +26,8 @@ class Entries:
     - `handles[i]` and `counts[i]` come from the caller. `call` numbers the calls.
     - `end_finished`, `end_preempted`, `end_running`: where each sort ends; the new ones at `size`.
     - `row_at[i]`: its row in the tables. `after_at[i]`: its computed tokens after the step.
-      `granted_at[i]`: its tokens that were granted. `way_at[i]`: see `running`.
+      `granted_at[i]`: its tokens that were granted. `way_at[i]`: see `running`, which notes these
+      only of those entries that need more than a count.
 
     What answers False or -1 met something illegal; nothing is changed then, and the contract's own
     checks say what it is.

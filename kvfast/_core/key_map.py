@@ -26,7 +26,6 @@ from .tables import Tables
 RUN_BLOCKS = 32
 """Blocks for which memory is read ahead."""
 
-SIDE_BITS = 3
 SIDE_MASK = 7
 """Eight slots of eight bytes stand side by side in a cache line."""
 
@@ -105,7 +104,7 @@ class KeyMap:
         place = number & SIDE_MASK
         mixed = self.mix(request.digest_words[(number - place) * self.width], group)
         # Turned by some bits, or the first places of all lines would be the fullest.
-        return ((mixed << SIDE_BITS) | ((place + (mixed >> 29)) & SIDE_MASK)) & HOME_MASK
+        return ((mixed * (SIDE_MASK + 1)) | ((place + (mixed >> 29)) & SIDE_MASK)) & HOME_MASK
 
     def find_homes(
         self, request: FastRequest, hashes_per_block: int, group: int, first: int, end: int
@@ -115,9 +114,13 @@ class KeyMap:
             number = (i + 1) * hashes_per_block - 1
             home = self.home_of(request, number, group)
             self.homes[i - first] = home
-            objects.fetch_long(self.slots, home & self.slot_mask)
-            objects.fetch_long(self.slots, (home + STEP) & self.slot_mask)
+            self.fetch_slots(home)
             objects.fetch_word(request.digest_words, number * self.width)
+
+    def fetch_slots(self, home: int) -> None:
+        """Fetch the slot at home and the one behind it."""
+        objects.fetch_long(self.slots, home & self.slot_mask)
+        objects.fetch_long(self.slots, (home + STEP) & self.slot_mask)
 
     def stray_home(self, word: int, group: int) -> int:
         """The same for a key that comes without those before it."""
@@ -217,9 +220,9 @@ class KeyMap:
         return ring
 
     def read_ahead(self, request: FastRequest, number: int) -> None:
-        """Read the slot of hash `number`, if there is one, in the only group."""
+        """Read where hash `number` belongs, if there is one, in the only group, and behind it."""
         if number < request.num_hashes:
-            objects.fetch_long(self.slots, self.home_of(request, number, 0) & self.slot_mask)
+            self.fetch_slots(self.home_of(request, number, 0))
 
     # Adding.
 
@@ -249,19 +252,15 @@ class KeyMap:
         if head:
             self.join(entry, head)
         else:
-            self.make_first(entry, place, home)
+            self.facts[record.INTS * entry + record.HOME] = home
+            self.make_ring(entry)
+            self.put_slot(entry, place, home)
 
     def write_key(self, entry: int, request: FastRequest, number: int, group: int) -> None:
         """Write hash `number` of the request and the group to the record of an entry."""
         at, mine = number * self.width, record.WORDS * entry
         objects.copy_words(self.words, mine, request.digest_words, at, self.width)
         self.facts[record.INTS * entry + record.GROUP] = group
-
-    def make_first(self, entry: int, place: int, home: int) -> None:
-        """The entry is the first of its key, whose slot comes to an empty place."""
-        self.facts[record.INTS * entry + record.HOME] = home
-        self.make_ring(entry)
-        self.put_slot(entry, place, home)
 
     def add_run(
         self,
@@ -291,7 +290,10 @@ class KeyMap:
                         self.add(block, request, (i + 1) * per - 1, group)
                     else:  # nobody stands at its home, so nobody has its key
                         self.write_key(block, request, (i + 1) * per - 1, group)
-                        self.make_first(block, place, self.homes[i - first])
+                        self.facts[record.INTS * block + record.HOME] = self.homes[i - first]
+                        self.make_ring(block)
+                        tag = self.words[record.WORDS * block] >> TAG_OF_WORD_SHIFT
+                        self.slots[place] = (tag << TAG_SHIFT) | block
                     self.facts[record.INTS * block + record.COVERED] = (i + 1) * per
             first = until
         return end
@@ -353,9 +355,7 @@ class KeyMap:
         while start < end:
             until = min(start + RUN_BLOCKS, end)
             for i in range(start, until):
-                home = self.facts[record.INTS * tables.arena[i] + record.HOME]
-                objects.fetch_long(self.slots, home & self.slot_mask)
-                objects.fetch_long(self.slots, (home + STEP) & self.slot_mask)
+                self.fetch_slots(self.facts[record.INTS * tables.arena[i] + record.HOME])
             for i in range(start, until):
                 block = tables.arena[i]
                 facts = record.INTS * block

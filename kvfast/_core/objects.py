@@ -59,25 +59,25 @@ class Rows:
     def __init__(self) -> None:
         self.room = 0
         self.is_open = False
-        self.view: memoryview | None = None
+        self.buffer: memoryview | None = None
 
     def open(self, given: object) -> None:
         """Hold the memory."""
         self.close()
-        self.view = delta_rows("block_deltas", given)
-        self.room = len(self.view)
+        self.buffer = delta_rows("block_deltas", given)
+        self.room = len(self.buffer)
         self.is_open = True
 
     def close(self) -> None:
         """Let go of it."""
-        self.view = None
+        self.buffer = None
         self.room = 0
         self.is_open = False
 
 
 def put_row(rows: Rows, at: int, handle: int, group: int, index: int, block: int) -> None:
     """Write one of the rows."""
-    view: memoryview = rows.view  # type: ignore[assignment]  # open
+    view: memoryview = rows.buffer  # type: ignore[assignment]  # open
     view[at, 0] = handle
     view[at, 1] = group
     view[at, 2] = index

@@ -13,6 +13,7 @@ from . import objects
 from .core import Core
 from .entries import Entries
 from .registry import Registry
+from .running import Running
 
 
 class Outputs:
@@ -21,12 +22,13 @@ class Outputs:
     `rows_left`: how many rows did not fit.
     """
 
-    def __init__(self, core: Core, registry: Registry, entries: Entries) -> None:
+    def __init__(self, core: Core, registry: Registry, entries: Entries, running: Running) -> None:
         self.core = core
         self.registry = registry
         self.entries = entries
+        self.running = running
         self.num_groups = self.core.num_groups
-        self.rows = objects.Rows()
+        self.rows = self.running.rows
         self.rows_left = 0
         self.no_slots: list[memoryview | None] = []
         self.slots = self.no_slots
@@ -42,6 +44,7 @@ class Outputs:
             mappings = objects.mappings_of(output)
             if mappings is not None:
                 self.slots = self.open_slots(mappings)
+                self.running.notes_all = True
 
     def open_slots(self, given: Sequence[object]) -> list[memoryview | None]:
         """`mappings`; quickly, where it is all as it should be."""
@@ -61,6 +64,7 @@ class Outputs:
         """Let go of the caller's memory."""
         self.rows.close()
         self.slots = self.no_slots
+        self.running.notes_all = False
 
     def check_room(self, length: int) -> None:
         """Every slot mapping has room for so many slots (KV-BATCH-9)."""
@@ -102,24 +106,25 @@ class Outputs:
 
     def write_rows(self) -> int:
         """New entries of the lists of what was granted something; how many rows."""
-        registry, entries = self.registry, self.entries
-        tables = self.core.tables
+        entries, running = self.entries, self.running
         at = 0
-        for i in range(entries.end_preempted, entries.size):
-            if entries.granted_at[i] == 0:
-                continue
-            # Mostly there is nothing to tell; with one group no call is needed to see it.
-            if (
-                self.num_groups == 1
-                and tables.length[entries.row_at[i]] <= registry.reported[entries.handles[i]]
-            ):
-                continue
-            untold = registry.num_unreported(entries.handles[i], entries.row_at[i])
-            if untold:
-                end = self.report(entries.handles[i], entries.row_at[i], at)
-                self.rows_left += untold - (end - at)
-                at = end
+        for k in range(running.num_left):  # the others have nothing to tell
+            at = self.write_rows_of(running.left_at[k], at)
+        for i in range(entries.end_running, entries.size):
+            at = self.write_rows_of(i, at)
         return at
+
+    def write_rows_of(self, i: int, at: int) -> int:
+        """New entries of the lists of entry i, behind `at` rows; how many rows then."""
+        registry, entries = self.registry, self.entries
+        if entries.granted_at[i] == 0:
+            return at
+        untold = registry.num_unreported(entries.handles[i], entries.row_at[i])
+        if untold == 0:
+            return at
+        end = self.report(entries.handles[i], entries.row_at[i], at)
+        self.rows_left += untold - (end - at)
+        return end
 
     def report(self, handle: int, row: int, at: int) -> int:
         """One request's entries that were not reported, behind `at` rows (KV-BATCH-10)."""

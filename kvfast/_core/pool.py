@@ -25,7 +25,8 @@ class BlockPool:
     """The blocks 1 … num_blocks - 1, at first free, in this order. The methods trust their caller.
 
     Additional entries (KV-PART-2) of a block are chained by `next_entry`, from the block on; those
-    given back from `free_more` on. `num_more` were ever made.
+    given back from `free_more` on. `num_more` were ever made. `last_step`: from the block that was
+    taken last to the one behind it.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class BlockPool:
         self.unhashed_to_front = unhashed_to_front
         self.removed_per_copy = removed_per_copy
         self.has_partial = False
+        self.last_step = 0
         self.next_entry = zeroed("i", 0)
         self.num_more = 0
         self.free_more = 0
@@ -127,7 +129,8 @@ class BlockPool:
         What they cached is forgotten, in the same order (KV-POOL-4).
         """
         start = tables.start[at] + tables.length[at]
-        has_keys = step = 0
+        has_keys = 0
+        step = self.last_step
         facts, arena = objects.ints_of(self.facts), objects.ints_of(tables.arena)
         block = self.after(0)
         for place in range(start, start + count):
@@ -145,6 +148,7 @@ class BlockPool:
                 if 0 < guess < self.num_blocks:
                     objects.fetch_int(self.facts, record.INTS * guess)
             block += step
+        self.last_step = step
         self.link(0, block)
         self.num_free -= count
         tables.length[at] += count

@@ -13,11 +13,12 @@ from .request import FastRequest
 from .turn import Turn
 
 STATUSES = tuple(RequestStatus)
+SIDE_MASK = 7  # as in key_map
 MANY = 1 << 62
 """Sums stop here; nothing has room for so many tokens."""
-ASKED, PLAIN, FILLS, DONE = 0, 1, 2, 3
-"""`way_at`: its request is looked at; its hot fields say all; they do, and it fills a block;
-nothing is left to do."""
+ASKED, PLAIN, FILLS = 0, 1, 2
+"""`way_at` of those left: its request is looked at; its hot fields say all; they do, and it fills a
+block."""
 
 
 class Running:
@@ -25,13 +26,20 @@ class Running:
 
     - `granted`: tokens granted so far. `refused`: whether an entry was granted none.
     - `left_at[k]`, k < `num_left`: the entries for which there is something left to do, in order.
+      Where `rows` are asked for, also those that have something to tell. Of the others all counts
+      are granted.
+    - `notes_all`: whether rows and counts of those others are noted, too.
     """
 
-    def __init__(self, core: Core, turn: Turn, registry: Registry, entries: Entries) -> None:
+    def __init__(
+        self, core: Core, turn: Turn, registry: Registry, entries: Entries, rows: objects.Rows
+    ) -> None:
         self.core = core
         self.turn = turn
         self.registry = registry
         self.entries = entries
+        self.rows = rows
+        self.notes_all = False
         self.num_groups = self.core.num_groups
         self.is_plain = self.num_groups == 1 and self.core.shape.keeps_all(0)
         self.block_size = self.core.shape.block_size[0] if self.is_plain else 0
@@ -77,7 +85,7 @@ class Running:
         The same checks as in `may_continue`. With one group, of full attention, they tell all of a
         running request, whose watermark is 0 (KV-MGR-9). Most of decoding takes no block and fills
         none: only a count changes. That is done here, in advance, and taken back by `undo` when it
-        turns out that another entry is illegal. Rows and counts of these entries are noted.
+        turns out that another entry is illegal.
         """
         registry, entries = self.registry, self.entries
         tables = self.core.tables
@@ -85,6 +93,7 @@ class Running:
         lookahead = self.lookahead
         longest = self.core.max_len
         caches = self.caches
+        tells, notes_all = self.rows.is_open, self.notes_all
         num_asked = num_filled = granted = 0
         self.turn.changes()
         for i in range(entries.end_preempted, entries.end_running):
@@ -104,39 +113,47 @@ class Running:
                 num_asked += 1
                 self.leave(i, ASKED)
                 continue
-            entries.row_at[i] = row
-            entries.after_at[i] = after
-            if caches and after >= tables.cached[row] * size:
-                if tables.cached[row] == 0:  # it holds blocks that were never handed to the cache
-                    num_asked += 1
-                    self.leave(i, ASKED)
-                    continue
-                num_filled += 1
-                self.leave(i, FILLS)
-            elif after + lookahead <= held:
-                entries.way_at[i] = DONE
+            fills = caches and after >= tables.cached[row] * size
+            if fills and tables.cached[row] == 0:  # its blocks were never handed to the cache
+                num_asked += 1
+                self.leave(i, ASKED)
+                continue
+            is_done = not fills and after + lookahead <= held
+            if is_done and tells:
+                is_done = tables.length[row] <= registry.reported[entries.handles[i]]
+            if is_done:
                 registry.fields[at + hot.COMPUTED] = after
-                entries.granted_at[i] = entries.counts[i]
                 granted += entries.counts[i]  # at most the tokens that it has slots for
             else:
-                self.leave(i, PLAIN)
-                objects.fetch_int(tables.arena, tables.start[row] + tables.length[row] - 1)
+                self.leave(i, FILLS if fills else PLAIN)
+                num_filled += fills
+                if fills:
+                    objects.fetch_item(registry.requests, entries.handles[i])
+                last = tables.cached[row] if fills else tables.length[row]
+                objects.fetch_int(tables.arena, tables.start[row] + last - 1)
+            if notes_all or not is_done:
+                self.note(i, row, after)
         if num_filled:
             self.read_ahead()
         self.granted = granted
         self.turn.changed()
         return num_asked
 
+    def note(self, i: int, row: int, after: int) -> None:
+        """Note the row, and the counts of an entry if all goes well."""
+        self.entries.row_at[i] = row
+        self.entries.after_at[i] = after
+        self.entries.granted_at[i] = self.entries.counts[i]
+
     def read_ahead(self) -> None:
-        """Read what registering will read: all requests, then all hashes, then the map of keys."""
+        """Read what registering will read: all hashes, then the map of keys.
+
+        That of the block, and that of the first of the eight that are side by side in the map.
+        """
         entries = self.entries
         core = self.core
         per = core.shape.hashes_per_block[0]
         width = core.hasher.words_per_digest
-        for k in range(self.num_left):
-            if entries.way_at[self.left_at[k]] == FILLS:
-                handle = entries.handles[self.left_at[k]]
-                objects.fetch_item(self.registry.requests, handle)
         for k in range(self.num_left):
             if entries.way_at[self.left_at[k]] != FILLS:
                 continue
@@ -144,6 +161,8 @@ class Running:
             request = entries.request_at(self.left_at[k])
             if number < request.num_hashes:
                 objects.fetch_word(request.digest_words, number * width)
+                first = number & ~SIDE_MASK
+                objects.fetch_word(request.digest_words, first * width)
         for k in range(self.num_left):
             i = self.left_at[k]
             if entries.way_at[i] == FILLS:
@@ -152,10 +171,13 @@ class Running:
     def undo(self) -> None:
         """Take back what was done in advance."""
         entries = self.entries
+        k = 0
         for i in range(entries.end_preempted, entries.end_running):
-            if entries.way_at[i] == DONE:
+            if k < self.num_left and self.left_at[k] == i:
+                k += 1
+            else:
                 request = entries.request_at(i)
-                request.set_computed(entries.after_at[i] - entries.counts[i])
+                request.set_computed(request.computed_now() - entries.counts[i])
 
     def may_rewind(self) -> bool:
         """Whether every entry has as many computed tokens as its count says."""

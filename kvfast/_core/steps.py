@@ -17,6 +17,8 @@ from .running import Running
 WAITING = RequestStatus.WAITING
 RUNNING = RequestStatus.RUNNING
 PREEMPTED = RequestStatus.PREEMPTED
+RUN_BLOCKS = 32  # as in key_map
+SIDE_BLOCKS = 8
 MANY = 1 << 62  # as in running
 
 
@@ -134,7 +136,7 @@ class Steps:
                 break
             request = entries.request_at(i)
             if i + 1 < entries.size:
-                self.core.pool.keys.read_ahead(entries.request_at(i + 1), self.first_number)
+                self.read_ahead(entries.request_at(i + 1))
             hit = self.find_hit(request)
             if not self.core.counts_admitted:
                 self.count_hit(request, hit)
@@ -152,6 +154,15 @@ class Steps:
                 is_beside_others = True
             elif self.stops_at_refusal:
                 break
+
+    def read_ahead(self, request: FastRequest) -> None:
+        """Read what starting a request reads first: of each eight hashes the first, and the map."""
+        end = min(request.num_hashes, RUN_BLOCKS)
+        number = 0
+        while number < end:
+            objects.fetch_word(request.digest_words, number * self.core.hasher.words_per_digest)
+            number += SIDE_BLOCKS
+        self.core.pool.keys.read_ahead(request, self.first_number)
 
     def find_hit(self, request: FastRequest) -> int:
         """The hit length in tokens; its blocks stand in the look-up (KV-MGR-2)."""
@@ -189,6 +200,12 @@ class Steps:
 
     def write_granted(self, scheduled: Numbers) -> None:
         """What each running and each new entry was granted."""
-        entries = self.entries
-        for i in range(entries.end_preempted, entries.size):
-            scheduled[i - entries.end_preempted] = entries.granted_at[i]
+        entries, running = self.entries, self.running
+        start = entries.end_preempted
+        for i in range(start, entries.end_running):
+            scheduled[i - start] = entries.counts[i]
+        for k in range(running.num_left):  # the others were granted all
+            i = running.left_at[k]
+            scheduled[i - start] = entries.granted_at[i]
+        for i in range(entries.end_running, entries.size):
+            scheduled[i - start] = entries.granted_at[i]

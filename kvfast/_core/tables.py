@@ -16,6 +16,7 @@ remembers a row with it can tell whether it is still the same request's.
 
 from __future__ import annotations
 
+from . import objects
 from .arrays import grown, zeroed
 
 SMALLEST_PLACE = 4
@@ -142,6 +143,7 @@ class Tables:
         place = self.places[size] - 1
         if place >= 0:
             self.places[size] = self.link_of(place)
+            objects.fetch_int(self.arena, max(self.places[size] - 1, 0))
             return place
         place = self.arena_end
         if place + room > len(self.arena):
