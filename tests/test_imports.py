@@ -22,6 +22,7 @@ ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
     ("kvspec", frozenset()),  # the contract needs nothing
     ("kvspec._stream", frozenset({"zstandard"})),  # records and traces in .zst files
     ("kvcheck", frozenset()),
+    ("kvcheck.tasks", frozenset({"ray"})),
     ("kvcheck.cli", frozenset({"click", "rich"})),
     ("kvcheck.tools.replay", frozenset({"matplotlib", "zstandard"})),
     ("kvcheck.tools.bench", frozenset({"matplotlib"})),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from kvcheck.explore.configurations import CONFIGURATIONS
 from kvcheck.explore.saved import Saved
 from kvcheck.explore.search import Exploration, Pair
 from kvcheck.explore.session import Report, Session, recorded_counts
+from kvcheck.tasks import Cluster, Processes, Workers
 from kvspec.interface import Feature
 
 INTERRUPTED = 130
@@ -66,6 +68,12 @@ IMPL = "kvref"
 )
 @click.option(
     "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes to use."
+)
+@click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Use a Ray cluster in place of processes; local: one on this machine. Needs the extra"
+    " cluster.",
 )
 @click.option(
     "--max-edges",
@@ -110,6 +118,7 @@ def command(
     whole: bool,
     oracle: str,
     jobs: int,
+    cluster: str | None,
     max_edges: int | None,
     resume_path: Path | None,
     records_path: Path | None,
@@ -138,11 +147,13 @@ def command(
         return 0
     if whole:
         chosen = tuple(replace(configuration, up_to_names=False) for configuration in chosen)
-    session = Session(pair_of(name, oracle), chosen, jobs, max_edges)
+    session = Session(pair_of(name, oracle), chosen, max_edges=max_edges)
     if resume_path is not None:
         target = resume_path
         session.save = lambda saved: write_state(saved.to_json(), target)
-    report = run(session, earlier_run(resume_path))
+    earlier = earlier_run(resume_path)
+    with workers_for(jobs, cluster) as session.workers:
+        report = run(session, earlier)
     if not report.results and not report.interrupted:
         lacking = sorted({lack for lacks in report.left_out.values() for lack in lacks})
         fail(f"{name} has nothing that could be explored: {', '.join(lacking)} is lacking")
@@ -152,6 +163,13 @@ def command(
     if records_path is not None:
         write_records(report, session, records_path, progress_console())
     return exit_code(report)
+
+
+def workers_for(jobs: int, cluster: str | None) -> AbstractContextManager[Workers | None]:
+    """Who does the work besides this process, if anybody."""
+    if cluster is not None:
+        return Cluster(cluster)
+    return nullcontext() if jobs == 1 else Processes(jobs)
 
 
 def exit_code(report: Report) -> int:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
@@ -17,6 +14,7 @@ from kvcheck.explore.edges import Broken, Edges, Found
 from kvcheck.explore.graph import Graph
 from kvcheck.explore.sides import Side, follow
 from kvcheck.explore.state import Move, State
+from kvcheck.tasks import Workers, in_order
 from kvspec.interface import Implementation
 
 CHUNK_STATES = 64
@@ -107,7 +105,7 @@ def explore(
     exploration: Exploration,
     pair: Pair,
     *,
-    jobs: int = 1,
+    workers: Workers | None = None,
     max_edges: int | None = None,
     heard: Heard = lambda exploration: None,
     level_ends: Heard = lambda exploration: None,
@@ -115,18 +113,18 @@ def explore(
     """Go on until everything is explored, a rule is broken, or there are `max_edges` edges.
 
     `heard` is told after some states, `level_ends` after each level: only there may an exploration
-    be written down (`kvcheck.explore.saved`).
+    be written down (`kvcheck.explore.saved`). Without `workers` all is done in this process.
     """
     begin(exploration, pair)
-    with expanding(exploration.configuration, pair, jobs) as expand:
-        while exploration.level:
-            below: list[Item] = []
-            if not _level(exploration, expand, below, pair, max_edges, heard):
-                return exploration
-            depth = exploration.counts.depth + (len(below) > 0)
-            exploration.counts = replace(exploration.counts, depth=depth)
-            exploration.level = below
-            level_ends(exploration)
+    expand = expanding(exploration.configuration, pair, workers)
+    while exploration.level:
+        below: list[Item] = []
+        if not _level(exploration, expand, below, pair, max_edges, heard):
+            return exploration
+        depth = exploration.counts.depth + (len(below) > 0)
+        exploration.counts = replace(exploration.counts, depth=depth)
+        exploration.level = below
+        level_ends(exploration)
     exploration.is_complete = True
     return exploration
 
@@ -172,32 +170,15 @@ def _level(
     return True
 
 
-def expanding(
-    configuration: Configuration, pair: Pair, jobs: int
-) -> AbstractContextManager[Expand]:
-    """A function that expands states, in this process or in `jobs` others."""
-    if jobs == 1:
+def expanding(configuration: Configuration, pair: Pair, workers: Workers | None) -> Expand:
+    """A function that expands states, here or by workers that find the implementations by name."""
+    if workers is None:
         edges = Edges(configuration, pair.oracle, pair.subject)
-        return nullcontext(lambda level: (_expand(edges, chunk) for chunk in _chunks(level)))
-    return _Processes(configuration, pair, jobs)
-
-
-class _Processes(AbstractContextManager[Expand]):
-    """Processes that each find the implementations by name."""
-
-    def __init__(self, configuration: Configuration, pair: Pair, jobs: int) -> None:
-        self._work = functools.partial(
-            _expand_elsewhere, configuration, pair.find, pair.oracle_name, pair.subject_name
-        )
-        # Not by fork: the progress bar has a thread.
-        context = multiprocessing.get_context("spawn")
-        self._executor = ProcessPoolExecutor(jobs, mp_context=context)
-
-    def __enter__(self) -> Expand:
-        return lambda level: self._executor.map(self._work, _chunks(level))
-
-    def __exit__(self, *error: object) -> None:
-        self._executor.shutdown(cancel_futures=True)
+        return lambda level: (_expand(edges, chunk) for chunk in _chunks(level))
+    told = (configuration, pair.find, pair.oracle_name, pair.subject_name)
+    return lambda level: in_order(
+        workers, ((_expand_elsewhere, (*told, chunk)) for chunk in _chunks(level))
+    )
 
 
 def _chunks(level: Sequence[Item]) -> Iterator[Sequence[Item]]:

@@ -13,6 +13,7 @@ from kvcheck.explore.bounds import Configuration
 from kvcheck.explore.fit import lacks
 from kvcheck.explore.saved import Saved, Unfinished, counts_json, counts_of
 from kvcheck.explore.search import Counts, Exploration, Pair, Violation, explore, items_of
+from kvcheck.tasks import Workers
 from kvspec.errors import KVSpecError
 
 SAVE_SECONDS = 30.0
@@ -64,7 +65,7 @@ class Session:
 
     pair: Pair
     configurations: Sequence[Configuration]
-    jobs: int = 1
+    workers: Workers | None = None
     max_edges: int | None = None
     heard: Callable[[Exploration], None] = lambda exploration: None
     save: Callable[[Saved], None] | None = None
@@ -134,7 +135,7 @@ class Session:
             explore(
                 exploration,
                 self.pair,
-                jobs=self.jobs,
+                workers=self.workers,
                 max_edges=self.max_edges,
                 heard=heard,
                 level_ends=level_ends,

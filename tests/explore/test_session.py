@@ -14,6 +14,7 @@ from kvcheck.explore.bounds import Configuration
 from kvcheck.explore.saved import Saved
 from kvcheck.explore.search import Exploration, Pair
 from kvcheck.explore.session import Report, Session
+from kvcheck.tasks import Processes
 from kvspec._json import Where
 from kvspec.errors import FormatError, KVSpecError
 from kvspec.interface import Feature
@@ -30,7 +31,8 @@ def counted(report: Report) -> list[Any]:
 
 def test_several_processes_count_what_one_counts() -> None:
     one = Session(REFERENCE, (SMALL,)).run()
-    assert counted(Session(REFERENCE, (SMALL,), jobs=2).run()) == counted(one)
+    with Processes(2) as workers:
+        assert counted(Session(REFERENCE, (SMALL,), workers).run()) == counted(one)
 
 
 def test_side_by_side_the_graph_is_the_same_and_needs_no_restore_of_the_subject() -> None:
