@@ -13,8 +13,10 @@ from kvfast.configuration import KIND_OF_TYPE, plan_of
 from kvfast.fleet.index import FastIndex
 from kvfast.hit_rate import HitRateWindow
 from kvfast.tier import FastTier
+from kvspec._restorable import check_rest, check_restorable
 from kvspec.audit import AuditedManager, audited, audited_batch, unwrapped
 from kvspec.batched import BatchedManager
+from kvspec.columns import Columns, columns_of
 from kvspec.config import HASH_FUNCTIONS, ManagerConfig
 from kvspec.errors import InvalidArgumentError
 from kvspec.fleet import MOST_WAITING, PrefixIndex
@@ -138,9 +140,16 @@ class FastImplementation:
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
         """A manager in the state of `snapshot`, audited (KV-MGR-20)."""
-        manager = self._managers.FastManager(plan_of(config), None)
-        manager.take_over(snapshot)
-        return audited(manager)
+        plan = plan_of(config)
+        check_restorable(plan.config, snapshot)
+        return audited(self.restore_columns(plan.config, columns_of(snapshot)))
+
+    def restore_columns(self, config: ManagerConfig, columns: Columns) -> KVCacheManager:
+        """A manager in the state of columns, not audited (KV-MGR-20)."""
+        plan = plan_of(config)
+        check_rest(plan.config, columns.rest)
+        manager: KVCacheManager = self._managers.FastManager(plan, None, columns)
+        return manager
 
     def batched(self, manager: KVCacheManager) -> BatchedManager:
         """Whole steps over arrays (KV-BATCH-1).

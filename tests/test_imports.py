@@ -20,6 +20,7 @@ from tests.source import PACKAGES, ROOT, package_modules, python_files, shown, t
 OURS = frozenset({"kvspec", "kvcheck", "kvref", "kvfast"})
 ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
     ("kvspec", frozenset()),  # the contract needs nothing
+    ("kvspec._state_file", frozenset({"cbor2"})),
     ("kvspec._stream", frozenset({"zstandard"})),  # records and traces in .zst files
     ("kvcheck", frozenset()),
     ("kvcheck.tasks", frozenset({"ray"})),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from kvcheck.play.elsewhere import is_elsewhere
@@ -18,6 +20,7 @@ from kvspec.interface import Feature, Implementation
 from kvspec.planning import Planner
 from kvspec.policy import Policy
 from kvspec.requirements import lacking
+from kvspec.saved import load, save
 from kvspec.specs import LayerSpec
 
 
@@ -163,6 +166,15 @@ class Bench:
         """A manager in the state of a snapshot."""
         self.need(Feature.RESTORE, Feature.SNAPSHOT)
         return Managed(self.subject, self.subject.restore(config, snapshot), exact=self.exact)
+
+    def through_file(self, manager: Managed) -> Managed:
+        """A manager that is loaded from a file of this one."""
+        self.need(Feature.RESTORE, Feature.SNAPSHOT)
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "state"
+            save(manager.real, path)
+            real = load(self.subject, path, config=manager.config)
+        return Managed(self.subject, real, exact=self.exact)
 
     def story(self, **options: Any) -> tuple[Managed, Any, Any]:
         """The running example of the chapter on the pool.

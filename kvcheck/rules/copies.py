@@ -70,6 +70,21 @@ def a_restored_manager_goes_on_as_the_original_does(bench: Bench) -> None:
     equal(manager.snapshot(), snapshot, "the state of the original")
 
 
+@example("KV-MGR-20", level=Level.IDENTITY, choices=())
+def a_manager_from_a_file_goes_on_as_the_original_does(bench: Bench) -> None:
+    """Two blocks carry the key of tokens 0 … 3, and the one that came first was cached again."""
+    bench.need(Feature.RESTORE, Feature.SNAPSHOT, Feature.PREFIX_CACHING)
+    manager, running = used(bench)
+    holds(manager.allocate_slots(manager.request("twin", range(4)), 4) is not None)
+    snapshot = manager.snapshot()
+    loaded = bench.through_file(manager)
+    equal(loaded.snapshot(), snapshot, "its state")
+    expected = answers_of(bench, bench.restore(manager.config, snapshot), running)
+    other = used(bench)[1]
+    equal(answers_of(bench, loaded, other), expected, "what it answers")
+    equal(manager.snapshot(), snapshot, "the state of the original")
+
+
 def busy_manager(bench: Bench, **config: Any) -> Managed:
     """A manager with a queued event, a counted look-up and a sample to be taken."""
     manager = bench.manager(6, **WATCHED, residency_sample_rate=1.0, clock=lambda: 7, **config)

@@ -55,4 +55,3 @@ cdef class Calls:
     cdef object take_stats(self)
     @cython.locals(core=Core)
     cdef object count_admitted(self, FastRequest request, long long tokens)
-    cdef object restore(self, snapshot)

@@ -74,9 +74,9 @@ cdef class Core:
     cdef object ids_of(self, int row, int g, long long first)
     @cython.locals(row=int)
     cdef object lists_of(self, FastRequest request)
-    cdef object snapshot(self)
+    cdef object columns(self)
     cdef int copy_into(self, Core copy) except -1
-    cdef int adopt(self, snapshot) except -1
+    cdef int adopt(self, columns) except -1
 
 
 cdef object blocks_of(tuple groups)

@@ -49,12 +49,13 @@ cdef class KeyMap:
     cpdef bytes hash_of(self, long long entry)
     cpdef int group_of(self, long long entry)
     cdef bint is_added(self, long long entry) noexcept nogil
-    cpdef list heads(self)
+    @cython.locals(i="long long")
+    cdef long long slot_of(self, long long entry) noexcept nogil
     @cython.locals(entry="long long")
     cpdef list ring_of(self, long long head)
     cdef void read_ahead(self, FastRequest request, long long number) noexcept nogil
-    @cython.locals(facts="long long", word="unsigned long long")
-    cpdef add_hash(self, long long entry, bytes block_hash, int group, long long head)
+    @cython.locals(facts="long long")
+    cdef void add_words(self, long long entry, unsigned long long[::1] words, long long at, int group, long long head) noexcept nogil
     @cython.locals(home="long long", place="long long", head="long long")
     cdef void add(self, long long entry, FastRequest request, long long number, int group) noexcept nogil
     @cython.locals(at="long long", mine="long long")

@@ -2,7 +2,6 @@
 cimport cython
 from kvfast._compiled.allocator cimport Allocator
 from kvfast._compiled.inside cimport Inside
-from kvfast._compiled.key_map cimport KeyMap
 from kvfast._compiled.pool cimport BlockPool
 from kvfast._compiled.tables cimport Tables
 
@@ -15,14 +14,9 @@ cdef class StateView:
     cdef Inside inside
     cdef int num_groups
 
-    @cython.locals(keys=KeyMap)
-    cpdef tuple keys_of(self, int block)
-    @cython.locals(keys=KeyMap, head=int)
-    cpdef dict lookup_order(self)
     @cython.locals(g=int, at="long long")
     cpdef object request_state(self, int row)
-    @cython.locals(block=int)
-    cpdef dict restore(self, object snapshot, long long hash_block_size)
-    cpdef restore_keys(self, object snapshot)
+    @cython.locals(g=int, block=int)
+    cpdef dict restore_rest(self, object snapshot)
     @cython.locals(g=int, at="long long", block=int)
     cpdef int restore_row(self, object state) except -1

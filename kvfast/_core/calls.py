@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvfast.events import as_events
-from kvspec._restorable import check_restorable
 from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.errors import BlockReleaseError, InvalidArgumentError, UnsupportedError
 from kvspec.events import Event
 from kvspec.inside import BlockCopies
 from kvspec.request import Request
-from kvspec.snapshot import Snapshot
 from kvspec.stats import PrefixCacheStats
 
 from . import following, reports
@@ -377,13 +375,3 @@ class Calls:
             self.turn.changes()
             self.core.stats.count(request, tokens)
             self.turn.changed()
-
-    def restore(self, snapshot: Snapshot) -> None:
-        """Take over a state in which every invariant holds; this manager is as it was made."""
-        check_restorable(self.core.plan.config, snapshot)
-        num_rows = self.core.tables.num_rows
-        if num_rows:
-            raise InvalidArgumentError("manager", num_rows, "one that was not used yet")
-        self.turn.changes()
-        self.core.adopt(snapshot)
-        self.turn.changed()

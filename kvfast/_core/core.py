@@ -8,14 +8,15 @@ from collections.abc import Callable, Sequence
 
 from kvfast.residency import ResidencyLog
 from kvspec.blocks import BlockFacts, KVCacheBlocks, PrefixHit
+from kvspec.columns import Columns
 from kvspec.config import ManagerConfig
 from kvspec.errors import ConfigError
 from kvspec.inside import BlockCopies
 from kvspec.policy import NONE_HASH_TEXT
-from kvspec.snapshot import Snapshot
 
 from . import reports
 from .allocator import Allocator
+from .columns import PoolColumns
 from .demand import Demand
 from .event_log import EventLog
 from .hashing import Hasher
@@ -337,15 +338,11 @@ class Core:
 
     # The whole state.
 
-    def snapshot(self) -> Snapshot:
+    def columns(self) -> Columns:
         """The whole abstract state."""
-        return StateView(self.pool, self.tables, self.allocator, self.inside).snapshot(
-            self.rows.by_id,
-            none_hash=self.hasher.none_hash,
-            hash_block_size=self.hash_block_size,
-            popped=self.popped,
-            reserved=self.reserved,
-        )
+        view = StateView(self.pool, self.tables, self.allocator, self.inside)
+        rest = view.rest(self.rows.by_id, self.hasher.none_hash, self.popped, self.reserved)
+        return PoolColumns(self.pool, self.tables, self.hash_block_size).shown(rest)
 
     def copy_into(self, copy: Core) -> None:
         """Let a fresh one be an independent copy, with what is queued and counted."""
@@ -353,20 +350,23 @@ class Core:
         if self.residency is not None:
             copy.residency = self.residency.copy()
             copy.pool.residency = copy.residency
-        copy.adopt(self.snapshot())
+        copy.adopt(self.columns())
         if self.events is not None and copy.events is not None:
             copy.events.facts = list(self.events.facts)
         copy.stats.copy_from(self.stats)
 
-    def adopt(self, snapshot: Snapshot) -> None:
-        """Take over a state in which every invariant holds; this one is as it was made."""
-        if snapshot.none_hash != self.hasher.none_hash:
+    def adopt(self, columns: Columns) -> None:
+        """Take over a state; this one is as it was made. Blocks and references are checked."""
+        rest = columns.rest
+        if rest.none_hash != self.hasher.none_hash:
             self.hasher = hasher_of(self.plan.config)
-            self.hasher.set_none_hash(snapshot.none_hash)
+            self.hasher.set_none_hash(rest.none_hash)
         view = StateView(self.pool, self.tables, self.allocator, self.inside)
-        self.rows.by_id = view.restore(snapshot, self.hash_block_size)
-        for block in snapshot.popped_blocks:
+        self.rows.by_id = view.restore_rest(rest)
+        for block in rest.popped_blocks:
             self.popped[block] = self.popped.get(block, 0) + 1
+        filled = PoolColumns(self.pool, self.tables, self.hash_block_size)
+        filled.fill(columns, self.popped, self.reserved)
 
 
 def blocks_of(groups: tuple[Sequence[int], ...]) -> KVCacheBlocks:

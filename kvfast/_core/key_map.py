@@ -208,9 +208,12 @@ class KeyMap:
         """Whether the entry is in the map."""
         return self.facts[record.INTS * entry + record.DUP_NEXT] != 0
 
-    def heads(self) -> list[int]:
-        """For every key the entry added first; in no order."""
-        return [slot & ENTRY_MASK for slot in memoryview(self.slots).tolist() if slot]
+    def slot_of(self, entry: int) -> int:
+        """The place of the slot of an entry in the map; an empty one if another is first."""
+        i = self.facts[record.INTS * entry + record.HOME] & self.slot_mask
+        while self.slots[i] != 0 and self.slots[i] & ENTRY_MASK != entry:
+            i = (i + STEP) & self.slot_mask
+        return i
 
     def ring_of(self, head: int) -> list[int]:
         """The entries with the same key as `head`, from it on."""
@@ -226,18 +229,16 @@ class KeyMap:
 
     # Adding.
 
-    def add_hash(self, entry: int, block_hash: bytes, group: int, head: int) -> None:
-        """`add` with a hash given as bytes, to the ring of `head` (0: the first with this key)."""
-        for k, word in enumerate(memoryview(block_hash).cast("Q")):
-            self.words[record.WORDS * entry + k] = word
+    def add_words(self, entry: int, words: memoryview[int], at: int, group: int, head: int) -> None:
+        """`add` with a hash at words[at], to the ring of `head` (0: the first with this key)."""
+        objects.copy_words(self.words, record.WORDS * entry, words, at, self.width)
         facts = record.INTS * entry
         self.facts[facts + record.GROUP] = group
         if head:
             self.join(entry, head)
         else:
             self.has_strays = True
-            word = self.words[record.WORDS * entry]
-            self.facts[facts + record.HOME] = self.stray_home(word, group)
+            self.facts[facts + record.HOME] = self.stray_home(words[at], group)
             self.make_ring(entry)
             self.fill_slot(entry)
 
@@ -337,10 +338,7 @@ class KeyMap:
         before = self.facts[mine + record.DUP_PREV]
         self.facts[mine + record.DUP_NEXT] = 0
         self.facts[mine + record.DUP_PREV] = 0
-        # Only the first of a ring has a slot; the steps from a home end at an empty one.
-        i = self.facts[mine + record.HOME] & self.slot_mask
-        while self.slots[i] != 0 and self.slots[i] & ENTRY_MASK != entry:
-            i = (i + STEP) & self.slot_mask
+        i = self.slot_of(entry)
         if after == entry:
             self.empty_slot(i)
             return True

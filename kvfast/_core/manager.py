@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from kvspec.blocks import BlockFacts, GroupHits, KVCacheBlocks, PrefixHit
+from kvspec.columns import Columns, snapshot_of
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.events import Event
 from kvspec.inside import BlockCopies
@@ -24,7 +25,9 @@ from .turn import Turn
 class FastManager:
     """A `kvspec.interface.KVCacheManager`; each call takes and gives back the turn (KV-ERR-7)."""
 
-    def __init__(self, plan: Plan, clock: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self, plan: Plan, clock: Callable[[], int] | None = None, columns: Columns | None = None
+    ) -> None:
         if self.is_ready():  # batches know the size of its tables
             raise InvalidArgumentError("manager", None, "one that is made once")
         if clock is not None and not callable(clock):
@@ -33,6 +36,8 @@ class FastManager:
         self.plan = plan
         self.config = plan.config
         self.core = Core(plan, clock)
+        if columns is not None:
+            self.core.adopt(columns)
         self.checks = Checks(self.core)
         self.calls = Calls(self.core, self.checks, self.turn)
         self.is_made = True
@@ -384,16 +389,12 @@ class FastManager:
 
     def snapshot(self) -> Snapshot:
         """The whole abstract state."""
-        self.enter()
-        try:
-            return self.core.snapshot()
-        finally:
-            self.calls.leave()
+        return snapshot_of(self.columns(), 8 * self.hasher.words_per_digest)
 
-    def take_over(self, snapshot: Snapshot) -> None:
-        """Take over a state in which every invariant holds; this manager is as it was made."""
+    def columns(self) -> Columns:
+        """The whole abstract state as flat arrays (`kvspec.columns`)."""
         self.enter()
         try:
-            self.calls.restore(snapshot)
+            return self.core.columns()
         finally:
             self.calls.leave()

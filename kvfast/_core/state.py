@@ -1,4 +1,4 @@
-"""Showing the whole state, and building a state from what was shown."""
+"""Showing the state beside the pool, and building it from what was shown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class StateView:
-    """Reads and writes the parts of one manager as plain values. Slow: O(pool) and more."""
+    """Reads and writes the parts of one manager as plain values. The pool is shown by `columns`."""
 
     def __init__(
         self, pool: BlockPool, tables: Tables, allocator: Allocator, inside: Inside | None
@@ -29,32 +29,26 @@ class StateView:
 
     # Showing.
 
-    def snapshot(
+    def rest(
         self,
         rows: Mapping[str, int],
-        *,
         none_hash: bytes,
-        hash_block_size: int,
         popped: Mapping[int, int],
         reserved: list[int],
     ) -> Snapshot:
-        """The abstract state."""
-        n = self.pool.num_blocks
-        keys = [self.keys_of(block) for block in range(n)]
+        """A snapshot without the blocks of the pool and their keys, which are columns."""
         requests = {}
         for name in sorted(rows):
             state = self.request_state(rows[name])
             if any(state.block_ids) or any(count is not None for count in state.num_cached_blocks):
                 requests[name] = state
         return Snapshot(
-            num_blocks=n,
-            free_queue=tuple(self.pool.queue()),
-            ref_counts=tuple([self.pool.refs(block) for block in range(n)]),
-            block_keys=tuple(keys),
-            lookup_order=self.lookup_order(),
-            covered_tokens=tuple(
-                [self.pool.covered(b) * hash_block_size if keys[b] else 0 for b in range(n)]
-            ),
+            num_blocks=self.pool.num_blocks,
+            free_queue=(),
+            ref_counts=(),
+            block_keys=(),
+            lookup_order={},
+            covered_tokens=(),
             none_hash=none_hash,
             requests=requests,
             popped_blocks=tuple(sorted([b for b, count in popped.items() for _ in range(count)])),
@@ -84,22 +78,6 @@ class StateView:
         """The hash of a key."""
         return key[: len(key) - 4]
 
-    def keys_of(self, block: int) -> tuple[bytes, ...]:
-        """The keys of a block, the primary one first."""
-        keys = self.pool.keys
-        return tuple(
-            [self.key(keys.hash_of(e), keys.group_of(e)) for e in self.pool.entries_of(block)]
-        )
-
-    def lookup_order(self) -> dict[bytes, tuple[int, ...]]:
-        """For each key the blocks that carry it, first answered first."""
-        found = {}
-        keys = self.pool.keys
-        for head in keys.heads():
-            blocks = tuple([self.pool.block_of(entry) for entry in keys.ring_of(head)])
-            found[self.key(keys.hash_of(head), keys.group_of(head))] = blocks
-        return found
-
     def request_state(self, row: int) -> RequestState:
         """The lists of a row."""
         lists = []
@@ -116,13 +94,8 @@ class StateView:
 
     # Building; everything is as after the start of a manager.
 
-    def restore(self, snapshot: Snapshot, hash_block_size: int) -> dict[str, int]:
-        """Take over a state in which every invariant holds; the rows of its requests."""
-        self.pool.set_queue(snapshot.free_queue)
-        for block in range(self.pool.num_blocks):
-            self.pool.set_refs(block, snapshot.ref_counts[block])
-            self.pool.set_covered(block, snapshot.covered_tokens[block] // hash_block_size)
-        self.restore_keys(snapshot)
+    def restore_rest(self, snapshot: Snapshot) -> dict[str, int]:
+        """Take over all but the blocks of the pool and their keys; the rows of its requests."""
         rows = {}
         for name, state in snapshot.requests.items():
             rows[name] = self.restore_row(state)
@@ -137,21 +110,6 @@ class StateView:
                 self.inside.pairs[g].extend(pairs)
             self.inside.written.update(snapshot.written_from)
         return rows
-
-    def restore_keys(self, snapshot: Snapshot) -> None:
-        """Every key in its block, and the order of blocks with the same key."""
-        entries: dict[tuple[int, bytes], int] = {}
-        for block, keys in enumerate(snapshot.block_keys):
-            for number, key in enumerate(keys):
-                entry = block if number == 0 else self.pool.take_more(block)
-                entries[block, key] = entry
-        for key, blocks in snapshot.lookup_order.items():
-            group = int.from_bytes(key[len(key) - 4 :], "big")
-            head = 0
-            for block in blocks:
-                entry = entries[block, key]
-                self.pool.keys.add_hash(entry, self.hash_of(key), group, head)
-                head = head or entry
 
     def restore_row(self, state: RequestState) -> int:
         """A row with these lists."""

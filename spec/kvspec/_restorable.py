@@ -7,12 +7,35 @@ from collections.abc import Iterable, Mapping
 from kvspec._check import COUNT_MAX
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, InvariantViolation
-from kvspec.invariants import HASH_SIZE_BYTES, check_snapshot
+from kvspec.invariants import (
+    HASH_SIZE_BYTES,
+    cached_counts_fit_the_lists,
+    check_snapshot,
+    ids_fit,
+)
 from kvspec.snapshot import MambaState, RequestState, Snapshot
 
 
 def check_restorable(config: ManagerConfig, snapshot: Snapshot) -> None:
     """InvalidArgumentError for what is no state of a manager with this configuration."""
+    _check_types(config, snapshot)
+    try:
+        check_snapshot(config, snapshot)
+    except InvariantViolation as violation:
+        raise InvalidArgumentError(
+            "snapshot", violation.detail, "a state in which every invariant holds"
+        ) from violation
+
+
+def check_rest(config: ManagerConfig, rest: Snapshot) -> None:
+    """The same of what columns leave of a snapshot, as far as indices into arrays go."""
+    _check_types(config, rest)
+    offence = ids_fit(config, rest) or cached_counts_fit_the_lists(config, rest)
+    if offence is not None:
+        raise InvalidArgumentError("columns.rest", offence, "of this pool and its groups")
+
+
+def _check_types(config: ManagerConfig, snapshot: Snapshot) -> None:
     if not isinstance(snapshot, Snapshot):
         raise InvalidArgumentError("snapshot", snapshot, "a Snapshot")
     member = _ill_typed(snapshot)
@@ -23,12 +46,6 @@ def check_restorable(config: ManagerConfig, snapshot: Snapshot) -> None:
         raise InvalidArgumentError(
             "snapshot", snapshot.none_hash, "with a none_hash as long as hashes"
         )
-    try:
-        check_snapshot(config, snapshot)
-    except InvariantViolation as violation:
-        raise InvalidArgumentError(
-            "snapshot", violation.detail, "a state in which every invariant holds"
-        ) from violation
 
 
 def _ill_typed(snapshot: Snapshot) -> str | None:

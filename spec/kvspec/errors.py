@@ -21,6 +21,7 @@ state exactly as it was (KV-ERR-2). Errors that a caller would catch as `ValueEr
     │   └── MonitorViolation                   … in an engine's own run (`kvcheck.monitor`)
     ├── RemoteError                            an implementation in a child process failed as such
     └── FormatError (ValueError)               a malformed file: record, trace, profile
+        └── SavedStateError                    … of a manager's state
 """
 
 from __future__ import annotations
@@ -263,3 +264,16 @@ class FormatError(KVSpecError, ValueError):
         self.line = line
         self.field = field
         self.problem = problem
+
+
+class SavedStateError(FormatError):
+    """A file that is no state that can be loaded (`kvspec.saved`).
+
+    `reason`: "no state", "version", "cut off", "damaged" or "configuration". `advice` says what to
+    do next.
+    """
+
+    def __init__(self, file: str, reason: str, problem: str, advice: str) -> None:
+        super().__init__(file, None, None, f"{problem}; {advice}")
+        self.reason = reason
+        self.advice = advice

@@ -50,12 +50,18 @@ def check_snapshot(config: ManagerConfig, snapshot: Snapshot) -> None:
 
 
 def _has_the_right_shape(config: ManagerConfig, snapshot: Snapshot) -> str | None:
-    num_blocks, num_groups = config.kv_cache.num_blocks, len(config.kv_cache.groups)
+    num_blocks = config.kv_cache.num_blocks
     if snapshot.num_blocks != num_blocks:
         return f"{snapshot.num_blocks} blocks, configured {num_blocks}"
     for name in ("ref_counts", "block_keys", "covered_tokens"):
         if len(getattr(snapshot, name)) != num_blocks:
             return f"{name} must have one entry per block"
+    return ids_fit(config, snapshot)
+
+
+def ids_fit(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    """The first id or list per group that no pool of this configuration has."""
+    num_blocks, num_groups = config.kv_cache.num_blocks, len(config.kv_cache.groups)
     for name in ("new_block_ids", "step_keys", "pending_copies"):
         if len(getattr(snapshot, name)) not in (0, num_groups):
             return f"{name} must have one entry per group ({num_groups}), or none"
@@ -203,7 +209,8 @@ def _cached_blocks_belong_to_their_group(config: ManagerConfig, snapshot: Snapsh
     return None
 
 
-def _cached_counts_fit_the_lists(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+def cached_counts_fit_the_lists(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    """See `INVARIANTS`."""
     for name, state in snapshot.requests.items():
         for group, count in enumerate(state.num_cached_blocks):
             if count is not None and not 0 <= count <= len(state.block_ids[group]):
@@ -285,7 +292,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         "cached_counts_fit_the_lists",
         "KV-GRP-1",
         "The blocks handed to the cache are leading blocks of the list.",
-        _cached_counts_fit_the_lists,
+        cached_counts_fit_the_lists,
     ),
     Invariant(
         "nulls_come_first",

@@ -42,7 +42,7 @@ def test_what_was_not_made_is_refused(fast: Implementation) -> None:
         lambda: bare.evict_blocks([1]),
         lambda: bare.clone(),
         lambda: bare.snapshot(),
-        lambda: bare.take_over(manager.snapshot()),
+        lambda: bare.columns(),
         lambda: fast.append_tokens(bare, request, [1]),
         lambda: bare_batch.register(request),
         lambda: bare_batch.decode([0]),
@@ -65,7 +65,7 @@ def test_nothing_is_made_twice(fast: Implementation) -> None:
         lambda: batch.__init__(manager, fast.capabilities, manager),
         lambda: request.__init__(request.input, manager.hasher, 4),
         lambda: manager.hasher.__init__("sha256", None),
-        lambda: manager.take_over(before),
+        lambda: manager.__init__(manager.plan, None, manager.columns()),
     )
     for call in calls:
         with pytest.raises(InvalidArgumentError):

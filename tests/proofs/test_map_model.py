@@ -56,7 +56,8 @@ def first_broken(keys: KeyMap, *, num_changes: int) -> int | None:
         ring = next((ring for ring in rings if entry in ring), None)
         if ring is None:
             key = rng.choice((0, 0, 1, 2))
-            keys.add_hash(entry, HASHES[key], 0, rings[key][0] if rings[key] else 0)
+            words = memoryview(HASHES[key]).cast("Q")
+            keys.add_words(entry, words, 0, 0, rings[key][0] if rings[key] else 0)
             rings[key].append(entry)
         else:
             keys.remove(entry)

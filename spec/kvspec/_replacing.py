@@ -1,0 +1,63 @@
+"""Files that are whole under their name, whenever the writer or the machine stops."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which takes the place of `path` when the block ends without an error.
+
+    Until then the old file stands there. The new one is on the disk before it gets the name, and
+    the name before this returns. What a killed writer leaves behind, `.NAME.partial`, the next one
+    writes over; two writers of one path go one after the other. A device such as /dev/null is
+    written to, not replaced. Raises OSError, which names `path`.
+    """
+    if path.exists() and not path.is_file():
+        with path.open("wb") as device:
+            yield device
+        return
+    target = path.resolve()  # behind a link
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        with _alone(partial) as file:
+            try:
+                yield file
+                file.flush()
+                if target.exists():
+                    os.fchmod(file.fileno(), target.stat().st_mode & 0o777)
+                os.fsync(file.fileno())
+                os.replace(partial, target)
+            except BaseException:
+                partial.unlink(missing_ok=True)
+                raise
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _alone(partial: Path) -> BinaryIO:
+    """The file, empty, with no other writer; closing it lets the next one in."""
+    while True:
+        file = os.fdopen(os.open(partial, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+        with suppress(ImportError):  # no locks there: two writers of one path are the caller's
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            is_there = os.path.samestat(os.fstat(file.fileno()), partial.stat())
+        except FileNotFoundError:
+            is_there = False
+        if is_there:  # and not what another writer has just given its name
+            file.truncate()
+            return file
+        file.close()

@@ -1,0 +1,149 @@
+"""The state of a pool as flat columns: what a file of it holds (`kvspec.saved`).
+
+A snapshot of a million blocks is some million tuples. Columns say the same in a few arrays, which
+go to a file and come back as they are. A manager that can show them does so by `columns()`, and an
+implementation that can take them by `restore_columns(config, columns)`; for all others they are
+made of a snapshot, and a snapshot of them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from kvspec._places import GROUP_SIZE_BYTES
+from kvspec.config import ManagerConfig
+from kvspec.interface import KVCacheManager
+from kvspec.snapshot import Snapshot
+
+Ints: TypeAlias = "array[int] | memoryview[int]"
+
+CODES: Mapping[str, str] = {
+    **{"free_queue": "i", "ref_counts": "i", "covered_tokens": "q"},
+    **{"key_blocks": "i", "key_groups": "i", "key_hashes": "B", "rings": "i"},
+}
+"""Members of `Columns` that are arrays, with their types: "i" 32 bits, "q" 64, "B" bytes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """A whole snapshot. `rest` is one without what stands in the columns.
+
+    `free_queue`, `ref_counts` and `covered_tokens` are those of the snapshot. Key k of the pool is
+    one of block `key_blocks[k]`, under the hash at `k * size` of `key_hashes`, in group
+    `key_groups[k]`: block after block, of each the primary key first. `rings`: for each key that
+    several blocks carry how many do, and then which of the keys these are, first answered first.
+    """
+
+    rest: Snapshot
+    free_queue: Ints
+    ref_counts: Ints
+    covered_tokens: Ints
+    key_blocks: Ints
+    key_groups: Ints
+    key_hashes: bytes | bytearray | memoryview[int]
+    rings: Ints
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Columns):
+            return NotImplemented
+        mine = [bytes(getattr(self, name)) for name in CODES]
+        return self.rest == other.rest and mine == [bytes(getattr(other, n)) for n in CODES]
+
+    __hash__ = None  # type: ignore[assignment]  # arrays may change
+
+
+@runtime_checkable
+class ColumnManager(Protocol):
+    """A manager that shows its state as columns at once."""
+
+    def columns(self) -> Columns:
+        """The columns of `snapshot()` (KV-MGR-20). Pure; O(pool)."""
+
+
+@runtime_checkable
+class ColumnImplementation(Protocol):
+    """An implementation that goes on from columns at once."""
+
+    def restore_columns(self, config: ManagerConfig, columns: Columns) -> KVCacheManager:
+        """`restore` of the same snapshot, without an audit around the manager.
+
+        InvalidArgumentError where ids, counts, the free queue and references do not fit together;
+        the other invariants are the caller's.
+        """
+
+
+def without_pool(snapshot: Snapshot) -> Snapshot:
+    """What columns leave of a snapshot."""
+    return replace(
+        snapshot, free_queue=(), ref_counts=(), block_keys=(), lookup_order={}, covered_tokens=()
+    )
+
+
+def columns_of(snapshot: Snapshot) -> Columns:
+    """The columns of a snapshot."""
+    blocks, groups, hashes = array("i"), array("i"), bytearray()
+    number: dict[tuple[bytes, int], int] = {}
+    for block, keys in enumerate(snapshot.block_keys):
+        for key in keys:
+            number[key, block] = len(blocks)
+            blocks.append(block)
+            groups.append(int.from_bytes(key[-GROUP_SIZE_BYTES:], "big"))
+            hashes += key[:-GROUP_SIZE_BYTES]
+    shared = [
+        [number[key, block] for block in found]
+        for key, found in snapshot.lookup_order.items()
+        if len(found) > 1
+    ]
+    return Columns(
+        rest=without_pool(snapshot),
+        free_queue=array("i", snapshot.free_queue),
+        ref_counts=array("i", snapshot.ref_counts),
+        covered_tokens=array("q", snapshot.covered_tokens),
+        key_blocks=blocks,
+        key_groups=groups,
+        key_hashes=hashes,
+        rings=rings_of(shared),
+    )
+
+
+def rings_of(shared: Sequence[Sequence[int]]) -> array[int]:
+    """The column `rings`; in the order of the smallest numbers, so that equal states are equal."""
+    rings = array("i")
+    for ring in sorted(shared, key=min):
+        rings.append(len(ring))
+        rings.extend(ring)
+    return rings
+
+
+def snapshot_of(columns: Columns, hash_bytes: int) -> Snapshot:
+    """The other way. ValueError or IndexError where columns do not fit together."""
+    hashes, rest = bytes(columns.key_hashes), columns.rest
+    blocks, groups = list(columns.key_blocks), list(columns.key_groups)
+    if len(hashes) != hash_bytes * len(blocks) or len(groups) != len(blocks):
+        raise ValueError("columns of keys that differ in length")
+    keys = [
+        hashes[hash_bytes * k : hash_bytes * (k + 1)] + group.to_bytes(GROUP_SIZE_BYTES, "big")
+        for k, group in enumerate(groups)
+    ]
+    of_block: list[list[bytes]] = [[] for _ in range(rest.num_blocks)]
+    lookup: dict[bytes, list[int]] = {}
+    for key, block in zip(keys, blocks, strict=True):
+        of_block[block].append(key)
+        lookup.setdefault(key, []).append(block)
+    rings = iter(columns.rings)
+    for length in rings:
+        ring = [next(rings) for _ in range(length)]
+        lookup[keys[ring[0]]] = [blocks[k] for k in ring]
+    pool: dict[str, Any] = {
+        name: tuple(getattr(columns, name))
+        for name in ("free_queue", "ref_counts", "covered_tokens")
+    }
+    return replace(
+        rest,
+        block_keys=tuple(map(tuple, of_block)),
+        lookup_order={key: tuple(found) for key, found in lookup.items()},
+        **pool,
+    )

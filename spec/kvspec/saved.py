@@ -1,0 +1,127 @@
+"""The state of a manager in a file, and a manager that goes on from it (KV-MGR-20).
+
+    from kvspec.saved import load, save
+
+    save(manager, "cache.state")
+    manager = load(implementation, "cache.state")
+
+What is in the file is what a snapshot has: block lists under the ids of their requests, cached
+keys, the order of eviction, references, what is queued for zeroing or copying. Three things are
+not:
+
+- The keys and values themselves. The caller keeps the memory of the cache, or writes it apart, and
+  in the same moment: a block whose memory was lost must not be hit (`reset_prefix_cache`).
+- Queued events, counted look-ups and samples. Whoever publishes them takes them before saving.
+- Tokens of requests. An engine makes them anew under the same ids, by `make_request` and
+  `append_tokens`, which change no manager.
+
+`spec/saved.md` is the format. Any implementation with `Feature.SNAPSHOT` can be saved and any with
+`Feature.RESTORE` loaded, each from the other's files.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from kvspec._json import Where
+from kvspec._replacing import replacing
+from kvspec._state_file import StateReader, write_state
+from kvspec.audit import audited, unwrapped
+from kvspec.codec import decode_manager_config, encode_manager_config, field_of_member
+from kvspec.columns import ColumnImplementation, ColumnManager, Columns, columns_of, snapshot_of
+from kvspec.config import ManagerConfig
+from kvspec.errors import FormatError, InvalidArgumentError, SavedStateError, UnsupportedError
+from kvspec.interface import Feature, Implementation, KVCacheManager
+from kvspec.invariants import HASH_SIZE_BYTES
+
+_AGAIN = "save the state again, or start with an empty cache"
+
+
+def save(manager: KVCacheManager, path: str | PathLike[str]) -> None:
+    """Write the state of a manager, between two calls, to a file that takes the place of `path`.
+
+    Killed at any moment it leaves the old file or the new one. Raises OSError, UnsupportedError
+    without snapshots, and InvalidArgumentError (`registry`) for custom specs, which are code.
+    """
+    config = encode_manager_config(manager.config)
+    inner = unwrapped(manager)
+    if isinstance(inner, ColumnManager):
+        columns = inner.columns()
+    else:
+        columns = columns_of(manager.snapshot())
+    with replacing(Path(path)) as file:
+        write_state(file, config, columns)
+
+
+def load(
+    implementation: Implementation,
+    path: str | PathLike[str],
+    *,
+    config: ManagerConfig | None = None,
+    check_invariants: bool = True,
+) -> KVCacheManager:
+    """A manager in the state of a file, with no queued events and fresh statistics.
+
+    `config`: what the engine is configured with; None: whatever the file has. `check_invariants`:
+    all of them are checked now and after every call, O(pool), as by `create`. Without it only what
+    an implementation checks when it restores: a right checksum vouches for the rest.
+
+    Raises OSError, UnsupportedError without `Feature.RESTORE`, and SavedStateError, whose `reason`
+    tells a file that is no state, of another version, cut off, damaged or of another configuration.
+    Nothing was made then.
+    """
+    if Feature.RESTORE not in implementation.capabilities.features:
+        raise UnsupportedError("restoring a state", implementation.capabilities.name)
+    with StateReader(Path(path)) as reader:
+        written = _config_in(reader.file, reader.config)
+        if config is not None:
+            _check_equal(reader.file, reader.config, config)
+        columns = reader.columns()
+    try:
+        return _restored(implementation, written, columns, check_invariants=check_invariants)
+    except (InvalidArgumentError, ValueError, IndexError, OverflowError) as error:
+        problem = f"holds no state of a manager ({error})"
+        raise SavedStateError(reader.file, "damaged", problem, _AGAIN) from error
+
+
+def _restored(
+    implementation: Implementation,
+    config: ManagerConfig,
+    columns: Columns,
+    *,
+    check_invariants: bool,
+) -> KVCacheManager:
+    if isinstance(implementation, ColumnImplementation):
+        manager = implementation.restore_columns(config, columns)
+    else:
+        snapshot = snapshot_of(columns, HASH_SIZE_BYTES[config.hash_function])
+        manager = unwrapped(implementation.restore(config, snapshot))
+    return audited(manager) if check_invariants else manager
+
+
+def _config_in(file: str, value: Any) -> ManagerConfig:
+    try:
+        return decode_manager_config(value, Where(file, None))
+    except FormatError as error:
+        problem = f"has a configuration that this version does not know ({error.problem})"
+        raise SavedStateError(file, "configuration", problem, _AGAIN) from error
+
+
+def _check_equal(file: str, written: dict[str, Any], config: ManagerConfig) -> None:
+    """SavedStateError that names each member of the configuration that differs."""
+    wanted = encode_manager_config(config)
+    differing = sorted(
+        f"{field_of_member(name)} is {written.get(name)!r} there and {wanted.get(name)!r} here"
+        for name in written.keys() | wanted.keys()
+        # Block sizes that are derived are in the file, and may be left out here.
+        if written.get(name) != wanted.get(name) and not (name in _DERIVED and wanted[name] is None)
+    )
+    if differing:
+        problem = f"is the state of another configuration: {'; '.join(differing)}"
+        advice = "load it with the configuration it was saved with, or start with an empty cache"
+        raise SavedStateError(file, "configuration", problem, advice)
+
+
+_DERIVED = ("scheduler_block_size", "hash_block_size")

@@ -1,0 +1,159 @@
+"""Files of states: what is refused and why, and who may read them."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kvfast
+import kvref
+from kvspec import _state_file
+from kvspec.config import ManagerConfig
+from kvspec.errors import InvalidArgumentError, SavedStateError, UnsupportedError
+from kvspec.interface import Capabilities, Feature, Implementation, KVCacheManager
+from kvspec.policy import Policy
+from kvspec.request import RequestInput
+from kvspec.saved import load, save
+from tests.saved.building import config_of
+
+IMPLEMENTATIONS: tuple[Implementation, ...] = (kvref.implementation(), kvfast.implementation())
+
+
+def used(implementation: Implementation, config: ManagerConfig) -> KVCacheManager:
+    """With a running request, blocks that are free and cached, and a key that two blocks carry."""
+    manager = implementation.create(config)
+    for name, tokens in (("a", 9), ("b", 9), ("r", 12)):
+        request = implementation.make_request(manager, RequestInput(name, range(tokens)))
+        manager.allocate_slots(request, tokens)
+        if name != "r":
+            manager.free(request)
+    return manager
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    saved = tmp_path / "cache.state"
+    save(used(IMPLEMENTATIONS[0], config_of(9)), saved)
+    return saved
+
+
+def reason(path: Path, **options: Any) -> str:
+    """Why a file is refused; by both alike, and with advice."""
+    found = []
+    for implementation in IMPLEMENTATIONS:
+        with pytest.raises(SavedStateError) as caught:
+            load(implementation, path, **options)
+        assert str(path) in str(caught.value)
+        assert caught.value.advice in str(caught.value)
+        found.append(caught.value.reason)
+    assert found[0] == found[1]
+    return found[0]
+
+
+@pytest.mark.rule("KV-MGR-20")
+def test_equal_states_are_equal_bytes(path: Path, tmp_path: Path) -> None:
+    other = tmp_path / "fast.state"
+    save(used(IMPLEMENTATIONS[1], config_of(9)), other)
+    assert other.read_bytes() == path.read_bytes()
+    for implementation in IMPLEMENTATIONS:
+        loaded = load(implementation, other, config=config_of(9))
+        save(loaded, other)
+        assert other.read_bytes() == path.read_bytes()
+
+
+def test_a_file_that_is_cut_off_anywhere_is_refused(path: Path) -> None:
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(SavedStateError) as caught:
+            load(IMPLEMENTATIONS[1], path)
+        assert caught.value.reason == "cut off"
+    assert reason(path) == "cut off"
+
+
+def test_a_flipped_bit_anywhere_is_found(path: Path) -> None:
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+        with pytest.raises(SavedStateError) as caught:
+            load(IMPLEMENTATIONS[1], path)
+        assert caught.value.reason in ("cut off", "damaged", "no state")
+    assert reason(path) in ("cut off", "damaged")
+
+
+def test_another_version_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_state_file, "VERSION", 2)
+    save(used(IMPLEMENTATIONS[0], config_of(9)), path)
+    monkeypatch.undo()
+    assert reason(path) == "version"
+
+
+def test_what_is_no_state_is_refused(path: Path) -> None:
+    path.write_text('{"type": "header"}\n')
+    assert reason(path) == "no state"
+    path.write_bytes(b"")
+    assert reason(path) == "cut off"
+
+
+def test_another_configuration_is_refused_and_what_differs_is_named(path: Path) -> None:
+    config = config_of(9)
+    others = {
+        "num_blocks": config_of(10),
+        "policy": replace(config, policy=Policy.vllm_0_24()),
+        "hash_function": replace(config, hash_function="xxhash_cbor", trusted_tenants=True),
+    }
+    for name, other in others.items():
+        assert reason(path, config=other) == "configuration"
+        with pytest.raises(SavedStateError, match=name):
+            load(IMPLEMENTATIONS[0], path, config=other)
+
+
+class Without:
+    """An implementation that lacks a feature."""
+
+    def __init__(self, inner: Any, feature: Feature) -> None:
+        self.inner = inner
+        self.lacking = feature
+
+    @property
+    def capabilities(self) -> Capabilities:
+        can: Capabilities = self.inner.capabilities
+        return replace(can, features=can.features - {self.lacking})
+
+
+def test_who_cannot_restore_is_refused_before_the_file_is_read(tmp_path: Path) -> None:
+    lacking: Any = Without(IMPLEMENTATIONS[0], Feature.RESTORE)
+    with pytest.raises(UnsupportedError):
+        load(lacking, tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("free_queue", [1, 2]),
+        ("free_queue", [99]),
+        ("ref_counts", [0, 9, 9, 9, 9, 9, 9, 9, 9]),
+        ("covered_tokens", [7] * 9),
+        ("key_blocks", [8, 1, 1, 1]),
+        ("key_groups", [3]),
+        ("rings", [2, 0, 99]),
+        ("rings", [2, 0, 0]),
+        ("rings", [9]),
+    ],
+)
+def test_kvfast_takes_no_columns_that_do_not_fit(column: str, value: list[int]) -> None:
+    """Also unchecked: an id outside of the pool would be an index outside of an array."""
+    fast: Any = IMPLEMENTATIONS[1]
+    manager = used(fast, config_of(9)).inner  # type: ignore[attr-defined]  # audited
+    columns = manager.columns()
+    old = getattr(columns, column)
+    changed = value if len(value) == len(old) or column in ("free_queue", "rings") else None
+    if changed is None:
+        changed = [*value, *old.tolist()[len(value) :]]
+    code = memoryview(old).format
+    with pytest.raises(InvalidArgumentError):
+        fast.restore_columns(manager.config, replace(columns, **{column: array(code, changed)}))
