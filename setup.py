@@ -6,12 +6,16 @@ and ``kvfast.compiled`` is false.
 """
 
 import os
+import sys
+import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
 
 ROOT = Path(__file__).parent
 SHARED = "kvfast._compiled.shared"
+WITHOUT_CODE = frozenset({"egg_info", "dist_info", "sdist"})
+"""Commands that compile nothing: they need not wait for C code."""
 
 
 def compiled_twins() -> list[Extension]:
@@ -68,8 +72,15 @@ def compiled_twins() -> list[Extension]:
     return extensions
 
 
+# That one call comes at a time (KV-ERR-7) is kept by a flag, and the GIL keeps the flag.
+if sysconfig.get_config_var("Py_GIL_DISABLED"):
+    raise SystemExit(
+        "kvspec does not support free-threaded CPython: a second thread could enter a manager"
+        " unseen. Install it with a CPython that has the GIL, such as python3.13 in place of 3.13t."
+    )
+
 setup(
-    ext_modules=compiled_twins(),
+    ext_modules=[] if WITHOUT_CODE & set(sys.argv) else compiled_twins(),
     # One C compiler for each processor: some thirty modules, each of which takes seconds.
     options={"build_ext": {"parallel": os.cpu_count() or 1}},
 )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import entry_points
@@ -88,6 +89,40 @@ def test_every_compiled_module_has_its_source_and_its_types() -> None:
     # Constants can't be declared under the name of the module that has them (see record.py).
     constants = {"record", "record_fields", "hot", "hot_fields", "kind_fields"}
     assert types ^ sources == constants | {"vllm_loops"}  # from kvfast/engines/vllm
+
+
+@pytest.mark.parametrize("is_free_threaded", [False, True])
+def test_a_free_threaded_python_is_refused_with_the_reason(is_free_threaded: bool) -> None:
+    code = (
+        "import runpy, sys, sysconfig; known = sysconfig.get_config_var;"
+        f"sysconfig.get_config_var = lambda name: {is_free_threaded} if name == 'Py_GIL_DISABLED'"
+        " else known(name); sys.argv = ['setup.py', '--name', 'sdist', '--dry-run'];"
+        "runpy.run_path('setup.py', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ("does not support free-threaded CPython" in done.stderr) == is_free_threaded
+    assert (done.returncode != 0) == is_free_threaded, done.stderr
+
+
+def test_a_release_is_built_with_pinned_versions_that_the_project_allows(
+    pyproject: dict[str, Any],
+) -> None:
+    lines = (ROOT / ".ci/build.txt").read_text(encoding="utf-8").splitlines()
+    pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
+    asked = dict(each.split(">=") for each in pyproject["build-system"]["requires"])
+    assert pinned.keys() == asked.keys()
+    for name, least in asked.items():
+        assert [*map(int, pinned[name].split("."))] >= [*map(int, least.split("."))]
+
+
+def test_the_version_is_the_newest_of_the_changelog(pyproject: dict[str, Any]) -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    first = re.findall(r"^## (\d\S*) \(\d{4}-\d\d-\d\d\)$", changelog, re.MULTILINE)[0]
+    assert pyproject["project"]["version"] == first
+    major_minor = first.rpartition(".")[0]
+    assert f"conforms to kvspec {major_minor} at" in (ROOT / "docs/stability.md").read_text("utf-8")
 
 
 def test_entry_points_are_registered_as_declared(pyproject: dict[str, Any]) -> None:
