@@ -1,0 +1,107 @@
+"""A trace as requests for units: runs of blocks that are always asked for together.
+
+A block is known by all tokens before its end, so by the ids on the way to it. Blocks of one id that
+no request of the trace tells apart form a unit with a weight, so that a run of 512 tokens is one
+thing to count, whatever the block size.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kvcheck.tools.replay.trace import RUN_LENGTH_TOKENS, TraceRecord
+from kvspec.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request.
+
+    `units`: those of its full prompt blocks, from the first on. `most_hits`: blocks of these that
+    can be hit, since the last token never is. `full`: blocks that are full in the end, generated
+    tokens included; `partial`: 1 if it then holds one more.
+    """
+
+    units: array[int]
+    most_hits: int
+    full: int
+    partial: int
+
+    @property
+    def held(self) -> int:
+        """Blocks that it holds in the end."""
+        return self.full + self.partial
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """A whole trace. `weights[u]`: blocks of a unit. `tokens`: of all prompts."""
+
+    block_size: int
+    requests: list[Asked]
+    weights: array[int]
+    tokens: int
+
+    @property
+    def smallest_pool(self) -> int:
+        """Blocks that the largest request needs, the null block included."""
+        return 1 + max(asked.held for asked in self.requests)
+
+
+def units_of(records: Iterable[TraceRecord], block_size: int) -> Units:
+    """The trace in units. InvalidArgumentError for a block size that cuts across ids."""
+    if block_size < 1 or (RUN_LENGTH_TOKENS % block_size and block_size % RUN_LENGTH_TOKENS):
+        allowed = f"a divisor or a multiple of {RUN_LENGTH_TOKENS}, the tokens of an id"
+        raise InvalidArgumentError("block_size", block_size, allowed)
+    nodes: dict[tuple[int, tuple[int, ...]], int] = {}
+    cuts: list[set[int]] = []
+    paths: list[tuple[TraceRecord, array[int], int]] = []
+    for record in records:
+        path, last = array("q"), 0
+        node = -1
+        for ids, count in _runs(record, block_size):
+            node = nodes.setdefault((node, ids), len(nodes))
+            if node == len(cuts):
+                cuts.append(set())
+            cuts[node].add(count)
+            path.append(node)
+            last = count
+        if path and record.input_length % block_size == 0 and last > 1:
+            cuts[path[-1]].add(last - 1)  # its last block is never a hit
+        paths.append((record, path, last))
+    first, ends, weights = array("q"), [], array("q")
+    for found in cuts:
+        first.append(len(weights))
+        ordered = sorted(found)
+        ends.append(ordered)
+        weights.extend(end - start for start, end in zip([0, *ordered], ordered, strict=False))
+    requests = []
+    for record, path, last in paths:
+        units = array("q")
+        for place, node in enumerate(path):
+            count = ends[node][-1] if place < len(path) - 1 else last
+            units.extend(range(first[node], first[node] + 1 + ends[node].index(count)))
+        requests.append(_asked(record, units, block_size))
+    return Units(block_size, requests, weights, sum(record.input_length for record, *_ in paths))
+
+
+def _runs(record: TraceRecord, block_size: int) -> Iterable[tuple[tuple[int, ...], int]]:
+    """Ids that belong together, and how many full blocks the request has of them."""
+    full = record.input_length // block_size
+    ids_of_one = max(1, block_size // RUN_LENGTH_TOKENS)
+    blocks_of_one = max(1, RUN_LENGTH_TOKENS // block_size)
+    for start in range(0, -(-full // blocks_of_one)):
+        ids = record.hash_ids[start * ids_of_one : (start + 1) * ids_of_one]
+        yield ids, min(blocks_of_one, full - start * blocks_of_one)
+
+
+def _asked(record: TraceRecord, units: array[int], block_size: int) -> Asked:
+    computed = record.input_length + max(record.output_length - 1, 0)
+    return Asked(
+        units=units,
+        most_hits=(record.input_length - 1) // block_size,
+        full=computed // block_size,
+        partial=int(computed % block_size > 0),
+    )

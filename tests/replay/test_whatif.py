@@ -1,0 +1,158 @@
+"""What-if curves: equal to replays of one request at a time, and never beyond the best there is."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import combinations
+from random import Random
+from typing import Any
+
+import pytest
+
+import kvfast
+import kvref
+from kvcheck.tools.replay import whatif
+from kvcheck.tools.replay.driver import Driver
+from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.source import open_trace
+from kvcheck.tools.replay.trace import TraceRecord
+from kvcheck.tools.replay.units import Asked, Units, units_of
+from kvcheck.tools.replay.whatif import curve, lru_hits, optimal_hits, sizes_between
+from kvspec.errors import InvalidArgumentError
+from kvspec.interface import Implementation
+
+
+def records(seed: int, count: int, *, aligned: bool = False) -> list[TraceRecord]:
+    """Prompts that share beginnings and end inside a block, or all at the end of one of 128."""
+    random, found = Random(seed), []
+    for line in range(1, count + 1):
+        ids = [random.randrange(3)]
+        while random.random() < 0.7 and len(ids) < 5:
+            ids.append(10 * len(ids) + random.randrange(3))
+        last = 128 * random.randrange(4) + (128 if aligned else random.randrange(1, 64))
+        length = 512 * (len(ids) - 1) + last
+        found.append(TraceRecord(line, 0, length, random.randrange(300), tuple(ids)))
+    return found
+
+
+def replayed(
+    implementation: Implementation, trace: list[TraceRecord], num_blocks: int, block_size: int
+) -> int:
+    """Blocks hit with one request at a time."""
+    options = ReplayOptions(num_blocks, block_size, max_running=1)
+    driver = Driver(implementation, options, trace, trace_name="test", check_invariants=False)
+    return driver.run().counts.tokens_hit // block_size
+
+
+@pytest.mark.parametrize(
+    ("make", "block_size", "num_seeds"),
+    [
+        (kvref.implementation, 128, 1),
+        *[(kvfast.implementation, size, 3) for size in (64, 128, 512, 1024)],
+    ],
+)
+def test_the_curve_is_that_of_replays(
+    make: Callable[[], Implementation], block_size: int, num_seeds: int
+) -> None:
+    for seed in range(num_seeds):
+        trace = records(seed, 60)
+        units = units_of(trace, block_size)
+        sizes = sizes_between(units, 8)
+        hits, infinite = lru_hits(units, sizes)
+        assert hits == [replayed(make(), trace, size, block_size) for size in sizes]
+        assert hits[-1] == infinite
+
+
+def test_prompts_that_end_with_a_block_leave_copies_and_differ_a_little() -> None:
+    """Their last block is computed again beside the one that is cached, and takes a place."""
+    trace = records(5, 200, aligned=True)
+    units = units_of(trace, 128)
+    sizes = sizes_between(units, 8)
+    hits, _ = lru_hits(units, sizes)
+    real = [replayed(kvfast.implementation(), trace, size, 128) for size in sizes]
+    differences = [abs(a - b) for a, b in zip(hits, real, strict=True)]
+    assert max(differences) * 128 / units.tokens < 0.02
+
+
+def tiny(random: Random) -> Units:
+    """Up to seven requests for chains in a small tree of single blocks."""
+    children = {-1: [0, 1], 0: [2, 3], 1: [4], 2: [5], 3: [], 4: [], 5: []}
+    requests = []
+    for _ in range(random.randrange(2, 8)):
+        path, node = array("q"), -1
+        while children[node] and (node == -1 or random.random() < 0.7):
+            node = random.choice(children[node])
+            path.append(node)
+        full = len(path) + random.randrange(2)
+        most = len(path) - (random.random() < 0.2)
+        requests.append(Asked(path, most, full, random.randrange(2)))
+    return Units(1, requests, array("q", [1] * 6), 100)
+
+
+def best(units: Units, num_blocks: int) -> int:
+    """The most hits of all ways to keep blocks, by trying every one."""
+
+    @cache
+    def from_here(number: int, there: frozenset[int]) -> int:
+        if number == len(units.requests):
+            return 0
+        asked = units.requests[number]
+        own = frozenset(asked.units)
+        found = 0
+        for unit in asked.units:
+            if unit not in there:
+                break
+            found += 1
+        room = num_blocks - 1 - asked.held
+        others = there - own
+        ways: Iterator[frozenset[int]] = (
+            frozenset(kept) | own
+            for size in range(min(room, len(others)) + 1)
+            for kept in combinations(sorted(others), size)
+        )
+        return min(found, asked.most_hits) + max(from_here(number + 1, way) for way in ways)
+
+    return from_here(0, frozenset())
+
+
+def test_the_best_is_the_best_of_all_ways() -> None:
+    random, num_less = Random(1), 0
+    for _ in range(200):
+        units = tiny(random)
+        for num_blocks in range(units.smallest_pool, units.smallest_pool + 4):
+            found = optimal_hits(units, num_blocks)
+            assert found == best(units, num_blocks)
+            (lru,), infinite = lru_hits(units, [num_blocks])
+            assert lru <= found <= infinite
+            num_less += lru < found
+    assert num_less > 50, "hardly ever is there anything to gain"
+
+
+def test_evicting_what_was_used_longest_ago_is_not_the_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The check above sees another order."""
+
+    def in_order_of_coming(heap: list[Any], entry: tuple[int, int, int]) -> None:
+        heap.append(entry)
+
+    monkeypatch.setattr(whatif, "heappush", in_order_of_coming)
+    monkeypatch.setattr(whatif, "heappop", lambda heap: heap.pop(0))
+    with pytest.raises(AssertionError):
+        test_the_best_is_the_best_of_all_ways()
+
+
+def test_the_demo_has_a_curve() -> None:
+    with open_trace("demo") as source:
+        units = units_of(source, 64)
+    found = curve("demo", units, sizes_between(units, 20))
+    rates = [point.lru for point in found.points]
+    assert rates == sorted(rates)
+    assert all(point.lru <= point.optimal <= found.infinite + 1e-12 for point in found.points)
+
+
+def test_a_block_size_that_cuts_across_ids_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="512"):
+        units_of(records(1, 2), 48)
