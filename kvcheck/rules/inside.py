@@ -247,6 +247,37 @@ def of_a_state_inside_a_chunk_only_its_own_key_is_told(bench: Bench) -> None:
     equal([(each.block_size_tokens, list(each.token_ids)) for each in stored], [(2, [13, 14])])
 
 
+@example("KV-INSIDE-12", "KV-INSIDE-2")
+def a_state_inside_that_ends_another_block_leaves_no_key(bench: Bench) -> None:
+    """B = 2, h = 1, E = 3: the state after 14 of 17 tokens is left in entry 7, which ends at 16."""
+    spec = replace(states(alignment=1), block_size=2)
+    policy = replace(bench.policy, hits_inside_blocks=True)
+    options = {"hash_block_size_tokens": 1, "hash_lookahead_tokens": 3, "policy": policy}
+    manager = bench.manager(60, full(2), spec, **options)
+    request = manager.request("a", A[:17])
+    manager.run(request, 17)
+    equal(covered(manager, request)[7], 0)
+    next_step(manager)
+    for token in (18, 19):
+        request.num_in_flight_tokens = token - 1  # so that nothing is removed
+        manager.append(request, [token])
+        manager.run(request)
+    equal(covered(manager, request)[7], 0)
+
+
+@example("KV-EVT-2", "KV-EVT-3", "KV-INSIDE-13")
+def tokens_of_entries_that_are_passed_over_are_told(bench: Bench) -> None:
+    """A hit of 6 and a chunk to 15. Entry 1 gets no key; entry 2 that of 14 alone."""
+    manager = made(bench, states(alignment=8), enable_events=True)
+    first = seven(manager)
+    manager.take_events()
+    manager.started("b", A[:15])
+    stored = [each for each in manager.take_events() if getattr(each, "group", 0) == 1]
+    told = [(list(each.block_hashes) == [], list(each.token_ids)) for each in stored]
+    equal(told, [(True, list(A[4:12])), (False, list(A[12:14]))])
+    equal(stored[0].parent_block_hash, first.block_hashes[1])
+
+
 @cases((15, 8, [0, 0, 14, 0]), (13, 6, [0, 0, 12, 0]))
 @example("KV-INSIDE-13", "KV-INSIDE-2")
 def an_entry_that_a_chunk_begins_inside_of_gets_no_key_of_its_block(

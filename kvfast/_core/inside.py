@@ -32,7 +32,7 @@ class Inside:
     - `entry_of[g]`: the entry that the hit of this call ends inside, -1 for none.
       `copied[g]`: the block that the call put there in its place, 0 for none.
     - `inner[g]`: after how many tokens this call's chunk leaves a state inside, 0 for none;
-      `column[g]`: in which entry.
+      `column[g]`: in which entry. `handed[g]`: the entries handed over before any was passed over.
     - `export_step[g]`: a state inside lies a multiple of so many tokens behind the chunk's start;
       0: there is none. `end`: where this call's chunk ends.
     """
@@ -54,6 +54,7 @@ class Inside:
         self.copied = zeroed("i", n)
         self.inner = zeroed("q", n)
         self.column = zeroed("q", n)
+        self.handed = zeroed("q", n)
         self.pairs: list[list[tuple[int, int]]] = [[] for _ in range(n)]
         self.written: dict[int, int] = {}
 
@@ -224,11 +225,12 @@ class Inside:
         size = self.shape.block_size[g]
         start = demand.local + demand.external
         verified = min(demand.main, request.num_tokens)
+        self.handed[g] = max(self.tables.cached[at] - 1, 0)
         if start % size and verified > (start // size + 1) * size:
             self.tables.cached[at] = max(self.tables.cached[at], 2 + start // size)
         if self.inner[g]:
             self.column[g] = self.shape.cdiv(demand.main, size) - 2
-            if self.inner[g] % size:
+            if self.inner[g] != (self.column[g] + 1) * size:
                 self.tables.cached[at] = max(self.tables.cached[at], 2 + self.column[g])
 
     def note_written(self, g: int, at: int, local: int, first: int) -> None:
@@ -311,8 +313,9 @@ class Inside:
             first = max(self.tables.cached[at] - 1, 0)
             if self.shape.is_mamba(g):
                 inner = self.inner[g] if allocates else 0
-                if first < end:
-                    self.cache_states(g, at, request, first, end, inner)
+                told = self.handed[g] if allocates and self.shape.is_aligned(g) else first
+                if told < end:
+                    self.cache_states(g, at, request, told, end, inner)
                 if self.shape.returns[g] and tokens == self.last_inner(request.num_prompt_tokens):
                     self.allocator.cache_checkpoint(g, row, request, tokens)
                 if inner:
@@ -326,15 +329,16 @@ class Inside:
                 self.allocator.cache_tail(g, row, request, tokens)
 
     def cache_states(
-        self, g: int, at: int, request: FastRequest, first: int, end: int, inner: int
+        self, g: int, at: int, request: FastRequest, told: int, end: int, inner: int
     ) -> None:
-        """Register entries first … end - 1, but null and masked ones."""
+        """Register entries up to end - 1, but null and masked ones; tell of those from `told` on."""
         per = self.shape.hashes_per_block[g]
         size = self.shape.block_size[g]
         start = self.tables.start[at]
         tail = self.last_inner(request.num_prompt_tokens)
         stored: list[int] = []
-        self.tables.cached[at] = 1 + end
+        first = max(self.tables.cached[at] - 1, 0)
+        self.tables.cached[at] = 1 + max(first, end)
         for i in range(first, end):
             block = self.tables.arena[start + i]
             if block == 0:
@@ -351,7 +355,7 @@ class Inside:
             self.allocator.step_hashes[g].add(self.pool.keys.hash_of(block))
             stored.append(i)
         if self.allocator.events is not None:
-            self.allocator.events.stored(request, g, per, first, end, stored)
+            self.allocator.events.stored(request, g, per, told, end, stored)
 
     def cache_inner(self, g: int, at: int, request: FastRequest, tokens: int) -> None:
         """Register the state inside the chunk, if it is one that somebody may resume at."""

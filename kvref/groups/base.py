@@ -272,8 +272,9 @@ class Group:
     def cache_blocks(self, request: ReferenceRequest, num_tokens: int) -> None:
         """Register the full blocks among the first tokens that were not yet (KV-GRP-11)."""
         first = self.num_cached.get(request.request_id, 0)
+        told = self.first_told(request.request_id, first)
         end = min(num_tokens, request.num_hashed_tokens) // self.block_size
-        if first >= end:
+        if told >= end:
             return
         blocks = self.blocks_of(request.request_id)
         stored: list[int] = []
@@ -286,21 +287,25 @@ class Group:
             self.pool.register(blocks[index], key, (index + 1) * self.block_size)
             stored.append(index)
             hashes.append(block_hash)
-        self.num_cached[request.request_id] = end
+        self.num_cached[request.request_id] = max(first, end)
         parent = None
-        if first > 0:
-            parent = hash_of_block(request.block_hashes, first - 1, self.hashes_per_block)
+        if told > 0:
+            parent = hash_of_block(request.block_hashes, told - 1, self.hashes_per_block)
         self.events.stored(
             request,
             group=self.index,
             spec=self.spec,
             block_size_tokens=self.block_size,
-            first_block=first,
+            first_block=told,
             end_block=end,
             stored_blocks=stored,
             hashes=hashes,
             parent_hash=parent,
         )
+
+    def first_told(self, request_id: str, num_cached: int) -> int:
+        """Where the range of a Stored event begins (KV-EVT-2)."""
+        return num_cached
 
     def cache_partial_block(
         self, request: ReferenceRequest, num_tokens: int, entry: int | None = None

@@ -21,14 +21,18 @@ from kvspec.specs import MambaSpec
 
 @dataclass(frozen=True)
 class PlannedChunk:
-    """A chunk up to token `end`; the state that it leaves inside, after `position` tokens."""
+    """A chunk up to token `end`; the state that it leaves inside, after `position` tokens.
+
+    `num_cached`: how many entries had been handed over before any was passed over.
+    """
 
     end: int
     position: int
     entry: int
+    num_cached: int
 
 
-NO_CHUNK = PlannedChunk(-1, 0, 0)
+NO_CHUNK = PlannedChunk(-1, 0, 0, 0)
 
 
 class InsideMambaGroup(EndsInside, MambaGroup):
@@ -128,7 +132,8 @@ class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
         added = self.lengthen(request_id, required, entry if position else running_index)
         if copied:
             self.allocated.add(request_id)
-        self.planned[request_id] = PlannedChunk(demand.num_main_tokens, position, entry)
+        count = self.num_cached.get(request_id, 0)
+        self.planned[request_id] = PlannedChunk(demand.num_main_tokens, position, entry, count)
         self.pass_over(request_id, demand, position, entry)
         return copied + added
 
@@ -149,8 +154,13 @@ class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
         begun, inside = divmod(demand.num_computed_tokens, self.block_size)
         if inside and demand.num_known_tokens > (begun + 1) * self.block_size:
             self.num_cached[request_id] = count = max(count, begun + 1)
-        if position % self.block_size:
+        if position and position != (entry + 1) * self.block_size:
             self.num_cached[request_id] = max(count, entry + 1)
+
+    def first_told(self, request_id: str, num_cached: int) -> int:
+        """What this call passes over is told, too."""
+        chunk = self.planned.get(request_id)
+        return num_cached if chunk is None else chunk.num_cached
 
     # What is registered.
 
