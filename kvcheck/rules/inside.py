@@ -272,7 +272,8 @@ def tokens_of_entries_that_are_passed_over_are_told(bench: Bench) -> None:
     first = seven(manager)
     manager.take_events()
     manager.started("b", A[:15])
-    stored = [each for each in manager.take_events() if getattr(each, "group", 0) == 1]
+    events = manager.take_events()
+    stored = [each for each in events if isinstance(each, BlockStored) and each.group == 1]
     told = [(list(each.block_hashes) == [], list(each.token_ids)) for each in stored]
     equal(told, [(True, list(A[4:12])), (False, list(A[12:14]))])
     equal(stored[0].parent_block_hash, first.block_hashes[1])

@@ -41,6 +41,8 @@ def table(folder: Path) -> str:
             found += ", at level *safety*"
         if "cpu_s" in row and row["rules"]:
             found += f"; {row['cpu_s']} CPU seconds"
+        if "budget" in row:
+            found += f", budget *{row['budget']}*"
         reached = row["scheduler"]
         if "report" in row:
             reached += f": [report and script](reports/{NAME}-{row['report']}.md)"
