@@ -331,7 +331,7 @@ class Inside:
     def cache_states(
         self, g: int, at: int, request: FastRequest, told: int, end: int, inner: int
     ) -> None:
-        """Register entries up to end - 1, but null and masked ones; tell of those from `told` on."""
+        """Register entries up to end - 1, but null and masked ones; tell of all from `told` on."""
         per = self.shape.hashes_per_block[g]
         size = self.shape.block_size[g]
         start = self.tables.start[at]
