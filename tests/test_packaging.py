@@ -94,7 +94,8 @@ def test_every_compiled_module_has_its_source_and_its_types() -> None:
 @pytest.mark.parametrize("is_free_threaded", [False, True])
 def test_a_free_threaded_python_is_refused_with_the_reason(is_free_threaded: bool) -> None:
     code = (
-        "import runpy, sys, sysconfig; known = sysconfig.get_config_var;"
+        "import runpy, setuptools, sys, sysconfig; setuptools.setup = lambda **_: None;"
+        "known = sysconfig.get_config_var;"
         f"sysconfig.get_config_var = lambda name: {is_free_threaded} if name == 'Py_GIL_DISABLED'"
         " else known(name); sys.argv = ['setup.py', '--name', 'sdist', '--dry-run'];"
         "runpy.run_path('setup.py', run_name='__main__')"

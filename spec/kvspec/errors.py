@@ -3,7 +3,7 @@
 A refusal for lack of space is a value (`None` or `False`), never an exception (KV-ERR-1). Every
 illegal call raises one of the errors below, which carries the offending values, and leaves the
 state exactly as it was (KV-ERR-2). Errors that a caller would catch as `ValueError`, `KeyError` or
-`LookupError` are also that.
+`LookupError` are also that::
 
     KVSpecError
     ├── InvalidArgumentError (ValueError)      a value outside its domain

@@ -33,6 +33,7 @@ QUICK: Mapping[str, Sequence[str]] = {
     "shrink": [RECORD, "--impl", "kvref", "-o", "out"],
     "vectors": ["--set", "pool", "-o", "out"],
     "view": [RECORD, "-o", "out"],
+    "whatif": ["demo", "--limit", "1", "--sizes", "2"],
 }
 """Arguments with which a command is soon done."""
 

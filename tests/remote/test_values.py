@@ -164,6 +164,7 @@ def test_every_class_of_the_tree_that_a_call_may_raise_has_its_entry() -> None:
     elsewhere = {
         errors.UnknownImplementationError,
         errors.FormatError,
+        errors.SavedStateError,
         errors.RemoteError,
         errors.MonitorViolation,
     }

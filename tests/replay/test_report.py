@@ -40,7 +40,8 @@ def test_the_keys_are_those_of_the_documentation(
     chat: tuple[ReplayResult, dict[str, Any]], root: Path
 ) -> None:
     _, content = chat
-    section = (root / "spec" / "replay.md").read_text(encoding="utf-8").split("## 7.")[1]
+    text = (root / "spec" / "replay.md").read_text(encoding="utf-8")
+    section = text.split("## 7.")[1].split("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
     documented = [key for row in rows for key in re.findall(r"`(\w+)`", row.split("|")[1])]
     assert list(content) == documented
