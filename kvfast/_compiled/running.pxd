@@ -29,7 +29,7 @@ cdef class Running:
     cdef int[::1] left_at
     cdef Py_ssize_t num_left
     cdef long long lookahead, granted
-    cdef bint refused, notes_all
+    cdef bint refused, notes_all, is_ahead
 
     cdef int make_room(self) except -1
     @cython.locals(entries=Entries, i=Py_ssize_t, k=Py_ssize_t)

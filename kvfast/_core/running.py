@@ -29,6 +29,7 @@ class Running:
       Where `rows` are asked for, also those that have something to tell. Of the others all counts
       are granted.
     - `notes_all`: whether rows and counts of those others are noted, too.
+    - `is_ahead`: whether those others are done before the step is known to be legal.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Running:
         self.registry = registry
         self.entries = entries
         self.rows = rows
-        self.notes_all = False
+        self.notes_all = self.is_ahead = False
         self.num_groups = self.core.num_groups
         self.is_plain = self.num_groups == 1 and self.core.shape.keeps_all(0)
         self.block_size = self.core.shape.block_size[0] if self.is_plain else 0
@@ -59,6 +60,7 @@ class Running:
     def may_all_continue(self) -> bool:
         """Whether every running entry may be done; if not, nothing is changed."""
         entries = self.entries
+        self.is_ahead = False
         self.granted = 0
         self.num_left = 0
         if self.is_plain:
@@ -136,6 +138,7 @@ class Running:
         if num_filled:
             self.read_ahead()
         self.granted = granted
+        self.is_ahead = True
         self.turn.changed()
         return num_asked
 
@@ -169,15 +172,22 @@ class Running:
                 core.pool.read_ahead(core.tables, entries.row_at[i], entries.request_at(i), per)
 
     def undo(self) -> None:
-        """Take back what was done in advance."""
+        """Take back what was done in advance.
+
+        Nothing was where choosing broke off, or never began: then `left_at` does not yet tell the
+        entries that were done from those that nobody came to.
+        """
         entries = self.entries
-        k = 0
-        for i in range(entries.end_preempted, entries.end_running):
-            if k < self.num_left and self.left_at[k] == i:
-                k += 1
-            else:
-                request = entries.request_at(i)
-                request.set_computed(request.computed_now() - entries.counts[i])
+        if self.is_ahead:
+            k = 0
+            self.turn.changes()
+            for i in range(entries.end_preempted, entries.end_running):
+                if k < self.num_left and self.left_at[k] == i:
+                    k += 1
+                else:
+                    request = entries.request_at(i)
+                    request.set_computed(request.computed_now() - entries.counts[i])
+            self.turn.changed()
 
     def may_rewind(self) -> bool:
         """Whether every entry has as many computed tokens as its count says."""
