@@ -22,25 +22,24 @@ def sphinx(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    done = sphinx("-c", "docs/site", "-d", folder / "read", ".", folder / "site")
+def test_the_site_is_whole(tmp_path: Path) -> None:
+    """One test, so that one process builds the site once: it takes half a minute."""
+    site = tmp_path / "site"
+    done = sphinx("-c", "docs/site", "-d", tmp_path / "read", ".", site)
     assert done.returncode == 0, done.stderr
-    return folder / "site"
-
-
-def test_links_lead_somewhere_and_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     assert list(problems(site)) == []
+    every_page_of_the_repository_is_there(site)
+    the_front_page_says_what_the_files_say(site)
+    a_rule_has_its_figure_its_places_and_its_row_in_the_table(site)
 
 
-def test_every_page_of_the_repository_is_on_the_site(site: Path) -> None:
+def every_page_of_the_repository_is_there(site: Path) -> None:
     written = {p.relative_to(ROOT) for f in ("docs", "spec") for p in (ROOT / f).rglob("*.md")}
     written -= {p for p in written if "site" in p.parts or "node_modules" in p.parts}
     assert not [path for path in written if not (site / path.with_suffix(".html")).is_file()]
 
 
-def test_the_front_page_says_what_the_files_say(site: Path) -> None:
+def the_front_page_says_what_the_files_say(site: Path) -> None:
     front = (site / "index.html").read_text("utf-8")
     shown = re.findall(r"<b>([^<]+)</b>", front)
     rules = json.loads((ROOT / "kvcheck/data/rules.json").read_text("utf-8"))
@@ -53,7 +52,7 @@ def test_the_front_page_says_what_the_files_say(site: Path) -> None:
     assert "life_of_blocks" in (site / "view.html").read_text("utf-8")
 
 
-def test_a_rule_has_its_figure_its_places_and_its_row_in_the_table(site: Path) -> None:
+def a_rule_has_its_figure_its_places_and_its_row_in_the_table(site: Path) -> None:
     chapter = (site / "spec/rules/pool.html").read_text("utf-8")
     rule = chapter.partition('id="KV-POOL-8"')[2].partition('id="KV-POOL-9"')[0]
     assert "<svg" in rule
