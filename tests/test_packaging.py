@@ -118,6 +118,16 @@ def test_a_release_is_built_with_pinned_versions_that_the_project_allows(
         assert [*map(int, pinned[name].split("."))] >= [*map(int, least.split("."))]
 
 
+NAMED = re.compile(r"(?<![\w./$-])(?:bench|docs|examples|proofs|spec|tests)/[\w./*\[\]!-]*\w")
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / ".ci").iterdir()), ids=lambda path: path.name)
+def test_what_a_script_names_is_there(script: Path) -> None:
+    """What is not run on every commit, as .ci/sanitize, is broken by a file that goes."""
+    named = NAMED.findall(script.read_text(encoding="utf-8"))
+    assert [name for name in named if not any(ROOT.glob(name))] == []
+
+
 def test_the_version_is_the_newest_of_the_changelog(pyproject: dict[str, Any]) -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     first = re.findall(r"^## (\d\S*) \(\d{4}-\d\d-\d\d\)$", changelog, re.MULTILINE)[0]
