@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
+from tests.browser import PROGRAMS, find_browser
+
 LEFT_FOR_DEEP = pytest.StashKey[int]()
 ROOT = Path(__file__).parents[1]
 
@@ -116,3 +118,12 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip("the shared data folder is not here (set KVSPEC_SHARED)")
     return folder
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The browser's program; a test without one is skipped."""
+    program = find_browser()
+    if program is None:
+        pytest.skip(f"no browser: none of {', '.join(PROGRAMS)} is on the path")
+    return program

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.table import Table
@@ -22,6 +23,14 @@ from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import select
 from kvcheck.tools.replay.units import Units, units_of
 from kvcheck.tools.replay.whatif import Curve, curve, sizes_between
+from kvcheck.tools.replay.whatif_page import whatif_page
+from kvcheck.tools.replay.whatif_text import (
+    HEADINGS,
+    enough_line,
+    heading,
+    rows,
+    side_by_side,
+)
 
 _FORMATS = ("png", "svg")
 
@@ -54,6 +63,7 @@ _FORMATS = ("png", "svg")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N requests.")
 @click.option("--json", "json_path", metavar="F", help="Write the curves to F; - is stdout.")
 @click.option("--plot", "plot_path", metavar="F", help="Draw the curves: F.png or F.svg.")
+@click.option("--html", "html_path", metavar="F", help="Write the curves as one page, to look at.")
 def command(
     traces: tuple[str, ...],
     block_sizes: tuple[int, ...],
@@ -62,12 +72,16 @@ def command(
     limit: int | None,
     json_path: str | None,
     plot_path: str | None,
+    html_path: str | None,
 ) -> None:
     """Show what traces would hit with pools of other sizes.
 
     Each TRACE is as in `kvspec replay`. For each pool: the hit rate of the rules, and of the best
     order of eviction there is, which knows what comes (Belady); and once that of a pool that never
-    evicts. One request runs at a time; spec/replay.md says what that leaves out.
+    evicts, and how many blocks hit 90 % of it. Several traces stand side by side, with pools of
+    equally many tokens. One request runs at a time; spec/replay.md says what that leaves out.
+
+    --html F: a page with the curves; point at them, or move the slider from pool to pool.
 
     Exit code 0: done. 2: it could not run.
     """
@@ -75,38 +89,19 @@ def command(
         if Path(plot_path).suffix.lower().lstrip(".") not in _FORMATS:
             fail(f"--plot {plot_path}: the name must end in .png or .svg")
         require_extra("matplotlib", "plot")
-    curves = []
-    with progress_bars() as bar:
-        for trace in traces:
-            for block_size in block_sizes:
-                units = _read(trace, block_size, limit)
-                pools = sorted(set(chosen)) or sizes_between(units, sizes)
-                if pools[0] < units.smallest_pool:
-                    problem = f"the largest request of {trace} needs {units.smallest_pool} blocks"
-                    fail(f"--num-blocks {pools[0]}: {problem} of {block_size} tokens")
-                task = bar.add_task(f"{trace}, {block_size}", total=len(pools) + 1)
-                step = _Step(bar, task)
-                curves.append(curve(trace, units, pools, on_step=step))
+    asked = [(trace, size, _read(trace, size, limit)) for trace in traces for size in block_sizes]
+    curves = _curves(asked, sizes, sorted(set(chosen)))
     if plot_path is not None:
         from kvcheck.tools.replay.whatif_plot import plot_bytes
 
         image_format = Path(plot_path).suffix.lower().lstrip(".")
         write_whole(Path(plot_path), plot_bytes(curves, image_format=image_format))
+    if html_path is not None:
+        write_whole(Path(html_path), whatif_page(curves).encode())
     if json_path is not None:
         write_json({"curves": [asdict(each) for each in curves]}, Path(json_path))
     if json_path != "-":
-        for each in curves:
-            _show(each)
-
-
-class _Step:
-    """Moves a bar on."""
-
-    def __init__(self, bar: Any, task: Any) -> None:
-        self.bar, self.task = bar, task
-
-    def __call__(self) -> None:
-        self.bar.advance(self.task)
+        _show(curves)
 
 
 def _read(trace: str, block_size: int, limit: int | None) -> Units:
@@ -117,19 +112,42 @@ def _read(trace: str, block_size: int, limit: int | None) -> Units:
     return units
 
 
-def _show(found: Curve) -> None:
-    title = f"{found.trace}: {found.num_requests:,} requests, blocks of {found.block_size} tokens"
-    table = Table(title=title, title_justify="left", box=None)
-    for name in ("blocks", "tokens", "hit rate", "best possible", "of what an endless pool hits"):
+def _curves(
+    asked: Sequence[tuple[str, int, Units]], count: int, chosen: Sequence[int]
+) -> list[Curve]:
+    """The curve of each trace with each block size, under bars."""
+    for trace, block_size, units in asked:
+        if chosen and chosen[0] < units.smallest_pool:
+            problem = f"the largest request of {trace} needs {units.smallest_pool} blocks"
+            fail(f"--num-blocks {chosen[0]}: {problem} of {block_size} tokens")
+    pools = [chosen] * len(asked) if chosen else sizes_between([each[2] for each in asked], count)
+    curves = []
+    with progress_bars() as bar:
+        for (trace, block_size, units), sizes in zip(asked, pools, strict=True):
+            task = bar.add_task(f"{trace}, {block_size}", total=len(sizes) + 1)
+            curves.append(curve(trace, units, sizes, on_step=partial(bar.advance, task)))
+    return curves
+
+
+def _show(curves: Sequence[Curve]) -> None:
+    """One table: of the curve, or of all side by side, by number."""
+    console = output_console()
+    if len(curves) == 1:
+        console.print(heading(curves[0], curves[0].trace), markup=False, soft_wrap=True)
+        _print_table(HEADINGS, rows(curves[0]))
+        console.print(enough_line(curves[0]), markup=False, soft_wrap=True)
+        return
+    numbers = range(1, len(curves) + 1)
+    for number, found in zip(numbers, curves, strict=True):
+        console.print(f"{number}  {heading(found, found.trace)}", markup=False, soft_wrap=True)
+    columns = [f"{number}: {what}" for number in numbers for what in ("hit rate", "best")]
+    _print_table(["tokens", *columns], side_by_side(curves))
+
+
+def _print_table(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
+    table = Table(box=None)
+    for name in columns:
         table.add_column(name, justify="right")
-    for point in found.points:
-        share = point.lru / found.infinite if found.infinite else 1.0
-        table.add_row(
-            f"{point.num_blocks:,}",
-            f"{(point.num_blocks - 1) * found.block_size:,}",
-            f"{point.lru:.2%}",
-            f"{point.optimal:.2%}",
-            f"{share:.1%}",
-        )
-    table.add_row("endless", "", f"{found.infinite:.2%}", f"{found.infinite:.2%}", "100.0%")
+    for line in lines:
+        table.add_row(*line)
     output_console().print(table)

@@ -36,10 +36,7 @@ from kvcheck.play.situations import SITUATIONS
 from kvcheck.play.verdicts import Violation
 from kvcheck.rulebook import rule_chapters, rule_names, rule_sentences, rule_text, titled
 from kvcheck.view.model import Recording
-from kvcheck.view.page import content, data_file, embedded, filled
-
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-"""Nothing is loaded from elsewhere."""
+from kvcheck.view.page import content, data_file, document, embedded, filled
 
 SHOWN: Mapping[str, str] = {
     UNBROKEN: "good",
@@ -59,13 +56,7 @@ def report_html(
 ) -> str:
     """The page. For each violation, as far as there are: `remarks`, a line that says where it was
     recorded for instance, and `stories`, to be drawn."""
-    parts = [
-        "<!DOCTYPE html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-        f"<title>{escape(title(report))}</title>",
-        f"<style>{data_file('check.css')}</style></head><body>",
+    body = [
         *_head(report),
         *_expected(report),
         *_violations(report, remarks, stories),
@@ -77,10 +68,8 @@ def report_html(
         _situations(report),
         *_left_out(report),
         *_script(stories),
-        "</body></html>",
-        "",
     ]
-    return "\n".join(parts)
+    return document(title(report), body, style=data_file("check.css"))
 
 
 def title(report: Report) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from html import escape
 from importlib.resources import files
@@ -48,6 +48,24 @@ def embedded(value: object) -> str:
     """
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)  # ASCII only
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def document(title: str, body: Iterable[str], *, style: str) -> str:
+    """A page that loads nothing from elsewhere, and that no text in it can make to."""
+    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+    return "\n".join(
+        [
+            "<!DOCTYPE html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            f"<title>{escape(title)}</title>",
+            f"<style>{style}</style></head><body>",
+            *body,
+            "</body></html>",
+            "",
+        ]
+    )
 
 
 def content(recording: Recording) -> dict[str, Any]:

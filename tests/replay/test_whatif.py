@@ -19,7 +19,14 @@ from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import TraceRecord
 from kvcheck.tools.replay.units import Asked, Units, units_of
-from kvcheck.tools.replay.whatif import curve, lru_hits, optimal_hits, sizes_between
+from kvcheck.tools.replay.whatif import (
+    curve,
+    endless_hits,
+    look_up,
+    lru_hits,
+    optimal_hits,
+    sizes_between,
+)
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Implementation
 
@@ -59,18 +66,20 @@ def test_the_curve_is_that_of_replays(
     for seed in range(num_seeds):
         trace = records(seed, 60)
         units = units_of(trace, block_size)
-        sizes = sizes_between(units, 8)
-        hits, infinite = lru_hits(units, sizes)
+        sizes = sizes_between([units], 8)[0]
+        looked_up = look_up(units)
+        hits = [lru_hits(looked_up, size) for size in sizes]
         assert hits == [replayed(make(), trace, size, block_size) for size in sizes]
-        assert hits[-1] == infinite
+        assert hits[-1] == endless_hits(looked_up)
 
 
 def test_prompts_that_end_with_a_block_leave_copies_and_differ_a_little() -> None:
     """Their last block is computed again beside the one that is cached, and takes a place."""
     trace = records(5, 200, aligned=True)
     units = units_of(trace, 128)
-    sizes = sizes_between(units, 8)
-    hits, _ = lru_hits(units, sizes)
+    sizes = sizes_between([units], 8)[0]
+    looked_up = look_up(units)
+    hits = [lru_hits(looked_up, size) for size in sizes]
     real = [replayed(kvfast.implementation(), trace, size, 128) for size in sizes]
     differences = [abs(a - b) for a, b in zip(hits, real, strict=True)]
     assert max(differences) * 128 / units.tokens < 0.02
@@ -124,7 +133,8 @@ def test_the_best_is_the_best_of_all_ways() -> None:
         for num_blocks in range(units.smallest_pool, units.smallest_pool + 4):
             found = optimal_hits(units, num_blocks)
             assert found == best(units, num_blocks)
-            (lru,), infinite = lru_hits(units, [num_blocks])
+            looked_up = look_up(units)
+            lru, infinite = lru_hits(looked_up, num_blocks), endless_hits(looked_up)
             assert lru <= found <= infinite
             num_less += lru < found
     assert num_less > 50, "hardly ever is there anything to gain"
@@ -147,10 +157,39 @@ def test_evicting_what_was_used_longest_ago_is_not_the_best(
 def test_the_demo_has_a_curve() -> None:
     with open_trace("demo") as source:
         units = units_of(source, 64)
-    found = curve("demo", units, sizes_between(units, 20))
+    found = curve("demo", units, sizes_between([units], 20)[0])
     rates = [point.lru for point in found.points]
     assert rates == sorted(rates)
     assert all(point.lru <= point.optimal <= found.infinite + 1e-12 for point in found.points)
+
+
+@pytest.mark.parametrize("block_size", [64, 128, 1024])
+def test_enough_blocks_hit_nine_tenths_and_one_less_does_not(block_size: int) -> None:
+    for seed in range(5):
+        units = units_of(records(seed, 60), block_size)
+        found = curve("test", units, [units.smallest_pool])
+        looked_up = look_up(units)
+        wanted = 0.9 * endless_hits(looked_up)
+        assert lru_hits(looked_up, found.enough_blocks) >= wanted
+        if found.enough_blocks > units.smallest_pool:
+            assert lru_hits(looked_up, found.enough_blocks - 1) < wanted
+
+
+def test_pools_side_by_side_hold_equally_many_tokens() -> None:
+    trace, larger = records(1, 30), records(2, 90)
+    asked = [units_of(trace, 64), units_of(larger, 64), units_of(larger, 1024)]
+    found = sizes_between(asked, 9)
+    held = [
+        [(each - 1) * units.block_size for each in pools]
+        for units, pools in zip(asked, found, strict=True)
+    ]
+    longest = max(held, key=len)
+    assert 2 <= len(longest) <= 9
+    for units, pools, tokens in zip(asked, found, held, strict=True):
+        assert tokens == longest[-len(tokens) :]  # all but those that are too small
+        assert pools[0] >= units.smallest_pool
+        looked_up = look_up(units)
+        assert lru_hits(looked_up, pools[-1]) == endless_hits(looked_up)
 
 
 def test_a_block_size_that_cuts_across_ids_is_refused() -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import html
 import json
-import os
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,40 +20,12 @@ from kvcheck.play.verdicts import Level
 from kvcheck.tools.view import load
 from kvcheck.view.model import Recording
 from kvcheck.view.page import page
+from tests.browser import browse, text_of
 from tests.mistakes import mistaken
 from tests.view.records import LARGE, SMALL, renamed, with_wrong_answer
 
 KVREF = find_implementation("kvref")
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PNG = b"\x89PNG\r\n\x1a\n"
-
-
-@pytest.fixture(scope="module")
-def chromium() -> str:
-    """The browser's program; a test without one is skipped."""
-    for name in PROGRAMS:
-        program = shutil.which(name)
-        if program is not None:
-            return program
-    pytest.skip(f"no browser: none of {', '.join(PROGRAMS)} is on the path")
-
-
-def browse(program: str, folder: Path, address: str, *options: str) -> str:
-    """What the browser prints; it has no network and a profile of its own."""
-    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # root may not have one
-    done = subprocess.run(
-        [
-            program,
-            *("--headless", "--disable-gpu", "--hide-scrollbars", "--window-size=1300,1500"),
-            *("--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder / 'profile'}"),
-            *("--virtual-time-budget=5000", *sandbox, *options, address),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    return done.stdout
 
 
 def opened(
@@ -69,13 +37,6 @@ def opened(
     end = text.rindex("</body>")
     file.write_text(f"{text[:end]}<script>{script}</script>{text[end:]}", "utf-8")
     return browse(program, folder, f"{file.as_uri()}{fragment}", "--dump-dom")
-
-
-def text_of(document: str, element: str) -> str:
-    """The text inside of the element with this id (which holds none of its own kind)."""
-    found = re.search(rf'<(\w+)[^>]* id="{element}"[^>]*>(.*?)</\1>|$', document, re.S)
-    assert found is not None
-    return html.unescape(re.sub(r"<[^>]+>", " ", found[2] or "")).strip()
 
 
 def answer_of(document: str) -> Any:

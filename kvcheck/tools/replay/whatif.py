@@ -14,10 +14,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from math import lcm
 
 from kvcheck.tools.replay.units import Asked, Units
 
 NEVER = 1 << 60
+ENOUGH_PERCENT = 90
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +33,25 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """All sizes of one trace with one block size. `infinite`: with a pool that never evicts."""
+    """All sizes of one trace with one block size. `infinite`: with a pool that never evicts.
+
+    `enough_blocks`: a pool that hits `ENOUGH_PERCENT` of that, while one of a block less does not.
+    """
 
     trace: str
     block_size: int
     num_requests: int
     infinite: float
+    enough_blocks: int
     points: tuple[Point, ...]
+
+    def tokens(self, num_blocks: int) -> int:
+        """What a pool of so many blocks holds, beside the null block."""
+        return (num_blocks - 1) * self.block_size
+
+    def share(self, point: Point) -> float:
+        """What is hit at a point, of what an endless pool hits."""
+        return point.lru / self.infinite if self.infinite else 1.0
 
 
 def curve(
@@ -49,26 +63,68 @@ def curve(
 ) -> Curve:
     """The curve. Each size holds the largest request; `on_step` after each part of the work."""
     per_token = units.block_size / units.tokens
-    lru, infinite = lru_hits(units, sizes)
+    looked_up = look_up(units)
+    infinite = endless_hits(looked_up)
     on_step()
     points = []
-    for num_blocks, hits in zip(sizes, lru, strict=True):
+    for num_blocks in sizes:
         best = optimal_hits(units, num_blocks)
+        hits = lru_hits(looked_up, num_blocks)
         points.append(Point(num_blocks, hits * per_token, best * per_token))
         on_step()
+    enough = _blocks_for(units, looked_up, -(-ENOUGH_PERCENT * infinite // 100))
     rate = infinite * per_token
-    return Curve(trace, units.block_size, len(units.requests), rate, tuple(points))
+    return Curve(trace, units.block_size, len(units.requests), rate, enough, tuple(points))
 
 
-def sizes_between(units: Units, count: int) -> list[int]:
-    """So many sizes, evenly in ratios: from the largest request to a pool that never evicts."""
-    least = units.smallest_pool
+def sizes_between(traces: Sequence[Units], count: int) -> list[list[int]]:
+    """For each trace so many pools, evenly in ratios, from the largest request to no eviction.
+
+    The pools of all traces hold the same numbers of tokens, whatever the block sizes, so that they
+    can stand side by side; a trace is without those that its largest request does not fit in.
+    """
+    step = lcm(*(units.block_size for units in traces))
+    least = -(-min(_tokens(units, units.smallest_pool) for units in traces) // step)
+    most = -(-max(_tokens(units, _largest_pool(units)) for units in traces) // step)
+    held = {most}
+    if count > 1:
+        ratio = (most / least) ** (1 / (count - 1))
+        held |= {least, *(min(most, round(least * ratio**number)) for number in range(1, count))}
+    return [
+        [
+            num_blocks
+            for num_blocks in (1 + step * each // units.block_size for each in sorted(held))
+            if num_blocks >= units.smallest_pool
+        ]
+        for units in traces
+    ]
+
+
+def _blocks_for(units: Units, looked_up: Sequence[Lookup], hits: int) -> int:
+    """Blocks of a pool that hits so many blocks, while a pool of one less does not.
+
+    The smallest pool that holds the largest request, if that hits so many.
+    """
+    low, high = units.smallest_pool, _largest_pool(units)
+    if lru_hits(looked_up, low) >= hits:
+        return low
+    while high - low > 1:
+        middle = (low + high) // 2
+        if lru_hits(looked_up, middle) >= hits:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _tokens(units: Units, num_blocks: int) -> int:
+    return (num_blocks - 1) * units.block_size
+
+
+def _largest_pool(units: Units) -> int:
+    """Blocks with which nothing is evicted: every block of the trace has one of its own."""
     outputs = sum(asked.held - _weight(units, asked) for asked in units.requests)
-    most = max(least, 1 + sum(units.weights) + outputs)
-    if count == 1:
-        return [most]
-    ratio = (most / least) ** (1 / (count - 1))
-    return sorted({min(most, round(least * ratio**step)) for step in range(count)} | {least, most})
+    return max(units.smallest_pool, 1 + sum(units.weights) + outputs)
 
 
 def _weight(units: Units, asked: Asked) -> int:
@@ -141,29 +197,50 @@ class _Stack:
             self.moment[unit] = self.put(weights[unit])
 
 
-def lru_hits(units: Units, sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Blocks hit with each size, and with no end of blocks. One pass over the trace.
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What a request finds in the stack when it is looked up, whatever the pool keeps of that.
 
-    `kept`: of each size the blocks of the stack that it still has. A request that holds an
-    incomplete block in the end leaves an empty one behind, so it is a number of its own.
+    `depths`: of its units that were seen before. `before`: blocks before each, and at the end.
     """
+
+    asked: Asked
+    depths: array[int]
+    before: array[int]
+
+
+def look_up(units: Units) -> list[Lookup]:
+    """The one pass over the trace; each size of the pool is then counted without the stack."""
     moments = sum(len(asked.units) + 1 for asked in units.requests)
     stack = _Stack(moments, len(units.weights))
-    kept, hits, infinite = [0] * len(sizes), [0] * len(sizes), 0
+    found = []
     for asked in units.requests:
         depths, before = stack.depths(asked, units.weights)
-        infinite += min(before[-1], asked.most_hits)
-        for number, num_blocks in enumerate(sizes):
-            there = kept[number]
-            at = bisect_right(depths, there) - 1
-            found = 0
-            if at >= 0:
-                found = min(before[at] + there - depths[at], before[at + 1])
-            taken = min(found, asked.most_hits)
-            hits[number] += taken
-            kept[number] = min(there + asked.full - found, num_blocks - 1 - asked.partial)
+        found.append(Lookup(asked, array("q", depths), array("q", before)))
         stack.release(asked, units.weights)
-    return hits, infinite
+    return found
+
+
+def endless_hits(looked_up: Sequence[Lookup]) -> int:
+    """Blocks hit by a pool that never evicts."""
+    return sum(min(each.before[-1], each.asked.most_hits) for each in looked_up)
+
+
+def lru_hits(looked_up: Sequence[Lookup], num_blocks: int) -> int:
+    """Blocks hit by a pool of so many blocks.
+
+    `kept`: the blocks of the stack that it still has. A request that holds an incomplete block in
+    the end leaves an empty one behind, so it is a number of its own.
+    """
+    kept = hits = 0
+    for each in looked_up:
+        asked, found = each.asked, 0
+        at = bisect_right(each.depths, kept) - 1
+        if at >= 0:
+            found = min(each.before[at] + kept - each.depths[at], each.before[at + 1])
+        hits += min(found, asked.most_hits)
+        kept = min(kept + asked.full - found, num_blocks - 1 - asked.partial)
+    return hits
 
 
 def optimal_hits(units: Units, num_blocks: int) -> int:

@@ -1,0 +1,131 @@
+"""The page of `kvspec whatif`: what it holds, and what it answers in a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from kvcheck.tools.replay.whatif import Curve, Point
+from kvcheck.tools.replay.whatif_page import whatif_page
+from kvcheck.view.page import embedded
+from tests.browser import browse, text_of
+
+SMALL = Curve(
+    "a/small.jsonl", 64, 10, 0.5, 9, (Point(5, 0.25, 0.4), Point(9, 0.45, 0.5), Point(17, 0.5, 0.5))
+)
+LARGE = Curve("b/<large> & $x.jsonl", 64, 20, 0.8, 33, (Point(9, 0.1, 0.6), Point(33, 0.75, 0.8)))
+
+
+def drawn(program: str, folder: Path, curves: list[Curve], fragment: str = "", do: str = "") -> str:
+    """The document after the page has run, and after it a script of the test."""
+    file = folder / "page.html"
+    text = whatif_page(curves)
+    end = text.rindex("</body>")
+    file.write_text(f"{text[:end]}<script>{do}</script>{text[end:]}", "utf-8")
+    return browse(program, folder, f"{file.as_uri()}{fragment}", "--dump-dom")
+
+
+def answers(document: str) -> list[str]:
+    """What the boxes say of the pool that is chosen."""
+    found = re.search(r'<div id="answers".*?>(.*?)</div>\s*</div>\s*</div>\s*<h2>', document, re.S)
+    assert found is not None
+    boxes = re.findall(r"<div><b>(.*?)</b>(.*?)</div>", found[1])
+    return [re.sub("<[^>]+>", "|", "|".join(box)).rstrip("|") for box in boxes]
+
+
+def test_the_page_loads_nothing_and_has_all_numbers_without_a_script() -> None:
+    loads: list[str] = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            loads.extend(name for name, _ in attrs if name in ("src", "href", "srcset"))
+
+    page = whatif_page([SMALL, LARGE])
+    Reader().feed(page)
+    assert loads == []
+    assert "default-src 'none'" in page
+    for cell in ("25.00%", "40.00%", "50.0%", "endless", "2,048", "33 blocks, 2,048 tokens"):
+        assert cell in page
+    assert "<large>" not in page
+
+
+def test_the_chosen_pool_is_answered(chromium: str, tmp_path: Path) -> None:
+    document = drawn(chromium, tmp_path, [SMALL], "#tokens=256")
+    assert text_of(document, "size") == "5 blocks, 256 tokens"
+    assert answers(document) == [
+        "25.00%|hit rate|50.0% of what is possible",
+        "40.00%|best possible (Belady)|15.00 points more",
+        "50.00%|endless pool|25.00 points more",
+        "9 blocks|for 90% of what is possible|512 tokens",
+    ]
+
+
+def test_the_page_opens_at_the_pool_that_is_enough(chromium: str, tmp_path: Path) -> None:
+    document = drawn(chromium, tmp_path, [SMALL])
+    assert text_of(document, "size") == "9 blocks, 512 tokens"
+
+
+def test_slider_and_click_choose_and_pointing_shows(chromium: str, tmp_path: Path) -> None:
+    script = """
+    const seen = [];
+    const look = () => seen.push([byId("size").textContent, location.hash]);
+    byId("pool").value = 2;
+    byId("pool").dispatchEvent(new Event("input"));
+    look();
+    const frame = byId("lines").getBoundingClientRect();
+    const at = { clientX: frame.left + plot.x(256) + 3, clientY: frame.top + 50 };
+    byId("lines").dispatchEvent(new PointerEvent("pointermove", at));
+    seen.push(byId("tip").innerText.split(/\\s+/).join(" "));
+    byId("lines").dispatchEvent(new PointerEvent("click", at));
+    look();
+    byId("lines").dispatchEvent(new PointerEvent("pointerleave", at));
+    seen.push(byId("tip").hidden);
+    document.body.append(element("pre", { id: "answer" }, JSON.stringify(seen)));
+    """
+    document = drawn(chromium, tmp_path, [SMALL, LARGE], do=script)
+    chosen, tip, clicked, hidden = json.loads(text_of(document, "answer"))
+    assert chosen == ["17 blocks, 1,024 tokens", "#tokens=1024"]
+    assert clicked == ["5 blocks, 256 tokens", "#tokens=256"]
+    assert "small.jsonl 25.00% 40.00%" in tip
+    assert "<large> & $x.jsonl – –" in tip
+    assert hidden is True
+
+
+def test_a_trace_that_the_pool_cannot_hold_says_so(chromium: str, tmp_path: Path) -> None:
+    document = drawn(chromium, tmp_path, [SMALL, LARGE], "#tokens=256")
+    assert answers(document)[4:] == [
+        "–|hit rate|too small for the largest request",
+        "80.00%|endless pool",
+        "33 blocks|for 90% of what is possible|2,048 tokens",
+    ]
+
+
+@pytest.mark.parametrize("width", [380, 1300])
+def test_nothing_is_wider_than_the_window(chromium: str, tmp_path: Path, width: int) -> None:
+    script = """
+    const wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
+    document.body.append(element("pre", { id: "answer" }, String(wide)));
+    """
+    frame = f"""
+    const inner = document.createElement("iframe");
+    inner.style.width = "{width}px";
+    inner.srcdoc = shown;
+    inner.addEventListener("load", () => setTimeout(() => {{
+      const made = document.createElement("pre");
+      made.id = "outer";
+      made.textContent = inner.contentDocument.getElementById("answer").textContent;
+      document.body.append(made);
+    }}, 200));
+    document.body.append(inner);
+    """
+    text = whatif_page([SMALL, LARGE])
+    end = text.rindex("</body>")
+    inside = embedded(f"{text[:end]}<script>{script}</script>{text[end:]}")
+    file = tmp_path / "outer.html"
+    file.write_text(f"<body><script>const shown = {inside};{frame}</script></body>", "utf-8")
+    document = browse(chromium, tmp_path, file.as_uri(), "--dump-dom")
+    assert text_of(document, "outer") == "0"
