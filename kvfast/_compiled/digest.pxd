@@ -24,10 +24,7 @@ cdef class Digest:
     cdef int write_plain(
         self, const unsigned char *data, Py_ssize_t length, unsigned char *out
     ) except -1 with gil
-    cdef int begin(
-        self, unsigned char *message, Py_ssize_t start, Py_ssize_t end
-    ) except -1 nogil
-    cdef int finish(
+    cdef int put(
         self,
         unsigned char *message,
         Py_ssize_t start,
@@ -40,6 +37,3 @@ cdef class Digest:
 
 cdef class Unlocked:
     cdef int run(self) except -1 nogil
-
-
-cdef Py_ssize_t first_part(Py_ssize_t length) noexcept nogil

@@ -66,8 +66,7 @@ cdef class Digest:
         cdef bytearray room = bytearray(start) + data + bytes(PADDING_BYTES)
         cdef unsigned char *message = room
         cdef unsigned char out[32]
-        self.begin(message, start, end)
-        self.finish(message, start, end, start, out, 0)
+        self.put(message, start, end, start, out, 0)
         return out[:self.size]
 
     cdef int write(
@@ -93,15 +92,7 @@ cdef class Digest:
     # with nothing to be copied to a chunk of OpenSSL's own. The state comes first in its context,
     # whose rest is 0 in a new buffer and stays so but for the length, which only SHA256_Final reads.
 
-    cdef int begin(
-        self, unsigned char *message, Py_ssize_t start, Py_ssize_t end
-    ) except -1 nogil:
-        if self.update is not NULL:
-            memcpy(message, self.initial, 32)
-            self.update(message, &message[start], first_part(end - start))
-        return 0
-
-    cdef int finish(
+    cdef int put(
         self,
         unsigned char *message,
         Py_ssize_t start,
@@ -111,7 +102,7 @@ cdef class Digest:
         Py_ssize_t to,
     ) except -1 nogil:
         cdef unsigned int *state = <unsigned int *>message
-        cdef Py_ssize_t length = end - start, whole = (length + 9 + 63) & ~63, first
+        cdef Py_ssize_t length = end - start, whole = (length + 9 + 63) & ~63
         cdef unsigned long long word
         cdef int i
         if self.update is NULL:
@@ -121,19 +112,14 @@ cdef class Digest:
         memset(&message[end], 0, whole - length)
         message[end] = 0x80
         put_eight(message, start + whole - 8, 8 * <unsigned long long>length)
-        first = first_part(length)
-        self.update(message, &message[start + first], whole - first)
+        memcpy(message, self.initial, 32)
+        self.update(message, &message[start], whole)
         state += 8 - self.size // 4
         for i in range(4 if self.size == 32 else 1):
             word = <unsigned long long>state[2 * i] << 32 | state[2 * i + 1]
             put_eight(message, at + 8 * i, word)
             put_eight(digests, to + 8 * i, word)
         return 0
-
-
-cdef Py_ssize_t first_part(Py_ssize_t length) noexcept nogil:
-    """About half of the chunks of 64 bytes that SHA-256 takes in one by one."""
-    return ((length + 64) >> 7) << 6
 
 
 cdef class Unlocked:

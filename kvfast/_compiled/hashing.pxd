@@ -47,17 +47,13 @@ cdef class Hasher:
     @cython.locals(
         size=int,
         at=Py_ssize_t,
-        here=Py_ssize_t,
-        there=Py_ssize_t,
         body=Py_ssize_t,
-        body_end=Py_ssize_t,
-        token=Py_ssize_t,
-        middle=Py_ssize_t,
         last=Py_ssize_t,
         n=Py_ssize_t,
         start=Py_ssize_t,
         i=Py_ssize_t,
         block=Py_ssize_t,
+        byte="unsigned char",
         ids="long long *",
         data="unsigned char *",
         made="unsigned char *",
@@ -78,7 +74,7 @@ cdef class Hasher:
         self, unsigned char *message, Py_ssize_t place, Py_ssize_t block_size
     ) noexcept nogil
 
-    @cython.locals(i=Py_ssize_t)
+    @cython.locals(i=Py_ssize_t, length=Py_ssize_t)
     cdef Py_ssize_t put_tokens(
         self,
         unsigned char *message,

@@ -66,19 +66,42 @@ cdef extern from *:
         }
         for (long long k = 0; k < count; k++) to[k] = words[k];
     }
+    /* One store each: of eight, gcc makes one seldom. */
     static inline void kvfast_put_eight(unsigned char *to, unsigned long long value) {
     #if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-        value = __builtin_bswap64(value);  /* one store: of eight, gcc makes one seldom */
+        value = __builtin_bswap64(value);
         memcpy(to, &value, 8);
     #else
         for (int i = 0; i < 8; i++) to[i] = (unsigned char)(value >> (56 - 8 * i));
     #endif
+    }
+    static inline void kvfast_put_low_eight(unsigned char *to, unsigned long long value) {
+    #if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+        memcpy(to, &value, 8);
+    #else
+        for (int i = 0; i < 8; i++) to[i] = (unsigned char)(value >> 8 * i);
+    #endif
+    }
+    /* Per length in bytes: the first byte of the head, and what moves a value to behind it. */
+    static const unsigned long long kvfast_heads[6] = {
+        0, 0, 24ULL << 56, 25ULL << 56, 0, 26ULL << 56
+    };
+    static const unsigned long long kvfast_shifts[6] = {
+        0, 1ULL << 56, 1ULL << 48, 1ULL << 40, 0, 1ULL << 24
+    };
+    static inline Py_ssize_t kvfast_put_short_uint(unsigned char *to, unsigned long long value) {
+        if (value >> 32) return 0;
+        int length = 1 + (value > 23) + (value > 255) + 2 * (value > 65535);
+        kvfast_put_eight(to, kvfast_heads[length] | value * kvfast_shifts[length]);
+        return length;
     }
     """
     void kvfast_fetch(const void *place) noexcept nogil
     void kvfast_fetch_item(list values, Py_ssize_t at) noexcept
     void kvfast_copy_words(unsigned long long *to, const unsigned long long *words, long long count) noexcept nogil
     void kvfast_put_eight(unsigned char *to, unsigned long long value) noexcept nogil
+    void kvfast_put_low_eight(unsigned char *to, unsigned long long value) noexcept nogil
+    Py_ssize_t kvfast_put_short_uint(unsigned char *to, unsigned long long value) noexcept nogil
 
 cdef inline void copy_words(
     unsigned long long[::1] to, Py_ssize_t place, unsigned long long[::1] words, Py_ssize_t at, Py_ssize_t count
@@ -87,6 +110,14 @@ cdef inline void copy_words(
 
 cdef inline void put_eight(unsigned char *data, Py_ssize_t at, unsigned long long value) noexcept nogil:
     kvfast_put_eight(data + at, value)
+
+cdef inline void put_low_eight(unsigned char *data, Py_ssize_t at, unsigned long long value) noexcept nogil:
+    kvfast_put_low_eight(data + at, value)
+
+cdef inline Py_ssize_t put_short_uint(
+    unsigned char *message, Py_ssize_t at, unsigned long long value
+) noexcept nogil:
+    return kvfast_put_short_uint(message + at, value)
 
 cdef inline void fetch_int(int[::1] view, Py_ssize_t at) noexcept nogil:
     kvfast_fetch(&view[at])

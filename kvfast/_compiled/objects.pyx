@@ -9,6 +9,7 @@ from cpython.buffer cimport (
     PyBUF_FULL_RO, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_GetBuffer
 )
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from libc.string cimport memcpy
@@ -193,8 +194,10 @@ cdef object mappings_of(output):
 
 cdef list pieces_of(const unsigned char[::1] data, Py_ssize_t size, Py_ssize_t first, Py_ssize_t end):
     """See the twin."""
-    cdef list pieces = []
+    cdef list pieces = PyList_New(end - first)
     cdef Py_ssize_t i
     for i in range(first, end):
-        pieces.append(PyBytes_FromStringAndSize(<const char *>&data[i * size], size))
+        piece = PyBytes_FromStringAndSize(<const char *>&data[i * size], size)
+        Py_INCREF(piece)  # the list takes one over
+        PyList_SET_ITEM(pieces, i - first, piece)
     return pieces

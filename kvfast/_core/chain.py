@@ -61,11 +61,7 @@ class PickledHasher(Hasher):
             token = tokens[i]
             two: int = token > 255
             four: int = token > 65535
-            message[at] = ONE_BYTE + 2 * two - 3 * four
-            message[at + 1] = token & 255
-            message[at + 2] = (token >> 8) & 255
-            message[at + 3] = (token >> 16) & 255
-            message[at + 4] = (token >> 24) & 255
+            objects.put_low_eight(message, at, (token << 8) + ONE_BYTE + 2 * two - 3 * four)
             at += 2 + two + 2 * four
         return at
 

@@ -12,7 +12,7 @@ from typing import Any
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 
 CONTEXT_BYTES = 128
-"""What a digest keeps between `begin` and `finish`, at the head of a buffer of messages.
+"""What a digest keeps for itself at the head of a buffer of messages.
 
 OpenSSL's takes 112 bytes for SHA-256. They are 0 in a buffer that is new.
 """
@@ -46,10 +46,7 @@ class Digest:
             return digest
         return hashlib.sha256(data).digest()[-self.size :]
 
-    def begin(self, message: memoryview[int], start: int, end: int) -> None:
-        """Take in the first part of message[start:end], where that is done in two."""
-
-    def finish(
+    def put(
         self,
         message: memoryview[int],
         start: int,
@@ -60,8 +57,8 @@ class Digest:
     ) -> None:
         """Write the digest of message[start:end] to `at` in it, and to `to` in `digests`.
 
-        `begin` has been called with it; what is not between may have changed since, but for the
-        first CONTEXT_BYTES of the buffer. PADDING_BYTES behind `end` may be written.
+        The first CONTEXT_BYTES of the buffer are the digest's own, and PADDING_BYTES behind `end`
+        may be written.
         """
         digest = self.of(bytes(message[start:end]))
         message[at : at + self.size] = digests[to : to + self.size] = memoryview(digest)

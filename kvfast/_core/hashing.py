@@ -6,9 +6,9 @@ Python object per token:
     0        16 - head     16          16 + size
     scratch  83 · head of  the parent  head of the array · tokens · extra keys · padding
 
-There is room for two, behind what the digest needs for itself. While one is hashed, the next one is
-written, half after half: SHA-256 is a chain of steps that each wait for the one before, and the
-processor writes tokens meanwhile. The digest goes where the next message has its parent.
+It stands behind what the digest needs for itself. The digest goes where the next message has its
+parent, and that one is written over the one before. SHA-256 is a chain of steps that each wait for
+the one before, so the processor writes the next tokens meanwhile where they take few instructions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from . import objects
 from .digest import CONTEXT_BYTES, PADDING_BYTES, Digest, Unlocked
 
 PLACES = CONTEXT_BYTES
-"""Where the first of two messages begins."""
+"""Where a message begins."""
 PARENT = 16
 """Where the parent stands in a message."""
 
@@ -107,9 +107,9 @@ class Hasher:
         self.first_parent = memoryview(none_hash)
 
     def message_bytes(self, block_size: int, extra_bytes: int) -> int:
-        """Length of a buffer that has room for two messages of any block of this size."""
+        """Length of a buffer that has room for the message of any block of this size."""
         text = PARENT + self.size + 9 * (2 + block_size + self.ahead) + extra_bytes
-        return PLACES + 2 * (text + PADDING_BYTES)
+        return PLACES + text + PADDING_BYTES
 
     def hash_blocks(
         self,
@@ -128,20 +128,16 @@ class Hasher:
         """
         size = self.size
         at = first * size
-        here = there = PLACES
         ids = objects.longs_of(tokens)
         data = objects.bytes_of(message)
         made = objects.bytes_of(digests)
-        body = self.put_frame(data, here, block_size) - here
-        if end - first > 1:
-            there += (len(message) - PLACES) // 2
-            self.put_frame(data, there, block_size)
+        body = self.put_frame(data, PLACES, block_size)
         for i in range(size):
-            data[here + PARENT + i] = self.first_parent[i] if first == 0 else made[at - size + i]
-        token = first * block_size
-        last = token + (block_size if first < end else 0)
-        n = self.put_tokens(data, here + body, ids, token, last)
-        for block in range(first + 1, end + 1):
+            byte = self.first_parent[i] if first == 0 else made[at - size + i]
+            data[PLACES + PARENT + i] = byte
+        for block in range(first, end):
+            last = (block + 1) * block_size
+            n = self.put_tokens(data, body, ids, last - block_size, last)
             if self.ahead > 0:  # KV-HASH-14: the extra keys, and behind them these tokens
                 n = put_head(data, n, ARRAY, 1 + self.ahead)
             for i in range(len(extra)):
@@ -149,16 +145,9 @@ class Hasher:
             n += len(extra)
             if self.ahead > 0:
                 n = self.put_tokens(data, n, ids, last, last + self.ahead)
-            start = self.start_of(data, here, n)
-            token = last
-            last = token + (block_size if block < end else 0)
-            middle = (token + last) // 2
-            self.digest.begin(data, start, n)
-            body_end = self.put_tokens(data, there + body, ids, token, middle)
-            self.digest.finish(data, start, n, there + PARENT, made, at)
-            n = self.put_tokens(data, body_end, ids, middle, last)
+            start = self.start_of(data, PLACES, n)
+            self.digest.put(data, start, n, PLACES + PARENT, made, at)
             at += size
-            here, there = there, here
 
     def put_frame(self, message: memoryview[int], place: int, block_size: int) -> int:
         """Write what stands around the parent; where the tokens begin."""
@@ -177,7 +166,8 @@ class Hasher:
     ) -> int:
         """Write the tokens `first` … `end - 1`; the place behind them."""
         for i in range(first, end):
-            at = put_head(message, at, UINT, tokens[i])
+            length = objects.put_short_uint(message, at, tokens[i])
+            at = at + length if length else put_head(message, at, UINT, tokens[i])
         return at
 
     def start_of(self, message: memoryview[int], place: int, end: int) -> int:

@@ -139,6 +139,19 @@ def put_eight(data: memoryview[int], at: int, value: int) -> None:
     data[at + 7] = value & 255
 
 
+def put_low_eight(data: memoryview[int], at: int, value: int) -> None:
+    """Write a number of 64 bits, the lowest byte first."""
+    data[at : at + 8] = value.to_bytes(8, "little")
+
+
+def put_short_uint(message: memoryview[int], at: int, value: int) -> int:
+    """Write the CBOR of a number below 2^32 in no time; its length, 0 where it was not written.
+
+    Here none is. Compiled, eight bytes are written, of which those behind the length mean nothing.
+    """
+    return 0
+
+
 # Memory that is needed soon: compiled, the processor is told to fetch it and does not wait.
 
 

@@ -104,12 +104,12 @@ def handed_over(num_tokens: int, size: int, extra: bytes) -> Term:
     """How long a message `hash_blocks` hands over for one block of unknown tokens."""
     spans: list[Term] = []
 
-    def finish(message: object, start: int, end: Any, *_: object) -> None:
+    def put(message: object, start: int, end: Any, *_: object) -> None:
         spans.append(bits_of(end) - start)
 
     hasher: Any = object.__new__(Hasher)
     hasher.size, hasher.parent_is_int, hasher.ahead = size, False, 0
-    hasher.digest = SimpleNamespace(begin=lambda *_: None, finish=finish)
+    hasher.digest = SimpleNamespace(put=put)
     hasher.first_parent = bytes(size)
     tokens = [Word(token) for token in unknown_tokens(num_tokens)]
     hasher.hash_blocks(tokens, 0, 1, num_tokens, [0] * size, extra, Places())

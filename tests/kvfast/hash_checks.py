@@ -18,6 +18,8 @@ def tokens_at_every_boundary(core: Core) -> None:
         for token in BOUNDARIES:
             expect_equal_hashes(core, RequestInput("r", [token, 1, token]), 3, function)
         expect_equal_hashes(core, RequestInput("r", BOUNDARIES * 3), 5, function)
+    powers = [2**bits + step for bits in range(1, 63) for step in (-1, 0, 1)]
+    expect_equal_hashes(core, RequestInput("r", [*range(300), *powers]), 1)
 
 
 def every_kind_of_extra_key(core: Core) -> None:
