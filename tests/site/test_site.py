@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +24,14 @@ def sphinx(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_the_site_is_whole(tmp_path: Path) -> None:
+@pytest.fixture
+def plots(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module of the site that draws the benchmarks."""
+    monkeypatch.syspath_prepend(ROOT / "docs" / "site")
+    return importlib.import_module("kvsite.plots")
+
+
+def test_the_site_is_whole(tmp_path: Path, plots: Any) -> None:
     """One test, so that one process builds the site once: it takes half a minute."""
     site = tmp_path / "site"
     done = sphinx("-c", "docs/site", "-d", tmp_path / "read", ".", site)
@@ -31,6 +40,7 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
     every_page_of_the_repository_is_there(site)
     the_front_page_says_what_the_files_say(site)
     a_rule_has_its_figure_its_places_and_its_row_in_the_table(site)
+    the_benchmarks_show_their_plots(site, [plot.file for plot in plots.PLOTS])
 
 
 def every_page_of_the_repository_is_there(site: Path) -> None:
@@ -43,9 +53,18 @@ def the_front_page_says_what_the_files_say(site: Path) -> None:
     front = (site / "index.html").read_text("utf-8")
     shown = re.findall(r"<b>([^<]+)</b>", front)
     rules = json.loads((ROOT / "kvcheck/data/rules.json").read_text("utf-8"))
-    said = json.loads((ROOT / "docs/findings/vllm-0.33.json").read_text("utf-8"))["rules"]
+    findings = (ROOT / "docs/FINDINGS.md").read_text("utf-8")
+    listed = findings.partition("<!-- begin vllm-0.33 -->")[2].partition("<!-- end")[0]
+    wrong = {
+        rule
+        for row in re.findall(r"^\| Wrong: [^|]+ \| ([^|]+) \|", listed, re.MULTILINE)
+        for rule in row.split(", ")
+    }
+    totals = re.findall(r"\*\*\d+ of (\d+), (\d+) broken\*\*", findings)
+    applying, broken = totals[1]  # the second column: vLLM 0.33.0
     assert shown[0] == f"{len(rules)}"
-    assert shown[2] == str(list(said.values()).count("broken"))
+    assert shown[2] == f"{len(wrong)} of {applying}"
+    assert f"breaks {int(broken) - len(wrong)} rules more" in front
     assert len(shown) == 4
     assert f"| {shown[3].split()[0]} (" in (ROOT / "bench/RESULTS.md").read_text("utf-8")
     assert 'src="view.html"' in front
@@ -56,11 +75,53 @@ def a_rule_has_its_figure_its_places_and_its_row_in_the_table(site: Path) -> Non
     chapter = (site / "spec/rules/pool.html").read_text("utf-8")
     rule = chapter.partition('id="KV-POOL-8"')[2].partition('id="KV-POOL-9"')[0]
     assert "<svg" in rule
+    assert 'class="key"' in rule
     assert "<dt>code</dt>" in rule
     assert "kvref/" in rule
     rules = json.loads((ROOT / "kvcheck/data/rules.json").read_text("utf-8"))
     contract = (site / "spec/README.html").read_text("utf-8")
     assert all(f"#{rule}" in contract for rule in rules)
+
+
+def the_benchmarks_show_their_plots(site: Path, files: list[str]) -> None:
+    page = (site / "bench/RESULTS.html").read_text("utf-8")
+    shown = re.findall(r'<img src="\.\./plots/([^"]+)"', page)
+    assert shown == files
+
+
+def test_a_plot_is_drawn_from_its_table(plots: Any) -> None:
+    text = (ROOT / "bench/RESULTS.md").read_text("utf-8")
+    for plot in plots.PLOTS:
+        rows = plots.read(plot, text)
+        assert len(rows) > 3
+        for label, spreads in rows.items():
+            assert f"\n| {label} |" in text
+            assert all(low <= middle <= high for middle, low, high in spreads)
+    first = plots.PLOTS[0]
+    before, head, table = text.partition(f"| {first.table} |")
+    changed = before + head + table.replace(" (", "1 (", 1)
+    assert plots.svg(first, text) == plots.svg(first, text) != plots.svg(first, changed)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("| load | schedule |", "| loads | schedule |", "no table 'load'"),
+        ("| update | kvfast | ratio |", "| update | kvfast | times |", "no column"),
+        ("| 21.2 | 1.14 (1.03 … 1.45) |", "| 21.2 | 1.14 |", "no median"),
+    ],
+)
+def test_a_plot_without_its_figures_is_an_error(plots: Any, old: str, new: str, said: str) -> None:
+    engines = next(plot for plot in plots.PLOTS if plot.place == "engines")
+    text = (ROOT / "bench/RESULTS.md").read_text("utf-8")
+    columns = (
+        "| load | schedule | kvfast | ratio | update | kvfast | ratio | sum, ratio | batched |"
+    )
+    table = text[text.index(columns) :].partition("\n\n")[0]
+    made = f"<!-- begin engines -->\n\n{table.replace(old, new)}\n\n<!-- end engines -->\n"
+    assert plots.read(engines, made.replace(new, old))
+    with pytest.raises(plots.NoTableError, match=said):
+        plots.read(engines, made)
 
 
 def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:

@@ -200,6 +200,28 @@ def _parts(story: Story) -> Iterator[str]:
             yield from _cell(column, block, kind, x, TOP + CELL * row)
 
 
+def legend(story: Story) -> str:
+    """What colours and marks mean, of those that this story has; in the style of the picture."""
+    seen: dict[str, int] = {}
+    for column in story.columns:
+        for block in story.blocks:
+            if holder := column.holders.get(block):
+                seen.setdefault(holder, len(seen))
+    shown = [(f"held held-{at % COLOURS}", "", f"held by {name}") for name, at in seen.items()]
+    pairs = [(column, block) for column in story.columns for block in story.blocks]
+    if any(column.references[block] > 1 for column, block in pairs):
+        shown.append(("held held-0", "2", "number of references, if more than one"))
+    if any(column.references[block] and block not in column.holders for column, block in pairs):
+        shown.append(("popped", "", "popped: waits for its return"))
+    shown.append(("free", "", "free"))
+    if any(column.cached for column in story.columns):
+        shown.append(("free", "•", "cached"))
+    return "".join(
+        f'<span class="key"><i class="{kind}">{mark}</i> {escape(words)}</span> '
+        for kind, mark, words in shown
+    )
+
+
 def _cell(column: Column, block: int, kind: str, x: int, y: int) -> Iterator[str]:
     references, is_cached = column.references[block], block in column.cached
     said = column.holders.get(block, "waits for its return" if references else "free")

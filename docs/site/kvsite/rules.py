@@ -62,8 +62,9 @@ class Reference:
     def below(self, rule: str) -> Iterator[str]:
         """The figure of a rule, and the places that name it."""
         if story := self.stories.get(rule):
-            yield f'<figure class="rule">{figure.svg(story)}<figcaption>The blocks after each'
-            yield f" call of a check of this rule, <em>{escape(story.name)}</em>, on the reference."
+            yield f'<figure class="rule"><div class="drawn">{figure.svg(story)}</div><figcaption>'
+            yield f'<p class="keys">{figure.legend(story)}</p>The blocks after each call of a'
+            yield f" check of this rule, <em>{escape(story.name)}</em>, on the reference."
             yield "</figcaption></figure>\n\n"
         rows = []
         for kind in KINDS:
