@@ -30,7 +30,9 @@ MOST_BLOCKS = 2**24
 """Of a pool that an option asks for: a manager takes memory for each."""
 
 MOST_STATE_BYTES = 2**30
-STATE_HEAD = b"kvspec-state sha256 "
+STATE_HEAD = b"kvspec-resume sha256 "
+OLD_STATE_HEAD = b"kvspec-state sha256 "
+"""Saved states (`spec/saved.md`) have that name now."""
 
 
 class CommandError(Exception):
@@ -92,6 +94,8 @@ def read_state(path: Path, command: str) -> tuple[Any, Where] | None:
     if head.startswith(b"{"):
         problem = "has no checksum, as an older kvspec wrote it, so that damage can't be told"
         raise where.error(f"{problem}; {anew}")
+    if head.startswith(OLD_STATE_HEAD):
+        raise where.error(f"written by an older kvspec; {anew}")
     if not head.startswith(STATE_HEAD):
         raise where.error(f"no state of kvspec {command}; name another file")
     if head != _state_head(body):

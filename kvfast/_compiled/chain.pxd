@@ -37,16 +37,17 @@ cdef class BlockChain(Unlocked):
     cdef bint is_pickled, is_used
     cdef bytes extra
     cdef long long[::1] copied
-    cdef unsigned char[::1] digests, message
+    cdef unsigned long long[::1] digests
+    cdef unsigned char[::1] message
     cdef const unsigned char[::1] spelled_extra
 
     @cython.locals(data=bytes, start=Py_ssize_t)
     cpdef bytes spelled(self, keys)
     cpdef list hashes(self, list tokens, bytes parent, bytes extra)
-    @cython.locals(size=Py_ssize_t, num_tokens=Py_ssize_t, i=Py_ssize_t)
+    @cython.locals(size=Py_ssize_t, num_tokens=Py_ssize_t, i=Py_ssize_t, made="unsigned char *")
     cdef list hash_all(self, list tokens, bytes parent, bytes extra)
     cdef int run(self) except -1 nogil
-    @cython.locals(room="long long")
+    @cython.locals(room="long long", num_hashes="long long")
     cdef int make_room(self, long long num_tokens, bytes extra) except -1
     @cython.locals(start=Py_ssize_t, seen="unsigned long long", i=Py_ssize_t)
     cdef bint copy_in(self, list tokens, Py_ssize_t num_tokens) except -1

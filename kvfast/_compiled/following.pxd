@@ -1,5 +1,6 @@
 # C types of kvfast/_core/following.py.
 cimport cython
+from kvfast._compiled cimport objects
 from kvfast._compiled.entries cimport Entries
 from kvfast._compiled.hashing cimport Hasher
 from kvfast._compiled.request cimport FastRequest
@@ -18,7 +19,7 @@ cdef int follow(FastRequest request, num_tokens, hashes, num_prompt_tokens) exce
 @cython.locals(size="long long", hashed="long long", beyond="long long")
 cdef long long num_full(FastRequest request, long long num_tokens) noexcept nogil
 
-@cython.locals(size=int, full="long long", number="long long", i=int, data=bytes)
+@cython.locals(size=int, full="long long", number="long long", i=int, data=bytes, made="unsigned char *")
 cdef Py_ssize_t follow_to(FastRequest request, long long num_tokens, long long num_prompt_tokens, list hashes, Py_ssize_t at) except -1
 
 @cython.locals(new=list, is_plain=bint, i=Py_ssize_t)

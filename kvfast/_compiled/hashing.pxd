@@ -28,6 +28,14 @@ cpdef bytes encode_text(str text)
 cdef bytes head(int major, value)
 
 
+@cython.final
+cdef class Message:
+    cdef unsigned char[::1] data
+    cdef long long size_bytes
+
+    cdef int make_room(self, long long size_bytes) except -1
+
+
 cdef class Hasher:
     cdef readonly str function
     cdef readonly Digest digest
@@ -38,11 +46,15 @@ cdef class Hasher:
     cdef readonly bint tags, is_given
     cdef bint is_made
     cdef const unsigned char[::1] first_parent, no_extra
+    cdef list messages
 
     cdef bint is_ready(self) noexcept
     cdef int check_made(self) except -1
     cpdef set_none_hash(self, none_hash)
     cdef Py_ssize_t message_bytes(self, Py_ssize_t block_size, Py_ssize_t extra_bytes)
+
+    @cython.locals(message=Message)
+    cdef Message take_message(self, long long size_bytes)
 
     @cython.locals(
         size=int,
@@ -64,7 +76,7 @@ cdef class Hasher:
         Py_ssize_t first,
         Py_ssize_t end,
         Py_ssize_t block_size,
-        unsigned char[::1] digests,
+        unsigned long long[::1] digests,
         const unsigned char[::1] extra,
         unsigned char[::1] message,
     ) except -1 nogil
@@ -98,7 +110,7 @@ cdef class HashJob(Unlocked):
     cdef Hasher hasher
     cdef long long[::1] tokens
     cdef Py_ssize_t first, end, block_size
-    cdef unsigned char[::1] digests
+    cdef unsigned long long[::1] digests
     cdef const unsigned char[::1] extra
     cdef unsigned char[::1] message
 

@@ -26,9 +26,14 @@ cdef inline void put_row(
 
 cdef object deltas_of(output)
 cdef object mappings_of(output)
-cdef list pieces_of(const unsigned char[::1] data, Py_ssize_t size, Py_ssize_t first, Py_ssize_t end)
+cdef long long[::1] longs(Py_ssize_t count)
+cdef unsigned long long[::1] words(Py_ssize_t count)
+cdef list pieces_of(unsigned long long[::1] words, Py_ssize_t size, Py_ssize_t first, Py_ssize_t end)
 
 # A view would be copied, 208 bytes of it, into each call.
+cdef inline unsigned char *bytes_in(unsigned long long[::1] words) noexcept nogil:
+    return <unsigned char *>&words[0]
+
 cdef inline unsigned char *bytes_of(unsigned char[::1] view) noexcept nogil:
     return &view[0]
 

@@ -46,6 +46,7 @@ cdef extern from *:
 cdef object StepOutput = batched.StepOutput
 cdef object StepResult = batched.StepResult
 cdef array.array one_long = array.array("q", [0])
+cdef array.array one_word = array.array("Q", [0])
 
 
 cdef Py_ssize_t place_of(made, str field) except -1:
@@ -192,12 +193,23 @@ cdef object mappings_of(output):
     return output.slot_mappings
 
 
-cdef list pieces_of(const unsigned char[::1] data, Py_ssize_t size, Py_ssize_t first, Py_ssize_t end):
+cdef long long[::1] longs(Py_ssize_t count):
     """See the twin."""
+    return array.clone(one_long, count, True)
+
+
+cdef unsigned long long[::1] words(Py_ssize_t count):
+    """See the twin."""
+    return array.clone(one_word, count, True)
+
+
+cdef list pieces_of(unsigned long long[::1] words, Py_ssize_t size, Py_ssize_t first, Py_ssize_t end):
+    """See the twin."""
+    cdef const char *data = <const char *>&words[0]
     cdef list pieces = PyList_New(end - first)
     cdef Py_ssize_t i
     for i in range(first, end):
-        piece = PyBytes_FromStringAndSize(<const char *>&data[i * size], size)
+        piece = PyBytes_FromStringAndSize(&data[i * size], size)
         Py_INCREF(piece)  # the list takes one over
         PyList_SET_ITEM(pieces, i - first, piece)
     return pieces

@@ -2,7 +2,7 @@
 cimport cython
 from kvfast._compiled cimport hot_fields as hot
 from kvfast._compiled cimport objects, token_copy
-from kvfast._compiled.hashing cimport Hasher, HashJob
+from kvfast._compiled.hashing cimport Hasher, HashJob, Message
 from kvfast._compiled.turn cimport Turn
 
 cdef int COUNT_BITS
@@ -28,11 +28,10 @@ cdef class FastRequest:
     cdef readonly object input
     cdef readonly Hasher hasher
     cdef readonly long long hash_block_size_tokens, num_prompt_tokens
-    cdef long long room_tokens, room_hashes, room_message_bytes
+    cdef long long room_tokens, room_hashes
     cdef bint has_extra_keys, is_made
     cdef dict odd
     cdef long long[::1] tokens
-    cdef unsigned char[::1] digest_bytes, message
 
     cdef bint is_ready(self) noexcept
     cdef int check_made(self) except -1
@@ -63,11 +62,11 @@ cdef class FastRequest:
     cdef Py_ssize_t copy_view(self, view, str field) except -1
     @cython.locals(needed="long long", room="long long", had_some=bint)
     cdef make_room(self, long long count)
-    @cython.locals(room="long long", used="long long", digests="unsigned char[::1]", words="unsigned long long[::1]")
+    @cython.locals(room="long long", used="long long", words="unsigned long long[::1]")
     cdef make_room_for_hashes(self, long long needed)
     @cython.locals(size="long long", done="long long", first="long long", until="long long")
     cdef hash_until(self, long long end)
-    @cython.locals(size="long long", message_bytes="long long")
+    @cython.locals(size="long long", message=Message, data="unsigned char[::1]")
     cdef hash_run(self, long long first, long long end, const unsigned char[::1] extra)
     @cython.locals(i="long long")
     cpdef list tokens_between(self, long long start, long long stop)

@@ -116,8 +116,9 @@ class BlockChain(Unlocked):
         self.make_room(num_tokens, extra)
         if len(parent) != size or not self.copy_in(tokens, num_tokens):
             return None
+        made = objects.bytes_in(self.digests)
         for i in range(size):
-            self.digests[i] = parent[i]
+            made[i] = parent[i]
         self.end = num_tokens // self.block_size + 1
         if num_tokens < UNLOCKED:
             self.run()
@@ -141,8 +142,9 @@ class BlockChain(Unlocked):
         """Let so much fit; before the first block there is one that only has a hash."""
         if num_tokens > self.room_tokens:
             room = num_tokens + num_tokens // 4
-            self.copied = memoryview(bytearray(8 * (room + self.block_size))).cast("q")
-            self.digests = memoryview(bytearray(self.hasher.size * (room // self.block_size + 1)))
+            self.copied = objects.longs(room + self.block_size)
+            num_hashes = room // self.block_size + 1
+            self.digests = objects.words(self.hasher.words_per_digest * num_hashes)
             self.room_tokens = room
         if len(extra) > self.room_extra:
             num_bytes = self.hasher.message_bytes(self.block_size, len(extra))

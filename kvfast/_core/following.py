@@ -10,6 +10,7 @@ from kvspec.config import ManagerConfig
 from kvspec.errors import BusyError, InvalidArgumentError
 from kvspec.following import FollowedInput, checked_counts, checked_hashes
 
+from . import objects
 from .entries import Entries
 from .hashing import Hasher
 from .request import FastRequest
@@ -80,10 +81,11 @@ def follow_to(
     full = num_full(request, num_tokens)
     if full > request.num_hashes:
         size = request.hasher.size
+        made = objects.bytes_in(request.digest_words)
         for number in range(request.num_hashes, full):
             data = hashes[at]
             for i in range(size):
-                request.digest_bytes[number * size + i] = data[i]
+                made[number * size + i] = data[i]
             at += 1
     request.num_hashes = full
     request.num_tokens = num_tokens

@@ -58,6 +58,19 @@ def put_head(message: memoryview[int], at: int, major: int, value: int) -> int:
     return at + 1 + num_bytes
 
 
+class Message:
+    """Room for a message."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+
+    def make_room(self, size_bytes: int) -> None:
+        """Let so many bytes fit."""
+        if size_bytes > self.size_bytes:
+            self.data = memoryview(bytearray(size_bytes))
+            self.size_bytes = size_bytes
+
+
 class Hasher:
     """One hash function with its seed; `tags`: extra keys are hashed with their kinds.
 
@@ -79,6 +92,7 @@ class Hasher:
         self.words_per_digest = self.size // 8
         self.parent_is_int = function == "sha256_cbor_64bit"
         self.no_extra = memoryview(NULL)
+        self.messages: list[Message] = []
         if self.is_given:
             self.set_none_hash(bytes(self.size))
         elif seed is None:
@@ -111,6 +125,15 @@ class Hasher:
         text = PARENT + self.size + 9 * (2 + block_size + self.ahead) + extra_bytes
         return PLACES + text + PADDING_BYTES
 
+    def take_message(self, size_bytes: int) -> Message:
+        """Room for a message, which nobody else uses until it is among `messages` again."""
+        try:
+            message = self.messages.pop()  # in one go: other threads take theirs
+        except IndexError:
+            message = Message()
+        message.make_room(size_bytes)
+        return message
+
     def hash_blocks(
         self,
         tokens: memoryview[int],
@@ -123,14 +146,14 @@ class Hasher:
     ) -> None:
         """Hash the blocks `first` … `end - 1` of `tokens`, all with the same extra keys.
 
-        `digests` holds hash k at k·size; that of block `first - 1` must be there. `extra` is what
-        follows the tokens. `message` has at least `message_bytes`. Trusts its arguments.
+        `digests` holds hash k at byte k·size; that of block `first - 1` must be there. `extra` is
+        what follows the tokens. `message` has at least `message_bytes`. Trusts its arguments.
         """
         size = self.size
         at = first * size
         ids = objects.longs_of(tokens)
         data = objects.bytes_of(message)
-        made = objects.bytes_of(digests)
+        made = objects.bytes_in(digests)
         body = self.put_frame(data, PLACES, block_size)
         for i in range(size):
             byte = self.first_parent[i] if first == 0 else made[at - size + i]

@@ -94,9 +94,25 @@ def mappings_of(output: StepOutput) -> Sequence[object] | None:
     return output.slot_mappings
 
 
-def pieces_of(data: memoryview[int], size: int, first: int, end: int) -> list[bytes]:
-    """Pieces `first` … `end - 1`, of `size` bytes each."""
+def longs(count: int) -> memoryview[int]:
+    """So many zeros of 64 bits."""
+    return memoryview(bytearray(8 * count)).cast("q")
+
+
+def words(count: int) -> memoryview[int]:
+    """So many zeros of 64 bits without a sign."""
+    return memoryview(bytearray(8 * count)).cast("Q")
+
+
+def pieces_of(words: memoryview[int], size: int, first: int, end: int) -> list[bytes]:
+    """Pieces `first` … `end - 1` of the bytes of these words, of `size` bytes each."""
+    data = words.cast("B")
     return [bytes(data[i * size : (i + 1) * size]) for i in range(first, end)]
+
+
+def bytes_in(words: memoryview[int]) -> memoryview[int]:
+    """The bytes of words of 64 bits; compiled, their address."""
+    return words.cast("B")
 
 
 def bytes_of(view: memoryview[int]) -> memoryview[int]:

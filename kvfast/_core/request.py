@@ -1,7 +1,7 @@
 """A request: its tokens and the hashes of its full blocks (KV-REQ-*).
 
 Both lie in flat arrays that grow by being replaced, so views that others hold stay valid. Hash k:
-`digest_bytes[k·size : (k+1)·size]`, in words of 64 bits `digest_words[k·words : (k+1)·words]`.
+`digest_words[k·words : (k+1)·words]`, in words of 64 bits.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from .views import BlockHashes, TokenIds
 
 COUNT_BITS = 53
 RUNNING = RequestStatus.RUNNING
+WAITING = RequestStatus.WAITING
+KEPT_MESSAGE_BYTES = 4096  # A larger buffer is not kept for the next call.
 UNLOCKED_TOKENS = 1024  # From so many on, some microseconds, other threads may run meanwhile.
-KEPT_MESSAGE_BYTES = 4096  # A larger buffer is not kept until the next block is full.
 
 
 class FastRequest:
@@ -56,7 +57,7 @@ class FastRequest:
         self.odd: dict[str, int] | None = None
         self.junction = 0
         self.in_flight = 0
-        self.state = RequestStatus.WAITING
+        self.state: RequestStatus = WAITING
         self.running = RUNNING
         self.holder: object = None
         self.turn: Turn | None = None
@@ -70,7 +71,6 @@ class FastRequest:
         self.has_extra_keys = False
         self.room_tokens = 0
         self.room_hashes = 0
-        self.room_message_bytes = 0
         if isinstance(request_input, FollowedInput):  # `following.make_followed` goes on
             self.is_followed = True
             self.make_room(0)
@@ -302,7 +302,7 @@ class FastRequest:
         if needed <= self.room_tokens and self.room_tokens > 0:
             return
         room = needed + needed // 4 + 32
-        tokens = memoryview(bytearray(8 * (room + hot.NUM_OWN))).cast("q")
+        tokens = objects.longs(room + hot.NUM_OWN)
         if self.num_tokens:
             tokens[: self.num_tokens] = self.tokens[: self.num_tokens]
         had_some = self.room_tokens > 0
@@ -319,14 +319,11 @@ class FastRequest:
         if needed <= self.room_hashes:
             return
         room = needed + needed // 4 + 2
-        made = memoryview(bytearray(self.hasher.size * room))
-        digests = made
-        words = made.cast("Q")
-        used = self.num_hashes * self.hasher.size
+        words = objects.words(self.hasher.words_per_digest * room)
+        used = self.num_hashes * self.hasher.words_per_digest
         if used:
-            digests[:used] = self.digest_bytes[:used]
-        self.digest_bytes: memoryview[int] = digests
-        self.digest_words = words
+            words[:used] = self.digest_words[:used]
+        self.digest_words: memoryview[int] = words
         self.room_hashes = room
 
     def hash_until(self, end: int) -> None:
@@ -348,21 +345,16 @@ class FastRequest:
     def hash_run(self, first: int, end: int, extra: memoryview[int]) -> None:
         """Hash blocks with the same extra keys."""
         size = self.hash_block_size_tokens
-        message_bytes = self.hasher.message_bytes(size, len(extra))
-        if message_bytes > self.room_message_bytes:
-            self.message = memoryview(bytearray(message_bytes))
-            self.room_message_bytes = message_bytes
+        message = self.hasher.take_message(self.hasher.message_bytes(size, len(extra)))
+        data = message.data
         if (end - first) * size < UNLOCKED_TOKENS:
-            self.hasher.hash_blocks(
-                self.tokens, first, end, size, self.digest_bytes, extra, self.message
-            )
+            self.hasher.hash_blocks(self.tokens, first, end, size, self.digest_words, extra, data)
         else:
             HashJob(
-                self.hasher, self.tokens, first, end, size, self.digest_bytes, extra, self.message
+                self.hasher, self.tokens, first, end, size, self.digest_words, extra, data
             ).call()
-        if message_bytes > KEPT_MESSAGE_BYTES:
-            self.message = memoryview(bytearray(1))
-            self.room_message_bytes = 1
+        if message.size_bytes <= KEPT_MESSAGE_BYTES:
+            self.hasher.messages.append(message)
 
     def tokens_between(self, start: int, stop: int) -> list[int]:
         """The tokens `start` … `stop - 1`, which are there."""
@@ -374,7 +366,7 @@ class FastRequest:
         """Hash `number`, which is there."""
         if number < 0 or number >= self.num_hashes:
             raise InvalidArgumentError("hash", number, f"below {self.num_hashes}")
-        return objects.pieces_of(self.digest_bytes, self.hasher.size, number, number + 1)[0]
+        return objects.pieces_of(self.digest_words, self.hasher.size, number, number + 1)[0]
 
 
 def make_request(

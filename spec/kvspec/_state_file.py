@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,6 +23,7 @@ REQUESTS_PER_FRAME = 1024
 
 _MAGIC = b"\xd9\xd9\xf7"  # "this is CBOR"
 _BYTES_32 = 0x5A  # a byte string whose length follows in 4 bytes
+_BYTES = 0x40  # a byte string; its length, or how many bytes say it, is added
 _HEAD_BYTES = 5
 _AGAIN = "save the state again, or start with an empty cache"
 
@@ -51,72 +52,75 @@ def write_state(file: BinaryIO, config: Mapping[str, Any], columns: Columns) -> 
     put(cbor2.dumps(["end", seen.digest()]))
 
 
-class StateReader:
+class StateFile:
     """A file whose checksum is right. `config` is that of its first frame, as JSON has it.
 
-    Raises OSError, and SavedStateError for everything that is not a state of this version.
+    It is read once: columns are put together as they come, which says nothing about them yet, and
+    all else is decoded once the checksum fits. Raises OSError, and SavedStateError for everything
+    that is not a state of this version.
     """
 
     def __init__(self, path: Path) -> None:
         self.file = str(path)
-        self._stream = path.open("rb")
-        try:
-            self.config = self._checked()
-        except BaseException:
-            self._stream.close()
-            raise
-
-    def __enter__(self) -> StateReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
+        self._columns = {name: bytearray() for name in CODES}
+        self._others: list[bytes] = []
+        with path.open("rb", buffering=0) as stream:
+            digest = self._taken_in(stream)
+        if not self._others:
+            raise self._error("cut off", "is empty")
+        self.config = self._checked(digest)
 
     def _error(self, reason: str, problem: str, advice: str = _AGAIN) -> SavedStateError:
         return SavedStateError(self.file, reason, problem, advice)
 
-    def _checked(self) -> dict[str, Any]:
-        """Read all of it once; its configuration."""
-        seen, before = hashlib.sha256(), b""
-        head = last = b""
-        for number, body in enumerate(self._frames()):
-            seen.update(before)
-            before = bytes([_BYTES_32]) + len(body).to_bytes(4, "big") + body
-            head = head or body
-            last = body
-            if number == 0 and not body.startswith(_MAGIC):
-                raise self._error("no state", "is no saved state", "name a file that `save` wrote")
-        if not head:
-            raise self._error("cut off", "is empty")
-        end = self._decoded(last)
+    def _no_state(self) -> SavedStateError:
+        return self._error("no state", "is no saved state", "name a file that `save` wrote")
+
+    def _taken_in(self, stream: Any) -> bytes:
+        """Sort the frames; the checksum of all but the last one."""
+        seen, digest = hashlib.sha256(), b""
+        openings = [(_opening(name), column) for name, column in self._columns.items()]
+        room = bytearray(2 * PIECE_BYTES)  # the same memory again and again
+        is_first, is_column = True, False
+        while head := bytes(_filled(stream, memoryview(room)[:_HEAD_BYTES])):
+            length = int.from_bytes(head[1:], "big")
+            if head[0] != _BYTES_32 or (len(head) == _HEAD_BYTES and length > MOST_FRAME_BYTES):
+                if is_first:
+                    raise self._no_state()
+                raise self._error("damaged", "does not have the content that was written (frames)")
+            if len(head) == _HEAD_BYTES and length > len(room):
+                room = bytearray(length)
+            body = _filled(stream, memoryview(room)[:length])
+            if len(head) < _HEAD_BYTES or len(body) < length:
+                raise self._error("cut off", "ends in the middle")
+            if is_first and body[: len(_MAGIC)] != _MAGIC:
+                raise self._no_state()
+            digest = seen.digest()
+            seen.update(head)
+            seen.update(body)
+            is_column = not is_first and _took_piece(body, openings)
+            if not is_column:
+                self._others.append(bytes(body))
+            is_first = False
+        if is_column:
+            raise self._error("cut off", "ends before its checksum")
+        return digest
+
+    def _checked(self, digest: bytes) -> dict[str, Any]:
+        """Its configuration, if the last frame has this checksum."""
+        end = self._decoded(self._others[-1])
         if not (isinstance(end, list) and len(end) == 2 and end[0] == "end"):
             raise self._error("cut off", "ends before its checksum")
-        if end[1] != seen.digest():
+        if end[1] != digest:
             raise self._error("damaged", "does not have the content that was written (checksum)")
-        found = self._decoded(head.removeprefix(_MAGIC))
+        found = self._decoded(self._others[0].removeprefix(_MAGIC))
         if not isinstance(found, dict) or found.get("format") != FORMAT:
-            raise self._error("no state", "is no saved state", "name a file that `save` wrote")
+            raise self._no_state()
         if found.get("version") != VERSION:
             problem = f"has version {found.get('version')!r}; this kvspec reads {VERSION}"
             raise self._error("version", problem, "load it with the kvspec that saved it")
         config = found.get("config")
         return config if isinstance(config, dict) else {}
-
-    def _frames(self) -> Iterator[bytes]:
-        """The content of each frame."""
-        self._stream.seek(0)
-        while head := self._stream.read(_HEAD_BYTES):
-            length = int.from_bytes(head[1:], "big")
-            if head[0] != _BYTES_32 or (len(head) == _HEAD_BYTES and length > MOST_FRAME_BYTES):
-                if self._stream.tell() <= _HEAD_BYTES:
-                    raise self._error(
-                        "no state", "is no saved state", "name a file that `save` wrote"
-                    )
-                raise self._error("damaged", "does not have the content that was written (frames)")
-            body = self._stream.read(length) if len(head) == _HEAD_BYTES else b""
-            if len(head) < _HEAD_BYTES or len(body) < length:
-                raise self._error("cut off", "ends in the middle")
-            yield body
 
     def _decoded(self, body: bytes) -> Any:
         import cbor2
@@ -128,26 +132,57 @@ class StateReader:
 
     def columns(self) -> Columns:
         """The state. ValueError, and what is one, where it is none although its checksum fits."""
-        columns = {name: bytearray() for name in CODES}
         requests: dict[str, RequestState] = {}
         rest: dict[str, Any] = {}
-        for body in islice(self._frames(), 1, None):
+        for body in self._others[1:-1]:
             try:
                 name, value = self._decoded(body)
-                if name in columns:
-                    columns[name] += value
-                elif name == "requests":
+                if name == "requests":
                     requests.update({each: _decoded_row(row) for each, row in value.items()})
                 elif name == "rest":
                     rest = _decoded_rest(value)
-                elif name != "end":
+                else:
                     raise ValueError(f"an unknown frame {name!r}")
             except (TypeError, KeyError, AttributeError) as error:
                 raise ValueError(f"a frame of another form: {error}") from error
-        arrays: Any = {name: _read(value, CODES[name]) for name, value in columns.items()}
+        try:
+            arrays: Any = {name: _read(value, CODES[name]) for name, value in self._columns.items()}
+        except TypeError as error:
+            raise ValueError(f"a column that ends in the middle of a number: {error}") from error
         if not rest:
             raise ValueError("the frame rest is missing")
         return Columns(rest=Snapshot(requests=requests, **rest), **arrays)
+
+
+def _filled(stream: Any, room: memoryview[int]) -> memoryview[int]:
+    """The next bytes of a file, fewer at its end."""
+    at = 0
+    while at < len(room) and (count := stream.readinto(room[at:])):
+        at += count
+    return room[:at]
+
+
+def _opening(name: str) -> bytes:
+    """How the frame of a piece of a column begins."""
+    import cbor2
+
+    return cbor2.dumps([name, b""])[:-1]
+
+
+def _took_piece(body: memoryview[int], openings: list[tuple[bytes, bytearray]]) -> bool:
+    """Whether this is a piece of a column, with nothing behind it; then it is in the column."""
+    for opening, column in openings:
+        if body[: len(opening)] == opening:
+            start = len(opening) + 1
+            kind = body[start - 1] - _BYTES if len(body) >= start else -1
+            length = kind
+            if 24 <= kind <= 27:  # so many bytes say the length
+                start += 1 << kind - 24
+                length = int.from_bytes(body[len(opening) + 1 : start], "big")
+            if 0 <= kind <= 27 and start + length == len(body):
+                column += body[start:]
+                return True
+    return False
 
 
 def _little(values: Any, code: str) -> Any:

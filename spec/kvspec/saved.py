@@ -27,7 +27,7 @@ from typing import Any
 
 from kvspec._json import Where
 from kvspec._replacing import replacing
-from kvspec._state_file import StateReader, write_state
+from kvspec._state_file import StateFile, write_state
 from kvspec.audit import audited, unwrapped
 from kvspec.codec import decode_manager_config, encode_manager_config, field_of_member
 from kvspec.columns import ColumnImplementation, ColumnManager, Columns, columns_of, snapshot_of
@@ -74,16 +74,17 @@ def load(
     """
     if Feature.RESTORE not in implementation.capabilities.features:
         raise UnsupportedError("restoring a state", implementation.capabilities.name)
-    with StateReader(Path(path)) as reader:
-        written = _config_in(reader.file, reader.config)
-        if config is not None:
-            _check_equal(reader.file, reader.config, config)
-        columns = reader.columns()
+    found = StateFile(Path(path))
+    written = _config_in(found.file, found.config)
+    if config is not None:
+        _check_equal(found.file, found.config, config)
     try:
-        return _restored(implementation, written, columns, check_invariants=check_invariants)
+        return _restored(
+            implementation, written, found.columns(), check_invariants=check_invariants
+        )
     except (InvalidArgumentError, ValueError, IndexError, OverflowError) as error:
         problem = f"holds no state of a manager ({error})"
-        raise SavedStateError(reader.file, "damaged", problem, _AGAIN) from error
+        raise SavedStateError(found.file, "damaged", problem, _AGAIN) from error
 
 
 def _restored(

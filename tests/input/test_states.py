@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvcheck.cli import main
-from kvcheck.cli._support import STATE_HEAD, read_state, write_state
+from kvcheck.cli._support import OLD_STATE_HEAD, STATE_HEAD, read_state, write_state
 from kvcheck.explore.saved import Saved
 from kvcheck.judge.state import State
 from kvspec.errors import FormatError
@@ -60,10 +60,11 @@ def test_no_byte_of_a_state_can_change(path: Path) -> None:
     [
         (json.dumps(Saved({}).to_json()).encode(), "no checksum, as an older kvspec wrote it"),
         (STATE_HEAD + b"0" * 64 + b"\n{}\n", "damaged: its checksum is another; remove it"),
+        (OLD_STATE_HEAD + b"0" * 64 + b"\n{}\n", "written by an older kvspec; remove it"),
         (b"something else", "no state of kvspec"),
         (b"", "no state of kvspec"),
     ],
-    ids=["old", "damaged", "another file", "empty"],
+    ids=["old", "damaged", "other head", "another file", "empty"],
 )
 def test_a_command_says_what_to_do_about_a_bad_state(
     tmp_path: Path,
