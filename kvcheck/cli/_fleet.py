@@ -92,7 +92,14 @@ def _replay(
     timed, limit = given["arrival"] == "timestamp", given["limit"]
     console = progress_console()
     with (
-        open_trace(trace, ordered=timed, seed=given["seed"], endless=limit is not None) as source,
+        open_trace(
+            trace,
+            ordered=timed,
+            seed=given["seed"],
+            endless=limit is not None,
+            form=given["form"],
+            tokenizer=given["tokenizer"],
+        ) as source,
         Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bar,
     ):
         task = bar.add_task(route, total=limit)

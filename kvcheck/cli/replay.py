@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -21,6 +22,7 @@ from kvcheck.cli._support import (
     write_json,
     write_whole,
 )
+from kvcheck.cli._traces import with_trace_options
 from kvcheck.discovery import find_implementation
 from kvcheck.tools.replay.driver import Driver, ReplayError
 from kvcheck.tools.replay.explain import ExplanationError
@@ -105,16 +107,16 @@ _POSITIVE = click.IntRange(min=1)
     show_default=True,
     help="Check all invariants after every operation. Large traces want --no-check.",
 )
+@with_trace_options
 @with_fleet_options
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def command(trace: str, impl: str, quiet: bool, **given: Any) -> None:
     """Replay a request trace and report hits, evictions, usage.
 
-    TRACE is a file of JSON lines (plain, gzip, zstd; - is standard input) with timestamp,
-    input_length, output_length and hash_ids, one id per 512 tokens; or `demo`, which is shipped;
-    or generated: synth:chat, synth:agent, synth:rag, with ?requests=N&seed=S behind it. The
-    rules behind the numbers are in spec/replay.md. The defaults of --num-blocks and --block-size
-    suit the demo.
+    TRACE is a file in one of the formats of --format (plain, gzip, zstd; - is standard input), or
+    `demo`, which is shipped, or sample:FORMAT, a small one; or generated: synth:chat, synth:agent,
+    synth:rag, with ?requests=N&seed=S behind it. The rules behind the numbers are in
+    spec/replay.md. The defaults of --num-blocks and --block-size suit the demo.
 
     --record F: `kvspec golden F --impl kvref` then says whether the reference accepts every
     operation. F has the state after each, and grows by all tokens: --limit keeps it short.
@@ -143,6 +145,8 @@ def command(trace: str, impl: str, quiet: bool, **given: Any) -> None:
         ordered=given["arrival"] == "timestamp",
         seed=given["seed"],
         endless=given["limit"] is not None,
+        form=given["form"],
+        tokenizer=given["tokenizer"],
     ) as source:
         context = ReplayContext(
             trace=source.name,
@@ -153,6 +157,7 @@ def command(trace: str, impl: str, quiet: bool, **given: Any) -> None:
         )
         with _recorded(implementation, given["record_path"], context) as subject:
             result = _replay(subject, options, source, context, quiet=quiet)
+        context = replace(context, notes=source.notes)
     if result.counts.requests == 0:
         kept = " of which --sample kept none" if context.sample < 1 else ""
         fail(f"{context.trace}: holds no requests{kept}; nothing was replayed")

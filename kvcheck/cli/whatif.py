@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,8 +20,9 @@ from kvcheck.cli._support import (
     write_json,
     write_whole,
 )
+from kvcheck.cli._traces import with_trace_options
 from kvcheck.tools.replay.source import open_trace
-from kvcheck.tools.replay.trace import select
+from kvcheck.tools.replay.trace import TraceSource, select
 from kvcheck.tools.replay.units import Units, units_of
 from kvcheck.tools.replay.whatif import Curve, curve, sizes_between
 from kvcheck.tools.replay.whatif_page import whatif_page
@@ -42,9 +44,8 @@ _FORMATS = ("png", "svg")
     "block_sizes",
     type=click.IntRange(min=1),
     multiple=True,
-    default=(512,),
-    show_default=True,
-    help="In tokens; a divisor or a multiple of 512. More than once: a curve for each.",
+    help="In tokens; a divisor or a multiple of those of an id of TRACE. More than once: a curve"
+    " for each.  [default: the tokens of an id]",
 )
 @click.option(
     "--sizes",
@@ -64,6 +65,7 @@ _FORMATS = ("png", "svg")
 @click.option("--json", "json_path", metavar="F", help="Write the curves to F; - is stdout.")
 @click.option("--plot", "plot_path", metavar="F", help="Draw the curves: F.png or F.svg.")
 @click.option("--html", "html_path", metavar="F", help="Write the curves as one page, to look at.")
+@with_trace_options
 def command(
     traces: tuple[str, ...],
     block_sizes: tuple[int, ...],
@@ -73,6 +75,8 @@ def command(
     json_path: str | None,
     plot_path: str | None,
     html_path: str | None,
+    form: str | None,
+    tokenizer: str | None,
 ) -> None:
     """Show what traces would hit with pools of other sizes.
 
@@ -89,7 +93,9 @@ def command(
         if Path(plot_path).suffix.lower().lstrip(".") not in _FORMATS:
             fail(f"--plot {plot_path}: the name must end in .png or .svg")
         require_extra("matplotlib", "plot")
-    asked = [(trace, size, _read(trace, size, limit)) for trace in traces for size in block_sizes]
+    opened = partial(open_trace, endless=limit is not None, form=form, tokenizer=tokenizer)
+    wanted: Sequence[int | None] = block_sizes or (None,)
+    asked = [_read(trace, size, limit, opened) for trace in traces for size in wanted]
     curves = _curves(asked, sizes, sorted(set(chosen)))
     if plot_path is not None:
         from kvcheck.tools.replay.whatif_plot import plot_bytes
@@ -104,27 +110,30 @@ def command(
         _show(curves)
 
 
-def _read(trace: str, block_size: int, limit: int | None) -> Units:
-    with open_trace(trace, endless=limit is not None) as source:
+def _read(
+    trace: str,
+    block_size: int | None,
+    limit: int | None,
+    opened: Callable[[str], AbstractContextManager[TraceSource]],
+) -> tuple[str, Units]:
+    with opened(trace) as source:
         units = units_of(select(source, limit=limit), block_size)
     if not units.requests:
         fail(f"{trace}: holds no requests")
-    return units
+    return trace, replace(units, notes=source.notes)
 
 
-def _curves(
-    asked: Sequence[tuple[str, int, Units]], count: int, chosen: Sequence[int]
-) -> list[Curve]:
+def _curves(asked: Sequence[tuple[str, Units]], count: int, chosen: Sequence[int]) -> list[Curve]:
     """The curve of each trace with each block size, under bars."""
-    for trace, block_size, units in asked:
+    for trace, units in asked:
         if chosen and chosen[0] < units.smallest_pool:
             problem = f"the largest request of {trace} needs {units.smallest_pool} blocks"
-            fail(f"--num-blocks {chosen[0]}: {problem} of {block_size} tokens")
-    pools = [chosen] * len(asked) if chosen else sizes_between([each[2] for each in asked], count)
+            fail(f"--num-blocks {chosen[0]}: {problem} of {units.block_size} tokens")
+    pools = [chosen] * len(asked) if chosen else sizes_between([each[1] for each in asked], count)
     curves = []
     with progress_bars() as bar:
-        for (trace, block_size, units), sizes in zip(asked, pools, strict=True):
-            task = bar.add_task(f"{trace}, {block_size}", total=len(sizes) + 1)
+        for (trace, units), sizes in zip(asked, pools, strict=True):
+            task = bar.add_task(f"{trace}, {units.block_size}", total=len(sizes) + 1)
             curves.append(curve(trace, units, sizes, on_step=partial(bar.advance, task)))
     return curves
 
@@ -134,14 +143,21 @@ def _show(curves: Sequence[Curve]) -> None:
     console = output_console()
     if len(curves) == 1:
         console.print(heading(curves[0], curves[0].trace), markup=False, soft_wrap=True)
+        _print_notes(curves[0])
         _print_table(HEADINGS, rows(curves[0]))
         console.print(enough_line(curves[0]), markup=False, soft_wrap=True)
         return
     numbers = range(1, len(curves) + 1)
     for number, found in zip(numbers, curves, strict=True):
         console.print(f"{number}  {heading(found, found.trace)}", markup=False, soft_wrap=True)
+        _print_notes(found)
     columns = [f"{number}: {what}" for number in numbers for what in ("hit rate", "best")]
     _print_table(["tokens", *columns], side_by_side(curves))
+
+
+def _print_notes(found: Curve) -> None:
+    for note in found.notes:
+        output_console().print(f"  note: {note}", markup=False, soft_wrap=True)
 
 
 def _print_table(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> None:

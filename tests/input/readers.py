@@ -31,7 +31,7 @@ from kvcheck.remote.server import answer, serve
 from kvcheck.remote.session import Session as ServerSession
 from kvcheck.tools.plans.document import read_plan_file
 from kvcheck.tools.plans.report import make_report
-from kvcheck.tools.replay.trace import TraceFile
+from kvcheck.tools.replay.file import TraceFile
 from kvcheck.tools.view import NotShownError, load
 from kvspec._json import Where
 from kvspec.profile import RECORDS_PROFILE, read_profile

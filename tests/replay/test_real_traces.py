@@ -11,9 +11,10 @@ import pytest
 from kvcheck.discovery import find_implementation
 from kvcheck.tools.replay.driver import Driver
 from kvcheck.tools.replay.explain import Explainer, Reason
+from kvcheck.tools.replay.file import TraceFile
 from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.result import ReplayResult
-from kvcheck.tools.replay.trace import TraceFile, TraceRecord
+from kvcheck.tools.replay.trace import TraceRecord
 
 pytestmark = pytest.mark.shared
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from kvcheck.tools.replay.trace import TraceError, TraceFile, TraceRecord, select
+from kvcheck.tools.replay.file import TraceFile
+from kvcheck.tools.replay.trace import TraceError, TraceRecord, select
 from kvspec import _stream as stream
 from kvspec.errors import InvalidArgumentError
 from tests.replay.records import line, record
@@ -28,15 +29,17 @@ TWO_RECORDS = [
 ]
 
 
-def read(path: Path, *, ordered: bool = False) -> list[TraceRecord]:
-    with TraceFile(str(path), ordered=ordered) as trace:
+def read(path: Path, *, ordered: bool = False, form: str | None = None) -> list[TraceRecord]:
+    with TraceFile(str(path), ordered=ordered, form=form) as trace:
         return list(trace)
 
 
-def error_of(path: Path, content: bytes, *, ordered: bool = False) -> TraceError:
+def error_of(
+    path: Path, content: bytes, *, ordered: bool = False, form: str | None = None
+) -> TraceError:
     path.write_bytes(content)
     with pytest.raises(TraceError) as caught:
-        read(path, ordered=ordered)
+        read(path, ordered=ordered, form=form)
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -128,7 +131,7 @@ def test_a_long_file_is_read_piece_by_piece(tmp_path: Path) -> None:
         ({"hash_ids": [1, -2]}, "hash_ids[1]", "at least 0, not -2"),
         ({"hash_ids": [1.0, 2]}, "hash_ids[0]", "not 1.0"),
         ({"hash_ids": [1, False]}, "hash_ids[1]", "not false"),
-        ({"hash_ids": [1]}, "hash_ids", "has 1 ids, but input_length 600 needs 2"),
+        ({"hash_ids": [1]}, "hash_ids", "has 1 ids, but 600 input tokens need 2"),
         ({"hash_ids": [1, 2, 3]}, "hash_ids", "has 3 ids"),
     ],
 )
@@ -146,7 +149,8 @@ def test_a_missing_field_is_named(tmp_path: Path, field: str) -> None:
     fields = line()
     del fields[field]
     error = error_of(tmp_path / "t.jsonl", json.dumps(fields).encode())
-    assert (error.line, error.field, error.problem) == (1, field, "is missing")
+    assert (error.line, error.field) == (1, field)
+    assert error.problem.startswith("is missing; a line of mooncake has ")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +166,7 @@ def test_a_missing_field_is_named(tmp_path: Path, field: str) -> None:
     ids=["cut", "no UTF-8", "a list", "a huge number", "a large number", "deeply nested"],
 )
 def test_a_line_that_is_no_object_is_an_error(tmp_path: Path, content: bytes, problem: str) -> None:
-    error = error_of(tmp_path / "t.jsonl", content)
+    error = error_of(tmp_path / "t.jsonl", content, form="mooncake")
     assert (error.line, error.field) == (1, None)
     assert problem in error.problem
 
@@ -171,9 +175,9 @@ def test_a_line_without_an_end_is_not_read_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kvspec._stream.MAX_LINE_BYTES", 1_000)
-    monkeypatch.setattr("kvcheck.tools.replay.trace.MAX_LINE_BYTES", 1_000)
+    monkeypatch.setattr("kvcheck.tools.replay.formats.input.MAX_LINE_BYTES", 1_000)
     path = tmp_path / "t.jsonl"
-    assert "longer than 1000 bytes" in error_of(path, b" " * 100_000).problem
+    assert "longer than 1000 bytes" in error_of(path, b" " * 100_000, form="mooncake").problem
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,7 @@ class Driver:
         tokens = prompt_tokens(record)
         began = perf_counter()
         request = self._implementation.make_request(
-            self._manager, RequestInput(f"line-{record.line}", tokens)
+            self._manager, RequestInput(f"line-{record.place}", tokens)
         )
         self._seconds.hash += perf_counter() - began
         self._waiting.append(_Sequence(record, request, num_tokens=record.input_length))

@@ -147,6 +147,7 @@ class Explainer:
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
+        self._run_length = RUN_LENGTH_TOKENS  # of the trace; its records say
         self._nodes: dict[tuple[int, int], int] = {}
         self._ids: set[int] = set()
         self._seen = array("i")
@@ -162,6 +163,7 @@ class Explainer:
 
         Returns the request's nodes, one per id, for `registered`.
         """
+        self._run_length = record.run_length
         length = record.input_length
         self._total_ids += len(record.hash_ids)
         self._total_tokens += length
@@ -169,14 +171,14 @@ class Explainer:
         for index, run_id in enumerate(record.hash_ids):
             if run_id in self._ids:
                 self._repeated_ids += 1
-                repeated += _run_length(index, length)
+                repeated += self._tokens_of(index, length)
             else:
                 self._ids.add(run_id)
         self._repeated_tokens += repeated
         nodes, known = self._enter(record.hash_ids)
         self._give_reasons(nodes[:known], length, repeated, hit_tokens)
         for index, node in enumerate(nodes):
-            self._seen[node] = max(self._seen[node], _run_length(index, length))
+            self._seen[node] = max(self._seen[node], self._tokens_of(index, length))
         return nodes
 
     def registered(self, nodes: Sequence[int], start: int, end: int) -> None:
@@ -187,10 +189,10 @@ class Explainer:
         full = end - end % self._block_size
         if full <= start - start % self._block_size:
             return
-        first = (start - start % self._block_size) // RUN_LENGTH_TOKENS
-        for index in range(first, -(-full // RUN_LENGTH_TOKENS)):
+        first = (start - start % self._block_size) // self._run_length
+        for index in range(first, -(-full // self._run_length)):
             node = nodes[index]
-            self._registered[node] = max(self._registered[node], _run_length(index, full))
+            self._registered[node] = max(self._registered[node], self._tokens_of(index, full))
 
     def _enter(self, hash_ids: Sequence[int]) -> tuple[list[int], int]:
         """The nodes of a request, and how many of them, from the start, are not new."""
@@ -215,7 +217,7 @@ class Explainer:
         """Cut the repeated tokens down to the hit, one reason after the other."""
         size = self._block_size
         changes = self._changes
-        same_prefix = min(len(known) * RUN_LENGTH_TOKENS, length)
+        same_prefix = min(len(known) * self._run_length, length)
         limits = (
             (Reason.OTHER_PREFIX, same_prefix),
             (Reason.INCOMPLETE_BLOCK, length - length % size),
@@ -239,7 +241,7 @@ class Explainer:
         tokens = 0
         for node in known:
             tokens += extents[node]
-            if extents[node] < RUN_LENGTH_TOKENS:
+            if extents[node] < self._run_length:
                 break
         return tokens - tokens % self._block_size
 
@@ -260,7 +262,6 @@ class Explainer:
             hit_tokens=hit_tokens,
         )
 
-
-def _run_length(index: int, length: int) -> int:
-    """Tokens of run `index` in an input of `length` tokens."""
-    return min(RUN_LENGTH_TOKENS, length - index * RUN_LENGTH_TOKENS)
+    def _tokens_of(self, index: int, length: int) -> int:
+        """Tokens of run `index` in an input of `length` tokens."""
+        return min(self._run_length, length - index * self._run_length)

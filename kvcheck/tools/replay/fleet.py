@@ -80,7 +80,7 @@ class _Engine(Driver):
     def hashes(self, record: TraceRecord) -> Sequence[EventHash]:
         """Of the prompt's full blocks, as the events show them."""
         made = self._implementation.make_request(
-            self._manager, RequestInput(f"route-{record.line}", prompt_tokens(record))
+            self._manager, RequestInput(f"route-{record.place}", prompt_tokens(record))
         )
         return tuple(made.block_hashes)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from kvcheck.tools.replay.report import heading, number_rows, seconds_rows
+from kvcheck.tools.replay.report import heading, note_lines, number_rows, seconds_rows
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1b1b1b; background: #fff;
@@ -38,6 +38,7 @@ def report_html(content: dict[str, Any], plot_svg: bytes) -> str:
             f"<style>{_STYLE}</style></head><body>",
             "<h1>Prefix-cache replay</h1>",
             f"<p>{escape(heading(content))}</p>",
+            *(f"<p>{escape(line.strip())}</p>" for line in note_lines(content)),
             "<h2>Numbers</h2>",
             _table(number_rows(content)),
             "<h2>From the trace’s repeat rate to the hit rate</h2>",

@@ -20,13 +20,17 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class ReplayContext:
-    """What the result alone does not say: which trace, which implementation, which selection."""
+    """What the result alone does not say: which trace, which implementation, which selection.
+
+    `notes`: what is not exact in the trace.
+    """
 
     trace: str
     implementation: Capabilities
     sample: float
     limit: int | None
     check_invariants: bool
+    notes: tuple[str, ...] = ()
 
 
 def report(result: ReplayResult, context: ReplayContext) -> dict[str, Any]:
@@ -37,6 +41,7 @@ def report(result: ReplayResult, context: ReplayContext) -> dict[str, Any]:
         "format": FORMAT,
         "version": FORMAT_VERSION,
         "trace": context.trace,
+        "notes": list(context.notes),
         "implementation": {
             "name": context.implementation.name,
             "version": context.implementation.version,
@@ -85,7 +90,7 @@ def report(result: ReplayResult, context: ReplayContext) -> dict[str, Any]:
 def report_text(content: dict[str, Any]) -> str:
     """The report for a terminal."""
     sections = [
-        _section(heading(content), number_rows(content)),
+        _section("\n".join([heading(content), *note_lines(content)]), number_rows(content)),
         _section("From the trace's repeat rate to the hit rate", explanation_rows(content)),
         _section("Seconds", seconds_rows(content)),
     ]
@@ -102,6 +107,11 @@ def heading(content: dict[str, Any]) -> str:
         f"{name} through {implementation['name']} {implementation['version']},"
         f" {options['num_blocks']:,} blocks of {options['block_size']} tokens, {checked}"
     )
+
+
+def note_lines(content: dict[str, Any]) -> list[str]:
+    """What is not exact in the trace, a line each."""
+    return [f"  note: {note}" for note in content["notes"]]
 
 
 def number_rows(content: dict[str, Any]) -> list[tuple[str, str]]:

@@ -5,34 +5,68 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
+from importlib.resources.abc import Traversable
 
 from kvcheck.tools.replay import synth
-from kvcheck.tools.replay.trace import TraceFile, TraceSource
+from kvcheck.tools.replay.file import TraceFile
+from kvcheck.tools.replay.formats.choice import FORMATS
+from kvcheck.tools.replay.formats.text import tokenizer_of
+from kvcheck.tools.replay.trace import TraceSource
 from kvspec.errors import InvalidArgumentError
 
 DEMO = "demo"
 """The shipped trace; a file of that name is called `./demo`."""
 
 
+SAMPLE = "sample:"
+"""Before the name of a format: a small trace in that form, made up for this project."""
+
+
 @contextmanager
 def open_trace(
-    name: str, *, ordered: bool = False, seed: int | None = None, endless: bool = False
+    name: str,
+    *,
+    ordered: bool = False,
+    seed: int | None = None,
+    endless: bool = False,
+    form: str | None = None,
+    tokenizer: str | None = None,
 ) -> Iterator[TraceSource]:
     """The trace called `name`, open until the end of the `with` block.
 
     `ordered`: timestamps of a file must not go backwards. `seed`, `endless`: for generators, see
-    `SynthTrace`. Raises TraceError and InvalidArgumentError.
+    `SynthTrace`. `form`: one of `FORMATS`, for a file that isn't recognised by its content.
+    `tokenizer`: path of a `tokenizer.json`, for texts. Raises TraceError, InvalidArgumentError.
     """
     if name.startswith(synth.PREFIX):
         yield synth.SynthTrace(name, seed=seed, endless=endless)
         return
     if seed is not None:
         raise InvalidArgumentError("seed", seed, "left out, unless the trace is generated")
-    if name != DEMO:
-        with TraceFile(name, ordered=ordered) as trace:
+    own = None if tokenizer is None else tokenizer_of(tokenizer)
+    shipped = _shipped(name)
+    if shipped is None:
+        with TraceFile(name, ordered=ordered, form=form, tokenizer=own) as trace:
             yield trace
         return
-    shipped = resources.files("kvcheck") / "data" / "demo.jsonl"
-    with resources.as_file(shipped) as path, TraceFile(str(path), ordered=ordered) as trace:
-        trace.name = DEMO
+    with (
+        resources.as_file(shipped) as path,
+        TraceFile(str(path), ordered=ordered, form=form, tokenizer=own) as trace,
+    ):
+        trace.name = name
         yield trace
+
+
+def _shipped(name: str) -> Traversable | None:
+    """The file of a trace that comes with the package; None for other names."""
+    data = resources.files("kvcheck") / "data"
+    if name == DEMO:
+        return data / "demo.jsonl"
+    if not name.startswith(SAMPLE):
+        return None
+    form = name.removeprefix(SAMPLE)
+    if form not in FORMATS:
+        allowed = "one of " + ", ".join(SAMPLE + each for each in FORMATS)
+        raise InvalidArgumentError("trace", name, allowed)
+    samples = (data / "traces").iterdir()
+    return next(each for each in samples if each.name.partition(".")[0] == form)

@@ -184,6 +184,7 @@ class SynthTrace:
         if self.total is not None:
             self.name += f"&requests={self.total}"
         self.position = 0
+        self.notes: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[TraceRecord]:
         lines = count(1) if self.total is None else range(1, self.total + 1)

@@ -12,12 +12,12 @@ OUTPUT_TOKEN_BASE = 2**16
 """First generated token of a replay; input tokens are all smaller."""
 
 
-def run_tokens(run_id: int) -> array[int]:
-    """The 512 tokens that `run_id` stands for, each in 0 … 65,535.
+def run_tokens(run_id: int, run_length: int = RUN_LENGTH_TOKENS) -> array[int]:
+    """The tokens that `run_id` stands for, each in 0 … 65,535.
 
-    SHAKE-128 of "kvspec-run:" + the id in decimal, 1,024 bytes, two bytes a token, low byte first.
+    SHAKE-128 of "kvspec-run:" + the id in decimal, two bytes a token, low byte first.
     """
-    tokens = array("H", hashlib.shake_128(b"kvspec-run:%d" % run_id).digest(2 * RUN_LENGTH_TOKENS))
+    tokens = array("H", hashlib.shake_128(b"kvspec-run:%d" % run_id).digest(2 * run_length))
     if sys.byteorder == "big":
         tokens.byteswap()
     return tokens
@@ -27,6 +27,6 @@ def prompt_tokens(record: TraceRecord) -> list[int]:
     """The input of a request: its runs one after another, the last one cut to the input length."""
     tokens: list[int] = []
     for run_id in record.hash_ids:
-        tokens.extend(run_tokens(run_id))
+        tokens.extend(run_tokens(run_id, record.run_length))
     del tokens[record.input_length :]
     return tokens

@@ -1,8 +1,8 @@
 """A trace as requests for units: runs of blocks that are always asked for together.
 
 A block is known by all tokens before its end, so by the ids on the way to it. Blocks of one id that
-no request of the trace tells apart form a unit with a weight, so that a run of 512 tokens is one
-thing to count, whatever the block size.
+no request of the trace tells apart form a unit with a weight, so that the run of an id is one thing
+to count, whatever the block size.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kvcheck.tools.replay.trace import RUN_LENGTH_TOKENS, TraceRecord
+from kvcheck.tools.replay.trace import TraceRecord
 from kvspec.errors import InvalidArgumentError
 
 
@@ -37,12 +37,16 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """A whole trace. `weights[u]`: blocks of a unit. `tokens`: of all prompts."""
+    """A whole trace. `weights[u]`: blocks of a unit. `tokens`: of all prompts.
+
+    `notes`: what is not exact in it.
+    """
 
     block_size: int
     requests: list[Asked]
     weights: array[int]
     tokens: int
+    notes: tuple[str, ...] = ()
 
     @property
     def smallest_pool(self) -> int:
@@ -50,25 +54,28 @@ class Units:
         return 1 + max(asked.held for asked in self.requests)
 
 
-def units_of(records: Iterable[TraceRecord], block_size: int) -> Units:
-    """The trace in units. InvalidArgumentError for a block size that cuts across ids."""
-    if block_size < 1 or (RUN_LENGTH_TOKENS % block_size and block_size % RUN_LENGTH_TOKENS):
-        allowed = f"a divisor or a multiple of {RUN_LENGTH_TOKENS}, the tokens of an id"
-        raise InvalidArgumentError("block_size", block_size, allowed)
+def units_of(records: Iterable[TraceRecord], block_size: int | None) -> Units:
+    """The trace in units. InvalidArgumentError for a block size that cuts across ids.
+
+    `block_size`: None stands for the tokens of an id.
+    """
     nodes: dict[tuple[int, tuple[int, ...]], int] = {}
     cuts: list[set[int]] = []
     paths: list[tuple[TraceRecord, array[int], int]] = []
+    size = 0
     for record in records:
+        if not paths:
+            size = _checked(block_size, record.run_length)
         path, last = array("q"), 0
         node = -1
-        for ids, count in _runs(record, block_size):
+        for ids, count in _runs(record, size):
             node = nodes.setdefault((node, ids), len(nodes))
             if node == len(cuts):
                 cuts.append(set())
             cuts[node].add(count)
             path.append(node)
             last = count
-        if path and record.input_length % block_size == 0 and last > 1:
+        if path and record.input_length % size == 0 and last > 1:
             cuts[path[-1]].add(last - 1)  # its last block is never a hit
         paths.append((record, path, last))
     first, ends, weights = array("q"), [], array("q")
@@ -83,15 +90,24 @@ def units_of(records: Iterable[TraceRecord], block_size: int) -> Units:
         for place, node in enumerate(path):
             count = ends[node][-1] if place < len(path) - 1 else last
             units.extend(range(first[node], first[node] + 1 + ends[node].index(count)))
-        requests.append(_asked(record, units, block_size))
-    return Units(block_size, requests, weights, sum(record.input_length for record, *_ in paths))
+        requests.append(_asked(record, units, size))
+    return Units(size, requests, weights, sum(record.input_length for record, *_ in paths))
+
+
+def _checked(block_size: int | None, run_length: int) -> int:
+    if block_size is None:
+        return run_length
+    if block_size < 1 or (run_length % block_size and block_size % run_length):
+        allowed = f"a divisor or a multiple of {run_length}, the tokens of an id of this trace"
+        raise InvalidArgumentError("block_size", block_size, allowed)
+    return block_size
 
 
 def _runs(record: TraceRecord, block_size: int) -> Iterable[tuple[tuple[int, ...], int]]:
     """Ids that belong together, and how many full blocks the request has of them."""
     full = record.input_length // block_size
-    ids_of_one = max(1, block_size // RUN_LENGTH_TOKENS)
-    blocks_of_one = max(1, RUN_LENGTH_TOKENS // block_size)
+    ids_of_one = max(1, block_size // record.run_length)
+    blocks_of_one = max(1, record.run_length // block_size)
     for start in range(0, -(-full // blocks_of_one)):
         ids = record.hash_ids[start * ids_of_one : (start + 1) * ids_of_one]
         yield ids, min(blocks_of_one, full - start * blocks_of_one)

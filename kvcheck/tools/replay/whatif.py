@@ -36,6 +36,7 @@ class Curve:
     """All sizes of one trace with one block size. `infinite`: with a pool that never evicts.
 
     `enough_blocks`: a pool that hits `ENOUGH_PERCENT` of that, while one of a block less does not.
+    `notes`: what is not exact in the trace.
     """
 
     trace: str
@@ -44,6 +45,7 @@ class Curve:
     infinite: float
     enough_blocks: int
     points: tuple[Point, ...]
+    notes: tuple[str, ...] = ()
 
     def tokens(self, num_blocks: int) -> int:
         """What a pool of so many blocks holds, beside the null block."""
@@ -74,7 +76,8 @@ def curve(
         on_step()
     enough = _blocks_for(units, looked_up, -(-ENOUGH_PERCENT * infinite // 100))
     rate = infinite * per_token
-    return Curve(trace, units.block_size, len(units.requests), rate, enough, tuple(points))
+    number = len(units.requests)
+    return Curve(trace, units.block_size, number, rate, enough, tuple(points), units.notes)
 
 
 def sizes_between(traces: Sequence[Units], count: int) -> list[list[int]]:

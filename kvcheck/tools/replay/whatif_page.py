@@ -26,6 +26,8 @@ def _body(curves: Sequence[Curve]) -> Iterator[str]:
     headings = [heading(*each) for each in zip(curves, names(curves), strict=True)]
     for line in headings:
         yield f'<p class="dim">{escape(line)}</p>'
+    for note in dict.fromkeys(note for found in curves for note in found.notes):
+        yield f"<p>Note: {escape(note)}</p>"
     yield "<noscript><p>The curves need JavaScript; nothing is loaded from elsewhere. The numbers"
     yield "are below.</p></noscript>"
     yield _CHART

@@ -1,0 +1,94 @@
+"""Which form a file has, by what it begins with, and the reader of each form."""
+
+from __future__ import annotations
+
+import re
+
+from kvcheck.tools.replay.formats.bailian import BailianReader
+from kvcheck.tools.replay.formats.input import Reader
+from kvcheck.tools.replay.formats.messages import MessagesReader
+from kvcheck.tools.replay.formats.mooncake import MooncakeReader
+from kvcheck.tools.replay.formats.prompts import PromptsReader
+from kvcheck.tools.replay.formats.sharegpt import ShareGPTReader
+from kvcheck.tools.replay.formats.tables import AZURE, BURSTGPT, TableReader
+from kvcheck.tools.replay.formats.text import Tokenizer
+from kvcheck.tools.replay.formats.vllm_log import COLOUR, LINE, VLLMLogReader
+from kvcheck.tools.replay.formats.weka import WekaReader
+
+FORMATS: tuple[str, ...] = (
+    "mooncake",
+    "bailian",
+    "weka",
+    "sharegpt",
+    "messages",
+    "prompts",
+    "vllm-log",
+    "burstgpt",
+    "azure",
+)
+"""In the order of spec/replay.md."""
+
+TEXT_FORMATS: tuple[str, ...] = ("sharegpt", "messages", "prompts")
+"""Those that a tokenizer is for."""
+
+START_BYTES = 2**16
+"""As much of a file is looked at to recognise its form."""
+
+_MEMBER = re.compile(rb'"(\w+)"\s*:')
+"""A member of an object. Not inside of a string: the quotes there are escaped."""
+
+
+def reader_of(name: str, tokenizer: Tokenizer | None = None) -> Reader:
+    """A new reader of the form, which is one of `FORMATS`."""
+    match name:
+        case "mooncake":
+            return MooncakeReader()
+        case "bailian":
+            return BailianReader()
+        case "weka":
+            return WekaReader()
+        case "sharegpt":
+            return ShareGPTReader(tokenizer)
+        case "messages":
+            return MessagesReader(tokenizer)
+        case "prompts":
+            return PromptsReader(tokenizer)
+        case "vllm-log":
+            return VLLMLogReader()
+        case "burstgpt":
+            return TableReader(BURSTGPT)
+        case "azure":
+            return TableReader(AZURE)
+    raise ValueError(name)
+
+
+def recognised(start: bytes) -> str | None:
+    """The form of a file that begins so; None if it could be any or is none of them."""
+    text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text[:1] in (b"{", b"["):
+        return _of_members(set(_MEMBER.findall(text)))
+    columns = {cell.strip().strip(b'"').decode(errors="replace") for cell in _cells(text)}
+    for table in (AZURE, BURSTGPT):
+        if {table.time, table.input_length, table.output_length} <= columns:
+            return table.name
+    return "vllm-log" if LINE.search(COLOUR.sub(b"", text)) is not None else None
+
+
+def _cells(text: bytes) -> list[bytes]:
+    """Of the first line."""
+    return text.split(b"\n", 1)[0].split(b",")
+
+
+def _of_members(found: set[bytes]) -> str | None:
+    """By the names of members, wherever they stand; the first that fits."""
+    if {b"block_size", b"requests"} <= found:
+        return "weka"
+    if b"chat_id" in found and b"input_length" in found:
+        return "bailian"
+    if b"input_length" in found or b"hash_ids" in found:
+        return "mooncake"
+    if b"conversations" in found:
+        return "sharegpt"
+    if b"messages" in found or b"body" in found:
+        return "messages"
+    return "prompts" if b"prompt" in found else None

@@ -1,0 +1,121 @@
+"""Conversations as texts: every answer is a request, and its prompt all that stands before it.
+
+A prompt is one token for each message's role, and the message's text. That is what chat templates
+do, but for their own words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kvcheck.tools.replay.formats.input import Fields
+from kvcheck.tools.replay.formats.text import (
+    ASSUMED_OUTPUT_TOKENS,
+    Prompt,
+    Tokenizer,
+    role_token,
+    stand_in,
+    tokens_of,
+)
+from kvcheck.tools.replay.trace import TraceRecord
+
+ANSWERS = frozenset({"assistant", "gpt", "chatgpt", "model", "bing", "bard"})
+"""Roles whose messages were generated."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """Who says what."""
+
+    role: str
+    text: str
+
+
+class TextNotes:
+    """What is not exact where prompts are texts; counts what it is told."""
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self.encode: Tokenizer = tokenizer or stand_in
+        self._is_stand_in = tokenizer is None
+        self.assumed = 0
+        self.first = 0
+
+    def output(self, length: int | None, *, most: int | None = None) -> int:
+        """The length of an output; where it isn't known one is assumed, of at most `most`."""
+        if length is not None:
+            return length
+        self.assumed += 1
+        return ASSUMED_OUTPUT_TOKENS if most is None else min(most, ASSUMED_OUTPUT_TOKENS)
+
+    def sentences(self, *, has_roles: bool) -> tuple[str, ...]:
+        """In the order of how much they change."""
+        found: list[str] = []
+        if self._is_stand_in:
+            found.append(
+                "lengths are estimates: 4 bytes of text stand for a token; --tokenizer FILE counts"
+            )
+        if has_roles:
+            found.append("one token for each message's role stands for the chat template")
+        if self.assumed:
+            found.append(
+                f"{self.assumed:,} outputs are not in the data: {ASSUMED_OUTPUT_TOKENS} tokens are"
+                " assumed for each, or what the request allows if that is less"
+            )
+        if self.first:
+            found.append(f"{self.first:,} answers with nothing before them are no requests")
+        turns = ", turn after turn" if has_roles else ""
+        found.append(f"no times in the data: requests come in the order of the file{turns}")
+        return tuple(found)
+
+
+class Places:
+    """Numbers of requests within their line."""
+
+    def __init__(self) -> None:
+        self._line, self._part = 0, 0
+
+    def next(self, line: int) -> tuple[int, int]:
+        """Line and part of the next request."""
+        self._part = self._part + 1 if line == self._line else 0
+        self._line = line
+        return self._line, self._part
+
+
+def requests(
+    messages: Iterable[Message], line: int, places: Places, notes: TextNotes
+) -> Iterator[TraceRecord]:
+    """A request for every answer, and one for what stands behind the last of them."""
+    prompt = Prompt()
+    is_answered = True
+    for message in messages:
+        text = notes.encode(message.text)
+        is_answered = message.role in ANSWERS
+        if is_answered and prompt.length:
+            yield prompt.record(*places.next(line), len(text))
+        elif is_answered:
+            notes.first += 1
+        prompt.add(tokens_of([role_token(message.role)]))
+        prompt.add(text)
+    if not is_answered:
+        yield prompt.record(*places.next(line), notes.output(None))
+
+
+def content_text(fields: Fields, name: str) -> str:
+    """A message's content: a text, or parts, of which those without text stand as JSON."""
+    value = fields.get(name)
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise fields.error(name, "must be a text or a list of parts")
+    return "".join(_part_text(part) for part in value)
+
+
+def _part_text(part: Any) -> str:
+    if isinstance(part, dict) and isinstance(part.get("text"), str):
+        return str(part["text"])
+    return json.dumps(part, sort_keys=True)

@@ -1,0 +1,243 @@
+"""From bytes to the objects of a trace, one at a time, and checked access to their fields."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kvcheck.tools.replay.trace import TraceError, TraceRecord
+from kvspec._json import Where
+from kvspec._jsonlines import parse_json
+from kvspec._stream import MAX_LINE_BYTES, split_lines
+from kvspec.errors import FormatError
+
+MAX_OBJECT_BYTES = 2**28
+"""Longest object of a file that is one JSON value: an agent's session may be so long."""
+
+_MARKS = re.compile(rb'\\.|["\\\[\]{}]', re.DOTALL)
+"""What decides where strings and objects end; a backslash takes what it escapes with it."""
+
+
+class Reader(Protocol):
+    """One form of a trace. An instance reads one file.
+
+    `name`: for `--format`. `has_times`: whether the data says when requests came.
+    """
+
+    name: str
+    has_times: bool
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is not exact, as sentences; whole when all records were read."""
+
+    def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:
+        """The requests of a file of that name, from its content. Raises TraceError."""
+
+
+@dataclass(frozen=True)
+class Fields:
+    """An object of a trace, and where it stands; `path` leads to it from the object of the line.
+
+    `form`: the format's name and what belongs there, for errors.
+    """
+
+    value: dict[str, Any]
+    file: str
+    line: int
+    form: str
+    path: str = ""
+
+    def error(self, name: str, problem: str) -> TraceError:
+        """What is wrong with the field, what is expected, and what to do."""
+        advice = "if the file has another format, name it with --format"
+        field = self.path + name
+        return TraceError(self.file, self.line, field or None, f"{problem}; {self.form}; {advice}")
+
+    def get(self, name: str) -> Any:
+        """Whatever the field holds; an error if it is missing."""
+        if name not in self.value:
+            raise self.error(name, "is missing")
+        return self.value[name]
+
+    def count(self, name: str, minimum: int) -> int:
+        """An integer; `true` and `1.0` are none."""
+        value = self.get(name)
+        if type(value) is not int or value < minimum:
+            expected = f"must be an integer of at least {minimum}"
+            raise self.error(name, f"{expected}, not {shown(value)}")
+        return value
+
+    def milliseconds(self, name: str) -> int:
+        """A number of seconds, in whole milliseconds, of which half a one is rounded up."""
+        return self.checked_seconds(name, self.get(name))
+
+    def checked_seconds(self, name: str, value: object) -> int:
+        """The same for a value that was read already."""
+        if not isinstance(value, int | float) or value is True or not 0 <= value < 2**40:
+            raise self.error(name, f"must be seconds, a number of at least 0, not {shown(value)}")
+        return math.floor(value * 1000 + 0.5)
+
+    def text(self, name: str) -> str:
+        """A text."""
+        value = self.get(name)
+        if not isinstance(value, str):
+            raise self.error(name, f"must be a text, not {shown(value)}")
+        return value
+
+    def objects(self, name: str) -> list[Fields]:
+        """A list of objects."""
+        value = self.get(name)
+        if not isinstance(value, list):
+            raise self.error(name, f"must be a list of objects, not {shown(value)}")
+        found = []
+        for index, item in enumerate(value):
+            if not isinstance(item, dict):
+                raise self.error(f"{name}[{index}]", f"must be an object, not {shown(item)}")
+            path = f"{self.path}{name}[{index}]."
+            found.append(Fields(item, self.file, self.line, self.form, path))
+        return found
+
+    def naturals(self, name: str) -> list[int]:
+        """A list of integers of at least 0."""
+        value = self.get(name)
+        if not isinstance(value, list):
+            raise self.error(name, "must be a list of integers")
+        for index, item in enumerate(value):
+            if type(item) is not int or item < 0:
+                problem = f"must be an integer of at least 0, not {shown(item)}"
+                raise self.error(f"{name}[{index}]", problem)
+        return value
+
+    def run_ids(self, input_length: int, run_length: int) -> tuple[int, ...]:
+        """`hash_ids`: one for each run of the input, the last one cut."""
+        ids = self.naturals("hash_ids")
+        expected = -(-input_length // run_length)
+        if len(ids) != expected:
+            problem = (
+                f"has {len(ids)} ids, but {input_length} input tokens need {expected}"
+                f" (one per {run_length} tokens)"
+            )
+            raise self.error("hash_ids", problem)
+        return tuple(ids)
+
+
+def shown(value: object) -> str:
+    """The value as JSON, cut to one short line."""
+    text = json.dumps(value)
+    return text if len(text) <= 40 else text[:37] + "…"
+
+
+def text_lines(chunks: Iterable[bytes], file: str) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not blank, each with its number."""
+    for line, text in enumerate(split_lines(chunks), start=1):
+        if len(text) > MAX_LINE_BYTES:
+            raise TraceError(file, line, None, f"is longer than {MAX_LINE_BYTES} bytes")
+        if text.strip():
+            yield line, text
+
+
+def json_lines(chunks: Iterable[bytes], file: str, form: str) -> Iterator[Fields]:
+    """The objects of a file that has one on every line."""
+    for line, text in text_lines(chunks, file):
+        yield _parsed(text, file, line, form)
+
+
+def json_objects(chunks: Iterable[bytes], file: str, form: str) -> Iterator[Fields]:
+    """The objects of a file, on a line each, over several lines, or in one list."""
+    for line, text in _split_objects(chunks, file, form):
+        yield _parsed(text, file, line, form)
+
+
+def _parsed(text: bytes, file: str, line: int, form: str) -> Fields:
+    try:
+        value = parse_json(text, Where(file, line))
+    except FormatError as error:
+        raise TraceError(file, line, error.field, error.problem) from error
+    if not isinstance(value, dict):
+        raise Fields({}, file, line, form).error("", "is not a JSON object")
+    return Fields(value, file, line, form)
+
+
+class _Splitter:
+    """Finds where objects begin and end, by brackets outside of strings.
+
+    `depth` counts open brackets without the one of a list around all objects.
+    """
+
+    def __init__(self, file: str, form: str) -> None:
+        self.file, self.form = file, form
+        self.pending = bytearray()
+        self.line = self.began = 1
+        self.depth = 0
+        self.in_list = self.in_string = False
+
+    def error(self, problem: str) -> TraceError:
+        return Fields({}, self.file, self.line, self.form).error("", problem)
+
+    def between(self, data: bytes) -> None:
+        """What stands between objects: white space and commas."""
+        for text in data.split(b"\n"):
+            if text.strip(b" \t\r,"):
+                raise self.error(f"is no JSON object: {shown(text[:30].decode(errors='replace'))}")
+            self.line += 1
+        self.line -= 1
+
+    def inside(self, data: bytes) -> None:
+        """A part of an object."""
+        self.pending += data
+        self.line += data.count(b"\n")
+        if len(self.pending) > MAX_OBJECT_BYTES:
+            self.line = self.began
+            raise self.error(f"begins an object of more than {MAX_OBJECT_BYTES} bytes")
+
+    def passed(self, data: bytes) -> None:
+        if self.depth:
+            self.inside(data)
+        else:
+            self.between(data)
+
+    def bracket(self, mark: bytes) -> bytes | None:
+        """One bracket outside of strings; the object, if it ends one."""
+        if not self.depth and mark != b"{":
+            if mark == (b"]" if self.in_list else b"["):
+                self.in_list = not self.in_list
+                return None
+            raise self.error(f"is no JSON object: {mark.decode()} where one should begin")
+        if not self.depth:
+            self.began = self.line
+        self.inside(mark)
+        self.depth += 1 if mark in b"{[" else -1
+        if self.depth:
+            return None
+        found = bytes(self.pending)
+        self.pending.clear()
+        return found
+
+
+def _split_objects(chunks: Iterable[bytes], file: str, form: str) -> Iterator[tuple[int, bytes]]:
+    """Each object's bytes, and the line on which it begins."""
+    state = _Splitter(file, form)
+    held = b""
+    for chunk in chunks:
+        data, held, start = held + chunk, b"", 0
+        for match in _MARKS.finditer(data):
+            mark = match.group()
+            if mark == b"\\":  # its other half is in the next chunk
+                data, held = data[:-1], mark
+            elif mark == b'"':
+                state.in_string = not state.in_string
+            elif not state.in_string and len(mark) == 1:
+                state.passed(data[start : match.start()])
+                start = match.end()
+                found = state.bracket(mark)
+                if found is not None:
+                    yield state.began, found
+        state.passed(data[start:])
+    if state.depth or state.in_list:
+        state.line = state.began
+        raise state.error("begins what the file does not end: it is cut off")

@@ -1,0 +1,52 @@
+"""Prompts, one JSON object a line, as `vllm bench serve --dataset-name custom` reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from kvcheck.tools.replay.formats.conversation import Places, TextNotes
+from kvcheck.tools.replay.formats.input import Fields, json_lines
+from kvcheck.tools.replay.formats.text import Prompt, Tokenizer, tokens_of
+from kvcheck.tools.replay.trace import TraceRecord
+
+_FORM = "a line of prompts has prompt, a text or a list of tokens, and may have output_tokens"
+
+
+class PromptsReader:
+    """Prompts that are lists of tokens are exact."""
+
+    name = "prompts"
+    has_times = False
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self._notes = TextNotes(tokenizer)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """See `TextNotes`."""
+        return self._notes.sentences(has_roles=False)
+
+    def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:
+        """One for every line."""
+        places = Places()
+        for fields in json_lines(chunks, file, _FORM):
+            is_known = fields.value.get("output_tokens") is not None
+            output_length = fields.count("output_tokens", 0) if is_known else None
+            yield prompt_record(fields, output_length, places, self._notes)
+
+
+def prompt_record(
+    fields: Fields, output_length: int | None, places: Places, notes: TextNotes
+) -> TraceRecord:
+    """The request of an object with `prompt`, a text or tokens."""
+    prompt = Prompt()
+    if isinstance(fields.get("prompt"), str):
+        prompt.add(notes.encode(fields.text("prompt")))
+    else:
+        try:
+            prompt.add(tokens_of(fields.naturals("prompt")))
+        except OverflowError:
+            raise fields.error("prompt", "has a token of 2^32 or more") from None
+    if not prompt.length:
+        raise fields.error("prompt", "must not be empty")
+    return prompt.record(*places.next(fields.line), notes.output(output_length))

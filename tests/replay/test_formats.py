@@ -1,0 +1,157 @@
+"""Every format: its sample, how it is recognised, and what commands say of it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from kvcheck.cli import main
+from kvcheck.tools.replay.file import TraceFile
+from kvcheck.tools.replay.formats.choice import FORMATS, TEXT_FORMATS, recognised
+from kvcheck.tools.replay.source import open_trace
+from tests.replay import samples
+from tests.replay.reading import lines_of, read
+
+SAMPLES = {name.partition(".")[0]: text for name, text in samples.samples().items()}
+
+
+def test_the_samples_are_current_and_there_is_one_of_each_format() -> None:
+    assert set(SAMPLES) == set(FORMATS)
+    for name, content in samples.samples().items():
+        assert (samples.FOLDER / name).read_text(encoding="utf-8") == content, name
+    assert len(list(samples.FOLDER.iterdir())) == len(FORMATS)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_sample_is_recognised_however_it_is_compressed(form: str, tmp_path: Path) -> None:
+    data = SAMPLES[form].encode()
+    assert recognised(data) == form
+    with open_trace(f"sample:{form}", form=form) as trace:
+        expected = list(trace)
+    assert len(expected) > 20
+    assert len({each.place for each in expected}) == len(expected)
+    for packed in (data, gzip.compress(data), zstandard.ZstdCompressor().compress(data)):
+        path = tmp_path / "trace"
+        path.write_bytes(packed)
+        with TraceFile(str(path)) as trace:
+            assert list(trace) == expected
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_record_has_an_id_for_every_run(form: str) -> None:
+    found = read(form, SAMPLES[form])
+    for each in found:
+        assert len(each.hash_ids) == -(-each.input_length // each.run_length)
+        assert each.run_length == found[0].run_length
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_commands_read_a_sample_and_say_what_is_not_exact(
+    form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether prefixes are shared is what a hit rate shows."""
+    name = f"sample:{form}"
+    assert main(["replay", name, "--impl", "kvfast", "--no-check", "--json", "-"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["requests"] == len(read(form, SAMPLES[form]))
+    assert (report["hit_rate"] == 0) == (form in ("burstgpt", "azure"))
+    assert bool(report["notes"]) == (form not in ("mooncake", "bailian", "weka"))
+    assert main(["whatif", name, "--sizes", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "endless" in shown
+    assert all(f"note: {note}" in shown for note in report["notes"])
+
+
+def test_the_table_of_the_documentation_has_every_format_and_its_commands_run(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (root / "spec" / "replay.md").read_text(encoding="utf-8")
+    table = page.split("| format |")[1].split("\n\n")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+    assert [row[0] for row in rows] == [f"`{form}`" for form in FORMATS]
+    for form, row in zip(FORMATS, rows, strict=True):
+        program, *args = row[-1].strip("`").split()
+        assert (program, args[1]) == ("kvspec", f"sample:{form}")
+        assert main([*args, "--limit", "5"]) == 0
+        assert bool(row[3]) == ("note: " in capsys.readouterr().out or form == "weka")
+
+
+def test_notes_stand_in_the_head_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "sample:azure", "--impl", "kvfast", "--limit", "2"]) == 0
+    second = capsys.readouterr().out.splitlines()[1]
+    assert second.startswith("  note: no prefixes in the data, so no hits are possible")
+
+
+def test_an_unknown_sample_and_an_unknown_file_are_errors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["whatif", "sample:parquet"]) == 2
+    assert "sample:bailian" in capsys.readouterr().err
+    (tmp_path / "t").write_text('{"question": 1}\n')
+    assert main(["whatif", str(tmp_path / "t")]) == 2
+    error = capsys.readouterr().err
+    assert "--format" in error
+    assert "vllm-log" in error
+
+
+@pytest.mark.parametrize("form", TEXT_FORMATS)
+def test_without_times_nothing_can_arrive_at_them(
+    form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["replay", f"sample:{form}", "--impl", "kvfast", "--arrival", "timestamp"]
+    assert main(args) == 2
+    assert "use --arrival ignore" in capsys.readouterr().err
+
+
+def test_a_file_of_two_formats_is_read_as_the_one_that_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    path.write_text(lines_of([{"prompt": "abcd", "messages": [{"role": "user", "content": "a"}]}]))
+    for form, length in (("prompts", 1), ("messages", 2)):
+        with TraceFile(str(path), form=form) as trace:
+            assert [each.input_length for each in trace] == [length]
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    """One that knows words."""
+    pytest.importorskip("tokenizers")
+    vocabulary = {word: number for number, word in enumerate(["?", "one", "two", "three"])}
+    content = {
+        "version": "1.0",
+        "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "?"},
+    }
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_a_tokenizer_counts(
+    tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "t"
+    trace.write_text(lines_of([{"prompt": "one two three four five"}]))
+    for more, length in (((), 6), (("--tokenizer", str(tokenizer)), 5)):
+        args = ["replay", str(trace), "--impl", "kvfast", "--json", "-", *more]
+        assert main(args) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert report["tokens_queried"] == length
+        assert any("estimates" in note for note in report["notes"]) == (not more)
+
+
+def test_what_is_no_tokenizer_or_needs_none_is_an_error(
+    tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text("{")
+    for name, path, problem in (
+        ("sample:prompts", bad, "the path of a tokenizer.json"),
+        ("sample:prompts", tmp_path / "no", "the path of a tokenizer.json"),
+        ("sample:azure", tokenizer, "leave out --tokenizer"),
+    ):
+        assert main(["whatif", name, "--tokenizer", str(path)]) == 2
+        assert problem in capsys.readouterr().err
