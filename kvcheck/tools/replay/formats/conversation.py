@@ -61,11 +61,11 @@ class TextNotes:
             found.append("one token for each message's role stands for the chat template")
         if self.assumed:
             found.append(
-                f"{self.assumed:,} outputs are not in the data: {ASSUMED_OUTPUT_TOKENS} tokens are"
-                " assumed for each, or what the request allows if that is less"
+                f"outputs not in the data: {self.assumed:,}, taken to be {ASSUMED_OUTPUT_TOKENS}"
+                " tokens, or what the request allows if that is less"
             )
         if self.first:
-            found.append(f"{self.first:,} answers with nothing before them are no requests")
+            found.append(f"answers with nothing before them, which are no requests: {self.first:,}")
         turns = ", turn after turn" if has_roles else ""
         found.append(f"no times in the data: requests come in the order of the file{turns}")
         return tuple(found)

@@ -54,7 +54,7 @@ class TableReader:
             " lengths and times are exact",
         )
         if self._left_out:
-            found += (f"{self._left_out:,} rows with an input of 0 tokens are left out",)
+            found += (f"rows left out, with an input of 0 tokens: {self._left_out:,}",)
         return found
 
     def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:

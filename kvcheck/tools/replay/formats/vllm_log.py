@@ -81,11 +81,11 @@ class VLLMLogReader:
         found: list[str] = []
         if self._assumed:
             found.append(
-                f"{self._assumed:,} outputs are not in the log: {ASSUMED_OUTPUT_TOKENS} tokens are"
-                " assumed for each, or max_tokens if that is less; --enable-log-outputs logs them"
+                f"outputs not in the log: {self._assumed:,}, taken to be {ASSUMED_OUTPUT_TOKENS}"
+                " tokens, or max_tokens if that is less; --enable-log-outputs logs them"
             )
         if self._without:
-            found.append(f"{self._without:,} requests without tokens in the log are left out")
+            found.append(f"requests left out, without tokens in the log: {self._without:,}")
         found.append("times are to a second; prompts are cut if --max-log-len was given")
         return tuple(found)
 

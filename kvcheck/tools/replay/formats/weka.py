@@ -49,7 +49,7 @@ class WekaReader:
                 " them, and at once they would share the pool",
             )
         if self._unknown:
-            found += (f"{self._unknown:,} requests have no hash_ids: they share no prefix",)
+            found += (f"requests without hash_ids, which share no prefix: {self._unknown:,}",)
         return found
 
     def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:
