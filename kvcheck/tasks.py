@@ -7,9 +7,12 @@ back into the order of the calls, so that a result never depends on how many wor
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
@@ -26,6 +29,29 @@ class ClusterError(KVSpecError):
     """There is no such cluster, or Ray is not installed; says what to do."""
 
 
+class LostError(Exception):
+    """An answer is lost; the call is to be made again. `with_its_node`: it did nothing to that."""
+
+    def __init__(self, *, with_its_node: bool) -> None:
+        super().__init__(with_its_node)
+        self.with_its_node = with_its_node
+
+
+class WorkerDiedError(KVSpecError):
+    """A process died of the call it made, not with its node. `function`: what was called."""
+
+    def __init__(self, function: str) -> None:
+        self.function = function
+        super().__init__(
+            f"a process ended while it was at {function}; an implementation that ends its process"
+            " is checked as another program, where that is a finding: cmd:kvspec serve IMPL"
+        )
+
+
+MOST_DEATHS = 3
+"""So often may processes die of one call; the system may have lacked memory."""
+
+
 class Workers(Protocol):
     """Who makes calls. Use them in a `with` block, which ends what is under way."""
 
@@ -40,23 +66,37 @@ class Workers(Protocol):
         """Wait for one or more of them."""
 
     def answer(self, handle: Any) -> Any:
-        """What a call that is done answered; what it raised is raised."""
+        """What a call that is done answered; what it raised is raised, or LostError."""
 
 
-def in_order(workers: Workers, calls: Iterable[Call]) -> Iterator[Any]:
-    """The answers, in the order of the calls. Each is given once, however often it was made."""
-    under_way: dict[Any, int] = {}
+def in_order(workers: Workers | None, calls: Iterable[Call]) -> Iterator[Any]:
+    """The answers, in the order of the calls. Each is given once, however often it was made.
+
+    Without workers each call is made here, when its answer is asked for. Raises WorkerDiedError.
+    """
+    if workers is None:
+        yield from map(_made, calls)
+        return
+    under_way: dict[Any, tuple[int, Call]] = {}
     arrived: dict[int, Any] = {}
+    deaths: Counter[int] = Counter()
     numbered, due, has_more = enumerate(calls), 0, True
     while has_more or under_way or arrived:
         while has_more and len(under_way) + len(arrived) < workers.window:
             number, call = next(numbered, (-1, None))
             has_more = call is not None
             if call is not None:
-                under_way[workers.submit(call)] = number
+                under_way[workers.submit(call)] = number, call
         if due not in arrived and under_way:
             for handle in workers.any_done(list(under_way)):
-                arrived[under_way.pop(handle)] = workers.answer(handle)
+                number, call = under_way.pop(handle)
+                try:
+                    arrived[number] = workers.answer(handle)
+                except LostError as lost:
+                    deaths[number] += not lost.with_its_node
+                    if deaths[number] >= MOST_DEATHS:
+                        raise WorkerDiedError(call[0].__name__) from lost
+                    under_way[workers.submit(call)] = number, call
         while due in arrived:
             yield arrived.pop(due)
             due += 1
@@ -68,7 +108,8 @@ class Processes(AbstractContextManager["Processes"]):
     def __init__(self, jobs: int) -> None:
         self.window = 4 * jobs
         # Not by fork: a progress bar has a thread.
-        self._executor = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"))
+        spawn = multiprocessing.get_context("spawn")
+        self._executor = ProcessPoolExecutor(jobs, spawn, _without_interrupts)
 
     def submit(self, call: Call) -> Future[Any]:
         """See `Workers`."""
@@ -80,7 +121,10 @@ class Processes(AbstractContextManager["Processes"]):
 
     def answer(self, handle: Future[Any]) -> Any:
         """See `Workers`."""
-        return handle.result()
+        try:
+            return handle.result()
+        except BrokenProcessPool as error:
+            raise WorkerDiedError("one of several calls") from error
 
     def __exit__(self, *error: object) -> None:
         self._executor.shutdown(cancel_futures=True)
@@ -89,8 +133,9 @@ class Processes(AbstractContextManager["Processes"]):
 class Cluster(AbstractContextManager["Cluster"]):
     """A Ray cluster, by its address or `LOCAL`; kvspec has to be installed on each of its nodes.
 
-    A call whose node or process died is made again elsewhere, as often as it takes: calls have no
-    effects, so nothing is lost and nothing counts twice. What a call raises ends the run.
+    A call whose node died is made again elsewhere, as often as it takes: calls have no effects, so
+    nothing is lost and nothing counts twice. One whose process alone dies has killed it, unless it
+    fares better when it is made again. What a call raises ends the run.
     """
 
     def __init__(self, address: str) -> None:
@@ -108,7 +153,8 @@ class Cluster(AbstractContextManager["Cluster"]):
             )
         except (OSError, ValueError, RuntimeError) as error:
             raise ClusterError(f"no Ray cluster at {address}: {error}") from error
-        self._remote: Any = ray.remote(num_cpus=1, max_retries=-1)(_made)
+        # Ray's own retries make no difference between a dead node and a call that kills.
+        self._remote: Any = ray.remote(num_cpus=1, max_retries=0)(_made)
 
     @property
     def window(self) -> int:
@@ -125,11 +171,16 @@ class Cluster(AbstractContextManager["Cluster"]):
         return done
 
     def answer(self, handle: Any) -> Any:
-        """See `Workers`. An answer that was lost with its node is made again by Ray."""
+        """See `Workers`."""
+        errors = self._ray.exceptions
         try:
             return self._ray.get(handle)
-        except self._ray.exceptions.RayTaskError as error:
+        except errors.RayTaskError as error:
             raise error.cause from error
+        except (errors.NodeDiedError, errors.ObjectLostError) as error:
+            raise LostError(with_its_node=True) from error
+        except (errors.WorkerCrashedError, errors.OutOfMemoryError) as error:
+            raise LostError(with_its_node=False) from error
 
     def __exit__(self, *error: object) -> None:
         self._ray.shutdown()
@@ -140,6 +191,11 @@ def _expect_listener(address: str) -> None:
     host, _, port = address.rpartition(":")
     if host and "/" not in host and port.isdecimal():
         socket.create_connection((host, int(port)), timeout=10).close()
+
+
+def _without_interrupts() -> None:
+    """Ctrl-C reaches every process of a terminal; who began the calls decides what it means."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _made(call: Call) -> Any:

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,15 +20,18 @@ from kvcheck.cli._support import (
     write_state,
     write_whole,
 )
+from kvcheck.cli._workers import workers_for, workers_options
 from kvcheck.discovery import find_implementation
 from kvspec.profile import find_profile
 
 if TYPE_CHECKING:
     from kvcheck.judge.evidence import Written
     from kvcheck.judge.expected import Asked
+    from kvcheck.judge.options import Budget
     from kvcheck.judge.outcome import Reached, Report
     from kvcheck.judge.state import State
     from kvcheck.judge.suite import Suite
+    from kvcheck.play.verdicts import Level
 
 INTERRUPTED = 130
 
@@ -64,6 +67,14 @@ INTERRUPTED = 130
     show_default=True,
     help="Of the random programs; the same seed makes the same ones.",
 )
+@click.option(
+    "--programs",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="So many random programs in place of the budget's time. Then no clock decides what is"
+    " found, and equal runs have equal reports.",
+)
+@workers_options
 @click.option(
     "--oracle", default="kvref", show_default=True, metavar="IMPL", help="What to compare with."
 )
@@ -117,6 +128,9 @@ def command(
     profile: str,
     rules: tuple[str, ...],
     seed: int,
+    programs: int | None,
+    jobs: int,
+    cluster: str | None,
     oracle: str,
     resume_path: Path | None,
     expect: Path | None,
@@ -136,6 +150,7 @@ def command(
 
     Ctrl-C ends a run with the report of what was found until then; that is how `--budget deep`
     ends. With --resume FILE the same command goes on later, trying again first what was broken.
+    With --jobs or --cluster vectors and programs are divided; what is found is the same.
 
     --write-expect FILE lists what is found; with --expect FILE the exit code is 0 while nothing is
     new and nothing of it is gone. What the run did not look for is never gone.
@@ -145,31 +160,52 @@ def command(
     """
     require_extra("hypothesis", "conformance")
     from kvcheck.judge.expected import Asked
-    from kvcheck.judge.options import BUDGETS, Options, same_code
-    from kvcheck.judge.suite import Suite
     from kvcheck.play.verdicts import Level
-    from kvcheck.rulebook import rule_sentences
 
-    subject, reference = find_implementation(name), find_implementation(oracle)
-    options = Options(
-        Level(level),
-        dict(BUDGETS)[budget],
-        rules or ("*",),
-        seed,
-        find_profile(profile).policy,
-        name=name,
-        oracle=oracle,
-        self_checks_only=level != "safety" and same_code(subject, reference),
+    declared = find_profile(profile)
+    suite = suite_of(
+        (name, oracle),
+        level=Level(level),
+        budget=budget_of(budget, programs),
+        rules=rules or ("*",),
+        seed=seed,
+        policy=declared.policy,
     )
-    if not any(_fits(rule, options.rules) for rule in rule_sentences()):
-        fail(f"no rule fits {', '.join(rules)}; rules are named like KV-POOL-4")
-    known = KnownFiles(expect, write_expect, Asked.of(options, find_profile(profile).name))
-    suite = Suite(subject, reference, options, save=partial(save, resume_path))
-    result = known.compared(run(suite, earlier_run(resume_path)))
+    suite.save = partial(save, resume_path)
+    known = KnownFiles(expect, write_expect, Asked.of(suite.options, declared.name))
+    earlier = earlier_run(resume_path)
+    with workers_for(jobs, cluster) as suite.workers:
+        result = known.compared(run(suite, earlier))
     require_something(result)
     write(result, suite, **outputs)
     known.write(result)
-    return exit_code(result, is_accepted=known.is_accepted, is_endless=budget == "deep")
+    is_endless = budget == "deep" and programs is None
+    return exit_code(result, is_accepted=known.is_accepted, is_endless=is_endless)
+
+
+def suite_of(names: tuple[str, str], *, level: Level, **asked: Any) -> Suite:
+    """The suite for two implementations and the other members of `Options`."""
+    from kvcheck.judge.options import Options, same_code
+    from kvcheck.judge.suite import Suite
+    from kvcheck.rulebook import rule_sentences
+
+    name, oracle = names
+    subject, reference = find_implementation(name), find_implementation(oracle)
+    alone = level != "safety" and same_code(subject, reference)
+    options = Options(level, name=name, oracle=oracle, self_checks_only=alone, **asked)
+    if not any(_fits(rule, options.rules) for rule in rule_sentences()):
+        fail(f"no rule fits {', '.join(options.rules)}; rules are named like KV-POOL-4")
+    return Suite(subject, reference, options, find=find_implementation)
+
+
+def budget_of(name: str, programs: int | None) -> Budget:
+    """The budget of this name, with so many random programs if that is said."""
+    from kvcheck.judge.options import BUDGETS
+
+    budget = dict(BUDGETS)[name]
+    if programs and not budget.max_steps:
+        fail(f"--programs {programs}: --budget {name} has no random programs; fast, ci, deep have")
+    return budget if programs is None else budget.counted(programs)
 
 
 def save(path: Path | None, reached: State) -> None:

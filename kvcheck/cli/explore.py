@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from kvcheck.cli._support import (
     write_state,
 )
 from kvcheck.cli._vectors import write_vectors
+from kvcheck.cli._workers import workers_for, workers_options
 from kvcheck.discovery import find_implementation
 from kvcheck.explore import trace
 from kvcheck.explore.bounds import Configuration
@@ -28,7 +28,6 @@ from kvcheck.explore.configurations import CONFIGURATIONS
 from kvcheck.explore.saved import Saved
 from kvcheck.explore.search import Exploration, Pair
 from kvcheck.explore.session import Report, Session, recorded_counts
-from kvcheck.tasks import Cluster, Processes, Workers
 from kvspec.interface import Feature
 
 INTERRUPTED = 130
@@ -66,15 +65,7 @@ IMPL = "kvref"
 @click.option(
     "--oracle", default="kvref", show_default=True, metavar="IMPL", help="What to compare with."
 )
-@click.option(
-    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes to use."
-)
-@click.option(
-    "--cluster",
-    metavar="ADDRESS",
-    help="Use a Ray cluster in place of processes; local: one on this machine. Needs the extra"
-    " cluster.",
-)
+@workers_options
 @click.option(
     "--max-edges",
     type=click.IntRange(min=1),
@@ -163,13 +154,6 @@ def command(
     if records_path is not None:
         write_records(report, session, records_path, progress_console())
     return exit_code(report)
-
-
-def workers_for(jobs: int, cluster: str | None) -> AbstractContextManager[Workers | None]:
-    """Who does the work besides this process, if anybody."""
-    if cluster is not None:
-        return Cluster(cluster)
-    return nullcontext() if jobs == 1 else Processes(jobs)
 
 
 def exit_code(report: Report) -> int:

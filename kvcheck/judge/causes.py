@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,9 @@ SHRINK_SECONDS, MORE_SECONDS = 5.0, 0.5
 """At most so long for the first violation of a kind, and for one in another way;
 `Budget.shrink_seconds` for all of them."""
 
+SHRINK_ATTEMPTS, MORE_ATTEMPTS = 1000, 100
+"""The same, where no clock is to decide: as many as these seconds have room for."""
+
 MOST_WAYS = 3
 """So many of a rule are told; more only where several checks name it, each of which is told."""
 
@@ -34,19 +38,20 @@ MOST_WAYS = 3
 @dataclass
 class Shrinker:
     """Makes smaller what was `found`, while there are `seconds`. `compared`: with what, if with
-    anything."""
+    anything. `is_counted`: not while there are seconds, but in so many attempts."""
 
     found: Ledger
     subject: Implementation
     level: Level
     compared: Implementation | None
     seconds: float
+    is_counted: bool = False
 
     def keep(self, violation: Violation) -> None:
         """The first of its kind, made small."""
         with self._spending():
-            seconds = min(SHRINK_SECONDS, self.seconds)
-            small = made_smaller(violation, self._verdict, seconds)
+            seconds, attempts = self._limits()
+            small = made_smaller(violation, self._verdict, seconds, attempts=attempts)
             self.found.violations[violation.kind] = small
 
     def keep_if_alone(self, violation: Violation) -> None:
@@ -60,7 +65,8 @@ class Shrinker:
             return next((each for each in along if each.kind == kind), None)
 
         with self._spending():
-            small = made_smaller(violation, verdict, min(SHRINK_SECONDS, self.seconds))
+            seconds, attempts = self._limits()
+            small = made_smaller(violation, verdict, seconds, attempts=attempts)
             alone = self._verdict(small.program)
             if alone is not None and alone.kind == kind:
                 self.found.add(alone)
@@ -71,7 +77,8 @@ class Shrinker:
             return parting.violation
         with self._spending():
             asked = (parting, walk, self.subject, oracle, self.level)
-            return smaller_walk(*asked, min(SHRINK_SECONDS, self.seconds))
+            seconds, attempts = self._limits()
+            return smaller_walk(*asked, seconds, attempts=attempts)
 
     def more(self, oracle: Implementation | None) -> None:
         """Of what is broken in other ways, too, few of each rule are made small and stay."""
@@ -82,25 +89,34 @@ class Shrinker:
                 continue
             number[violation.rule] += 1
             small = violation
-            if violation.name != HANG and not violation.is_example and self.seconds > 0:
+            if violation.name != HANG and not violation.is_example and self._limits()[0] > 0:
                 with self._spending():
                     small = self._smaller(violation, oracle)
             self.found.told_more[way] = small
 
     def _smaller(self, violation: Violation, oracle: Implementation | None) -> Violation:
         """The same way, by the smallest story found in a moment."""
-        seconds = min(MORE_SECONDS, self.seconds)
+        seconds, attempts = self._limits(MORE_SECONDS, MORE_ATTEMPTS)
         if violation.walk is None:
-            return made_smaller(violation, self._verdict, seconds, _kind_and_way)
+            limits = (seconds, _kind_and_way)
+            return made_smaller(violation, self._verdict, *limits, attempts=attempts)
         walk = find_walk(*violation.walk)
         parting = parting_from(walk, self.subject, self.level)
         if oracle is None or parting is None:
             return violation
         asked = (parting, walk, self.subject, oracle, self.level)
-        return smaller_walk(*asked, seconds, _kind_and_way)
+        return smaller_walk(*asked, seconds, _kind_and_way, attempts=attempts)
 
     def _verdict(self, program: Program) -> Violation | None:
         return first_violation(program, self.subject, self.level, self.compared)
+
+    def _limits(
+        self, seconds: float = SHRINK_SECONDS, attempts: int = SHRINK_ATTEMPTS
+    ) -> tuple[float, float]:
+        """Seconds and attempts for one violation; one of them is without limit."""
+        if self.is_counted:
+            return math.inf, attempts
+        return min(seconds, self.seconds), math.inf
 
     @contextmanager
     def _spending(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ story after story, says more than any rule: what is wrong.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ def likenesses(
     `violations` as they were found, under the rule that each names by itself.
     """
     stories = stories_of(violations)
-    deadline = time.monotonic() + SECONDS
+    deadline = math.inf if options.budget.is_counted else time.monotonic() + SECONDS
     found: list[Likeness] = []
     for mistake in candidates(mistakes, near, violations)[:MOST_MISTAKES]:
         if not stories or time.monotonic() >= deadline:

@@ -20,7 +20,9 @@ class Budget:
     """How long to look: random programs for `seconds`, at most `max_steps` steps each.
 
     `shrink_seconds`: how long to make what was found smaller, in all. `static`, `directed`: whether
-    the static vectors, and the directed programs and examples, are run before.
+    the static vectors, and the directed programs and examples, are run before. `programs`: so many
+    random programs whatever time they take, and no clock decides what is found: equal runs have
+    equal reports on any machine, as long as nothing hangs.
     """
 
     seconds: float
@@ -28,6 +30,16 @@ class Budget:
     shrink_seconds: float = 20.0
     static: bool = False
     directed: bool = True
+    programs: int | None = None
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether work is counted, not timed."""
+        return self.programs is not None
+
+    def counted(self, programs: int) -> Budget:
+        """So many random programs in place of the seconds."""
+        return replace(self, seconds=ENDLESS if programs else 0.0, programs=programs)
 
 
 BUDGETS = (

@@ -6,6 +6,7 @@ subject.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,8 +30,11 @@ def smaller_walk(
     level: Level,
     seconds: float,
     same: Callable[[Violation], object] = attrgetter("kind"),
+    *,
+    attempts: float = math.inf,
 ) -> Violation:
-    """The violation by the shortest story found in this time; as it is if there is none."""
+    """The violation by the shortest story found in this time and, once one begins late enough, in
+    these attempts; as it is if there is none."""
     deadline = time.monotonic() + seconds
     seeker = _Seeker(parting.violation, walk, subject, oracle, level, same)
     operations = walk.operations[: parting.num_operations]
@@ -39,8 +43,8 @@ def smaller_walk(
             break
         script = script_of(walk.header.config, operations[start:])
         if seeker.shows(script):
-            left = deadline - time.monotonic()
-            smallest(script, smaller, lambda one: one if seeker.shows(one) else None, seconds=left)
+            limits = {"seconds": deadline - time.monotonic(), "attempts": attempts}
+            smallest(script, smaller, lambda one: one if seeker.shows(one) else None, **limits)
             break
     return seeker.best
 

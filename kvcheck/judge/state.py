@@ -40,7 +40,7 @@ class State:
     `batch`: the next batch of random programs. `programs`, `examples`: what shows a violation.
     `walks`: set and number of each walk of static vectors that shows one. `static`: what was
     followed of them. `about`: rules that what was run so far is about. `evidence`: what came of
-    each directed check.
+    each directed check. `drawn`: random programs, of which `random` could be run.
     """
 
     run: Mapping[str, Any]
@@ -56,6 +56,7 @@ class State:
     walks: tuple[tuple[str, int], ...] = ()
     static: Mapping[str, Any] = field(default_factory=dict)
     evidence: tuple[Evidence, ...] = ()
+    drawn: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The file."""
@@ -92,7 +93,12 @@ class State:
                 "programs": list_of(decode_program),
                 "examples": list_of(text),
             },
-            {"walks": list_of(_walk), "static": _STATIC, "evidence": list_of(_evidence)},
+            {
+                "walks": list_of(_walk),
+                "static": _STATIC,
+                "evidence": list_of(_evidence),
+                "drawn": count,
+            },
         )
         if (found.pop("format"), found.pop("version")) != (FORMAT, VERSION):
             raise where.member("format").error(f"not a {FORMAT!r} of version {VERSION}")

@@ -6,20 +6,23 @@ Level safety, at which every answer is the subject's own, leaves them out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from kvcheck.judge.following import Follower
-from kvcheck.judge.options import Options
+from kvcheck.judge.sides import Sides
 from kvcheck.play import fit
 from kvcheck.play.left_out import LeftOut
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, Violation, violation_of
 from kvcheck.play.watchdog import Hang, time_limit
-from kvcheck.records.manifest import Manifest, shipped_sets
+from kvcheck.records.manifest import Manifest, shipped_sets, shipped_vectors
+from kvcheck.tasks import Call, Workers, in_order
 from kvspec import requirements
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Capabilities, Feature, Implementation
@@ -121,65 +124,85 @@ def _other_policies(policy: Policy) -> Iterator[str]:
 class StaticTier:
     """All shipped sets on one subject. `about`: the rules of the sets that it followed whole."""
 
-    def __init__(self, subject: Implementation, options: Options) -> None:
-        self.subject = subject
-        self.options = options
+    def __init__(self, sides: Sides) -> None:
+        self.sides = sides
         self.count = StaticCount()
         self.about: set[str] = set()
+        self.failed: Counter[str] = Counter()  # walks, by their set
+        self.given_up: set[str] = set()
 
     def run(
-        self, is_wanted: Callable[[Sequence[str]], bool], tell: Callable[[float, str], None]
-    ) -> Iterator[tuple[Recorded, Parting | None]]:
-        """Each walk, and where the subject parts from it; few of a set that it does not follow.
+        self,
+        is_wanted: Callable[[Sequence[str]], bool],
+        tell: Callable[[float, str], None],
+        workers: Workers | None = None,
+    ) -> Iterator[tuple[Recorded, Parting, float]]:
+        """Where the subject parts from a walk, and after how many seconds; few of each set.
 
         Nothing at level safety, or if the budget has no static vectors.
         """
-        level = self.options.level
-        if not self.options.budget.static or level is Level.SAFETY:
+        options, can = self.sides.options, self.sides.subject.capabilities
+        if not options.budget.static or options.level is Level.SAFETY:
             return
-        sets = [(folder, each) for folder, each in shipped_sets() if is_wanted(each.rules)]
-        total, before = sum(each.operations for _, each in sets), 0
-        for folder, manifest in sets:
-            lacks = lacking(manifest, self.subject.capabilities, self.options.policy, level)
-            if lacks:
+        sets: dict[str, tuple[Path, Manifest]] = {}
+        for folder, manifest in shipped_sets():
+            lacks = lacking(manifest, can, options.policy, options.level)
+            if is_wanted(manifest.rules) and lacks:
                 self._leave_out(manifest, tuple(lacks))
-            else:
-                self.count = replace(self.count, sets=self.count.sets + 1)
-                yield from self._set(folder, manifest, before, total, tell)
-            before += manifest.operations
+            elif is_wanted(manifest.rules):
+                sets[manifest.name] = folder, manifest
+        for name, number, found, seconds in in_order(workers, self._calls(sets.values(), tell)):
+            folder, manifest = sets[name]
+            # A worker may have begun a walk before the set was given up.
+            if name not in self.given_up:
+                self._note(manifest, number, found)
+                if isinstance(found, Parting):
+                    yield read_walk(folder, manifest, number), found, seconds
+
+    def _calls(
+        self, sets: Collection[tuple[Path, Manifest]], tell: Callable[[float, str], None]
+    ) -> Iterator[Call]:
+        total, done = sum(manifest.operations for _, manifest in sets), 0
+        for _, manifest in sets:
+            for number, walk in enumerate(manifest.walks, 1):
+                if manifest.name not in self.given_up:
+                    tell(done / total, f"{manifest.name}, walk {number} of {len(manifest.walks)}")
+                    yield _followed, (self.sides, manifest, number)
+                done += walk.operations
+
+    def _note(self, manifest: Manifest, number: int, found: Parting | LeftOut | None) -> None:
+        """What came of a walk."""
+        self.count = replace(self.count, sets=self.count.sets + (number == 1))
+        if isinstance(found, LeftOut):
+            self._leave_out(manifest, (str(found),))
+            self.count = replace(self.count, sets=self.count.sets - 1)
+            self.given_up.add(manifest.name)
+            return
+        walked = manifest.walks[number - 1].operations if found is None else found.num_operations
+        self.count = self.count.plus(walked)
+        self.failed[manifest.name] += found is not None
+        if self.failed[manifest.name] == FAILURES_OF_A_SET:
+            self.given_up.add(manifest.name)
+        if number == len(manifest.walks) and not self.failed[manifest.name]:
+            self.about.update(manifest.rules)
 
     def _leave_out(self, manifest: Manifest, lacks: tuple[str, ...]) -> None:
         left_out = {**self.count.left_out, manifest.name: lacks}
         self.count = replace(self.count, left_out=left_out)
 
-    def _set(
-        self,
-        folder: Path,
-        manifest: Manifest,
-        done: int,
-        total: int,
-        tell: Callable[[float, str], None],
-    ) -> Iterator[tuple[Recorded, Parting | None]]:
-        num_failed = 0
-        for number, about in enumerate(manifest.walks, 1):
-            tell(done / total, f"{manifest.name}, walk {number} of {len(manifest.walks)}")
-            walk = read_walk(folder, manifest, number)
-            try:
-                parting = parting_from(walk, self.subject, self.options.level)
-            except LeftOut as reason:
-                self._leave_out(manifest, (str(reason),))
-                self.count = replace(self.count, sets=self.count.sets - 1)
-                return
-            self.count = self.count.plus(
-                about.operations if parting is None else parting.num_operations
-            )
-            yield walk, parting
-            done += about.operations
-            num_failed += parting is not None
-            if num_failed == FAILURES_OF_A_SET:
-                return
-        if num_failed == 0:
-            self.about.update(manifest.rules)
+
+def _followed(
+    sides: Sides, manifest: Manifest, number: int
+) -> tuple[str, int, Parting | LeftOut | None, float]:
+    """Set and number of a walk, what came of it, and in how many seconds."""
+    walk = read_walk(shipped_vectors() / manifest.name, manifest, number)
+    begin = time.monotonic()
+    found: Parting | LeftOut | None
+    try:
+        found = parting_from(walk, sides.subject, sides.options.level)
+    except LeftOut as reason:
+        found = reason
+    return manifest.name, number, found, time.monotonic() - begin
 
 
 @dataclass(frozen=True)

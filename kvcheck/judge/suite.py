@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from kvcheck.judge import parts
 from kvcheck.judge.blame import Suspect, blamed
 from kvcheck.judge.causes import Shrinker, ways_told
 from kvcheck.judge.coverage import decided
@@ -19,24 +20,25 @@ from kvcheck.judge.ledger import Ledger
 from kvcheck.judge.options import ENDLESS, Options, judged, run_of
 from kvcheck.judge.outcome import Reached, Report
 from kvcheck.judge.outcomes import neighbours
+from kvcheck.judge.parts import Answer
 from kvcheck.judge.random_programs import random_programs
+from kvcheck.judge.sides import Find, Sides
 from kvcheck.judge.state import State
 from kvcheck.judge.static import StaticCount, StaticTier
 from kvcheck.play import watchdog
-from kvcheck.play.fit import directed_program, random_program
-from kvcheck.play.left_out import LeftOut
+from kvcheck.play.fit import directed_program
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import (
     HANG,
     PROTOCOL,
     Level,
     Violation,
-    violations_along,
 )
 from kvcheck.play.watchdog import OutOfPatienceError
-from kvcheck.rules.directed import EXAMPLES, Example, example_violation, find_example
+from kvcheck.rules.directed import EXAMPLES, Example, find_example
 from kvcheck.rules.random_plans import random_plan
 from kvcheck.rules.scenarios import ALL_SCENARIOS
+from kvcheck.tasks import Call, Workers, in_order
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.interface import Feature, Implementation
 
@@ -53,7 +55,12 @@ PLANS = 20
 
 
 class Suite:
-    """One run of the suite. `progress` hears how far it is, `save` what is needed to go on."""
+    """One run of the suite. `progress` hears how far it is, `save` what is needed to go on.
+
+    `workers` do the parts that need nothing of each other, if there are any; they `find` subject
+    and oracle by the names of the options. The report is the same, times aside, if they are counted
+    (`Budget.programs`).
+    """
 
     def __init__(
         self,
@@ -62,21 +69,24 @@ class Suite:
         options: Options,
         progress: Callable[[Reached], None] = lambda reached: None,
         save: Callable[[State], None] = lambda state: None,
+        find: Find | None = None,
     ) -> None:
         self.subject = subject
         self.oracle = oracle
         self.options = options = judged(options, subject)
+        self.sides = Sides(subject, oracle, options, find)
+        self.workers: Workers | None = None
         self.progress = progress
         self.save = save
         self.can = subject.capabilities
-        self.hashes_matter = options.level is not Level.SAFETY
         self.situations: Counter[str] = Counter()
         self.found = Ledger()
-        self.num_directed = self.num_random = 0
-        self.static = StaticTier(subject, options)
+        self.num_directed = self.num_random = self.num_drawn = 0
+        self.static = StaticTier(self.sides)
         self.lost_seconds, self.is_slow = 0.0, False
-        sides = (subject, options.level, self._compared)
-        self.shrinker = Shrinker(self.found, *sides, options.budget.shrink_seconds)
+        sides = (subject, options.level, self.sides.compared)
+        budget = options.budget
+        self.shrinker = Shrinker(self.found, *sides, budget.shrink_seconds, budget.is_counted)
         self.state = State(run_of(subject, options))
         self.can_be_resumed = False  # only after the directed programs, which are not run again
 
@@ -166,89 +176,120 @@ class Suite:
         def told(share: float, note: str) -> None:
             self._tell("static", share, note)
 
-        begin = time.monotonic()
-        for walk, parting in self.static.run(self._is_wanted, told):
-            violation = None if parting is None else parting.violation
-            if violation is not None and violation.name == HANG:
-                self.lost_seconds += time.monotonic() - begin
-            elif parting is not None and violation is not None:
-                rule = violation.rule
-                if violation.kind not in self.found.violations and self._is_wanted((rule,)):
-                    self._tell("static", None, f"making a violation of {rule} smaller")
-                    violation = self.shrinker.walked(parting, walk, self.oracle)
-            if violation is not None and self._is_wanted((violation.rule,)):
+        for walk, parting, seconds in self.static.run(self._is_wanted, told, self.workers):
+            violation = parting.violation
+            if violation.name == HANG:
+                self.lost_seconds += seconds
+            elif violation.kind not in self.found.violations and self._is_wanted((violation.rule,)):
+                self._tell("static", None, f"making a violation of {violation.rule} smaller")
+                violation = self.shrinker.walked(parting, walk, self.oracle)
+            if self._is_wanted((violation.rule,)):
                 self.found.add(violation)
                 self.found.walked.append((violation.kind, walk.manifest.name))
-            begin = time.monotonic()
         self.found.about.update(self.static.about)
         self.found.looked_at.add(VECTORS)
 
     def _directed(self) -> None:
-        chosen = [program for program in ALL_SCENARIOS if self._is_wanted(program.rules)]
         behind: list[Violation] = []
-        for number, program in enumerate(chosen):
-            self._tell("directed", number / len(chosen), ", ".join(program.rules))
-            fitting, lacks = directed_program(
-                program, self.can, self.options.policy, hashes_matter=self.hashes_matter
-            )
-            if lacks:
-                self.found.left_out[program.name] = tuple(lacks)
+        fitting = self._fitting()
+        calls = self._told("directed", fitting, parts.directed, fitting)
+        for program, answer in zip(fitting, in_order(self.workers, calls), strict=True):
+            self._note_answer(answer)
+            if answer.left_out is not None:
+                self.found.leave_out(program.name, answer.left_out)
                 continue
-            try:
-                found = self._verdicts(fitting, goes_on=True)
-            except LeftOut as reason:
-                self.found.leave_out(program.name, reason)
-                continue
-            violation = found[0] if found else None
-            behind += found[1:]
+            violation = answer.violation
+            behind += answer.violations[1:]
             self.num_directed += 1
             is_alone = self.options.self_checks_only
             rules = decided(program.rules) if is_alone else program.rules
-            self.found.note(fitting.name, rules, violation)
+            self.found.note(program.name, rules, violation)
             if violation is not None:
                 self._keep(violation)
         for violation in sorted(behind, key=lambda each: len(each.operations)):
             self.shrinker.keep_if_alone(violation)
 
+    def _fitting(self) -> list[Program]:
+        """The directed programs that are wanted, cut to what the subject has; others left out."""
+        found = []
+        hashes_matter = self.sides.hashes_matter
+        for program in ALL_SCENARIOS:
+            if self._is_wanted(program.rules):
+                asked = (program, self.can, self.options.policy)
+                fitting, lacks = directed_program(*asked, hashes_matter=hashes_matter)
+                if lacks:
+                    self.found.left_out[program.name] = tuple(lacks)
+                else:
+                    found.append(fitting)
+        return found
+
     def _examples(self) -> None:
         """What is asked without a program; there is nothing to make smaller."""
         level = self.options.level
         chosen = [e for e in EXAMPLES if self._is_wanted(e.rules) and e.binds_at(level)]
-        for number, example in enumerate(chosen):
-            self._tell("examples", number / len(chosen), ", ".join(example.rules))
-            self._try(example)
+        calls = self._told("examples", chosen, parts.example, [each.name for each in chosen])
+        for example, answer in zip(chosen, in_order(self.workers, calls), strict=True):
+            self._take(example, answer)
         self.found.looked_at.add(DIRECTED)
 
-    def _try(self, example: Example) -> None:
-        begin = time.monotonic()
-        try:
-            violation = example_violation(
-                example, self.subject, self.options.policy, self._compared, self.options.level
-            )
-        except LeftOut as reason:
-            self.found.leave_out(example.name, reason)
+    def _told(
+        self,
+        phase: str,
+        checks: Sequence[Program | Example],
+        function: Callable[..., Answer],
+        given: Sequence[Program | str],
+    ) -> Iterator[Call]:
+        """The calls of a phase; each is told before it is made."""
+        for number, (check, one) in enumerate(zip(checks, given, strict=True)):
+            self._tell(phase, number / len(checks), ", ".join(check.rules))
+            yield function, (self.sides, one)
+
+    def _take(self, example: Example, answer: Answer) -> None:
+        """What came of an example."""
+        self._note_answer(answer)
+        if answer.left_out is not None:
+            self.found.leave_out(example.name, answer.left_out)
             return
-        self._note_loss(violation, begin)
         self.num_directed += 1
-        self.found.note(example.name, example.rules, violation)
-        if violation is not None:
-            self.found.add(violation)
+        self.found.note(example.name, example.rules, answer.violation)
+        if answer.violation is not None:
+            self.found.add(answer.violation)
 
     def _random(self, start: float, before: float) -> None:
         budget = self.options.budget
+        if not budget.seconds:
+            return
         begin = time.monotonic()
+        for drawn in in_order(self.workers, self._random_calls(begin)):
+            for answer in drawn.answers:
+                self._take_random(answer)
+            self.num_drawn += drawn.drawn
+            if drawn.is_last:
+                self._note(drawn.batch + 1, start, before)
+            if time.monotonic() - begin >= budget.seconds:
+                return
+
+    def _random_calls(self, begin: float) -> Iterator[Call]:
+        """Batch after batch: plans, then programs. Each call is told before it is made."""
+        budget, drawn = self.options.budget, self.num_drawn
+        at_once = 1 if self.workers is None else parts.PROGRAMS_OF_A_CALL
         for batch in itertools.count(self.state.batch):
-            if budget.seconds:
-                self._plans(batch)
-            for program in self._programs(batch):
-                spent = time.monotonic() - begin
-                if spent >= budget.seconds:
-                    return
-                share = None if budget.seconds >= ENDLESS else spent / budget.seconds
+            yield from self._plans(batch)
+            programs = list(self._programs(batch))
+            is_whole = budget.programs is None or drawn + len(programs) <= budget.programs
+            if budget.programs is not None:
+                programs = programs[: budget.programs - drawn]
+            for call in parts.calls_of(self.sides, batch, programs, is_whole, at_once):
+                share = (time.monotonic() - begin) / budget.seconds
+                if budget.programs is not None:
+                    share = drawn / budget.programs
+                known = share if budget.seconds < ENDLESS or budget.programs is not None else None
                 broken = len({rule for rule, _ in self.found.violations})
-                self._tell("random", share, f"{self.num_random:,} programs, {broken} rules broken")
-                self._draw(program)
-            self._note(batch + 1, start, before)
+                self._tell("random", known, f"{self.num_random:,} programs, {broken} rules broken")
+                yield call
+                drawn += len(call[1][-1])
+            if budget.programs is not None and drawn >= budget.programs:
+                return
 
     def _programs(self, batch: int) -> Iterator[Program]:
         """A batch; about hits inside a block, too, if the subject has and declares them."""
@@ -258,42 +299,25 @@ class Suite:
         if has_them and self.options.policy.hits_inside_blocks:
             yield from inside_programs(*asked)
 
-    @property
-    def _compared(self) -> Implementation | None:
-        """The oracle, at a level that compares, unless it is the subject itself."""
-        is_alone = self.options.self_checks_only or self.options.level is Level.SAFETY
-        return None if is_alone else self.oracle
-
-    def _plans(self, batch: int) -> None:
+    def _plans(self, batch: int) -> Iterator[Call]:
         """A few random models beside each batch of programs."""
-        if Feature.PLANNING not in self.can.features:
-            return
-        for number in range(batch * PLANS, (batch + 1) * PLANS):
-            example = random_plan(self.options.seed, number)
-            if not self._is_wanted(example.rules):
-                return
-            try:
-                violation = example_violation(
-                    example, self.subject, self.options.policy, self._compared, self.options.level
-                )
-            except LeftOut:
-                continue
-            self.num_random += 1
-            if violation is not None and self._is_wanted((violation.rule,)):
-                self.found.add(violation)
+        numbers = range(batch * PLANS, (batch + 1) * PLANS)
+        plans = [random_plan(self.options.seed, number) for number in numbers]
+        if Feature.PLANNING in self.can.features and self._is_wanted(plans[0].rules):
+            yield parts.plans, (self.sides, batch, [plan.name for plan in plans])
 
-    def _draw(self, program: Program) -> None:
-        asked = (program, self.can, self.options.policy)
-        fitting = random_program(*asked, hashes_matter=self.hashes_matter, oracle=self.oracle)
-        if fitting is None:
-            return
-        try:
-            violation = self._verdict(fitting)
-        except LeftOut:
+    def _take_random(self, answer: Answer) -> None:
+        """What came of a random program or plan; a plan is not made smaller."""
+        self._note_answer(answer)
+        if answer.left_out is not None:
             return
         self.num_random += 1
+        violation = answer.violation
         if violation is not None and self._is_wanted((violation.rule,)):
-            self._keep(violation)
+            if violation.is_example:
+                self.found.add(violation)
+            else:
+                self._keep(violation)
 
     def _note(self, batch: int, start: float, before: float) -> None:
         """A whole batch is done: what a later run goes on from."""
@@ -303,6 +327,7 @@ class Suite:
             batch=batch,
             directed=self.num_directed,
             random=self.num_random,
+            drawn=self.num_drawn,
             seconds=before + time.monotonic() - start,
             situations=dict(self.situations),
             left_out=dict(self.found.left_out),
@@ -324,10 +349,11 @@ class Suite:
         self.situations = Counter(state.situations)
         self.static.count = StaticCount.from_json(state.static)
         self._tell("trying again", None, "what was broken before")
-        sides = (self.subject, self.options.level, self._compared)
+        sides = (self.subject, self.options.level, self.sides.compared)
         for name in self.found.take_over(state, *sides):
-            self._try(find_example(name))
+            self._take(find_example(name), parts.example(self.sides, name))
         self.num_directed, self.num_random = state.directed, state.random
+        self.num_drawn = state.drawn
         self.found.looked_at.update({DIRECTED} if state.directed else ())
         self.can_be_resumed = True
 
@@ -337,22 +363,12 @@ class Suite:
             raise OutOfPatienceError
         self.progress(Reached(phase, share, note))
 
-    def _verdict(self, program: Program) -> Violation | None:
-        return next(iter(self._verdicts(program, goes_on=False)), None)
-
-    def _verdicts(self, program: Program, *, goes_on: bool) -> list[Violation]:
-        begin = time.monotonic()
-        sides = (self.subject, self.options.level, self._compared)
-        found = violations_along(program, *sides, self.situations, goes_on=goes_on)
-        self._note_loss(found[0] if found else None, begin)
-        return found
-
-    def _note_loss(self, violation: Violation | None, begin: float) -> None:
-        """Seconds that a failure took, if they are more than any that does not hang takes."""
-        spent = time.monotonic() - begin
-        self.is_slow = violation is not None and spent > SLOW_SECONDS
+    def _note_answer(self, answer: Answer) -> None:
+        """Situations, and the seconds of a failure, if more than any takes that does not hang."""
+        self.situations.update(answer.situations)
+        self.is_slow = answer.violation is not None and answer.seconds > SLOW_SECONDS
         if self.is_slow:
-            self.lost_seconds += spent
+            self.lost_seconds += answer.seconds
 
     def _is_wanted(self, rules: Sequence[str]) -> bool:
         pairs = itertools.product(rules, self.options.rules)

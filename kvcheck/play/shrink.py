@@ -5,6 +5,7 @@ Other stories bring their own candidates: records (`kvcheck.records.smaller`), l
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, fields, replace
@@ -21,8 +22,9 @@ def smallest(
     tried: Callable[[T], T | None],
     *,
     seconds: float,
+    attempts: float = math.inf,
 ) -> T:
-    """The smallest story found in this time that still fails.
+    """The smallest story found in this time, and in so many attempts, that still fails.
 
     Greedy: `smaller` gives candidates, those that save most first; every one that fails starts
     over. `tried` answers a candidate that fails, perhaps cut after the failure, and None of others.
@@ -32,8 +34,9 @@ def smallest(
     while found is not None:
         story, found = found, None
         for candidate in smaller(story):
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or attempts <= 0:
                 return story
+            attempts -= 1
             found = tried(candidate)
             if found is not None:
                 break
@@ -50,9 +53,16 @@ def without_runs(operations: Sequence[T]) -> Iterator[tuple[T, ...]]:
         length //= 2
 
 
-def shrink(program: Program, fails: Callable[[Program], bool], *, seconds: float = 20.0) -> Program:
-    """The smallest program found within the time that still `fails`."""
-    return smallest(program, _smaller, lambda one: one if fails(one) else None, seconds=seconds)
+def shrink(
+    program: Program,
+    fails: Callable[[Program], bool],
+    *,
+    seconds: float = 20.0,
+    attempts: float = math.inf,
+) -> Program:
+    """The smallest program found within the time, and in so many attempts, that still `fails`."""
+    limits = {"seconds": seconds, "attempts": attempts}
+    return smallest(program, _smaller, lambda one: one if fails(one) else None, **limits)
 
 
 def _smaller(program: Program) -> Iterator[Program]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -144,8 +145,10 @@ def made_smaller(
     verdict: Callable[[Program], Violation | None],
     seconds: float,
     same: Callable[[Violation], object] = attrgetter("kind"),
+    *,
+    attempts: float = math.inf,
 ) -> Violation:
-    """The same kind of violation by the smallest program found in this time."""
+    """The same kind of violation by the smallest program found in this time and these attempts."""
 
     def fails(program: Program) -> bool:
         try:
@@ -154,7 +157,8 @@ def made_smaller(
             return False
         return again is not None and same(again) == same(violation)
 
-    return verdict(shrink(violation.program, fails, seconds=seconds)) or violation
+    small = shrink(violation.program, fails, seconds=seconds, attempts=attempts)
+    return verdict(small) or violation
 
 
 def violation_of(
@@ -180,13 +184,20 @@ def violation_of(
             rule, name = PROTOCOL, "speaks_the_protocol"
         elif not isinstance(found, KVSpecError):
             rule, name = "KV-ERR-2", "errors_are_typed"
-        found = InvariantViolation(name, rule, f"{type(found).__name__}: {found}")
+        found = InvariantViolation(name, rule, f"{type(found).__name__}: {_words(found)}")
         expected, observed = "an answer, or a typed error for an illegal call", found.detail
         if rule == PROTOCOL:
             expected = "a message as spec/protocol.md has it"
     where = (found.rule, found.invariant, found.detail)
     both = (expected, observed)
     return Violation(*where, program, tuple(operations), *both, first_at=first_at, place=place)
+
+
+def _words(found: BaseException) -> str:
+    """What an exception says; of a message its name, not how many a program was sent before."""
+    if isinstance(found, RemoteError):
+        return str(found).replace(found.last, found.last.partition(",")[0])
+    return str(found)
 
 
 def _call_of(found: BaseException) -> str:

@@ -16,11 +16,12 @@ from kvcheck.judge import suite as suites
 from kvcheck.judge.applying import verdicts
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import Reached, Report
+from kvcheck.judge.parts import Answer, program_answer
 from kvcheck.judge.report import text_lines
 from kvcheck.judge.state import State, decode_program, encode_program
 from kvcheck.judge.suite import Suite
 from kvcheck.play.steps import Program
-from kvcheck.play.verdicts import HANG, Level
+from kvcheck.play.verdicts import HANG, Level, Violation
 from kvcheck.play.watchdog import OutOfPatienceError
 from kvcheck.records.manifest import shipped_sets
 from kvcheck.rules.scenarios import SCENARIOS
@@ -70,6 +71,12 @@ def stopped_after(
     run = Suite(subject or ReferenceImplementation(), REFERENCE, OPTIONS, save=saved.append)
     report = run.run(state)
     return report, State.from_json(json.loads(json.dumps(saved[-1].to_json())), WHERE)
+
+
+def first_of(suite: Suite) -> Violation:
+    """What the directed programs show first."""
+    answers = (program_answer(suite.sides, program, goes_on=False) for program in SCENARIOS)
+    return next(each.violation for each in answers if each.violation is not None)
 
 
 @pytest.mark.parametrize("subject", [ReferenceImplementation(), ReferenceImplementation(Leaks)])
@@ -236,8 +243,7 @@ def test_a_run_that_goes_on_first_tries_again_what_was_broken(
 def test_of_failures_that_take_long_the_first_of_a_kind_is_kept_as_it_is() -> None:
     """Making it smaller would take as long each time; others are made smaller."""
     suite = Suite(ReferenceImplementation(Leaks), REFERENCE, OPTIONS)
-    found = (suite._verdict(program) for program in SCENARIOS)
-    violation = next(each for each in found if each is not None)
+    violation = first_of(suite)
     kept: list[object] = []
     suite.shrinker.keep = kept.append  # type: ignore[assignment, method-assign]
     suite.is_slow = True
@@ -257,14 +263,10 @@ def test_of_failures_that_take_long_the_first_of_a_kind_is_kept_as_it_is() -> No
     ("spent", "is_violation", "lost"), [(1.9, True, 0.0), (2.1, True, 2.1), (2.1, False, 0.0)]
 )
 def test_seconds_are_lost_by_failures_that_take_long(
-    spent: float, is_violation: bool, lost: float, monkeypatch: pytest.MonkeyPatch
+    spent: float, is_violation: bool, lost: float
 ) -> None:
     suite = Suite(ReferenceImplementation(Leaks), REFERENCE, OPTIONS)
-    found = (suite._verdict(program) for program in SCENARIOS)
-    violation = next(each for each in found if each is not None) if is_violation else None
-    suite.lost_seconds = 0.0
-    monkeypatch.setattr("kvcheck.judge.suite.time.monotonic", lambda: 100.0 + spent)
-    suite._note_loss(violation, 100.0)
+    suite._note_answer(Answer((first_of(suite),) if is_violation else (), seconds=spent))
     assert suite.lost_seconds == pytest.approx(lost)
     assert suite.is_slow is (lost > 0)
     suite.lost_seconds = 59.9
@@ -277,18 +279,13 @@ def test_seconds_are_lost_by_failures_that_take_long(
 def test_a_walk_that_hangs_loses_the_seconds_that_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is a finding as it is: each attempt to make it smaller would hang, too."""
     suite = Suite(ReferenceImplementation(Leaks), REFERENCE, OPTIONS)
-    found = (suite._verdict(program) for program in SCENARIOS)
-    violation = replace(next(each for each in found if each is not None), name=HANG)
+    violation = replace(first_of(suite), name=HANG)
     walk = SimpleNamespace(manifest=SimpleNamespace(name="a set"))
-    suite.lost_seconds, now = 1.0, [100.0]
+    suite.lost_seconds = 1.0
 
-    def followed(*given: object) -> Iterable[tuple[object, object]]:
-        now[0] += 7.0
-        yield walk, SimpleNamespace(violation=violation)
-        now[0] += 5.0
-        yield walk, None
+    def followed(*given: object) -> Iterable[tuple[object, object, float]]:
+        yield walk, SimpleNamespace(violation=violation), 7.0
 
-    monkeypatch.setattr("kvcheck.judge.suite.time.monotonic", lambda: now[0])
     monkeypatch.setattr(suite.static, "run", followed)
     suite._static()
     assert suite.lost_seconds == 8.0

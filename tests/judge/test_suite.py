@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,12 +12,14 @@ from typing import Any
 import pytest
 
 import kvref
+from kvcheck.judge import parts
 from kvcheck.judge import suite as suites
 from kvcheck.judge.coverage import decided, exercised
 from kvcheck.judge.faults import known_of
 from kvcheck.judge.options import ENDLESS, Budget, Options
 from kvcheck.judge.outcome import Reached, Report
 from kvcheck.judge.outcomes import neighbours
+from kvcheck.judge.parts import Answer, Drawn
 from kvcheck.judge.state import State
 from kvcheck.judge.suite import UNSEEN, Suite
 from kvcheck.play.left_out import LeftOut
@@ -220,57 +223,57 @@ def test_a_drawn_program_is_cut_to_what_the_subject_can(
         asked.append((given, more))
         return fitting[len(asked) - 1]
 
-    found: list[Any] = [LeftOut("no"), VIOLATION, replace(VIOLATION, rule="KV-EVT-1")]
+    answers = [
+        Answer(left_out=LeftOut("no")),
+        Answer((VIOLATION,)),
+        Answer((replace(VIOLATION, rule="KV-EVT-1"),)),
+    ]
+    left = iter(answers)
 
-    def verdict(program: Program) -> Any:
-        assert program is CHOSEN[0]
-        one = found.pop(0)
-        if isinstance(one, LeftOut):
-            raise one
-        return one
+    def answer(sides: Any, program: Program, *, goes_on: bool) -> Answer:
+        assert (sides, program, goes_on) == (suite.sides, CHOSEN[0], False)
+        return next(left)
 
     kept: list[Violation] = []
-    monkeypatch.setattr(suites, "random_program", cut)
-    monkeypatch.setattr(suite, "_verdict", verdict)
+    monkeypatch.setattr(parts, "random_program", cut)
+    monkeypatch.setattr(parts, "program_answer", answer)
     monkeypatch.setattr(suite, "_keep", kept.append)
-    counts = []
-    for program in drawn:
-        suite._draw(program)
-        counts.append(suite.num_random)
+    found = parts.programs(suite.sides, 2, True, drawn)
+    assert found == Drawn(2, tuple(answers), len(drawn), True)
     matters = {"hashes_matter": level is not Level.SAFETY, "oracle": REFERENCE}
     assert asked == [((program, CAN, ASKED.policy), matters) for program in drawn]
-    assert (counts, kept) == ([0, 0, 1, 2], [VIOLATION])
+    counts = []
+    for each in found.answers:
+        suite._take_random(each)
+        counts.append(suite.num_random)
+    assert (counts, kept) == ([0, 1, 2], [VIOLATION])
 
 
 def test_plans_are_asked_of_who_plans_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the batch, numbered on from batch to batch."""
-    asked: list[tuple[int, int]] = []
     tried: list[Any] = []
-    example = SimpleNamespace(rules=("KV-PLAN-1",), name="a plan")
-
-    def plan(seed: int, number: int) -> Any:
-        asked.append((seed, number))
-        return example
 
     def verdict(*given: Any) -> Violation | None:
         tried.append(given)
         if len(tried) == 1:
             raise LeftOut("no")
-        return replace(VIOLATION, rule="KV-PLAN-1") if len(tried) == 2 else VIOLATION
+        return replace(VIOLATION, rule="KV-PLAN-1" if len(tried) == 2 else RULE, is_example=True)
 
-    monkeypatch.setattr(suites, "random_plan", plan)
-    monkeypatch.setattr(suites, "example_violation", verdict)
+    monkeypatch.setattr(parts, "example_violation", verdict)
     suite = Suite(REFERENCE, REFERENCE, replace(ASKED, rules=("KV-PLAN-*",)))
-    suite._plans(2)
-    assert asked == [(3, number) for number in range(2 * suites.PLANS, 3 * suites.PLANS)]
-    given = (example, REFERENCE, ASKED.policy, REFERENCE, ASKED.level)
-    assert tried == [given] * suites.PLANS
+    ((function, given),) = suite._plans(2)
+    numbers = range(2 * suites.PLANS, 3 * suites.PLANS)
+    assert given == (suite.sides, 2, [f"random plan 3.{number}" for number in numbers])
+    for answer in function(*given).answers:
+        suite._take_random(answer)
+    assert [example.name for example, *_ in tried] == given[2]
+    rest = [REFERENCE, ASKED.policy, REFERENCE, ASKED.level]
+    assert [others for _, *others in tried] == [rest] * suites.PLANS
     assert suite.num_random == suites.PLANS - 1
     assert [each.rule for each in suite.found.listed] == ["KV-PLAN-1"]
-    Suite(REFERENCE, REFERENCE, ASKED)._plans(0)  # not wanted, which the first one shows
-    assert asked[suites.PLANS :] == [(3, 0)]
-    Suite(Lacks(Feature.PLANNING), REFERENCE, replace(ASKED, rules=("*",)))._plans(0)
-    assert len(asked) == suites.PLANS + 1
+    assert not [*Suite(REFERENCE, REFERENCE, ASKED)._plans(0)]  # not wanted
+    lacks = Suite(Lacks(Feature.PLANNING), REFERENCE, replace(ASKED, rules=("*",)))
+    assert not [*lacks._plans(0)]
 
 
 @pytest.mark.parametrize(
@@ -303,7 +306,7 @@ def test_rules_are_wanted_by_their_patterns(
 def test_what_is_compared_with(level: Level, alone: bool, compared: object) -> None:
     options = replace(ASKED, level=level, self_checks_only=alone)
     suite = Suite(REFERENCE, REFERENCE, options)
-    assert suite._compared is compared
+    assert suite.sides.compared is compared
     assert suite.shrinker.compared is compared
     assert (suite.shrinker.subject, suite.shrinker.level) == (REFERENCE, level)
     assert suite.shrinker.seconds == NO_TIME.shrink_seconds
@@ -323,8 +326,8 @@ def test_what_the_subject_refuses_to_make_is_left_out(monkeypatch: pytest.Monkey
     def refuses(*given: Any, **more: Any) -> Any:
         raise LeftOut("one, two")
 
-    monkeypatch.setattr(suites, "violations_along", refuses)
-    monkeypatch.setattr(suites, "example_violation", refuses)
+    monkeypatch.setattr(parts, "violations_along", refuses)
+    monkeypatch.setattr(parts, "example_violation", refuses)
     options = replace(ASKED, rules=("KV-STAT-4", RULE))
     suite = Suite(REFERENCE, REFERENCE, options)
     suite._directed()
@@ -349,7 +352,7 @@ def test_what_came_after_a_difference_is_tried_alone_the_shortest_first(
         asked.append((given, more))
         return [VIOLATION, long, short]
 
-    monkeypatch.setattr(suites, "violations_along", along)
+    monkeypatch.setattr(parts, "violations_along", along)
     suite = Suite(REFERENCE, REFERENCE, replace(ASKED, policy=Policy()))
     tried: list[Violation] = []
     monkeypatch.setattr(suite.shrinker, "keep", lambda violation: None)
@@ -357,10 +360,8 @@ def test_what_came_after_a_difference_is_tried_alone_the_shortest_first(
     suite._directed()
     assert tried == [short] * len(CHOSEN) + [long] * len(CHOSEN)
     assert suite.found.listed == (VIOLATION,)
-    assert suite._verdict(CHOSEN[0]) is VIOLATION
-    given = (REFERENCE, ASKED.level, REFERENCE, suite.situations)
-    alone = ((CHOSEN[0], *given), {"goes_on": False})
-    assert asked == [*(((each, *given), {"goes_on": True}) for each in CHOSEN), alone]
+    given = (REFERENCE, ASKED.level, REFERENCE, Counter[str]())
+    assert asked == [((each, *given), {"goes_on": True}) for each in CHOSEN]
 
 
 @pytest.mark.parametrize("is_wanted", [True, False])
@@ -373,12 +374,11 @@ def test_what_a_walk_shows_is_made_smaller_once_and_kept_if_it_is_wanted(
     walks = [SimpleNamespace(manifest=SimpleNamespace(name=name)) for name in "ab"]
     parting = SimpleNamespace(violation=VIOLATION)
 
-    def followed(wanted: Any, told: Any) -> Any:
-        assert wanted == suite._is_wanted
+    def followed(wanted: Any, told: Any, workers: Any) -> Any:
+        assert (wanted, workers) == (suite._is_wanted, None)
         told(0.5, "a note")
         for walk in walks:
-            yield walk, parting
-        yield walks[0], None
+            yield walk, parting, 7.0
 
     asked: list[Any] = []
     small = replace(VIOLATION, detail="small")

@@ -1,0 +1,40 @@
+"""Who does the work of a command besides its own process: the options, and what they name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+import click
+
+from kvcheck.tasks import Cluster, Processes, Workers
+
+MOST_JOBS = 1000
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def workers_options(command: Command) -> Command:
+    """The options --jobs and --cluster of a command."""
+    jobs = click.option(
+        "--jobs",
+        type=click.IntRange(1, MOST_JOBS),
+        default=1,
+        show_default=True,
+        help="Processes to use.",
+    )
+    cluster = click.option(
+        "--cluster",
+        metavar="ADDRESS",
+        help="Use a Ray cluster in place of processes; local: one on this machine. Needs the extra"
+        " cluster.",
+    )
+    return jobs(cluster(command))
+
+
+def workers_for(jobs: int, cluster: str | None) -> AbstractContextManager[Workers | None]:
+    """Who does the work besides this process, if anybody."""
+    if cluster is not None:
+        return Cluster(cluster)
+    return nullcontext() if jobs == 1 else Processes(jobs)

@@ -1,0 +1,177 @@
+"""A check that is divided: the same report with any workers, in any order, and when some die."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvcheck.cli import main
+from kvcheck.discovery import find_implementation
+from kvcheck.judge import static
+from kvcheck.judge.options import BUDGETS, Options
+from kvcheck.judge.outcome import Reached
+from kvcheck.judge.report import text_lines, to_json
+from kvcheck.judge.state import State
+from kvcheck.judge.suite import Suite
+from kvcheck.play.verdicts import Level
+from kvcheck.records.manifest import shipped_sets
+from kvcheck.tasks import Cluster, Processes, Workers
+from kvspec._json import Where
+from tests.cluster.workers import Shuffling, on_nodes
+
+DEEP = dict(BUDGETS)["deep"]
+
+
+def checked(
+    name: str,
+    workers: Workers | None,
+    heard: Callable[[Reached], None] = lambda reached: None,
+    *,
+    programs: int = 40,
+    state: State | None = None,
+    rules: tuple[str, ...] = ("KV-COORD-6", "KV-COORD-4", "KV-COORD-7"),
+    save: Callable[[State], None] = lambda state: None,
+) -> str:
+    """The report as text and as JSON, without the seconds."""
+    options = Options(Level.IDENTITY, DEEP.counted(programs), rules, name=name)
+    sides = (find_implementation(name), find_implementation("kvref"))
+    suite = Suite(*sides, options, heard, save, find_implementation)
+    suite.workers = workers
+    report = replace(suite.run(state), seconds=0.0)
+    return "\n".join([*text_lines(report), json.dumps(to_json(report))])
+
+
+BROKEN = "mistake:FullDropsEveryRound"
+"""Found by a walk, by directed programs and by random ones."""
+
+
+def less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One set of vectors, and few of the known mistakes: what is divided is divided as ever."""
+    sets = tuple(each for each in shipped_sets() if each[1].name == "unequal")
+    monkeypatch.setattr(static, "shipped_sets", lambda: sets)
+    monkeypatch.setattr("kvcheck.judge.faults.MOST_MISTAKES", 3)
+
+
+@pytest.fixture(autouse=True)
+def less_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every test."""
+    less(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def alone() -> str:
+    """The report without workers."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        less(monkeypatch)
+        return checked(BROKEN, None)
+
+
+@pytest.mark.parametrize("window", [1, 9])
+def test_the_report_is_the_same_in_any_order_of_answers(window: int, alone: str) -> None:
+    """A report that depended on anything but the programs would differ for another window."""
+    assert "does not conform" in alone
+    report = json.loads(alone.splitlines()[-1])
+    assert 0 < report["random"] <= 40
+    assert report["static"]["walks"]
+    assert checked(BROKEN, Shuffling(window, losing=0.2)) == alone
+
+
+def test_processes_find_the_same(alone: str) -> None:
+    with Processes(2) as workers:
+        assert checked(BROKEN, workers) == alone
+
+
+def test_a_run_that_was_stopped_goes_on_with_other_workers() -> None:
+    asked: dict[str, Any] = {"programs": 110, "rules": ("KV-HASH-1",)}
+    saved: list[State] = []
+
+    def stop(reached: Reached) -> None:
+        if reached.phase == "random" and saved[-1].batch == 1:
+            raise KeyboardInterrupt
+
+    first = checked("kvfast", Shuffling(3), stop, save=saved.append, **asked)
+    assert "interrupted" in first
+    state = State.from_json(json.loads(json.dumps(saved[-1].to_json())), Where("state"))
+    assert (state.batch, state.drawn) == (1, 100)
+    second = checked("kvfast", Shuffling(11), state=state, **asked)
+    assert second == checked("kvfast", None, **asked)
+
+
+@pytest.mark.parametrize("number", [0, 3, 105])
+def test_programs_are_counted_over_the_batches(number: int) -> None:
+    """Those that were drawn, whole batches and the rest of one; some cannot be run."""
+    saved: list[State] = []
+    suite_of = checked("kvref", None, programs=number, rules=("KV-HASH-1",), save=saved.append)
+    found = json.loads(suite_of.splitlines()[-1])["random"]
+    assert number * 0.8 <= found <= number
+    assert (saved[-1].batch, saved[-1].drawn) == (number // 100, number // 100 * 100)
+
+
+CRASHES = """
+import os
+from kvref.block_pool import BlockPool
+from kvref.implementation import ReferenceImplementation
+
+
+class Crashes(BlockPool):
+    def touch(self, blocks):
+        os.kill(os.getpid(), 9)
+
+
+def implementation():
+    return ReferenceImplementation(Crashes)
+"""
+
+
+def test_a_program_that_crashes_is_a_finding_and_no_lost_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its report is that of a run without workers. In the worker itself it ends the run."""
+    (tmp_path / "crashes.py").write_text(CRASHES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    name = f"cmd:{sys.executable} -m kvcheck.cli serve crashes:implementation"
+    arguments = ["--budget", "directed", "--programs", "0", "--rules", "KV-POOL-1"]
+    said = []
+    for jobs in ("1", "2"):
+        assert main(["check", name, *arguments, "--jobs", jobs]) == 1
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert "was killed by SIGKILL" in said[0]
+    assert main(["check", "crashes:implementation", *arguments, "--jobs", "2"]) == 2
+    assert "cmd:kvspec serve IMPL" in capsys.readouterr().err
+
+
+@on_nodes
+@pytest.mark.parametrize("number", [1, 4])
+def test_the_report_does_not_depend_on_the_number_of_nodes(
+    nodes: Any, number: int, alone: str
+) -> None:
+    for _ in range(number):
+        nodes.add_node(num_cpus=1)
+    with Cluster(nodes.address) as workers:
+        assert checked(BROKEN, workers) == alone
+
+
+@on_nodes
+def test_when_a_node_dies_no_program_is_lost_and_none_counts_twice(nodes: Any, alone: str) -> None:
+    working = [nodes.add_node(num_cpus=1) for _ in range(3)]
+    told: list[str] = []
+
+    def heard(reached: Reached) -> None:
+        told.append(reached.phase)
+        if len(told) == 20:  # in the middle, with calls under way on it
+            nodes.remove_node(working[0], allow_graceful=False)
+
+    with Cluster(nodes.address) as workers:
+        found = checked(BROKEN, workers, heard)
+        alive = [node for node in workers._ray.nodes() if node["Alive"]]
+    assert len(told) > 20
+    assert len(alive) == 3  # the head and two
+    assert found == alone
