@@ -83,7 +83,12 @@ CALLS = (
     Call(("serve", "nowhere"), "unknown implementation 'nowhere'", exit_code=2),
     Call(("golden", "--impl", f"cmd:{shlex.quote(sys.executable)} -I -m {SERVE}"), "0 failed"),
     Call(("golden", "--impl", "cmd:no-such-program"), "can't be started", exit_code=2),
-    Call(("whatif", "demo", "--block-size", "64", "--sizes", "3"), "best possible"),
+    Call(
+        ("whatif", "demo", "--block-size", "64", "--sizes", "3", "--html", "curves.html"),
+        "best possible",
+        writes=("curves.html",),
+    ),
+    Call(("replay", "demo", "demo", "--impl", "kvref", "--limit", "2", "--live"), "2 traces"),
     Call(("replay", "nowhere.jsonl", "--impl", "kvref"), "nowhere.jsonl", exit_code=2),
 )
 

@@ -18,6 +18,7 @@ from tests.source import PACKAGES, ROOT, package_modules, python_files, shown, t
 # What a module may import beside the standard library; the longest prefix of its name counts. Who
 # may import whom among our own packages says pyproject.toml, [tool.importlinter].
 OURS = frozenset({"kvspec", "kvcheck", "kvref", "kvfast"})
+REPLAY_EXTRAS = frozenset({"matplotlib", "prometheus_client", "tokenizers", "zstandard"})
 ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
     ("kvspec", frozenset()),  # the contract needs nothing
     ("kvspec._state_file", frozenset({"cbor2"})),
@@ -25,7 +26,7 @@ ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
     ("kvcheck", frozenset()),
     ("kvcheck.tasks", frozenset({"ray"})),
     ("kvcheck.cli", frozenset({"click", "rich"})),
-    ("kvcheck.tools.replay", frozenset({"matplotlib", "zstandard"})),
+    ("kvcheck.tools.replay", REPLAY_EXTRAS),
     ("kvcheck.tools.bench", frozenset({"matplotlib"})),
     ("kvcheck.remote", frozenset({"cbor2"})),
     ("kvcheck.judge", frozenset({"hypothesis"})),

@@ -22,7 +22,7 @@ from kvspec.interface import Implementation
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _STDIN = _STDOUT = "-"
-_ONE_POOL = ("plot_path", "html_path", "record_path")
+_ONE_POOL = ("plot_path", "html_path", "record_path", "metrics_target")
 _INDEX = "kvfast"
 """Whose index the router uses, whoever the engines are of."""
 
@@ -55,7 +55,7 @@ def replay_fleet(
     """Each route from the start of the trace; the rows, and the JSON if that is wanted."""
     for name in _ONE_POOL:
         if given[name] is not None:
-            fail(f"--{name.removesuffix('_path')} is about one pool; leave out it or --engines")
+            fail(f"--{name.partition('_')[0]} is about one pool; leave out it or --engines")
     routes = given["routes"] or ROUTES
     if trace == _STDIN and len(routes) > 1:
         fail("standard input can be read once; give one --route, or a file")

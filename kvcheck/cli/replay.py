@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import click
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from kvcheck.cli._fleet import replay_fleet, with_fleet_options
 from kvcheck.cli._support import (
@@ -23,13 +21,16 @@ from kvcheck.cli._support import (
     write_whole,
 )
 from kvcheck.cli._traces import with_trace_options
+from kvcheck.cli._watch import MetricsOutput, Shown, watching
 from kvcheck.discovery import find_implementation
+from kvcheck.tools.replay import beside
 from kvcheck.tools.replay.driver import Driver, ReplayError
 from kvcheck.tools.replay.explain import ExplanationError
+from kvcheck.tools.replay.file import STDIN
 from kvcheck.tools.replay.options import ARRIVALS, ReplayOptions
 from kvcheck.tools.replay.plot import FORMATS
 from kvcheck.tools.replay.report import ReplayContext, report, report_text
-from kvcheck.tools.replay.result import Counts, ReplayResult
+from kvcheck.tools.replay.result import ReplayResult
 from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import TraceSource, select
 from kvcheck.watch.recording import RecordedImplementation
@@ -38,13 +39,12 @@ from kvspec.errors import InvariantViolation
 from kvspec.interface import Implementation
 
 _STDOUT = "-"
-_SECONDS_BETWEEN_UPDATES = 0.1
 _WRONG = (InvariantViolation, ReplayError, ExplanationError, UnrecordableError)
 _POSITIVE = click.IntRange(min=1)
 
 
 @click.command()
-@click.argument("trace")
+@click.argument("traces", nargs=-1, required=True, metavar="TRACE…")
 @click.option(
     "--impl",
     required=True,
@@ -109,14 +109,27 @@ _POSITIVE = click.IntRange(min=1)
 )
 @with_trace_options
 @with_fleet_options
-@click.option("--quiet", is_flag=True, help="No progress bar.")
-def command(trace: str, impl: str, quiet: bool, **given: Any) -> None:
+@click.option("--live", is_flag=True, help="Show pool, hit rate, requests, speed while it runs.")
+@click.option(
+    "--metrics",
+    "metrics_target",
+    metavar="F",
+    help="Write what an engine exposes to Prometheus to F, each second; or serve it at HOST:PORT.",
+)
+@click.option("--quiet", is_flag=True, help="No progress bar, and no view.")
+def command(traces: tuple[str, ...], impl: str, live: bool, quiet: bool, **given: Any) -> None:
     """Replay a request trace and report hits, evictions, usage.
 
     TRACE is a file in one of the formats of --format (plain, gzip, zstd; - is standard input), or
     `demo`, which is shipped, or sample:FORMAT, a small one; or generated: synth:chat, synth:agent,
     synth:rag, with ?requests=N&seed=S behind it. The rules behind the numbers are in
-    spec/replay.md. The defaults of --num-blocks and --block-size suit the demo.
+    spec/replay.md. The defaults of --num-blocks and --block-size suit the demo. Several traces go
+    through a pool of their own each, and stand side by side.
+
+    --live: where there is no terminal, a line every five seconds.
+
+    --metrics F: names as vLLM's, with the trace as the model, so that an engine's dashboard shows
+    a replay; --metrics :9400 answers at http://127.0.0.1:9400/metrics until the replay ends.
 
     --record F: `kvspec golden F --impl kvref` then says whether the reference accepts every
     operation. F has the state after each, and grows by all tokens: --limit keeps it short.
@@ -125,7 +138,6 @@ def command(trace: str, impl: str, quiet: bool, **given: Any) -> None:
 
     Exit code 0: done. 1: the implementation broke a rule. 2: it could not run.
     """
-    _check_outputs(given["json_path"], given["plot_path"], given["html_path"], given["record_path"])
     options = ReplayOptions(
         num_blocks=given["num_blocks"],
         block_size=given["block_size"],
@@ -134,15 +146,45 @@ def command(trace: str, impl: str, quiet: bool, **given: Any) -> None:
         arrival=given["arrival"],
         step_ms=given["step_ms"],
     )
+    target = given["metrics_target"]
+    metrics = None if target is None else MetricsOutput(target, options)
+    _check_outputs(given, None if metrics is None else metrics.path)
     implementation = find_implementation(impl)
+    if len(traces) > 1:
+        _check_several(traces, given)
     if given["engines"] is not None:
-        replay_fleet(trace, implementation, options, given, quiet=quiet)
+        if live:
+            fail("--live is about one pool; leave out it or --engines")
+        replay_fleet(traces[0], implementation, options, given, quiet=quiet)
         return
     if given["routes"]:
         fail("--route needs --engines N")
+    shown = Shown(live, quiet, metrics)
+    with nullcontext() if metrics is None else metrics.open():
+        replays = [_replayed(trace, implementation, options, given, shown) for trace in traces]
+    _write(replays, given)
+
+
+def _check_several(traces: Sequence[str], given: dict[str, Any]) -> None:
+    """What is about one trace."""
+    for option, value in (("--record", given["record_path"]), ("--engines", given["engines"])):
+        if value is not None:
+            fail(f"{option} is about one trace; leave out it or {traces[1]}")
+    if traces.count(STDIN) > 1:
+        fail("standard input can be read once; name it once")
+
+
+def _replayed(
+    trace: str,
+    implementation: Implementation,
+    options: ReplayOptions,
+    given: dict[str, Any],
+    shown: Shown,
+) -> tuple[ReplayResult, dict[str, Any]]:
+    """One trace from its name to its report."""
     with open_trace(
         trace,
-        ordered=given["arrival"] == "timestamp",
+        ordered=options.arrival == "timestamp",
         seed=given["seed"],
         endless=given["limit"] is not None,
         form=given["form"],
@@ -156,22 +198,23 @@ def command(trace: str, impl: str, quiet: bool, **given: Any) -> None:
             check_invariants=given["check"],
         )
         with _recorded(implementation, given["record_path"], context) as subject:
-            result = _replay(subject, options, source, context, quiet=quiet)
+            result = _replay(subject, options, source, context, shown)
         context = replace(context, notes=source.notes)
     if result.counts.requests == 0:
         kept = " of which --sample kept none" if context.sample < 1 else ""
         fail(f"{context.trace}: holds no requests{kept}; nothing was replayed")
-    _write(result, report(result, context), given)
+    return result, report(result, context)
 
 
-def _check_outputs(*paths: str | None) -> None:
+def _check_outputs(given: dict[str, Any], metrics_path: str | None) -> None:
     """Fail now, not after the replay, for what can't be written then."""
-    json_path, plot_path, html_path, record_path = paths
+    plot_path, html_path = given["plot_path"], given["html_path"]
+    json_path = None if given["json_path"] == _STDOUT else given["json_path"]
     if plot_path is not None and Path(plot_path).suffix.lower().lstrip(".") not in FORMATS:
         fail(f"--plot {plot_path}: the name must end in .png or .svg")
     if plot_path is not None or html_path is not None:
         require_extra("matplotlib", "plot")
-    for path in (None if json_path == _STDOUT else json_path, plot_path, html_path, record_path):
+    for path in (json_path, plot_path, html_path, given["record_path"], metrics_path):
         if path is None:
             continue
         folder = Path(path).resolve().parent
@@ -188,24 +231,27 @@ def _replay(
     options: ReplayOptions,
     source: TraceSource,
     context: ReplayContext,
-    *,
-    quiet: bool,
+    shown: Shown,
 ) -> ReplayResult:
-    """Run the driver under a progress bar; what the implementation did wrong is exit code 1."""
+    """Run the driver and show how; what the implementation did wrong is exit code 1."""
     records = select(source, sample=context.sample, limit=context.limit)
-    with _progress(source, context.limit, quiet=quiet) as on_progress:
+    pool = f"{options.num_blocks:,} blocks of {options.block_size} tokens"
+    title = f"{Path(source.name).name} through {context.implementation.name}, {pool}"
+    with watching(source, records, options, shown, title=title, limit=context.limit) as watch:
         try:
             driver = Driver(
                 implementation,
                 options,
-                records,
+                watch.records,
                 trace_name=source.name,
                 check_invariants=context.check_invariants,
-                on_progress=on_progress,
+                on_progress=watch,
             )
-            return driver.run()
+            result = driver.run()
         except _WRONG as error:
             fail(f"{implementation.capabilities.name}: {error}", exit_code=1)
+        watch.end(driver)
+    return result
 
 
 @contextmanager
@@ -228,43 +274,10 @@ def _recorded(
             progress_console().print(line, markup=False, soft_wrap=True)
 
 
-@contextmanager
-def _progress(
-    source: TraceSource, limit: int | None, *, quiet: bool
-) -> Iterator[Callable[[Counts], None]]:
-    """A bar with the time left when the end is known, else a spinner; on a terminal only."""
-    console = progress_console()
-    total = source.total if limit is None else limit
-    end = (
-        (BarColumn(bar_width=20), TimeRemainingColumn())
-        if total is not None
-        else (SpinnerColumn(),)
-    )
-    columns = (TextColumn("replay"), *end, TextColumn("{task.fields[counts]}"))
-    shown = console.is_terminal and not quiet
-    with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
-        task = bar.add_task("replay", total=total, counts="")
-
-        due = 0.0
-
-        def update(counts: Counts) -> None:
-            nonlocal due
-            now = monotonic()
-            if now < due:
-                return
-            due = now + _SECONDS_BETWEEN_UPDATES
-            done = source.position if limit is None else counts.requests
-            text = (
-                f"{counts.requests:,} requests, {counts.steps:,} steps,"
-                f" {counts.hit_rate:.1%} hit, {counts.evictions:,} evictions"
-            )
-            bar.update(task, completed=done, counts=text)
-
-        yield update
-
-
-def _write(result: ReplayResult, content: dict[str, Any], given: dict[str, Any]) -> None:
+def _write(replays: Sequence[tuple[ReplayResult, dict[str, Any]]], given: dict[str, Any]) -> None:
     """All outputs, made first and written then, so that a failure leaves no half of them."""
+    contents = [content for _, content in replays]
+    pictures = [(result.series, content) for result, content in replays]
     files: dict[str, bytes] = {}
     if given["plot_path"] is not None or given["html_path"] is not None:
         from kvcheck.tools.replay.html import report_html
@@ -273,13 +286,15 @@ def _write(result: ReplayResult, content: dict[str, Any], given: dict[str, Any])
         if given["plot_path"] is not None:
             path = given["plot_path"]
             image_format = Path(path).suffix.lower().lstrip(".")
-            files[path] = plot_bytes(result.series, content, image_format=image_format)
+            files[path] = plot_bytes(pictures, image_format=image_format)
         if given["html_path"] is not None:
-            svg = plot_bytes(result.series, content, image_format="svg")
-            files[given["html_path"]] = report_html(content, svg).encode()
+            svg = plot_bytes(pictures, image_format="svg")
+            files[given["html_path"]] = report_html(contents, svg).encode()
     for path, data in files.items():
         write_whole(Path(path), data)
+    is_one = len(contents) == 1
     if given["json_path"] is not None:
-        write_json(content, Path(given["json_path"]))
+        document = contents[0] if is_one else beside.reports(contents)
+        write_json(document, Path(given["json_path"]))
     if given["json_path"] != _STDOUT:
-        click.echo(report_text(content), nl=False)
+        click.echo(report_text(contents[0]) if is_one else beside.text(contents), nl=False)

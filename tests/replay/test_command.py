@@ -206,7 +206,7 @@ def test_a_terminal_sees_progress_and_quiet_does_not(
         seen.append(io.StringIO())
         return Console(file=seen[-1], force_terminal=True, width=120)
 
-    monkeypatch.setattr("kvcheck.cli.replay.progress_console", terminal)
+    monkeypatch.setattr("kvcheck.cli._watch.progress_console", terminal)
     for quiet in ([], ["--quiet"]):
         text = "".join(record_line(each) + "\n" for each in SynthTrace("synth:chat?requests=20"))
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))

@@ -225,7 +225,7 @@ def test_progress_is_reported_after_every_step() -> None:
         ReplayOptions(20, 16),
         [record(1, [0], 10, 3)],
         trace_name="scene",
-        on_progress=lambda counts: seen.append(counts.steps),
+        on_progress=lambda driver: seen.append(driver.moment().counts.steps),
     )
     driver.run()
     assert seen == [1, 2, 3]
@@ -247,9 +247,9 @@ def test_the_trace_is_read_as_a_stream_and_ended_requests_are_forgotten() -> Non
     alive: list[int] = []
     ahead: list[int] = []
 
-    def watch(counts: Counts) -> None:
+    def watch(driver: Driver) -> None:
         alive.append(sum(request() is not None for request in made))
-        ahead.append(source.position - counts.requests)
+        ahead.append(source.position - driver.moment().counts.requests)
 
     Driver(
         noted,

@@ -108,21 +108,21 @@ def test_equal_input_gives_an_equal_picture(
     chat: tuple[ReplayResult, dict[str, Any]], image_format: str
 ) -> None:
     result, content = chat
-    picture = plot_bytes(result.series, content, image_format=image_format)
-    assert picture == plot_bytes(result.series, content, image_format=image_format)
+    picture = plot_bytes([(result.series, content)], image_format=image_format)
+    assert picture == plot_bytes([(result.series, content)], image_format=image_format)
     assert picture.startswith(b"\x89PNG" if image_format == "png" else b"<?xml")
     assert b"<dc:date>" not in picture
 
 
 def test_a_replay_of_one_step_has_a_picture() -> None:
     result, content = replay([record(1, [0], 10)], name="a $b$ 漢字 & <c>.jsonl")
-    assert plot_bytes(result.series, content, image_format="png")
+    assert plot_bytes([(result.series, content)], image_format="png")
 
 
 def test_the_page_needs_nothing_else(chat: tuple[ReplayResult, dict[str, Any]]) -> None:
     result, content = chat
-    svg = plot_bytes(result.series, content, image_format="svg")
-    page = report_html({**content, "trace": "<a> & b"}, svg)
+    svg = plot_bytes([(result.series, content)], image_format="svg")
+    page = report_html([{**content, "trace": "<a> & b"}], svg)
     assert page.startswith("<!DOCTYPE html>")
     assert "&lt;a&gt; &amp; b" in page
     assert "<a>" not in page

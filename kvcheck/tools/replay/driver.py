@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from kvcheck.play.scheduler import admitted, preempted
 from kvcheck.tools.replay.explain import Explainer
 from kvcheck.tools.replay.options import ReplayOptions
-from kvcheck.tools.replay.result import Counts, PhaseSeconds, ReplayResult
+from kvcheck.tools.replay.result import Counts, Moment, PhaseSeconds, ReplayResult
 from kvcheck.tools.replay.series import Bucket, Series
 from kvcheck.tools.replay.tokens import OUTPUT_TOKEN_BASE, prompt_tokens
 from kvcheck.tools.replay.trace import TraceError, TraceRecord
@@ -57,7 +57,7 @@ class Driver:
     """One replay of one trace. `run` may be called once.
 
     `trace_name` is how errors call the trace. `check_invariants` is handed to the implementation.
-    `on_progress` is called after every step with the counts so far.
+    `on_progress` is called after every step with the driver; `moment` tells it more.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Driver:
         *,
         trace_name: str,
         check_invariants: bool = True,
-        on_progress: Callable[[Counts], None] | None = None,
+        on_progress: Callable[[Driver], None] | None = None,
     ) -> None:
         self._implementation = implementation
         self._options = options
@@ -99,11 +99,25 @@ class Driver:
         while self._running or self._waiting or self._next is not None:
             self._step()
             if self._on_progress is not None:
-                self._on_progress(self._counts)
+                self._on_progress(self)
         seconds = self._seconds
         seconds.driver += perf_counter() - began - seconds.total
         waterfall = self._explainer.waterfall(self._counts.tokens_hit)
         return ReplayResult(self._options, self._counts, seconds, waterfall, self._series)
+
+    def moment(self) -> Moment:
+        """Where the replay stands, as a value of its own."""
+        preempted = waiting = sum(bool(each.nodes) for each in self._waiting)
+        if self._options.arrival == "timestamp":
+            is_due = self._next is not None and self._next.timestamp_ms <= self._clock_ms
+            waiting = len(self._waiting) + is_due
+        usage, running = self._step_bucket.usage_sum, len(self._running)
+        return Moment(replace(self._counts), self._clock_ms, usage, running, preempted, waiting)
+
+    @property
+    def series(self) -> Series:
+        """Usage and hits over the steps so far; it grows."""
+        return self._series
 
     def _step(self) -> None:
         """One step: schedule, sample the usage, generate, drain the events."""

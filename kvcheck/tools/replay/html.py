@@ -2,59 +2,93 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
+from kvcheck.tools.replay import beside
 from kvcheck.tools.replay.report import heading, note_lines, number_rows, seconds_rows
+from kvcheck.view.page import data_file, document
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1b1b1b; background: #fff;
-       max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.4rem; margin-bottom: 0.2rem; }
-h2 { font-size: 1.1rem; margin: 2rem 0 0.5rem; }
-table { border-collapse: collapse; }
-th, td { text-align: left; padding: 0.2rem 1rem 0.2rem 0; vertical-align: top;
-         font-weight: normal; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-th { color: #555; white-space: nowrap; }
-tr.total td, tr.total th { font-weight: 600; color: #1b1b1b; }
+table { width: auto; }
+td.number, .beside td { text-align: right; white-space: nowrap;
+                        font-variant-numeric: tabular-nums; }
+th { color: var(--dim); } .beside tr:first-child th { text-align: right; color: var(--text); }
+tr.total td, tr.total th { font-weight: 600; color: var(--text); }
 .bars { width: 14rem; min-width: 9rem; padding-top: 0.55rem; }
-.bar { height: 0.8rem; min-width: 1px; background: #0072b2; }
+.bar { height: 0.8rem; min-width: 1px; background: #3a8fc4; }
 .bar.down { background: #d55e00; } .bar.up { background: #009e73; }
-.meaning { color: #555; min-width: 14rem; } svg { max-width: 100%; height: auto; }
+.meaning { color: var(--dim); min-width: 14rem; } .wide { overflow-x: auto; }
+.picture { background: #fff; border-radius: 6px; } svg { max-width: 100%; height: auto; }
+@media (max-width: 40rem) { .bars { display: none; } .meaning { min-width: 9rem; }
+  th, td { padding-right: 0.6rem; } th { white-space: normal; } }
 """
 
 
-def report_html(content: dict[str, Any], plot_svg: bytes) -> str:
-    """The page: the numbers, the explanation as bars, the picture."""
+def report_html(contents: Sequence[dict[str, Any]], plot_svg: bytes) -> str:
+    """The page: the numbers, the explanation as bars, the picture; of several, side by side."""
+    style = data_file("check.css") + _STYLE
+    if len(contents) == 1:
+        title = f"Replay of {contents[0]['trace']}"
+        return document(title, _body(contents[0], plot_svg), style=style)
+    title = "Replays of " + ", ".join(beside.names(contents))
+    return document(title, _body_of_all(contents, plot_svg), style=style)
+
+
+def _body(content: dict[str, Any], plot_svg: bytes) -> Iterator[str]:
+    yield "<h1>Prefix-cache replay</h1>"
+    yield f"<p>{escape(heading(content))}</p>"
+    yield from _notes(content)
+    yield f"<h2>Numbers</h2>{_table(number_rows(content))}"
+    yield "<h2>From the trace’s repeat rate to the hit rate</h2>"
+    yield _waterfall(content)
+    yield f"<h2>Over time</h2>{_picture(plot_svg)}"
+    yield f"<h2>Options</h2>{_table(_options(content))}"
+    yield f"<h2>Seconds by phase</h2>{_table(seconds_rows(content))}"
+    yield f"<h2>Versions</h2>{_table(sorted(content['versions'].items()))}"
+
+
+def _body_of_all(contents: Sequence[dict[str, Any]], plot_svg: bytes) -> Iterator[str]:
+    yield "<h1>Prefix-cache replays</h1>"
+    yield f"<p>{escape(beside.heading(contents))}</p>"
+    yield f"<h2>Numbers</h2>{_table_of_all(contents, beside.numbers(contents))}"
+    yield f"<h2>Over time</h2>{_picture(plot_svg)}"
+    yield "<h2>From each trace’s repeat rate to its hit rate</h2>"
+    for name, content in zip(beside.names(contents), contents, strict=True):
+        yield f"<details open><summary>{escape(name)}</summary><div>"
+        yield from _notes(content)
+        yield f"{_waterfall(content)}</div></details>"
+    yield f"<h2>Options</h2>{_table(_options(contents[0]))}"
+    yield f"<h2>Seconds by phase</h2>{_table_of_all(contents, beside.seconds(contents))}"
+    yield f"<h2>Versions</h2>{_table(sorted(contents[0]['versions'].items()))}"
+
+
+def _notes(content: dict[str, Any]) -> Iterator[str]:
+    """What is not exact in the trace."""
+    for line in note_lines(content):
+        yield f"<p>{escape(line.strip())}</p>"
+
+
+def _options(content: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(name, str(value)) for name, value in content["options"].items()]
+
+
+def _picture(plot_svg: bytes) -> str:
     svg = plot_svg.decode("utf-8")
     svg = svg[svg.index("<svg") :]  # inside a page there is no XML declaration
-    return "\n".join(
-        [
-            "<!DOCTYPE html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>Replay of {escape(content['trace'])}</title>",
-            f"<style>{_STYLE}</style></head><body>",
-            "<h1>Prefix-cache replay</h1>",
-            f"<p>{escape(heading(content))}</p>",
-            *(f"<p>{escape(line.strip())}</p>" for line in note_lines(content)),
-            "<h2>Numbers</h2>",
-            _table(number_rows(content)),
-            "<h2>From the trace’s repeat rate to the hit rate</h2>",
-            _waterfall(content),
-            "<h2>Over time</h2>",
-            svg,
-            "<h2>Options</h2>",
-            _table([(name, str(value)) for name, value in content["options"].items()]),
-            "<h2>Seconds by phase</h2>",
-            _table(seconds_rows(content)),
-            "<h2>Versions</h2>",
-            _table(sorted(content["versions"].items())),
-            "</body></html>",
-            "",
-        ]
+    return f'<div class="picture">{svg}</div>'
+
+
+def _table_of_all(contents: Sequence[dict[str, Any]], rows: beside.Rows) -> str:
+    """A column for each trace."""
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in beside.names(contents))
+    lines = (
+        f"<tr><th>{escape(label)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+        for label, *cells in rows
     )
+    table = f'<table class="beside"><tr><th></th>{head}</tr>{"".join(lines)}</table>'
+    return f'<div class="wide">{table}</div>'
 
 
 def _table(rows: list[tuple[str, str]]) -> str:
@@ -80,8 +114,10 @@ def _waterfall(content: dict[str, Any]) -> str:
     rows.append(_bar_row("hit rate", hit_rate, 0.0, hit_rate, "", "", kind="total"))
     residual = content["explanation"]["residual"]
     rows.append(_bar_row("unexplained", residual, 0.0, 0.0, "", "", kind="rest"))
-    header = "<tr><th></th><th>points</th><th>0 … 100 %</th><th>tokens</th><th></th></tr>"
-    return "<table>" + header + "".join(rows) + "</table>"
+    header = (
+        "<tr><th></th><th>points</th><th class=bars>0 … 100 %</th><th>tokens</th><th></th></tr>"
+    )
+    return '<div class="wide"><table>' + header + "</tr>" + "".join(rows) + "</table></div>"
 
 
 def _bar_row(

@@ -9,8 +9,10 @@ from __future__ import annotations
 import io
 import textwrap
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from kvcheck.tools.replay import beside
 from kvcheck.tools.replay.report import heading
 from kvcheck.tools.replay.series import Bucket, Series
 
@@ -21,12 +23,13 @@ if TYPE_CHECKING:
 FORMATS: tuple[str, ...] = ("png", "svg")
 _BLUE, _ORANGE, _GREEN, _RED, _GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#666666"
 _PURPLE = "#8e4585"
+_COLOURS = (_BLUE, _RED, _GREEN, _PURPLE, _ORANGE, _GREY)
 _WINDOWS_PER_RUN = 20
 _BARS = 200
 
 
-def plot_bytes(series: Series, content: dict[str, Any], *, image_format: str) -> bytes:
-    """The picture as a PNG or SVG file; `content` is the report of the same replay."""
+def plot_bytes(replays: Sequence[tuple[Series, dict[str, Any]]], *, image_format: str) -> bytes:
+    """The picture as a PNG or SVG file, of one replay or of several: each with its report."""
     import matplotlib
 
     buffer = io.BytesIO()
@@ -43,7 +46,7 @@ def plot_bytes(series: Series, content: dict[str, Any], *, image_format: str) ->
         warnings.catch_warnings(),
     ):
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # in a file name
-        figure = _figure(series, content)
+        figure = _figure(*replays[0]) if len(replays) == 1 else _figure_of_all(replays)
         metadata = {"Date": None} if image_format == "svg" else {}
         figure.savefig(buffer, format=image_format, dpi=150, metadata=metadata)
     return buffer.getvalue()
@@ -62,14 +65,54 @@ def _figure(series: Series, content: dict[str, Any]) -> Figure:
     _draw_hit_rate(hits, ends, series, content)
     _draw_moves(evictions, series, "evictions", color=_RED)
     _draw_moves(preemptions, series, "preemptions", color=_PURPLE)
-    preemptions.set_xlabel("step of the logical clock")
-    preemptions.set_xlim(0, max(ends, default=1))
+    _finish(panels, max(ends, default=1))
+    return figure
+
+
+def _figure_of_all(replays: Sequence[tuple[Series, dict[str, Any]]]) -> Figure:
+    """Usage, hit rate and evictions, with a curve for each trace."""
+    from matplotlib.figure import Figure
+
+    contents = [content for _, content in replays]
+    figure = Figure(figsize=(10, 8), layout="constrained")
+    panels = figure.subplots(3, 1, sharex=True, gridspec_kw={"height_ratios": (3, 3, 2)})
+    usage, hits, evictions = panels
+    figure.suptitle(_wrapped(beside.heading(contents)), fontsize=10, x=0.01, ha="left")
+    for number, name in enumerate(beside.names(contents)):
+        series, content = replays[number]
+        ends, colour = _ends(series.buckets), _COLOURS[number % len(_COLOURS)]
+        mean = [each.usage_sum / each.steps for each in series.buckets]
+        usage.plot(ends, mean, color=colour, linewidth=1.0, label=name)
+        label = f"{name} ({content['hit_rate']:.2%})"
+        hits.plot(ends, cumulative_hit_rate(series), color=colour, linewidth=1.6, label=label)
+        hits.plot(ends, windowed_hit_rate(series)[0], color=colour, linewidth=0.6, alpha=0.6)
+        edges, heights = _moves(series, "evictions")
+        evictions.stairs(heights, edges, color=colour, label=f"{name} ({content['evictions']:,})")
+    usage.set_ylim(0, 1.02)
+    usage.set_title("Usage of the pool", loc="left")
+    usage.set_ylabel("blocks in use")
+    hits.set_ylim(bottom=0)
+    hits.set_title("Hit rate of first admissions since start (thin: of late)", loc="left")
+    hits.set_ylabel("hit / queried tokens")
+    evictions.set_title("Evictions", loc="left")
+    evictions.set_ylabel("per step")
+    for axes in (usage, hits):
+        axes.yaxis.set_major_formatter(_percent())
+    for axes in panels:
+        axes.legend(frameon=False, fontsize=8, loc="best")
+    _finish(panels, max(sum(each.steps for each in series.buckets) for series, _ in replays))
+    return figure
+
+
+def _finish(panels: Sequence[Axes], num_steps: int) -> None:
+    """What all panels have in common."""
+    panels[-1].set_xlabel("step of the logical clock")
+    panels[-1].set_xlim(0, num_steps)
     for axes in panels:
         axes.grid(True, color="#dddddd", linewidth=0.6)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
         axes.xaxis.set_major_formatter("{x:,.0f}")
-    return figure
 
 
 def _draw_usage(axes: Axes, ends: list[int], buckets: list[Bucket]) -> None:
@@ -111,7 +154,18 @@ def _draw_hit_rate(axes: Axes, ends: list[int], series: Series, content: dict[st
 
 
 def _draw_moves(axes: Axes, series: Series, what: str, *, color: str) -> None:
-    """How many per step, in at most _BARS bars; single buckets would be a thicket of spikes."""
+    """How many per step, as bars."""
+    edges, heights = _moves(series, what)
+    if heights:
+        axes.stairs(heights, edges, fill=True, color=color, alpha=0.8)
+    total = sum(getattr(bucket, what) for bucket in series.buckets)
+    axes.set_ylim(0, 1.1 * max(heights, default=0) or 1)
+    axes.set_ylabel("per step")
+    axes.set_title(f"{what.capitalize()} ({total:,})", loc="left")
+
+
+def _moves(series: Series, what: str) -> tuple[list[int], list[float]]:
+    """Edges and heights, in at most _BARS bars; single buckets would be a thicket of spikes."""
     buckets = series.buckets
     width = -(-len(buckets) // _BARS) or 1
     edges = [0]
@@ -121,12 +175,7 @@ def _draw_moves(axes: Axes, series: Series, what: str, *, color: str) -> None:
         steps = sum(bucket.steps for bucket in part)
         edges.append(edges[-1] + steps)
         heights.append(sum(getattr(bucket, what) for bucket in part) / steps)
-    if heights:
-        axes.stairs(heights, edges, fill=True, color=color, alpha=0.8)
-    total = sum(getattr(bucket, what) for bucket in buckets)
-    axes.set_ylim(0, 1.1 * max(heights, default=0) or 1)
-    axes.set_ylabel("per step")
-    axes.set_title(f"{what.capitalize()} ({total:,})", loc="left")
+    return edges, heights
 
 
 def cumulative_hit_rate(series: Series) -> list[float]:

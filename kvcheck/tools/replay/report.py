@@ -99,12 +99,15 @@ def report_text(content: dict[str, Any]) -> str:
 
 def heading(content: dict[str, Any]) -> str:
     """Which trace went through which implementation, in one line."""
-    implementation = content["implementation"]
+    return f"{Path(content['trace']).name} {how(content)}"
+
+
+def how(content: dict[str, Any]) -> str:
+    """Through which implementation, with which pool."""
     options = content["options"]
     checked = "all invariants checked" if options["check_invariants"] else "invariants not checked"
-    name = Path(content["trace"]).name
     return (
-        f"{name} through {implementation['name']} {implementation['version']},"
+        f"through {content['implementation']['name']} {content['implementation']['version']},"
         f" {options['num_blocks']:,} blocks of {options['block_size']} tokens, {checked}"
     )
 

@@ -38,6 +38,28 @@ class Counts:
         return self.tokens_hit / self.tokens_queried if self.tokens_queried else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A replay on its way, as an engine tells of itself.
+
+    `usage`: of the last step. `num_preempted`: requests that wait after a preemption.
+    `num_waiting`: these, and those that are due with `--arrival timestamp`; without it all the
+    rest of the trace waits, and is not counted.
+    """
+
+    counts: Counts
+    clock_ms: int
+    usage: float
+    num_running: int
+    num_preempted: int
+    num_waiting: int
+
+    @property
+    def num_ended(self) -> int:
+        """Requests that got all their tokens."""
+        return self.counts.requests - self.num_running - self.num_preempted
+
+
 @dataclass(slots=True)
 class PhaseSeconds:
     """Wall time by phase; `driver` is what is in none of the others."""

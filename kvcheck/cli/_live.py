@@ -1,0 +1,162 @@
+"""`kvspec replay --live`: a view of a replay while it runs, or lines where there is no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from kvcheck.tools.replay.pace import Figures
+from kvcheck.tools.replay.result import Moment
+from kvcheck.tools.replay.series import Bucket, Series
+
+_SPARKS = "▁▂▃▄▅▆▇█"
+_SPARK_WIDTH = 14
+_BAR_WIDTH = 14
+_LABEL_WIDTH = len("pool in use")
+
+
+def plain_line(name: str, found: Figures, *, timed: bool) -> str:
+    """The same as the view, in one line."""
+    moment, counts = found.moment, found.moment.counts
+    parts = [
+        f"{_clock(found.seconds)} {name}: {counts.requests:,} requests",
+        f"pool {moment.usage:.1%} in use",
+        f"hit {counts.hit_rate:.1%} ({found.window_hit_rate:.1%} in the last"
+        f" {found.window_requests:,})",
+        _line(moment, timed=timed),
+        f"{counts.evictions:,} evictions",
+        f"{counts.preemptions:,} preemptions",
+        f"{found.requests_per_second:,.0f} requests/s",
+    ]
+    if found.seconds_left is not None:
+        parts.append(f"{_clock(found.seconds_left)} left")
+    return ", ".join(parts)
+
+
+def view(title: str, found: Figures, series: Series, *, timed: bool) -> RenderableType:
+    """All figures, as bars and curves."""
+    moment, counts = found.moment, found.moment.counts
+    buckets = _merged(series.buckets)
+    usage = [each.usage_sum / each.steps for each in buckets]
+    hits = [
+        each.hit_tokens / each.queried_tokens if each.queried_tokens else None for each in buckets
+    ]
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="dim", no_wrap=True, min_width=_LABEL_WIDTH)
+    rows.add_column(no_wrap=True, width=_BAR_WIDTH)
+    rows.add_column(no_wrap=True, justify="right")
+    rows.add_column(no_wrap=True)
+    peak = _sparks(usage, "blue", f"peak {counts.peak_usage:.1%}")
+    rows.add_row("pool in use", _bar(moment.usage, "blue"), f"{moment.usage:.1%}", peak)
+    rows.add_row(
+        "hit rate",
+        _bar(counts.hit_rate, "green"),
+        f"{counts.hit_rate:.1%}",
+        _sparks(hits, "green", _window(found)),
+    )
+    if found.share is not None and found.seconds_left is not None:
+        left = f"{_clock(found.seconds)} so far, about {_clock(found.seconds_left)} left"
+        rows.add_row("trace", _bar(found.share, "default"), f"{found.share:.1%}", left)
+    else:
+        rows.add_row("trace", "", "", f"{_clock(found.seconds)} so far")
+    words = Table.grid(padding=(0, 2))
+    words.add_column(style="dim", no_wrap=True, min_width=_LABEL_WIDTH)
+    words.add_column()
+    words.add_row("requests", f"{counts.requests:,} admitted, {_line(moment, timed=timed)}")
+    words.add_row(
+        "lost", f"{counts.evictions:,} blocks evicted, {counts.preemptions:,} requests preempted"
+    )
+    words.add_row(
+        "speed",
+        f"{found.requests_per_second:,.0f} requests/s, {found.steps_per_second:,.0f} steps/s,"
+        f" {found.tokens_per_second:,.0f} tokens/s",
+    )
+    return Panel(Group(rows, words), title=Text(title), title_align="left", expand=False)
+
+
+class LiveView:
+    """The view in place on a terminal, gone when it ends; else a line now and then."""
+
+    SECONDS_BETWEEN_VIEWS = 0.25
+    SECONDS_BETWEEN_LINES = 5.0
+
+    def __init__(self, console: Console, title: str, name: str, *, timed: bool) -> None:
+        self._console, self._title, self._name, self._timed = console, title, name, timed
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._is_view = console.is_terminal
+        self._due = self.seconds_between if not self._is_view else 0.0
+
+    @property
+    def seconds_between(self) -> float:
+        """How often something is shown."""
+        return self.SECONDS_BETWEEN_VIEWS if self._is_view else self.SECONDS_BETWEEN_LINES
+
+    def __enter__(self) -> LiveView:
+        if self._is_view:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_view:
+            self._live.stop()
+
+    def show(self, found: Figures, series: Series) -> None:
+        """Show it, if it is time to."""
+        if found.seconds < self._due:
+            return
+        self._due = found.seconds + self.seconds_between
+        if self._is_view:
+            self._live.update(view(self._title, found, series, timed=self._timed), refresh=True)
+        else:
+            line = plain_line(self._name, found, timed=self._timed)
+            self._console.print(line, markup=False, soft_wrap=True)
+
+
+def _bar(share: float, style: str) -> ProgressBar:
+    done = min(share, 1.0)
+    return ProgressBar(1.0, done, width=_BAR_WIDTH, complete_style=style, finished_style=style)
+
+
+def _sparks(values: Sequence[float | None], style: str, words: str) -> Text:
+    """From 0 to 1, one character each; blank where there is no value."""
+    marks = "".join(
+        " " if each is None else _SPARKS[min(len(_SPARKS) - 1, int(each * len(_SPARKS)))]
+        for each in values
+    )
+    return Text.assemble((f"{marks:<{_SPARK_WIDTH}}", style), f"  {words}")
+
+
+def _merged(buckets: Sequence[Bucket]) -> list[Bucket]:
+    """At most as many as there is room for."""
+    width = max(1, ceil(len(buckets) / _SPARK_WIDTH))
+    merged = []
+    for start in range(0, len(buckets), width):
+        whole = Bucket()
+        for each in buckets[start : start + width]:
+            whole.add(each)
+        merged.append(whole)
+    return merged
+
+
+def _window(found: Figures) -> str:
+    return f"{found.window_hit_rate:.1%} in the last {found.window_requests:,}"
+
+
+def _line(moment: Moment, *, timed: bool) -> str:
+    """Who runs and who waits. Without times all the rest of the trace waits; that is not told."""
+    if timed:
+        return f"{moment.num_running:,} running, {moment.num_waiting:,} waiting"
+    return f"{moment.num_running:,} running, {moment.num_preempted:,} waiting after preemption"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

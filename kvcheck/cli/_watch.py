@@ -1,0 +1,167 @@
+"""What is shown and written of a replay while it runs: a bar, the view of `--live`, `--metrics`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+from kvcheck.cli._live import LiveView
+from kvcheck.cli._support import fail, progress_console, require_extra, write_whole
+from kvcheck.tools.replay.arrivals import Arrivals
+from kvcheck.tools.replay.driver import Driver
+from kvcheck.tools.replay.metrics import ReplayMetrics
+from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.pace import Figures, Pace
+from kvcheck.tools.replay.result import Moment
+from kvcheck.tools.replay.series import Series
+from kvcheck.tools.replay.trace import TraceRecord, TraceSource
+
+_SECONDS_BETWEEN_MOMENTS = 0.1
+_SECONDS_BETWEEN_FILES = 1.0
+_ADDRESS = re.compile(r"(?P<host>[\w.-]*):(?P<port>[0-9]{1,5})")
+_THIS_MACHINE = "127.0.0.1"
+_LAST_PORT = 65_535
+
+
+class MetricsOutput:
+    """`--metrics`: a file that is written anew each second, or an address that is asked."""
+
+    def __init__(self, target: str, options: ReplayOptions) -> None:
+        require_extra("prometheus_client", "metrics")
+        self._metrics = ReplayMetrics(options)
+        self._address = _ADDRESS.fullmatch(target)
+        if self._address is not None and int(self._address["port"]) > _LAST_PORT:
+            fail(f"--metrics {target}: a port is at most {_LAST_PORT}")
+        self._path = Path(target)
+        self._due = 0.0
+
+    @property
+    def path(self) -> str | None:
+        """The file, if it is one."""
+        return str(self._path) if self._address is None else None
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Serve until the end of the block, if it is an address; raises OSError."""
+        if self._address is None:
+            yield
+            return
+        host, port = self._address["host"] or _THIS_MACHINE, int(self._address["port"])
+        with self._metrics.served(host, port) as port:
+            line = f"metrics at http://{host}:{port}/metrics until the replay ends"
+            progress_console().print(line, markup=False, soft_wrap=True)
+            yield
+
+    def show(self, name: str, moment: Moment, *, is_last: bool = False) -> None:
+        """The moment of a replay; into the file if it is time to, or the replay ends."""
+        self._metrics.show(name, moment)
+        now = monotonic()
+        if self._address is None and (is_last or now >= self._due):
+            self._due = now + _SECONDS_BETWEEN_FILES
+            write_whole(self._path, self._metrics.text())
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the command was asked to show of replays on their way."""
+
+    live: bool
+    quiet: bool
+    metrics: MetricsOutput | None
+
+
+class Watch:
+    """Follows one replay: its driver reads `records`, and calls it after each step."""
+
+    def __init__(
+        self,
+        name: str,
+        records: Iterable[TraceRecord],
+        options: ReplayOptions,
+        *,
+        share: Callable[[Moment], float | None],
+        view: Callable[[Figures, Series], None] | None,
+        metrics: MetricsOutput | None,
+    ) -> None:
+        self.records = Arrivals(records)
+        self._name, self._timed = name, options.arrival == "timestamp"
+        self._share, self._view, self._metrics = share, view, metrics
+        self._pace, self._due = Pace(), 0.0
+
+    def __call__(self, driver: Driver) -> None:
+        """After most steps no more than a look at the clock."""
+        now = monotonic()
+        if now >= self._due:
+            self._due = now + _SECONDS_BETWEEN_MOMENTS
+            self._look(driver)
+
+    def end(self, driver: Driver) -> None:
+        """The replay is over."""
+        self._look(driver, is_last=True)
+
+    def _look(self, driver: Driver, *, is_last: bool = False) -> None:
+        moment = driver.moment()
+        if self._timed:
+            due = self.records.num_due(moment.clock_ms)
+            moment = replace(moment, num_waiting=moment.num_waiting + due)
+        if self._view is not None:
+            self._view(self._pace.see(moment, self._share(moment)), driver.series)
+        if self._metrics is not None:
+            self._metrics.show(self._name, moment, is_last=is_last)
+
+
+@contextmanager
+def watching(
+    source: TraceSource,
+    records: Iterable[TraceRecord],
+    options: ReplayOptions,
+    shown: Shown,
+    *,
+    title: str,
+    limit: int | None,
+) -> Iterator[Watch]:
+    """What follows the replay of one trace, until the end of the block."""
+
+    def share(moment: Moment) -> float | None:
+        if limit is not None:
+            return moment.counts.requests / limit
+        return source.position / source.total if source.total else None
+
+    console = progress_console()
+    view: Callable[[Figures, Series], None] | None = None
+    with ExitStack() as stack:
+        if shown.live and not shown.quiet:
+            timed = options.arrival == "timestamp"
+            view = stack.enter_context(
+                LiveView(console, title, Path(source.name).name, timed=timed)
+            ).show
+        elif console.is_terminal and not shown.quiet:
+            is_finite = limit is not None or source.total is not None
+            view = stack.enter_context(_bar(console, is_finite=is_finite))
+        yield Watch(source.name, records, options, share=share, view=view, metrics=shown.metrics)
+
+
+@contextmanager
+def _bar(console: Console, *, is_finite: bool) -> Iterator[Callable[[Figures, Series], None]]:
+    """A bar with the time left when the end is known, else a spinner."""
+    end = (BarColumn(bar_width=20), TimeRemainingColumn()) if is_finite else (SpinnerColumn(),)
+    columns = (TextColumn("replay"), *end, TextColumn("{task.fields[counts]}"))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("replay", total=1.0 if is_finite else None, counts="")
+
+        def show(found: Figures, _: Series) -> None:
+            counts = found.moment.counts
+            text = (
+                f"{counts.requests:,} requests, {counts.steps:,} steps,"
+                f" {counts.hit_rate:.1%} hit, {counts.evictions:,} evictions"
+            )
+            bar.update(task, completed=found.share or 0.0, counts=text)
+
+        yield show

@@ -1,0 +1,146 @@
+"""Replays in Prometheus' text format, by the names that vLLM gives what it measures itself.
+
+So a dashboard that was made for an engine shows a replay. Needs prometheus_client (extra
+`metrics`), imported when it is used. What each name stands for is in spec/replay.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.result import Moment
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry, Metric
+
+_LABELS = ("model_name", "engine")
+_ENGINE = "0"
+
+GAUGES: Mapping[str, tuple[str, Callable[[Moment], float]]] = {
+    "vllm:kv_cache_usage_perc": (
+        "Blocks of the pool in use, 0 to 1.",
+        lambda moment: moment.usage,
+    ),
+    "vllm:num_requests_running": (
+        "Requests that run.",
+        lambda moment: moment.num_running,
+    ),
+    "vllm:num_requests_waiting": (
+        "Requests that wait: preempted, or due by their timestamp.",
+        lambda moment: moment.num_waiting,
+    ),
+}
+"""By name: what it says, and its value."""
+
+COUNTERS: Mapping[str, tuple[str, Callable[[Moment], float]]] = {
+    "vllm:prefix_cache_queries": (
+        "Prompt tokens looked up, at first admissions.",
+        lambda moment: moment.counts.tokens_queried,
+    ),
+    "vllm:prefix_cache_hits": (
+        "Prompt tokens of these that were hit.",
+        lambda moment: moment.counts.tokens_hit,
+    ),
+    "vllm:num_preemptions": (
+        "Preemptions.",
+        lambda moment: moment.counts.preemptions,
+    ),
+    "vllm:prompt_tokens": (
+        "Prompt tokens of admitted requests, hit ones included.",
+        lambda moment: moment.counts.tokens_queried,
+    ),
+    "vllm:prompt_tokens_cached": (
+        "Prompt tokens that needed no computing.",
+        lambda moment: moment.counts.tokens_hit,
+    ),
+    "vllm:generation_tokens": (
+        "Tokens generated.",
+        lambda moment: moment.counts.tokens_generated,
+    ),
+    "kvspec:evictions": (
+        "Keys that left the cache.",
+        lambda moment: moment.counts.evictions,
+    ),
+    "kvspec:steps": (
+        "Steps of the scheduler.",
+        lambda moment: moment.counts.steps,
+    ),
+}
+"""The same; in the text each name ends with `_total`."""
+
+
+class ReplayMetrics:
+    """A collector: each replay's last moment, with its trace as the model's name."""
+
+    def __init__(self, options: ReplayOptions) -> None:
+        self._options = options
+        self._moments: dict[str, Moment] = {}
+
+    def show(self, name: str, moment: Moment) -> None:
+        """Where the replay of this trace stands."""
+        self._moments[name] = moment
+
+    def text(self) -> bytes:
+        """The text format."""
+        from prometheus_client import generate_latest
+
+        return generate_latest(self._registry())
+
+    @contextmanager
+    def served(self, host: str, port: int) -> Iterator[int]:
+        """Answer HTTP requests for `/metrics` until the end of the block; the port (0: any).
+
+        Raises OSError.
+        """
+        from prometheus_client import start_http_server
+
+        server, thread = start_http_server(port, host, self._registry())
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+    def _registry(self) -> CollectorRegistry:
+        from prometheus_client import CollectorRegistry
+
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self)
+        return registry
+
+    def collect(self) -> Iterator[Metric]:
+        """The families, for a registry."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        moments = dict(self._moments)  # the replay goes on in another thread
+        for name, (meaning, value) in GAUGES.items():
+            gauge = GaugeMetricFamily(name, meaning, labels=_LABELS)
+            for trace, moment in moments.items():
+                gauge.add_metric((trace, _ENGINE), value(moment))
+            yield gauge
+        for name, (meaning, value) in COUNTERS.items():
+            counter = CounterMetricFamily(name, meaning, labels=_LABELS)
+            for trace, moment in moments.items():
+                counter.add_metric((trace, _ENGINE), value(moment))
+            yield counter
+        ended = CounterMetricFamily(
+            "vllm:request_success",
+            "Requests that got all their tokens.",
+            labels=(*_LABELS, "finished_reason"),
+        )
+        for trace, moment in moments.items():
+            ended.add_metric((trace, _ENGINE, "length"), moment.num_ended)
+        yield ended
+        config = {
+            "block_size": str(self._options.block_size),
+            "num_gpu_blocks": str(self._options.num_blocks),
+            "enable_prefix_caching": "True",
+            "engine": _ENGINE,
+        }
+        pool = GaugeMetricFamily("vllm:cache_config_info", "The pool.", labels=tuple(config))
+        pool.add_metric(tuple(config.values()), 1)
+        yield pool

@@ -1,0 +1,93 @@
+"""`kvspec replay A B`: several traces in one run, beside each other."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvcheck.cli import main
+from kvcheck.tools.replay.names import short_names
+
+FAST = ("--impl", "kvfast", "--no-check")
+TRACES = ("demo", "synth:chat?requests=30", "synth:rag?requests=20")
+POOL = ("--num-blocks", "600")
+
+
+def one(capsys: pytest.CaptureFixture[str], trace: str) -> dict[str, Any]:
+    assert main(["replay", trace, *FAST, *POOL, "--json", "-"]) == 0
+    content: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return {**content, "seconds": None}
+
+
+def test_each_is_replayed_as_it_is_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", *TRACES, *FAST, *POOL, "--json", "-"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert (content["format"], content["version"]) == ("kvspec-replays", 1)
+    assert [{**each, "seconds": None} for each in content["replays"]] == [
+        one(capsys, trace) for trace in TRACES
+    ]
+
+
+def test_the_table_has_a_column_for_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", *TRACES, *FAST, *POOL]) == 0
+    text = capsys.readouterr().out
+    contents = [one(capsys, trace) for trace in TRACES]
+    assert text.startswith("3 traces through kvfast")
+    assert re.search(r"^ +demo +synth:chat\S+ +synth:rag\S+$", text, re.M)
+    for label, key in (("requests", "requests"), ("evictions", "evictions"), ("steps", "steps")):
+        row = re.search(rf"^  {label} +(\S+) +(\S+) +(\S+)$", text, re.M)
+        assert row is not None
+        assert list(row.groups()) == [f"{each[key]:,}" for each in contents]
+    row = re.search(r"^  hit rate +(\S+)% +(\S+)% +(\S+)%$", text, re.M)
+    assert row is not None
+    assert list(row.groups()) == [f"{100 * each['hit_rate']:.3f}" for each in contents]
+
+
+def test_page_and_picture_show_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, picture = tmp_path / "all.html", tmp_path / "all.svg"
+    outputs = ("--html", str(page), "--plot", str(picture))
+    assert main(["replay", *TRACES, *FAST, *POOL, *outputs]) == 0
+    capsys.readouterr()
+    hits = [f"{one(capsys, trace)['hit_rate']:.3%}" for trace in TRACES]
+    text = page.read_text()
+    assert all(each in text for each in hits)
+    assert text.count("<svg") == 1
+    assert "<script" not in text
+    again = tmp_path / "again.svg"
+    assert main(["replay", *TRACES, *FAST, *POOL, "--plot", str(again)]) == 0
+    assert again.read_bytes() == picture.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("demo", "demo", "--record", "r.jsonl"), "--record is about one trace"),
+        (("demo", "demo", "--engines", "2"), "--engines is about one trace"),
+        (("-", "-"), "standard input can be read once"),
+        (("demo", "/no/such/trace"), "/no/such/trace: cannot be read"),
+        (("demo", "--engines", "2", "--live"), "--live is about one pool"),
+        (("demo", "--engines", "2", "--metrics", "f"), "--metrics is about one pool"),
+    ],
+)
+def test_what_is_about_one_trace_says_so(
+    arguments: tuple[str, ...],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["replay", *arguments, *FAST, "--quiet"]) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err
+    assert captured.out == ""
+
+
+def test_names_are_short_where_they_can_be() -> None:
+    assert short_names(["/a/x.jsonl", "/b/y.jsonl"]) == ["x.jsonl", "y.jsonl"]
+    assert short_names(["/a/x.jsonl", "/b/x.jsonl", "demo"]) == ["/a/x.jsonl", "/b/x.jsonl", "demo"]
+    assert short_names(["/a/x.jsonl", "/a/x.jsonl"]) == ["x.jsonl", "x.jsonl"]
