@@ -62,12 +62,14 @@ def replay_fleet(
     found = [
         _replay(trace, implementation, options, given, route=route, quiet=quiet) for route in routes
     ]
-    if not found[0]["requests"]:
+    reports, notes = [each for each, _ in found], found[0][1]
+    if not reports[0]["requests"]:
         fail(f"{trace}: holds no requests that are kept; nothing was replayed")
     content = fleet_report(
-        found,
+        reports,
         options,
         trace=trace,
+        notes=list(notes),
         implementation=implementation.capabilities.name,
         engines=given["engines"],
         sample=given["sample"],
@@ -87,8 +89,8 @@ def _replay(
     *,
     route: str,
     quiet: bool,
-) -> dict[str, Any]:
-    """One route."""
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """One route, and what is not exact in the trace."""
     timed, limit = given["arrival"] == "timestamp", given["limit"]
     console = progress_console()
     with (
@@ -104,7 +106,7 @@ def _replay(
     ):
         task = bar.add_task(route, total=limit)
         try:
-            return Fleet(
+            fleet = Fleet(
                 implementation,
                 options,
                 select(source, sample=given["sample"], limit=limit),
@@ -114,7 +116,8 @@ def _replay(
                 trace_name=source.name,
                 check_invariants=given["check"],
                 on_progress=lambda sent: bar.update(task, completed=sent),
-            ).run()
+            )
+            return fleet.run(), source.notes
         except (InvariantViolation, ReplayError) as error:
             fail(f"{implementation.capabilities.name}: {error}", exit_code=1)
 

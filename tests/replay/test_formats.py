@@ -86,6 +86,12 @@ def test_notes_stand_in_the_head_of_the_report(capsys: pytest.CaptureFixture[str
     assert second.startswith("  note: no prefixes in the data, so no hits are possible")
 
 
+def test_a_replay_through_several_engines_says_it_too(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["replay", "sample:azure", "--impl", "kvfast", "--engines", "2", "--limit", "2"]
+    assert main(args) == 0
+    assert "  note: no prefixes in the data" in capsys.readouterr().out
+
+
 def test_an_unknown_sample_and_an_unknown_file_are_errors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

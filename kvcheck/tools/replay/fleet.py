@@ -278,6 +278,7 @@ def fleet_text(content: dict[str, Any]) -> str:
     lines = [
         f"{content['trace']} through {content['engines']} engines of {content['implementation']},"
         f" each {options['num_blocks']:,} blocks of {options['block_size']} tokens",
+        *(f"  note: {note}" for note in content["notes"]),
         "",
         f"{'route':<14}{'hit rate':>9}{'computed':>14}{'busiest':>9}{'steps':>9}{'preempted':>11}",
     ]
