@@ -30,8 +30,9 @@ ASKED = Asked("mine", "identity", "default", "kvref", ("*",))
 OPTIONS = Options(Level.IDENTITY, Budget(0.0, 0))
 CHECK, OTHER = "directed a window", "vectors small"
 FILE = Path("known.toml")
-RUN = ("--budget", "directed", "--rules", "KV-SW-*")
-SUBJECT = "mistake:SkipsOneTokenLess"
+ABOUT = ("--rules", "KV-CHUNK-*")  # one set of vectors is about these, 29 about windows
+RUN = ("--budget", "directed", *ABOUT)
+SUBJECT = "mistake:ChunkIsMasked"
 
 
 def report(looked_at: str = "vectors directed", **shown_by: tuple[str, ...]) -> Report:
@@ -127,7 +128,7 @@ def test_a_damaged_file_and_one_of_another_run_are_refused(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a file of what a broken window shows, and a reason for it."""
+    """With a file of what broken chunks show, and a reason for it."""
     path = tmp_path_factory.mktemp("expected")
     done = kvspec(path, "check", SUBJECT, *RUN, "--write-expect", str(FILE))
     assert done.returncode == 0, done.stderr
@@ -158,7 +159,7 @@ def test_nothing_new_is_no_failure(folder: Path) -> None:
 
 def test_another_mistake_is_new_and_this_one_gone(folder: Path) -> None:
     """Exit code 1, and a failure for each."""
-    other = "mistake:SkipsOneTokenMore"
+    other = "mistake:SkipsTheChunkItself"
     done = kvspec(folder, "check", other, *RUN, "--expect", str(FILE), "--junit", "r.xml")
     assert done.returncode == 1, done.stderr
     starts = [line[:19].rstrip() for line in done.stdout.splitlines()]
@@ -174,7 +175,7 @@ def test_what_was_mended_is_gone_once_it_was_looked_for(folder: Path) -> None:
     done = kvspec(folder, "check", "kvref", *RUN, "--expect", str(FILE))
     assert done.returncode == 1, done.stderr
     assert done.stdout.splitlines()[-1] == "not as known.toml says: 0 known, 0 new, 4 gone"
-    static = ("--budget", "static", "--rules", "KV-SW-*")
+    static = ("--budget", "static", *ABOUT)
     done = kvspec(folder, "check", "kvref", *static, "--expect", str(FILE))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\nnot seen this time ") == 4
