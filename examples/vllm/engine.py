@@ -35,6 +35,8 @@ from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
+from kvfast.engines.vllm.fit import is_later
+
 MODEL = {
     "architectures": ["OPTForCausalLM"],
     "model_type": "opt",
@@ -49,7 +51,9 @@ MODEL = {
 END = 511
 """The token that ends a request."""
 RETENTION = "VLLM_PREFIX_CACHE_RETENTION_INTERVAL"
-"""vLLM has no other switch for sparse retention."""
+"""vLLM 0.24 has no other switch for sparse retention."""
+DENSE = -1
+"""No sparse retention, in either version; without a word 0.33 keeps boundaries alone."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,9 @@ class Setup:
 
     `loads`: a KV connector that loads so (`examples.vllm.connector`), and `fails`: what happens
     to requests whose load failed. `encoder_cache`: tokens of images and sounds that it holds.
-    `follows_lives`: of all blocks, vLLM's `kv_cache_metrics`.
+    `follows_lives`: of all blocks, vLLM's `kv_cache_metrics`. `has_reports`: some requests want
+    their hits among the events, and `drops_blocks`: EAGLE without hash look-ahead, which 0.33 can
+    do.
     """
 
     specs: tuple[Any, ...]
@@ -84,6 +90,8 @@ class Setup:
     encoder_cache: int = 0
     max_adapters: int = 0
     follows_lives: bool = False
+    has_reports: bool = False
+    drops_blocks: bool = False
 
 
 def prepare() -> None:
@@ -116,6 +124,8 @@ def vllm_config(setup: Setup, model: str) -> Any:
         drafts = SpeculativeConfig(method=method, num_speculative_tokens=setup.num_drafts)
         if setup.use_eagle:  # its model is nowhere, and the scheduler asks for the name alone
             drafts.method = "eagle"
+        if setup.drops_blocks:
+            drafts.disable_lookahead_block_hashes = True
     return VllmConfig(
         model_config=model_config,
         scheduler_config=SchedulerConfig(
@@ -161,12 +171,12 @@ def make_scheduler(scheduler_class: Any, setup: Setup, config: Any) -> Any:
     """A scheduler of that class."""
     register_all_kvcache_specs(config)
     os.environ.pop(RETENTION, None)
-    if setup.retention is not None:
+    if setup.retention not in (None, DENSE):
         os.environ[RETENTION] = str(setup.retention)
     groups = [KVCacheGroupSpec([f"layer.{i}"], spec) for i, spec in enumerate(setup.specs)]
     made = scheduler_class(
         vllm_config=config,
-        kv_cache_config=KVCacheConfig(setup.num_blocks, [], groups),
+        kv_cache_config=KVCacheConfig(setup.num_blocks, [], groups, **_retention(setup)),
         block_size=setup.block_size,
         hash_block_size=setup.hash_block_size,
         log_stats=True,
@@ -176,6 +186,14 @@ def make_scheduler(scheduler_class: Any, setup: Setup, config: Any) -> Any:
         made.encoder_cache_manager = EncoderCacheManager(setup.encoder_cache)
         made.max_num_encoder_input_tokens = setup.encoder_cache
     return made
+
+
+def _retention(setup: Setup) -> dict[str, Any]:
+    """From 0.33 on the interval belongs to the cache, and boundaries alone are kept by default."""
+    if not is_later():
+        return {}
+    interval = None if setup.retention == DENSE else setup.retention or 0
+    return {"prefix_cache_retention_interval": interval}
 
 
 @dataclass(frozen=True)
@@ -206,13 +224,15 @@ class Prompt:
     skips_cache: bool = False
     is_session: bool = False
     items: tuple[Item, ...] = ()
+    reports_hits: bool = False
 
-    def request(self, setup: Setup) -> Any:
-        """vLLM's request."""
+    def request(self, setup: Setup, *hash_lookahead: int) -> Any:
+        """vLLM's request. `hash_lookahead`: a number, from 0.33 on."""
         sampling = SamplingParams(
             max_tokens=self.max_tokens,
             ignore_eos=False,
             skip_reading_prefix_cache=self.skips_cache,
+            extra_args={"kv_cache_report_mode": "full"} if self.reports_hits else None,
         )
         sampling.update_from_generation_config({}, END)
         name = f"adapter {self.adapter}"
@@ -227,13 +247,13 @@ class Prompt:
             resumable=self.is_session,
             mm_features=[item.feature() for item in self.items],
             lora_request=LoRARequest(name, self.adapter, name) if self.adapter else None,
-            block_hasher=get_request_block_hasher(setup.hash_block_size, sha256)
+            block_hasher=get_request_block_hasher(setup.hash_block_size, sha256, *hash_lookahead)
             if setup.enable_caching
             else None,
         )
 
 
-def states(block_size: int, mode: str) -> Any:
+def states(block_size: int, mode: str, **members: Any) -> Any:
     """A spec of vLLM's Mamba layers."""
     from vllm.v1 import kv_cache_interface
 
@@ -242,6 +262,7 @@ def states(block_size: int, mode: str) -> Any:
         shapes=((2, 8),),
         dtypes=(torch.float32,),
         mamba_cache_mode=mode,
+        **members,
     )
 
 

@@ -36,6 +36,7 @@ from examples.vllm.engine import (
 )
 from examples.vllm.setups import setups
 from kvfast.engines.vllm import schedulers
+from kvfast.engines.vllm.fit import is_later
 
 
 @dataclass
@@ -68,9 +69,11 @@ class Lockstep:
             raise SystemExit("not followed")
         if not shadow and ours.kvfast_reason is not None:
             raise SystemExit(f"not on kvfast: {ours.kvfast_reason}")
+        self.ahead = (ours.num_hash_lookahead_tokens,) if is_later() else ()
         self.in_flight: list[tuple[Sequence[Any], Set[str]]] = []
         self.counts = dict.fromkeys(("steps", "requests", "preempted", "hit tokens", "aborts"), 0)
-        self.counts |= dict.fromkeys(("resets", "went on", "items", "loaded", "failed"), 0)
+        self.counts |= dict.fromkeys(("resets", "went on", "items", "copies"), 0)
+        self.counts |= dict.fromkeys(("loaded", "failed"), 0)
         self.counts["unservable"] = 0
         self.sessions: dict[str, int] = {}
         self.names = 0
@@ -124,7 +127,7 @@ class Lockstep:
             size = self.sessions.get(prompt.name, 0) + len(prompt.tokens) + prompt.max_tokens
             self.sessions[prompt.name] = size
         for side in self.sides:
-            side.scheduler.add_request(prompt.request(self.setup))
+            side.scheduler.add_request(prompt.request(self.setup, *self.ahead))
 
     def go_on(self, name: str) -> None:
         """What a session says next, or its end: it must fit into the model's length."""
@@ -151,6 +154,7 @@ class Lockstep:
             skips_cache=rng.random() < 0.03,
             is_session=self.setup.has_sessions and rng.random() < 0.3,
             items=self.items(len(start) + len(tail)) if self.setup.encoder_cache else (),
+            reports_hits=self.setup.has_reports and rng.random() < 0.5,
         )
 
     def items(self, num_tokens: int) -> tuple[Item, ...]:
@@ -172,6 +176,7 @@ class Lockstep:
         self.counts["preempted"] += len(planned[0].preempted_req_ids or ())
         for new in planned[0].scheduled_new_reqs:
             self.counts["hit tokens"] += new.num_computed_tokens
+        self.counts["copies"] += len(getattr(planned[0], "kv_cache_block_copies", None) or ())
         self.counts["items"] += sum(map(len, planned[0].scheduled_encoder_inputs.values()))
         if planned[0].num_scheduled_tokens or not self.setup.is_async or self.is_held():
             # Two steps later vLLM no longer knows what only went on with a prompt.

@@ -146,7 +146,7 @@ def make_environment(folder: Path) -> Path:
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
-        install = [str(python), "-m", "pip", "install", f"{REPOSITORY}[vllm]", *NEEDS]
+        install = [str(python), "-m", "pip", "install", f"{REPOSITORY}[vllm]", VLLM, *NEEDS]
         subprocess.run(install, check=True)
     return python.absolute()
 

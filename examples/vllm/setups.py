@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from examples.vllm.engine import Setup, attention, states
+import torch
+
+from examples.vllm.engine import DENSE, Setup, attention, states
+from kvfast.engines.vllm.fit import is_later
 
 
 def setups() -> Mapping[str, Setup]:
     """The configurations that are tried, by name."""
-    return MappingProxyType({**alone(), **beside_others()})
+    more = since_then() if is_later() else {}
+    return MappingProxyType({**alone(), **beside_others(), **more})
 
 
 def alone() -> dict[str, Setup]:
@@ -93,4 +97,68 @@ def beside_others() -> dict[str, Setup]:
         "full, eagle, items, loads": replace(
             plain, num_drafts=2, use_eagle=True, encoder_cache=24, loads="both"
         ),
+    }
+
+
+def since_then() -> dict[str, Setup]:
+    """What vLLM 0.33 has and 0.24 had not, or had by default."""
+    full = attention("FullAttentionSpec", 4)
+    window = attention("SlidingWindowSpec", 4, sliding_window=10)
+    kept = attention("SlidingWindowSpec", 4, sliding_window=10, extra_retained_tokens=6)
+    prompts = attention("RSWASpec", 4, rswa_window=9)
+    ring = attention("CircularBufferSpec", 8)
+    wide = attention("FullAttentionSpec", 8)
+    half = replace(full, dtype=torch.float16)
+    plain = Setup((full,), 60, 4, 4)
+    return {
+        "full, reports": replace(plain, has_events=True, has_reports=True),
+        "full and window, dense": Setup((full, window), 90, 4, 4, retention=DENSE, has_events=True),
+        "full and states, dense": Setup(
+            (full, states(8, "align")), 90, 8, 4, mamba_mode="align", retention=DENSE
+        ),
+        "full and states, dense, events, async": Setup(
+            (full, states(8, "align")),
+            120,
+            8,
+            4,
+            mamba_mode="align",
+            retention=DENSE,
+            is_async=True,
+            has_events=True,
+        ),
+        "full and states, drafts": Setup(
+            (full, states(8, "align", num_speculative_blocks=2)),
+            120,
+            8,
+            4,
+            mamba_mode="align",
+            num_drafts=2,
+        ),
+        "window that retains more, async": Setup((kept,), 50, 4, 4, is_async=True),
+        "prompt and window": Setup((prompts,), 60, 4, 4, has_events=True),
+        "prompt and window, async": Setup((prompts,), 60, 4, 4, is_async=True),
+        "full, eagle, drops": replace(
+            plain, num_drafts=2, use_eagle=True, drops_blocks=True, has_events=True
+        ),
+        "full and wider window, async, eagle, drops": Setup(
+            (wide, window), 90, 8, 4, is_async=True, num_drafts=2, use_eagle=True, drops_blocks=True
+        ),
+        "full and states, eagle": Setup(
+            (full, states(8, "align", num_speculative_blocks=2)),
+            120,
+            8,
+            4,
+            mamba_mode="align",
+            num_drafts=2,
+            use_eagle=True,
+            has_events=True,
+        ),
+        "full, window and states": Setup(
+            (full, window, states(8, "align")), 120, 8, 4, mamba_mode="align", has_events=True
+        ),
+        "full and states, items": Setup(
+            (full, states(8, "align")), 120, 8, 4, mamba_mode="align", encoder_cache=24
+        ),
+        "two formats, zeroed": Setup((full, half), 90, 4, 4),
+        "full and ring": Setup((full, ring), 90, 8, 4),
     }

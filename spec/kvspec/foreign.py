@@ -14,8 +14,11 @@ from kvspec.specs import SPEC_TYPES, LayerSpec
 TYPE_OF_NAME: Mapping[str, type[LayerSpec]] = MappingProxyType({t.__name__: t for t in SPEC_TYPES})
 
 
-def config_of(manager: Any, **others: Any) -> ManagerConfig:
-    """The configuration of a manager as vLLM 0.24 builds it; `others`: what it does not keep."""
+def config_of(manager: Any, *, policy: Policy | None = None, **others: Any) -> ManagerConfig:
+    """The configuration of a manager as vLLM builds it; `others`: what it does not keep.
+
+    `policy`: None for that of vLLM 0.24.
+    """
     return ManagerConfig(
         cache_of(manager.kv_cache_config),
         max_model_len_tokens=manager.max_model_len,
@@ -25,7 +28,7 @@ def config_of(manager: Any, **others: Any) -> ManagerConfig:
         use_eagle=bool(manager.use_eagle),
         enable_events=bool(manager.block_pool.enable_kv_cache_events),
         retention_interval_tokens=manager.coordinator.retention_interval,
-        policy=Policy.vllm_0_24(),
+        policy=policy or Policy.vllm_0_24(),
         **others,
     )
 
@@ -39,6 +42,7 @@ def cache_of(kv_cache: Any) -> KVCacheConfig:
             *((tensor.offset, tensor.block_stride) if tensor.block_stride else ()),
         )
         for tensor in kv_cache.kv_cache_tensors
+        if hasattr(tensor, "shared_by")  # later ones place layers in one allocation
     )
     return KVCacheConfig(kv_cache.num_blocks, groups_of(kv_cache.kv_cache_groups), tensors)
 
@@ -57,6 +61,8 @@ def spec_of(spec: Any) -> LayerSpec:
     # What an older engine does not have yet is as by default.
     has = (each.name for each in fields(made) if hasattr(spec, each.name))
     members = {name: getattr(spec, name) for name in has}
+    if members.get("head_size_v") == 0:  # since 0.29 for a latent, which has no values
+        del members["head_size_v"]
     if "dtype" in members:
         members["dtype"] = _name_of(members["dtype"])
     for name in ("kv_quant_mode", "mamba_type"):

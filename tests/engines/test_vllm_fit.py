@@ -13,7 +13,8 @@ from kvfast.engines import vllm as on_vllm
 from kvfast.engines.vllm.fit import Given, UnsupportedEngineError, config_of, given_to, reason_of
 from kvspec.errors import ConfigError, UnsupportedError
 from kvspec.foreign import spec_of
-from kvspec.specs import FullAttentionSpec, MambaSpec, spec_fields
+from kvspec.profile import find_profile
+from kvspec.specs import FullAttentionSpec, MambaSpec, MLAAttentionSpec, spec_fields
 
 
 def version(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
@@ -23,12 +24,12 @@ def version(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setitem(sys.modules, "vllm.version", module)
 
 
-@pytest.mark.parametrize("text", ["0.23.0", "0.24.1", "0.33.0+cu129"])
+@pytest.mark.parametrize("text", ["0.23.0", "0.24.1", "0.32.0+cu129", "0.33.1"])
 def test_other_versions_are_refused_by_name(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     version(monkeypatch, text)
     for name in ("KvfastScheduler", "KvfastAsyncScheduler"):
         with pytest.raises(
-            UnsupportedEngineError, match=r"is for vLLM 0\.24\.0; vLLM 0\."
+            UnsupportedEngineError, match=r"is for vLLM 0\.24\.0, 0\.33\.0; vLLM 0\."
         ) as caught:
             getattr(on_vllm, name)
         assert caught.value.found == text
@@ -72,6 +73,20 @@ def test_states_of_vllm_are_read() -> None:
     members |= {"mamba_cache_mode": "none", "num_speculative_blocks": 0}
     spec = type("MambaSpec", (SimpleNamespace,), {})(**members)
     assert spec_of(spec) == MambaSpec(4, ((2,), (3, 4)), ("float32", "float32"))
+
+
+def test_layouts_of_033_are_read() -> None:
+    """A latent has no values there, and its tensors are places of layers in one allocation."""
+    manager = stock()
+    (layers,) = manager.kv_cache_config.kv_cache_groups
+    members = {**vars(layers.kv_cache_spec), "head_size_v": 0, "tokens_per_state": 1}
+    layers.kv_cache_spec = type("MLAAttentionSpec", (SimpleNamespace,), {})(**members)
+    manager.kv_cache_config.kv_cache_tensors = [SimpleNamespace(size=64, layers=["0"])]
+    policy = find_profile("vllm-0.33").policy
+    config = config_of(manager, Given(hash_lookahead_tokens=1, policy=policy))
+    assert config.kv_cache.groups[0].spec == MLAAttentionSpec(16, 1, 8, "float16")
+    assert (config.kv_cache.tensors, config.policy) == ((), policy)
+    assert config.hash_lookahead_tokens == 1
 
 
 def test_mamba_beside_a_connector_is_not_served() -> None:

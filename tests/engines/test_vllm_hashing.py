@@ -1,4 +1,4 @@
-"""kvfast's hasher of vLLM's requests beside vLLM's own, where vLLM 0.24.0 is installed."""
+"""kvfast's hasher of vLLM's requests beside vLLM's own, where vLLM is installed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def requests() -> list[dict[str, Any]]:
     import torch
 
     tokens = [(i * 7919) % 130_000 for i in range(50)]
-    adapter = SimpleNamespace(lora_name="sql")
+    adapter = SimpleNamespace(lora_name="sql", lora_path=None)
     items = (("image", 1, 9), ("sound", 12, 3), ("image", 29, 4))
     found: list[dict[str, Any]] = [
         {
@@ -83,7 +83,13 @@ def requests() -> list[dict[str, Any]]:
         )
     ]
     same = "one text"  # pickle spells an object the second time in another way than an equal one
-    found.append({**found[0], "cache_salt": same, "lora_request": SimpleNamespace(lora_name=same)})
+    found.append(
+        {
+            **found[0],
+            "cache_salt": same,
+            "lora_request": SimpleNamespace(lora_name=same, lora_path=None),
+        }
+    )
     odd = [[True, *tokens], [2**31, *tokens], [2**64, *tokens]]
     return [*found, {**found[0], "tokens": list(range(2100))}, *({"tokens": each} for each in odd)]
 

@@ -1,4 +1,4 @@
-"""vLLM's scheduler on kvfast beside the stock one, where vLLM 0.24.0 is installed."""
+"""vLLM's scheduler on kvfast beside the stock one, where vLLM 0.24.0 or 0.33.0 is installed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kvfast.engines.vllm.fit import is_later
 from kvspec.errors import KVSpecError
 
 
@@ -25,6 +26,22 @@ def model(lockstep: Any) -> Any:
     return lockstep.model_folder()
 
 
+def only_24() -> None:
+    """Short ways and the shadow know 0.24 alone."""
+    if is_later():
+        pytest.skip("not for vLLM 0.33")
+
+
+@pytest.fixture
+def later() -> Any:
+    """What 0.33 has; skipped beside 0.24."""
+    if not is_later():
+        pytest.skip("for vLLM 0.33")
+    from kvfast.engines.vllm import later
+
+    return later
+
+
 def test_both_schedulers_do_the_same(lockstep: Any, model: str) -> None:
     for name, setup in lockstep.setups().items():
         both = lockstep.Lockstep(setup, model, seed=3)
@@ -32,7 +49,7 @@ def test_both_schedulers_do_the_same(lockstep: Any, model: str) -> None:
         ours = both.sides[1].scheduler
         assert (ours.num_steps_kvfast, ours.num_steps_stock) == (40, 0)
         assert ours.num_steps_batched + ours.single_steps.total() == 40
-        is_usual = not any(word in name for word in ("states", "loads", "items"))
+        is_usual = not is_later() and not any(word in name for word in ("states", "loads", "items"))
         assert ours.num_steps_batched >= (30 if is_usual else 0)
         assert ours.num_updates_short >= (25 if is_usual else 0)
 
@@ -42,6 +59,7 @@ def test_a_broken_short_way_is_found(
     lockstep: Any, model: str, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """Computed tokens that were taken back, and hashes that are due; drafts that were wrong."""
+    only_24()
     from kvfast.engines.vllm import loops, updates
     from kvfast.engines.vllm.steps import BatchedSteps
 
@@ -56,6 +74,71 @@ def test_a_broken_short_way_is_found(
     except KVSpecError as error:
         difference = str(error)
     assert difference is not None
+
+
+@pytest.mark.parametrize(
+    ("setup", "member"),
+    [
+        ("full and window, async", "num_in_flight_tokens"),
+        ("full and states, sessions, retention", "junction_tokens"),
+    ],
+)
+def test_requests_of_033_that_are_told_less_are_found(
+    lockstep: Any,
+    model: str,
+    monkeypatch: pytest.MonkeyPatch,
+    later: Any,
+    setup: str,
+    member: str,
+) -> None:
+    current = later.LaterRequests.current
+
+    def told_less(requests: Any, request: Any) -> Any:
+        mine = current(requests, request)
+        setattr(mine, member, 0)
+        return mine
+
+    monkeypatch.setattr(later.LaterRequests, "current", told_less)
+    assert lockstep.Lockstep(lockstep.setups()[setup], model, seed=3).run(300) is not None
+
+
+@pytest.mark.parametrize(
+    ("setup", "call", "answer"),
+    [
+        ("full and states", "take_kv_cache_block_copies", ([], [])),
+        ("full", "record_prefix_cache_stats", None),
+        ("full, events", "_told", None),
+        ("full", "_covered", 0),
+    ],
+)
+def test_a_manager_of_033_that_does_less_is_found(
+    lockstep: Any,
+    model: str,
+    monkeypatch: pytest.MonkeyPatch,
+    later: Any,
+    setup: str,
+    call: str,
+    answer: object,
+) -> None:
+    monkeypatch.setattr(later.LaterManager, call, lambda *_: answer)
+    assert lockstep.Lockstep(lockstep.setups()[setup], model, seed=3).run(300) is not None
+
+
+def test_what_kvfast_does_not_do_stays_with_the_manager_of_033(
+    lockstep: Any, model: str, later: Any, engine: Any
+) -> None:
+    from kvfast.engines.vllm.schedulers import KvfastScheduler
+
+    inside = {"num_prefill_checkpoint_blocks": 1, "prefill_checkpoint_alignment": 4}
+    specs = (engine.attention("FullAttentionSpec", 4), engine.states(8, "align", **inside))
+    setup = engine.Setup(specs, 90, 8, 4, mamba_mode="align")
+    made = lockstep.make_scheduler(KvfastScheduler, setup, lockstep.vllm_config(setup, model))
+    assert made.kvfast_reason == "kvfast does not support states inside a chunk"
+    made.schedule()
+    assert made.num_steps_stock == 1
+    setup = replace(lockstep.setups()["full and states, eagle"], drops_blocks=True)
+    made = lockstep.make_scheduler(KvfastScheduler, setup, lockstep.vllm_config(setup, model))
+    assert made.kvfast_reason == "kvfast does not support Mamba layers where EAGLE drops blocks"
 
 
 @pytest.mark.parametrize("what", ["keeps blocks", "shows no lives of blocks"])
@@ -79,7 +162,7 @@ def test_further_arguments_are_those_of_vllm(lockstep: Any) -> None:
     from kvfast.engines.vllm.manager import OPTIONS
 
     names = list(signature(KVCacheManager.allocate_slots).parameters)
-    assert names[5:] == list(OPTIONS)
+    assert names[5:] == [*OPTIONS, *(["skip_zeroing_group_ids"] if is_later() else [])]
 
 
 def test_mamba_beside_a_connector_stays_with_the_stock_manager(lockstep: Any, model: str) -> None:
@@ -97,6 +180,7 @@ def test_a_shadow_finds_no_difference_and_finds_a_planted_one(
 ) -> None:
     from vllm.v1.core.kv_cache_manager import KVCacheManager
 
+    only_24()
     monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
     for name in ("full", "full, async", "full and window"):
         both = lockstep.Lockstep(lockstep.setups()[name], model, seed=3, shadow=True)
@@ -112,6 +196,8 @@ def test_known_differences_are_reported_and_expected(
     lockstep: Any, model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from examples.vllm import known_differences as known
+
+    only_24()
 
     monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
     for name, story in known.stories().items():

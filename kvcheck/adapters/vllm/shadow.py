@@ -40,7 +40,10 @@ class Shadowed:
         super().__init__(*args, **options)
         logger = init_logger("vllm.kvspec.shadow")
         stock, self.shadow = self.kv_cache_manager, None
+        library = load_library()
         try:
+            if library.is_later:
+                raise UnsupportedError(f"the scheduler of vLLM {library.version}", "the shadow")
             config = config_of(
                 stock,
                 max_num_batched_tokens=self._scheduler_config.max_num_batched_tokens,
@@ -56,7 +59,7 @@ class Shadowed:
                 # A connector may pin blocks, which no record can say.
                 records=self.records if self.connector is None else None,
                 expected=read_expected(Path(known)) if known else (),
-                state=partial(take_snapshot, load_library(), stock),
+                state=partial(take_snapshot, library, stock),
             )
         except (UnsupportedError, ConfigError) as error:
             logger.warning("No shadow: %s", error)

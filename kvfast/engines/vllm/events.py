@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from vllm.distributed import kv_events
@@ -33,25 +33,34 @@ class Lives:
         ]
 
 
-def vllm_event(event: Event, requests: Mapping[str, Any]) -> Any:
-    """One event, member by member."""
+def vllm_event(
+    event: Event,
+    requests: Mapping[str, Any],
+    keys_of: Callable[..., Any] = generate_block_hash_extra_keys,
+) -> Any:
+    """One event, member by member. `keys_of`: answers the extra keys of a block."""
     if isinstance(event, AllBlocksCleared):
         return kv_events.AllBlocksCleared()
     if isinstance(event, BlockRemoved):
         return kv_events.BlockRemoved(
             block_hashes=list(event.block_hashes), medium=event.medium, group_idx=event.group
         )
-    return _stored(event, event.source, requests)
+    return _stored(event, event.source, requests, keys_of)
 
 
-def _stored(event: BlockStored, source: StoredRange | None, requests: Mapping[str, Any]) -> Any:
+def _stored(
+    event: BlockStored,
+    source: StoredRange | None,
+    requests: Mapping[str, Any],
+    keys_of: Callable[..., Any],
+) -> Any:
     if source is None:  # all of kvfast's requests here are followed
         raise LookupError(f"an event without the range it is about: {event}")
     request, size = requests[source.request_id], event.block_size_tokens
     adapter = request.lora_request
     extra, item = [], 0
     for block in source.stored_blocks:
-        keys, item = generate_block_hash_extra_keys(request, block * size, (block + 1) * size, item)
+        keys, item = keys_of(request, block * size, (block + 1) * size, item)
         extra.append(keys)
     return kv_events.BlockStored(
         block_hashes=list(event.block_hashes),

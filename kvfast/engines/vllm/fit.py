@@ -9,8 +9,10 @@ from typing import Any
 from kvspec import foreign
 from kvspec.config import ManagerConfig
 from kvspec.errors import KVSpecError, UnsupportedError
+from kvspec.policy import Policy
 
-SUPPORTED_VERSIONS = ("0.24.0",)
+SUPPORTED_VERSIONS = ("0.24.0", "0.33.0")
+"""The second has another manager and scheduler: see `kvfast.engines.vllm.later`."""
 
 CORE = "vllm.v1.core"
 
@@ -28,19 +30,29 @@ class UnsupportedEngineError(KVSpecError, ImportError):
         self.found = found
 
 
-def check_version() -> None:
-    """Raise UnsupportedEngineError unless vLLM is there in a version that is supported."""
+def check_version() -> str:
+    """The version of vLLM; UnsupportedEngineError unless it is there and supported."""
     try:
         found = str(importlib.import_module("vllm.version").__version__)
     except ImportError as error:
         raise UnsupportedEngineError(None) from error
-    if found.partition("+")[0] not in SUPPORTED_VERSIONS:
+    release = found.partition("+")[0]
+    if release not in SUPPORTED_VERSIONS:
         raise UnsupportedEngineError(found)
+    return release
+
+
+def is_later() -> bool:
+    """Whether it is vLLM 0.33."""
+    return check_version() != SUPPORTED_VERSIONS[0]
 
 
 @dataclass(frozen=True)
 class Given:
-    """What vLLM's manager was told and does not keep."""
+    """What vLLM's manager was told and does not keep.
+
+    `max_num_batched_tokens`: of all batches at a time, from 0.33 on.
+    """
 
     max_num_batched_tokens: int | None = None
     dcp_world_size: int = 1
@@ -48,6 +60,8 @@ class Given:
     watermark: float = 0.0
     hash_bytes: int = 32
     int_event_hashes: bool = False
+    hash_lookahead_tokens: int = 0
+    policy: Policy | None = None
 
 
 def given_to(scheduler: Any) -> Given:
@@ -85,6 +99,8 @@ def config_of(stock: Any, given: Given) -> ManagerConfig:
             int_event_hashes=given.int_event_hashes,
             hash_function=f"given_{given.hash_bytes}",
             residency_sample_rate=getattr(stock.metrics_collector, "sample_rate", 0.0),
+            hash_lookahead_tokens=given.hash_lookahead_tokens,
+            policy=given.policy,
         )
     except (AttributeError, TypeError) as error:  # vLLM checks no types
         raise UnsupportedError(

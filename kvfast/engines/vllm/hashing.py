@@ -16,6 +16,7 @@ from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys, get_request_block_hasher
 
 from kvfast import _build
+from kvfast.engines.vllm.fit import is_later
 from kvspec.errors import KVSpecError
 
 HASHER = "kvfast_hasher"
@@ -63,18 +64,22 @@ class HashesRequests:
 
 
 def request_block_hasher(
-    hash_block_size: int, caching_hash_fn: Callable[[Any], bytes]
+    hash_block_size: int, caching_hash_fn: Callable[[Any], bytes], *num_hash_lookahead_tokens: int
 ) -> Callable[[Any], list[bytes]]:
     """In place of vLLM's `get_request_block_hasher`: the same arguments, hashes and chains.
 
     Serves vLLM's four hash functions. Of others, and of what kvfast cannot encode (numbers that are
-    no token ids, a first parent of another size than a hash has), the hashes are vLLM's own.
+    no token ids, a first parent of another size than a hash has), the hashes are vLLM's own, and so
+    are those with hash look-ahead, which 0.33 has.
     """
-    stock: Callable[[Any], list[bytes]] = get_request_block_hasher(hash_block_size, caching_hash_fn)
+    stock: Callable[[Any], list[bytes]] = get_request_block_hasher(
+        hash_block_size, caching_hash_fn, *num_hash_lookahead_tokens
+    )
     chain = _chain_of(caching_hash_fn, hash_block_size)
-    if chain is None:
+    if chain is None or any(num_hash_lookahead_tokens):
         return stock
     no_keys = chain.spelled(None)
+    first_item = 0 if is_later() else -1  # 0.24 asks for the last item alone
 
     def new_hashes(request: Any) -> list[bytes]:
         known = request.block_hashes
@@ -94,7 +99,7 @@ def request_block_hasher(
     ) -> list[bytes] | None:
         """Blocks with the same extra keys are hashed together."""
         found: list[bytes] = []
-        item = -1 if start else 0  # as vLLM counts the items
+        item = first_item if start else 0
         last = len(tokens) - len(tokens) % hash_block_size
         while start < last:
             keys, item = generate_block_hash_extra_keys(
@@ -121,6 +126,8 @@ def _arguments_of(hasher: Any) -> tuple[int, Any] | None:
         return None
     cells = [cell.cell_contents for cell in hasher.__closure__]
     given = dict(zip(code.co_freevars, cells, strict=True))
+    if given.get("num_hash_lookahead_tokens"):  # 0.33 has it
+        return None  # these are hashed by vLLM
     return given["hash_block_size"], given["caching_hash_fn"]
 
 

@@ -16,10 +16,11 @@ from vllm.v1.metrics.stats import PrefixCacheStats
 import kvfast
 from kvfast._implementation import FastImplementation
 from kvfast.engines.vllm.events import Lives, vllm_event
-from kvfast.engines.vllm.fit import Given, config_of
+from kvfast.engines.vllm.fit import Given, config_of, is_later
 from kvfast.engines.vllm.requests import Requests
 from kvfast.engines.vllm.views import Block, Blocks, Coordinator, Pool, coordinator_over
 from kvspec.blocks import KVCacheBlocks as BlockIds
+from kvspec.events import Event
 from kvspec.interface import KVCacheManager
 
 OPTIONS = (
@@ -42,7 +43,12 @@ def kvfast_manager(stock: Any, given: Given) -> KvfastManager:
     config = config_of(stock, given)
     implementation = kvfast.implementation()
     manager = implementation.create(config, check_invariants=False)
-    return KvfastManager(stock, implementation, manager)
+    kind = KvfastManager
+    if is_later():
+        from kvfast.engines.vllm import later  # which builds upon this one
+
+        kind = later.LaterManager
+    return kind(stock, implementation, manager)
 
 
 class KvfastManager:
@@ -51,6 +57,9 @@ class KvfastManager:
     `handles`: those of requests that ran in a batched step, by name; `num_forgotten`: how many
     lost theirs; `num_singles`: allocations outside of such steps.
     """
+
+    requests_type = Requests
+    coordinator_type = Coordinator
 
     def __init__(
         self, stock: Any, implementation: FastImplementation, manager: KVCacheManager
@@ -69,14 +78,15 @@ class KvfastManager:
         self.prefix_cache_stats: Any = PrefixCacheStats() if stock.log_stats else None
         self.fast: Any = manager
         size = stock.block_pool.hash_block_size if stock.enable_caching else 0
-        self.requests = Requests(implementation, manager, size)
+        self.requests = self.requests_type(implementation, manager, size)
         self.batched: Any = implementation.batched(manager)
         self.handles: dict[str, int] = {}
         self.num_singles = 0
         self.num_forgotten = 0
+        self.noted: list[Any] = []
         self.block_pool = Pool(self.fast, self.batched, stock.block_pool, self.queued_events)
-        self.coordinator: Coordinator = coordinator_over(
-            self.block_pool, self.requests, stock.coordinator
+        self.coordinator: Any = coordinator_over(
+            self.block_pool, self.requests, stock.coordinator, self.coordinator_type
         )
 
     @property
@@ -101,12 +111,15 @@ class KvfastManager:
         if hit.uncached_common_prefix_tokens is not None:
             self.coordinator.num_uncached_common_prefix_tokens = hit.uncached_common_prefix_tokens
         if self.log_stats:
-            self.prefix_cache_stats.record(
-                num_tokens=request.num_tokens,
-                num_hits=length,
-                preempted=request.num_preemptions > 0,
-            )
+            self._count_lookup(request, length)
         return self._shown(hit.blocks), length
+
+    def _count_lookup(self, request: Any, num_hits: int) -> None:
+        self.prefix_cache_stats.record(
+            num_tokens=request.num_tokens,
+            num_hits=num_hits,
+            preempted=request.num_preemptions > 0,
+        )
 
     def allocate_slots(
         self,
@@ -186,16 +199,25 @@ class KvfastManager:
     def queued_events(self) -> list[Any]:
         """What `take_events` would answer, left where it is."""
         copied = deepcopy(self.fast)
-        return [vllm_event(event, self.requests.told) for event in copied.take_events()]
+        return self.noted + [self._told(event) for event in copied.take_events()]
+
+    def _told(self, event: Event) -> Any:
+        """An event as vLLM's."""
+        return vllm_event(event, self.requests.told)
 
     def take_events(self) -> list[Any]:
         """Events since the last call, as vLLM's."""
         told = self.requests.told
-        events = [vllm_event(event, told) for event in self.fast.take_events()]
+        self.note_events()
+        events, self.noted = self.noted, []
         if len(told) > len(self.requests.held):
             for name in told.keys() - self.requests.held.keys():
                 del told[name]
         return events
+
+    def note_events(self) -> None:
+        """Make vLLM's of the events up to now, before the tokens that they are about change."""
+        self.noted += [self._told(event) for event in self.fast.take_events()]
 
     def get_blocks(self, request_id: str) -> Any:
         """The blocks of a request."""

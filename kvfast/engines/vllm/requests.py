@@ -25,6 +25,7 @@ class Requests:
     def __init__(
         self, implementation: FastImplementation, manager: KVCacheManager, hash_block_size: int
     ) -> None:
+        self.ahead: int = manager.config.hash_lookahead_tokens
         self.implementation = implementation
         self.manager = manager
         self.hash_block_size = hash_block_size  # 0 with caching off
@@ -50,7 +51,7 @@ class Requests:
 
     def of_hashes(self, hashes: Sequence[bytes], num_tokens: int) -> Any:
         """A request with these hashes, to look up what so many tokens of it would hit."""
-        return self._followed("look-up", num_tokens, num_tokens, hashes, skips=False)
+        return self._followed("look-up", num_tokens, num_tokens, hashes)
 
     def _made(self, request: Any) -> Any:
         return self._followed(
@@ -59,22 +60,34 @@ class Requests:
             request.num_prompt_tokens,
             request.block_hashes,
             skips=bool(request.skip_reading_prefix_cache),
+            reports=getattr(request, "kv_cache_report_mode", "") == "full",
         )
 
     def _followed(
-        self, name: str, num_tokens: int, num_prompt: int, hashes: Sequence[bytes], *, skips: bool
+        self,
+        name: str,
+        num_tokens: int,
+        num_prompt: int,
+        hashes: Sequence[bytes],
+        *,
+        skips: bool = False,
+        reports: bool = False,
     ) -> Any:
         size = self.hash_block_size
-        given = [hashes[i] for i in range(num_tokens // size)] if size else ()
+        given = [hashes[i] for i in range(self.num_hashes(num_tokens))] if size else ()
         return self.implementation.make_followed(
-            self.manager, FollowedInput(name, num_tokens, num_prompt, given, skips)
+            self.manager, FollowedInput(name, num_tokens, num_prompt, given, skips, reports)
         )
+
+    def num_hashes(self, num_tokens: int) -> int:
+        """Hashes that so many tokens have."""
+        return max(num_tokens - self.ahead, 0) // self.hash_block_size
 
     def _follow(self, mine: Any, request: Any, num_tokens: int) -> None:
         """Other numbers of tokens, and the hashes of blocks that are newly full."""
         size, new = self.hash_block_size, ()
-        if size and num_tokens // size > mine.num_hashes:
-            new = request.block_hashes[mine.num_hashes : num_tokens // size]
+        if size and self.num_hashes(num_tokens) > mine.num_hashes:
+            new = request.block_hashes[mine.num_hashes : self.num_hashes(num_tokens)]
         self.implementation.follow(
             self.manager, mine, num_tokens, new, num_prompt_tokens=request.num_prompt_tokens
         )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from importlib import import_module
 from typing import Any
 
 from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from kvfast.engines.vllm.fit import given_to, reason_of
+from kvfast.engines.vllm.fit import given_to, is_later, reason_of
 from kvfast.engines.vllm.hashing import HashesRequests
 from kvfast.engines.vllm.manager import kvfast_manager
 from kvfast.engines.vllm.steps import BatchedSteps, is_unusual
@@ -46,13 +47,19 @@ class OnKvfast(HashesRequests):
         """Replace the manager; the reason why not, where kvfast cannot serve the configuration."""
         logger = init_logger("vllm.kvfast")
         try:
-            self.kv_cache_manager = kvfast_manager(self.kv_cache_manager, given_to(self))
+            given = given_to(self)
+            if is_later():
+                given = import_module("kvfast.engines.vllm.later").given_later(self, given)
+            self.kv_cache_manager = kvfast_manager(self.kv_cache_manager, given)
         except (UnsupportedError, ConfigError) as error:
             logger.warning("%s. vLLM's own manager is used.", reason_of(error))
             return str(error)
         pool = self.kv_cache_manager.block_pool
         if self.connector is not None:
-            self.connector.bind_gpu_block_pool(pool)
+            if is_later():
+                self.connector.bind_kv_cache_manager(self.kv_cache_manager)
+            else:
+                self.connector.bind_gpu_block_pool(pool)
         if self.kv_metrics_collector is not None:
             self.kv_metrics_collector = self.kv_cache_manager.metrics_collector
         logger.info("kvfast manages the %d blocks of the KV cache.", pool.num_gpu_blocks)
@@ -78,6 +85,12 @@ class OnKvfast(HashesRequests):
             self.num_updates_short += 1
             return updated(self, plan, output)
         return super().update_from_output(plan, output)  # type: ignore[misc]  # the same
+
+    def _update_request_as_session(self, session: Any, update: Any) -> None:
+        """What a session says next takes the place of a token, which a hash may cover."""
+        if self.kvfast_reason is None and self.kv_cache_manager.requests.ahead:
+            self.kv_cache_manager.note_events()
+        super()._update_request_as_session(session, update)  # type: ignore[misc]  # as above
 
     def add_request(self, request: Any) -> None:
         """A new request, or what a session says next."""

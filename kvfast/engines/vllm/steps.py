@@ -15,6 +15,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from kvfast.engines.vllm.admissions import Admitted, admit
 from kvfast.engines.vllm.compiled import Chosen, Seats
+from kvfast.engines.vllm.fit import is_later
 from kvfast.engines.vllm.manager import KvfastManager
 from kvfast.engines.vllm.plans import planned
 from kvfast.engines.vllm.updates import is_usual
@@ -59,6 +60,8 @@ class BatchedSteps:
     def _never(self) -> str | None:
         """Why no step of this scheduler is batched."""
         s = self.scheduler
+        if is_later():
+            return "vLLM 0.33"
         stock = AsyncScheduler if self.is_async else Scheduler
         if any(getattr(type(s), name) is not getattr(stock, name) for name in HOOKS):
             return "a scheduler with methods of its own"

@@ -82,11 +82,14 @@ class Blocks(KVCacheBlocks):  # type: ignore[misc]  # as above
         """The blocks per group."""
         return tuple([self.pool.shown(ids) for ids in self.ids])
 
-    def get_block_ids(self, allow_none: bool = False) -> tuple[list[int], ...] | None:
-        """The ids per group; with `allow_none`, None for no block at all."""
-        if allow_none and not any(map(len, self.ids)):
+    def get_block_ids(
+        self, allow_none: bool = False, *, group_ids: Sequence[int] | None = None
+    ) -> tuple[list[int], ...] | None:
+        """The ids per group, or of these groups; with `allow_none`, None for no block at all."""
+        chosen = self.ids if group_ids is None else tuple(self.ids[group] for group in group_ids)
+        if allow_none and not any(map(len, chosen)):
             return None
-        return tuple([list(ids) for ids in self.ids])
+        return tuple([list(ids) for ids in chosen])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, KVCacheBlocks):
@@ -331,15 +334,22 @@ class Group:
     """vLLM's manager of one group, to be read."""
 
 
-def coordinator_over(pool: Pool, requests: Requests, stock: Any) -> Coordinator:
+COORDINATOR = (
+    *("kv_cache_config", "max_model_len", "enable_caching", "scheduler_block_size"),
+    *("eagle_group_ids", "retention_interval", "drop_eagle_group_ids", "group_block_sizes"),
+    *("enable_partial_hash_hits", "num_reprefillable_tokens"),
+)
+"""What a coordinator keeps of vLLM's, where that has it: each version has others."""
+
+
+def coordinator_over(
+    pool: Pool, requests: Requests, stock: Any, view: type[Coordinator]
+) -> Coordinator:
     """A coordinator that is, for who asks, an instance of the class of vLLM's."""
     found: Coordinator = _shown_as(
-        Coordinator,
+        view,
         stock,
-        (
-            *("kv_cache_config", "max_model_len", "enable_caching", "scheduler_block_size"),
-            *("eagle_group_ids", "retention_interval"),
-        ),
+        COORDINATOR,
         requests=requests,
         block_pool=pool,
         num_uncached_common_prefix_tokens=0,
@@ -361,5 +371,9 @@ def coordinator_over(pool: Pool, requests: Requests, stock: Any) -> Coordinator:
 def _shown_as(view: type, stock: Any, kept: Sequence[str], **members: Any) -> Any:
     """An instance of `view` and of the class of `stock`, with only these members of its."""
     made: Any = object.__new__(type(type(stock).__name__, (view, type(stock)), {}))
-    made.__dict__.update({name: getattr(stock, name) for name in kept}, **members)
+    made.__dict__.update(_kept(stock, kept), **members)
     return made
+
+
+def _kept(stock: Any, names: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(stock, name) for name in names if hasattr(stock, name)}

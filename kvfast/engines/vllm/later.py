@@ -1,0 +1,271 @@
+"""What vLLM 0.33's manager has that 0.24's has not, and what of 0.33 kvfast does not serve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from vllm.v1.core import kv_cache_utils
+
+from kvfast.engines.vllm.events import vllm_event
+from kvfast.engines.vllm.fit import Given
+from kvfast.engines.vllm.manager import KvfastManager
+from kvfast.engines.vllm.requests import NAME, Requests
+from kvfast.engines.vllm.views import Block, Blocks, Coordinator
+from kvspec.errors import UnsupportedError
+from kvspec.events import BlockStored, Event
+from kvspec.foreign import spec_of
+from kvspec.profile import find_profile
+
+PROFILE = "vllm-0.33"
+OF_THE_ENCODER = ("CrossAttentionSpec", "EncoderOnlyAttentionSpec")
+"""Groups whose blocks are no row of the request's tokens."""
+
+
+def given_later(scheduler: Any, given: Given) -> Given:
+    """What a scheduler of 0.33 told its manager; UnsupportedError for what kvfast does not serve.
+
+    `given`: what one of 0.24 would have told.
+    """
+    _refuse(scheduler)
+    return replace(
+        given,
+        max_num_batched_tokens=scheduler.vllm_config.max_in_flight_tokens,
+        hash_lookahead_tokens=scheduler.num_hash_lookahead_tokens,
+        policy=find_profile(PROFILE).policy,
+    )
+
+
+def _refuse(scheduler: Any) -> None:
+    """Raise UnsupportedError for what the contract does not have."""
+    manager, cache = scheduler.kv_cache_manager, scheduler.kv_cache_config
+    specs = [group.kv_cache_spec for group in cache.kv_cache_groups]
+    refused = {
+        "blocks beside the device's": cache.hisparse_host_num_blocks is not None
+        or any(each.host_resident or each.role != "default" for each in cache.kv_cache_groups),
+        "windows that are replayed": scheduler.prefix_replay_tokens > 0,
+        "groups that are not cached": any(
+            spec.prefix_cacheable != spec_of(spec).prefix_cacheable for spec in specs
+        ),
+        "context parallelism": max(scheduler.dcp_world_size, scheduler.pcp_world_size) > 1,
+        "states inside a chunk": any(
+            getattr(spec, "num_prefill_checkpoint_blocks", 0) for spec in specs
+        ),
+        "Mamba layers where EAGLE drops blocks": scheduler.has_mamba_layers
+        and scheduler.use_eagle_block_drop,
+        "several modules that draft": manager.coordinator.num_reprefillable_tokens > 0,
+        "states at the end of a shared prefix": manager.mamba_shared_prefix_checkpoint,
+        "a connector for routed experts": scheduler.aux_output_connector is not None,
+        "a KV connector beside blocks that are zeroed": scheduler.connector is not None
+        and scheduler.needs_kv_cache_zeroing,
+    }
+    for what, is_there in refused.items():
+        if is_there:
+            raise UnsupportedError(what, "kvfast")
+
+
+class LaterRequests(Requests):
+    """Requests that say what is in flight, and up to where others share their prefix."""
+
+    def current(self, request: Any) -> Any:
+        """kvfast's request, which knows what vLLM's knows now."""
+        mine = super().current(request)
+        mine.num_in_flight_tokens = request.num_in_flight_tokens
+        mine.junction_tokens = request.shared_prefix_boundary
+        return mine
+
+    def _follow(self, mine: Any, request: Any, num_tokens: int) -> None:
+        """A session that goes on has lost its last token, and the hashes that had covered it."""
+        if request.num_prompt_tokens != mine.num_prompt_tokens and mine.num_tokens > 1:
+            kept = mine.num_tokens - 1
+            prompt = min(mine.num_prompt_tokens, kept)
+            self.implementation.follow(self.manager, mine, kept, num_prompt_tokens=prompt)
+        super()._follow(mine, request, num_tokens)
+
+
+class LaterCoordinator(Coordinator):
+    """0.33's coordinator, as far as its scheduler, connectors and tests know it."""
+
+    def find_longest_cache_hit(
+        self, block_hashes: Sequence[bytes], max_cache_hit_length: int
+    ) -> Any:
+        """The longest hit of these hashes: blocks per group, tokens, and uncached shared tokens."""
+        mine = self.requests.of_hashes(block_hashes, max_cache_hit_length + 1)
+        hit = self.block_pool.fast.get_computed_blocks(mine)
+        blocks = tuple(map(self.block_pool.shown, hit.blocks.groups))
+        return blocks, hit.hit_length_tokens, hit.uncached_common_prefix_tokens or 0
+
+    def find_longest_cache_hit_per_group(
+        self, block_hashes: Sequence[bytes], max_cache_hit_length: int
+    ) -> tuple[Any, tuple[int, ...]]:
+        """The longest hit of each group: blocks, and tokens."""
+        mine = self.requests.of_hashes(block_hashes, max_cache_hit_length + 1)
+        hits = self.block_pool.fast.find_longest_cache_hit_per_group(mine, max_cache_hit_length)
+        return tuple(map(self.block_pool.shown, hits.blocks.groups)), hits.hit_lengths_tokens
+
+    def get_num_blocks_to_allocate(
+        self, request_id: str, *, new_computed_blocks: Iterable[Any], **counts: Any
+    ) -> int:
+        """Free blocks that a request would take, without a hit."""
+        counts.pop("num_local_computed_tokens")  # matter to hits alone,
+        counts.pop("prefill_end")  # and to states inside a chunk, which kvfast does not serve
+        return super().get_num_blocks_to_allocate(
+            request_id, new_computed_blocks=new_computed_blocks, **counts
+        )
+
+
+class LaterManager(KvfastManager):
+    """In place of a manager of vLLM 0.33."""
+
+    requests_type = LaterRequests
+    coordinator_type = LaterCoordinator
+
+    def prefix_cache_lookup_enabled(self, request: Any) -> bool:
+        """Whether this request is looked up."""
+        return self.enable_caching and not request.skip_reading_prefix_cache
+
+    def record_prefix_cache_stats(self, request: Any, num_hits: int) -> None:
+        """Count a look-up whose request was admitted."""
+        if self.log_stats and self.prefix_cache_lookup_enabled(request):
+            self._count_lookup(request, num_hits)
+
+    def get_computed_blocks(  # type: ignore[override]  # 0.24 answers no junction
+        self, request: Any, max_cache_hit_length: int | None = None
+    ) -> tuple[Any, int, int]:
+        """The longest cached prefix, its length in tokens, and the junction; 0 for none."""
+        if not self.prefix_cache_lookup_enabled(request):
+            return self.empty_kv_cache_blocks, 0, 0
+        if max_cache_hit_length not in (None, request.num_tokens - 1):
+            raise UnsupportedError(f"a hit of at most {max_cache_hit_length} tokens", "kvfast")
+        if request.resumable and self.requests.ahead:  # vLLM has hashed it again
+            request.__dict__.pop(NAME, None)
+        if self.enable_kv_cache_events:  # a hit may be reported
+            self.requests.told[request.request_id] = request
+        hit = self.fast.get_computed_blocks(self.requests.current(request))
+        length, beyond = hit.hit_length_tokens, hit.uncached_common_prefix_tokens
+        return self._shown(hit.blocks), length, length + beyond if beyond else 0
+
+    def get_computed_blocks_for_connector(
+        self, request: Any, max_cache_hit_length: int | None = None
+    ) -> tuple[Any, int, int, bool]:
+        """The same: no group is longer than others, since Mamba beside connectors is not served."""
+        return *self.get_computed_blocks(request, max_cache_hit_length), False
+
+    def allocate_slots(
+        self, request: Any, num_new_tokens: int, *others: Any, **options: Any
+    ) -> Any:
+        """The new blocks; None where the pool lacks them."""
+        options.pop("skip_zeroing_group_ids", None)  # only beside zeroing, which is not served
+        return super().allocate_slots(request, num_new_tokens, *others, **options)
+
+    def remove_skipped_blocks(
+        self,
+        request_id: str,
+        processed_computed_tokens: int,
+        num_prompt_tokens: int | None = None,
+    ) -> None:
+        """Release what attention no longer needs."""
+        super().remove_skipped_blocks(request_id, processed_computed_tokens)
+
+    def get_block_ids_for_computed_tokens(
+        self, request_id: str, num_computed_tokens: int
+    ) -> tuple[list[int], ...]:
+        """The ids of the blocks of a request, of attention as far as its tokens are computed."""
+        ids = self.get_block_ids(request_id)
+        return tuple(
+            found if size is None else found[: -(-num_computed_tokens // size)]
+            for found, size in zip(ids, self.sizes, strict=True)
+        )
+
+    @property
+    def sizes(self) -> list[int | None]:
+        """Tokens of a block of each group; None where its list is always told whole."""
+        specs = [group.kv_cache_spec for group in self.kv_cache_config.kv_cache_groups]
+        whole = ("MambaSpec", *OF_THE_ENCODER)
+        return [None if type(spec).__name__ in whole else spec.block_size for spec in specs]
+
+    def estimate_cached_tokens(self, request: Any) -> int:
+        """Tokens up to which each group has something cached."""
+        mine = self.requests.held.get(request.request_id)
+        if mine is None:
+            return 0
+        groups = self.kv_cache_config.kv_cache_groups
+        lists = self.fast.get_blocks(mine).groups
+        return min(
+            (
+                self._covered(request, ids, group.kv_cache_spec.block_size)
+                for ids, group in zip(lists, groups, strict=True)
+                if group.kv_cache_spec.prefix_cacheable
+                and type(group.kv_cache_spec).__name__ not in OF_THE_ENCODER
+            ),
+            default=0,
+        )
+
+    def _covered(self, request: Any, ids: Sequence[int], size: int) -> int:
+        """Tokens that the last cached block of a list covers: its key is a hash of the request."""
+        for place in range(len(ids) - 1, -1, -1):
+            found = self.fast.get_block(ids[place]).block_hash if ids[place] else None
+            if found is None:
+                continue
+            unit = self.requests.hash_block_size
+            for end in range((place + 1) * size, place * size, -unit):
+                if request.block_hashes[end // unit - 1 : end // unit] == [found]:
+                    return end
+            return (place + 1) * size  # a session has lost the token behind that hash
+        return 0
+
+    def truncate_computed_blocks(self, blocks: Any, num_computed_tokens: int) -> Any:
+        """A hit up to a multiple of all block sizes."""
+        if not any(map(len, blocks.get_block_ids())):
+            return self.empty_kv_cache_blocks
+        groups = self.kv_cache_config.kv_cache_groups
+        cut = tuple(
+            ids[: num_computed_tokens // group.kv_cache_spec.block_size]
+            for ids, group in zip(blocks.get_block_ids(), groups, strict=True)
+        )
+        return Blocks(cut, self.block_pool) if any(cut) else self.empty_kv_cache_blocks
+
+    def record_blocks_for_zeroing(self, request_id: str, start_token: int) -> None:
+        """Only beside connectors and zeroing, which is not served."""
+        raise UnsupportedError("zeroing what a failed load left", "kvfast")
+
+    def take_kv_cache_block_copies(self) -> tuple[list[Any], list[Block]]:
+        """Copies on write, and the blocks that are held for them until the step is over."""
+        found = self.fast.take_block_copies()
+        copies = [kv_cache_utils.KVCacheBlockCopy(*pair) for pair in found.pairs]
+        return copies, self.block_pool.shown(found.retained)
+
+    def take_boundary_state_offloads(self) -> dict[str, list[tuple[int, int, int]]]:
+        """States for a connector: none, since Mamba beside connectors is not served."""
+        return {}
+
+    def finalize_partial_tail_offloads(self, request: Any) -> list[tuple[int, int, int]]:
+        """The same."""
+        return []
+
+    def _told(self, event: Event) -> Any:
+        """An event as vLLM's, with what 0.33 adds to it."""
+        requests, ahead = self.requests, self.requests.ahead
+        made = vllm_event(event, requests.told, keys_of(ahead))
+        if isinstance(event, BlockStored) and event.source is not None:
+            request, size = requests.told[event.source.request_id], event.block_size_tokens
+            made.extra_keys = kv_cache_utils.to_event_extra_keys(made.extra_keys)
+            made.session_id = request.session_id
+            if ahead:
+                ends = [(block + 1) * size for block in event.source.stored_blocks]
+                tokens = request.all_token_ids
+                made.lookahead_token_ids = [tokens[end : end + ahead] for end in ends]
+        return made
+
+
+def keys_of(ahead: int) -> Any:
+    """What answers the extra keys of a block: with hash look-ahead those of its hash's window."""
+    if ahead == 0:
+        return kv_cache_utils.generate_block_hash_extra_keys
+
+    def keys(request: Any, start: int, end: int, item: int) -> Any:
+        window = kv_cache_utils.generate_lookahead_block_hash_extra_keys
+        return window(request, start, end, end + ahead, item)
+
+    return keys
