@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -110,55 +111,39 @@ def since_then() -> dict[str, Setup]:
     wide = attention("FullAttentionSpec", 8)
     half = replace(full, dtype=torch.float16)
     plain = Setup((full,), 60, 4, 4)
+    drops = replace(plain, num_drafts=2, use_eagle=True, drops_blocks=True)
     return {
         "full, reports": replace(plain, has_events=True, has_reports=True),
         "full and window, dense": Setup((full, window), 90, 4, 4, retention=DENSE, has_events=True),
-        "full and states, dense": Setup(
-            (full, states(8, "align")), 90, 8, 4, mamba_mode="align", retention=DENSE
-        ),
-        "full and states, dense, events, async": Setup(
-            (full, states(8, "align")),
-            120,
-            8,
-            4,
-            mamba_mode="align",
-            retention=DENSE,
-            is_async=True,
-            has_events=True,
-        ),
-        "full and states, drafts": Setup(
-            (full, states(8, "align", num_speculative_blocks=2)),
-            120,
-            8,
-            4,
-            mamba_mode="align",
-            num_drafts=2,
-        ),
         "window that retains more, async": Setup((kept,), 50, 4, 4, is_async=True),
         "prompt and window": Setup((prompts,), 60, 4, 4, has_events=True),
         "prompt and window, async": Setup((prompts,), 60, 4, 4, is_async=True),
-        "full, eagle, drops": replace(
-            plain, num_drafts=2, use_eagle=True, drops_blocks=True, has_events=True
-        ),
-        "full and wider window, async, eagle, drops": Setup(
-            (wide, window), 90, 8, 4, is_async=True, num_drafts=2, use_eagle=True, drops_blocks=True
-        ),
-        "full and states, eagle": Setup(
-            (full, states(8, "align", num_speculative_blocks=2)),
-            120,
-            8,
-            4,
-            mamba_mode="align",
-            num_drafts=2,
-            use_eagle=True,
-            has_events=True,
-        ),
-        "full, window and states": Setup(
-            (full, window, states(8, "align")), 120, 8, 4, mamba_mode="align", has_events=True
-        ),
-        "full and states, items": Setup(
-            (full, states(8, "align")), 120, 8, 4, mamba_mode="align", encoder_cache=24
+        "full, eagle, drops": replace(drops, has_events=True),
+        "full and wider window, async, eagle, drops": replace(
+            drops, specs=(wide, window), num_blocks=90, block_size=8, is_async=True
         ),
         "two formats, zeroed": Setup((full, half), 90, 4, 4),
         "full and ring": Setup((full, ring), 90, 8, 4),
+        **states_since_then(full, window),
+    }
+
+
+def states_since_then(full: Any, window: Any) -> dict[str, Setup]:
+    """The same beside Mamba states: hits may end inside their blocks."""
+    drafted = states(8, "align", num_speculative_blocks=2)
+    dense = Setup((full, states(8, "align")), 90, 8, 4, mamba_mode="align", retention=DENSE)
+    plain = replace(dense, num_blocks=120, retention=None)
+    return {
+        "full and states, dense": dense,
+        "full and states, dense, events, async": replace(
+            plain, retention=DENSE, is_async=True, has_events=True
+        ),
+        "full and states, drafts": replace(plain, specs=(full, drafted), num_drafts=2),
+        "full and states, eagle": replace(
+            plain, specs=(full, drafted), num_drafts=2, use_eagle=True, has_events=True
+        ),
+        "full, window and states": replace(
+            plain, specs=(full, window, states(8, "align")), has_events=True
+        ),
+        "full and states, items": replace(plain, encoder_cache=24),
     }
