@@ -226,7 +226,7 @@ def test_what_is_not_served_stays_with_the_stock_manager(lockstep: Any, model: s
 
     from kvfast.engines.vllm import schedulers
     from kvfast.engines.vllm.fit import given_to
-    from kvfast.engines.vllm.manager import kvfast_manager
+    from kvfast.engines.vllm.managers import kvfast_manager
     from kvspec.errors import UnsupportedError
 
     class Other(kv_cache_manager.KVCacheManager):  # type: ignore[misc]  # vLLM may be absent

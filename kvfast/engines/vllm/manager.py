@@ -13,10 +13,8 @@ from typing import Any
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.metrics.stats import PrefixCacheStats
 
-import kvfast
 from kvfast._implementation import FastImplementation
 from kvfast.engines.vllm.events import Lives, vllm_event
-from kvfast.engines.vllm.fit import Given, config_of, is_later
 from kvfast.engines.vllm.requests import Requests
 from kvfast.engines.vllm.views import Block, Blocks, Coordinator, Pool, coordinator_over
 from kvspec.blocks import KVCacheBlocks as BlockIds
@@ -33,22 +31,6 @@ OPTIONS = (
     "has_scheduled_reqs",
 )
 """The further arguments of `allocate_slots`, in vLLM's order."""
-
-
-def kvfast_manager(stock: Any, given: Given) -> KvfastManager:
-    """kvfast in place of a manager of vLLM's that was not used yet.
-
-    Raises UnsupportedError or ConfigError where kvfast cannot serve its configuration.
-    """
-    config = config_of(stock, given)
-    implementation = kvfast.implementation()
-    manager = implementation.create(config, check_invariants=False)
-    kind = KvfastManager
-    if is_later():
-        from kvfast.engines.vllm import later  # which builds upon this one
-
-        kind = later.LaterManager
-    return kind(stock, implementation, manager)
 
 
 class KvfastManager:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from importlib import import_module
 from typing import Any
 
 from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from kvfast.engines.vllm.fit import given_to, is_later, reason_of
+from kvfast.engines.vllm.fit import is_later, reason_of
 from kvfast.engines.vllm.hashing import HashesRequests
-from kvfast.engines.vllm.manager import kvfast_manager
+from kvfast.engines.vllm.managers import given_by, kvfast_manager
 from kvfast.engines.vllm.steps import BatchedSteps, is_unusual
 from kvfast.engines.vllm.updates import updated
 from kvspec.errors import ConfigError, UnsupportedError
@@ -47,10 +46,7 @@ class OnKvfast(HashesRequests):
         """Replace the manager; the reason why not, where kvfast cannot serve the configuration."""
         logger = init_logger("vllm.kvfast")
         try:
-            given = given_to(self)
-            if is_later():
-                given = import_module("kvfast.engines.vllm.later").given_later(self, given)
-            self.kv_cache_manager = kvfast_manager(self.kv_cache_manager, given)
+            self.kv_cache_manager = kvfast_manager(self.kv_cache_manager, given_by(self))
         except (UnsupportedError, ConfigError) as error:
             logger.warning("%s. vLLM's own manager is used.", reason_of(error))
             return str(error)

@@ -1,0 +1,28 @@
+"""Which manager takes the place of vLLM's: each version of vLLM has its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kvfast
+from kvfast.engines.vllm.fit import Given, config_of, given_to, is_later
+from kvfast.engines.vllm.later import LaterManager, given_later
+from kvfast.engines.vllm.manager import KvfastManager
+
+
+def given_by(scheduler: Any) -> Given:
+    """What a scheduler of vLLM's told its manager; UnsupportedError where kvfast does not serve."""
+    given = given_to(scheduler)
+    return given_later(scheduler, given) if is_later() else given
+
+
+def kvfast_manager(stock: Any, given: Given) -> KvfastManager:
+    """kvfast in place of a manager of vLLM's that was not used yet.
+
+    Raises UnsupportedError or ConfigError where kvfast cannot serve its configuration.
+    """
+    config = config_of(stock, given)
+    implementation = kvfast.implementation()
+    manager = implementation.create(config, check_invariants=False)
+    kind = LaterManager if is_later() else KvfastManager
+    return kind(stock, implementation, manager)
