@@ -33,16 +33,18 @@ cdef class KeyMap:
     cdef long long mix(self, unsigned long long word, long long group) noexcept nogil
     @cython.locals(place="long long", mixed="long long")
     cdef long long home_of(self, FastRequest request, long long number, int group) noexcept nogil
-    @cython.locals(i="long long", number="long long", home="long long")
+    @cython.locals(i="long long", number="long long")
     cdef void find_homes(self, FastRequest request, long long hashes_per_block, int group, long long first, long long end) noexcept nogil
     cdef void fetch_slots(self, long long home) noexcept nogil
+    @cython.locals(slot="long long")
+    cdef long long likely_entry(self, long long home, unsigned long long word, int group) noexcept nogil
     cdef long long stray_home(self, unsigned long long word, int group) noexcept nogil
     cdef long long steps_between(self, long long start, long long end) noexcept nogil
     @cython.locals(tag="long long", i="long long", slot="long long")
     cdef long long place_from(self, long long home, FastRequest request, long long number, int group) noexcept nogil
     @cython.locals(home="long long", entry="long long")
     cdef long long find(self, FastRequest request, long long number, int group) noexcept nogil
-    @cython.locals(per="long long", end="long long", i="long long", number="long long", entry="long long")
+    @cython.locals(per="long long", end="long long", i="long long", number="long long", entry="long long", word="unsigned long long")
     cdef long long find_run(self, FastRequest request, long long hashes_per_block, int group, long long first, long long limit, int *out, long long base) noexcept nogil
     @cython.locals(at="long long", mine="long long", k="long long", different="unsigned long long")
     cdef bint carries(self, long long entry, FastRequest request, long long number, int group) noexcept nogil

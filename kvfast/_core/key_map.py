@@ -25,10 +25,8 @@ from .tables import Tables
 
 RUN_BLOCKS = 32
 """Blocks for which memory is read ahead."""
-
 SIDE_MASK = 7
 """Eight slots of eight bytes stand side by side in a cache line."""
-
 ENTRY_MASK = (1 << 31) - 1
 STEPS_SHIFT = 31
 STEPS_MASK = 255
@@ -36,12 +34,10 @@ STEPS_MASK = 255
 TAG_SHIFT = 39
 TAG_OF_WORD_SHIFT = 40
 """The bits of a hash that stand in its slot: those that have no part in the home."""
-
 STEP = 9
 """From a full slot on to the next line, one place on: odd, so that it leads to every slot."""
 STEP_INVERSE = 954437177
 """STEP times this is 1 in arithmetic of 32 bits: distances become steps."""
-
 MIX_MASK = (1 << 32) - 1
 HOME_MASK = (1 << 31) - 1
 GROUP_FACTOR = 0x9E3779B1
@@ -112,15 +108,23 @@ class KeyMap:
         """The homes of blocks first … end - 1, at most RUN_BLOCKS; fetches hashes and slots."""
         for i in range(first, end):
             number = (i + 1) * hashes_per_block - 1
-            home = self.home_of(request, number, group)
-            self.homes[i - first] = home
-            self.fetch_slots(home)
+            self.homes[i - first] = self.home_of(request, number, group)
+            self.fetch_slots(self.homes[i - first])
             objects.fetch_word(request.digest_words, number * self.width)
+            if self.has_strays:
+                self.fetch_slots(self.stray_home(request.digest_words[number * self.width], group))
 
     def fetch_slots(self, home: int) -> None:
         """Fetch the slot at home and the one behind it."""
         objects.fetch_long(self.slots, home & self.slot_mask)
         objects.fetch_long(self.slots, (home + STEP) & self.slot_mask)
+
+    def likely_entry(self, home: int, word: int, group: int) -> int:
+        """Who stands at a key's home, or at its home as a stray: most likely who has the key."""
+        slot = self.slots[home & self.slot_mask]
+        if self.has_strays and slot >> TAG_SHIFT != word >> TAG_OF_WORD_SHIFT:
+            slot = self.slots[self.stray_home(word, group) & self.slot_mask]
+        return slot & ENTRY_MASK
 
     def stray_home(self, word: int, group: int) -> int:
         """The same for a key that comes without those before it."""
@@ -173,17 +177,17 @@ class KeyMap:
             end = min(first + RUN_BLOCKS, limit)
             self.find_homes(request, per, group, first, end)
             for i in range(first, end):
-                entry = self.slots[self.homes[i - first] & self.slot_mask] & ENTRY_MASK
+                word = request.digest_words[((i + 1) * per - 1) * self.width]
+                entry = self.likely_entry(self.homes[i - first], word, group)
                 objects.fetch_int(self.facts, record.INTS * entry)
                 out[base + i] = entry
             for i in range(first, end):
                 number = (i + 1) * per - 1
                 entry = out[base + i]
                 if entry == 0 or not self.carries(entry, request, number, group):
-                    entry = self.find(request, number, group)
+                    out[base + i] = entry = self.find(request, number, group)
                     if entry == 0:
                         return i
-                    out[base + i] = entry
             first = end
         return limit
 
@@ -336,8 +340,7 @@ class KeyMap:
         mine = record.INTS * entry
         after = self.facts[mine + record.DUP_NEXT]
         before = self.facts[mine + record.DUP_PREV]
-        self.facts[mine + record.DUP_NEXT] = 0
-        self.facts[mine + record.DUP_PREV] = 0
+        self.facts[mine + record.DUP_NEXT] = self.facts[mine + record.DUP_PREV] = 0
         i = self.slot_of(entry)
         if after == entry:
             self.empty_slot(i)
@@ -366,8 +369,7 @@ class KeyMap:
                     and self.slots[(place + STEP) & self.slot_mask] == 0
                 ):  # most stand alone, at home, and nobody behind them
                     self.slots[place] = 0
-                    self.facts[facts + record.DUP_NEXT] = 0
-                    self.facts[facts + record.DUP_PREV] = 0
+                    self.facts[facts + record.DUP_NEXT] = self.facts[facts + record.DUP_PREV] = 0
                 else:
                     self.remove(block)
             start = until
