@@ -30,7 +30,7 @@ ASKED = Asked("mine", "identity", "default", "kvref", ("*",))
 OPTIONS = Options(Level.IDENTITY, Budget(0.0, 0))
 CHECK, OTHER = "directed a window", "vectors small"
 FILE = Path("known.toml")
-ABOUT = ("--rules", "KV-CHUNK-*")  # one set of vectors is about these, 29 about windows
+ABOUT = ("--rules", "KV-CHUNK-*")  # one set of vectors is about these, seven about windows
 RUN = ("--budget", "directed", *ABOUT)
 SUBJECT = "mistake:ChunkIsMasked"
 
