@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from enum import Enum
 from pathlib import Path
@@ -54,15 +55,17 @@ def no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def fake_vllm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty package `vllm` first on the path."""
+def fake_vllm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """An empty package `vllm` first on the path; what is imported of it is forgotten again."""
     for name in [name for name in sys.modules if name.split(".")[0] == "vllm"]:
         monkeypatch.delitem(sys.modules, name)
     package = tmp_path / "vllm"
     package.mkdir()
     (package / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    return package
+    yield package
+    for name in [name for name in sys.modules if name.split(".")[0] == "vllm"]:
+        del sys.modules[name]
 
 
 @pytest.mark.usefixtures("no_vllm")

@@ -44,6 +44,16 @@ def test_a_longer_trace_begins_with_the_shorter_one(kind: str) -> None:
     assert (endless.total, endless.position) == (None, 50)
 
 
+def content(record: TraceRecord) -> tuple[object, ...]:
+    return (
+        record.line,
+        record.timestamp_ms,
+        record.input_length,
+        record.output_length,
+        record.hash_ids,
+    )
+
+
 def test_the_traces_never_change() -> None:
     """A change here changes everybody's numbers."""
     assert some("chat", 2) == [
@@ -51,12 +61,13 @@ def test_the_traces_never_change() -> None:
         TraceRecord(2, 114, 1792, 55, (3, 4, 5, 11)),
     ]
     digests = {
-        kind: hashlib.sha256(repr(some(kind, 1_000)).encode()).hexdigest()[:16] for kind in KINDS
+        kind: hashlib.sha256(repr([*map(content, some(kind, 1_000))]).encode()).hexdigest()[:16]
+        for kind in KINDS
     }
     assert digests == {
-        "chat": "fe3bbd49ad93c533",
-        "agent": "68a68f87526fc33a",
-        "rag": "fbd1bc4461f7839d",
+        "chat": "667591eb82d33a2a",
+        "agent": "ab8b6c67d9b229f1",
+        "rag": "74ff68667372060f",
     }
 
 
