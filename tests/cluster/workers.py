@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pickle
 import random
-from collections.abc import Callable
+import signal
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import pytest
 
-from kvcheck.tasks import Call, LostError
+from kvcheck.tasks import Call, Cluster, LostError
 
 
 @dataclass
@@ -43,6 +48,54 @@ class Shuffling:
         if self.random.random() < self.losing:
             raise LostError(with_its_node=True)
         return pickle.loads(result)
+
+
+class Counting(Cluster):
+    """A Ray cluster. `lost`: for each answer that is, whether it went with its node."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.lost: list[bool] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def answer(self, handle: Any) -> Any:
+        """See `Workers`."""
+        try:
+            return super().answer(handle)
+        except LostError as error:
+            self.lost.append(error.with_its_node)
+            raise
+
+
+def kill_one_at_work(nodes: Any, working: Sequence[Any]) -> None:
+    """End a node that makes a call, at once, with that process: else it goes on for seconds."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for node in working:
+            busy = [number for number in _processes(node) if _title(number) == "ray::_made"]
+            if busy:
+                nodes.remove_node(node, allow_graceful=False)
+                for number in busy:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(number, signal.SIGKILL)
+                return
+    raise AssertionError("no node makes a call")
+
+
+def _processes(node: Any) -> list[int]:
+    """Those that a node began."""
+    (raylet,) = (each.process.pid for each in node.all_processes["raylet"])
+    found = Path(f"/proc/{raylet}/task/{raylet}/children").read_text("ascii")
+    return [int(number) for number in found.split()]
+
+
+def _title(number: int) -> str:
+    """What a process says it does."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")[0].decode().strip()
+    return ""
 
 
 def on_nodes(test: Callable[..., Any]) -> Callable[..., Any]:
