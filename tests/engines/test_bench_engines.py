@@ -10,6 +10,10 @@ import pytest
 @pytest.fixture(scope="module")
 def model(engine: Any) -> Any:
     """A folder of a made-up model."""
+    from kvfast.engines.vllm.fit import is_later
+
+    if is_later():
+        pytest.skip("steps in one call are for vLLM 0.24")
     return engine.model_folder()
 
 
