@@ -112,7 +112,8 @@ def handed_over(num_tokens: int, size: int, extra: bytes) -> Term:
     hasher.digest = SimpleNamespace(put=put)
     hasher.first_parent = bytes(size)
     tokens = [Word(token) for token in unknown_tokens(num_tokens)]
-    hasher.hash_blocks(tokens, 0, 1, num_tokens, [0] * size, extra, Places())
+    digests = memoryview(bytearray(8 * (size // 8 + 1))).cast("Q")
+    hasher.hash_blocks(tokens, 0, 1, num_tokens, digests, extra, Places())
     return spans[0]
 
 
