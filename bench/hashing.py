@@ -17,16 +17,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from datetime import date
 from pathlib import Path
 from random import Random
-from statistics import median, quantiles
 from time import thread_time_ns
 
 import cbor2
 
-from bench.tables import insert, short
-from kvcheck.tools.bench.report import machine
+from bench.tables import put, spread, stamp
 from kvfast import _build, _native
 from kvspec.request import RequestInput
 
@@ -149,12 +146,6 @@ def timed(act: Callable[[int], None], repeats: int) -> int:
     return thread_time_ns() - began
 
 
-def spread(values: list[float]) -> str:
-    """Median (quartiles)."""
-    low, _, high = quantiles(values, n=4)
-    return f"{short(median(values))} ({short(low)} … {short(high)})"
-
-
 def rows(num_rounds: int) -> Iterator[str]:
     """The table, line by line."""
     loop = compiled_loop()
@@ -176,10 +167,8 @@ def main() -> None:
     parser.add_argument("--into", type=Path, metavar="FILE", help="between its lines for `hashing`")
     given = parser.parse_args()
     found = list(rows(given.rounds))
-    here = machine()
     lines = [
-        f"{date.today()}, {here['cores']} cores, {here['processor']}, shared with other work (load"
-        f" {here['load_1min']} at the end), {here['python']}:",
+        f"{stamp()}:",
         "",
         f"    python -m bench.hashing --rounds {given.rounds}",
         "",
@@ -191,10 +180,7 @@ def main() -> None:
         *found,
         "",
     ]
-    if given.into is None:
-        print(*lines, sep="\n")
-    else:
-        given.into.write_text(insert(given.into.read_text("utf-8"), "hashing", lines), "utf-8")
+    put(lines, "hashing", given.into)
 
 
 if __name__ == "__main__":

@@ -16,16 +16,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from datetime import date
 from pathlib import Path
 from random import Random
-from statistics import median, quantiles
 from time import perf_counter_ns
-from typing import Any
 
 import kvfast
-from bench.tables import insert, short
-from kvcheck.tools.bench.report import machine
+from bench.tables import put, short, spread, stamp
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.interface import KVCacheManager
 from kvspec.request import Request, RequestInput
@@ -127,12 +123,6 @@ def measure(num_blocks: int, num_rounds: int, path: Path) -> dict[str, list[floa
     return found
 
 
-def spread(values: list[float]) -> str:
-    """Median (quartiles)."""
-    low, _, high = quantiles(values, n=4)
-    return f"{short(median(values))} ({short(low)} … {short(high)})"
-
-
 def rows(num_rounds: int) -> Iterator[str]:
     """Both tables, line by line."""
     found = {}
@@ -167,10 +157,8 @@ def main() -> None:
         print(json.dumps(once(given.once)))
         return
     made = list(rows(given.rounds))
-    here: dict[str, Any] = machine()
     lines = [
-        f"{date.today()}, {here['cores']} cores, {here['processor']}, shared with other work (load"
-        f" {here['load_1min']} at the end), {here['python']}:",
+        f"{stamp()}:",
         "",
         f"    python -m bench.saved --rounds {given.rounds}",
         "",
@@ -180,10 +168,7 @@ def main() -> None:
         *made,
         "",
     ]
-    if given.into is None:
-        print(*lines, sep="\n")
-    else:
-        given.into.write_text(insert(given.into.read_text("utf-8"), "saved", lines), "utf-8")
+    put(lines, "saved", given.into)
 
 
 if __name__ == "__main__":

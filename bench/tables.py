@@ -16,11 +16,14 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Collection, Iterator
+from datetime import date
 from itertools import groupby
 from pathlib import Path
+from statistics import median, quantiles
 from typing import Any
 
 from kvcheck.tools.bench.plot import plot_bytes
+from kvcheck.tools.bench.report import machine
 
 Document = dict[str, Any]
 Found = dict[str, Any]
@@ -188,6 +191,29 @@ def _line(cells: list[str]) -> str:
 def _rule(columns: int, *, texts: int = 1) -> str:
     """Numbers stand on the right."""
     return "|" + "---|" * texts + "---:|" * (columns - texts)
+
+
+def spread(values: list[float]) -> str:
+    """Median (quartiles)."""
+    low, _, high = quantiles(values, n=4)
+    return f"{short(median(values))} ({short(low)} … {short(high)})"
+
+
+def stamp() -> str:
+    """When and where a run was made that ends now."""
+    here = machine()
+    return (
+        f"{date.today()}, {here['cores']} cores, {here['processor']}, shared with other work (load"
+        f" {here['load_1min']} at the end), {here['python']}"
+    )
+
+
+def put(lines: list[str], name: str, into: Path | None) -> None:
+    """Print the lines, or write them between those for `name` in a file."""
+    if into is None:
+        print(*lines, sep="\n")
+    else:
+        into.write_text(insert(into.read_text("utf-8"), name, lines), "utf-8")
 
 
 def insert(text: str, name: str, lines: list[str]) -> str:

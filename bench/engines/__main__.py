@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from bench.tables import insert
+from bench.tables import put
 
 
 def main() -> None:
@@ -39,11 +39,7 @@ def main() -> None:
     if not measured:
         sys.exit(f"no load {given.only!r}")
     lines = list(tables(measured, " ".join(["python -m bench.engines", *sys.argv[1:]])))
-    if given.into is None:
-        print(*lines, sep="\n")
-    else:
-        text = insert(given.into.read_text("utf-8"), "engines", lines)
-        given.into.write_text(text, "utf-8")
+    put(lines, "engines", given.into)
 
 
 if __name__ == "__main__":

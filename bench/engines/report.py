@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import date
 from importlib.metadata import version
 from statistics import median
 
 from bench.engines.rounds import MAKING, SCHEDULE, STEP, UPDATE, Measured
-from kvcheck.tools.bench.report import machine
+from bench.tables import stamp
 
 DEVICE_MS = (2, 5, 10, 20, 40)
 
 
 def tables(measured: Sequence[Measured], command: str) -> Iterator[str]:
     """Line by line."""
-    here = machine()
-    yield (
-        f"{date.today()}, {here['cores']} cores, {here['processor']}, shared with other work (load"
-        f" {here['load_1min']} at the end), {here['python']}, vLLM {version('vllm')}:"
-    )
+    yield (f"{stamp()}, vLLM {version('vllm')}:")
     yield from ("", f"    {command}", "")
     yield (
         f"Medians of {len(measured[0].rounds)} rounds, in µs of processor time per step; ratio:"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 from random import Random
-from statistics import median, quantiles
+from statistics import median
 
 from bench.engines.load import PHASES, Case, Round, Side
 from bench.engines.shares import shares
-from bench.tables import short
+from bench.tables import short, spread
 
 NUM_STEPS = 16
 MAKING, SCHEDULE, UPDATE = ((phase,) for phase in PHASES)
@@ -65,9 +65,3 @@ class Measured:
         """Medians of stock and ours, and the ratio, as cells."""
         medians = [short(median(self.microseconds(side, phases))) for side in (0, 1)]
         return [*medians, self.ratio(phases)]
-
-
-def spread(values: list[float]) -> str:
-    """Median (quartiles)."""
-    low, _, high = quantiles(values, n=4)
-    return f"{short(median(values))} ({short(low)} … {short(high)})"

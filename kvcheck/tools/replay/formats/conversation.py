@@ -71,6 +71,21 @@ class TextNotes:
         return tuple(found)
 
 
+class TextReader:
+    """What readers of texts have in common."""
+
+    has_times = False
+    has_roles = True
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self._notes = TextNotes(tokenizer)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """See `TextNotes`."""
+        return self._notes.sentences(has_roles=self.has_roles)
+
+
 class Places:
     """Numbers of requests within their line."""
 

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator
 from kvcheck.tools.replay.formats.conversation import (
     Message,
     Places,
-    TextNotes,
+    TextReader,
     content_text,
     requests,
 )
 from kvcheck.tools.replay.formats.input import Fields, json_objects
 from kvcheck.tools.replay.formats.prompts import prompt_record
-from kvcheck.tools.replay.formats.text import Prompt, Tokenizer, role_token, tokens_of
+from kvcheck.tools.replay.formats.text import Prompt, role_token, tokens_of
 from kvcheck.tools.replay.trace import TraceRecord
 
 _FORM = (
@@ -27,19 +27,10 @@ _FORM = (
 _LIMITS = ("max_completion_tokens", "max_tokens")
 
 
-class MessagesReader:
+class MessagesReader(TextReader):
     """Tools stand in front of the prompt, where chat templates put them."""
 
     name = "messages"
-    has_times = False
-
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
-        self._notes = TextNotes(tokenizer)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """See `TextNotes`."""
-        return self._notes.sentences(has_roles=True)
 
     def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:
         """Object by object."""

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from kvcheck.tools.replay.formats.conversation import Places, TextNotes
+from kvcheck.tools.replay.formats.conversation import Places, TextNotes, TextReader
 from kvcheck.tools.replay.formats.input import Fields, json_lines
-from kvcheck.tools.replay.formats.text import Prompt, Tokenizer, tokens_of
+from kvcheck.tools.replay.formats.text import Prompt, tokens_of
 from kvcheck.tools.replay.trace import TraceRecord
 
 _FORM = "a line of prompts has prompt, a text or a list of tokens, and may have output_tokens"
 
 
-class PromptsReader:
+class PromptsReader(TextReader):
     """Prompts that are lists of tokens are exact."""
 
     name = "prompts"
-    has_times = False
-
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
-        self._notes = TextNotes(tokenizer)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """See `TextNotes`."""
-        return self._notes.sentences(has_roles=False)
+    has_roles = False
 
     def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:
         """One for every line."""

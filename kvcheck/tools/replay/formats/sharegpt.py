@@ -4,27 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from kvcheck.tools.replay.formats.conversation import Message, Places, TextNotes, requests
+from kvcheck.tools.replay.formats.conversation import Message, Places, TextReader, requests
 from kvcheck.tools.replay.formats.input import json_objects
-from kvcheck.tools.replay.formats.text import Tokenizer
 from kvcheck.tools.replay.trace import TraceRecord
 
 _FORM = "sharegpt is a list of objects with conversations, a list of objects with from and value"
 
 
-class ShareGPTReader:
+class ShareGPTReader(TextReader):
     """All turns of a conversation are requests; vLLM's benchmark takes the first two messages."""
 
     name = "sharegpt"
-    has_times = False
-
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
-        self._notes = TextNotes(tokenizer)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """See `TextNotes`."""
-        return self._notes.sentences(has_roles=True)
 
     def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:
         """Conversation by conversation."""
