@@ -203,8 +203,8 @@ def stamp() -> str:
     """When and where a run was made that ends now."""
     here = machine()
     return (
-        f"{date.today()}, {here['cores']} cores, {here['processor']}, shared with other work (load"
-        f" {here['load_1min']} at the end), {here['python']}"
+        f"{date.today()}, {here['cores']} cores, {here['processor']} (load {here['load_1min']}"
+        f" at the end), {here['python']}"
     )
 
 
