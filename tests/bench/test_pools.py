@@ -67,6 +67,19 @@ def test_objects_and_bytes_of_a_pool_are_seen_per_block() -> None:
     assert plain.fill_s > 0
 
 
+def test_what_the_process_had_free_hides_nothing_of_a_pool() -> None:
+    """Holes of all sizes, among them those into which the hoard's objects would go."""
+    rubbish = [bytes(size) for size in (15, 100, 400, 700, 3000) for _ in range(50_000)]
+    rubbish += [[object() for _ in range(15)] for _ in range(50_000)]
+    rubbish = rubbish[::100]
+    subjects = [Subject("plain", ReferenceImplementation()), Subject("hoarder", Hoarder())]
+    size = SIZES[-1]
+    plain, hoarder = pool_costs(subjects, [size], max_fill_s=0)
+    assert len(rubbish) == 3_000
+    # A list of fifteen is 176 bytes, with what the collector keeps of it; each of the objects is 16.
+    assert (hoarder.bytes_ - plain.bytes_) / size >= 4096 + 176 + 15 * 16
+
+
 def test_a_pool_that_takes_too_long_to_fill_is_only_made() -> None:
     """The smallest is always filled: it tells how long others take."""
     first, second = pool_costs([Subject("toy", ReferenceImplementation())], SIZES, max_fill_s=0)

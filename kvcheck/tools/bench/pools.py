@@ -2,18 +2,21 @@
 
 Each pool is made in a process of its own, a fork of this one, so that nothing of it was there
 before. Memory is what the system says that the process has in use (resident): all that was ever
-touched, whoever allocated it.
+touched, whoever allocated it. What lies free in the process is used up or given back before, since a
+pool laid into it would look too small.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import pickle
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,13 +32,15 @@ FILL_TOKENS = 1024
 
 STATM = Path("/proc/self/statm")
 
+ARENA_BYTES = 1 << 20
+"""What Python's allocator asks of the system at a time, and more than the system is late to tell."""
+
 
 @dataclass(frozen=True)
 class PoolCost:
     """One pool. Numbers with `full_` are those after every block was cached once and released.
 
-    `bytes_`: resident memory that was added; what the process had free before is used and not seen,
-    so small pools look smaller than they are. `objects_`: memory blocks that Python's allocator has
+    `bytes_`: resident memory that was added, in pages. `objects_`: memory blocks that Python's allocator has
     in use more than before (`sys.getallocatedblocks`); a list of a million ints is a million and
     one. Both are of the whole pool. None: filling it would have taken too long.
     """
@@ -100,7 +105,8 @@ def _answer(
 ) -> None:
     """In the child, which never returns."""
     try:
-        answer: object = measure_pool(name, implementation, num_blocks, is_filled=is_filled)
+        with _nothing_free():
+            answer: object = measure_pool(name, implementation, num_blocks, is_filled=is_filled)
     except BaseException as error:
         answer = f"{type(error).__name__}: {error}"
     with os.fdopen(pipe, "wb") as file:
@@ -154,3 +160,31 @@ def measure_pool(
 def _resident_bytes() -> int:
     pages = int(STATM.read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextmanager
+def _nothing_free() -> Iterator[None]:
+    """While it lasts, what is made adds pages: all places that were free and resident are taken.
+
+    malloc gives whole free pages back. Smaller holes, and those of Python's allocator, which has
+    places of 16, 32, … 512 bytes, are filled until so much was added that no old arena has room.
+    """
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    if trim is not None:
+        trim(0)
+    kept: list[list[object]] = []
+    for size in (4096, 2048, 1024, *range(528, 0, -16)):
+        wanted = _resident_bytes() + ARENA_BYTES
+        while _resident_bytes() <= wanted:
+            kept.append(_objects_of(size, ARENA_BYTES // size // 8))
+            wanted += sys.getsizeof(kept[-1])
+    yield
+    kept.clear()
+
+
+def _objects_of(size_bytes: int, number: int) -> list[object]:
+    rest = size_bytes - sys.getsizeof(b"")
+    if rest >= 0:
+        return [bytes(rest) for _ in range(number)]
+    return [object() if size_bytes == 16 else 2**40 + index for index in range(number)]
