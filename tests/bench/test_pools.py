@@ -76,7 +76,7 @@ def test_what_the_process_had_free_hides_nothing_of_a_pool() -> None:
     size = SIZES[-1]
     plain, hoarder = pool_costs(subjects, [size], max_fill_s=0)
     assert len(rubbish) == 3_000
-    # A list of fifteen is 176 bytes, with what the collector keeps of it; each of the objects is 16.
+    # A list of fifteen takes 176 bytes, with what the collector keeps of it; each object 16.
     assert (hoarder.bytes_ - plain.bytes_) / size >= 4096 + 176 + 15 * 16
 
 

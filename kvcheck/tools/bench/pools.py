@@ -2,8 +2,8 @@
 
 Each pool is made in a process of its own, a fork of this one, so that nothing of it was there
 before. Memory is what the system says that the process has in use (resident): all that was ever
-touched, whoever allocated it. What lies free in the process is used up or given back before, since a
-pool laid into it would look too small.
+touched, whoever allocated it. What lies free in the process is used up or given back before, since
+a pool laid into it would look too small.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ FILL_TOKENS = 1024
 STATM = Path("/proc/self/statm")
 
 ARENA_BYTES = 1 << 20
-"""What Python's allocator asks of the system at a time, and more than the system is late to tell."""
+"""What Python's allocator takes from the system at a time, and more than is told too late."""
 
 
 @dataclass(frozen=True)
 class PoolCost:
     """One pool. Numbers with `full_` are those after every block was cached once and released.
 
-    `bytes_`: resident memory that was added, in pages. `objects_`: memory blocks that Python's allocator has
-    in use more than before (`sys.getallocatedblocks`); a list of a million ints is a million and
-    one. Both are of the whole pool. None: filling it would have taken too long.
+    `bytes_`: resident memory that was added, in pages. `objects_`: memory blocks that Python's
+    allocator has in use more than before (`sys.getallocatedblocks`); a list of a million ints is a
+    million and one. Both are of the whole pool. None: filling it would have taken too long.
     """
 
     name: str
