@@ -162,15 +162,17 @@ function answer(curve, tokens) {
   const point = curve.at.get(tokens);
   const from = `${count(curve.enough_blocks)} blocks`;
   const needed = `${count(tokensOf(curve, curve.enough_blocks))} tokens`;
-  const goal = box(from, `for ${enough}% of what is possible`, needed);
+  const goal = curve.infinite
+    ? box(from, `for ${enough}% of what is possible`, needed)
+    : box("–", "nothing is possible", "no request begins with a block of one before");
   const endless = (more) => box(percent(curve.infinite), "endless pool", more);
   if (point === undefined) {
     const why = tokens < curve.points[0].tokens ? "too small for the largest request" : "not computed";
     return [box("–", "hit rate", why), endless(""), goal];
   }
-  const share = curve.infinite ? point.lru / curve.infinite : 1;
+  const share = `${((100 * point.lru) / curve.infinite).toFixed(1)}% of what is possible`;
   return [
-    box(percent(point.lru), "hit rate", `${(100 * share).toFixed(1)}% of what is possible`),
+    box(percent(point.lru), "hit rate", curve.infinite ? share : ""),
     box(percent(point.best), "best possible (Belady)", `${points(point.lru, point.best)} more`),
     endless(`${points(point.lru, curve.infinite)} more`),
     goal,

@@ -69,7 +69,9 @@ def test_objects_and_bytes_of_a_pool_are_seen_per_block() -> None:
 
 def test_what_the_process_had_free_hides_nothing_of_a_pool() -> None:
     """Holes of all sizes, among them those into which the hoard's objects would go."""
-    rubbish = [bytes(size) for size in (15, 100, 400, 700, 3000) for _ in range(50_000)]
+    rubbish: list[object] = [
+        bytes(size) for size in (15, 100, 400, 700, 3000) for _ in range(50_000)
+    ]
     rubbish += [[object() for _ in range(15)] for _ in range(50_000)]
     rubbish = rubbish[::100]
     subjects = [Subject("plain", ReferenceImplementation()), Subject("hoarder", Hoarder())]

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from kvcheck.cli import main
+from kvcheck.tools.replay.whatif import ENOUGH_PERCENT
+from kvcheck.tools.replay.whatif_text import OF_NOTHING
 
 
 def run(*arguments: str) -> int:
@@ -25,6 +27,26 @@ def test_several_traces_and_block_sizes_stand_side_by_side(tmp_path: Path) -> No
     ]
     assert all(each["points"][-1]["lru"] <= each["infinite"] + 1e-12 for each in curves)
     assert b"Belady" in picture.read_bytes()
+
+
+def test_of_what_an_endless_pool_hits_nothing_is_a_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two prompts that share nothing, alone and beside a trace that shares much."""
+    trace = tmp_path / "alone.jsonl"
+    line = '{"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [%s]}\n'
+    trace.write_text("".join(line % number for number in (1, 2)), encoding="utf-8")
+    page = tmp_path / "page.html"
+    assert run(str(trace), "--sizes", "2", "--html", str(page)) == 0
+    said = capsys.readouterr().out
+    assert "An endless pool hits nothing" in " ".join(said.split())
+    assert "100.0%" not in said + page.read_text(encoding="utf-8")
+    assert f"{ENOUGH_PERCENT}%" not in said
+    assert run(str(trace), "demo", "--sizes", "2") == 0
+    last = next(
+        row for row in capsys.readouterr().out.splitlines() if f"{ENOUGH_PERCENT}% from" in row
+    )
+    assert OF_NOTHING in last
 
 
 @pytest.mark.parametrize(

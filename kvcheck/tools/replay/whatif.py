@@ -51,9 +51,9 @@ class Curve:
         """What a pool of so many blocks holds, beside the null block."""
         return (num_blocks - 1) * self.block_size
 
-    def share(self, point: Point) -> float:
-        """What is hit at a point, of what an endless pool hits."""
-        return point.lru / self.infinite if self.infinite else 1.0
+    def share(self, point: Point) -> float | None:
+        """What is hit at a point, of what an endless pool hits; None where that hits nothing."""
+        return point.lru / self.infinite if self.infinite else None
 
 
 def curve(
