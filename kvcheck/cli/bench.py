@@ -14,6 +14,7 @@ import click
 from rich.progress import Progress
 
 from kvcheck.cli._bench_tables import show
+from kvcheck.cli._options import PATH, json_option
 from kvcheck.cli._support import (
     MOST_BLOCKS,
     fail,
@@ -144,17 +145,11 @@ class Wanted:
     metavar="SECONDS",
     help="Leave an implementation out of a case in which it would take longer.",
 )
-@click.option(
-    "--json",
-    "json_path",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write every round's times, and the facts; - for stdout.",
-)
+@json_option("Write every round's times, and the facts; - for stdout.")
 @click.option(
     "--plot",
     "plot_path",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Draw the cost per block over the size of the pool: .svg or .png.",
 )

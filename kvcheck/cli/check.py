@@ -10,6 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvcheck.cli._options import (
+    FILE,
+    PATH,
+    json_option,
+    oracle_option,
+    records_option,
+    resume_option,
+)
 from kvcheck.cli._support import (
     fail,
     output_console,
@@ -75,49 +83,33 @@ INTERRUPTED = 130
     " found, and equal runs have equal reports.",
 )
 @workers_options
-@click.option(
-    "--oracle", default="kvref", show_default=True, metavar="IMPL", help="What to compare with."
-)
-@click.option(
-    "--records",
-    "records_path",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Write each violation as a record there, for kvspec golden, view, shrink and redact.",
-)
+@oracle_option()
+@records_option
 @click.option(
     "--html",
     "html_path",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Write a report as one page that needs no network.",
 )
-@click.option(
-    "--resume",
-    "resume_path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Keep there how far the run is, and go on from there if the file exists.",
-)
-@click.option(
-    "--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write a report."
-)
+@resume_option
+@json_option()
 @click.option(
     "--junit",
     "junit_path",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Write a report with one test case per rule, as CI systems read it.",
 )
 @click.option(
     "--expect",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     metavar="FILE",
     help="The known differences: exit code 0 while there are these and no others.",
 )
 @click.option(
     "--write-expect",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     metavar="FILE",
     help="Write what is found as known differences; reasons that stand there are kept.",
 )

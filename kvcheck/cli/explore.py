@@ -10,6 +10,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from kvcheck.cli._options import (
+    FOLDER,
+    json_option,
+    oracle_option,
+    records_option,
+    resume_option,
+)
 from kvcheck.cli._support import (
     fail,
     output_console,
@@ -62,9 +69,7 @@ IMPL = "kvref"
     is_flag=True,
     help="States that differ only in the names of blocks and requests count as different.",
 )
-@click.option(
-    "--oracle", default="kvref", show_default=True, metavar="IMPL", help="What to compare with."
-)
+@oracle_option()
 @workers_options
 @click.option(
     "--max-edges",
@@ -72,35 +77,17 @@ IMPL = "kvref"
     metavar="N",
     help="Leave a configuration after about so many edges.",
 )
-@click.option(
-    "--resume",
-    "resume_path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Keep there how far the run is, and go on from there if the file exists.",
-)
-@click.option(
-    "--records",
-    "records_path",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Write each violation as a record there, for kvspec golden, view, shrink and redact.",
-)
+@resume_option
+@records_option
 @click.option(
     "--vectors",
     "vectors_path",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     metavar="DIR",
     help="In place of exploring: write every edge of small graphs there as records, one folder per"
     " set, as kvspec check brings them along. --config names sets.",
 )
-@click.option(
-    "--json",
-    "json_path",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write a report; - for stdout.",
-)
+@json_option("Write a report; - for stdout.")
 def command(
     name: str,
     names: tuple[str, ...],

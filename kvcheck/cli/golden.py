@@ -8,6 +8,7 @@ from time import monotonic
 
 import click
 
+from kvcheck.cli._options import PATH, json_option, profile_option
 from kvcheck.cli._support import (
     fail,
     output_console,
@@ -29,14 +30,14 @@ from kvcheck.records.select import (
 )
 from kvcheck.records.trace import replay_trace
 from kvspec.interface import Implementation
-from kvspec.profile import RECORDS_PROFILE, Profile, find_profile
+from kvspec.profile import Profile, find_profile
 from kvspec.record import Operation
 
 _SECONDS_BETWEEN_UPDATES = 0.1
 
 
 @click.command()
-@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, metavar="[PATH]...", type=PATH)
 @click.option(
     "--impl",
     "name",
@@ -52,16 +53,8 @@ _SECONDS_BETWEEN_UPDATES = 0.1
     type=click.Choice(list(SINGLE_GROUP_KINDS)),
     help="Only traces with one group, of full attention (MLA included).",
 )
-@click.option(
-    "--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write a report."
-)
-@click.option(
-    "--profile",
-    default=RECORDS_PROFILE,
-    show_default=True,
-    metavar="NAME_OR_FILE",
-    help="Policies of records that name none: a shipped profile or a TOML file.",
-)
+@json_option()
+@profile_option("Policies of records that name none")
 @click.option("-v", "--verbose", is_flag=True, help="Show passed files and uncut values, too.")
 @click.option("--fail-fast", is_flag=True, help="Stop at the first failure.")
 def command(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvcheck.cli._options import oracle_option
 from kvcheck.cli._support import fail, output_console, write_json
 from kvcheck.discovery import find_implementation
 
@@ -20,9 +21,7 @@ SHOWN_CHARACTERS = 160
 
 @click.command()
 @click.argument("name", metavar="cmd:PROGRAM")
-@click.option(
-    "--oracle", default="kvref", show_default=True, metavar="IMPL", help="What to compare with."
-)
+@oracle_option()
 @click.option("--verbose", is_flag=True, help="Show messages and answers whole.")
 @click.option("--json", "as_json", is_flag=True, help="Write what was found as JSON to stdout.")
 def command(name: str, oracle: str, verbose: bool, as_json: bool) -> int:

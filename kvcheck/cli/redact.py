@@ -6,37 +6,19 @@ from pathlib import Path
 
 import click
 
+from kvcheck.cli._options import oracle_option, output_option, profile_option, record_argument
 from kvcheck.cli._support import output_console
 from kvcheck.discovery import find_implementation
 from kvcheck.records.redact import redact
 from kvcheck.records.select import named_record
-from kvspec.profile import RECORDS_PROFILE, find_profile
+from kvspec.profile import find_profile
 
 
 @click.command()
-@click.argument("record", metavar="RECORD", type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="The redacted record.",
-)
-@click.option(
-    "--oracle",
-    default="kvref",
-    show_default=True,
-    metavar="IMPL",
-    help="Who computes the new hashes.",
-)
-@click.option(
-    "--profile",
-    default=RECORDS_PROFILE,
-    show_default=True,
-    metavar="NAME_OR_FILE",
-    help="Policies of a record that names none: a shipped profile or a TOML file.",
-)
+@record_argument
+@output_option("The redacted record.", required=True)
+@oracle_option("Who computes the new hashes.")
+@profile_option("Policies of a record that names none")
 def command(record: Path, output: Path, oracle: str, profile: str) -> int:
     """Make a record whose tokens and names are replaced, to be shared.
 

@@ -7,16 +7,23 @@ from pathlib import Path
 import click
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from kvcheck.cli._options import (
+    json_option,
+    oracle_option,
+    output_option,
+    profile_option,
+    record_argument,
+)
 from kvcheck.cli._support import fail, output_console, progress_console, write_json
 from kvcheck.discovery import find_implementation
 from kvcheck.records.script import Script
 from kvcheck.records.select import named_record
 from kvcheck.records.shrink import NotFailingError, Shrinker, Shrunk
-from kvspec.profile import RECORDS_PROFILE, find_profile
+from kvspec.profile import find_profile
 
 
 @click.command()
-@click.argument("record", metavar="RECORD", type=click.Path(path_type=Path))
+@record_argument
 @click.option(
     "--impl",
     "name",
@@ -24,20 +31,8 @@ from kvspec.profile import RECORDS_PROFILE, find_profile
     metavar="IMPL",
     help="Who fails the record: a name, package.module:factory, or cmd:PROGRAM ARGS….",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="The smaller record.  [default: RECORD with .small before its suffix]",
-)
-@click.option(
-    "--oracle",
-    default="kvref",
-    show_default=True,
-    metavar="IMPL",
-    help="Who says what is right; must follow the record.",
-)
+@output_option("The smaller record.  [default: RECORD with .small before its suffix]")
+@oracle_option("Who says what is right; must follow the record.")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.0),
@@ -45,16 +40,8 @@ from kvspec.profile import RECORDS_PROFILE, find_profile
     show_default=True,
     help="How long to look; the smallest record found by then is written.",
 )
-@click.option(
-    "--profile",
-    default=RECORDS_PROFILE,
-    show_default=True,
-    metavar="NAME_OR_FILE",
-    help="Policies of a record that names none: a shipped profile or a TOML file.",
-)
-@click.option(
-    "--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write a report."
-)
+@profile_option("Policies of a record that names none")
+@json_option()
 def command(
     record: Path,
     name: str,

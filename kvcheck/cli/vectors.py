@@ -6,19 +6,13 @@ from pathlib import Path
 
 import click
 
+from kvcheck.cli._options import PATH, output_option
 from kvcheck.cli._support import fail, output_console
 from kvcheck.tools.archive import set_names, write_archive
 
 
 @click.command()
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="A folder, or a file NAME.tar.gz.",
-)
+@output_option("A folder, or a file NAME.tar.gz.", required=True, type=PATH, metavar="PATH")
 @click.option(
     "--set",
     "sets",

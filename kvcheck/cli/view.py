@@ -7,24 +7,18 @@ from pathlib import Path
 
 import click
 
+from kvcheck.cli._options import output_option, profile_option, record_argument
 from kvcheck.cli._support import fail, output_console, write_whole
 from kvcheck.discovery import find_implementation
 from kvcheck.records.select import named_record
 from kvcheck.tools.view import NotShownError, load
 from kvcheck.view.page import page
-from kvspec.profile import RECORDS_PROFILE, find_profile
+from kvspec.profile import find_profile
 
 
 @click.command()
-@click.argument("record", metavar="RECORD", type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    metavar="FILE.html",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The page.",
-)
+@record_argument
+@output_option("The page.", required=True, metavar="FILE.html")
 @click.option(
     "--impl",
     "name",
@@ -32,13 +26,7 @@ from kvspec.profile import RECORDS_PROFILE, find_profile
     help="Replay on this implementation and show where it differs: kvref, or"
     " package.module:factory. Needed for pools of more than 64 blocks.",
 )
-@click.option(
-    "--profile",
-    default=RECORDS_PROFILE,
-    show_default=True,
-    metavar="NAME_OR_FILE",
-    help="With --impl, policies of a record that names none: a shipped profile or a TOML file.",
-)
+@profile_option("With --impl, policies of a record that names none")
 @click.option(
     "--from",
     "first_operation",
