@@ -6,14 +6,13 @@ back into the order of the calls, so that a result never depends on how many wor
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
+import pickle
 import socket
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from kvspec.errors import KVSpecError
@@ -52,6 +51,36 @@ MOST_DEATHS = 3
 """So often may processes die of one call; the system may have lacked memory."""
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a call: its answer, or what it raised, in parts.
+
+    An exception is not sent as a whole: pickle would call those of kvspec with their texts alone.
+    """
+
+    answer: Any = None
+    raised: tuple[type[BaseException], tuple[Any, ...], dict[str, Any]] | None = None
+
+    @classmethod
+    def of(cls, call: Call) -> Outcome:
+        """Make the call."""
+        function, arguments = call
+        try:
+            return cls(function(*arguments))
+        except Exception as error:
+            error.add_note("".join(traceback.format_exception(error)))
+            return cls(raised=(type(error), error.args, dict(error.__dict__)))
+
+    def told(self) -> Any:
+        """The answer; or raise what the call did."""
+        if self.raised is None:
+            return self.answer
+        kind, arguments, members = self.raised
+        error = kind.__new__(kind, *arguments)
+        error.__dict__.update(members)
+        raise error
+
+
 class Workers(Protocol):
     """Who makes calls. Use them in a `with` block, which ends what is under way."""
 
@@ -65,20 +94,22 @@ class Workers(Protocol):
     def any_done(self, handles: Iterable[Any]) -> Iterable[Any]:
         """Wait for one or more of them."""
 
-    def answer(self, handle: Any) -> Any:
-        """What a call that is done answered; what it raised is raised, or LostError."""
+    def answer(self, handle: Any) -> Outcome:
+        """What became of a call that is done. Raises LostError."""
 
 
 def in_order(workers: Workers | None, calls: Iterable[Call]) -> Iterator[Any]:
     """The answers, in the order of the calls. Each is given once, however often it was made.
 
-    Without workers each call is made here, when its answer is asked for. Raises WorkerDiedError.
+    Without workers each call is made here, when its answer is asked for. What a call raises is
+    raised in its place, whoever was quicker. Raises WorkerDiedError.
     """
     if workers is None:
-        yield from map(_made, calls)
+        for function, arguments in calls:
+            yield function(*arguments)
         return
     under_way: dict[Any, tuple[int, Call]] = {}
-    arrived: dict[int, Any] = {}
+    arrived: dict[int, Outcome] = {}
     deaths: Counter[int] = Counter()
     numbered, due, has_more = enumerate(calls), 0, True
     while has_more or under_way or arrived:
@@ -97,37 +128,9 @@ def in_order(workers: Workers | None, calls: Iterable[Call]) -> Iterator[Any]:
                     if deaths[number] >= MOST_DEATHS:
                         raise WorkerDiedError(call[0].__name__) from lost
                     under_way[workers.submit(call)] = number, call
-        while due in arrived:
-            yield arrived.pop(due)
+        if due in arrived:
+            yield arrived.pop(due).told()
             due += 1
-
-
-class Processes(AbstractContextManager["Processes"]):
-    """Processes of this machine. One that dies ends the run: what it ran has killed it."""
-
-    def __init__(self, jobs: int) -> None:
-        self.window = 4 * jobs
-        # Not by fork: a progress bar has a thread.
-        spawn = multiprocessing.get_context("spawn")
-        self._executor = ProcessPoolExecutor(jobs, spawn, _without_interrupts)
-
-    def submit(self, call: Call) -> Future[Any]:
-        """See `Workers`."""
-        return self._executor.submit(call[0], *call[1])
-
-    def any_done(self, handles: Iterable[Future[Any]]) -> Iterable[Future[Any]]:
-        """See `Workers`."""
-        return wait(handles, return_when=FIRST_COMPLETED).done
-
-    def answer(self, handle: Future[Any]) -> Any:
-        """See `Workers`."""
-        try:
-            return handle.result()
-        except BrokenProcessPool as error:
-            raise WorkerDiedError("one of several calls") from error
-
-    def __exit__(self, *error: object) -> None:
-        self._executor.shutdown(cancel_futures=True)
 
 
 class Cluster(AbstractContextManager["Cluster"]):
@@ -154,7 +157,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         except (OSError, ValueError, RuntimeError) as error:
             raise ClusterError(f"no Ray cluster at {address}: {error}") from error
         # Ray's own retries make no difference between a dead node and a call that kills.
-        self._remote: Any = ray.remote(num_cpus=1, max_retries=0)(_made)
+        self._remote: Any = ray.remote(num_cpus=1, max_retries=0)(made)
 
     @property
     def window(self) -> int:
@@ -163,18 +166,18 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     def submit(self, call: Call) -> Any:
         """See `Workers`."""
-        return self._remote.remote(call)
+        return self._remote.remote(pickle.dumps(call))
 
     def any_done(self, handles: Iterable[Any]) -> Iterable[Any]:
         """See `Workers`."""
         done: list[Any] = self._ray.wait(list(handles), num_returns=1)[0]
         return done
 
-    def answer(self, handle: Any) -> Any:
+    def answer(self, handle: Any) -> Outcome:
         """See `Workers`."""
         errors = self._ray.exceptions
         try:
-            return self._ray.get(handle)
+            return read_outcome(self._ray.get(handle))
         except errors.RayTaskError as error:
             raise error.cause from error
         except (errors.NodeDiedError, errors.ObjectLostError) as error:
@@ -193,11 +196,22 @@ def _expect_listener(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=10).close()
 
 
-def _without_interrupts() -> None:
-    """Ctrl-C reaches every process of a terminal; who began the calls decides what it means."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def made(call: bytes) -> bytes:
+    """Make a call that was pickled. What cannot be read or sent is what it raised."""
+    outcome = Outcome.of((_read_and_made, (call,)))
+    try:
+        return pickle.dumps(outcome)
+    except Exception as error:
+        problem = outcome.raised or error
+        return pickle.dumps(Outcome(raised=(RuntimeError, (f"cannot be sent: {problem}",), {})))
 
 
-def _made(call: Call) -> Any:
-    function, arguments = call
+def read_outcome(outcome: bytes) -> Outcome:
+    """What `made` answered."""
+    found: Outcome = pickle.loads(outcome)
+    return found
+
+
+def _read_and_made(call: bytes) -> Any:
+    function, arguments = pickle.loads(call)
     return function(*arguments)

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from kvcheck.tasks import Cluster, Processes, Workers
+from kvcheck.processes import Processes
+from kvcheck.tasks import Cluster, Workers
 
 MOST_JOBS = 1000
 

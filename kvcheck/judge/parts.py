@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kvcheck.judge.sides import Sides
+from kvcheck.play import watchdog
 from kvcheck.play.fit import random_program
 from kvcheck.play.left_out import LeftOut
 from kvcheck.play.steps import Program
@@ -21,6 +22,9 @@ from kvcheck.tasks import Call
 
 PROGRAMS_OF_A_CALL = 10
 """Random programs that a worker takes at once: about a tenth of a second."""
+
+SLOW_SECONDS = 2.0
+"""A failing program that takes longer hangs somewhere; others take milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,11 @@ class Answer:
     def violation(self) -> Violation | None:
         """The first one."""
         return next(iter(self.violations), None)
+
+    @property
+    def lost_seconds(self) -> float:
+        """Those of a failure that hangs somewhere."""
+        return self.seconds if self.violations and self.seconds > SLOW_SECONDS else 0.0
 
 
 @dataclass(frozen=True)
@@ -98,12 +107,15 @@ def programs(sides: Sides, batch: int, is_last: bool, drawn: Sequence[Program]) 
 
 
 def _run(sides: Sides, drawn: Sequence[Program]) -> Iterator[Answer]:
-    hashes_matter, oracle = sides.hashes_matter, sides.oracle
+    """As far as there is patience: whoever takes the answers will ask for no more."""
+    hashes_matter, oracle, lost = sides.hashes_matter, sides.oracle, 0.0
     for program in drawn:
         asked = (program, sides.subject.capabilities, sides.options.policy)
         fitting = random_program(*asked, hashes_matter=hashes_matter, oracle=oracle)
-        if fitting is not None:
-            yield program_answer(sides, fitting, goes_on=False)
+        if fitting is not None and lost < watchdog.PATIENCE_SECONDS:
+            answer = program_answer(sides, fitting, goes_on=False)
+            lost += answer.lost_seconds
+            yield answer
 
 
 def calls_of(

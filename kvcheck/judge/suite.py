@@ -47,9 +47,6 @@ BATCH = 100
 UNSEEN = ("the order of the free queue", "cached keys and counts", "events against keys")
 """What nobody sees of a subject without Feature.SNAPSHOT."""
 
-SLOW_SECONDS = 2.0
-"""A failing program that takes longer hangs somewhere; others take milliseconds."""
-
 PLANS = 20
 """Random models to plan for, beside each batch of random programs."""
 
@@ -263,6 +260,7 @@ class Suite:
         for drawn in in_order(self.workers, self._random_calls(begin)):
             for answer in drawn.answers:
                 self._take_random(answer)
+            self._have_patience()
             self.num_drawn += drawn.drawn
             if drawn.is_last:
                 self._note(drawn.batch + 1, start, before)
@@ -359,16 +357,22 @@ class Suite:
 
     def _tell(self, phase: str, share: float | None, note: str) -> None:
         """Say how far the run is. Raises OutOfPatienceError when it is not worth going on."""
-        if self.lost_seconds >= watchdog.PATIENCE_SECONDS:
-            raise OutOfPatienceError
+        self._have_patience()
         self.progress(Reached(phase, share, note))
 
+    def _have_patience(self) -> None:
+        if self.lost_seconds >= watchdog.PATIENCE_SECONDS:
+            raise OutOfPatienceError
+
     def _note_answer(self, answer: Answer) -> None:
-        """Situations, and the seconds of a failure, if more than any takes that does not hang."""
+        """Situations, and the seconds of a failure, if more than any takes that does not hang.
+
+        Raises OutOfPatienceError: without workers, this one would not have been asked for.
+        """
+        self._have_patience()
         self.situations.update(answer.situations)
-        self.is_slow = answer.violation is not None and answer.seconds > SLOW_SECONDS
-        if self.is_slow:
-            self.lost_seconds += answer.seconds
+        self.is_slow = answer.lost_seconds > 0
+        self.lost_seconds += answer.lost_seconds
 
     def _is_wanted(self, rules: Sequence[str]) -> bool:
         pairs = itertools.product(rules, self.options.rules)

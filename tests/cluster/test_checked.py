@@ -20,8 +20,9 @@ from kvcheck.judge.report import text_lines, to_json
 from kvcheck.judge.state import State
 from kvcheck.judge.suite import Suite
 from kvcheck.play.verdicts import Level
+from kvcheck.processes import Processes
 from kvcheck.records.manifest import shipped_sets
-from kvcheck.tasks import Cluster, Processes, Workers
+from kvcheck.tasks import Cluster, Workers
 from kvspec._json import Where
 from tests.cluster.workers import Counting, Shuffling, kill_one_at_work, on_nodes
 

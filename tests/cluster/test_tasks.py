@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import threading
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from kvcheck.cli import main
+from kvcheck.processes import Processes
 from kvcheck.tasks import (
     MOST_DEATHS,
     Cluster,
     ClusterError,
     LostError,
-    Processes,
+    Outcome,
     WorkerDiedError,
     in_order,
 )
+from kvspec.errors import InvalidArgumentError
 from tests.cluster.workers import Shuffling, on_nodes
 
 
@@ -40,6 +44,34 @@ def test_no_more_calls_are_under_way_than_the_window() -> None:
 def test_what_a_call_raises_ends_the_run() -> None:
     with Processes(1) as workers, pytest.raises(ZeroDivisionError):
         list(in_order(workers, [(divmod, (1, 0))]))
+
+
+def refuse(number: int) -> int:
+    """Raise what has more members than a text."""
+    if number % 2:
+        raise InvalidArgumentError("number", number, "even")
+    return number
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_raised_is_that_of_the_first_call_that_raises(seed: int) -> None:
+    """Whichever was quicker, and after the answers before it."""
+    workers = Shuffling(losing=0.2, random=random.Random(seed))
+    answers = in_order(workers, ((refuse, (number,)) for number in (0, 2, 5, 4, 7)))
+    assert [next(answers), next(answers)] == [0, 2]
+    with pytest.raises(InvalidArgumentError, match="number = 5"):
+        next(answers)
+
+
+def test_what_a_process_raises_arrives_whole() -> None:
+    """And where it was raised; what cannot be sent is said."""
+    with Processes(1) as workers:
+        with pytest.raises(InvalidArgumentError) as raised:
+            list(in_order(workers, [(refuse, (5,))]))
+        assert (raised.value.field, raised.value.value) == ("number", 5)
+        assert "in refuse" in "".join(raised.value.__notes__)
+        with pytest.raises(RuntimeError, match="cannot be sent"):
+            list(in_order(workers, [(threading.Lock, ())]))
 
 
 def test_without_ray_the_command_says_what_to_install(
@@ -79,9 +111,9 @@ class Killed(Shuffling):
 
     times: int = 0
 
-    def answer(self, handle: int) -> Any:
+    def answer(self, handle: int) -> Outcome:
         found = super().answer(handle)
-        if found == (0, 3) and self.times:
+        if found.answer == (0, 3) and self.times:
             self.times -= 1
             raise LostError(with_its_node=False)
         return found

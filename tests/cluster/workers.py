@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import pytest
 
-from kvcheck.tasks import Call, Cluster, LostError
+from kvcheck.tasks import Call, Cluster, LostError, Outcome
 
 
 @dataclass
@@ -34,20 +34,20 @@ class Shuffling:
     def submit(self, call: Call) -> int:
         """See `Workers`."""
         self.made += 1
-        function, arguments = pickle.loads(pickle.dumps(call))
-        self.results[self.made] = pickle.dumps(function(*arguments))
+        self.results[self.made] = pickle.dumps(Outcome.of(pickle.loads(pickle.dumps(call))))
         return self.made
 
     def any_done(self, handles: Any) -> list[int]:
         """See `Workers`."""
         return self.random.sample(list(handles), self.random.randint(1, len(handles)))
 
-    def answer(self, handle: int) -> Any:
+    def answer(self, handle: int) -> Outcome:
         """See `Workers`."""
         result = self.results.pop(handle)
         if self.random.random() < self.losing:
             raise LostError(with_its_node=True)
-        return pickle.loads(result)
+        outcome: Outcome = pickle.loads(result)
+        return outcome
 
 
 class Counting(Cluster):
@@ -60,7 +60,7 @@ class Counting(Cluster):
     def __enter__(self) -> Self:
         return self
 
-    def answer(self, handle: Any) -> Any:
+    def answer(self, handle: Any) -> Outcome:
         """See `Workers`."""
         try:
             return super().answer(handle)
@@ -74,7 +74,7 @@ def kill_one_at_work(nodes: Any, working: Sequence[Any]) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for node in working:
-            busy = [number for number in _processes(node) if _title(number) == "ray::_made"]
+            busy = [number for number in _processes(node) if _title(number) == "ray::made"]
             if busy:
                 nodes.remove_node(node, allow_graceful=False)
                 for number in busy:

@@ -14,7 +14,7 @@ from kvcheck.explore.bounds import Configuration
 from kvcheck.explore.saved import Saved
 from kvcheck.explore.search import Exploration, Pair
 from kvcheck.explore.session import Report, Session
-from kvcheck.tasks import Processes
+from kvcheck.processes import Processes
 from kvspec._json import Where
 from kvspec.errors import FormatError, KVSpecError
 from kvspec.interface import Feature

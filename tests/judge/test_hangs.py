@@ -39,7 +39,7 @@ class NeverTouches(BlockPool):
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "PROGRAM_SECONDS", 0.2)
     monkeypatch.setattr(watchdog, "PATIENCE_SECONDS", 0.5)
-    monkeypatch.setattr("kvcheck.judge.suite.SLOW_SECONDS", 0.1)
+    monkeypatch.setattr("kvcheck.judge.parts.SLOW_SECONDS", 0.1)
 
 
 def test_a_program_that_hangs_is_a_violation(soon: None) -> None:
