@@ -10,7 +10,9 @@ import click
 from rich.progress import Progress
 
 from kvcheck.cli._support import fail, progress_console, write_json
+from kvcheck.cli._workers import workers_for
 from kvcheck.discovery import find_implementation
+from kvcheck.tasks import in_order
 from kvcheck.tools.replay.driver import ReplayError
 from kvcheck.tools.replay.fleet import ROUTES, Fleet, fleet_report, fleet_text
 from kvcheck.tools.replay.options import ReplayOptions
@@ -18,7 +20,6 @@ from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import select
 from kvspec.errors import InvariantViolation
 from kvspec.fleet import FleetImplementation, PrefixIndex
-from kvspec.interface import Implementation
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _STDIN = _STDOUT = "-"
@@ -46,7 +47,7 @@ def with_fleet_options(command: _Command) -> _Command:
 
 def replay_fleet(
     trace: str,
-    implementation: Implementation,
+    impl: str,
     options: ReplayOptions,
     given: Mapping[str, Any],
     *,
@@ -59,9 +60,10 @@ def replay_fleet(
     routes = given["routes"] or ROUTES
     if trace == _STDIN and len(routes) > 1:
         fail("standard input can be read once; give one --route, or a file")
-    found = [
-        _replay(trace, implementation, options, given, route=route, quiet=quiet) for route in routes
-    ]
+    with workers_for(given["jobs"], given["cluster"], num_calls=len(routes)) as workers:
+        is_quiet = quiet or workers is not None
+        calls = ((_replay, (trace, impl, options, given, route, is_quiet)) for route in routes)
+        found = list(in_order(workers, calls))
     reports, notes = [each for each, _ in found], found[0][1]
     if not reports[0]["requests"]:
         fail(f"{trace}: holds no requests that are kept; nothing was replayed")
@@ -70,7 +72,7 @@ def replay_fleet(
         options,
         trace=trace,
         notes=list(notes),
-        implementation=implementation.capabilities.name,
+        implementation=find_implementation(impl).capabilities.name,
         engines=given["engines"],
         sample=given["sample"],
         limit=given["limit"],
@@ -83,14 +85,14 @@ def replay_fleet(
 
 def _replay(
     trace: str,
-    implementation: Implementation,
+    impl: str,
     options: ReplayOptions,
     given: Mapping[str, Any],
-    *,
     route: str,
     quiet: bool,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """One route, and what is not exact in the trace."""
+    implementation = find_implementation(impl)
     timed, limit = given["arrival"] == "timestamp", given["limit"]
     console = progress_console()
     with (

@@ -34,8 +34,15 @@ def workers_options(command: Command) -> Command:
     return jobs(cluster(command))
 
 
-def workers_for(jobs: int, cluster: str | None) -> AbstractContextManager[Workers | None]:
-    """Who does the work besides this process, if anybody."""
+def workers_for(
+    jobs: int, cluster: str | None, *, num_calls: int = 2
+) -> AbstractContextManager[Workers | None]:
+    """Who does the work besides this process, if anybody; of one call nobody.
+
+    `num_calls`: what there is to divide, if that is known.
+    """
+    if num_calls < 2:
+        return nullcontext()
     if cluster is not None:
         return Cluster(cluster)
     return nullcontext() if jobs == 1 else Processes(jobs)

@@ -22,7 +22,9 @@ from kvcheck.cli._support import (
 )
 from kvcheck.cli._traces import with_trace_options
 from kvcheck.cli._watch import MetricsOutput, Shown, watching
+from kvcheck.cli._workers import workers_for, workers_options
 from kvcheck.discovery import find_implementation
+from kvcheck.tasks import in_order
 from kvcheck.tools.replay import beside
 from kvcheck.tools.replay.driver import Driver, ReplayError
 from kvcheck.tools.replay.explain import ExplanationError
@@ -109,6 +111,7 @@ _POSITIVE = click.IntRange(min=1)
 )
 @with_trace_options
 @with_fleet_options
+@workers_options
 @click.option("--live", is_flag=True, help="Show pool, hit rate, requests, speed while it runs.")
 @click.option(
     "--metrics",
@@ -136,6 +139,9 @@ def command(traces: tuple[str, ...], impl: str, live: bool, quiet: bool, **given
 
     --engines N: through N pools, with a row for each --route: what it hits, how even the load is.
 
+    With --jobs or --cluster the traces are divided, or the routes of --engines; all but the seconds
+    is the same. Whoever has a part reads TRACE under the same name.
+
     Exit code 0: done. 1: the implementation broke a rule. 2: it could not run.
     """
     options = ReplayOptions(
@@ -149,20 +155,37 @@ def command(traces: tuple[str, ...], impl: str, live: bool, quiet: bool, **given
     target = given["metrics_target"]
     metrics = None if target is None else MetricsOutput(target, options)
     _check_outputs(given, None if metrics is None else metrics.path)
-    implementation = find_implementation(impl)
     if len(traces) > 1:
         _check_several(traces, given)
     if given["engines"] is not None:
         if live:
             fail("--live is about one pool; leave out it or --engines")
-        replay_fleet(traces[0], implementation, options, given, quiet=quiet)
+        replay_fleet(traces[0], impl, options, given, quiet=quiet)
         return
     if given["routes"]:
         fail("--route needs --engines N")
     shown = Shown(live, quiet, metrics)
-    with nullcontext() if metrics is None else metrics.open():
-        replays = [_replayed(trace, implementation, options, given, shown) for trace in traces]
+    with (
+        nullcontext() if metrics is None else metrics.open(),
+        workers_for(given["jobs"], given["cluster"], num_calls=len(traces)) as workers,
+    ):
+        if workers is not None:
+            _check_divided(traces, shown)
+            shown = Shown(live=False, quiet=True, metrics=None)
+        calls = ((_replayed, (trace, impl, options, given, shown)) for trace in traces)
+        replays = list(in_order(workers, calls))
     _write(replays, given)
+
+
+def _check_divided(traces: Sequence[str], shown: Shown) -> None:
+    """What only the process that was started can read or show."""
+    for option, value in (
+        ("--live", shown.live),
+        ("--metrics", shown.metrics),
+        ("-", STDIN in traces),
+    ):
+        if value:
+            fail(f"{option} is of this process alone; leave out it, or --jobs and --cluster")
 
 
 def _check_several(traces: Sequence[str], given: dict[str, Any]) -> None:
@@ -176,12 +199,13 @@ def _check_several(traces: Sequence[str], given: dict[str, Any]) -> None:
 
 def _replayed(
     trace: str,
-    implementation: Implementation,
+    impl: str,
     options: ReplayOptions,
     given: dict[str, Any],
     shown: Shown,
 ) -> tuple[ReplayResult, dict[str, Any]]:
     """One trace from its name to its report."""
+    implementation = find_implementation(impl)
     with open_trace(
         trace,
         ordered=options.arrival == "timestamp",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
 import click
+from rich.progress import TaskID
 from rich.table import Table
 
 from kvcheck.cli._support import (
@@ -21,6 +22,8 @@ from kvcheck.cli._support import (
     write_whole,
 )
 from kvcheck.cli._traces import with_trace_options
+from kvcheck.cli._workers import workers_for, workers_options
+from kvcheck.tasks import Call, Workers, in_order
 from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import TraceSource, select
 from kvcheck.tools.replay.units import Units, units_of
@@ -66,6 +69,7 @@ _FORMATS = ("png", "svg")
 @click.option("--plot", "plot_path", metavar="F", help="Draw the curves: F.png or F.svg.")
 @click.option("--html", "html_path", metavar="F", help="Write the curves as one page, to look at.")
 @with_trace_options
+@workers_options
 def command(
     traces: tuple[str, ...],
     block_sizes: tuple[int, ...],
@@ -77,6 +81,8 @@ def command(
     html_path: str | None,
     form: str | None,
     tokenizer: str | None,
+    jobs: int,
+    cluster: str | None,
 ) -> None:
     """Show what traces would hit with pools of other sizes.
 
@@ -84,6 +90,9 @@ def command(
     order of eviction there is, which knows what comes (Belady); and once that of a pool that never
     evicts, and how many blocks hit 90 % of it. Several traces stand side by side, with pools of
     equally many tokens. One request runs at a time; spec/replay.md says what that leaves out.
+
+    With --jobs or --cluster curves are divided, so there must be several; what is found is the
+    same. Traces are read here.
 
     --html F: a page with the curves; point at them, or move the slider from pool to pool.
 
@@ -96,7 +105,9 @@ def command(
     opened = partial(open_trace, endless=limit is not None, form=form, tokenizer=tokenizer)
     wanted: Sequence[int | None] = block_sizes or (None,)
     asked = [_read(trace, size, limit, opened) for trace in traces for size in wanted]
-    curves = _curves(asked, sizes, sorted(set(chosen)))
+    pools = _pools(asked, sizes, sorted(set(chosen)))
+    with workers_for(jobs, cluster, num_calls=len(asked)) as workers:
+        curves = curves_of(asked, pools, workers)
     if plot_path is not None:
         from kvcheck.tools.replay.whatif_plot import plot_bytes
 
@@ -123,18 +134,37 @@ def _read(
     return trace, replace(units, notes=source.notes)
 
 
-def _curves(asked: Sequence[tuple[str, Units]], count: int, chosen: Sequence[int]) -> list[Curve]:
-    """The curve of each trace with each block size, under bars."""
+def _pools(
+    asked: Sequence[tuple[str, Units]], count: int, chosen: Sequence[int]
+) -> list[Sequence[int]]:
+    """The sizes for each trace with each block size."""
     for trace, units in asked:
         if chosen and chosen[0] < units.smallest_pool:
             problem = f"the largest request of {trace} needs {units.smallest_pool} blocks"
             fail(f"--num-blocks {chosen[0]}: {problem} of {units.block_size} tokens")
-    pools = [chosen] * len(asked) if chosen else sizes_between([each[1] for each in asked], count)
-    curves = []
+    if chosen:
+        return [chosen] * len(asked)
+    return [*sizes_between([units for _, units in asked], count)]
+
+
+def curves_of(
+    asked: Sequence[tuple[str, Units]], pools: Sequence[Sequence[int]], workers: Workers | None
+) -> list[Curve]:
+    """The curve of each trace with each block size, under bars."""
+    curves: list[Curve] = []
     with progress_bars() as bar:
-        for (trace, units), sizes in zip(asked, pools, strict=True):
-            task = bar.add_task(f"{trace}, {units.block_size}", total=len(sizes) + 1)
-            curves.append(curve(trace, units, sizes, on_step=partial(bar.advance, task)))
+
+        def calls() -> Iterator[Call]:
+            for (trace, units), sizes in zip(asked, pools, strict=True):
+                task = bar.add_task(f"{trace}, {units.block_size}", total=len(sizes) + 1)
+                tasks.append(task)
+                here = partial(curve, on_step=partial(bar.advance, task))
+                yield here if workers is None else curve, (trace, units, sizes)
+
+        tasks: list[TaskID] = []
+        for found in in_order(workers, calls()):
+            bar.update(tasks[len(curves)], completed=len(found.points) + 1)
+            curves.append(found)
     return curves
 
 

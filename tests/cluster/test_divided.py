@@ -1,0 +1,85 @@
+"""Sweeps and replays that are divided: what one process writes, and what it alone can do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvcheck.cli import main
+from kvcheck.cli.whatif import curves_of
+from kvcheck.tasks import Cluster
+from kvcheck.tools.replay.source import open_trace
+from kvcheck.tools.replay.trace import select
+from kvcheck.tools.replay.units import units_of
+from tests.cluster.workers import Shuffling, on_nodes
+
+TRACES = ("synth:chat?requests=30&seed=1", "synth:chat?requests=20&seed=2", "demo")
+
+
+def asked(number: int) -> tuple[list[Any], list[list[int]]]:
+    """So many traces, and three pools for each."""
+    found = []
+    for seed in range(number):
+        with open_trace(f"synth:chat?requests=60&seed={seed}") as source:
+            found.append((str(seed), units_of(select(source), None)))
+    return found, [[2 * units.smallest_pool + more for more in range(3)] for _, units in found]
+
+
+def test_curves_are_the_same_in_any_order_of_answers() -> None:
+    wanted = asked(8)
+    alone = curves_of(*wanted, None)
+    assert len({each.infinite for each in alone}) > 1
+    assert curves_of(*wanted, Shuffling(5, losing=0.3)) == alone
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("whatif", *TRACES, "--sizes", "3"),
+        ("replay", *TRACES, "--impl", "kvref", "--num-blocks", "900", "--no-check", "--limit", "9"),
+        ("replay", "demo", "--impl", "kvref", "--engines", "2", "--no-check", "--limit", "9"),
+    ],
+)
+def test_processes_write_what_one_writes(command: tuple[str, ...], tmp_path: Path) -> None:
+    """All but the seconds."""
+    found = []
+    for jobs in ("1", "2"):
+        file = tmp_path / jobs
+        assert main([*command, "--json", str(file), "--jobs", jobs]) == 0
+        found.append(without_seconds(json.loads(file.read_text("utf-8"))))
+    assert found[0] == found[1]
+
+
+def without_seconds(value: Any) -> Any:
+    """A document without what a clock said."""
+    if isinstance(value, dict):
+        return {key: without_seconds(each) for key, each in value.items() if key != "seconds"}
+    return [without_seconds(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["demo", "demo", "--live"], "--live is of this process alone"),
+        (["demo", "-"], "- is of this process alone"),
+        (["demo", "/no/such"], "/no/such: cannot be read"),
+    ],
+)
+def test_what_cannot_be_divided_is_said(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", *arguments, "--impl", "kvref", "--limit", "1", "--jobs", "2"]) == 2
+    assert says in capsys.readouterr().err
+
+
+@on_nodes
+@pytest.mark.parametrize("number", [1, 4])
+def test_curves_do_not_depend_on_the_number_of_nodes(nodes: Any, number: int) -> None:
+    for _ in range(number):
+        nodes.add_node(num_cpus=1)
+    wanted = asked(8)
+    with Cluster(nodes.address) as workers:
+        assert curves_of(*wanted, workers) == curves_of(*wanted, None)
