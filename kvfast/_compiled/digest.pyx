@@ -22,6 +22,9 @@ KNOWN = (
     ("xxhash", 256, "f1f8a93f50849ac39408a4433b952d71"),
 )
 
+cdef enum:
+    PADDING = 72  # PADDING_BYTES, as the C compiler knows it
+
 
 cdef class Digest:
     """See the twin, which computes where no C function is found, or one with wrong answers."""
@@ -109,7 +112,7 @@ cdef class Digest:
             self.write(&message[start], length, &message[at])
             memcpy(&digests[to], &message[at], self.size)
             return 0
-        memset(&message[end], 0, whole - length)
+        memset(&message[end], 0, PADDING)  # some stores: of another length it would be a call
         message[end] = 0x80
         put_eight(message, start + whole - 8, 8 * <unsigned long long>length)
         memcpy(message, self.initial, 32)

@@ -188,9 +188,14 @@ class Hasher:
         self, message: memoryview[int], at: int, tokens: memoryview[int], first: int, end: int
     ) -> int:
         """Write the tokens `first` … `end - 1`; the place behind them."""
+        while first + 4 <= end:
+            length = objects.put_four_uints(message, at, tokens, first)
+            if length == 0:
+                break
+            at += length
+            first += 4
         for i in range(first, end):
-            length = objects.put_short_uint(message, at, tokens[i])
-            at = at + length if length else put_head(message, at, UINT, tokens[i])
+            at = put_head(message, at, UINT, tokens[i])
         return at
 
     def start_of(self, message: memoryview[int], place: int, end: int) -> int:

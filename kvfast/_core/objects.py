@@ -160,10 +160,11 @@ def put_low_eight(data: memoryview[int], at: int, value: int) -> None:
     data[at : at + 8] = value.to_bytes(8, "little")
 
 
-def put_short_uint(message: memoryview[int], at: int, value: int) -> int:
-    """Write the CBOR of a number below 2^32 in no time; its length, 0 where it was not written.
+def put_four_uints(message: memoryview[int], at: int, values: memoryview[int], first: int) -> int:
+    """Write the CBOR of four numbers from `values[first]` on, below 2^31, in no time.
 
-    Here none is. Compiled, eight bytes are written, of which those behind the length mean nothing.
+    The length of all; 0 where nothing was written, as here. Compiled, eight bytes are written for
+    each, of which those behind its length mean nothing.
     """
     return 0
 

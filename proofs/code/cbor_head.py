@@ -4,8 +4,8 @@
 Statement: what it writes is the head that RFC 8949, section 4.2.1, names: up to 23 in the first
 byte, else 24 … 27 there and the value in 1, 2, 4 or 8 bytes, as few as can hold it, most
 significant first; it answers where they end; and each number that it writes is a byte. Heads that
-get longer one value later are refuted. Compiled, tokens below 2^32 have a shortcut
-(`put_short_uint` of objects.pxd), which tests compare with the reference on both sides of each
+get longer one value later are refuted. Compiled, four tokens below 2^31 have a shortcut
+(`put_four_uints` of objects.pxd), which tests compare with the reference on both sides of each
 length (tests/kvfast/hash_checks.py).
 """
 

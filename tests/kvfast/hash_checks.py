@@ -10,7 +10,7 @@ import cbor2
 
 from kvspec.config import HASH_FUNCTIONS
 from kvspec.request import RequestInput
-from tests.kvfast.hash_cores import BOUNDARIES, Core, everything, expect_equal_hashes
+from tests.kvfast.hash_cores import BOUNDARIES, SMALL, Core, everything, expect_equal_hashes
 
 
 def tokens_at_every_boundary(core: Core) -> None:
@@ -18,6 +18,9 @@ def tokens_at_every_boundary(core: Core) -> None:
         for token in BOUNDARIES:
             expect_equal_hashes(core, RequestInput("r", [token, 1, token]), 3, function)
         expect_equal_hashes(core, RequestInput("r", BOUNDARIES * 3), 5, function)
+    for place in range(4):
+        fours = [b if i == place else a for a in SMALL for b in BOUNDARIES for i in range(4)]
+        expect_equal_hashes(core, RequestInput("r", fours), 4)
     powers = [2**bits + step for bits in range(1, 63) for step in (-1, 0, 1)]
     expect_equal_hashes(core, RequestInput("r", [*range(300), *powers]), 1)
 

@@ -18,8 +18,10 @@ from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestInput
 
 BUILDS = ("_core", "_compiled")
 
-# Both sides of each length at which the encoding of an int grows, and the ends of the range.
-BOUNDARIES = (0, 1, 23, 24, 255, 256, 65535, 65536, 2**32 - 1, 2**32, 2**63 - 1)
+# Both sides of each length at which the encoding of an int grows, and the ends of the
+# range. Four that are small are encoded at once, compiled.
+SMALL = (0, 1, 23, 24, 255, 256, 65535, 65536, 2**31 - 1)
+BOUNDARIES = (*SMALL, 2**31, 2**32 - 1, 2**32, 2**63 - 1)
 
 
 @dataclass(frozen=True)

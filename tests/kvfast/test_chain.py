@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvspec.errors import InvalidArgumentError
-from tests.kvfast.hash_cores import BOUNDARIES, BUILDS, core
+from tests.kvfast.hash_cores import BUILDS, SMALL, core
 
 PARENT = bytes(range(32))
 KEYS = (None, ("adapter",), (("image", 2), "salt", b"\x01" * 32), ("x" * 300, ("x", -70_000)))
-SMALL = tuple(token for token in BOUNDARIES if token < 2**31)
 
 
 def chain(build: str, block_size: int, is_pickled: bool) -> Any:
