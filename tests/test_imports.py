@@ -39,6 +39,7 @@ ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
     ("kvfast.device", frozenset({"torch", "triton"})),
     ("kvfast.engines.vllm", frozenset({"vllm"})),
     ("kvfast.fleet", frozenset({"msgspec", "zmq"})),
+    ("kvfast.metrics", frozenset({"prometheus_client"})),
 )
 
 # Extras are imported inside functions, so that importing a package needs none of them. These parts

@@ -12,18 +12,15 @@ from typing import TYPE_CHECKING
 
 from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.result import Moment
+from kvspec.metrics import HITS, LABELS, QUERIES, USAGE
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
 
-_LABELS = ("model_name", "engine")
 _ENGINE = "0"
 
 GAUGES: Mapping[str, tuple[str, Callable[[Moment], float]]] = {
-    "vllm:kv_cache_usage_perc": (
-        "Blocks of the pool in use, 0 to 1.",
-        lambda moment: moment.usage,
-    ),
+    USAGE.name: (USAGE.meaning, lambda moment: moment.usage),
     "vllm:num_requests_running": (
         "Requests that run.",
         lambda moment: moment.num_running,
@@ -36,14 +33,8 @@ GAUGES: Mapping[str, tuple[str, Callable[[Moment], float]]] = {
 """By name: what it says, and its value."""
 
 COUNTERS: Mapping[str, tuple[str, Callable[[Moment], float]]] = {
-    "vllm:prefix_cache_queries": (
-        "Prompt tokens looked up, at first admissions.",
-        lambda moment: moment.counts.tokens_queried,
-    ),
-    "vllm:prefix_cache_hits": (
-        "Prompt tokens of these that were hit.",
-        lambda moment: moment.counts.tokens_hit,
-    ),
+    QUERIES.name: (QUERIES.meaning, lambda moment: moment.counts.tokens_queried),
+    HITS.name: (HITS.meaning, lambda moment: moment.counts.tokens_hit),
     "vllm:num_preemptions": (
         "Preemptions.",
         lambda moment: moment.counts.preemptions,
@@ -118,19 +109,19 @@ class ReplayMetrics:
 
         moments = dict(self._moments)  # the replay goes on in another thread
         for name, (meaning, value) in GAUGES.items():
-            gauge = GaugeMetricFamily(name, meaning, labels=_LABELS)
+            gauge = GaugeMetricFamily(name, meaning, labels=LABELS)
             for trace, moment in moments.items():
                 gauge.add_metric((trace, _ENGINE), value(moment))
             yield gauge
         for name, (meaning, value) in COUNTERS.items():
-            counter = CounterMetricFamily(name, meaning, labels=_LABELS)
+            counter = CounterMetricFamily(name, meaning, labels=LABELS)
             for trace, moment in moments.items():
                 counter.add_metric((trace, _ENGINE), value(moment))
             yield counter
         ended = CounterMetricFamily(
             "vllm:request_success",
             "Requests that got all their tokens.",
-            labels=(*_LABELS, "finished_reason"),
+            labels=(*LABELS, "finished_reason"),
         )
         for trace, moment in moments.items():
             ended.add_metric((trace, _ENGINE, "length"), moment.num_ended)

@@ -1,0 +1,94 @@
+"""kvfast.metrics: what Prometheus reads of a manager, by its own parser and as its collector."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+import kvfast
+from kvcheck.tools.replay.metrics import COUNTERS, GAUGES
+from kvfast.metrics import FAMILIES, ManagerMetrics
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.errors import InvalidArgumentError
+from kvspec.interface import KVCacheManager
+from kvspec.request import RequestInput
+from kvspec.specs import FullAttentionSpec
+
+NAME = 'a "model"\nwith a \\'
+
+
+def manager(*, log_stats: bool = True) -> KVCacheManager:
+    spec = FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=8, dtype="bfloat16")
+    cache = KVCacheConfig(num_blocks=11, groups=(KVCacheGroup(("layer.0",), spec),))
+    config = ManagerConfig(cache, max_model_len_tokens=64, log_stats=log_stats)
+    return kvfast.implementation().create(config)
+
+
+def look_up(made: KVCacheManager, name: str, *, preempted: bool = False) -> None:
+    """A prompt of nine tokens, of which the second one hits eight; its blocks stay cached."""
+    request = kvfast.implementation().make_request(made, RequestInput(name, range(1, 10)))
+    request.num_preemptions = int(preempted)
+    hit = made.get_computed_blocks(request)
+    made.allocate_slots(
+        request,
+        9 - hit.hit_length_tokens,
+        num_new_computed_tokens=hit.hit_length_tokens,
+        new_computed_blocks=hit.blocks,
+    )
+    made.free(request)
+
+
+def samples(text: str) -> dict[str, float]:
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            assert sample.labels == {"model_name": NAME, "engine": "3"}
+            found[sample.name] = sample.value
+    return found
+
+
+def test_sums_are_those_of_the_manager_and_only_grow() -> None:
+    made = manager()
+    metrics = ManagerMetrics(made, model_name=NAME, engine="3")
+    for name in ("a", "b"):
+        look_up(made, name)
+        assert metrics.observe().queries_tokens == 9
+    look_up(made, "c", preempted=True)
+    assert made.reset_prefix_cache()
+    held = kvfast.implementation().make_request(made, RequestInput("d", range(20)))
+    made.allocate_slots(held, 20)
+    assert samples(metrics.text())["kvspec:preempted_queries_total"] == 0, "not before it observes"
+    assert metrics.observe().reset
+    expected = {
+        "vllm:kv_cache_usage_perc": 0.5,
+        "vllm:prefix_cache_queries_total": 18,
+        "vllm:prefix_cache_hits_total": 8,
+        "kvspec:preempted_queries_total": 9,
+        "kvspec:preempted_hits_total": 8,
+        "kvspec:prefix_cache_resets_total": 1,
+    }
+    assert samples(metrics.text()) == expected
+    metrics.observe()
+    assert samples(metrics.text()) == expected
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    assert generate_latest(registry).decode() == metrics.text()
+
+
+def test_the_text_needs_no_other_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    assert "kv_cache_usage_perc" in ManagerMetrics(manager(), model_name="m").text()
+
+
+def test_a_replay_tells_the_same_names() -> None:
+    theirs = {each.name for each in FAMILIES if each.name.startswith("vllm:")}
+    assert theirs <= GAUGES.keys() | COUNTERS.keys()
+    assert all((each.name in COUNTERS) == each.is_counter for each in FAMILIES[:3])
+
+
+def test_a_manager_that_counts_nothing_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="log_stats"):
+        ManagerMetrics(manager(log_stats=False), model_name="m")
