@@ -38,6 +38,7 @@ def compiled_twins() -> list[Extension]:
             Extension("kvfast._compiled.digest", ["kvfast/_compiled/digest.pyx"]),
             Extension("kvfast._compiled.objects", ["kvfast/_compiled/objects.pyx"]),
             Extension("kvfast._compiled.vllm_loops", ["kvfast/engines/vllm/loops.py"]),
+            Extension("kvfast._compiled.vllm_taking", ["kvfast/engines/vllm/taking.py"]),
             Extension(SHARED, ["build/cython/shared.c"]),
         ],
         build_dir="build/cython",

@@ -8,7 +8,7 @@ from types import ModuleType
 
 HOW_TO_COMPILE = "put a C compiler on the PATH and install kvspec again from its source"
 
-_PROBES = ("batch", "chain", "many", "vllm_loops")  # with all that they load: every module
+_PROBES = ("batch", "chain", "many", "vllm_taking")  # with all that they load: every module
 
 
 def is_compiled() -> bool:

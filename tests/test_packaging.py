@@ -88,7 +88,7 @@ def test_every_compiled_module_has_its_source_and_its_types() -> None:
     types = {path.stem for path in (ROOT / "kvfast/_compiled").glob("*.pxd")}
     # Constants can't be declared under the name of the module that has them (see record.py).
     constants = {"record", "record_fields", "hot", "hot_fields", "kind_fields"}
-    assert types ^ sources == constants | {"vllm_loops"}  # from kvfast/engines/vllm
+    assert types ^ sources == constants | {"vllm_loops", "vllm_taking"}  # from kvfast/engines/vllm
 
 
 @pytest.mark.parametrize("is_free_threaded", [False, True])

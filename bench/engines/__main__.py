@@ -22,12 +22,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="three rounds of small loads")
     parser.add_argument("--only", default="", help="loads whose names contain this")
     parser.add_argument("--trace", type=Path, help="Mooncake's conversation trace")
-    parser.add_argument("--into", type=Path, metavar="FILE", help="between its lines for `engines`")
+    parser.add_argument(
+        "--into", type=Path, metavar="FILE", help="between its lines for the version"
+    )
     given = parser.parse_args()
     from bench.engines.load import cases
     from bench.engines.report import tables
     from bench.engines.rounds import Measured
     from examples.vllm.engine import model_folder, prepare
+    from kvfast.engines.vllm.fit import is_later
 
     prepare()
     model, measured = model_folder(), []
@@ -39,7 +42,7 @@ def main() -> None:
     if not measured:
         sys.exit(f"no load {given.only!r}")
     lines = list(tables(measured, " ".join(["python -m bench.engines", *sys.argv[1:]])))
-    put(lines, "engines", given.into)
+    put(lines, "engines-0.33" if is_later() else "engines", given.into)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,8 @@ class Setup:
     to requests whose load failed. `encoder_cache`: tokens of images and sounds that it holds.
     `follows_lives`: of all blocks, vLLM's `kv_cache_metrics`. `has_reports`: some requests want
     their hits among the events, and `drops_blocks`: EAGLE without hash look-ahead, which 0.33 can
-    do.
+    do. `most_of_prompt`: tokens of a long prompt in one step, 0 for any number; `is_adaptive`: more
+    where few requests are there, in 0.33. `throttles`: some steps may not begin a prompt.
     """
 
     specs: tuple[Any, ...]
@@ -92,6 +93,9 @@ class Setup:
     follows_lives: bool = False
     has_reports: bool = False
     drops_blocks: bool = False
+    most_of_prompt: int = 0
+    is_adaptive: bool = False
+    throttles: bool = False
 
 
 def prepare() -> None:
@@ -137,6 +141,8 @@ def vllm_config(setup: Setup, model: str) -> Any:
             is_encoder_decoder=False,
             watermark=setup.watermark,
             policy=setup.policy,
+            long_prefill_token_threshold=setup.most_of_prompt,
+            **({"long_prefill_token_threshold_adaptive": True} if setup.is_adaptive else {}),
         ),
         cache_config=cache,
         parallel_config=ParallelConfig(),

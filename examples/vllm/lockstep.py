@@ -169,7 +169,8 @@ class Lockstep:
     def step(self) -> str | None:
         """One step of both; what differs."""
         self.end_unservable()
-        planned = [side.scheduler.schedule() for side in self.sides]
+        throttled = self.setup.throttles and self.rng.random() < 0.5
+        planned = [side.scheduler.schedule(throttle_prefills=throttled) for side in self.sides]
         stock, ours = (shown(each) for each in planned)
         if stock != ours:
             return first_difference(stock, ours)

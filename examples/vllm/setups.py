@@ -38,6 +38,7 @@ def alone() -> dict[str, Setup]:
         "full, sessions": replace(plain, num_blocks=200, has_sessions=True, has_events=True),
         "full, async, sessions": replace(plain, num_blocks=200, is_async=True, has_sessions=True),
         "full, eagle": replace(plain, num_drafts=2, use_eagle=True),
+        "full, long prompts": replace(plain, most_of_prompt=8, throttles=True),
         "full and states": Setup((full, states(8, "align")), 90, 8, 4, mamba_mode="align"),
         "full and states, sessions, retention": Setup(
             (full, states(8, "align")),
@@ -114,6 +115,9 @@ def since_then() -> dict[str, Setup]:
     drops = replace(plain, num_drafts=2, use_eagle=True, drops_blocks=True)
     return {
         "full, reports": replace(plain, has_events=True, has_reports=True),
+        "full, async, long prompts": replace(
+            plain, is_async=True, most_of_prompt=4, is_adaptive=True, throttles=True
+        ),
         "full and window, dense": Setup((full, window), 90, 4, 4, retention=DENSE, has_events=True),
         "window that retains more, async": Setup((kept,), 50, 4, 4, is_async=True),
         "prompt and window": Setup((prompts,), 60, 4, 4, has_events=True),

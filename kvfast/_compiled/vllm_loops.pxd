@@ -20,11 +20,11 @@ cdef class Seats:
     cpdef Seats only(self, list places)
     cpdef dict scheduled(self, Chosen chosen)
     @cython.locals(due=list, i=Py_ssize_t, mine=FastRequest, one=dict, known=list)
-    cpdef list make_equal(self, long long hash_size)
+    cpdef list make_equal(self, long long hash_size, long long ahead, bint in_flight)
     @cython.locals(i=Py_ssize_t, one=dict, known=list)
     cpdef read(self)
-    @cython.locals(i=Py_ssize_t, one=dict, later="long long", after="long long", is_chunk=bint)
-    cpdef advance(self, list counts, dict drafts, set prefills, list placeholders, long long eligible_at)
+    @cython.locals(i=Py_ssize_t, one=dict, later="long long", flying="long long", after="long long", is_chunk=bint)
+    cpdef advance(self, list counts, dict drafts, set prefills, list placeholders, long long eligible_at, bint in_flight)
     @cython.locals(got=list, handles="long long[::1]", place=Py_ssize_t, last="long long", k=Py_ssize_t, mine=tuple, blocks=list)
     cpdef list granted(self, int[:, ::1] rows, Py_ssize_t num_rows, Py_ssize_t num_groups)
 
@@ -35,17 +35,3 @@ cdef class Chosen:
     cdef readonly list counts, computed, outputs
     cdef readonly long long same, most, total
     cdef readonly dict drafts
-
-
-@cython.final
-cdef class Taker:
-    cdef object running, preempted, made, told, ends, stopped, encoded, cached
-    cdef long long hash_size, longest
-    cdef readonly dict num_rewound
-
-    @cython.locals(answers=dict, place=Py_ssize_t, num_seats=Py_ssize_t, one=dict, new=list)
-    cpdef dict take_all(self, Seats seats, dict names, dict requests, list sampled, dict places, dict drafts)
-    @cython.locals(count="long long")
-    cdef rewind(self, dict one, long long num_drafts, long long num_right)
-    @cython.locals(known=list, outputs=list, hashes=list, longest="long long", size="long long", most="long long", before=Py_ssize_t, number=Py_ssize_t, later="long long", done="long long", always=bint)
-    cdef bint take(self, object request, dict one, list new, bint is_running) except -1

@@ -1,4 +1,4 @@
-"""`python -m bench.engines`, where vLLM 0.24.0 is installed: that it runs, never how long."""
+"""`python -m bench.engines`, where vLLM is installed: that it runs, never how long."""
 
 from __future__ import annotations
 
@@ -10,10 +10,6 @@ import pytest
 @pytest.fixture(scope="module")
 def model(engine: Any) -> Any:
     """A folder of a made-up model."""
-    from kvfast.engines.vllm.fit import is_later
-
-    if is_later():
-        pytest.skip("steps in one call are for vLLM 0.24")
     return engine.model_folder()
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from random import Random
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import kvfast
-from kvfast.engines.vllm import loops
+from kvfast.engines.vllm import loops, taking
 
 RUNNING, PREEMPTED, ABORTED = 5, 6, 9
 
@@ -17,10 +18,10 @@ RUNNING, PREEMPTED, ABORTED = 5, 6, 9
 class Requests:
     """Steps of a made-up scheduler over the loops of one build; all that they answer or change."""
 
-    def __init__(self, made_of: ModuleType, seed: int) -> None:
+    def __init__(self, made_of: SimpleNamespace, seed: int) -> None:
         self.made_of = made_of
         self.rng = rng = Random(seed)
-        self.is_async = rng.random() < 0.5
+        self.is_async, self.in_flight = rng.random() < 0.5, rng.random() < 0.5
         self.requests = {f"r{i}": self.request(f"r{i}") for i in range(rng.randint(1, 9))}
         self.prefills = set(self.requests)
 
@@ -45,11 +46,14 @@ class Requests:
             num_output_placeholders=0,
             next_decode_eligible_step=0,
             async_tokens_to_discard=int(rng.random() < 0.1),
+            num_in_flight_tokens=0,
+            num_stale_output_tokens=rng.choice((0, 0, 3)),
+            drop_stale_output=rng.random() < 0.5,
             spec_token_ids=[],
             is_prefill_chunk=True,
             mm_features=[],
             events=[],
-            prefill_stats=None,
+            prefill_stats=rng.choice((None, None, 1)),
             stop_reason=None,
             trace_headers=None,
             num_nans_in_logits=0,
@@ -82,12 +86,17 @@ class Requests:
         got = chosen.seats.granted(view.cast("B").cast("i", [100, 4]), len(rows) // 4, 2)
         told += [plan, dict(scheduled), chosen.drafts, chosen.total, got]
         later = [-1] if self.is_async else None
-        chosen.seats.advance(chosen.counts, chosen.drafts, set(), later, rng.choice((0, 1)))
+        eligible_at, prefills = rng.choice((0, 1)), set[Any]()
+        chosen.seats.advance(
+            chosen.counts, chosen.drafts, prefills, later, eligible_at, self.in_flight
+        )
         taker = self.made_of.Taker(
             RUNNING, PREEMPTED, 4, 30,
             lambda *answer: answer, lambda request, *answer: (request.request_id, *answer),
             lambda request, _: request._output_token_ids[-1] % 5 != 0, self.stopped,
             told.append, (lambda *cached: told.append(cached[1])) if self.is_async else None,
+            self.in_flight, rng.random() < 0.5, rng.choice((0, 1)),
+            (lambda request: told.append(request.request_id)) if self.in_flight else None,
         )  # fmt: skip
         for name in scheduled:
             if rng.random() < 0.05:
@@ -113,11 +122,12 @@ class Requests:
 
 @pytest.mark.skipif(not kvfast.compiled, reason="not compiled")
 def test_both_builds_of_the_loops_do_the_same() -> None:
-    from kvfast._compiled import vllm_loops  # type: ignore[attr-defined]  # made by the build
-
+    built = [import_module(f"kvfast._compiled.vllm_{name}") for name in ("loops", "taking")]
+    compiled_loops = SimpleNamespace(Seats=built[0].Seats, Taker=built[1].Taker)
+    plain_loops = SimpleNamespace(Seats=loops.Seats, Taker=taking.Taker)
     counts = dict.fromkeys(("steps", "drafts", "ended"), 0)
     for seed in range(150):
-        plain, compiled = Requests(loops, seed), Requests(vllm_loops, seed)
+        plain, compiled = Requests(plain_loops, seed), Requests(compiled_loops, seed)
         for number in range(1, 12):
             expected = plain.step(number)
             assert str(compiled.step(number)) == str(expected), (seed, number)

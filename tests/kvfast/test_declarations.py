@@ -14,7 +14,8 @@ COMPILED, CORE = ROOT / "kvfast" / "_compiled", ROOT / "kvfast" / "_core"
 DECLARATIONS = sorted(set(COMPILED.glob("*.pxd")) - {COMPILED / "digest.pxd"})
 # Files of constants, beside the code that has them as Python ints.
 CONSTANTS = {"hot_fields": "hot", "kind_fields": "kinds", "record_fields": "record"}
-ELSEWHERE = {"vllm_loops": ROOT / "kvfast" / "engines" / "vllm" / "loops.py"}
+ENGINE = ROOT / "kvfast" / "engines" / "vllm"
+ELSEWHERE = {"vllm_loops": ENGINE / "loops.py", "vllm_taking": ENGINE / "taking.py"}
 
 
 @pytest.mark.parametrize("name", [path.stem for path in DECLARATIONS])

@@ -21,6 +21,19 @@ class Admitted:
     new: list[Any] = field(default_factory=list)
     resumed: list[Any] = field(default_factory=list)
 
+    def add(self, request: Any, count: int) -> None:
+        """A request that starts, or starts again; it is RUNNING from now on."""
+        kind = self.new if request.status is WAITING else self.resumed
+        kind.append(request)
+        request.status = RUNNING
+        self.requests.append(request)
+        self.counts.append(count)
+
+    @property
+    def names(self) -> list[str]:
+        """Of all of them."""
+        return [request.request_id for request in self.requests]
+
 
 def admit(scheduler: Any, budget: int, now: float) -> Admitted:
     """Take in what fits: into the tokens that are left, the running requests, and the pool."""
@@ -43,13 +56,9 @@ def admit(scheduler: Any, budget: int, now: float) -> Admitted:
         scheduler.running.append(request)
         if scheduler.log_stats:
             request.record_event(EngineCoreEventType.SCHEDULED, now)
-        kind = admitted.new if request.status is WAITING else admitted.resumed
-        kind.append(request)
-        request.status = RUNNING
+        admitted.add(request, count)
         if request.num_computed_tokens + count < len(request._all_token_ids):
             scheduler._inflight_prefills.add(request)
-        admitted.requests.append(request)
-        admitted.counts.append(count)
     if passed_over:
         scheduler.skipped_waiting.prepend_requests(passed_over)
     scheduler.prefill_capacity_bound = bool(scheduler.waiting)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from kvfast import _build
 
 if TYPE_CHECKING:
-    from kvfast.engines.vllm.loops import Chosen, Seats, Taker
+    from kvfast.engines.vllm.loops import Chosen, Seats
+    from kvfast.engines.vllm.taking import Taker
 else:
-    name = "kvfast._compiled.vllm_loops" if _build.is_compiled() else "kvfast.engines.vllm.loops"
-    loops = import_module(name)
-    Chosen, Seats, Taker = loops.Chosen, loops.Seats, loops.Taker
+    prefix = "kvfast._compiled.vllm_" if _build.is_compiled() else "kvfast.engines.vllm."
+    loops, taking = import_module(f"{prefix}loops"), import_module(f"{prefix}taking")
+    Chosen, Seats, Taker = loops.Chosen, loops.Seats, taking.Taker
 
 __all__ = ["Chosen", "Seats", "Taker"]

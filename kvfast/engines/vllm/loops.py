@@ -1,4 +1,4 @@
-"""Loops over vLLM's requests: what a batched step does for each of them.
+"""Loops over vLLM's requests: what planning a batched step does for each of them.
 
 They read and write the dict of a request's members. Compiled, that takes a fraction of what asking
 the object does; the twin is `kvfast._compiled.vllm_loops`, from this file.
@@ -7,7 +7,6 @@ the object does; the twin is `kvfast._compiled.vllm_loops`, from this file.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
 from typing import Any
 
 AHEAD = 32
@@ -113,17 +112,22 @@ class Seats:
             self.last_count = chosen.same
         return self.last_step.copy()
 
-    def make_equal(self, hash_size: int) -> list[int]:
-        """Tell kvfast the computed tokens; the places of those with hashes that it lacks."""
+    def make_equal(self, hash_size: int, ahead: int, in_flight: bool) -> list[int]:
+        """Tell kvfast the computed tokens; the places of those with hashes that it lacks.
+
+        `ahead`: tokens behind a block that its hash covers. `in_flight`: vLLM counts these.
+        """
         due: list[int] = []
         for i in range(len(self.mine)):
             mine = self.mine[i]
+            one: dict[str, Any] = self.members[i]
             if mine.computed_now() != self.computed_at[i]:
                 mine.num_computed_tokens = self.computed_at[i]
+            if in_flight and mine.in_flight != one["num_in_flight_tokens"]:
+                mine.num_in_flight_tokens = one["num_in_flight_tokens"]
             if hash_size > 0:
-                one: dict[str, Any] = self.members[i]
                 known: list[int] = one["_all_token_ids"]
-                if len(known) >= (mine.num_hashes + 1) * hash_size:
+                if len(known) - ahead >= (mine.num_hashes + 1) * hash_size:
                     due.append(i)
         return due
 
@@ -142,17 +146,23 @@ class Seats:
         prefills: set[Any],
         placeholders: list[int] | None,
         eligible_at: int,
+        in_flight: bool,
     ) -> None:
         """The requests as they are once the step is planned.
 
         `prefills`: those with more of the prompt to come. `placeholders`: what stands for drafts in
         asynchronous scheduling. `eligible_at`: the step that may compute them next; 0: any.
+        `in_flight`: vLLM counts the tokens of steps that were planned and not updated.
         """
         for i in range(len(self.members)):
             one = self.members[i]
             after = self.computed_at[i]
             after += counts[i]
             one["num_computed_tokens"] = after
+            if in_flight:
+                flying: int = one["num_in_flight_tokens"]
+                flying += counts[i]
+                one["num_in_flight_tokens"] = flying
             if one["spec_token_ids"]:
                 one["spec_token_ids"] = []
             is_chunk = after < self.goal_at[i]
@@ -220,144 +230,3 @@ class Chosen:
         self.outputs = outputs
         self.drafts = drafts
         self.total = total
-
-
-class Taker:
-    """Takes what was sampled in a step into the requests, and makes what each answers.
-
-    `made` makes an answer of tokens alone, `told` any other; `ends` says whether the last token
-    ends its request, `stopped` why. `cached`: asynchronous scheduling has blocks cached once their
-    tokens are known. `num_rewound`: how often so many drafts were tried, and so many right.
-    """
-
-    def __init__(
-        self,
-        running: Any,
-        preempted: Any,
-        hash_size: int,
-        longest: int,
-        made: Callable[..., Any],
-        told: Callable[..., Any],
-        ends: Callable[[Any, int], bool],
-        stopped: Callable[[Any, Any], Any],
-        encoded: Callable[[Any], None],
-        cached: Callable[[Any, int], None] | None,
-    ) -> None:
-        self.running = running
-        self.preempted = preempted
-        self.hash_size = hash_size
-        self.longest = longest
-        self.made = made
-        self.told = told
-        self.ends = ends
-        self.stopped = stopped
-        self.encoded = encoded
-        self.cached = cached
-        self.num_rewound: dict[tuple[int, int], int] = {}
-
-    def take_all(
-        self,
-        seats: Seats,
-        names: dict[str, int],
-        requests: dict[str, Any],
-        sampled: list[list[int]],
-        places: dict[str, int],
-        drafts: dict[str, list[int]],
-    ) -> dict[int, list[Any]]:
-        """The answers for each client. Those of `seats`, in their order, are found sooner."""
-        answers: dict[int, list[Any]] = {}
-        place = 0
-        num_seats = len(seats.requests)
-        for name in names:
-            request = requests.get(name)
-            if request is None:
-                continue
-            if place < num_seats and request is seats.requests[place]:
-                if place % AHEAD == 0:
-                    seats.read_ahead(place, min(place + AHEAD, num_seats))
-                one: dict[str, Any] = seats.members[place]
-                place += 1
-            else:
-                one = request.__dict__
-            status = one["status"]
-            if status is not self.running and status > self.preempted:
-                continue  # it was aborted in the meantime
-            new: list[int] = sampled[places[name]]
-            if drafts and new and name in drafts:
-                self.rewind(one, len(drafts[name]), len(new) - 1)
-            if one["mm_features"]:
-                self.encoded(request)
-            if not new:
-                continue
-            if self.cached is not None and one["async_tokens_to_discard"] > 0:
-                one["async_tokens_to_discard"] -= 1
-                continue  # sampled before the cache was reset
-            reason = None
-            if self.take(request, one, new, status is self.running):
-                reason = self.stopped(request, status)
-            if (
-                reason is None
-                and not one["events"]
-                and one["prefill_stats"] is None
-                and one["stop_reason"] is None
-                and one["trace_headers"] is None
-                and not one["num_nans_in_logits"]
-            ):
-                answer = self.made(name, new)
-            else:
-                answer = self.told(request, new, reason)
-            client = one["client_index"]
-            if client in answers:
-                answers[client].append(answer)
-            else:
-                answers[client] = [answer]
-        return answers
-
-    def rewind(self, one: dict[str, Any], num_drafts: int, num_right: int) -> None:
-        """Take back the drafts that were wrong."""
-        for field in ("num_computed_tokens", "num_output_placeholders"):
-            count: int = one[field]
-            if count > 0 and num_drafts != num_right:
-                one[field] = count - (num_drafts - num_right)
-        pair = (num_drafts, num_right)
-        self.num_rewound[pair] = self.num_rewound.get(pair, 0) + 1
-
-    def take(self, request: Any, one: dict[str, Any], new: list[int], is_running: bool) -> bool:
-        """Append tokens up to one that ends the request, and drop those behind it."""
-        known: list[int] = one["_all_token_ids"]
-        outputs: list[int] = one["_output_token_ids"]
-        hashes: list[bytes] = one["block_hashes"]
-        params = one["sampling_params"]
-        end_token, end_tokens = params._eos_token_id, params.stop_token_ids
-        always = params.repetition_detection is not None
-        longest, size, most = self.longest, self.hash_size, one["max_tokens"]
-        before = len(known)
-        has_ended = False
-        for number in range(len(new)):
-            token = new[number]
-            outputs.append(token)
-            known.append(token)
-            # vLLM's hasher is asked for each token, and mostly has nothing to hash.
-            if len(known) - len(hashes) * size >= size:
-                request.update_block_hashes()
-            if (
-                len(outputs) >= most
-                or len(known) >= longest
-                or always
-                or (end_token is not None and token == end_token)
-                or (end_tokens and token in end_tokens)
-            ) and self.ends(request, longest):
-                del new[number + 1 :]
-                has_ended = True
-                break
-        if self.cached is not None:
-            later: int = one["num_output_placeholders"]
-            later -= len(new)
-            one["num_output_placeholders"] = later
-            if is_running and size > 0:
-                done: int = one["num_computed_tokens"]
-                done -= later
-                # The last step cached what was known then, and an update what was final.
-                if done // size > (before - 1) // size:
-                    self.cached(request, done)
-        return has_ended

@@ -1,4 +1,4 @@
-"""Which manager takes the place of vLLM's: each version of vLLM has its own."""
+"""Which manager takes the place of vLLM's, and how it batches: each version of vLLM has its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 import kvfast
 from kvfast.engines.vllm.fit import Given, config_of, given_to, is_later
 from kvfast.engines.vllm.later import LaterManager, given_later
+from kvfast.engines.vllm.later_steps import LaterSteps
 from kvfast.engines.vllm.manager import KvfastManager
+from kvfast.engines.vllm.steps import BatchedSteps
 
 
 def given_by(scheduler: Any) -> Given:
@@ -26,3 +28,8 @@ def kvfast_manager(stock: Any, given: Given) -> KvfastManager:
     manager = implementation.create(config, check_invariants=False)
     kind = LaterManager if is_later() else KvfastManager
     return kind(stock, implementation, manager)
+
+
+def batched_steps(scheduler: Any, manager: KvfastManager) -> BatchedSteps:
+    """The batched path of a scheduler on kvfast."""
+    return (LaterSteps if is_later() else BatchedSteps)(scheduler, manager)

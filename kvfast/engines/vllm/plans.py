@@ -15,31 +15,25 @@ def planned(scheduler: Any, chosen: Chosen, blocks: list[Any], admitted: Admitte
 
     `blocks`: those that each of the running requests got, None for none.
     """
-    s, manager = scheduler, scheduler.kv_cache_manager
+    s = scheduler
     scheduled = chosen.seats.scheduled(chosen)
     for request, count in zip(admitted.requests, admitted.counts, strict=True):
         scheduled[request.request_id] = count
-    common = [0] * manager.num_kv_cache_groups
-    if s.running:
-        common = manager.get_num_common_prefix_blocks(s.running[0].request_id)
     new, resumed = admitted.new, admitted.resumed
     if s.use_v2_model_runner:
         new, resumed = new + resumed, []
+    told = [_new(s, request) for request in new]
     plan = SchedulerOutput(
-        scheduled_new_reqs=[_new(s, request) for request in new],
+        scheduled_new_reqs=told,
         scheduled_cached_reqs=_cached(s, chosen, blocks, resumed),
         num_scheduled_tokens=scheduled,
         total_num_scheduled_tokens=sum(scheduled.values()),
         scheduled_spec_decode_tokens=chosen.drafts,
         scheduled_encoder_inputs={},
-        num_common_prefix_blocks=common,
         finished_req_ids=s.finished_req_ids,
         free_encoder_mm_hashes=s.encoder_cache_manager.get_freed_mm_hashes(),
-        preempted_req_ids=set(),
-        new_block_ids_to_zero=(manager.take_new_block_ids() or None)
-        if s.needs_kv_cache_zeroing
-        else None,
         num_spec_tokens_to_schedule=s.num_spec_tokens,
+        **s.batched_steps.told_besides(scheduled, told, chosen, admitted),
     )
     if not s.use_v2_model_runner and s.prev_step_scheduled_req_ids != scheduled.keys():
         s.prev_step_scheduled_req_ids.clear()
@@ -56,9 +50,9 @@ def planned(scheduler: Any, chosen: Chosen, blocks: list[Any], admitted: Admitte
 def _new(scheduler: Any, request: Any) -> Any:
     """What the workers are told of a request that they do not know."""
     blocks = scheduler.kv_cache_manager.get_block_ids(request.request_id)
-    if scheduler.use_v2_model_runner:
-        return NewRequestData.from_request(request, blocks, request._all_token_ids)
-    return NewRequestData.from_request(request, blocks)
+    known = (request._all_token_ids,) if scheduler.use_v2_model_runner else ()
+    options = scheduler.batched_steps.new_options
+    return NewRequestData.from_request(request, blocks, *known, **options)
 
 
 def _cached(scheduler: Any, chosen: Chosen, blocks: list[Any], resumed: list[Any]) -> Any:
@@ -89,13 +83,14 @@ def _cached(scheduler: Any, chosen: Chosen, blocks: list[Any], resumed: list[Any
 def _advance(scheduler: Any, chosen: Chosen, admitted: Admitted) -> None:
     """The requests as they are once the step is planned."""
     s, placeholders, eligible_at = scheduler, None, 0
-    if s.batched_steps.is_async:
+    steps = s.batched_steps
+    if steps.is_async:
         placeholders = s._spec_token_placeholders = [-1] * s.num_spec_tokens
         if s.use_v2_model_runner:
-            eligible_at = s.current_step + s.pp_size
-    prefills = s._inflight_prefills
-    chosen.seats.advance(chosen.counts, chosen.drafts, prefills, placeholders, eligible_at)
+            eligible_at = s.current_step + steps.stagger
+    how = (chosen.drafts, s._inflight_prefills, placeholders, eligible_at, steps.in_flight)
+    chosen.seats.advance(chosen.counts, *how)
     if admitted.requests:
-        seats = Seats(admitted.requests, [], [], [])
+        seats = Seats(admitted.requests, admitted.names, [], [])
         seats.read()
-        seats.advance(admitted.counts, {}, prefills, placeholders, eligible_at)
+        seats.advance(admitted.counts, *how)

@@ -11,9 +11,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from kvfast.engines.vllm.fit import is_later, reason_of
 from kvfast.engines.vllm.hashing import HashesRequests
-from kvfast.engines.vllm.managers import given_by, kvfast_manager
-from kvfast.engines.vllm.steps import BatchedSteps, is_unusual
-from kvfast.engines.vllm.updates import updated
+from kvfast.engines.vllm.managers import batched_steps, given_by, kvfast_manager
+from kvfast.engines.vllm.steps import is_unusual
 from kvspec.errors import ConfigError, UnsupportedError
 
 
@@ -40,7 +39,7 @@ class OnKvfast(HashesRequests):
         self.single_steps: Counter[str] = Counter()
         self.kvfast_reason = self._take_its_place()
         if self.kvfast_reason is None:
-            self.batched_steps = BatchedSteps(self, self.kv_cache_manager)
+            self.batched_steps = batched_steps(self, self.kv_cache_manager)
 
     def _take_its_place(self) -> str | None:
         """Replace the manager; the reason why not, where kvfast cannot serve the configuration."""
@@ -79,7 +78,7 @@ class OnKvfast(HashesRequests):
         plan, output = scheduler_output, model_runner_output
         if self.kvfast_reason is None and self.batched_steps.may_update(plan, output):
             self.num_updates_short += 1
-            return updated(self, plan, output)
+            return self.batched_steps.updated(plan, output)
         return super().update_from_output(plan, output)  # type: ignore[misc]  # the same
 
     def _update_request_as_session(self, session: Any, update: Any) -> None:

@@ -6,7 +6,9 @@ as a whole, and is counted by its reason.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import monotonic
+from types import MappingProxyType
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -15,10 +17,9 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from kvfast.engines.vllm.admissions import Admitted, admit
 from kvfast.engines.vllm.compiled import Chosen, Seats
-from kvfast.engines.vllm.fit import is_later
 from kvfast.engines.vllm.manager import KvfastManager
 from kvfast.engines.vllm.plans import planned
-from kvfast.engines.vllm.updates import is_usual
+from kvfast.engines.vllm.updates import Update, is_usual, updated
 from kvspec.batched import StepOutput
 
 ROWS = 1024
@@ -35,9 +36,14 @@ UNUSUAL = "several modalities, structured output or pooling"
 class BatchedSteps:
     """The batched path of one scheduler.
 
+    `in_flight`: the scheduler counts tokens of steps that were planned and not updated. `stagger`:
+    steps from one decode of a request to the next. `new_options`: what else it says of a new one.
     `seats`: the running requests of the last step, kept while they stay the same. `unusual`: names
     of requests of which each step is left to vLLM's scheduler.
     """
+
+    in_flight = False
+    new_options: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, scheduler: Any, manager: KvfastManager) -> None:
         self.scheduler = scheduler
@@ -50,6 +56,8 @@ class BatchedSteps:
         self.never = self.never_updates = self._never()
         if self.never is None and scheduler.has_mamba_layers:
             self.never = "Mamba layers"
+        self.budget: int = scheduler.max_num_scheduled_tokens
+        self.stagger: int = getattr(scheduler, "pp_size", 1)
         self.nobody = Admitted()
         self.seats = Seats([], [], [], [])
         self.odd: str | None = None
@@ -60,16 +68,18 @@ class BatchedSteps:
     def _never(self) -> str | None:
         """Why no step of this scheduler is batched."""
         s = self.scheduler
-        if is_later():
-            return "vLLM 0.33"
         stock = AsyncScheduler if self.is_async else Scheduler
         if any(getattr(type(s), name) is not getattr(stock, name) for name in HOOKS):
             return "a scheduler with methods of its own"
         if s.is_encoder_decoder or s.num_sampled_tokens_per_step != 1:
             return "a model that is no plain decoder"
-        if s.use_pp or s.enable_return_routed_experts or s.dynamic_sd_lookup is not None:
+        if s.use_pp or self._has_experts() or s.dynamic_sd_lookup is not None:
             return "pipelines, routed experts or drafts of changing length"
         return None
+
+    def _has_experts(self) -> bool:
+        """Whether outputs tell which experts a token went through."""
+        return bool(self.scheduler.enable_return_routed_experts)
 
     def _make_rows(self, num_rows: int) -> None:
         self.num_rows = num_rows
@@ -94,12 +104,33 @@ class BatchedSteps:
         s.current_step += 1
         self.manager.fast.new_step_starts()
         blocks: list[Any] = self._granted(chosen) if chosen.total else []
-        left = s.max_num_scheduled_tokens - chosen.total
-        s.prefill_capacity_bound = bool(s.waiting)
-        admitted = self.nobody
-        if left and (s.waiting or s.skipped_waiting):
-            admitted = admit(s, left, monotonic())
+        admitted = self._admitted(self.budget - chosen.total, chosen)
         return planned(s, chosen, blocks, admitted)
+
+    def _has_waiting(self) -> bool:
+        """Whether a request waits."""
+        return bool(self.scheduler.waiting or self.scheduler.skipped_waiting)
+
+    def _admitted(self, left: int, chosen: Chosen) -> Admitted:
+        """Who is taken in beside those that run, with what they left of the tokens."""
+        s = self.scheduler
+        s.prefill_capacity_bound = bool(s.waiting)
+        return admit(s, left, monotonic()) if left and self._has_waiting() else self.nobody
+
+    def told_besides(
+        self, scheduled: Mapping[str, int], new: list[Any], chosen: Chosen, admitted: Admitted
+    ) -> dict[str, Any]:
+        """What else the plan says."""
+        s, manager = self.scheduler, self.manager
+        common = [0] * manager.num_kv_cache_groups
+        if s.running:
+            common = manager.get_num_common_prefix_blocks(s.running[0].request_id)
+        zeroed = manager.take_new_block_ids() if s.needs_kv_cache_zeroing else ()
+        return {
+            "num_common_prefix_blocks": common,
+            "preempted_req_ids": set(),
+            "new_block_ids_to_zero": zeroed or None,
+        }
 
     def _reason(self) -> str | None:
         """Why this step is not batched, as far as that is seen without its requests."""
@@ -112,7 +143,7 @@ class BatchedSteps:
             return "paused"
         if self._has_unusual():
             return UNUSUAL
-        if s.waiting or s.skipped_waiting:
+        if self._has_waiting():
             return "adapters" if s.lora_config else None
         return None if s.running else "nothing to do"
 
@@ -125,10 +156,15 @@ class BatchedSteps:
     def may_update(self, plan: Any, output: Any) -> bool:
         """Whether what the model answered can be taken by the short way."""
         return (
-            self.never_updates is None
-            and not self._has_unusual()
-            and is_usual(self.scheduler, plan, output)
+            self.never_updates is None and not self._has_unusual() and self._is_usual(plan, output)
         )
+
+    def _is_usual(self, plan: Any, output: Any) -> bool:
+        return is_usual(self.scheduler, plan, output) and output.routed_experts is None
+
+    def updated(self, plan: Any, output: Any) -> dict[int, Any]:
+        """What the model answered, by the short way."""
+        return updated(Update(self.scheduler), plan, output)
 
     # What runs.
 
@@ -157,11 +193,12 @@ class BatchedSteps:
         """What each computes, before the pool is asked."""
         s = self.scheduler
         return self.seats.choose(
-            s.max_num_scheduled_tokens,
-            s.max_model_len - 1,
-            s.scheduler_config.long_prefill_token_threshold,
-            s.current_step + 1,
+            self.budget, s.max_model_len - 1, self._threshold(), s.current_step + 1
         )
+
+    def _threshold(self) -> int:
+        """The most tokens of a prompt in one step; 0: any number."""
+        return int(self.scheduler.scheduler_config.long_prefill_token_threshold)
 
     def _fits(self, chosen: Chosen) -> bool:
         """Whether the pool has what they need, and the rows have room to tell it."""
@@ -189,7 +226,8 @@ class BatchedSteps:
     def _make_equal(self, seats: Seats) -> None:
         """Tell kvfast what it does not know: computed tokens, and hashes that became due."""
         manager = self.manager
-        if due := seats.make_equal(manager.requests.hash_block_size):
+        requests = manager.requests
+        if due := seats.make_equal(requests.hash_block_size, requests.ahead, self.in_flight):
             self._follow(seats, due)
         if manager.num_singles != self.num_singles:
             while self.batched.take_deltas(self.rows) == self.num_rows:
@@ -198,12 +236,12 @@ class BatchedSteps:
 
     def _follow(self, seats: Seats, due: list[int]) -> None:
         """Tell kvfast the hashes of blocks that are newly full."""
-        size = self.manager.requests.hash_block_size
+        num_hashes = self.manager.requests.num_hashes
         num_tokens, hashes = [], []
         for i in due:
             request = seats.requests[i]
             num_tokens.append(len(request._all_token_ids))
-            hashes += request.block_hashes[seats.mine[i].num_hashes : num_tokens[-1] // size]
+            hashes += request.block_hashes[seats.mine[i].num_hashes : num_hashes(num_tokens[-1])]
         self.batched.follow([seats.handles[i] for i in due], num_tokens, hashes)
 
     def _granted(self, chosen: Chosen) -> list[tuple[list[int], ...] | None]:

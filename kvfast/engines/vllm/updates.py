@@ -5,6 +5,7 @@ A token of an unusual output, or of an unusual scheduler, is left to vLLM's `upd
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import time
 from typing import Any
 
@@ -28,20 +29,18 @@ def is_usual(scheduler: Any, plan: Any, output: Any) -> bool:
         and not output.pooler_output
         and output.kv_connector_output is None
         and output.num_nans_in_logits is None
-        and output.routed_experts is None
         and scheduler.connector is None
         and scheduler.perf_metrics is None
         and not scheduler.defer_block_free
     )
 
 
-def updated(scheduler: Any, plan: Any, output: Any) -> dict[int, Any]:
+def updated(step: Update, plan: Any, output: Any) -> dict[int, Any]:
     """The outputs for each client, and what the tokens change in the scheduler and its requests."""
-    step = Update(scheduler)
     outputs = step.taker.take_all(
-        scheduler.batched_steps.seats,
+        step.scheduler.batched_steps.seats,
         plan.num_scheduled_tokens,
-        scheduler.requests,
+        step.scheduler.requests,
         output.sampled_token_ids,
         output.req_id_to_index,
         plan.scheduled_spec_decode_tokens,
@@ -65,7 +64,12 @@ def _told(request: Any, new: list[int], finish_reason: Any) -> Any:
 
 
 class Update:
-    """One update of a scheduler."""
+    """One update of a scheduler.
+
+    `prefilled` is called with each request that answers for the first time.
+    """
+
+    prefilled: Callable[[Any], None] | None = None
 
     def __init__(self, scheduler: Any) -> None:
         manager = scheduler.kv_cache_manager
@@ -82,8 +86,16 @@ class Update:
             check_stop,
             self.stop,
             scheduler._free_encoder_inputs,
-            manager.cache_blocks if scheduler.batched_steps.is_async else None,
+            manager.cache_blocks if self.caches() else None,
+            scheduler.batched_steps.in_flight,
+            scheduler.num_spec_tokens > 0,
+            manager.requests.ahead,
+            self.prefilled,
         )
+
+    def caches(self) -> bool:
+        """Whether an update may fill a block that the next step would not have cached."""
+        return bool(self.scheduler.batched_steps.is_async)
 
     def stop(self, request: Any, status: Any) -> Any:
         """Why the request has ended; its blocks go back unless it is a session that waits."""

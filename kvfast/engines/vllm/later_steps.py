@@ -1,0 +1,266 @@
+"""Batched steps and their updates where the scheduler is that of vLLM 0.33."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from time import monotonic
+from typing import Any
+
+from vllm.v1.core.sched.utils import remove_all
+from vllm.v1.engine import EngineCoreEventType
+from vllm.v1.request import RequestStatus
+
+from kvfast.engines.vllm.admissions import Admitted
+from kvfast.engines.vllm.compiled import Chosen
+from kvfast.engines.vllm.manager import KvfastManager
+from kvfast.engines.vllm.steps import BatchedSteps
+from kvfast.engines.vllm.updates import Update, is_usual, updated
+
+RUNNING = RequestStatus.RUNNING
+
+
+class LaterSteps(BatchedSteps):
+    """The batched path of a scheduler of 0.33.
+
+    Its plans have no copies of blocks: hits end inside a block only where there are Mamba layers.
+    """
+
+    in_flight = True
+
+    def __init__(self, scheduler: Any, manager: KvfastManager) -> None:
+        super().__init__(scheduler, manager)
+        self.budget = min(self.budget, scheduler.scheduler_config.max_num_batched_tokens)
+        self.stagger = getattr(scheduler, "decode_stagger", 1)
+        self.new_options = {"uses_mrope": scheduler.model_uses_mrope}
+
+    def _never(self) -> str | None:
+        s = self.scheduler
+        spec = s.vllm_config.speculative_config
+        if s.local_prefill_interval > 1:
+            return "prefills that are held back"
+        if s.is_mm_encoder_only or s.observability_config.enable_logging_iteration_details:
+            return "an encoder alone, or details of each step in the log"
+        if s.spec_decode_metrics_level != "none" or s.return_sampling_mask:
+            return "figures of drafts for each request, or masks of samples"
+        if spec is not None and spec.max_num_new_slots_for_drafting > 0:
+            return "drafts that take slots of the step"
+        return super()._never()
+
+    def _has_experts(self) -> bool:
+        return self.scheduler.aux_output_connector is not None
+
+    def _has_waiting(self) -> bool:
+        return bool(self.scheduler.waiting or self.scheduler.kv_holding_waiting)
+
+    def _threshold(self) -> int:
+        s = self.scheduler
+        threshold, number = super()._threshold(), sum(s.get_request_counts())
+        if number <= 1 or threshold == 0:
+            return 0  # there is nobody to be held up
+        if s.adaptive_long_prefill_threshold:
+            threshold = max(threshold, s.scheduler_config.max_num_batched_tokens // number)
+        return threshold
+
+    def _admitted(self, left: int, chosen: Chosen) -> Admitted:
+        s = self.scheduler
+        admitted = self.nobody
+        if self._has_waiting():
+            admitted = Admission(s, chosen).admit(left)
+        s.prefill_capacity_bound = s.get_request_counts()[1] > len(s.deferred_waiting)
+        return admitted
+
+    def told_besides(
+        self, scheduled: Mapping[str, int], new: list[Any], chosen: Chosen, admitted: Admitted
+    ) -> dict[str, Any]:
+        """What else the plan says, and what that changes in the scheduler."""
+        s = self.scheduler
+        s.num_executed_steps += bool(scheduled)
+        preempted, s.reset_preempted_req_ids = s.reset_preempted_req_ids, set()
+        return {
+            "preempted_req_ids": preempted,
+            "encoder_input_updates": s._get_encoder_input_updates(scheduled, new, {}),
+            "new_block_ids_to_zero": s._get_new_block_ids_to_zero(),
+            "skip_drafts": s.can_skip_drafts and not self._needs_drafts(chosen, admitted),
+            "ec_manager_metadata": s.encoder_cache_manager.get_manager_metadata(),
+        }
+
+    def _needs_drafts(self, chosen: Chosen, admitted: Admitted) -> bool:
+        """Whether any request may use the drafts that are made after the step."""
+        unused = self.scheduler._drafts_unused
+        rows = zip(chosen.seats.requests, chosen.computed, chosen.counts, strict=True)
+        if not all(unused(*row) for row in rows):
+            return True
+        later = zip(admitted.requests, admitted.counts, strict=True)
+        return not all(unused(one, one.num_computed_tokens, count) for one, count in later)
+
+    def _is_usual(self, plan: Any, output: Any) -> bool:
+        s = self.scheduler
+        return (
+            is_usual(s, plan, output)
+            and not output.prompt_token_id_logprobs_dict
+            and s.ec_connector is None
+            and not s.grammar_compile_error_reqs
+            and not s.encoder_cache_mismatch_reqs
+        )
+
+    def updated(self, plan: Any, output: Any) -> dict[int, Any]:
+        """What the model answered, by the short way."""
+        return updated(LaterUpdate(self.scheduler), plan, output)
+
+
+class Admission:
+    """Taking waiting requests into one step, one by one, as vLLM's scheduler does.
+
+    Those that are passed over go back to the front of their queues: `holding` of those that hold
+    blocks, `others` of the rest.
+    """
+
+    def __init__(self, scheduler: Any, chosen: Chosen) -> None:
+        self.scheduler = scheduler
+        self.drafts = chosen.drafts
+        running = chosen.seats.requests
+        self.is_beside_others = bool(running)
+        self.is_beside_prefill = any(request.is_prefill_chunk for request in running)
+        self.holding: deque[Any] = deque()
+        self.others: deque[Any] = deque()
+
+    def admit(self, budget: int) -> Admitted:
+        """Take in what fits: into the tokens that are left, the running requests, and the pool."""
+        s, now, admitted = self.scheduler, monotonic(), Admitted()
+        while budget > 0:
+            queue = s.kv_holding_waiting or s.waiting
+            num_active = len(s.running) + s.num_waiting_for_streaming_input
+            if not queue or num_active >= s.max_num_active_reqs:
+                break
+            request = queue.peek_request()
+            is_ready = s._handle_blocked_waiting_request(request)
+            if not is_ready or (request.num_stale_output_tokens and not request.drop_stale_output):
+                self.pass_over(queue.pop_request())
+                continue
+            count = self.admit_one(request, budget)
+            if count == 0:
+                break
+            budget -= count
+            s.deferred_waiting.discard(queue.pop_request())
+            s.running.append(request)
+            if s.log_stats:
+                request.record_event(EngineCoreEventType.SCHEDULED, now)
+            admitted.add(request, count)
+            if request.num_computed_tokens + count < len(request._all_token_ids):
+                s._inflight_prefills.add(request)
+        if self.holding:
+            s.kv_holding_waiting.prepend_requests(self.holding)
+        if self.others:
+            s.waiting.prepend_requests(self.others)
+        return admitted
+
+    def pass_over(self, request: Any) -> None:
+        """Leave a request to the next step."""
+        self.scheduler.deferred_waiting.add(request)
+        holds = self.scheduler._holds_kv_blocks(request)
+        (self.holding if holds else self.others).appendleft(request)
+
+    def admit_one(self, request: Any, budget: int) -> int:
+        """New tokens of one request, 0 where it has to wait; its hit counts as computed."""
+        s, manager = self.scheduler, self.scheduler.kv_cache_manager
+        hit, hit_length, computed = None, 0, request.num_computed_tokens
+        is_looked_up = computed == 0  # else a session that goes on
+        if is_looked_up:
+            if request.resumable and s.num_hash_lookahead_tokens:
+                request.block_hashes.clear()  # one may cover a token that was discarded
+                request.update_block_hashes()
+            hit, hit_length, request.shared_prefix_boundary = manager.get_computed_blocks(request)
+            computed = hit_length
+            if request.prefill_stats is not None and request.num_preemptions == 0:
+                request.prefill_stats.set(
+                    num_prompt_tokens=request.num_prompt_tokens,
+                    num_local_cached_tokens=hit_length,
+                    num_external_cached_tokens=0,
+                )
+        count, is_padded = self.count_for(request, computed, budget)
+        if count == 0:
+            return 0
+        granted = manager.allocate_slots(
+            request,
+            count,
+            num_new_computed_tokens=hit_length,
+            new_computed_blocks=hit,
+            num_lookahead_tokens=s.num_lookahead_tokens,
+            full_sequence_must_fit=s.scheduler_reserve_full_isl,
+            has_scheduled_reqs=bool(s.running),
+        )
+        if granted is None:
+            return 0
+        if is_looked_up:
+            manager.record_prefix_cache_stats(request, hit_length)
+        request.num_computed_tokens = computed
+        if is_padded:
+            self.drafts[request.request_id] = [-1] * s.num_spec_tokens
+        return count
+
+    def count_for(self, request: Any, computed: int, budget: int) -> tuple[int, bool]:
+        """New tokens of a request, 0 where it has to wait; whether some stand for drafts.
+
+        With one token to compute it is padded to the length that decodes with drafts have.
+        """
+        s = self.scheduler
+        count = len(request._all_token_ids) - computed
+        padded = 1 + s.num_spec_tokens
+        is_padded = (
+            s.num_spec_tokens > 0
+            and count == 1
+            and not self.is_beside_prefill
+            and (self.is_beside_others or computed > 0)
+            and computed + padded < s.max_model_len
+        )
+        if is_padded:
+            if padded > budget:
+                return 0, False
+            count = padded
+        threshold = s.batched_steps._threshold()
+        if 0 < threshold < count:
+            count = threshold
+        if count > budget and not s.scheduler_config.enable_chunked_prefill:
+            return 0, False
+        return min(count, budget), is_padded
+
+
+class LaterUpdate(Update):
+    """One update of a scheduler of 0.33: sessions that go on wait behind all others."""
+
+    def __init__(self, scheduler: Any) -> None:
+        super().__init__(scheduler)
+        self.going_on: list[Any] = []
+
+    def caches(self) -> bool:
+        """Whether an update may fill a block that the next step would not have cached."""
+        return super().caches() or self.scheduler.num_spec_tokens > 0
+
+    def prefilled(self, request: Any) -> None:
+        """Say what of the prompt is cached now, before its blocks may go."""
+        request.prefill_stats.finalize(
+            self.scheduler.kv_cache_manager.estimate_cached_tokens(request)
+        )
+
+    def stop(self, request: Any, status: Any) -> Any:
+        """Why the request has ended; its blocks go back unless it is a session."""
+        reason = request.get_finished_reason()
+        if self.scheduler._handle_stopped_request(request):
+            self.scheduler._free_request(request)
+        else:
+            self.going_on.append(request)
+        (self.stopped if status is RUNNING else self.stopped_waiting).add(request)
+        return reason
+
+    def remove_stopped(self) -> None:
+        """Take those that ended out of the queues."""
+        s = self.scheduler
+        if self.stopped:
+            s.running = remove_all(s.running, self.stopped)
+        if self.stopped_waiting:
+            s.waiting.remove_requests(self.stopped_waiting)
+            s.kv_holding_waiting.remove_requests(self.stopped_waiting)
+            s.deferred_waiting.difference_update(self.stopped_waiting)
+        for request in self.going_on:
+            s._enqueue_waiting_request(request)
