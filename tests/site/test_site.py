@@ -106,9 +106,9 @@ def test_a_plot_is_drawn_from_its_table(plots: Any) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("| load | schedule |", "| loads | schedule |", "no table 'load'"),
-        ("| update | kvfast | ratio |", "| update | kvfast | times |", "no column"),
-        ("| 21.2 | 1.14 (1.03 … 1.45) |", "| 21.2 | 1.14 |", "no median"),
+        (r"\| load \|", "| loads |", "no table 'load'"),
+        (r"\| update \| kvfast \| ratio", "| update | kvfast | times", "no column"),
+        (r" \([\d.]+ … [\d.]+\)", "", "no median"),  # of one ratio
     ],
 )
 def test_a_plot_without_its_figures_is_an_error(plots: Any, old: str, new: str, said: str) -> None:
@@ -118,10 +118,10 @@ def test_a_plot_without_its_figures_is_an_error(plots: Any, old: str, new: str, 
         "| load | schedule | kvfast | ratio | update | kvfast | ratio | sum, ratio | batched |"
     )
     table = text[text.index(columns) :].partition("\n\n")[0]
-    made = f"<!-- begin engines -->\n\n{table.replace(old, new)}\n\n<!-- end engines -->\n"
-    assert plots.read(engines, made.replace(new, old))
+    made = f"<!-- begin engines -->\n\n{table}\n\n<!-- end engines -->\n"
+    assert plots.read(engines, made)
     with pytest.raises(plots.NoTableError, match=said):
-        plots.read(engines, made)
+        plots.read(engines, re.sub(old, new, made, count=1))
 
 
 def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
