@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.browser import browse, find_browser
 from tests.site.html import problems
 from tests.source import ROOT
 
@@ -41,6 +42,7 @@ def test_the_site_is_whole(tmp_path: Path, plots: Any) -> None:
     the_front_page_says_what_the_files_say(site)
     a_rule_has_its_figure_its_places_and_its_row_in_the_table(site)
     the_benchmarks_show_their_plots(site, [plot.file for plot in plots.PLOTS])
+    a_search_for_a_rule_finds_it_first(site, tmp_path)
 
 
 def every_page_of_the_repository_is_there(site: Path) -> None:
@@ -87,6 +89,19 @@ def the_benchmarks_show_their_plots(site: Path, files: list[str]) -> None:
     page = (site / "bench/RESULTS.html").read_text("utf-8")
     shown = re.findall(r'<img src="\.\./plots/([^"]+)"', page)
     assert shown == files
+
+
+def a_search_for_a_rule_finds_it_first(site: Path, folder: Path) -> None:
+    index = json.loads((site / "searchindex.js").read_text("utf-8")[len("Search.setIndex(") : -1])
+    rules = json.loads((ROOT / "kvcheck/data/rules.json").read_text("utf-8"))
+    assert set(rules) <= {name for *_, name in index["objects"][""]}
+    assert "kv-pool-8" in index["titleterms"]
+    if browser := find_browser():
+        address = f"{(site / 'search.html').as_uri()}?q=kv-pool-8"
+        shown = browse(browser, folder, address, "--dump-dom")
+        results = re.findall(r'<li[^>]*><a href="([^"?]+)', shown.partition('class="search"')[2])
+        assert results[0].endswith("spec/rules/pool.html#KV-POOL-8")
+        assert 1 < len(results) < 40  # pages that name it, and not those about any pool
 
 
 def test_a_plot_is_drawn_from_its_table(plots: Any) -> None:

@@ -11,11 +11,13 @@ from docutils import nodes
 from myst_parser.slugs import github_slugify
 from pygments.lexers import JsonLexer
 from sphinx.application import Sphinx
+from sphinx.search.en import SearchEnglish
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
 LINK = re.compile(r"\[([^\]\n]+)\]\(([^)#\s:]+?)/?\)")
 RULE = re.compile(r"\bKV-[A-Z]+-[0-9]+\b")
 RULE_OR_CHAPTER = re.compile(r"\bKV-[A-Z]+(?:-[0-9]+)?\b")
+WORD = re.compile(rf"{RULE_OR_CHAPTER.pattern}|\w+", re.IGNORECASE)
 BELOW: Mapping[str, str] = {
     "docs/decisions/README": r"0[^)#]*\.md",
     "docs/FINDINGS": r"reports/[^)#]*\.md",
@@ -33,6 +35,9 @@ def connect(app: Sphinx, rules: Iterable[Any]) -> None:
     app.connect("source-read", link_folders)
     app.connect("autodoc-process-docstring", escape_stars)
     app.add_lexer("jsonl", JsonLexer)
+    app.add_object_type("rule", "rule")
+    app.add_search_language(Search)
+    app.connect("doctree-read", note_rules)
     app.add_post_transform(type("LinkTheRules", (LinkRules,), {"rules": known}))
 
 
@@ -63,6 +68,26 @@ def escape_stars(
 ) -> None:
     """`KV-BATCH-*` in a docstring is a chapter; here the star would begin emphasis."""
     lines[:] = [STAR.sub(r"\\*", line) for line in lines]
+
+
+def note_rules(app: Sphinx, document: nodes.document) -> None:
+    """A search for the id of a rule finds its heading first, as it does functions and classes."""
+    for section in document.findall(nodes.section):
+        for name in filter(RULE.fullmatch, section["ids"]):
+            app.env.domains.standard_domain.note_object("rule", name, name)
+
+
+class Search(SearchEnglish):
+    """English, in which the id of a rule or a chapter is one word."""
+
+    js_splitter_code = f"""
+var splitQuery = (query) =>
+  query.match(/{RULE_OR_CHAPTER.pattern}|[\\p{{Letter}}\\p{{Number}}_]+/giu) ?? [];
+"""
+
+    def split(self, text: str) -> list[str]:
+        """The words of a text, as the script splits what is searched for."""
+        return WORD.findall(text)
 
 
 class LinkRules(SphinxPostTransform):
