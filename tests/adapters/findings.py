@@ -14,10 +14,12 @@ known differences: its words before the first colon are the kind by which the ta
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -41,8 +43,8 @@ SUBJECTS: Mapping[str, str] = MappingProxyType(
 """The names of the files, and of the columns; a checkout does not know its version."""
 
 UNKNOWN = "unknown"
-PLAIN = "; policy=Policy(extra_keys='plain')"
-"""What stands in each configuration of a subject that has only that."""
+POLICY = re.compile(r"; policy=Policy\(.*?(?:characters\)|\))(?=;|$)")
+"""Stands in each configuration of a subject; the profile that was asked for says it."""
 
 KINDS = (
     *("Wrong", "Arguments", "Order", "Form of the error", "Changed", "Not offered"),
@@ -98,17 +100,32 @@ def texts() -> Mapping[str, str]:
     return {PAGE: page}
 
 
-def matrix(reports: Mapping[str, tuple[Report, Any]]) -> str:
+def matrix(reports: Mapping[str, tuple[Report, Mapping[str, str]]]) -> str:
     """A row for each chapter: how many of the rules that apply nothing speaks against."""
     columns = [report for report, _ in reports.values()]
     names = [_versioned(SUBJECTS[name], report) for name, (report, _) in reports.items()]
     lines = [f"| chapter | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
-    chapters = dict.fromkeys(rule.rpartition("-")[0] for rule in columns[0]["rules"])
-    for chapter in chapters:
+    titles = chapter_titles()
+    for chapter in dict.fromkeys(rule.rpartition("-")[0] for rule in columns[0]["rules"]):
         cells = [_cell(report, chapter) for report in columns]
-        lines.append(f"| {chapter} | {' | '.join(cells)} |")
+        lines.append(f"| {chapter} {titles[chapter]} | {' | '.join(cells)} |")
     levels = " | ".join(f"**{_total(report)}**" for report in columns)
-    return "\n".join([*lines, f"| **all** | {levels} |"])
+    wrong = " | ".join(str(len(wrong_rules(*report))) for report in reports.values())
+    return "\n".join([*lines, f"| **all** | {levels} |", f"| of these broken: wrong | {wrong} |"])
+
+
+def chapter_titles() -> dict[str, str]:
+    """Chapter → what its page is called."""
+    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "spec/rules").glob("*.md")]
+    rules = ((page, re.search(r"^### (KV-[A-Z]+)-", page, re.MULTILINE)) for page in pages)
+    return {rule[1]: page.partition("\n")[0].removeprefix("# ") for page, rule in rules if rule}
+
+
+def wrong_rules(report: Report, reasons: Mapping[str, str]) -> set[str]:
+    """Broken rules, without arguments, orders, forms, and what was changed or is not offered."""
+    rules = report["rules"]
+    found = (each for each in report["violations"] if rules[each["rule"]] == BROKEN)
+    return {each["rule"] for each in found if reasons.get(each["cause"], "").startswith(KINDS[0])}
 
 
 def _versioned(name: str, report: Report) -> str:
@@ -156,38 +173,50 @@ def rule_table(reports: Mapping[str, tuple[Report, Any]]) -> str:
 
 
 def subject(report: Report, reasons: Mapping[str, str]) -> Iterator[str]:
-    """The tables of one subject: what was run, and what was found."""
-    counts, static = report["counts"], report["static"]
-    rows = [
-        ("subject", f"`{report['implementation']}`, {_versioned(report['subject'], report)}"),
-        ("level", report["level"]),
-        *((f"rules {verdict}", str(number)) for verdict, number in counts.items() if number),
-        ("static vectors", f"{static['walks']:,} walks, {static['operations']:,} operations"),
-        ("directed checks", f"{report['directed']:,}, and {report['left_out']:,} left out"),
-        *([("random programs", f"{report['random']:,}")] if report["random"] else []),
-    ]
-    yield "\n".join(["| run | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
-    if report["violations"]:
-        yield "\n".join(findings(report["violations"], reasons))
-        doubt = [rule for rule, found in report["rules"].items() if found == IN_DOUBT]
-        if doubt:
-            yield f"In doubt: {', '.join(doubt)}."
+    """What is said of one subject: what was run, what is wrong, and what differs besides."""
+    static = report["static"]
+    counts = ", ".join(f"{n} {verdict}" for verdict, n in report["counts"].items() if n)
+    random = f", {report['random']:,} random programs" if report["random"] else ""
+    yield (
+        f"`{report['implementation']}`, {_versioned(report['subject'], report)}, level"
+        f" *{report['level']}*. Rules: {counts}. Run: {static['walks']:,} vectors of"
+        f" {static['operations']:,} operations, {report['directed']:,} directed checks"
+        f" ({report['left_out']:,} left out){random}."
+    )
+    found = groups(report["violations"], reasons)
+    wrong = [line for reason, line in found.items() if reason.startswith(KINDS[0])]
+    others = [line for reason, line in found.items() if not reason.startswith(KINDS[0])]
+    if wrong:
+        yield f"**Wrong, {len(wrong)} causes:**"
+        yield "\n".join(wrong)
+    doubt = [rule for rule, verdict in report["rules"].items() if verdict == IN_DOUBT]
+    if others:
+        yield f"<details><summary>{len(others)} differences of other kinds</summary>"
+        yield "\n".join(others)
+    if doubt:
+        yield f"In doubt: {', '.join(doubt)}."
+    if others:
+        yield "</details>"
 
 
-def findings(violations: Sequence[Report], reasons: Mapping[str, str]) -> Iterator[str]:
-    """A row for each reason: the rules, and the smallest of the stories that show it."""
-    groups: dict[str, list[Report]] = {}
+def groups(violations: Sequence[Report], reasons: Mapping[str, str]) -> dict[str, str]:
+    """Reason → a line with the rules, and the smallest of the stories that show it, folded."""
+    found: dict[str, list[Report]] = {}
     for violation in violations:
-        reason = reasons.get(violation["cause"], "") or KINDS[-1]
-        groups.setdefault(reason, []).append(violation)
-    yield "| what it is | rules | smallest story | expected | observed |"
-    yield "|---|---|---|---|---|"
-    for reason in sorted(groups, key=_gravity):
-        found = groups[reason]
-        rules = ", ".join(dict.fromkeys(each["rule"] for each in found))
-        least = min(found, key=lambda each: (not each["story"], len(each["story"])))
-        cells = (reason, rules, story_of(least), least["expected"], least["observed"])
-        yield f"| {' | '.join(_cut(cell) for cell in cells)} |"
+        found.setdefault(reasons.get(violation["cause"], "") or KINDS[-1], []).append(violation)
+    return {reason: line_of(reason, found[reason]) for reason in sorted(found, key=_gravity)}
+
+
+def line_of(reason: str, violations: Sequence[Report]) -> str:
+    """An item of a list."""
+    rules = ", ".join(dict.fromkeys(each["rule"] for each in violations))
+    least = min(violations, key=lambda each: (not each["story"], len(each["story"])))
+    said = reason.removeprefix(f"{KINDS[0]}: ")
+    expected, observed = (_cut(least[name]) for name in ("expected", "observed"))
+    return (
+        f"- {said[0].upper()}{said[1:]} ({rules}) <details><summary>smallest story</summary>"
+        f"{story_of(least)}<br>expected: {expected}<br>observed: {observed}</details>"
+    )
 
 
 def _gravity(reason: str) -> tuple[int, str]:
@@ -200,14 +229,15 @@ def story_of(found: Report) -> str:
     if not found["story"]:
         return f"check *{found['program']}*"
     told = "; ".join(f"`{each}`" for each in found["story"])
-    words = found.get("configuration", "").replace(PLAIN, "")
+    words = POLICY.sub("", found.get("configuration", ""))
     return f"{words}: {told}" if words else told
 
 
 def _cut(text: str) -> str:
-    """In one cell of a table."""
-    line = " ".join(text.split()).replace("|", "\\|")
-    return line if len(line) <= MOST or "`" in line else f"{line[:MOST]}…"
+    """In one line, in which nothing is Markdown or HTML."""
+    line = " ".join(text.split())
+    line = line if len(line) <= MOST or "`" in line else f"{line[:MOST]}…"
+    return re.sub(r"([*\[\]\\])", r"\\\1", escape(line, quote=False))
 
 
 def filled(page: str, name: str, text: str) -> str:

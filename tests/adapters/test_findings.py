@@ -108,20 +108,32 @@ def test_a_report_is_kept_without_what_can_be_had_again() -> None:
     assert report["left_out"] == 1
 
 
-def test_a_subject_is_told_with_one_row_for_each_reason_and_its_smallest_story() -> None:
-    run, found, doubt = subject(kept(REPORT), REASONS)
-    for row in ("level | safety", "rules broken | 1", "2 walks, 1,234 operations", "4, and 1 left"):
-        assert row in run
-    rows = found.splitlines()[2:]
-    assert rows == ["| Wrong: it counts. | KV-POOL-1, KV-MGR-2 | `free('r0')` | 1 | 2 |"]
+def test_a_subject_has_one_line_for_each_reason_with_its_smallest_story() -> None:
+    run, head, found, doubt = subject(kept(REPORT), REASONS)
+    for words in ("level *safety*", "1 broken", "2 vectors of 1,234 operations", "(1 left out)"):
+        assert words in run
+    assert head == "**Wrong, 1 causes:**"
+    assert found == (
+        "- It counts. (KV-POOL-1, KV-MGR-2) <details><summary>smallest story</summary>"
+        "`free('r0')`<br>expected: 1<br>observed: 2</details>"
+    )
     assert doubt == "In doubt: KV-MGR-2."
-    _, alone, _ = subject(kept(REPORT), {"KV-POOL-1 a": "Order: o"})
-    assert [row.partition(" | ")[0] for row in alone.splitlines()[2:]] == [
-        "| Order: o",
-        "| No reason given",
-    ]
-    assert "2 \\| 3" in alone
+
+
+def test_what_is_not_wrong_is_folded() -> None:
+    parts = list(subject(kept(REPORT), {"KV-POOL-1 a": "Order: o"}))
+    assert parts[1] == "<details><summary>2 differences of other kinds</summary>"
+    lines = parts[2].splitlines()
+    assert [line.partition(" (KV")[0] for line in lines] == ["- Order: o", "- No reason given"]
+    assert parts[-1] == "</details>"
+
+
+def test_a_story_is_shown_as_it_stands_and_without_the_policy() -> None:
     assert story_of({"story": [], "program": "q"}) == "check *q*"
+    policy = "; policy=Policy(a=1, b=[2, … (486 characters)"
+    told = {"story": ["free('r')"], "configuration": f"9 blocks{policy}; eagle"}
+    assert story_of(told) == "9 blocks; eagle: `free('r')`"
+    assert findings._cut("[<class 'X'>]\n*a*") == "\\[&lt;class 'X'&gt;\\] \\*a\\*"
 
 
 def test_the_matrix_counts_chapters_and_the_other_page_has_a_sign_for_each_rule(
@@ -132,9 +144,10 @@ def test_the_matrix_counts_chapters_and_the_other_page_has_a_sign_for_each_rule(
     lines = matrix(reports).splitlines()
     assert lines[0] == "| chapter | X 1.2 |"
     assert lines[2:] == [
-        "| KV-POOL | 1 of 2, 1 broken |",
-        "| KV-MGR | 0 of 1 |",
+        "| KV-POOL The block pool | 1 of 2, 1 broken |",
+        "| KV-MGR The manager | 0 of 1 |",
         "| **all** | **1 of 3, 1 broken** |",
+        "| of these broken: wrong | 1 |",
     ]
     table = rule_table(reports).splitlines()
     assert table[-4].startswith("| KV-POOL-1 | ")
