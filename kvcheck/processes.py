@@ -1,17 +1,26 @@
-"""Processes of this machine that make calls (`kvcheck.tasks`), and end with what they are at."""
+"""Processes of this machine that make calls (`kvcheck.tasks`), and end with what they are at.
+
+And a call that may be made on any: a program, in a folder of its own.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import signal
-from collections.abc import Iterable
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, suppress
+from io import BytesIO
 from multiprocessing import connection, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from queue import Empty, SimpleQueue
+from tempfile import TemporaryDirectory
 from threading import Lock
 from time import monotonic
 
@@ -119,3 +128,32 @@ def _without_interrupts() -> None:
     """Ctrl-C does not reach what this thread begins, not even before it can say so itself."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+
+def exit_code(
+    archive: bytes, arguments: Sequence[str], variables: Mapping[str, str], limit_s: float
+) -> int | None:
+    """What Python ends with, in a folder that holds what this ZIP file does; None at the limit.
+
+    The files travel with the call, so that they need not be where it is made. The program may
+    crash or hang: it ends here, and all that it began with it, but whoever makes the call lives.
+    """
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        with zipfile.ZipFile(BytesIO(archive)) as files:
+            files.extractall(folder)
+        with subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=folder,
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            process_group=0,
+        ) as process:
+            try:
+                return process.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                return None
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)

@@ -98,15 +98,22 @@ class Workers(Protocol):
         """What became of a call that is done. Raises LostError."""
 
 
-def in_order(workers: Workers | None, calls: Iterable[Call]) -> Iterator[Any]:
+def in_order(
+    workers: Workers | None,
+    calls: Iterable[Call],
+    heard: Callable[[int, Any], None] = lambda number, answer: None,
+) -> Iterator[Any]:
     """The answers, in the order of the calls. Each is given once, however often it was made.
 
     Without workers each call is made here, when its answer is asked for. What a call raises is
-    raised in its place, whoever was quicker. Raises WorkerDiedError.
+    raised in its place, whoever was quicker. `heard`: told each answer as it comes in, with the
+    number of its call. Raises WorkerDiedError.
     """
     if workers is None:
-        for function, arguments in calls:
-            yield function(*arguments)
+        for number, (function, arguments) in enumerate(calls):
+            answer = function(*arguments)
+            heard(number, answer)
+            yield answer
         return
     under_way: dict[Any, tuple[int, Call]] = {}
     arrived: dict[int, Outcome] = {}
@@ -128,6 +135,9 @@ def in_order(workers: Workers | None, calls: Iterable[Call]) -> Iterator[Any]:
                     if deaths[number] >= MOST_DEATHS:
                         raise WorkerDiedError(call[0].__name__) from lost
                     under_way[workers.submit(call)] = number, call
+                else:
+                    if arrived[number].raised is None:
+                        heard(number, arrived[number].answer)
         if due in arrived:
             yield arrived.pop(due).told()
             due += 1

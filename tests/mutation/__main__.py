@@ -10,7 +10,8 @@ from pathlib import Path
 
 import click
 
-from tests.mutation.draw import Mutant, copy_for, drawn, run, short, within
+from kvcheck.cli._workers import workers_for, workers_options
+from tests.mutation.draw import Mutant, drawn, prepared, run, short, within
 from tests.mutation.page import Draw, add, explained
 from tests.mutation.parts import PARTS
 
@@ -18,6 +19,13 @@ from tests.mutation.parts import PARTS
 @click.group()
 def main() -> None:
     """Mutants of the twins and of the judge: draws, and the explained ones once more."""
+
+
+kept_folder = click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    help="Of copies and what became of their mutants, which is kept: what was cut off goes on.",
+)
 
 
 @contextmanager
@@ -39,7 +47,8 @@ def show(mutant: Mutant) -> None:
 @click.option("--label", help="Keep the draw under this name and write docs/MUTATION.md.")
 @click.option("--commit", default="HEAD", help="What is mutated.")
 @click.option("--least", default=0.0, help="Fail if a smaller share is dead or explained.")
-@click.option("--folder", type=click.Path(path_type=Path), help="Of the copy, which is kept.")
+@kept_folder
+@workers_options
 def draw(  # one parameter per option
     part: str,
     seed: int,
@@ -48,11 +57,13 @@ def draw(  # one parameter per option
     commit: str,
     least: float,
     folder: Path | None,
+    jobs: int,
+    cluster: str | None,
 ) -> None:
     """Draw mutants of a part and show them to its tests."""
     commit = short(commit)  # a branch may move while mutants run
-    with place_for(folder) as place:
-        total, mutants = drawn(part, place, number, seed, commit)
+    with place_for(folder) as place, workers_for(jobs, cluster) as workers:
+        total, mutants = drawn(part, place, number, seed, commit, workers)
     others = tuple(each for each in mutants if each.status != "killed")
     found = Draw(part, label or "", seed, commit, total, len(mutants), others)
     left = [m for m in found.survivors if not any(why.fits(m) for why in explained())]
@@ -71,19 +82,22 @@ def draw(  # one parameter per option
 @main.command()
 @click.argument("part", type=click.Choice(tuple(PARTS)))
 @click.argument("names", nargs=-1)
-@click.option("--folder", type=click.Path(path_type=Path), help="Of the copy, which is kept.")
-def again(part: str, names: tuple[str, ...], folder: Path | None) -> None:
+@kept_folder
+@workers_options
+def again(
+    part: str, names: tuple[str, ...], folder: Path | None, jobs: int, cluster: str | None
+) -> None:
     """Try the explained mutants of a part, or those of these names; fails if one is killed."""
-    with place_for(folder) as place:
-        copy_for(PARTS[part], place)
+    with place_for(folder) as kept, workers_for(jobs, cluster) as workers:
+        place = prepared(part, kept)
         reasons = [why for why in explained() if why.part == part]
         if names:
-            for each in run(place, names):
+            for each in run(place, names, workers):
                 show(each)
             return
         made = within(place, {why.place for why in reasons})
         found = {why: next((m for m in made if why.fits(m)), None) for why in reasons}
-        tried = run(place, [one.name for one in found.values() if one is not None])
+        tried = run(place, [one.name for one in found.values() if one is not None], workers)
     gone = [why for why, mutant in found.items() if mutant is None]
     killed = [each for each in tried if each.status == "killed"]
     for why in gone:

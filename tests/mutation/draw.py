@@ -1,4 +1,4 @@
-"""Mutants of a part, made and run by mutmut in a copy of the last commit."""
+"""Mutants of a part, made by mutmut in a copy of a commit."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from random import Random
+from signal import SIGXCPU
+from tempfile import TemporaryDirectory
 
+import click
+
+from kvcheck.cli._support import write_whole
+from kvcheck.processes import exit_code
+from kvcheck.tasks import Call, Workers, in_order
 from tests.mutation.parts import NEVER, PARTS, Part
 from tests.source import ROOT
 
@@ -23,14 +31,14 @@ only_mutate = {modules}
 do_not_mutate = {never}
 do_not_mutate_patterns = ['f"', 'Error\\(', 'InvariantViolation\\(']
 also_copy = {also}
-pytest_add_cli_args = [
-    "-p", "no:cacheprovider", "-W", "ignore:kvfast runs uncompiled", "--timeout=0", "-k", {only},
-]
+pytest_add_cli_args = {arguments}
 pytest_add_cli_args_test_selection = {tests}
-timeout_multiplier = 5.0
-timeout_constant = 2.0
 use_git_change_detection = false
 """
+ARGUMENTS = (
+    "-p", "no:cacheprovider", "-W", "ignore:kvfast runs uncompiled", "--timeout=0",
+)  # fmt: skip
+SAME = {"PYTHONHASHSEED": "0"}
 HANGS_AFTER = "PROGRAM_SECONDS = 30.0"
 CODE = ("kvref", "kvfast", "kvcheck", "spec", "docs", "examples", "bench", "proofs")
 
@@ -76,7 +84,7 @@ def copy_for(part: Part, folder: Path, commit: str = "HEAD") -> None:
         modules=json.dumps(part.modules),
         never=json.dumps(NEVER),
         also=json.dumps([*(n for n in CODE if n not in part.packages), "README.md", "setup.py"]),
-        only=json.dumps(part.only),
+        arguments=json.dumps([*ARGUMENTS, "-k", part.only]),
         tests=json.dumps(part.tests),
     )
     file.write_text(f"{text}\n{own}", encoding="utf-8")
@@ -91,106 +99,158 @@ def _be_patient(watchdog: Path) -> None:
     watchdog.write_text(text.replace(HANGS_AFTER, "PROGRAM_SECONDS = 900.0"), encoding="utf-8")
 
 
-NAMES = """
-from mutmut.mutation.file_mutation import mutate_file_contents
-from mutmut.utils.file_utils import walk_mutatable_files
-from mutmut.utils.format_utils import get_mutant_name
-for path in sorted(walk_mutatable_files()):
-    for name in mutate_file_contents(str(path), path.read_text("utf-8")).mutant_names:
-        print(get_mutant_name(path, name))
-"""
-
-
-def names(folder: Path) -> list[str]:
-    """All mutants that mutmut makes there."""
-    return _output(sys.executable, "-c", NAMES, cwd=folder).split()
-
-
-MADE = """
+PREPARE = """
+from mutmut.__main__ import collect_or_load_stats, create_mutants
+from mutmut.mutation.trampoline import set_mutant_under_test
+from mutmut.utils.file_utils import copy_also_copy_files, copy_src_dir, setup_source_paths
+from mutmut.workers.isolation import get_mutant_runner
 from pathlib import Path
+set_mutant_under_test("mutant_generation")
+Path("mutants").mkdir(exist_ok=True)
+copy_src_dir()
+copy_also_copy_files()
+setup_source_paths()
+create_mutants(1)
+collect_or_load_stats(get_mutant_runner())
+"""
+STATS = "mutants/mutmut-stats.json"
+"""Which tests call which function, and their seconds: mutmut writes it when all of them passed."""
+
+
+def prepared(part: str, folder: Path, commit: str = "HEAD") -> Path:
+    """A copy with all mutants of a part, in this folder; one that is there is taken as it is."""
+    place = folder / f"{part}-{short(commit)}"
+    if not (place / STATS).exists() or not (ROOT / ".git").exists():  # an export has no name
+        shutil.rmtree(place, ignore_errors=True)
+        copy_for(PARTS[part], place, commit)
+        make_mutants(place)
+    return place
+
+
+def make_mutants(place: Path) -> None:
+    """All mutants, beside the code that is there, and which tests call which function."""
+    environment = {**os.environ, **SAME, "PYTHONPATH": str(place / "spec")}
+    subprocess.run([sys.executable, "-c", PREPARE], cwd=place, check=True, env=environment)
+
+
+def names(place: Path) -> dict[str, str]:
+    """All mutants of a copy, and the file of each."""
+    made = place / "mutants"
+    return {
+        name: str(meta.relative_to(made).with_suffix(""))
+        for meta in sorted(made.rglob("*.py.meta"))
+        for name in json.loads(meta.read_text(encoding="utf-8"))["exit_code_by_key"]
+    }
+
+
+CHANGES = """
 from mutmut.mutation.diff_apply import get_diff_for_mutant
-from mutmut.mutation.file_mutation import mutate_file_contents
-from mutmut.utils.file_utils import walk_mutatable_files
-from mutmut.utils.format_utils import get_mutant_name
-from tests.mutation.draw import Mutant
 import json, sys
-wanted, found = json.load(sys.stdin), []
-modules = {place.partition(":")[0] for place in wanted}
-for path in walk_mutatable_files():
-    if str(path.with_suffix("")).replace("/", ".") in modules:
-        made = mutate_file_contents(str(path), path.read_text("utf-8"))
-        copy = Path("mutants") / path
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(made.code, "utf-8")
-        for short in made.mutant_names:
-            name = get_mutant_name(path, short)
-            if Mutant(name, "").place in wanted:  # each diff parses the whole file again
-                found.append([name, "", get_diff_for_mutant(name, path=path)])
-        copy.unlink()
-print(json.dumps(found))
+print(json.dumps([get_diff_for_mutant(name, path=path) for name, path in json.load(sys.stdin)]))
 """
 
 
-def within(folder: Path, places: set[str]) -> list[Mutant]:
-    """All mutants of these functions, with what they change."""
-    return list(_mutants(folder, MADE, sorted(places)))
-
-
-def run(folder: Path, chosen: Sequence[str]) -> list[Mutant]:
-    """What becomes of these mutants, one at a time."""
-    if not chosen:  # mutmut would run all
-        return []
-    command = (sys.executable, "-m", "mutmut", "run", "--max-children", "1", *chosen)
-    subprocess.run(command, cwd=folder, check=True, env={**os.environ, "PYTHONHASHSEED": "0"})
-    return sorted(_mutants(folder, STATUSES, sorted(chosen)), key=lambda each: each.name)
-
-
-STATUSES = """
-from mutmut.stats import status_by_exit_code
-from mutmut.mutation.data import SourceFileMutationData
-from mutmut.mutation.diff_apply import get_diff_for_mutant
-from mutmut.utils.file_utils import walk_mutatable_files
-import json, sys
-wanted, found = set(json.load(sys.stdin)), []
-for path in walk_mutatable_files():
-    data = SourceFileMutationData(path=path)
-    data.load()
-    for name in wanted & data.exit_code_by_key.keys():
-        status = status_by_exit_code[data.exit_code_by_key[name]]
-        diff = get_diff_for_mutant(name, path=path) if status != "killed" else ""
-        found.append([name, status, diff])
-print(json.dumps(found))
-"""
-
-
-def _mutants(folder: Path, script: str, given: Sequence[str]) -> Iterator[Mutant]:
-    """What a script of mutmut's own functions prints."""
+def shown(place: Path, statuses: Mapping[str, str]) -> list[Mutant]:
+    """Mutants with what they change."""
+    files = names(place)
     said = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=folder,
+        [sys.executable, "-c", CHANGES],
+        cwd=place,
         check=True,
         text=True,
-        input=json.dumps(given),
+        input=json.dumps([(name, files[name]) for name in statuses]),
         stdout=subprocess.PIPE,
     )
-    for name, status, diff in json.loads(said.stdout):
+    found = []
+    for (name, status), diff in zip(statuses.items(), json.loads(said.stdout), strict=True):
         lines = diff.splitlines()[2:]
         old, new = ("\n".join(_changed(lines, mark)) for mark in "-+")
-        yield Mutant(name, status, old, new)
+        found.append(Mutant(name, status, old, new))
+    return found
 
 
 def _changed(lines: Sequence[str], mark: str) -> Iterator[str]:
     return (line[1:].strip() for line in lines if line.startswith(mark))
 
 
+def within(place: Path, places: set[str]) -> list[Mutant]:
+    """All mutants of these functions."""
+    return shown(place, {name: "" for name in names(place) if Mutant(name, "").place in places})
+
+
 def drawn(
-    part: str, folder: Path, number: int, seed: int, commit: str = "HEAD"
+    part: str, folder: Path, number: int, seed: int, commit: str, workers: Workers | None
 ) -> tuple[int, list[Mutant]]:
     """How many mutants there are, and what becomes of a draw."""
-    copy_for(PARTS[part], folder, commit)
-    everything = names(folder)
+    place = prepared(part, folder, commit)
+    everything = list(names(place))
     chosen = Random(f"{part}/{seed}").sample(everything, min(number, len(everything)))
-    return len(everything), run(folder, chosen)
+    return len(everything), run(place, chosen, workers)
+
+
+PROGRAM = """
+import os, resource, subprocess, sys
+import mutmut, pytest
+mutant, limit_s, *arguments = sys.argv[1:]
+resource.setrlimit(resource.RLIMIT_CPU, (int(limit_s), int(limit_s) + 1))
+here = [os.getcwd(), os.path.abspath("spec")]
+sys.path[:0] = here
+os.environ["PYTHONPATH"] = os.pathsep.join(here)
+os.environ["MUTANT_UNDER_TEST"] = mutant
+code = pytest.main(["-x", *arguments])
+if code in (2, 4):  # no tests are found: because of the mutant, or on this machine in any case?
+    os.environ["MUTANT_UNDER_TEST"] = ""
+    collect = [sys.executable, "-m", "pytest", "--collect-only", *arguments]
+    code = 1 if subprocess.call(collect) == 0 else code
+sys.exit(100 + code)
+"""
+SLACK_S = 20.0
+"""For a process to begin, of the processor's time; and a mutant may take ten times what its tests
+took. Five times that by the clock: others may use the machine, too."""
+STATUS = {100: "survived", 101: "killed", 103: "killed", None: "timeout", -SIGXCPU: "timeout"}
+
+
+def run(place: Path, chosen: Iterable[str], workers: Workers | None = None) -> list[Mutant]:
+    """What becomes of these mutants, by name. What the copy knows already is not run again.
+
+    Each is shown to the tests that call its function, the quickest first, in a process and a
+    folder of its own. Raises RuntimeError where the tests cannot be run.
+    """
+    stats = json.loads((place / STATS).read_text(encoding="utf-8"))
+    by_function, seconds = stats["tests_by_mangled_function_name"], stats["duration_by_test"]
+    tests = {
+        name: sorted(by_function.get(name.partition("__mutmut_")[0], ()), key=seconds.get)
+        for name in sorted(chosen)
+    }
+    file = place / "statuses.json"
+    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    known |= {name: "no tests" for name in tests if not tests[name]}
+    left = [name for name in tests if name not in known]
+    archive = packed(place / "mutants") if left else b""
+
+    def call(name: str) -> Call:
+        limit_s = ceil(10 * sum(seconds[each] for each in tests[name]) + SLACK_S)
+        arguments = ("-c", PROGRAM, name, str(limit_s), *ARGUMENTS, *tests[name])
+        return exit_code, (archive, arguments, SAME, 5 * limit_s)
+
+    def heard(number: int, code: int | None) -> None:
+        name = left[number]
+        if code not in STATUS and (code or 0) >= 0:
+            raise RuntimeError(f"the tests of {name} cannot be run: exit code {code}")
+        known[name] = STATUS.get(code, "ended its process")
+        write_whole(file, json.dumps(known, indent=1).encode())
+        click.echo(f"{known[name]}: {name}", err=True)
+
+    for _ in in_order(workers, map(call, left), heard):
+        pass
+    return shown(place, {name: known[name] for name in tests})
+
+
+def packed(folder: Path) -> bytes:
+    """A folder as a ZIP file."""
+    with TemporaryDirectory() as temporary:
+        file = shutil.make_archive(f"{temporary}/packed", "zip", folder)
+        return Path(file).read_bytes()
 
 
 def _output(*command: str, cwd: Path | None = None) -> str:
