@@ -64,5 +64,6 @@ def leads_somewhere(path: Path, address: str, pages: dict[Path, Page]) -> bool:
         return True
     target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
     page = pages.get(target)
-    known = not parts.fragment or page is None or unquote(parts.fragment) in page.ids
+    place = unquote(parts.fragment)
+    known = not place or page is None or place in page.ids or place.startswith("op=")  # of a record
     return target.is_file() and known

@@ -16,7 +16,7 @@ from kvcheck.tools.view import load
 from kvcheck.view.page import page
 
 FRONT = "README"
-BEFORE = "Python 3.11 or newer."
+BEFORE = "## Try it"
 APPLYING = frozenset({"unbroken", "broken", "in doubt", "not exercised"})
 RECORD, STORY = "life_of_blocks", "view.html"
 
