@@ -9,6 +9,7 @@ Profiles, chosen with --hypothesis-profile:
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Iterator
@@ -55,6 +56,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--deep") and not config.getoption("--hypothesis-profile"):
         settings.load_profile("deep")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """The collector never looks at what collecting tests leaves: half a million objects.
+
+    With them each `gc.collect()`, of which a benchmark makes hundreds, takes 70 ms.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -332,6 +332,17 @@ def test_the_collector_is_off_in_every_call_and_on_again_afterwards() -> None:
     assert gc.isenabled()
 
 
+def test_what_a_caller_froze_stays_frozen_and_nothing_else() -> None:
+    """The tests froze what was there before them."""
+    try:
+        for was_frozen in (True, False):
+            measure(Plan((SMALL,), 2), [Subject("toy", Toy(FakeClock()))], clock=FakeClock())
+            assert (gc.get_freeze_count() > 0) == was_frozen
+            gc.unfreeze()
+    finally:
+        gc.freeze()
+
+
 def test_what_the_times_include_is_said_by_the_implementation() -> None:
     assert measured(1).includes == {"1": "ticks", "1, batched": INCLUDES}
 

@@ -253,12 +253,13 @@ def work_of(contestant: Contestant, case: Case) -> Work:
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    was_on = gc.isenabled()
+    was_on, was_frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.disable()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not was_frozen:  # what a caller froze can't be told from what was frozen here
+            gc.unfreeze()
         if was_on:
             gc.enable()
         gc.collect()
