@@ -5,8 +5,9 @@ repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 python=${PYTHON:-python3}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# Neither an active environment nor what lies in the caller's folders may have a say.
-unset PYTHONPATH PYTHONHOME VIRTUAL_ENV
+# Neither an active environment nor what lies in the caller's folders may have a say. And Python
+# keeps what it compiles: hundreds of processes begin here, each of which would compile it anew.
+unset PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE VIRTUAL_ENV
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_QUIET=2 MPLCONFIGDIR="$work/matplotlib"
 
 if [[ -z ${KVSPEC_SHARED:-} && -d $repository/../shared ]]; then

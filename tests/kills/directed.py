@@ -24,6 +24,7 @@ SECONDS = 10.0
 """Of the processor. A check that takes longer is in an endless loop, and that is a verdict."""
 
 
+@cache
 def directed_checks(kind: str = "manager") -> tuple[Check, ...]:
     """Those that could see a mistake of this kind: programs ask no planner."""
     plans = [example for example in EXAMPLES if _names(example, "KV-PLAN-")]
