@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich.progress import Progress
 
-from kvcheck.cli._support import fail, progress_console, write_json
+from kvcheck.cli._support import fail, write_json
+from kvcheck.cli._watch import Shown, watching
 from kvcheck.cli._workers import workers_for
 from kvcheck.discovery import find_implementation
 from kvcheck.tasks import in_order
@@ -23,7 +23,7 @@ from kvspec.fleet import FleetImplementation, PrefixIndex
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _STDIN = _STDOUT = "-"
-_ONE_POOL = ("plot_path", "html_path", "record_path", "metrics_target")
+_ONE_POOL = ("plot_path", "html_path", "record_path")
 _INDEX = "kvfast"
 """Whose index the router uses, whoever the engines are of."""
 
@@ -50,8 +50,7 @@ def replay_fleet(
     impl: str,
     options: ReplayOptions,
     given: Mapping[str, Any],
-    *,
-    quiet: bool,
+    shown: Shown,
 ) -> None:
     """Each route from the start of the trace; the rows, and the JSON if that is wanted."""
     for name in _ONE_POOL:
@@ -61,8 +60,8 @@ def replay_fleet(
     if trace == _STDIN and len(routes) > 1:
         fail("standard input can be read once; give one --route, or a file")
     with workers_for(given["jobs"], given["cluster"], num_calls=len(routes)) as workers:
-        is_quiet = quiet or workers is not None
-        calls = ((_replay, (trace, impl, options, given, route, is_quiet)) for route in routes)
+        shown = shown if workers is None else shown.divided([trace])
+        calls = ((_replay, (trace, impl, options, given, route, shown)) for route in routes)
         found = list(in_order(workers, calls))
     reports, notes = [each for each, _ in found], found[0][1]
     if not reports[0]["requests"]:
@@ -89,39 +88,42 @@ def _replay(
     options: ReplayOptions,
     given: Mapping[str, Any],
     route: str,
-    quiet: bool,
+    shown: Shown,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """One route, and what is not exact in the trace."""
     implementation = find_implementation(impl)
     timed, limit = given["arrival"] == "timestamp", given["limit"]
-    console = progress_console()
-    with (
-        open_trace(
-            trace,
-            ordered=timed,
-            seed=given["seed"],
-            endless=limit is not None,
-            form=given["form"],
-            tokenizer=given["tokenizer"],
-        ) as source,
-        Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bar,
-    ):
-        task = bar.add_task(route, total=limit)
-        try:
-            fleet = Fleet(
-                implementation,
-                options,
-                select(source, sample=given["sample"], limit=limit),
-                num_engines=given["engines"],
-                route=route,
-                index=_index(),
-                trace_name=source.name,
-                check_invariants=given["check"],
-                on_progress=lambda sent: bar.update(task, completed=sent),
-            )
-            return fleet.run(), source.notes
-        except (InvariantViolation, ReplayError) as error:
-            fail(f"{implementation.capabilities.name}: {error}", exit_code=1)
+    with open_trace(
+        trace,
+        ordered=timed,
+        seed=given["seed"],
+        endless=limit is not None,
+        form=given["form"],
+        tokenizer=given["tokenizer"],
+    ) as source:
+        engines = f"{given['engines']:,} engines of {implementation.capabilities.name}"
+        title = f"{Path(source.name).name} through {engines} by {route}"
+        records = select(source, sample=given["sample"], limit=limit)
+        with watching(
+            source, records, options, shown, title=title, limit=limit, route=route
+        ) as watch:
+            try:
+                fleet = Fleet(
+                    implementation,
+                    options,
+                    watch.records,
+                    num_engines=given["engines"],
+                    route=route,
+                    index=_index(),
+                    trace_name=source.name,
+                    check_invariants=given["check"],
+                    on_progress=watch,
+                )
+                found = fleet.run()
+            except (InvariantViolation, ReplayError) as error:
+                fail(f"{implementation.capabilities.name}: {error}", exit_code=1)
+            watch.end(fleet)
+        return found, source.notes
 
 
 def _index() -> PrefixIndex:

@@ -19,15 +19,17 @@ from kvcheck.tools.replay.series import Bucket, Series
 _SPARKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 14
 _BAR_WIDTH = 14
+_SMALL_BAR_WIDTH = 8
+_MOST_ENGINES = 16
 _LABEL_WIDTH = len("pool in use")
 
 
-def plain_line(name: str, found: Figures, *, timed: bool) -> str:
-    """The same as the view, in one line."""
+def plain_line(name: str, found: Figures, *, timed: bool, engines: Sequence[Moment] = ()) -> str:
+    """The same as the view, in one line; of several engines, what the least and the most do."""
     moment, counts = found.moment, found.moment.counts
     parts = [
         f"{_clock(found.seconds)} {name}: {counts.requests:,} requests",
-        f"pool {moment.usage:.1%} in use",
+        f"pool {moment.usage:.1%} in use{_range(engines)}",
         f"hit {counts.hit_rate:.1%} ({found.window_hit_rate:.1%} in the last"
         f" {found.window_requests:,})",
         _line(moment, timed=timed),
@@ -40,8 +42,10 @@ def plain_line(name: str, found: Figures, *, timed: bool) -> str:
     return ", ".join(parts)
 
 
-def view(title: str, found: Figures, series: Series, *, timed: bool) -> RenderableType:
-    """All figures, as bars and curves."""
+def view(
+    title: str, found: Figures, series: Series, *, timed: bool, engines: Sequence[Moment] = ()
+) -> RenderableType:
+    """All figures, as bars and curves, and of several engines a row for each."""
     moment, counts = found.moment, found.moment.counts
     buckets = _merged(series.buckets)
     usage = [each.usage_sum / each.steps for each in buckets]
@@ -78,7 +82,39 @@ def view(title: str, found: Figures, series: Series, *, timed: bool) -> Renderab
         f"{found.requests_per_second:,.0f} requests/s, {found.steps_per_second:,.0f} steps/s,"
         f" {found.tokens_per_second:,.0f} tokens/s",
     )
-    return Panel(Group(rows, words), title=Text(title), title_align="left", expand=False)
+    parts = (rows, words, *((_table(engines),) if len(engines) > 1 else ()))
+    return Panel(Group(*parts), title=Text(title), title_align="left", expand=False)
+
+
+def _table(engines: Sequence[Moment]) -> RenderableType:
+    """The first engines, and how many more there are."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for name in ("engine", "", "in use", "", "hit rate", "admitted", "running", "waiting"):
+        table.add_column(name, no_wrap=True, justify="right" if name else "left")
+    for number, each in enumerate(engines[:_MOST_ENGINES]):
+        counts = each.counts
+        table.add_row(
+            f"{number}",
+            _bar(each.usage, "blue", _SMALL_BAR_WIDTH),
+            f"{each.usage:.1%}",
+            _bar(counts.hit_rate, "green", _SMALL_BAR_WIDTH),
+            f"{counts.hit_rate:.1%}",
+            f"{counts.requests:,}",
+            f"{each.num_running:,}",
+            f"{each.num_waiting:,}",
+        )
+    rest = engines[_MOST_ENGINES:]
+    if not rest:
+        return Group("", table)
+    return Group("", table, Text(f"{len(rest):,} more engines in use{_range(rest)}", style="dim"))
+
+
+def _range(engines: Sequence[Moment]) -> str:
+    """What the engine uses that uses least, and the one that uses most."""
+    if len(engines) < 2:
+        return ""
+    usages = [each.usage for each in engines]
+    return f" ({min(usages):.1%} to {max(usages):.1%})"
 
 
 class LiveView:
@@ -107,21 +143,22 @@ class LiveView:
         if self._is_view:
             self._live.stop()
 
-    def show(self, found: Figures, series: Series) -> None:
+    def show(self, found: Figures, series: Series, engines: Sequence[Moment]) -> None:
         """Show it, if it is time to."""
         if found.seconds < self._due:
             return
         self._due = found.seconds + self.seconds_between
         if self._is_view:
-            self._live.update(view(self._title, found, series, timed=self._timed), refresh=True)
+            shown = view(self._title, found, series, timed=self._timed, engines=engines)
+            self._live.update(shown, refresh=True)
         else:
-            line = plain_line(self._name, found, timed=self._timed)
+            line = plain_line(self._name, found, timed=self._timed, engines=engines)
             self._console.print(line, markup=False, soft_wrap=True)
 
 
-def _bar(share: float, style: str) -> ProgressBar:
+def _bar(share: float, style: str, width: int = _BAR_WIDTH) -> ProgressBar:
     done = min(share, 1.0)
-    return ProgressBar(1.0, done, width=_BAR_WIDTH, complete_style=style, finished_style=style)
+    return ProgressBar(1.0, done, width=width, complete_style=style, finished_style=style)
 
 
 def _sparks(values: Sequence[float | None], style: str, words: str) -> Text:

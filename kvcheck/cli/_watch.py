@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
+from typing import Protocol, TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
@@ -15,11 +16,11 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRe
 from kvcheck.cli._live import LiveView
 from kvcheck.cli._support import fail, progress_console, require_extra, write_whole
 from kvcheck.tools.replay.arrivals import Arrivals
-from kvcheck.tools.replay.driver import Driver
+from kvcheck.tools.replay.file import STDIN
 from kvcheck.tools.replay.metrics import ReplayMetrics
 from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.pace import Figures, Pace
-from kvcheck.tools.replay.result import Moment
+from kvcheck.tools.replay.result import Moment, whole
 from kvcheck.tools.replay.series import Series
 from kvcheck.tools.replay.trace import TraceRecord, TraceSource
 
@@ -59,9 +60,9 @@ class MetricsOutput:
             progress_console().print(line, markup=False, soft_wrap=True)
             yield
 
-    def show(self, name: str, moment: Moment, *, is_last: bool = False) -> None:
-        """The moment of a replay; into the file if it is time to, or the replay ends."""
-        self._metrics.show(name, moment)
+    def show(self, name: str, moments: Sequence[Moment], *, is_last: bool = False) -> None:
+        """Where engines stand; into the file if it is time to, or the replay ends."""
+        self._metrics.show(name, moments)
         now = monotonic()
         if self._address is None and (is_last or now >= self._due):
             self._due = now + _SECONDS_BETWEEN_FILES
@@ -76,9 +77,35 @@ class Shown:
     quiet: bool
     metrics: MetricsOutput | None
 
+    def divided(self, traces: Sequence[str]) -> Shown:
+        """What others show of their parts; fails for what this process alone can read or show."""
+        for option, value in (
+            ("--live", self.live),
+            ("--metrics", self.metrics),
+            ("-", STDIN in traces),
+        ):
+            if value:
+                fail(f"{option} is of this process alone; leave out it, or --jobs and --cluster")
+        return Shown(live=False, quiet=True, metrics=None)
+
+
+class Watched(Protocol):
+    """A replay through one engine or several."""
+
+    @property
+    def series(self) -> Series:
+        """Usage and hits over the steps so far."""
+
+    def moments(self) -> list[Moment]:
+        """Where each engine stands."""
+
+
+View: TypeAlias = Callable[[Figures, Series, Sequence[Moment]], None]
+"""Shows the whole, and its engines."""
+
 
 class Watch:
-    """Follows one replay: its driver reads `records`, and calls it after each step."""
+    """Follows one replay, which reads `records`, and calls it after each step."""
 
     def __init__(
         self,
@@ -87,7 +114,7 @@ class Watch:
         options: ReplayOptions,
         *,
         share: Callable[[Moment], float | None],
-        view: Callable[[Figures, Series], None] | None,
+        view: View | None,
         metrics: MetricsOutput | None,
     ) -> None:
         self.records = Arrivals(records)
@@ -95,26 +122,27 @@ class Watch:
         self._share, self._view, self._metrics = share, view, metrics
         self._pace, self._due = Pace(), 0.0
 
-    def __call__(self, driver: Driver) -> None:
+    def __call__(self, replay: Watched) -> None:
         """After most steps no more than a look at the clock."""
         now = monotonic()
         if now >= self._due:
             self._due = now + _SECONDS_BETWEEN_MOMENTS
-            self._look(driver)
+            self._look(replay)
 
-    def end(self, driver: Driver) -> None:
+    def end(self, replay: Watched) -> None:
         """The replay is over."""
-        self._look(driver, is_last=True)
+        self._look(replay, is_last=True)
 
-    def _look(self, driver: Driver, *, is_last: bool = False) -> None:
-        moment = driver.moment()
-        if self._timed:
-            due = self.records.num_due(moment.clock_ms)
-            moment = replace(moment, num_waiting=moment.num_waiting + due)
+    def _look(self, replay: Watched, *, is_last: bool = False) -> None:
+        moments = replay.moments()
+        if self._timed and len(moments) == 1:  # of several, no engine has those that are not sent
+            due = self.records.num_due(moments[0].clock_ms)
+            moments = [replace(moments[0], num_waiting=moments[0].num_waiting + due)]
         if self._view is not None:
-            self._view(self._pace.see(moment, self._share(moment)), driver.series)
+            moment = whole(moments)
+            self._view(self._pace.see(moment, self._share(moment)), replay.series, moments)
         if self._metrics is not None:
-            self._metrics.show(self._name, moment, is_last=is_last)
+            self._metrics.show(self._name, moments, is_last=is_last)
 
 
 @contextmanager
@@ -126,8 +154,9 @@ def watching(
     *,
     title: str,
     limit: int | None,
+    route: str | None = None,
 ) -> Iterator[Watch]:
-    """What follows the replay of one trace, until the end of the block."""
+    """What follows the replay of one trace, until the end of the block. `route`: of engines."""
 
     def share(moment: Moment) -> float | None:
         if limit is not None:
@@ -135,28 +164,31 @@ def watching(
         return source.position / source.total if source.total else None
 
     console = progress_console()
-    view: Callable[[Figures, Series], None] | None = None
+    view: View | None = None
+    by = "" if route is None else f" by {route}"
     with ExitStack() as stack:
         if shown.live and not shown.quiet:
             timed = options.arrival == "timestamp"
             view = stack.enter_context(
-                LiveView(console, title, Path(source.name).name, timed=timed)
+                LiveView(console, title, Path(source.name).name + by, timed=timed)
             ).show
         elif console.is_terminal and not shown.quiet:
             is_finite = limit is not None or source.total is not None
             view = stack.enter_context(_bar(console, is_finite=is_finite))
-        yield Watch(source.name, records, options, share=share, view=view, metrics=shown.metrics)
+        yield Watch(
+            source.name + by, records, options, share=share, view=view, metrics=shown.metrics
+        )
 
 
 @contextmanager
-def _bar(console: Console, *, is_finite: bool) -> Iterator[Callable[[Figures, Series], None]]:
+def _bar(console: Console, *, is_finite: bool) -> Iterator[View]:
     """A bar with the time left when the end is known, else a spinner."""
     end = (BarColumn(bar_width=20), TimeRemainingColumn()) if is_finite else (SpinnerColumn(),)
     columns = (TextColumn("replay"), *end, TextColumn("{task.fields[counts]}"))
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("replay", total=1.0 if is_finite else None, counts="")
 
-        def show(found: Figures, _: Series) -> None:
+        def show(found: Figures, *_: object) -> None:
             counts = found.moment.counts
             text = (
                 f"{counts.requests:,} requests, {counts.steps:,} steps,"

@@ -138,6 +138,7 @@ def command(traces: tuple[str, ...], impl: str, live: bool, quiet: bool, **given
     operation. F has the state after each, and grows by all tokens: --limit keeps it short.
 
     --engines N: through N pools, with a row for each --route: what it hits, how even the load is.
+    --live shows each of them; to --metrics they are the engines of one model, TRACE by ROUTE.
 
     With --jobs or --cluster the traces are divided, or the routes of --engines; all but the seconds
     is the same. Whoever has a part reads TRACE under the same name.
@@ -157,35 +158,18 @@ def command(traces: tuple[str, ...], impl: str, live: bool, quiet: bool, **given
     _check_outputs(given, None if metrics is None else metrics.path)
     if len(traces) > 1:
         _check_several(traces, given)
-    if given["engines"] is not None:
-        if live:
-            fail("--live is about one pool; leave out it or --engines")
-        replay_fleet(traces[0], impl, options, given, quiet=quiet)
-        return
-    if given["routes"]:
+    if given["routes"] and given["engines"] is None:
         fail("--route needs --engines N")
     shown = Shown(live, quiet, metrics)
-    with (
-        nullcontext() if metrics is None else metrics.open(),
-        workers_for(given["jobs"], given["cluster"], num_calls=len(traces)) as workers,
-    ):
-        if workers is not None:
-            _check_divided(traces, shown)
-            shown = Shown(live=False, quiet=True, metrics=None)
-        calls = ((_replayed, (trace, impl, options, given, shown)) for trace in traces)
-        replays = list(in_order(workers, calls))
+    with nullcontext() if metrics is None else metrics.open():
+        if given["engines"] is not None:
+            replay_fleet(traces[0], impl, options, given, shown)
+            return
+        with workers_for(given["jobs"], given["cluster"], num_calls=len(traces)) as workers:
+            shown = shown if workers is None else shown.divided(traces)
+            calls = ((_replayed, (trace, impl, options, given, shown)) for trace in traces)
+            replays = list(in_order(workers, calls))
     _write(replays, given)
-
-
-def _check_divided(traces: Sequence[str], shown: Shown) -> None:
-    """What only the process that was started can read or show."""
-    for option, value in (
-        ("--live", shown.live),
-        ("--metrics", shown.metrics),
-        ("-", STDIN in traces),
-    ):
-        if value:
-            fail(f"{option} is of this process alone; leave out it, or --jobs and --cluster")
 
 
 def _check_several(traces: Sequence[str], given: dict[str, Any]) -> None:

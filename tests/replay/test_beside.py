@@ -69,8 +69,6 @@ def test_page_and_picture_show_all(tmp_path: Path, capsys: pytest.CaptureFixture
         (("demo", "demo", "--engines", "2"), "--engines is about one trace"),
         (("-", "-"), "standard input can be read once"),
         (("demo", "/no/such/trace"), "/no/such/trace: cannot be read"),
-        (("demo", "--engines", "2", "--live"), "--live is about one pool"),
-        (("demo", "--engines", "2", "--metrics", "f"), "--metrics is about one pool"),
     ],
 )
 def test_what_is_about_one_trace_says_so(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from rich.console import Console
 from kvcheck.cli import _live, _watch, main
 from kvcheck.cli._live import LiveView, plain_line, view
 from kvcheck.tools.replay.pace import Figures
-from kvcheck.tools.replay.result import Counts, Moment
+from kvcheck.tools.replay.result import Counts, Moment, whole
 from kvcheck.tools.replay.series import Bucket, Series
 
 FAST = ("--impl", "kvfast", "--no-check")
@@ -31,12 +33,12 @@ FIGURES = Figures(
 )
 
 
-def drawn(*, timed: bool, width: int = 100) -> str:
+def drawn(*, timed: bool, width: int = 100, engines: Sequence[Moment] = ()) -> str:
     series = Series()
     for number in range(40):
         series.add_step(Bucket(1, number / 40, number / 40, 100, 100 if number < 20 else 0, 0, 0))
     console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
-    console.print(view("demo through kvfast", FIGURES, series, timed=timed))
+    console.print(view("demo through kvfast", FIGURES, series, timed=timed, engines=engines))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -65,8 +67,41 @@ def test_without_times_only_preempted_requests_are_said_to_wait() -> None:
     assert "4 waiting after preemption" in plain_line("demo", FIGURES, timed=False)
 
 
-def test_the_view_fits_a_terminal_of_80_columns() -> None:
-    lines = drawn(timed=True, width=80).splitlines()
+ENGINES = [replace(FIGURES.moment, usage=number / 20, num_waiting=number) for number in range(19)]
+
+
+def test_each_engine_has_a_row_and_many_are_summed_up() -> None:
+    """In a line there is room for the least and the most that one of them uses."""
+    lines = drawn(timed=True, engines=ENGINES).splitlines()
+    rows = [re.findall(r"[\d.,]+", line) for line in lines if re.match(r"│ +\d+ ", line)]
+    assert rows[:-1] == [
+        [str(number), f"{number / 20:.1%}"[:-1], "25.0", "12,345", "33", str(number)]
+        for number in range(16)
+    ]
+    assert "3 more engines in use (80.0% to 90.0%)" in "\n".join(lines)
+    assert "more" not in drawn(timed=True, engines=ENGINES[:16])
+    line = plain_line("demo", FIGURES, timed=True, engines=ENGINES)
+    assert "pool 50.0% in use (0.0% to 90.0%), hit" in line
+
+
+def test_several_engines_are_their_sums_and_the_mean_of_their_usage() -> None:
+    moments = [
+        Moment(
+            Counts(requests=3, tokens_queried=10, tokens_hit=5, peak_usage=0.9), 7, 0.2, 1, 2, 3
+        ),
+        Moment(
+            Counts(requests=4, tokens_queried=30, tokens_hit=5, peak_usage=0.5), 9, 0.6, 4, 5, 6
+        ),
+    ]
+    found = whole(moments)
+    assert (found.counts.requests, found.counts.hit_rate) == (7, 0.25)
+    assert (found.usage, found.counts.peak_usage, found.clock_ms) == (0.4, 0.9, 9)
+    assert (found.num_running, found.num_preempted, found.num_waiting) == (5, 7, 9)
+
+
+@pytest.mark.parametrize("engines", [(), ENGINES])
+def test_the_view_fits_a_terminal_of_80_columns(engines: Sequence[Moment]) -> None:
+    lines = drawn(timed=True, width=80, engines=engines).splitlines()
     assert all(len(line) <= 80 for line in lines)
     assert "in the last 1,000" in "\n".join(lines)
     assert "…" not in "\n".join(lines)
@@ -81,9 +116,11 @@ def report(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[dict[str,
 
 @pytest.mark.parametrize("arrival", ["ignore", "timestamp"])
 @pytest.mark.parametrize("is_terminal", [True, False])
+@pytest.mark.parametrize("engines", [(), ("--engines", "3", "--route", "prefix")])
 def test_the_report_is_the_same(
     arrival: str,
     is_terminal: bool,
+    engines: tuple[str, ...],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -94,19 +131,23 @@ def test_the_report_is_the_same(
         "progress_console",
         lambda: Console(file=seen, force_terminal=is_terminal, width=100),
     )
-    alone, _ = report(capsys, "--arrival", arrival, "--quiet")
+    alone, _ = report(capsys, "--arrival", arrival, "--quiet", *engines)
     assert seen.getvalue() == ""
     monkeypatch.setattr(_watch, "_SECONDS_BETWEEN_MOMENTS", 0.0)
     monkeypatch.setattr(LiveView, "SECONDS_BETWEEN_LINES", 0.0)
     monkeypatch.setattr(LiveView, "SECONDS_BETWEEN_VIEWS", 0.01)
-    shown, _ = report(capsys, "--arrival", arrival, "--live")
+    shown, _ = report(capsys, "--arrival", arrival, "--live", *engines)
     assert shown == alone
-    lines = seen.getvalue().count("demo: ")
+    name, title = (
+        ("demo by prefix", "3 engines of kvfast by prefix") if engines else ("demo", "kvfast")
+    )
+    lines = seen.getvalue().count(f"{name}: ")
     if is_terminal:
-        assert "demo through kvfast" in seen.getvalue()
+        assert f"demo through {title}" in seen.getvalue()
         assert lines == 0
     else:
-        assert lines > alone["steps"] / 2
+        steps = alone["routes"][0]["steps"] if engines else alone["steps"]
+        assert lines > steps / 2
         assert "\x1b" not in seen.getvalue()
 
 

@@ -73,7 +73,7 @@ def test_the_file_is_written_on_the_way_and_waiting_requests_are_counted(
     """Each moment: who runs, waits and has ended are all that have arrived."""
     target = tmp_path / "replay.prom"
     texts: list[str] = []
-    moments: list[tuple[Moment, int]] = []
+    moments: list[Moment] = []
     monkeypatch.setattr(watch_module, "_SECONDS_BETWEEN_MOMENTS", 0.0)
     monkeypatch.setattr(watch_module, "_SECONDS_BETWEEN_FILES", 0.0)
     write, show = _support.write_whole, watch_module.MetricsOutput.show
@@ -82,9 +82,9 @@ def test_the_file_is_written_on_the_way_and_waiting_requests_are_counted(
         write(path, content)
         texts.append(path.read_text())
 
-    def shown(self: Any, name: str, moment: Moment, *, is_last: bool = False) -> None:
-        moments.append((moment, moment.clock_ms))
-        show(self, name, moment, is_last=is_last)
+    def shown(self: Any, name: str, engines: list[Moment], *, is_last: bool = False) -> None:
+        moments.extend(engines)
+        show(self, name, engines, is_last=is_last)
 
     monkeypatch.setattr(watch_module, "write_whole", written)
     monkeypatch.setattr(watch_module.MetricsOutput, "show", shown)
@@ -95,14 +95,38 @@ def test_the_file_is_written_on_the_way_and_waiting_requests_are_counted(
     options = ("--max-running", "1", "--arrival", "timestamp", "--metrics", str(target))
     assert main(["replay", str(trace), *FAST, *options]) == 0
     assert len(texts) == len(moments) > 20
-    for text, (moment, clock) in zip(texts, moments, strict=True):
+    for text, moment in zip(texts, moments, strict=True):
         gauges = samples(text)
         known = [gauges[f"vllm:num_requests_{kind}", str(trace)] for kind in ("running", "waiting")]
         ended = gauges["vllm:request_success_total", str(trace)]
         assert ended == moment.num_ended
         # The clock is that of the next step.
-        assert sum(known) + ended == sum(at <= clock for at in times)
-    assert max(moment.num_waiting for moment, _ in moments) == 6
+        assert sum(known) + ended == sum(at <= moment.clock_ms for at in times)
+    assert max(moment.num_waiting for moment in moments) == 6
+
+
+@pytest.mark.parametrize("arrival", ["ignore", "timestamp"])
+def test_each_engine_is_told_by_its_number(arrival: str, tmp_path: Path) -> None:
+    """As the engines of one model are by vLLM; a route is part of the model's name."""
+    target, found = tmp_path / "replay.prom", tmp_path / "found.json"
+    fleet = ("--engines", "3", "--route", "prefix", "--route", "round-robin", "--arrival", arrival)
+    outputs = ("--metrics", str(target), "--json", str(found))
+    assert main(["replay", "demo", *FAST, *fleet, *outputs]) == 0
+    shown = {
+        (sample.name, sample.labels.get("model_name"), sample.labels["engine"]): sample.value
+        for family in text_string_to_metric_families(target.read_text())
+        for sample in family.samples
+    }
+    for route in json.loads(found.read_text())["routes"]:
+        for number, engine in enumerate(route["engines"]):
+            which = f"demo by {route['route']}", str(number)
+            assert shown["vllm:prefix_cache_queries_total", *which] == engine["tokens_queried"]
+            assert shown["vllm:prefix_cache_hits_total", *which] == engine["tokens_hit"]
+            assert shown["vllm:request_success_total", *which] == engine["requests"]
+            assert shown["kvspec:steps_total", *which] == engine["steps"]
+            assert shown["vllm:kv_cache_usage_perc", *which] == 0
+    pools = {engine for name, _, engine in shown if name == "vllm:cache_config_info"}
+    assert pools == {"0", "1", "2"}
 
 
 def test_names_and_kinds_are_those_that_vllm_gives() -> None:

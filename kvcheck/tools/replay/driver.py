@@ -114,6 +114,10 @@ class Driver:
         usage, running = self._step_bucket.usage_sum, len(self._running)
         return Moment(replace(self._counts), self._clock_ms, usage, running, preempted, waiting)
 
+    def moments(self) -> list[Moment]:
+        """The same: this is one engine."""
+        return [self.moment()]
+
     @property
     def series(self) -> Series:
         """Usage and hits over the steps so far; it grows."""

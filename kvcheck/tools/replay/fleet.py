@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kvcheck.tools.replay.driver import Driver
 from kvcheck.tools.replay.options import ReplayOptions
-from kvcheck.tools.replay.result import Counts
+from kvcheck.tools.replay.result import Counts, Moment
+from kvcheck.tools.replay.series import Bucket, Series
 from kvcheck.tools.replay.tokens import prompt_tokens
 from kvcheck.tools.replay.trace import TraceRecord
 from kvspec.errors import InvalidArgumentError
@@ -90,10 +91,17 @@ class _Engine(Driver):
         if self._next is None:
             self._pull()
 
-    def step(self, clock_ms: int) -> None:
-        """One step at this time of the fleet."""
+    def step(self, clock_ms: int) -> Bucket:
+        """One step at this time of the fleet; what came of it."""
         self._clock_ms = clock_ms
         self._step()
+        return self._step_bucket
+
+    def moment(self) -> Moment:
+        """As a driver's; who is in the line waits, and an engine without work uses nothing."""
+        found = super().moment()
+        usage = 0.0 if self.is_idle else found.usage
+        return replace(found, usage=usage, num_waiting=found.num_waiting + len(self.line))
 
     def _drain_events(self) -> Sequence[Event]:
         events = super()._drain_events()
@@ -122,7 +130,7 @@ class Fleet:
     """One replay of one trace through several engines. `run` may be called once.
 
     `route` is one of `ROUTES`. `index`: an empty one, for what the engines tell.
-    `on_progress` is called after every step with the requests sent so far.
+    `on_progress` is called after every step with the fleet; `moments` tells it more.
     """
 
     def __init__(
@@ -136,7 +144,7 @@ class Fleet:
         index: PrefixIndex,
         trace_name: str,
         check_invariants: bool = True,
-        on_progress: Callable[[int], None] | None = None,
+        on_progress: Callable[[Fleet], None] | None = None,
     ) -> None:
         if num_engines < 1:
             raise InvalidArgumentError("num_engines", num_engines, "1 or more")
@@ -160,6 +168,12 @@ class Fleet:
         ]
         self._next = next(self._records, None)
         self._clock_ms = self._steps = self._sent = 0
+        self.series = Series()
+        """Mean usage and hits of all engines over the steps so far; it grows."""
+
+    def moments(self) -> list[Moment]:
+        """Where each engine stands."""
+        return [engine.moment() for engine in self._engines]
 
     def run(self) -> dict[str, Any]:
         """To the end of the trace; the report of this route. Errors are those of `Driver.run`."""
@@ -167,13 +181,17 @@ class Fleet:
             if self._is_timed:
                 self._jump()
             self._send_due()
+            step = Bucket()
             for engine in self._engines:
                 if not engine.is_idle:
-                    engine.step(self._clock_ms)
+                    step.add(engine.step(self._clock_ms))
+            self.series.add_step(
+                replace(step, steps=1, usage_sum=step.usage_sum / len(self._engines))
+            )
             self._steps += 1
             self._clock_ms += self._options.step_ms
             if self._on_progress is not None:
-                self._on_progress(self._sent)
+                self._on_progress(self)
         return self._report()
 
     def _jump(self) -> None:

@@ -6,7 +6,7 @@ So a dashboard that was made for an engine shows a replay. Needs prometheus_clie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,6 @@ from kvspec.metrics import HITS, LABELS, QUERIES, USAGE
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
-
-_ENGINE = "0"
 
 GAUGES: Mapping[str, tuple[str, Callable[[Moment], float]]] = {
     USAGE.name: (USAGE.meaning, lambda moment: moment.usage),
@@ -64,15 +62,18 @@ COUNTERS: Mapping[str, tuple[str, Callable[[Moment], float]]] = {
 
 
 class ReplayMetrics:
-    """A collector: each replay's last moment, with its trace as the model's name."""
+    """A collector: the last moment of each engine of each replay, whose trace is the model's name.
+
+    The engines of a replay are numbered from 0, as those of one model are by vLLM.
+    """
 
     def __init__(self, options: ReplayOptions) -> None:
         self._options = options
-        self._moments: dict[str, Moment] = {}
+        self._moments: dict[str, Sequence[Moment]] = {}
 
-    def show(self, name: str, moment: Moment) -> None:
-        """Where the replay of this trace stands."""
-        self._moments[name] = moment
+    def show(self, name: str, moments: Sequence[Moment]) -> None:
+        """Where the engines of this replay stand."""
+        self._moments[name] = moments
 
     def text(self) -> bytes:
         """The text format."""
@@ -107,31 +108,36 @@ class ReplayMetrics:
         """The families, for a registry."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        moments = dict(self._moments)  # the replay goes on in another thread
+        replays = dict(self._moments)  # the replay goes on in another thread
+        moments = {
+            (name, str(engine)): moment
+            for name, engines in replays.items()
+            for engine, moment in enumerate(engines)
+        }
         for name, (meaning, value) in GAUGES.items():
             gauge = GaugeMetricFamily(name, meaning, labels=LABELS)
-            for trace, moment in moments.items():
-                gauge.add_metric((trace, _ENGINE), value(moment))
+            for labels, moment in moments.items():
+                gauge.add_metric(labels, value(moment))
             yield gauge
         for name, (meaning, value) in COUNTERS.items():
             counter = CounterMetricFamily(name, meaning, labels=LABELS)
-            for trace, moment in moments.items():
-                counter.add_metric((trace, _ENGINE), value(moment))
+            for labels, moment in moments.items():
+                counter.add_metric(labels, value(moment))
             yield counter
         ended = CounterMetricFamily(
             "vllm:request_success",
             "Requests that got all their tokens.",
             labels=(*LABELS, "finished_reason"),
         )
-        for trace, moment in moments.items():
-            ended.add_metric((trace, _ENGINE, "length"), moment.num_ended)
+        for labels, moment in moments.items():
+            ended.add_metric((*labels, "length"), moment.num_ended)
         yield ended
         config = {
             "block_size": str(self._options.block_size),
             "num_gpu_blocks": str(self._options.num_blocks),
             "enable_prefix_caching": "True",
-            "engine": _ENGINE,
         }
-        pool = GaugeMetricFamily("vllm:cache_config_info", "The pool.", labels=tuple(config))
-        pool.add_metric(tuple(config.values()), 1)
+        pool = GaugeMetricFamily("vllm:cache_config_info", "The pool.", labels=(*config, "engine"))
+        for engine in range(max(map(len, replays.values()), default=1)):
+            pool.add_metric((*config.values(), str(engine)), 1)
         yield pool

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 from kvcheck.tools.replay.explain import Waterfall
 from kvcheck.tools.replay.options import ReplayOptions
@@ -58,6 +59,22 @@ class Moment:
     def num_ended(self) -> int:
         """Requests that got all their tokens."""
         return self.counts.requests - self.num_running - self.num_preempted
+
+
+def whole(moments: Sequence[Moment]) -> Moment:
+    """Of all engines: the mean of what is in use, the highest of their peaks, and sums."""
+    counts = [each.counts for each in moments]
+    sums = {
+        field.name: sum(getattr(each, field.name) for each in counts) for field in fields(Counts)
+    }
+    return Moment(
+        Counts(**{**sums, "peak_usage": max(each.peak_usage for each in counts)}),
+        max(each.clock_ms for each in moments),
+        sum(each.usage for each in moments) / len(moments),
+        sum(each.num_running for each in moments),
+        sum(each.num_preempted for each in moments),
+        sum(each.num_waiting for each in moments),
+    )
 
 
 @dataclass(slots=True)
