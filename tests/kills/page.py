@@ -19,25 +19,31 @@ DECISIONS = Path(__file__).parent / "decisions.md"
 HEAD = """\
 # The kill matrix
 
-{mistakes} mistakes on purpose, and which kinds of checks see them. Each is a few lines changed:
-of the reference, most of them neighbours of bugs that engines had
-([kvref/mistakes](../kvref/mistakes)), of kvfast, at its sizes
-([kvfast/mistakes](../kvfast/mistakes)), or of both at once
-([tests/kills/in_both.diff](../tests/kills/in_both.diff)).
-The directed checks were written by people who knew these mistakes. One by hand:
-`kvspec check mistake:HandsOutBackwards`.
+Which layers of checks find which of {mistakes} mistakes made on purpose. A mistake is a few changed
+lines of the reference, mostly like bugs that engines had ([kvref/mistakes](../kvref/mistakes)), of
+kvfast at its sizes ([kvfast/mistakes](../kvfast/mistakes)), or of both at once
+([tests/kills/in_both.diff](../tests/kills/in_both.diff)). The directed checks were written by
+people who knew these mistakes. Try one: `kvspec check mistake:HandsOutBackwards`.
+"""
 
-Written by `python -m tests.kills` on {date}, from cells of {commits}. The cells are in
-[tests/kills/cells.json](../tests/kills/cells.json). A cell is one mistake shown to one layer, in a
-process of its own, until the first check that finds something; *cut off* are those that took longer
-than the limit. Seconds are of the processor; *s* is what all cells of a layer took.
+FOOT = """\
+*about*: mistakes of the kinds that the layer is about; *shown*: those that it was run on; *killed*:
+those that it found; *alone*: no other layer that was tried found it; *cut off*: took longer than
+the limit; *s*: seconds of the processor for all of the layer. A mistake is shown to a layer in a
+process of its own, until the first check that finds something.
+
+<details><summary>Where the numbers come from</summary>
+
+`python -m tests.kills`, {date}; [tests/kills/cells.json](../tests/kills/cells.json), of {commits}.
+
+</details>
 """
 
 OTHERS = """\
 ## Mistakes of other parts
 
-What is no manager, planner or whole step has its mistakes beside it. Each is shown in every run to
-the layer that is about it, and has to be found there: a run in which one lives is a failure.
+Parts that are no manager, planner or whole step have mistakes of their own. Every run shows each of
+them to the tests of its part, and fails if one is not found.
 """
 
 PARTS: Mapping[str, str] = MappingProxyType(
@@ -60,13 +66,10 @@ def text(
 ) -> str:
     """The whole page."""
     lines = [
-        HEAD.format(
-            mistakes=len(mistakes),
-            date=datetime.now(UTC).date(),
-            commits=_commits(known),
-        ),
+        HEAD.format(mistakes=len(mistakes)),
         *_by_layer(mistakes, known),
         "",
+        FOOT.format(date=datetime.now(UTC).date(), commits=_commits(known)),
         *_by_part(others),
         "",
         *_without_killer(mistakes, known),
@@ -108,15 +111,13 @@ def _by_layer(mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell]
             f"{sum(cell.cpu_s for cell in cells):,.0f}",
         )
         yield f"| {' | '.join(row)} |"
-    yield ""
-    yield "*alone*: no other layer that was tried killed it. *about*: mistakes of its kinds."
 
 
 def _by_part(others: Sequence[Mistake]) -> Iterator[str]:
     """How many there are of each kind, and who has to find them."""
     number = Counter(mistake.kind for mistake in others)
     yield OTHERS
-    yield "| mistakes of | how many | shown to |"
+    yield "| part | mistakes | found by |"
     yield "|---|---|---|"
     yield from (f"| {kind} | {number[kind]} | {layer} |" for kind, layer in PARTS.items())
 
@@ -145,11 +146,11 @@ def _without_killer(
     """Who lives, and who can't be seen."""
     dead = {cell.mistake for cell in known.values() if cell.outcome == KILLED}
     alive = [m for m in mistakes if m.id not in dead and not m.equivalent]
-    yield "## Without a killer"
+    yield "## Found by no layer"
     yield ""
     yield from [f"- `{m.id}` ({', '.join(m.rules)}): {m.about}" for m in alive] or ["None."]
     yield ""
-    yield "## Equivalent"
+    yield "## Equivalent: no check can find it"
     yield ""
     yield from [f"- `{m.id}`: {m.equivalent}" for m in mistakes if m.equivalent] or ["None."]
 
@@ -176,7 +177,7 @@ def _in_both(mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell])
 
 def _alone(known: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
     """Mistakes with one killer, though more layers were tried."""
-    yield "## With one killer"
+    yield "## Found by one layer alone"
     yield ""
     yield "Of those that at least three layers were shown."
     yield ""
