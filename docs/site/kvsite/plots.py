@@ -69,13 +69,13 @@ def _beside(place: str, peer: str, table: str, title: str, *, curves: bool = Fal
 
 
 PLOTS = (
-    _beside("vllm", "vllm", STEP, "Decode step, beside vLLM 0.24.0", curves=True),
-    _beside("vllm", "vllm", ADMIT, "Admission, beside vLLM 0.24.0"),
-    _beside("vllm-0.33", "vllm", STEP, "Decode step, beside vLLM 0.33.0", curves=True),
-    _beside("vllm-0.33", "vllm", ADMIT, "Admission, beside vLLM 0.33.0"),
-    Plot("engines", "load", ("schedule: ratio", "update: ratio"), STOCK, "vLLM's scheduler"),
-    _beside("sglang", "sglang", AGAIN, "Beside SGLang"),
-    _beside("nano-vllm", "nano-vllm", AGAIN, "Beside nano-vllm"),
+    _beside("vllm", "vllm", STEP, "Decode step, vLLM 0.24.0", curves=True),
+    _beside("vllm", "vllm", ADMIT, "Admission, vLLM 0.24.0"),
+    _beside("vllm-0.33", "vllm", STEP, "Decode step, vLLM 0.33.0", curves=True),
+    _beside("vllm-0.33", "vllm", ADMIT, "Admission, vLLM 0.33.0"),
+    Plot("engines", "load", ("schedule: ratio", "update: ratio"), STOCK, "vLLM's scheduler on kvfast"),
+    _beside("sglang", "sglang", AGAIN, "SGLang"),
+    _beside("nano-vllm", "nano-vllm", AGAIN, "nano-vllm"),
 )
 
 
