@@ -73,7 +73,7 @@ PLOTS = (
     _beside("vllm", "vllm", ADMIT, "Admission, vLLM 0.24.0"),
     _beside("vllm-0.33", "vllm", STEP, "Decode step, vLLM 0.33.0", curves=True),
     _beside("vllm-0.33", "vllm", ADMIT, "Admission, vLLM 0.33.0"),
-    Plot("engines", "load", ("schedule: ratio", "update: ratio"), STOCK, "vLLM's scheduler on kvfast"),
+    Plot("engines", "load", ("schedule: ratio", "update: ratio"), STOCK, "vLLM's scheduler"),
     _beside("sglang", "sglang", AGAIN, "SGLang"),
     _beside("nano-vllm", "nano-vllm", AGAIN, "nano-vllm"),
 )
