@@ -4,6 +4,7 @@ from kvfast._compiled cimport following, objects
 from kvfast._compiled.checks cimport Checks
 from kvfast._compiled.core cimport Core
 from kvfast._compiled.entries cimport Entries
+from kvfast._compiled.objects cimport Results
 from kvfast._compiled.outputs cimport Outputs
 from kvfast._compiled.registry cimport Registry
 from kvfast._compiled.request cimport FastRequest
@@ -54,7 +55,7 @@ cdef class BatchCalls:
     @cython.locals(entries=Entries)
     cdef int give_all_back(self, handles, bint preempts) except -1
     cdef object step(self, plan, output)
-    @cython.locals(steps=Steps, outputs=Outputs)
+    @cython.locals(steps=Steps, outputs=Outputs, entries=Entries, results=Results, written=Py_ssize_t)
     cdef object done(self, bint starts_step)
     @cython.locals(checks=Checks)
     cdef int read_options(self, budget, lookahead, reserved, whole_must_fit, stops) except -1

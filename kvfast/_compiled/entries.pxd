@@ -24,13 +24,13 @@ cdef class Entries:
     cdef void start_call(self) noexcept nogil
     @cython.locals(handles="long long[::1]", counts="long long[::1]")
     cdef int make_room(self, Py_ssize_t num_entries) except -1
-    @cython.locals(registry=Registry, start=Py_ssize_t, num=Py_ssize_t, known=Py_ssize_t, i=Py_ssize_t, handle="long long")
+    @cython.locals(start=Py_ssize_t, call="long long", num=Py_ssize_t, known=Py_ssize_t, handles="long long *", named="long long *", i=Py_ssize_t, handle="long long")
     cdef bint add_handles(self, values) except -1
-    @cython.locals(count="long long", i=Py_ssize_t)
+    @cython.locals(count="long long", counts="long long *", i=Py_ssize_t)
     cdef bint set_counts(self, Py_ssize_t start, values, long long minimum) except -1
-    @cython.locals(count="long long")
+    @cython.locals(small=Py_ssize_t, count="long long")
     cdef Py_ssize_t count_of(self, value) except -2
-    @cython.locals(count=Py_ssize_t)
+    @cython.locals(handles="long long *", count=Py_ssize_t)
     cdef Py_ssize_t copy_in(self, values, Py_ssize_t most) except -2
     cdef Py_ssize_t copy_view(self, view, int item_bytes) except -2
     @cython.locals(count=Py_ssize_t, i=Py_ssize_t, number="long long")

@@ -1,9 +1,16 @@
 # What other modules may use of objects.pyx.
 cimport cython
 
-cdef object result_of(scheduled, hits, long long num_slots, long long num_deltas, long long num_left)
-cdef object filled(Py_ssize_t count, long long value)
-cdef bint put_array(values, long long[::1] to, Py_ssize_t at, Py_ssize_t count) noexcept
+@cython.final
+cdef class Results:
+    cdef object scheduled, hits, latest, older
+
+    cdef int start(self, Py_ssize_t count, Py_ssize_t num_hits) except -1
+    cdef object told(self, long long num_slots, long long num_deltas, long long num_left)
+
+
+cdef Py_ssize_t put_array(values, long long *to, Py_ssize_t at, Py_ssize_t end) noexcept
+cdef Py_ssize_t small_of(value) noexcept
 cdef Py_ssize_t put_small(list values, long long[::1] to, Py_ssize_t at) noexcept
 @cython.final
 cdef class Rows:

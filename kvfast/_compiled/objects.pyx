@@ -28,6 +28,10 @@ cdef extern from "Python.h":
     ctypedef struct MemberDescriptor "PyMemberDescrObject":
         MemberDefinition *d_member
     PyObject *PyList_GET_ITEM(object values, Py_ssize_t i)
+    Py_ssize_t Py_REFCNT(PyObject *value)
+    Py_ssize_t Py_SIZE(PyObject *value)
+    PyTypeObject *Py_TYPE(PyObject *value)
+    void Py_XDECREF(PyObject *value)
     bint PyLong_CheckExact(PyObject *value)
 
 cdef extern from *:
@@ -46,6 +50,7 @@ cdef extern from *:
 cdef object StepOutput = batched.StepOutput
 cdef object StepResult = batched.StepResult
 cdef array.array one_long = array.array("q", [0])
+cdef PyTypeObject *long_array = Py_TYPE(<PyObject *>one_long)
 cdef array.array one_word = array.array("Q", [0])
 
 
@@ -64,48 +69,96 @@ cdef Py_ssize_t at_block_deltas = place_of(StepOutput, "block_deltas")
 cdef Py_ssize_t at_mappings = place_of(StepOutput, "slot_mappings")
 
 
-cdef object result_of(
-    scheduled, hits, long long num_slots, long long num_deltas, long long num_left
-):
-    """As an object that is not frozen would be made; its references are still NULL."""
-    made = PyType_GenericNew(<PyTypeObject *>StepResult, NULL, NULL)
-    refer(made, at_scheduled, scheduled)
-    refer(made, at_hits, hits)
-    refer(made, at_slots, num_slots)
-    refer(made, at_deltas, num_deltas)
-    refer(made, at_left, num_left)
-    return made
+@cython.final
+cdef class Results:
+    """See the twin. Two are kept: most callers have the last one until they get the next."""
+
+    def __init__(self):
+        self.start(0, 0)
+
+    cdef int start(self, Py_ssize_t count, Py_ssize_t num_hits) except -1:
+        made = self.older if is_free(<PyObject *>self.older, count, num_hits) else None
+        self.older = self.latest
+        self.latest = made
+        if made is None:
+            self.scheduled = array.clone(one_long, count, False)
+            self.hits = array.clone(one_long, num_hits, False)
+        else:
+            self.scheduled = <object>place_in(made, at_scheduled)[0]
+            self.hits = <object>place_in(made, at_hits)[0]
+        fill(self.scheduled, 1)
+        fill(self.hits, 0)
+        return 0
+
+    cdef object told(self, long long num_slots, long long num_deltas, long long num_left):
+        if self.latest is None:  # as an object that is not frozen would be made
+            self.latest = PyType_GenericNew(<PyTypeObject *>StepResult, NULL, NULL)
+            refer(self.latest, at_scheduled, self.scheduled)
+            refer(self.latest, at_hits, self.hits)
+        refer(self.latest, at_slots, num_slots)
+        refer(self.latest, at_deltas, num_deltas)
+        refer(self.latest, at_left, num_left)
+        return self.latest
+
+
+cdef inline PyObject **place_in(made, Py_ssize_t at) noexcept:
+    """Where an object has its reference to a field; NULL is there as long as it has none."""
+    return <PyObject **>(<char *><void *>made + at)
+
+
+cdef inline bint is_free(PyObject *made, Py_ssize_t count, Py_ssize_t num_hits) noexcept:
+    """Whether nobody could see a result change, nor its arrays, which are of these lengths."""
+    if Py_REFCNT(made) != 1:
+        return False
+    return (
+        are_free(place_in(<object>made, at_scheduled)[0], count)
+        and are_free(place_in(<object>made, at_hits)[0], num_hits)
+    )
+
+
+cdef inline bint are_free(PyObject *values, Py_ssize_t count) noexcept:
+    """`is_free` of one of its arrays."""
+    if values is NULL or Py_REFCNT(values) != 1 or Py_TYPE(values) is not long_array:
+        return False
+    return (<array.array><object>values).ob_descr.typecode == c"q" and Py_SIZE(values) == count
 
 
 cdef inline void refer(made, Py_ssize_t at, value) noexcept:
+    cdef PyObject *old = place_in(made, at)[0]
     Py_INCREF(value)
-    (<PyObject **>(<char *><void *>made + at))[0] = <PyObject *>value
+    place_in(made, at)[0] = <PyObject *>value
+    Py_XDECREF(old)
 
 
-cdef object filled(Py_ssize_t count, long long value):
-    """See the twin."""
-    cdef array.array made = array.clone(one_long, count, False)
+cdef inline void fill(values, long long value) noexcept:
+    """Let all of an array of 64 bits be this."""
+    cdef array.array given = <array.array>values
+    cdef long long *data = given.data.as_longlongs
     cdef Py_ssize_t i
-    for i in range(count):
-        made.data.as_longlongs[i] = value
-    return made
+    for i in range(Py_SIZE(<PyObject *>values)):
+        data[i] = value
 
 
-cdef bint put_array(values, long long[::1] to, Py_ssize_t at, Py_ssize_t count) noexcept:
+cdef Py_ssize_t put_array(values, long long *to, Py_ssize_t at, Py_ssize_t end) noexcept:
     """See the twin. No other thread can change the array meanwhile."""
     cdef array.array given = <array.array>values
-    cdef Py_ssize_t i
-    if len(given) != count:
-        return False
+    cdef Py_ssize_t i, count = Py_SIZE(<PyObject *>values)
+    if count > end - at:
+        return -1
     if given.ob_descr.typecode == c"q":
         if count:
             memcpy(&to[at], given.data.as_longlongs, 8 * count)
-        return True
+        return count
     if given.ob_descr.typecode == c"i":
         for i in range(count):
             to[at + i] = given.data.as_ints[i]
-        return True
-    return False
+        return count
+    return -1
+
+
+cdef Py_ssize_t small_of(value) noexcept:
+    """See the twin."""
+    return kvfast_small(<PyObject *>value) if PyLong_CheckExact(<PyObject *>value) else -1
 
 
 cdef Py_ssize_t put_small(list values, long long[::1] to, Py_ssize_t at) noexcept:

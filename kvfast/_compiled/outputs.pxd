@@ -35,9 +35,9 @@ cdef class Outputs:
     cdef int write_slots(self, int g, long long[::1] slots) except -1
     @cython.locals(entries=Entries, running=Running, at=Py_ssize_t, k=Py_ssize_t, i=Py_ssize_t)
     cdef Py_ssize_t write_rows(self) except -1
-    @cython.locals(registry=Registry, entries=Entries, untold="long long", end=Py_ssize_t)
+    @cython.locals(entries=Entries)
     cdef Py_ssize_t write_rows_of(self, Py_ssize_t i, Py_ssize_t at) except -1
-    @cython.locals(registry=Registry, tables=Tables, rows=Rows, g=int, told="long long", length="long long", start="long long")
+    @cython.locals(reported="int *", tables=Tables, rows=Rows, arena="int *", room=Py_ssize_t, g=int, told="long long", length="long long", start="long long")
     cdef Py_ssize_t report(self, Py_ssize_t handle, int row, Py_ssize_t at) except -1
 
 

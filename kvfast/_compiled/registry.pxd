@@ -5,6 +5,8 @@ from kvfast._compiled.core cimport Core
 from kvfast._compiled.request cimport FastRequest
 from kvfast._compiled.turn cimport Turn
 
+cdef long long NOBODY
+
 
 @cython.final
 cdef class Registry:

@@ -27,7 +27,7 @@ cdef class Running:
     cdef bint caches
     cdef object running
     cdef int[::1] left_at
-    cdef Py_ssize_t num_left
+    cdef Py_ssize_t num_left, num_asked, num_filled
     cdef long long lookahead, granted
     cdef bint refused, notes_all, is_ahead
 
@@ -35,8 +35,13 @@ cdef class Running:
     @cython.locals(entries=Entries, i=Py_ssize_t, k=Py_ssize_t)
     cdef bint may_all_continue(self) except -1
     cdef void leave(self, Py_ssize_t i, int way) noexcept nogil
-    @cython.locals(registry=Registry, entries=Entries, tables=Tables, size="long long", lookahead="long long", longest="long long", caches=bint, tells=bint, notes_all=bint, fills=bint, is_done=bint, num_asked=Py_ssize_t, num_filled=Py_ssize_t, granted="long long", i=Py_ssize_t, at=Py_ssize_t, row="long long", computed="long long", after="long long", held="long long", last="long long")
-    cdef Py_ssize_t choose_ways(self) except -1
+    @cython.locals(entries=Entries, i=Py_ssize_t)
+    cdef int choose_ways(self) except -1
+    cdef void ask(self, Py_ssize_t i) noexcept nogil
+    @cython.locals(entries=Entries, handles="long long *", counts="long long *", fields="long long *", serials="long long *", lookahead="long long", notes_all=bint, granted="long long", i=Py_ssize_t, at=Py_ssize_t, row="long long", computed="long long", after="long long")
+    cdef int count_ahead(self) except -1
+    @cython.locals(registry=Registry, tables=Tables, handle="long long", at=Py_ssize_t, size="long long", length="long long", cached="long long", held="long long", fills=bint, until="long long", last="long long")
+    cdef bint only_counts(self, Py_ssize_t i, long long row, long long computed, long long after) noexcept
     cdef void note(self, Py_ssize_t i, long long row, long long after) noexcept nogil
     @cython.locals(entries=Entries, core=Core, per="long long", width="long long", number="long long", first="long long", k=Py_ssize_t, i=Py_ssize_t, request=FastRequest)
     cdef int read_ahead(self) except -1
@@ -55,6 +60,6 @@ cdef class Running:
     cdef int continue_all(self) except -1
     @cython.locals(core=Core, request=FastRequest, row=int, local="long long")
     cdef bint go_on(self, Py_ssize_t i, long long num_tokens) except -1
-    @cython.locals(core=Core, row=int, after="long long", size="long long", held="long long", needed="long long", request=FastRequest, end="long long", first="long long")
+    @cython.locals(core=Core, row=int, after="long long", size="long long", held="long long", slots="long long", needed="long long", request=FastRequest, end="long long", first="long long")
     cdef bint go_on_plain(self, Py_ssize_t i, long long watermark) except -1
     cdef int cache_until(self, int row, FastRequest request, long long computed) except -1

@@ -3,6 +3,7 @@ cimport cython
 from kvfast._compiled cimport objects, reports
 from kvfast._compiled.core cimport Core
 from kvfast._compiled.entries cimport Entries
+from kvfast._compiled.objects cimport Results
 from kvfast._compiled.registry cimport Registry
 from kvfast._compiled.request cimport FastRequest
 from kvfast._compiled.running cimport Running
@@ -18,9 +19,9 @@ cdef class Steps:
     cdef Running running
     cdef long long budget, reserved, first_number
     cdef bint whole_must_fit, stops_at_refusal
-    cdef object scheduled, hits
+    cdef Results results
 
-    @cython.locals(legal=bint)
+    @cython.locals(entries=Entries, running=Running, legal=bint)
     cdef bint all_legal(self) except -1
     @cython.locals(entries=Entries, i=Py_ssize_t, legal=bint)
     cdef bint are_others_legal(self) except -1

@@ -306,11 +306,11 @@ class BatchCalls:
         self.turn.changes()
         if starts_step:
             self.core.forget_step()
+        entries, results = self.entries, steps.results
+        results.start(entries.size - entries.end_preempted, entries.size - entries.end_running)
         steps.perform()
         written = outputs.write()
-        result = objects.result_of(
-            steps.scheduled, steps.hits, self.running.granted, written, outputs.rows_left
-        )
+        result = results.told(self.running.granted, written, outputs.rows_left)
         self.turn.changed()
         return result
 

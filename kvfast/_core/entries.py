@@ -72,19 +72,17 @@ class Entries:
 
     def add_handles(self, values: object) -> bool:
         """Entries for these handles: registered, and not named in this call before."""
-        registry = self.registry
-        start = self.size
-        num = self.copy_in(values, len(registry.requests) + 1)
+        start, call = self.size, self.call
+        num = self.copy_in(values, len(self.registry.requests) + 1)
         if num < 0:
             return False
-        known = len(registry.requests)
+        known = len(self.registry.requests)
+        handles, named = objects.longs_of(self.handles), objects.longs_of(self.registry.named)
         for i in range(start, start + num):
-            handle = self.handles[i]
-            if handle < 0 or handle >= known:
+            handle = handles[i]
+            if handle < 0 or handle >= known or named[handle] >= call:
                 return False
-            if registry.named[handle] < 0 or registry.named[handle] == self.call:
-                return False
-            registry.named[handle] = self.call
+            named[handle] = call
         self.size = start + num
         return True
 
@@ -92,8 +90,9 @@ class Entries:
         """The counts of the entries from `start` on: one for all, or one each."""
         if type(values) is int or issubclass(type(values), int):
             count = self.count_of(values)
+            counts = objects.longs_of(self.counts)
             for i in range(start, self.size):
-                self.counts[i] = count
+                counts[i] = count
             return count >= minimum
         if self.copy_in(values, self.size - start + 1) != self.size - start:
             return False
@@ -106,6 +105,9 @@ class Entries:
 
     def count_of(self, value: object) -> int:
         """The value, if it is a count (KV-ERR-6), else -1."""
+        small = objects.small_of(value)
+        if small >= 0:
+            return small
         if type(value) is not int:
             value = exact(value) if is_int(value) else -1
         try:
@@ -116,15 +118,16 @@ class Entries:
 
     def copy_in(self, values: object, most: int) -> int:
         """Copy numbers to `handles`, behind all entries; how many, of a range `most`."""
+        if type(values) is array:
+            self.make_room(self.size + len(values))
+            handles = objects.longs_of(self.handles)
+            count = objects.put_array(values, handles, self.size, len(self.handles))
+            if count >= 0:
+                return count
         if type(values) is list:
             return self.copy_list(values)
         if type(values) is tuple:
             return self.copy_list(list(values)) if values else 0
-        if type(values) is array:
-            count = len(values)
-            self.make_room(self.size + count)
-            if objects.put_array(values, self.handles, self.size, count):
-                return count
         values = beginning(values, most)
         view = None if isinstance(values, (tuple, range)) else int_view(values)
         if view is None:

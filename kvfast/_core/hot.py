@@ -18,7 +18,9 @@ COMPUTED = 0
 """Its computed tokens; -1 while the scheduler assigned what is no count."""
 
 RUNS = 1
-"""1 while it is RUNNING and its other counts are legal; else 0, and the request must be asked."""
+"""0 unless it is RUNNING and its other counts are legal: then the request must be asked. Else 1 + a
+number of tokens: up to there it takes no block and fills none in the row seen last (see `Running`).
+"""
 
 ROW = 2
 """The row in which it was last seen; any other if there was none."""

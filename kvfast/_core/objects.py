@@ -18,31 +18,48 @@ SET_SCHEDULED, SET_HITS, SET_SLOTS, SET_DELTAS, SET_LEFT = (
 )
 
 
-def result_of(
-    scheduled: array[int], hits: array[int], num_slots: int, num_deltas: int, num_left: int
-) -> StepResult:
-    """`StepResult`, without its own way of being made."""
-    made = StepResult.__new__(StepResult)
-    SET_SCHEDULED(made, scheduled)
-    SET_HITS(made, hits)
-    SET_SLOTS(made, num_slots)
-    SET_DELTAS(made, num_deltas)
-    SET_LEFT(made, num_left)
-    return made
+class Results:
+    """What a step tells: its `StepResult` and, until that is made, the arrays in it.
+
+    `latest` and `older`: compiled, the last two, of which one that nobody else has is used again.
+    """
+
+    def __init__(self) -> None:
+        self.latest: StepResult | None = None
+        self.older: StepResult | None = None
+        self.start(0, 0)
+
+    def start(self, count: int, num_hits: int) -> None:
+        """Begin a result for so many running and new entries, 1 each, and so many new ones."""
+        self.scheduled = array("q", [1]) * count
+        self.hits = array("q", [0]) * num_hits
+
+    def told(self, num_slots: int, num_deltas: int, num_left: int) -> StepResult:
+        """The result."""
+        made = StepResult.__new__(StepResult)  # its own way of being made takes longer
+        SET_SCHEDULED(made, self.scheduled)
+        SET_HITS(made, self.hits)
+        SET_SLOTS(made, num_slots)
+        SET_DELTAS(made, num_deltas)
+        SET_LEFT(made, num_left)
+        return made
 
 
-def filled(count: int, value: int) -> array[int]:
-    """An array of 64 bits with so many times that value."""
-    return array("q", [value]) * count
-
-
-def put_array(values: array[int], to: memoryview[int], at: int, count: int) -> bool:
-    """Write an array of `count` ints to `to[at]` and on; False where it is another one."""
-    if len(values) != count or values.typecode not in ("q", "i"):
-        return False
+def put_array(values: array[int], to: memoryview[int], at: int, end: int) -> int:
+    """Write an array of ints to `to[at]` and on; how many, -1 where it is another one, or longer
+    than up to `end`.
+    """
+    count = len(values)
+    if count > end - at or values.typecode not in ("q", "i"):
+        return -1
     for i in range(count):
         to[at + i] = values[i]
-    return True
+    return count
+
+
+def small_of(value: object) -> int:
+    """An int of at most 30 bits that is not negative, or -1: for other values ask otherwise."""
+    return value if type(value) is int and 0 <= value < 1 << 30 else -1
 
 
 def put_small(values: list[int], to: memoryview[int], at: int) -> int:

@@ -36,7 +36,7 @@ class Outputs:
     def open(self, output: StepOutput | None) -> None:
         """Open the outputs for writing, before anything is decided: arrays may run code."""
         if output is not None:
-            if not isinstance(output, StepOutput):
+            if type(output) is not StepOutput and not isinstance(output, StepOutput):
                 raise InvalidArgumentError("output", output, "a StepOutput or None")
             deltas = objects.deltas_of(output)
             if deltas is not None:
@@ -116,30 +116,27 @@ class Outputs:
 
     def write_rows_of(self, i: int, at: int) -> int:
         """New entries of the lists of entry i, behind `at` rows; how many rows then."""
-        registry, entries = self.registry, self.entries
+        entries = self.entries
         if entries.granted_at[i] == 0:
             return at
-        untold = registry.num_unreported(entries.handles[i], entries.row_at[i])
-        if untold == 0:
-            return at
-        end = self.report(entries.handles[i], entries.row_at[i], at)
-        self.rows_left += untold - (end - at)
-        return end
+        return self.report(entries.handles[i], entries.row_at[i], at)
 
     def report(self, handle: int, row: int, at: int) -> int:
         """One request's entries that were not reported, behind `at` rows (KV-BATCH-10)."""
-        registry = self.registry
-        tables = self.core.tables
-        rows = self.rows
+        reported = objects.ints_of(self.registry.reported)
+        tables, rows = self.core.tables, self.rows
+        arena, room = objects.ints_of(tables.arena), rows.room
         for g in range(self.num_groups if row >= 0 else 0):
-            told = registry.reported[handle * self.num_groups + g]
+            told = reported[handle * self.num_groups + g]
             length = tables.length[row * self.num_groups + g]
             start = tables.start[row * self.num_groups + g]
-            while told < length and at < rows.room:
-                objects.put_row(rows, at, handle, g, told, tables.arena[start + told])
+            while told < length and at < room:
+                objects.put_row(rows, at, handle, g, told, arena[start + told])
                 told += 1
                 at += 1
-            registry.reported[handle * self.num_groups + g] = told
+            reported[handle * self.num_groups + g] = told
+            if told < length:
+                self.rows_left += length - told
         return at
 
 

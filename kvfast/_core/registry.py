@@ -10,6 +10,8 @@ from .core import Core
 from .request import FastRequest
 from .turn import Turn
 
+NOBODY = 1 << 62
+
 
 class Registry:
     """Handles of requests.
@@ -17,7 +19,8 @@ class Registry:
     - `requests[h]`: the request of handle h, or None. `released`: handles to be given out again,
       the one released longest ago first.
     - `reported[h * num_groups + g]`: entries of its block list in group g that were reported.
-    - `named[h]`: the last call that named the handle, -1 where no request has it.
+    - `named[h]`: the last call that named the handle; where no request has it, `NOBODY`, which is
+      later than any.
     - `fields`: see `hot`. `mark` is the holder of the hot fields of requests.
     """
 
@@ -71,7 +74,7 @@ class Registry:
             request.let_go()
         del self.handle_of_id[request.request_id]
         self.requests[handle] = None
-        self.named[handle] = -1
+        self.named[handle] = NOBODY
         self.released.append(handle)
 
     def note_row(self, handle: int, row: int) -> None:

@@ -47,7 +47,7 @@ class Running:
         self.caches = self.core.enable_caching
         self.running = RequestStatus.RUNNING
         self.left_at = zeroed("i", 0)
-        self.num_left = 0
+        self.num_left = self.num_asked = self.num_filled = 0
         self.lookahead = 0
         self.granted = 0
         self.refused = False
@@ -58,17 +58,8 @@ class Running:
             self.left_at = zeroed("i", 2 * self.entries.size)
 
     def may_all_continue(self) -> bool:
-        """Whether every running entry may be done; if not, nothing is changed."""
+        """Whether every running entry that must be asked may be done; nothing is changed."""
         entries = self.entries
-        self.is_ahead = False
-        self.granted = 0
-        self.num_left = 0
-        if self.is_plain:
-            if self.choose_ways() == 0:
-                return True
-        else:
-            for i in range(entries.end_preempted, entries.end_running):
-                self.leave(i, ASKED)
         for k in range(self.num_left):
             i = self.left_at[k]
             if entries.way_at[i] == ASKED and not self.may_continue(i):
@@ -81,66 +72,101 @@ class Running:
         self.left_at[self.num_left] = i
         self.num_left += 1
 
-    def choose_ways(self) -> int:
-        """Look at the hot fields of the running entries; how many requests must be asked.
+    def choose_ways(self) -> None:
+        """Leave what is to be done for each running entry: `num_asked` requests must be asked.
 
-        The same checks as in `may_continue`. With one group, of full attention, they tell all of a
-        running request, whose watermark is 0 (KV-MGR-9). Most of decoding takes no block and fills
-        none: only a count changes. That is done here, in advance, and taken back by `undo` when it
-        turns out that another entry is illegal.
+        Most of decoding takes no block and fills none: only a count changes. That is done here, in
+        advance, and taken back by `undo` when it turns out that another entry is illegal.
         """
-        registry, entries = self.registry, self.entries
-        tables = self.core.tables
-        size = self.block_size
-        lookahead = self.lookahead
-        longest = self.core.max_len
-        caches = self.caches
-        tells, notes_all = self.rows.is_open, self.notes_all
-        num_asked = num_filled = granted = 0
+        entries = self.entries
+        self.is_ahead = False
+        self.granted = 0
+        self.num_left = self.num_asked = self.num_filled = 0
+        if self.is_plain:
+            self.count_ahead()
+        else:
+            for i in range(entries.end_preempted, entries.end_running):
+                self.ask(i)
+
+    def ask(self, i: int) -> None:
+        """The request of an entry must be asked."""
+        self.num_asked += 1
+        self.leave(i, ASKED)
+
+    def count_ahead(self) -> None:
+        """`choose_ways` by the hot fields, where they tell all of most requests."""
+        entries = self.entries
+        handles, counts = objects.longs_of(entries.handles), objects.longs_of(entries.counts)
+        fields = objects.longs_of(self.registry.fields)
+        serials = objects.longs_of(self.core.tables.serial)
+        lookahead, notes_all = self.lookahead, self.notes_all
+        granted = 0
         self.turn.changes()
         for i in range(entries.end_preempted, entries.end_running):
-            at = hot.STRIDE * entries.handles[i]
-            row = registry.fields[at + hot.ROW]
-            computed = registry.fields[at + hot.COMPUTED]
-            after = computed + entries.counts[i]
-            held = tables.length[row] * size
+            at = hot.STRIDE * handles[i]
+            row = fields[at + hot.ROW]
+            computed = fields[at + hot.COMPUTED]
+            after = computed + counts[i]
             if (
-                not registry.fields[at + hot.RUNS]
-                or registry.fields[at + hot.SERIAL] != tables.serial[row]
-                or computed < 0
-                or computed > held
-                or held == 0
-                or after > longest
-            ):
-                num_asked += 1
-                self.leave(i, ASKED)
-                continue
-            fills = caches and after >= tables.cached[row] * size
-            if fills and tables.cached[row] == 0:  # its blocks were never handed to the cache
-                num_asked += 1
-                self.leave(i, ASKED)
-                continue
-            is_done = not fills and after + lookahead <= held
-            if is_done and tells:
-                is_done = tables.length[row] <= registry.reported[entries.handles[i]]
-            if is_done:
-                registry.fields[at + hot.COMPUTED] = after
-                granted += entries.counts[i]  # at most the tokens that it has slots for
-            else:
-                self.leave(i, FILLS if fills else PLAIN)
-                num_filled += fills
-                if fills:
-                    objects.fetch_item(registry.requests, entries.handles[i])
-                last = tables.cached[row] if fills else tables.length[row]
-                objects.fetch_int(tables.arena, tables.start[row] + last - 1)
-            if notes_all or not is_done:
-                self.note(i, row, after)
-        if num_filled:
+                after + lookahead < fields[at + hot.RUNS]
+                and fields[at + hot.SERIAL] == serials[row]
+                and computed >= 0
+            ) or self.only_counts(i, row, computed, after):
+                fields[at + hot.COMPUTED] = after
+                granted += counts[i]  # at most the tokens that it has slots for
+                if notes_all:
+                    self.note(i, row, after)
+        if self.num_filled:
             self.read_ahead()
         self.granted = granted
         self.is_ahead = True
         self.turn.changed()
-        return num_asked
+
+    def only_counts(self, i: int, row: int, computed: int, after: int) -> bool:
+        """Whether an entry takes no block, fills none and has none to tell; else it is left.
+
+        The same checks as in `may_continue`. With one group, of full attention, the hot fields and
+        the row tell all of a running request, whose watermark is 0 (KV-MGR-9). Notes up to where
+        the next steps need not look again: lists, what was cached and what was told of them only
+        grow while the row is the request's.
+        """
+        registry, tables = self.registry, self.core.tables
+        handle = self.entries.handles[i]
+        at = hot.STRIDE * handle
+        size = self.block_size
+        length, cached = tables.length[row], tables.cached[row]
+        held = length * size
+        fills = self.caches and after >= cached * size
+        if (
+            not registry.fields[at + hot.RUNS]
+            or registry.fields[at + hot.SERIAL] != tables.serial[row]
+            or computed < 0
+            or computed > held
+            or held == 0
+            or after > self.core.max_len
+            or (fills and cached == 0)  # its blocks were never handed to the cache
+        ):
+            self.ask(i)
+            return False
+        if not fills and after + self.lookahead <= held:
+            if length <= registry.reported[handle]:
+                until = min(held, self.core.max_len)
+                if self.caches:
+                    until = min(until, cached * size - 1)
+                registry.fields[at + hot.RUNS] = 1 + until
+                return True
+            if not self.rows.is_open:
+                return True
+        self.note(i, row, after)
+        if fills:
+            self.num_filled += 1
+            self.leave(i, FILLS)
+            objects.fetch_item(registry.requests, handle)
+        else:
+            self.leave(i, PLAIN)
+        last = cached if fills else length
+        objects.fetch_int(tables.arena, tables.start[row] + last - 1)
+        return False
 
     def note(self, i: int, row: int, after: int) -> None:
         """Note the row, and the counts of an entry if all goes well."""
@@ -300,8 +326,8 @@ class Running:
         after = self.entries.after_at[i]
         size = self.block_size
         held = core.tables.length[row]
-        needed = core.shape.cdiv(min(after + self.lookahead, core.max_len), size) - held
-        needed = max(needed, 0)
+        slots = min(after + self.lookahead, core.max_len)
+        needed = core.shape.cdiv(slots, size) - held if slots > held * size else 0
         if needed + watermark > core.pool.num_free:
             return False
         if needed > 0:

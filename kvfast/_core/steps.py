@@ -25,7 +25,8 @@ MANY = 1 << 62  # as in running
 class Steps:
     """One step at a time; see `Entries` for the order in it.
 
-    `scheduled`: what running and new entries were granted. `hits`: what was cached of the new ones.
+    `results.scheduled`: what running and new entries were granted; `results.hits`: what was cached
+    of the new ones.
     """
 
     def __init__(self, core: Core, registry: Registry, entries: Entries, running: Running) -> None:
@@ -37,20 +38,27 @@ class Steps:
         self.first_number = max(per, 1) - 1
         self.budget = self.reserved = 0
         self.whole_must_fit = self.stops_at_refusal = False
-        self.scheduled = objects.filled(0, 0)
-        self.hits = objects.filled(0, 0)
+        self.results = objects.Results()
 
     def all_legal(self) -> bool:
         """Whether every entry may be done (KV-BATCH-2); if not, nothing is changed."""
-        self.entries.make_room_for_step()
-        self.running.make_room()
+        entries, running = self.entries, self.running
+        entries.make_room_for_step()
+        running.make_room()
+        running.choose_ways()
+        if (
+            running.num_asked == 0
+            and entries.end_running == entries.size
+            and entries.end_finished == entries.end_preempted
+        ):
+            return True
         try:
-            legal = self.running.may_all_continue() and self.are_others_legal()
+            legal = running.may_all_continue() and self.are_others_legal()
         except BaseException:  # a status can be anything, and is compared
-            self.running.undo()
+            running.undo()
             raise
         if not legal:
-            self.running.undo()
+            running.undo()
         return legal
 
     def are_others_legal(self) -> bool:
@@ -95,20 +103,18 @@ class Steps:
     # What is done.
 
     def perform(self) -> None:
-        """Do all entries in order."""
+        """Do all entries in order. `results` is ready for those that run and the new ones."""
         entries = self.entries
         num_running = entries.end_running - entries.end_preempted
-        self.scheduled = objects.filled(entries.size - entries.end_preempted, 1)
-        self.hits = objects.filled(entries.size - entries.end_running, 0)
         for i in range(entries.end_preempted):
             self.give_back(i)
         self.running.continue_all()
         is_one_each = self.running.granted == num_running and not self.running.refused
         if entries.size > entries.end_running:
-            self.start_all(self.hits)
+            self.start_all(self.results.hits)
             is_one_each = False
         if not is_one_each:
-            self.write_granted(self.scheduled)
+            self.write_granted(self.results.scheduled)
 
     def give_back(self, i: int) -> None:
         """Release everything; the request starts anew (KV-BATCH-5)."""
