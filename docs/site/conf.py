@@ -49,7 +49,7 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
 html_copy_source = False
-html_show_sphinx = False
+html_show_sphinx = html_show_copyright = False
 # No address in pages: the same files are right wherever they lie.
 html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
 
