@@ -104,7 +104,7 @@ def matrix(reports: Mapping[str, tuple[Report, Mapping[str, str]]]) -> str:
     """A row for each chapter: how many of the rules that apply nothing speaks against."""
     columns = [report for report, _ in reports.values()]
     names = [_versioned(SUBJECTS[name], report) for name, (report, _) in reports.items()]
-    lines = [f"| chapter | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
+    lines = [f"| chapter | {' | '.join(names)} |", f"|---|{'---:|' * len(names)}"]
     titles = chapter_titles()
     for chapter in dict.fromkeys(rule.rpartition("-")[0] for rule in columns[0]["rules"]):
         cells = [_cell(report, chapter) for report in columns]

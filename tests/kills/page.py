@@ -92,7 +92,7 @@ def _by_layer(mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell]
     """Each layer: how many it was shown, how many it killed, and what that took."""
     alone = _only_killers(known)
     yield "| layer | what | about | shown | killed | alone | cut off | s/kill | s/survivor | s |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"
     for name, layer in LAYERS.items():
         cells = [cell for (_, of), cell in known.items() if of == name]
         about = sum(map(layer.is_about, mistakes))
