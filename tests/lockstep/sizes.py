@@ -53,6 +53,7 @@ NO_SIZES: Mapping[str, str] = MappingProxyType(
         "checks.COUNT_BITS": "the largest legal count",
         "entries.COUNT_BITS": "the largest legal count",
         "request.COUNT_BITS": "the largest legal count",
+        "registry.NOBODY": "later than any call",
         "running.MANY": "a sum ends there: more tokens than there can be",
         "running.SIDE_MASK": "that of key_map",
         "steps.RUN_BLOCKS": "that of key_map",
