@@ -50,9 +50,8 @@ def figures(root: Path) -> dict[str, str]:
     said = read("docs/findings/vllm-0.33.json")["rules"]
     broken = {rule for rule, verdict in said.items() if verdict == "broken"}
     known = tomllib.loads((root / "docs/findings/vllm-0.33.toml").read_text("utf-8"))["known"]
-    # Beside them stand arguments, forms, orders, and what it changed or does not offer.
+    # The others are arguments, forms, orders, and what it changed or does not offer.
     wrong = {each["rule"] for each in known if each["reason"].startswith("Wrong:")}
-    vectors = json.loads((root / "kvcheck/data/vectors/index.json").read_text("utf-8"))
     results = (root / "bench/RESULTS.md").read_text("utf-8")
     replay = re.findall(r"^\| manager, in all \|.*\| ([\d.]+) \([^|]*\) \|$", results, re.MULTILINE)
     return {
@@ -63,7 +62,6 @@ def figures(root: Path) -> dict[str, str]:
         "applying": str(sum(verdict in APPLYING for verdict in said.values())),
         "differing": str(len(broken - wrong)),
         "unbroken": str(list(said.values()).count("unbroken")),
-        "edges": f"{vectors['edges']:,}",
         "faster": replay[0],
     }
 
