@@ -26,7 +26,7 @@ cdef class PickledHasher(Hasher):
     ) noexcept nogil
 
     @cython.locals(length=Py_ssize_t)
-    cdef Py_ssize_t start_of(
+    cdef void put_length(
         self, unsigned char *message, Py_ssize_t place, Py_ssize_t end
     ) noexcept nogil
 

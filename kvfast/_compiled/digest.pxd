@@ -1,4 +1,5 @@
 # What hashing.pxd and request.pxd may use of digest.pyx.
+cimport cython
 
 cdef struct XXH128:
     unsigned long long low
@@ -9,6 +10,7 @@ ctypedef int (*UpdateFunction)(void *, const void *, size_t) noexcept nogil
 ctypedef XXH128 (*XXH3Function)(const void *, size_t) noexcept nogil
 
 
+@cython.final
 cdef class Digest:
     cdef readonly int size
     cdef readonly str origin

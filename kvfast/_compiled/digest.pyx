@@ -3,10 +3,10 @@
 In Cython's own language: Python has no word for the address of a function.
 """
 
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from kvfast import _native
-from kvfast._compiled.objects cimport put_eight
+from kvfast._compiled.objects cimport put_eight, put_padding
 from kvfast._core.digest import CONTEXT_BYTES, PADDING_BYTES, SIZES_BYTES, Digest as PlainDigest
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 
@@ -21,10 +21,6 @@ KNOWN = (
     ("xxhash", 200, "cb0395310643ba0edd97e9af3609d9f5"),
     ("xxhash", 256, "f1f8a93f50849ac39408a4433b952d71"),
 )
-
-cdef enum:
-    PADDING = 72  # PADDING_BYTES, as the C compiler knows it
-
 
 cdef class Digest:
     """See the twin, which computes where no C function is found, or one with wrong answers."""
@@ -69,6 +65,7 @@ cdef class Digest:
         cdef bytearray room = bytearray(start) + data + bytes(PADDING_BYTES)
         cdef unsigned char *message = room
         cdef unsigned char out[32]
+        put_padding(message, start, end)
         self.put(message, start, end, start, out, 0)
         return out[:self.size]
 
@@ -105,24 +102,32 @@ cdef class Digest:
         Py_ssize_t to,
     ) except -1 nogil:
         cdef unsigned int *state = <unsigned int *>message
-        cdef Py_ssize_t length = end - start, whole = (length + 9 + 63) & ~63
-        cdef unsigned long long word
+        cdef Py_ssize_t length = end - start
         cdef int i
         if self.update is NULL:
             self.write(&message[start], length, &message[at])
             memcpy(&digests[to], &message[at], self.size)
             return 0
-        memset(&message[end], 0, PADDING)  # some stores: of another length it would be a call
-        message[end] = 0x80
-        put_eight(message, start + whole - 8, 8 * <unsigned long long>length)
         memcpy(message, self.initial, 32)
-        self.update(message, &message[start], whole)
-        state += 8 - self.size // 4
-        for i in range(4 if self.size == 32 else 1):
-            word = <unsigned long long>state[2 * i] << 32 | state[2 * i + 1]
-            put_eight(message, at + 8 * i, word)
-            put_eight(digests, to + 8 * i, word)
+        self.update(message, &message[start], (length + 72) & ~63)
+        if self.size == 32:
+            for i in range(4):
+                put_word(message, at + 8 * i, digests, to + 8 * i, state[2 * i], state[2 * i + 1])
+        else:
+            put_word(message, at, digests, to, state[6], state[7])
         return 0
+
+
+cdef inline void put_word(
+    unsigned char *message,
+    Py_ssize_t at,
+    unsigned char *digests,
+    Py_ssize_t to,
+    unsigned long long high,
+    unsigned int low,
+) noexcept nogil:
+    put_eight(message, at, high << 32 | low)
+    put_eight(digests, to, high << 32 | low)
 
 
 cdef class Unlocked:

@@ -3,7 +3,7 @@ cimport cython
 from kvfast._compiled cimport objects
 from kvfast._compiled.digest cimport Digest, Unlocked
 
-cdef int PLACES, PARENT, UINT, NEGATIVE, BYTES, TEXT, ARRAY, ARRAY_OF_3, UINT_OF_8_BYTES
+cdef int PADDING_BYTES, PLACES, PARENT, UINT, NEGATIVE, BYTES, TEXT, ARRAY, ARRAY_OF_3, UINT_OF_8_BYTES
 cdef bytes NULL
 
 
@@ -42,7 +42,8 @@ cdef class Hasher:
     cdef readonly int size, words_per_digest
     cdef readonly long long ahead
     cdef readonly bytes none_hash
-    cdef bint parent_is_int
+    cdef bint parent_is_int, tells_length
+    cdef Py_ssize_t start
     cdef readonly bint tags, is_given
     cdef bint is_made
     cdef const unsigned char[::1] first_parent, no_extra
@@ -51,6 +52,11 @@ cdef class Hasher:
     cdef bint is_ready(self) noexcept
     cdef int check_made(self) except -1
     cpdef set_none_hash(self, none_hash)
+    @cython.final
+    @cython.locals(text=Py_ssize_t)
+    cdef Py_ssize_t room_bytes(
+        self, Py_ssize_t block_size, Py_ssize_t extra_bytes
+    ) noexcept nogil
     cdef Py_ssize_t message_bytes(self, Py_ssize_t block_size, Py_ssize_t extra_bytes)
 
     @cython.locals(message=Message)
@@ -59,27 +65,40 @@ cdef class Hasher:
     @cython.locals(
         size=int,
         at=Py_ssize_t,
+        here=Py_ssize_t,
+        there=Py_ssize_t,
+        first_parent="const unsigned char *",
         body=Py_ssize_t,
-        last=Py_ssize_t,
         n=Py_ssize_t,
+        n_there=Py_ssize_t,
         start=Py_ssize_t,
-        i=Py_ssize_t,
         block=Py_ssize_t,
-        byte="unsigned char",
-        ids="long long *",
-        data="unsigned char *",
-        made="unsigned char *",
     )
     cdef int hash_blocks(
         self,
-        long long[::1] tokens,
+        long long *tokens,
         Py_ssize_t first,
         Py_ssize_t end,
         Py_ssize_t block_size,
-        unsigned long long[::1] digests,
-        const unsigned char[::1] extra,
-        unsigned char[::1] message,
+        unsigned char *digests,
+        const unsigned char *extra,
+        Py_ssize_t extra_bytes,
+        unsigned char *message,
     ) except -1 nogil
+
+    @cython.final
+    @cython.locals(last=Py_ssize_t, n=Py_ssize_t, i=Py_ssize_t)
+    cdef inline Py_ssize_t put_body(
+        self,
+        unsigned char *message,
+        Py_ssize_t place,
+        Py_ssize_t body,
+        long long *tokens,
+        Py_ssize_t block,
+        Py_ssize_t block_size,
+        const unsigned char *extra,
+        Py_ssize_t extra_bytes,
+    ) noexcept nogil
 
     @cython.locals(parent=Py_ssize_t, length=Py_ssize_t, i=Py_ssize_t)
     cdef Py_ssize_t put_frame(
@@ -96,10 +115,11 @@ cdef class Hasher:
         Py_ssize_t end,
     ) noexcept nogil
 
-    cdef Py_ssize_t start_of(
+    cdef void put_length(
         self, unsigned char *message, Py_ssize_t place, Py_ssize_t end
     ) noexcept nogil
 
+    @cython.final
     @cython.locals(parent="unsigned long long", length=Py_ssize_t, start=Py_ssize_t, i=Py_ssize_t)
     cdef Py_ssize_t shorten_parent(
         self, unsigned char *message, Py_ssize_t place
@@ -108,10 +128,21 @@ cdef class Hasher:
 
 cdef class HashJob(Unlocked):
     cdef Hasher hasher
-    cdef long long[::1] tokens
-    cdef Py_ssize_t first, end, block_size
-    cdef unsigned long long[::1] digests
-    cdef const unsigned char[::1] extra
-    cdef unsigned char[::1] message
+    cdef long long *tokens
+    cdef Py_ssize_t first, end, block_size, extra_bytes
+    cdef unsigned char *digests
+    cdef const unsigned char *extra
+    cdef unsigned char *message
 
+    cdef void prepare(
+        self,
+        long long *tokens,
+        Py_ssize_t first,
+        Py_ssize_t end,
+        Py_ssize_t block_size,
+        unsigned char *digests,
+        const unsigned char *extra,
+        Py_ssize_t extra_bytes,
+        unsigned char *message,
+    ) noexcept
     cdef int run(self) except -1 nogil

@@ -1,5 +1,7 @@
 # What other modules may use of objects.pyx.
 cimport cython
+from cpython cimport array
+from libc.string cimport memcpy, memset
 
 @cython.final
 cdef class Results:
@@ -11,7 +13,7 @@ cdef class Results:
 
 cdef Py_ssize_t put_array(values, long long *to, Py_ssize_t at, Py_ssize_t end) noexcept
 cdef Py_ssize_t small_of(value) noexcept
-cdef Py_ssize_t put_small(list values, long long[::1] to, Py_ssize_t at) noexcept
+cdef Py_ssize_t put_small(list values, long long *to, Py_ssize_t at) noexcept
 @cython.final
 cdef class Rows:
     cdef Py_ssize_t room
@@ -35,7 +37,8 @@ cdef object deltas_of(output)
 cdef object mappings_of(output)
 cdef long long[::1] longs(Py_ssize_t count)
 cdef unsigned long long[::1] words(Py_ssize_t count)
-cdef list pieces_of(unsigned long long[::1] words, Py_ssize_t size, Py_ssize_t first, Py_ssize_t end)
+cdef array.array word_array(Py_ssize_t count)
+cdef list pieces_of(const unsigned char *data, Py_ssize_t size, Py_ssize_t first, Py_ssize_t end)
 
 # A view would be copied, 208 bytes of it, into each call.
 cdef inline unsigned char *bytes_in(unsigned long long[::1] words) noexcept nogil:
@@ -44,14 +47,25 @@ cdef inline unsigned char *bytes_in(unsigned long long[::1] words) noexcept nogi
 cdef inline unsigned char *bytes_of(unsigned char[::1] view) noexcept nogil:
     return &view[0]
 
+cdef inline const unsigned char *read_bytes_of(const unsigned char[::1] view) noexcept nogil:
+    return &view[0]
+
+cdef inline void copy_bytes(
+    unsigned char *to, Py_ssize_t place, const unsigned char *data, Py_ssize_t at, Py_ssize_t count
+) noexcept nogil:
+    memcpy(to + place, data + at, count)
+
 cdef inline long long *longs_of(long long[::1] view) noexcept nogil:
     return &view[0]
 
 cdef inline int *ints_of(int[::1] view) noexcept nogil:
     return &view[0]
 
-cdef inline unsigned long long *words_of(unsigned long long[::1] view) noexcept nogil:
-    return &view[0]
+cdef inline unsigned long long *words_of(array.array memory) noexcept nogil:
+    return memory.data.as_ulonglongs
+
+cdef inline unsigned char *bytes_at(unsigned long long *words) noexcept nogil:
+    return <unsigned char *>words
 
 cdef extern from *:
     """
@@ -66,8 +80,7 @@ cdef extern from *:
         /* Of a request: its counts, its status, where its hashes are, where its hot fields are. */
         kvfast_fetch(item + 32);
         kvfast_fetch(item + 88);
-        kvfast_fetch(item + 128);
-        kvfast_fetch(item + 336);
+        kvfast_fetch(item + 136);
     }
     static inline void kvfast_copy_words(
         unsigned long long *to, const unsigned long long *words, long long count
@@ -143,11 +156,21 @@ cdef inline void copy_words(
 ) noexcept nogil:
     kvfast_copy_words(&to[place], &words[at], count)
 
+cdef inline void take_words(
+    unsigned long long[::1] to, Py_ssize_t place, unsigned long long *words, Py_ssize_t at, Py_ssize_t count
+) noexcept nogil:
+    kvfast_copy_words(&to[place], words + at, count)
+
 cdef inline void put_eight(unsigned char *data, Py_ssize_t at, unsigned long long value) noexcept nogil:
     kvfast_put_eight(data + at, value)
 
 cdef inline void put_low_eight(unsigned char *data, Py_ssize_t at, unsigned long long value) noexcept nogil:
     kvfast_put_low_eight(data + at, value)
+
+cdef inline void put_padding(unsigned char *message, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
+    memset(message + end, 0, 72)  # PADDING_BYTES; some stores: of unknown length it would be a call
+    message[end] = 0x80
+    put_eight(message, start + ((end - start + 72) & ~63) - 8, 8 * <unsigned long long>(end - start))
 
 cdef inline Py_ssize_t put_four_uints(
     unsigned char *message, Py_ssize_t at, long long *values, Py_ssize_t first
@@ -162,6 +185,9 @@ cdef inline void fetch_long(long long[::1] view, Py_ssize_t at) noexcept nogil:
 
 cdef inline void fetch_word(unsigned long long[::1] view, Py_ssize_t at) noexcept nogil:
     kvfast_fetch(&view[at])
+
+cdef inline void fetch_at(unsigned long long *words, Py_ssize_t at) noexcept nogil:
+    kvfast_fetch(words + at)
 
 cdef inline void fetch_item(list values, Py_ssize_t at) noexcept:
     kvfast_fetch_item(values, at)

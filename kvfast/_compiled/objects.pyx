@@ -27,7 +27,6 @@ cdef extern from "Python.h":
         Py_ssize_t offset
     ctypedef struct MemberDescriptor "PyMemberDescrObject":
         MemberDefinition *d_member
-    PyObject *PyList_GET_ITEM(object values, Py_ssize_t i)
     Py_ssize_t Py_REFCNT(PyObject *value)
     Py_ssize_t Py_SIZE(PyObject *value)
     PyTypeObject *Py_TYPE(PyObject *value)
@@ -43,7 +42,9 @@ cdef extern from *:
     #define kvfast_small(value) ((size_t)Py_SIZE(value) > 1 ? -1 : Py_SIZE(value) == 0 ? 0 \\
         : (Py_ssize_t)((PyLongObject *)(value))->ob_digit[0])
     #endif
+    #define kvfast_items(values) (((PyListObject *)(values))->ob_item)
     """
+    PyObject **kvfast_items(list values)
     Py_ssize_t kvfast_small(PyObject *value)  # an int of one digit, or a negative number
 
 # As C variables: a name of the module would be looked up each time.
@@ -161,19 +162,18 @@ cdef Py_ssize_t small_of(value) noexcept:
     return kvfast_small(<PyObject *>value) if PyLong_CheckExact(<PyObject *>value) else -1
 
 
-cdef Py_ssize_t put_small(list values, long long[::1] to, Py_ssize_t at) noexcept:
+cdef Py_ssize_t put_small(list values, long long *to, Py_ssize_t at) noexcept:
     """See the twin."""
-    cdef Py_ssize_t i, small
-    cdef PyObject *value
-    for i in range(len(values)):
-        value = PyList_GET_ITEM(values, i)
-        if not PyLong_CheckExact(value):
+    cdef PyObject **items = kvfast_items(values)  # read once, not once for each number written
+    cdef Py_ssize_t i, small, count = len(values)
+    for i in range(count):
+        if not PyLong_CheckExact(items[i]):
             return i
-        small = kvfast_small(value)
+        small = kvfast_small(items[i])
         if small < 0:
             return i
         to[at + i] = small
-    return len(values)
+    return count
 
 
 @cython.final
@@ -248,21 +248,25 @@ cdef object mappings_of(output):
 
 cdef long long[::1] longs(Py_ssize_t count):
     """See the twin."""
-    return array.clone(one_long, count, True)
+    return array.clone(one_long, count, False)
 
 
 cdef unsigned long long[::1] words(Py_ssize_t count):
     """See the twin."""
-    return array.clone(one_word, count, True)
+    return array.clone(one_word, count, False)
 
 
-cdef list pieces_of(unsigned long long[::1] words, Py_ssize_t size, Py_ssize_t first, Py_ssize_t end):
+cdef array.array word_array(Py_ssize_t count):
     """See the twin."""
-    cdef const char *data = <const char *>&words[0]
+    return array.clone(one_word, count, False)
+
+
+cdef list pieces_of(const unsigned char *data, Py_ssize_t size, Py_ssize_t first, Py_ssize_t end):
+    """See the twin."""
     cdef list pieces = PyList_New(end - first)
     cdef Py_ssize_t i
     for i in range(first, end):
-        piece = PyBytes_FromStringAndSize(&data[i * size], size)
+        piece = PyBytes_FromStringAndSize(<const char *>data + i * size, size)
         Py_INCREF(piece)  # the list takes one over
         PyList_SET_ITEM(pieces, i - first, piece)
     return pieces

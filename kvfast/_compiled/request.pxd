@@ -1,7 +1,9 @@
 # C types of kvfast/_core/request.py.
 cimport cython
+from cpython cimport array
 from kvfast._compiled cimport hot_fields as hot
 from kvfast._compiled cimport objects, token_copy
+from kvfast._compiled.extra_keys cimport has_extra_keys
 from kvfast._compiled.hashing cimport Hasher, HashJob, Message
 from kvfast._compiled.turn cimport Turn
 
@@ -21,7 +23,7 @@ cdef class FastRequest:
     cdef bint is_used, skips_reading
     cdef readonly bint is_followed
     cdef readonly str request_id
-    cdef unsigned long long[::1] digest_words
+    cdef unsigned long long *digest_words
     cdef long long[::1] fields
     cdef object holder
     cdef Turn turn
@@ -30,6 +32,7 @@ cdef class FastRequest:
     cdef readonly long long hash_block_size_tokens, num_prompt_tokens
     cdef long long room_tokens, room_hashes
     cdef bint has_extra_keys, is_made
+    cdef array.array digest_memory
     cdef dict odd
     cdef long long[::1] tokens
 
@@ -62,14 +65,29 @@ cdef class FastRequest:
     cdef Py_ssize_t copy_view(self, view, str field) except -1
     @cython.locals(needed="long long", room="long long", had_some=bint)
     cdef make_room(self, long long count)
-    @cython.locals(room="long long", used="long long", words="unsigned long long[::1]")
+    @cython.locals(
+        room="long long",
+        used="long long",
+        memory=array.array,
+        words="unsigned long long *",
+        made="unsigned char *",
+    )
     cdef make_room_for_hashes(self, long long needed)
     @cython.locals(size="long long", done="long long", first="long long", until="long long")
     cdef hash_until(self, long long end)
-    @cython.locals(size="long long", message=Message, data="unsigned char[::1]")
+    @cython.locals(
+        size="long long",
+        message=Message,
+        tokens="long long *",
+        digests="unsigned char *",
+        keys="const unsigned char *",
+        data="unsigned char *",
+        job=HashJob,
+    )
     cdef hash_run(self, long long first, long long end, const unsigned char[::1] extra)
     @cython.locals(i="long long")
     cpdef list tokens_between(self, long long start, long long stop)
+    @cython.locals(digests="unsigned char *")
     cpdef bytes hash_at(self, long long number)
 
 

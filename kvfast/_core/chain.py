@@ -39,6 +39,11 @@ class PickledHasher(Hasher):
     Tokens have at most 31 bits, and `extra` is what stands behind them in the pickle.
     """
 
+    def __init__(self, function: str, seed: str | None, tags: bool = True) -> None:
+        super().__init__(function, seed, tags)
+        self.tells_length = True
+        self.start = PICKLE_START
+
     def put_frame(self, message: memoryview[int], place: int, block_size: int) -> int:
         """See `Hasher.put_frame`."""
         for i in range(PICKLE_START, PARENT):
@@ -65,12 +70,11 @@ class PickledHasher(Hasher):
             at += 2 + two + 2 * four
         return at
 
-    def start_of(self, message: memoryview[int], place: int, end: int) -> int:
-        """See `Hasher.start_of`; a pickle begins with its length."""
+    def put_length(self, message: memoryview[int], place: int, end: int) -> None:
+        """See `Hasher.put_length`."""
         length = end - place - FRAME_START
         message[place + PICKLE_START + 3] = length & 255
         message[place + PICKLE_START + 4] = length >> 8
-        return place + PICKLE_START
 
 
 class BlockChain(Unlocked):
@@ -124,18 +128,19 @@ class BlockChain(Unlocked):
             self.run()
         else:
             self.call()
-        return objects.pieces_of(self.digests, size, 1, self.end)
+        return objects.pieces_of(made, size, 1, self.end)
 
     def run(self) -> None:
         """Hash what was copied."""
         self.hasher.hash_blocks(
-            self.copied,
+            objects.longs_of(self.copied),
             1,
             self.end,
             self.block_size,
-            self.digests,
-            self.spelled_extra,
-            self.message,
+            objects.bytes_in(self.digests),
+            objects.read_bytes_of(self.spelled_extra),
+            len(self.spelled_extra),
+            objects.bytes_of(self.message),
         )
 
     def make_room(self, num_tokens: int, extra: bytes) -> None:

@@ -57,8 +57,7 @@ class Digest:
     ) -> None:
         """Write the digest of message[start:end] to `at` in it, and to `to` in `digests`.
 
-        The first CONTEXT_BYTES of the buffer are the digest's own, and PADDING_BYTES behind `end`
-        may be written.
+        The first CONTEXT_BYTES of the buffer are the digest's own, and `put_padding` was called.
         """
         digest = self.of(bytes(message[start:end]))
         message[at : at + self.size] = digests[to : to + self.size] = memoryview(digest)

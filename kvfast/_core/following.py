@@ -81,7 +81,7 @@ def follow_to(
     full = num_full(request, num_tokens)
     if full > request.num_hashes:
         size = request.hasher.size
-        made = objects.bytes_in(request.digest_words)
+        made = objects.bytes_at(request.digest_words)
         for number in range(request.num_hashes, full):
             data = hashes[at]
             for i in range(size):

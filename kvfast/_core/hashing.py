@@ -6,9 +6,10 @@ Python object per token:
     0        16 - head     16          16 + size
     scratch  83 · head of  the parent  head of the array · tokens · extra keys · padding
 
-It stands behind what the digest needs for itself. The digest goes where the next message has its
-parent, and that one is written over the one before. SHA-256 is a chain of steps that each wait for
-the one before, so the processor writes the next tokens meanwhile where they take few instructions.
+There is room for two, behind what the digest needs for itself. SHA-256 is a chain of steps that
+each wait for the one before, so the processor has time for more: the next message is written, but
+for its parent, before the digest of this one is asked for. That goes where the next has its parent.
+Written later, the message would still be on its way to the cache when it is hashed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from . import objects
 from .digest import CONTEXT_BYTES, PADDING_BYTES, Digest, Unlocked
 
 PLACES = CONTEXT_BYTES
-"""Where a message begins."""
+"""Where the first message begins."""
 PARENT = 16
 """Where the parent stands in a message."""
 
@@ -75,9 +76,11 @@ class Hasher:
     """One hash function with its seed; `tags`: extra keys are hashed with their kinds.
 
     `none_hash` is the parent of every request's first block (KV-HASH-3), `size` the length of a
-    hash in bytes, `words_per_digest` in words of 64 bits. With `is_given` it never hashes: the
-    engine does, and tells the hashes (KV-HASH-13). `ahead`: tokens behind a block that its hash
-    covers, too (KV-HASH-14). UnsupportedError when xxhash_cbor has no code to run.
+    hash in bytes, `words_per_digest` in words of 64 bits. `start` is where a message begins in its
+    room, unless its parent is an int; `tells_length`: it says there how long it is. With `is_given`
+    it never hashes: the engine does, and tells the hashes (KV-HASH-13). `ahead`: tokens behind a
+    block that its hash covers, too (KV-HASH-14). UnsupportedError when xxhash_cbor has no code to
+    run.
     """
 
     def __init__(self, function: str, seed: str | None, tags: bool = True, ahead: int = 0) -> None:
@@ -91,6 +94,8 @@ class Hasher:
         self.size = GIVEN_HASHES[function] if self.is_given else self.digest.size
         self.words_per_digest = self.size // 8
         self.parent_is_int = function == "sha256_cbor_64bit"
+        self.tells_length = False
+        self.start = PARENT - 2 - (self.size > 23)
         self.no_extra = memoryview(NULL)
         self.messages: list[Message] = []
         if self.is_given:
@@ -120,10 +125,14 @@ class Hasher:
         self.none_hash = none_hash
         self.first_parent = memoryview(none_hash)
 
-    def message_bytes(self, block_size: int, extra_bytes: int) -> int:
-        """Length of a buffer that has room for the message of any block of this size."""
+    def room_bytes(self, block_size: int, extra_bytes: int) -> int:
+        """Length of the room for the message of any block of this size, in lines of the cache."""
         text = PARENT + self.size + 9 * (2 + block_size + self.ahead) + extra_bytes
-        return PLACES + text + PADDING_BYTES
+        return (text + PADDING_BYTES + 63) & ~63
+
+    def message_bytes(self, block_size: int, extra_bytes: int) -> int:
+        """Length of a buffer for messages of blocks of this size."""
+        return PLACES + 2 * self.room_bytes(block_size, extra_bytes)
 
     def take_message(self, size_bytes: int) -> Message:
         """Room for a message, which nobody else uses until it is among `messages` again."""
@@ -142,35 +151,71 @@ class Hasher:
         block_size: int,
         digests: memoryview[int],
         extra: memoryview[int],
+        extra_bytes: int,
         message: memoryview[int],
     ) -> None:
         """Hash the blocks `first` … `end - 1` of `tokens`, all with the same extra keys.
 
         `digests` holds hash k at byte k·size; that of block `first - 1` must be there. `extra` is
-        what follows the tokens. `message` has at least `message_bytes`. Trusts its arguments.
+        what follows the tokens. `message` has at least `message_bytes`. Compiled, all four come by
+        their addresses. Trusts its arguments.
         """
         size = self.size
         at = first * size
-        ids = objects.longs_of(tokens)
-        data = objects.bytes_of(message)
-        made = objects.bytes_in(digests)
-        body = self.put_frame(data, PLACES, block_size)
-        for i in range(size):
-            byte = self.first_parent[i] if first == 0 else made[at - size + i]
-            data[PLACES + PARENT + i] = byte
+        here = PLACES
+        there = here + self.room_bytes(block_size, extra_bytes)
+        if first == 0:
+            first_parent = objects.read_bytes_of(self.first_parent)
+            objects.copy_bytes(message, here + PARENT, first_parent, 0, size)
+        else:
+            objects.copy_bytes(message, here + PARENT, digests, at - size, size)
+        body = self.put_frame(message, here, block_size) - here
+        if first + 1 < end:
+            self.put_frame(message, there, block_size)
+        n = here
+        if first < end:
+            n = self.put_body(message, here, body, tokens, first, block_size, extra, extra_bytes)
         for block in range(first, end):
-            last = (block + 1) * block_size
-            n = self.put_tokens(data, body, ids, last - block_size, last)
-            if self.ahead > 0:  # KV-HASH-14: the extra keys, and behind them these tokens
-                n = put_head(data, n, ARRAY, 1 + self.ahead)
-            for i in range(len(extra)):
-                data[n + i] = extra[i]
-            n += len(extra)
-            if self.ahead > 0:
-                n = self.put_tokens(data, n, ids, last, last + self.ahead)
-            start = self.start_of(data, PLACES, n)
-            self.digest.put(data, start, n, PLACES + PARENT, made, at)
+            n_there = n
+            if block + 1 < end:
+                n_there = self.put_body(
+                    message, there, body, tokens, block + 1, block_size, extra, extra_bytes
+                )
+            start = here + self.start
+            if self.parent_is_int:
+                start = self.shorten_parent(message, here)
+                objects.put_padding(message, start, n)
+            self.digest.put(message, start, n, there + PARENT, digests, at)
             at += size
+            here, there = there, here
+            n = n_there
+
+    def put_body(
+        self,
+        message: memoryview[int],
+        place: int,
+        body: int,
+        tokens: memoryview[int],
+        block: int,
+        block_size: int,
+        extra: memoryview[int],
+        extra_bytes: int,
+    ) -> int:
+        """Write what stands behind the parent, `body` bytes from `place`; where it ends."""
+        last = (block + 1) * block_size
+        n = self.put_tokens(message, place + body, tokens, last - block_size, last)
+        if self.ahead > 0:  # KV-HASH-14: the extra keys, and behind them these tokens
+            n = put_head(message, n, ARRAY, 1 + self.ahead)
+        for i in range(extra_bytes):
+            message[n + i] = extra[i]
+        n += extra_bytes
+        if self.ahead > 0:
+            n = self.put_tokens(message, n, tokens, last, last + self.ahead)
+        if self.tells_length:
+            self.put_length(message, place, n)
+        if not self.parent_is_int:  # else where it begins is not known yet
+            objects.put_padding(message, place + self.start, n)
+        return n
 
     def put_frame(self, message: memoryview[int], place: int, block_size: int) -> int:
         """Write what stands around the parent; where the tokens begin."""
@@ -198,11 +243,8 @@ class Hasher:
             at = put_head(message, at, UINT, tokens[i])
         return at
 
-    def start_of(self, message: memoryview[int], place: int, end: int) -> int:
-        """Where the message at `place` begins, now that it is whole and ends at `end`."""
-        if self.parent_is_int:
-            return self.shorten_parent(message, place)
-        return place + PARENT - 2 - (self.size > 23)
+    def put_length(self, message: memoryview[int], place: int, end: int) -> None:
+        """Write how long the message at `place` is, which ends at `end`; here it isn't told."""
 
     def shorten_parent(self, message: memoryview[int], place: int) -> int:
         """Where the message starts if its parent is an int of 8 bytes (KV-HASH-11).
@@ -224,26 +266,32 @@ class Hasher:
 
 
 class HashJob(Unlocked):
-    """A call of `Hasher.hash_blocks` that can be made without holding the GIL."""
+    """A call of `Hasher.hash_blocks` that can be made without holding the GIL.
 
-    def __init__(
+    Who makes it keeps the memory that it is given.
+    """
+
+    hasher: Hasher
+
+    def prepare(
         self,
-        hasher: Hasher,
         tokens: memoryview[int],
         first: int,
         end: int,
         block_size: int,
         digests: memoryview[int],
         extra: memoryview[int],
+        extra_bytes: int,
         message: memoryview[int],
     ) -> None:
-        self.hasher = hasher
+        """Take the arguments."""
         self.tokens = tokens
         self.first = first
         self.end = end
         self.block_size = block_size
         self.digests = digests
         self.extra = extra
+        self.extra_bytes = extra_bytes
         self.message = message
 
     def run(self) -> None:
@@ -255,6 +303,7 @@ class HashJob(Unlocked):
             self.block_size,
             self.digests,
             self.extra,
+            self.extra_bytes,
             self.message,
         )
 

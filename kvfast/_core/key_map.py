@@ -110,7 +110,7 @@ class KeyMap:
             number = (i + 1) * hashes_per_block - 1
             self.homes[i - first] = self.home_of(request, number, group)
             self.fetch_slots(self.homes[i - first])
-            objects.fetch_word(request.digest_words, number * self.width)
+            objects.fetch_at(request.digest_words, number * self.width)
             if self.has_strays:
                 self.fetch_slots(self.stray_home(request.digest_words[number * self.width], group))
 
@@ -264,7 +264,7 @@ class KeyMap:
     def write_key(self, entry: int, request: FastRequest, number: int, group: int) -> None:
         """Write hash `number` of the request and the group to the record of an entry."""
         at, mine = number * self.width, record.WORDS * entry
-        objects.copy_words(self.words, mine, request.digest_words, at, self.width)
+        objects.take_words(self.words, mine, request.digest_words, at, self.width)
         self.facts[record.INTS * entry + record.GROUP] = group
 
     def add_run(

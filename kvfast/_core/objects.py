@@ -112,18 +112,22 @@ def mappings_of(output: StepOutput) -> Sequence[object] | None:
 
 
 def longs(count: int) -> memoryview[int]:
-    """So many zeros of 64 bits."""
+    """So many numbers of 64 bits, which say nothing yet."""
     return memoryview(bytearray(8 * count)).cast("q")
 
 
 def words(count: int) -> memoryview[int]:
-    """So many zeros of 64 bits without a sign."""
+    """So many words of 64 bits, which say nothing yet."""
     return memoryview(bytearray(8 * count)).cast("Q")
 
 
-def pieces_of(words: memoryview[int], size: int, first: int, end: int) -> list[bytes]:
-    """Pieces `first` … `end - 1` of the bytes of these words, of `size` bytes each."""
-    data = words.cast("B")
+def word_array(count: int) -> memoryview[int]:
+    """`words`; compiled, an array without a view, which takes longer to make than the array."""
+    return words(count)
+
+
+def pieces_of(data: memoryview[int], size: int, first: int, end: int) -> list[bytes]:
+    """Pieces `first` … `end - 1` of these bytes, of `size` bytes each."""
     return [bytes(data[i * size : (i + 1) * size]) for i in range(first, end)]
 
 
@@ -137,6 +141,16 @@ def bytes_of(view: memoryview[int]) -> memoryview[int]:
     return view
 
 
+def read_bytes_of(view: memoryview[int]) -> memoryview[int]:
+    """`bytes_of` a view that is only read."""
+    return view
+
+
+def copy_bytes(to: memoryview[int], place: int, data: memoryview[int], at: int, count: int) -> None:
+    """Copy so many bytes."""
+    to[place : place + count] = data[at : at + count]
+
+
 def longs_of(view: memoryview[int]) -> memoryview[int]:
     """`bytes_of` a view of ints of 64 bits."""
     return view
@@ -147,9 +161,14 @@ def ints_of(view: memoryview[int]) -> memoryview[int]:
     return view
 
 
-def words_of(view: memoryview[int]) -> memoryview[int]:
-    """`bytes_of` a view of words of 64 bits."""
-    return view
+def words_of(memory: memoryview[int]) -> memoryview[int]:
+    """The words of a `word_array`; compiled, their address."""
+    return memory
+
+
+def bytes_at(words: memoryview[int]) -> memoryview[int]:
+    """The bytes of such words."""
+    return words.cast("B")
 
 
 def copy_words(
@@ -158,6 +177,13 @@ def copy_words(
     """Copy so many words of 64 bits."""
     for k in range(count):
         to[place + k] = words[at + k]
+
+
+def take_words(
+    to: memoryview[int], place: int, words: memoryview[int], at: int, count: int
+) -> None:
+    """`copy_words` from a `word_array`."""
+    copy_words(to, place, words, at, count)
 
 
 def put_eight(data: memoryview[int], at: int, value: int) -> None:
@@ -175,6 +201,10 @@ def put_eight(data: memoryview[int], at: int, value: int) -> None:
 def put_low_eight(data: memoryview[int], at: int, value: int) -> None:
     """Write a number of 64 bits, the lowest byte first."""
     data[at : at + 8] = value.to_bytes(8, "little")
+
+
+def put_padding(message: memoryview[int], start: int, end: int) -> None:
+    """Write what SHA-256 needs behind message[start:end]; hashlib, used here, does that itself."""
 
 
 def put_four_uints(message: memoryview[int], at: int, values: memoryview[int], first: int) -> int:
@@ -199,6 +229,10 @@ def fetch_long(view: memoryview[int], at: int) -> None:
 
 def fetch_word(view: memoryview[int], at: int) -> None:
     """Fetch `view[at]`."""
+
+
+def fetch_at(words: memoryview[int], at: int) -> None:
+    """Fetch word `at` of a `word_array`."""
 
 
 def fetch_item(values: list[Any], at: int) -> None:

@@ -311,6 +311,7 @@ class FastRequest:
         if not had_some:
             self.fields = self.tokens
             self.field_at = room
+            self.fields[room + hot.COMPUTED] = self.fields[room + hot.RUNS] = 0
         elif self.holder is None:
             self.let_go()
 
@@ -319,10 +320,13 @@ class FastRequest:
         if needed <= self.room_hashes:
             return
         room = needed + needed // 4 + 2
-        words = objects.words(self.hasher.words_per_digest * room)
-        used = self.num_hashes * self.hasher.words_per_digest
+        memory = objects.word_array(self.hasher.words_per_digest * room)
+        words = objects.words_of(memory)
+        used = self.num_hashes * self.hasher.size
         if used:
-            words[:used] = self.digest_words[:used]
+            made = objects.bytes_at(self.digest_words)
+            objects.copy_bytes(objects.bytes_at(words), 0, made, 0, used)
+        self.digest_memory = memory
         self.digest_words: memoryview[int] = words
         self.room_hashes = room
 
@@ -346,13 +350,17 @@ class FastRequest:
         """Hash blocks with the same extra keys."""
         size = self.hash_block_size_tokens
         message = self.hasher.take_message(self.hasher.message_bytes(size, len(extra)))
-        data = message.data
+        tokens = objects.longs_of(self.tokens)
+        digests = objects.bytes_at(self.digest_words)
+        keys = objects.read_bytes_of(extra)
+        data = objects.bytes_of(message.data)
         if (end - first) * size < UNLOCKED_TOKENS:
-            self.hasher.hash_blocks(self.tokens, first, end, size, self.digest_words, extra, data)
+            self.hasher.hash_blocks(tokens, first, end, size, digests, keys, len(extra), data)
         else:
-            HashJob(
-                self.hasher, self.tokens, first, end, size, self.digest_words, extra, data
-            ).call()
+            job = HashJob()
+            job.hasher = self.hasher
+            job.prepare(tokens, first, end, size, digests, keys, len(extra), data)
+            job.call()
         if message.size_bytes <= KEPT_MESSAGE_BYTES:
             self.hasher.messages.append(message)
 
@@ -366,7 +374,8 @@ class FastRequest:
         """Hash `number`, which is there."""
         if number < 0 or number >= self.num_hashes:
             raise InvalidArgumentError("hash", number, f"below {self.num_hashes}")
-        return objects.pieces_of(self.digest_words, self.hasher.size, number, number + 1)[0]
+        digests = objects.bytes_at(self.digest_words)
+        return objects.pieces_of(digests, self.hasher.size, number, number + 1)[0]
 
 
 def make_request(

@@ -189,9 +189,9 @@ class Running:
             number = core.tables.cached[entries.row_at[self.left_at[k]]] * per - 1
             request = entries.request_at(self.left_at[k])
             if number < request.num_hashes:
-                objects.fetch_word(request.digest_words, number * width)
+                objects.fetch_at(request.digest_words, number * width)
                 first = number & ~SIDE_MASK
-                objects.fetch_word(request.digest_words, first * width)
+                objects.fetch_at(request.digest_words, first * width)
         for k in range(self.num_left):
             i = self.left_at[k]
             if entries.way_at[i] == FILLS:

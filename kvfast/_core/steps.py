@@ -81,7 +81,7 @@ class Steps:
         """
         core = self.core
         request = self.entries.request_at(i)
-        objects.fetch_word(request.digest_words, 0)
+        objects.fetch_at(request.digest_words, 0)
         if request.computed_now() != 0 or not self.running.is_scheduled(request):
             return False
         if request.num_tokens > core.max_len:
@@ -166,7 +166,7 @@ class Steps:
         end = min(request.num_hashes, RUN_BLOCKS)
         number = 0
         while number < end:
-            objects.fetch_word(request.digest_words, number * self.core.hasher.words_per_digest)
+            objects.fetch_at(request.digest_words, number * self.core.hasher.words_per_digest)
             number += SIDE_BLOCKS
         self.core.pool.keys.read_ahead(request, self.first_number)
 

@@ -9,10 +9,10 @@ from . import objects
 
 def put_list(tokens: memoryview[int], at: int, values: list[int], count: int) -> int:
     """Write all `count` token ids, or those up to the first that is none; how many."""
-    largest = TOKEN_ID_MAX
     if len(values) != count:  # making room ran code that changed it
         return -1
-    done = objects.put_small(values, tokens, at)
+    done = objects.put_small(values, objects.longs_of(tokens), at)
+    largest = TOKEN_ID_MAX
     try:
         for i in range(done, count):
             value = values[i]

@@ -109,11 +109,12 @@ def handed_over(num_tokens: int, size: int, extra: bytes) -> Term:
 
     hasher: Any = object.__new__(Hasher)
     hasher.size, hasher.parent_is_int, hasher.ahead = size, False, 0
+    hasher.start, hasher.tells_length = hashing.PARENT - 2 - (size > 23), False
     hasher.digest = SimpleNamespace(put=put)
     hasher.first_parent = bytes(size)
     tokens = [Word(token) for token in unknown_tokens(num_tokens)]
-    digests = memoryview(bytearray(8 * (size // 8 + 1))).cast("Q")
-    hasher.hash_blocks(tokens, 0, 1, num_tokens, digests, extra, Places())
+    digests = memoryview(bytearray(size))
+    hasher.hash_blocks(tokens, 0, 1, num_tokens, digests, extra, len(extra), Places())
     return spans[0]
 
 

@@ -15,7 +15,7 @@ MODULE = ""
 """The owner of functions, and of names that are in no class."""
 
 FUNCTION = re.compile(r"c?p?def .*?(\w+)\((.*)\)[^()]*$")
-NAMES = re.compile(r"cdef (?:(?:readonly|public) )?[^=]*?[\w\]] (\w+(?:, \w+)*)$")
+NAMES = re.compile(r"cdef (?:(?:readonly|public) )?[^=]*?[\w\]] \*?(\w+(?:, \w+)*)$")
 
 
 @dataclass
