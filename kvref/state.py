@@ -19,7 +19,7 @@ def take_snapshot(
         num_blocks=pool.num_blocks,
         free_queue=tuple(pool.free_queue),
         ref_counts=tuple(pool.ref_counts),
-        block_keys=tuple(tuple(keys) for keys in pool.keys),
+        block_keys=tuple(map(tuple, pool.keys)),
         lookup_order={key: tuple(blocks) for key, blocks in pool.cached.items()},
         covered_tokens=tuple(
             covered if keys else 0

@@ -31,7 +31,7 @@ QUICK: Mapping[str, Sequence[str]] = {
     "replay": ["demo", "--impl", "kvref", "--limit", "1", "--quiet"],
     "serve": ["nowhere"],
     "shrink": [RECORD, "--impl", "kvref", "-o", "out"],
-    "vectors": ["--set", "pool", "-o", "out"],
+    "vectors": ["--set", "gate", "-o", "out"],
     "view": [RECORD, "-o", "out"],
     "whatif": ["demo", "--limit", "1", "--sizes", "2"],
 }

@@ -51,7 +51,7 @@ def machines(subject: Implementation) -> dict[str, tuple[type[RuleBasedStateMach
             twin_machine(subject, REFERENCE, kind=LaterTwinMachine),
             40,
         ),
-        "calls at production sizes": (production_twin_machine(subject, REFERENCE), 8),
+        "calls at production sizes": (production_twin_machine(subject, REFERENCE), 6),
         "steps": (step_machine(small), 12),
         "steps inside blocks": (step_machine(inside), 8),
         "steps at production sizes": (step_machine(long), 8),
