@@ -297,7 +297,7 @@ class Delegating:
 
     def record_prefix_cache_stats(self, request: Request, num_hit_tokens: int) -> None:
         """Count a look-up at admission."""
-        self._made("record_prefix_cache_stats", request, {"num_hits": num_hit_tokens})
+        self._made("record_prefix_cache_stats", request, {"num_hit_tokens": num_hit_tokens})
 
     def take_residency_samples(self) -> tuple[ResidencySample, ...]:
         """Lives of sampled blocks."""

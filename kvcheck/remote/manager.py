@@ -96,6 +96,8 @@ class RemoteManager(Delegating, ElsewhereManager):
         """The arguments by the protocol's names."""
         if name == "find_longest_cache_hit_per_group":
             return {"max_cache_hit_length": given["max_hit_length_tokens"]}
+        if name == "record_prefix_cache_stats":
+            return {"num_hits": given["num_hit_tokens"]}
         if name in ("free_blocks", "evict_blocks"):
             return {"block_ids": self._sent_blocks("block_ids", given["block_ids"])}
         if name != "allocate_slots":

@@ -184,6 +184,10 @@ ARGUMENTS: Mapping[str, Callable[[Call], dict[str, Any]]] = {
     "free_blocks": _ids,
     "evict_blocks": _ids,
     "get_num_blocks_to_allocate": _need,
+    "record_prefix_cache_stats": lambda call: {
+        "num_hits": call.arguments["num_hit_tokens"],
+        **({"num_preemptions": call.num_preemptions} if call.num_preemptions else {}),
+    },
 }
 """The arguments of each call that records know. Residency samples are none of theirs."""
 

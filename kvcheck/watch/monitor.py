@@ -44,6 +44,9 @@ def monitor(
     last `history` to twice as many calls is written, and a MonitorViolation is raised in place of
     the answer; it is an InvariantViolation that knows the file. From then on calls only go through.
 
+    Where hits may end inside a block, content is not followed, and blocks are counted once the
+    copies of a step are taken.
+
     - `record`: the file, or a folder. None: the folder in KVSPEC_MONITOR_DIR, else the current one.
     - `on_violation`: "raise", or a function that is given the MonitorViolation; the engine then
       goes on with the answer as it was.

@@ -18,11 +18,12 @@ from kvcheck.watch.calls import Call
 from kvcheck.watch.ownership import Lists, Ownership, violated
 from kvcheck.watch.requests import Describe, Followed, Requests
 from kvspec.blocks import NULL_BLOCK
+from kvspec.inside import hits_end_inside
 from kvspec.interface import KVCacheManager
 from kvspec.invariants import check_snapshot
 from kvspec.request import Request
 from kvspec.snapshot import Snapshot
-from kvspec.specs import FullAttentionSpec
+from kvspec.specs import FullAttentionSpec, RSWASpec
 from kvspec.transitions import Transition, check_transition
 
 
@@ -36,9 +37,16 @@ class Watch:
         self.config = manager.config
         groups = self.config.kv_cache.groups
         specs = [self.config.registry.resolve(group.spec) for group in groups]
-        self.only_grows = all(isinstance(spec, FullAttentionSpec) for spec in specs)
+        self.only_grows = all(
+            isinstance(spec, FullAttentionSpec) and not isinstance(spec, RSWASpec) for spec in specs
+        )
         self.ownership = Ownership(self.config.kv_cache.num_blocks, len(groups))
         self.content = ContentCheck(self.config)
+        self.has_copies = hits_end_inside(self.config)
+        self.copies_may_wait = self.has_copies
+        if self.has_copies:  # when a copy reads what is there, the calls do not say
+            self.content.groups.clear()
+            self.content.states.clear()
         self.requests = Requests(describe)
         self.fold = EventFold.under(self.config.policy)
         self.fold_is_exact = snapshot is not None and not snapshot.lookup_order
@@ -47,7 +55,11 @@ class Watch:
             written = (b for b, keys in enumerate(snapshot.block_keys) if keys)
             held = (b for b, count in enumerate(self.ownership.counts) if count)
             self.content.shadow.forget(chain(written, held))
+        waiting = () if snapshot is None else snapshot.pending_copies
+        ends = [block for pairs in waiting for pair in pairs for block in pair]
+        self.ownership.pop(ends)
         self.ownership.num_set_aside = self.ownership.num_free - manager.num_free_blocks
+        self.ownership.return_popped(ends)  # they are told when the copies are taken
 
     @property
     def size_bytes(self) -> int:
@@ -76,7 +88,8 @@ class Watch:
             self._failed(call)
         elif call.name in CHECKS:
             CHECKS[call.name](self, call)
-        self.ownership.check_conservation(call.num_free_blocks)
+        if not self.copies_may_wait:  # what is held for copies is told when they are taken
+            self.ownership.check_conservation(call.num_free_blocks)
 
     def state(self, call: Call, before: Snapshot | None, after: Snapshot) -> None:
         """The first part of an audit: the snapshot, and what the call made of the one before."""
@@ -154,6 +167,7 @@ class Watch:
         if external:  # the last token is computed again
             read_from = min(read_from, call.num_tokens - 1)
         held = self._lists(name)
+        self.copies_may_wait = self.has_copies
         if call.result is None:
             self._refused(call, held)
             if any(held):  # a refused load brings nothing, but may have freed what it skips
@@ -244,6 +258,11 @@ class Watch:
     def _returned(self, call: Call) -> None:
         self.ownership.return_popped(call.arguments["block_ids"])
 
+    def _copied(self, call: Call) -> None:
+        self.ownership.check_ids(call.result.retained, "the answer of take_block_copies")
+        self.ownership.pop(call.result.retained)
+        self.copies_may_wait = False
+
     def _reset(self, call: Call) -> None:
         if call.result is (self.ownership.num_held > 0):
             state = "in use" if self.ownership.num_held else "idle"
@@ -302,6 +321,7 @@ CHECKS: Mapping[str, CheckOfCall] = MappingProxyType(
         "free": Watch._freed,
         "pop_blocks_for_free": Watch._popped,
         "free_blocks": Watch._returned,
+        "take_block_copies": Watch._copied,
         "reset_prefix_cache": Watch._reset,
         "get_blocks": Watch._listed,
         "take_new_block_ids": Watch._to_be_zeroed,

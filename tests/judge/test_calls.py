@@ -28,7 +28,6 @@ from kvspec.stats import PrefixCacheStats
 HERE = Where("an answer")
 NOWHERE = {"hold_blocks", "get_block"}
 """Calls that neither records nor messages have."""
-OTHERWISE_NAMED = {"num_hit_tokens": "num_hits"}
 CALLS = sorted(
     name for name in vars(Delegating) if hasattr(CopyingManager, name) and not name.startswith("_")
 )
@@ -64,7 +63,7 @@ def test_a_call_is_heard_with_all_its_arguments_by_their_names(name: str) -> Non
             None if signature(call).return_annotation == "None" else f"answer of {name}"
         )
         about = expected.get("request")
-        others = {OTHERWISE_NAMED.get(k, k): v for k, v in expected.items() if k != "request"}
+        others = {k: v for k, v in expected.items() if k != "request"}
         assert listens.heard.pop() == (name, about, others)
 
 

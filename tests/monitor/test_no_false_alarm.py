@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import kvcheck
 import kvref
+from kvcheck.judge.inside_programs import inside_programs
 from kvcheck.judge.random_programs import random_programs
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, first_violation
@@ -22,6 +24,7 @@ from kvspec.interface import Implementation, KVCacheManager
 from kvspec.record import Header
 from kvspec.record_file import read_header
 from kvspec.request import RequestStatus
+from kvspec.specs import RSWASpec
 from tests.mistakes import POOLS, mistaken
 from tests.monitor.test_monitor import request, watched
 from tests.monitor.twins import config
@@ -64,6 +67,21 @@ def test_no_random_program_raises_an_alarm(tmp_path: Path) -> None:
         subject = Monitored(1, tmp_path)
         first_violation(program, subject, Level.SAFETY)
         assert subject.monitor.report().violation is None, program
+
+
+def test_no_program_of_what_came_later_raises_an_alarm(tmp_path: Path) -> None:
+    """Hits inside a block, with their copies and admitted look-ups; and R-SWA."""
+    inside = [each for batch in range(3) for each in inside_programs(1, batch, 40)]
+    drawn = (each for batch in count() for each in random_programs(1, batch, 40))
+    rswa = islice((each for each in drawn if has_rswa(each.config)), 8)
+    for program in (*inside, *rswa):
+        subject = Monitored(1, tmp_path)
+        first_violation(program, subject, Level.SAFETY)
+        assert subject.monitor.report().violation is None, program
+
+
+def has_rswa(config: ManagerConfig) -> bool:
+    return any(isinstance(spec, RSWASpec) for spec in config.managed_specs)
 
 
 # Order of eviction is a policy, which safety says nothing of.
