@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -62,6 +63,7 @@ class Setup:
 
     `loads`: a KV connector that loads so (`examples.vllm.connector`), and `fails`: what happens
     to requests whose load failed. `encoder_cache`: tokens of images and sounds that it holds.
+    `has_modules`: each draft is of a module of its own, which reads further ahead; of 0.33.
     `follows_lives`: of all blocks, vLLM's `kv_cache_metrics`. `has_reports`: some requests want
     their hits among the events, and `drops_blocks`: EAGLE without hash look-ahead, which 0.33 can
     do. `most_of_prompt`: tokens of a long prompt in one step, 0 for any number; `is_adaptive`: more
@@ -78,6 +80,7 @@ class Setup:
     enable_caching: bool = True
     num_drafts: int = 0
     use_eagle: bool = False
+    has_modules: bool = False
     is_async: bool = False
     has_events: bool = False
     watermark: float = 0.0
@@ -130,7 +133,7 @@ def vllm_config(setup: Setup, model: str) -> Any:
             drafts.method = "eagle"
         if setup.drops_blocks:
             drafts.disable_lookahead_block_hashes = True
-    return VllmConfig(
+    made = VllmConfig(
         model_config=model_config,
         scheduler_config=SchedulerConfig(
             max_num_seqs=setup.max_num_seqs,
@@ -156,6 +159,11 @@ def vllm_config(setup: Setup, model: str) -> Any:
         if setup.has_events
         else None,
     )
+    if setup.has_modules and made.speculative_config is not None:  # and again no model
+        layers = SimpleNamespace(num_nextn_predict_layers=setup.num_drafts)
+        made.speculative_config.method = "mtp"
+        made.speculative_config.draft_model_config = SimpleNamespace(hf_config=layers)
+    return made
 
 
 def connector_config(setup: Setup) -> Any:

@@ -59,12 +59,12 @@ class Lockstep:
         pair = (Scheduler, schedulers.KvfastScheduler)
         if setup.is_async:
             pair = (AsyncScheduler, schedulers.KvfastAsyncScheduler)
-        if shadow:
+        if shadow:  # first, to see the call that ends both
             follower = "AsyncShadowScheduler" if setup.is_async else "ShadowScheduler"
-            pair = (pair[0], getattr(import_module("kvcheck.adapters.vllm.shadow"), follower))
+            pair = (getattr(import_module("kvcheck.adapters.vllm.shadow"), follower), pair[0])
         self.sides = [Side(make_scheduler(cls, setup, vllm_config(setup, model))) for cls in pair]
         ours = self.sides[1].scheduler
-        self.mirror = ours.shadow if shadow else None
+        self.mirror = self.sides[0].scheduler.shadow if shadow else None
         if shadow and self.mirror is None:
             raise SystemExit("not followed")
         if not shadow and ours.kvfast_reason is not None:
@@ -284,6 +284,8 @@ def main() -> int:
             continue
         both = Lockstep(setup, model, asked.seed, shadow=asked.shadow)
         difference = both.run(asked.steps)
+        if both.mirror is not None and not both.mirror.num_calls:
+            difference = difference or "nothing was followed"
         total += both.counts["steps"]
         if both.mirror is not None:
             both.counts["calls followed"] = both.mirror.num_calls

@@ -202,14 +202,43 @@ def test_a_call_that_the_contract_refuses_is_a_difference(
     assert "kvref refuses: block id -1" in mirror.difference.said
 
 
-def test_a_session_that_loses_a_token_that_was_seen_is_not_followed() -> None:
+def test_a_session_that_loses_a_token_that_was_seen_is_made_anew() -> None:
     mirror = Mirror(find_implementation("kvref"), CONFIG, str, records=None)
     one = request("s", [1, 2, 3, 4, 5])
-    assert mirror.current(one).num_tokens == 5
+    first = mirror.current(one)
+    assert first.num_tokens == 5
     one.all_token_ids[-1:] = [6, 7]
     one.num_tokens = 6
-    with pytest.raises(KVSpecError, match="loses tokens"):
-        mirror.current(one)
+    second = mirror.current(one)
+    assert list(second.token_ids) == [1, 2, 3, 4, 6, 7]
+    one.num_prompt_tokens = 6  # what was sampled is of its prompt now
+    assert mirror.current(one).num_prompt_tokens == 6
+    assert mirror.current(one) is not second
+    with pytest.raises(KVSpecError, match="prompt embeddings"):
+        mirror.current(SimpleNamespace(**{**vars(one), "request_id": "e", "prompt_embeds": 1}))
+
+
+def test_an_exception_of_vllm_is_a_difference_and_the_last() -> None:
+    def ask() -> int:
+        raise ValueError("no free block")
+
+    for expected in ((), (Expected("free", "vLLM raised ValueError: no free block", "known"),)):
+        mirror = Mirror(find_implementation("kvref"), CONFIG, str, records=None, expected=expected)
+        with pytest.raises(ValueError, match="no free block"):
+            mirror.answered("free", ask)
+        assert mirror.num_expected == ({"known": 1} if expected else {})
+        assert (mirror.difference is None) is bool(expected)
+        mirror.same("free", lambda: 1, 2)
+        assert mirror.num_calls == 0
+
+
+def test_who_does_not_follow_reports_what_a_scheduler_must_keep() -> None:
+    mirror = Mirror(find_implementation("kvref"), CONFIG, str, records=None, follows=False)
+    mirror.same("free", lambda: 1, 2)
+    assert (mirror.num_calls, mirror.difference) == (0, None)
+    mirror.require("schedule", None)
+    mirror.require("schedule", "too much")
+    assert "asks for too much" in str(mirror.difference)
 
 
 def test_a_stale_common_prefix_is_a_difference() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,12 +23,6 @@ def lockstep(engine: Any) -> Any:
 @pytest.fixture(scope="module")
 def model(lockstep: Any) -> Any:
     return lockstep.model_folder()
-
-
-def only_24() -> None:
-    """The shadow knows 0.24 alone."""
-    if is_later():
-        pytest.skip("not for vLLM 0.33")
 
 
 @pytest.fixture
@@ -225,36 +218,6 @@ def test_mamba_beside_a_connector_stays_with_the_stock_manager(lockstep: Any, mo
     assert made.kvfast_reason == "kvfast does not support Mamba layers beside a KV connector"
     made.schedule()
     assert (made.num_steps_kvfast, made.num_steps_stock) == (0, 1)
-
-
-def test_a_shadow_finds_no_difference_and_finds_a_planted_one(
-    lockstep: Any, model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from vllm.v1.core.kv_cache_manager import KVCacheManager
-
-    only_24()
-    monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
-    for name in ("full", "full, async", "full and window"):
-        both = lockstep.Lockstep(lockstep.setups()[name], model, seed=3, shadow=True)
-        assert both.run(30) is None
-        assert both.mirror.num_calls > 100
-    monkeypatch.setattr(KVCacheManager, "free", lambda manager, request: None)
-    both = lockstep.Lockstep(lockstep.setups()["full"], model, seed=3, shadow=True)
-    assert "record: " in str(both.run(100))
-    assert list(tmp_path.glob("kvspec-shadow-*.jsonl"))
-
-
-def test_known_differences_are_reported_and_expected(
-    lockstep: Any, model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from examples.vllm import known_differences as known
-
-    only_24()
-
-    monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
-    for name, story in known.stories().items():
-        assert known.played(story, model, None).difference is not None, name
-        assert known.played(story, model, known.KNOWN).num_expected[story.reason], name
 
 
 def test_events_that_nobody_took_are_shown_and_stay(lockstep: Any, model: str) -> None:

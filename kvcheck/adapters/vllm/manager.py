@@ -319,18 +319,7 @@ class VLLMManager:
 
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
         """Look-up counters since the last call."""
-        stats = self.inner.make_prefix_cache_stats()
-        if stats is None:
-            return None
-        return PrefixCacheStats(
-            reset=stats.reset,
-            requests=stats.requests,
-            queries_tokens=stats.queries,
-            hits_tokens=stats.hits,
-            preempted_requests=stats.preempted_requests,
-            preempted_queries_tokens=stats.preempted_queries,
-            preempted_hits_tokens=stats.preempted_hits,
-        )
+        return stats_of(self.inner.make_prefix_cache_stats())
 
     def take_residency_samples(self) -> tuple[ResidencySample, ...]:
         """None: a configuration that samples is refused."""
@@ -363,3 +352,18 @@ class VLLMManager:
 
 def _to_ids(groups: Sequence[Sequence[Any]]) -> KVCacheBlocks:
     return KVCacheBlocks(tuple(block_ids(blocks) for blocks in groups))
+
+
+def stats_of(stats: Any) -> PrefixCacheStats | None:
+    """The contract's form of vLLM's counters."""
+    if stats is None:
+        return None
+    return PrefixCacheStats(
+        reset=stats.reset,
+        requests=stats.requests,
+        queries_tokens=stats.queries,
+        hits_tokens=stats.hits,
+        preempted_requests=stats.preempted_requests,
+        preempted_queries_tokens=stats.preempted_queries,
+        preempted_hits_tokens=stats.preempted_hits,
+    )

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from kvcheck.adapters.vllm.errors import describe
 from kvcheck.adapters.vllm.expected import Expected, reason_for
+from kvcheck.adapters.vllm.names import Names, renamed
 from kvcheck.watch.monitor import monitor
 from kvcheck.watch.recording import RecordedImplementation
 from kvspec.config import ManagerConfig
@@ -22,8 +23,16 @@ from kvspec.interface import Implementation, KVCacheManager
 from kvspec.request import LoRA, MultimodalItem, Request, RequestInput, RequestStatus
 from kvspec.snapshot import Snapshot
 
+T = TypeVar("T")
+
 HISTORY = 20_000
 """Calls that a record holds at most: enough to begin where the engine did, in a test."""
+
+LATER = (
+    ("num_in_flight_tokens", "num_in_flight_tokens"),
+    ("junction_tokens", "shared_prefix_boundary"),
+)
+"""Members of the contract's requests, and their names in those of vLLM 0.33; 0.24 has none."""
 
 
 class ShadowDifferenceError(KVSpecError):
@@ -38,6 +47,11 @@ class ShadowDifferenceError(KVSpecError):
         self.record = record
 
 
+def both(theirs: object, ours: object) -> str:
+    """Two answers that differ."""
+    return f"vLLM {theirs!r}, shadow {ours!r}"
+
+
 class Mirror:
     """One implementation that follows. It stops at the first difference, which it keeps.
 
@@ -45,6 +59,8 @@ class Mirror:
     takes tokens that are sampled after their slots were granted for drafts. There, with
     KVSPEC_SHADOW_RECORD=1, each call is written with the state behind it while it goes. None: there
     is no record.
+
+    `follows`: else nothing is asked, and only what the scheduler must keep is reported.
 
     `expected`: differences that are counted (`num_expected`, by reason); the follower then goes on
     from vLLM's state, which `state` answers when it is given references that the scheduler holds,
@@ -57,12 +73,14 @@ class Mirror:
         config: ManagerConfig,
         report: Callable[[str], object],
         *,
+        follows: bool = True,
         records: bool | None = True,
         expected: Sequence[Expected] = (),
         state: Callable[[Sequence[int], bytes], Snapshot] | None = None,
     ) -> None:
         self.implementation = implementation
         self.config = config
+        self.follows = follows
         self.report = report
         self.recorded: RecordedImplementation | None = None
         if records is False and os.environ.get("KVSPEC_SHADOW_RECORD") == "1":
@@ -75,15 +93,24 @@ class Mirror:
         self.state = state
         self.num_expected: Counter[str] = Counter()
         self.popped: list[int] = []
-        self.hashes: dict[bytes, bytes] = {}
+        self.hashes = Names()
+        self.names_hashes = bool(expected) or config.enable_events
         self.requests: dict[str, tuple[Any, Request | None]] = {}
         self.last_tokens: dict[str, int] = {}
         self.difference: ShadowDifferenceError | None = None
         self.num_calls = 0
+        self.uncompared: set[str] = set()
+        self.is_over = False
 
-    def same(self, call: str, ours: Callable[[], object], theirs: object) -> None:
-        """Make the call to the shadow, and compare."""
-        if self.difference is not None:
+    def same(
+        self,
+        call: str,
+        ours: Callable[[], object],
+        theirs: object,
+        shown: Callable[[Any, Any], str] = both,
+    ) -> None:
+        """Make the call to the shadow, and compare. `shown`: says where two answers differ."""
+        if self.is_over or not self.follows:
             return
         self.num_calls += 1
         try:
@@ -91,19 +118,36 @@ class Mirror:
         except KVSpecError as error:
             self.differ(f"{call}: {self.implementation.capabilities.name} refuses: {error}")
             return
-        if answer != theirs:
-            self.differ(f"{call}: vLLM {theirs!r}, shadow {answer!r}")
+        if call in self.uncompared:
+            self.uncompared.remove(call)
+        elif answer != theirs:
+            self.differ(f"{call}: {shown(theirs, answer)}")
 
     def require(self, call: str, broken: str | None) -> None:
         """Report a precondition that the scheduler did not keep."""
-        if broken is not None and self.difference is None:
+        if broken is not None and not self.is_over:
             self.differ(f"{call}: the scheduler asks for {broken}")
 
-    def differ(self, said: str) -> None:
-        """Write the record, report, and follow no further; a known difference is only counted."""
+    def answered(self, call: str, ask: Callable[[], T]) -> T:
+        """What vLLM answers; an exception is a difference, and nothing is followed behind it."""
+        try:
+            return ask()
+        except Exception as error:
+            if not self.is_over:
+                self.differ(f"{call}: vLLM raised {describe(error)}", is_last=True)
+            raise
+
+    def differ(self, said: str, *, is_last: bool = False) -> None:
+        """Write the record, report, and follow no further; a known difference is only counted.
+
+        `is_last`: what vLLM has done is not known, so that there is nothing to go on from.
+        """
         reason = reason_for(said, self.expected)
         if reason is not None:
             self.num_expected[reason] += 1
+            if is_last or not self.follows:
+                self.is_over = is_last
+                return
             try:
                 self._go_on()
             except KVSpecError as error:
@@ -116,6 +160,7 @@ class Mirror:
         except (KVSpecError, OSError) as error:
             said = f"{said} (no record: {error})"
         self.difference = ShadowDifferenceError(said, path)
+        self.is_over = True
         self.report(str(self.difference))
         if os.environ.get("KVSPEC_SHADOW_RAISE") == "1":
             raise self.difference
@@ -136,7 +181,8 @@ class Mirror:
         if self.state is None:
             raise KVSpecError("nobody answers it")
         taken = self.state(self.popped, self.manager.none_hash)
-        made = self.implementation.restore(self.config, renamed(taken, self.hashes))
+        made = self.implementation.restore(self.config, renamed(taken, self.hashes.ours))
+        self.uncompared = {"take_events", "make_prefix_cache_stats"}  # those before are lost
         self.requests = {name: (theirs, None) for name, (theirs, _) in self.requests.items()}
         if self.recorder is not None:
             self.recorder = monitor(made, every=1_000, history=HISTORY)
@@ -144,25 +190,44 @@ class Mirror:
         self.manager = made
 
     def current(self, request: Any) -> Request:
-        """The shadow's request, which knows what vLLM's knows now."""
-        kept, mine = self.requests.get(request.request_id, (None, None))
-        if kept is not request or mine is None:
-            mine = self.implementation.make_request(self.manager, input_of(request))
-            self.requests[request.request_id] = (request, mine)
-            self.last_tokens[request.request_id] = request.all_token_ids[mine.num_tokens - 1]
-        new, theirs = request.num_tokens - mine.num_tokens, request.all_token_ids
-        if new < 0 or theirs[mine.num_tokens - 1] != self.last_tokens[request.request_id]:
-            raise KVSpecError("a request that loses tokens is not followed")
-        if new:
-            self.implementation.append_tokens(self.manager, mine, list(theirs[-new:]))
-            self.last_tokens[request.request_id] = theirs[-1]
-        if self.expected:
-            self.hashes.update(zip(request.block_hashes, mine.block_hashes, strict=False))
+        """The shadow's request, which knows what vLLM's knows now.
+
+        It is made anew for a session that goes on: it has lost a token, or more are of its prompt.
+        """
+        name, theirs = request.request_id, request.all_token_ids
+        kept, mine = self.requests.get(name, (None, None))
+        is_new = kept is not request or mine is None or self._is_other(request, mine)
+        if mine is None or is_new:
+            mine = self.implementation.make_request(self.manager, input_of(request, self.config))
+            self.requests[name] = (request, mine)
+        if request.num_tokens > mine.num_tokens:
+            new = list(theirs[mine.num_tokens : request.num_tokens])
+            self.implementation.append_tokens(self.manager, mine, new)
+        self.last_tokens[name] = theirs[-1]
+        if self.names_hashes:
+            is_new = is_new or bool(getattr(request, "resumable", False))
+            self.hashes.add(request.block_hashes, mine.block_hashes, name, is_new=is_new)
         mine.num_computed_tokens = request.num_computed_tokens
         mine.num_preemptions = request.num_preemptions
+        for ours, member in LATER:
+            if hasattr(request, member):
+                setattr(mine, ours, getattr(request, member))
         status = request.status.name
         mine.status = RequestStatus(status if status in ("WAITING", "PREEMPTED") else "RUNNING")
         return mine
+
+    def _is_other(self, request: Any, mine: Request) -> bool:
+        """Whether vLLM's request no longer begins as it was."""
+        if request.num_prompt_tokens != mine.num_prompt_tokens:
+            return True
+        last = request.all_token_ids[mine.num_tokens - 1 : mine.num_tokens]
+        return list(last) != [self.last_tokens[request.request_id]]
+
+    def forget(self, request_id: str) -> None:
+        """A request that is over is not asked for again."""
+        self.requests.pop(request_id, None)
+        self.last_tokens.pop(request_id, None)
+        self.hashes.num_known.pop(request_id, None)
 
     def named(self, request_id: str) -> Request | None:
         """The shadow's request of that name, if it was seen."""
@@ -178,33 +243,23 @@ def free_path() -> Path:
     return next(each for each in free if not each.exists())
 
 
-def renamed(snapshot: Snapshot, hashes: Mapping[bytes, bytes]) -> Snapshot:
-    """The same state, each key with the follower's hash: a hash, and four bytes of the group."""
-
-    def key(theirs: bytes) -> bytes:
-        return hashes.get(theirs[:-4], theirs[:-4]) + theirs[-4:]
-
-    return replace(
-        snapshot,
-        block_keys=tuple(tuple(map(key, keys)) for keys in snapshot.block_keys),
-        lookup_order={key(each): ids for each, ids in snapshot.lookup_order.items()},
-        step_keys=tuple(frozenset(map(key, keys)) for keys in snapshot.step_keys),
-    )
-
-
-def input_of(request: Any) -> RequestInput:
+def input_of(request: Any, config: ManagerConfig) -> RequestInput:
     """What vLLM's request was made from, without what was appended."""
     if request.prompt_embeds is not None:
         raise KVSpecError("prompt embeddings are not followed")
-    adapter = request.lora_request
+    adapter, lora = request.lora_request, None
+    if adapter is not None:
+        path = adapter.lora_path if config.policy.extra_keys == "tagged" else None
+        lora = LoRA(adapter.name, adapter.adapter_id, path or None)
     return RequestInput(
         request.request_id,
         list(request.all_token_ids[: request.num_prompt_tokens]),
         cache_salt=request.cache_salt or None,
-        lora=None if adapter is None else LoRA(adapter.name, adapter.adapter_id),
+        lora=lora,
         multimodal=tuple(
             MultimodalItem(item.identifier, item.mm_position.offset, item.mm_position.length)
             for item in request.mm_features
         ),
         skip_reading_cache=bool(request.skip_reading_prefix_cache),
+        reports_hits=getattr(request, "kv_cache_report_mode", "") == "full",
     )

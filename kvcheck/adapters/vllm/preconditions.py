@@ -5,6 +5,7 @@ The manager cannot see these: it does as it is told. Each answers what is wrong 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 
@@ -43,16 +44,49 @@ def lookahead_of_load(asked: Asked) -> str | None:
     return None
 
 
-def aligned_chunk(asked: Asked, block_size: int) -> str | None:
+def aligned_chunk(asked: Asked, block_size: int, stops: Collection[int] = ()) -> str | None:
     """In mode align a prompt's chunk ends at a block, or reaches into the last one.
 
     A state is kept only at a chunk's end, so a chunk that ends elsewhere leaves none to be hit.
+    `stops`: where else it may end, because a state is wanted there.
     """
     last = asked.num_tokens - asked.num_tokens % block_size
     start = asked.end - asked.num_new_tokens
     is_prefill = start < max(asked.num_prompt_tokens, asked.num_tokens - 1)
-    if asked.num_new_tokens and is_prefill and asked.end < last and asked.end % block_size:
+    is_inside = asked.end < last and asked.end % block_size and asked.end not in stops
+    if asked.num_new_tokens and is_prefill and is_inside:
         return f"a chunk to token {asked.end}, inside a block of {block_size}, {last} are to come"
+    return None
+
+
+def realigned_chunk(asked: Asked, block_size: int) -> str | None:
+    """In mode align a prompt's chunk that begins inside a block does not go beyond its end.
+
+    The state of the block would be passed over, and that before it would stand for it.
+    """
+    start = asked.end - asked.num_new_tokens
+    is_prefill = start < max(asked.num_prompt_tokens, asked.num_tokens - 1)
+    end_of_block = -(-start // block_size) * block_size
+    if asked.num_new_tokens and is_prefill and start % block_size and asked.end > end_of_block:
+        return f"a chunk from token {start} to {asked.end}, past the end of a block of {block_size}"
+    return None
+
+
+def known_behind_chunk(asked: Asked, num_read: int) -> str | None:
+    """A drafter of several modules reads so many tokens behind a chunk, unless it ends the prompt.
+
+    The last of its modules would else keep what it made of guessed ones.
+    """
+    left = asked.num_tokens - asked.end
+    if asked.num_new_tokens and 0 < left < num_read:
+        return f"a chunk that leaves {left} tokens, of which a drafter reads {num_read}"
+    return None
+
+
+def whole_blocks_offered(num_tokens: int, scheduler_block_size: int) -> str | None:
+    """A connector is offered whole blocks: what it loads would race with the copy of another."""
+    if num_tokens % scheduler_block_size:
+        return f"tokens behind {num_tokens}, no multiple of {scheduler_block_size}"
     return None
 
 

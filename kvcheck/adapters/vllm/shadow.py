@@ -18,11 +18,20 @@ from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from kvcheck.adapters.vllm.events import translate_event
 from kvcheck.adapters.vllm.expected import read_expected
-from kvcheck.adapters.vllm.library import load_library
+from kvcheck.adapters.vllm.library import Library, load_library
 from kvcheck.adapters.vllm.mirror import Mirror
+from kvcheck.adapters.vllm.preconditions import whole_blocks_offered
 from kvcheck.adapters.vllm.shadowed import ShadowedManager, ShadowedPool
+from kvcheck.adapters.vllm.shadowed_later import (
+    LaterShadowedManager,
+    LaterShadowedPool,
+    later_members,
+    unfollowed,
+)
 from kvcheck.adapters.vllm.state import take_snapshot
+from kvcheck.adapters.vllm.steps import Steps
 from kvcheck.discovery import find_implementation
 from kvspec.errors import ConfigError, UnsupportedError
 from kvspec.foreign import config_of
@@ -33,41 +42,111 @@ class Shadowed:
 
     kv_cache_manager: Any
     connector: Any
-    shadow: Mirror | None
+    requests: dict[str, Any]
+    block_size: int
+    dcp_world_size: int
+    pcp_world_size: int
+    max_num_scheduled_tokens: int
+    num_prefill_lookahead: int = 0  # 0.24 has none
+    defer_block_free: bool
+    shadow: Mirror | None = None
+    steps: Steps | None = None
     records = True
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        logger = init_logger("vllm.kvspec.shadow")
-        stock, self.shadow = self.kv_cache_manager, None
+        stock, logger = self.kv_cache_manager, init_logger("vllm.kvspec.shadow")
         library = load_library()
+        unknown = unfollowed(self) if library.is_later else None
         try:
-            if library.is_later:
-                raise UnsupportedError(f"the scheduler of vLLM {library.version}", "the shadow")
-            config = config_of(
-                stock,
-                max_num_batched_tokens=self._scheduler_config.max_num_batched_tokens,
-                watermark=float(self._scheduler_config.watermark),
-                hash_seed=os.environ.get("PYTHONHASHSEED"),
-            )
-            implementation = find_implementation(os.environ.get("KVSPEC_SHADOW", "kvfast"))
-            known = os.environ.get("KVSPEC_SHADOW_EXPECT")
-            self.shadow = Mirror(
-                implementation,
-                config,
-                logger.error,
-                # A connector may pin blocks, which no record can say.
-                records=self.records if self.connector is None else None,
-                expected=read_expected(Path(known)) if known else (),
-                state=partial(take_snapshot, library, stock),
-            )
+            self.shadow = self._mirror(library, logger.error, follows=unknown is None)
         except (UnsupportedError, ConfigError) as error:
             logger.warning("No shadow: %s", error)
             return
+        if unknown is not None:
+            logger.warning("No shadow: %s. What the scheduler must keep is checked.", unknown)
+        translate = partial(translate_event, library)
+        if library.is_later:
+            self.kv_cache_manager = self._later_manager(stock, self.shadow, translate)
+            return
         pool = ShadowedPool(stock.block_pool, self.shadow)
-        self.kv_cache_manager = ShadowedManager(stock, pool, self.shadow)
+        self.kv_cache_manager = ShadowedManager(stock, pool, self.shadow, translate)
         if self.connector is not None:
             self.connector.bind_gpu_block_pool(pool)
+
+    def _mirror(self, library: Library, report: Any, *, follows: bool) -> Mirror:
+        """Raises UnsupportedError or ConfigError for a configuration that the contract refuses."""
+        told = {
+            "max_num_batched_tokens": self._scheduler_config.max_num_batched_tokens,
+            "dcp_world_size": self.dcp_world_size,
+            "pcp_world_size": self.pcp_world_size,
+            "watermark": float(self._scheduler_config.watermark),
+            "hash_seed": os.environ.get("PYTHONHASHSEED"),
+            "log_stats": self.kv_cache_manager.log_stats,
+        }
+        told |= later_members(self) if library.is_later else {}
+        known = os.environ.get("KVSPEC_SHADOW_EXPECT")
+        return Mirror(
+            find_implementation(os.environ.get("KVSPEC_SHADOW", "kvfast")),
+            config_of(self.kv_cache_manager, **told),
+            report,
+            follows=follows,
+            # A connector may pin blocks, which no record can say.
+            records=self.is_recorded if self.connector is None and follows else None,
+            expected=read_expected(Path(known)) if known else (),
+            state=partial(take_snapshot, library, self.kv_cache_manager),
+        )
+
+    def _later_manager(self, stock: Any, mirror: Mirror, translate: Any) -> LaterShadowedManager:
+        """0.33's manager; a connector has it, too, and what it is asked is looked at."""
+        self.steps = Steps(mirror.require, waits=self.defer_block_free)
+        longest = self._scheduler_config.long_prefill_token_threshold
+        most = self.max_num_scheduled_tokens
+        made = LaterShadowedManager(
+            stock,
+            LaterShadowedPool(stock.block_pool, mirror, self.steps),
+            mirror,
+            translate,
+            steps=self.steps,
+            num_read=self.num_prefill_lookahead,
+            most_tokens=min(most, longest) if longest > 0 else most,
+            has_connector=self.connector is not None,
+        )
+        if self.connector is not None:
+            self.connector.bind_kv_cache_manager(made)
+            ask, size = self.connector.get_num_new_matched_tokens, self.block_size
+
+            def offered(request: Any, num_computed_tokens: int) -> Any:
+                broken = whole_blocks_offered(num_computed_tokens, size)
+                mirror.require(f"get_num_new_matched_tokens of {request.request_id}", broken)
+                return ask(request, num_computed_tokens)
+
+            self.connector.get_num_new_matched_tokens = offered
+        return made
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether a monitor may record: with several modules drafts become final a step late."""
+        return self.records and self.num_prefill_lookahead < 2
+
+    def schedule(self, *args: Any, **options: Any) -> Any:
+        """vLLM's step; what it leaves under way is noted."""
+        plan = super().schedule(*args, **options)  # type: ignore[misc]  # vLLM's scheduler has it
+        if self.steps is not None:
+            waits = self.kv_cache_manager.copies_wait
+            self.steps.planned(plan, self.requests, copies_wait=waits)
+        return plan
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        """The output of a step, which is under way no longer."""
+        plan, update = scheduler_output, super().update_from_output  # type: ignore[misc]  # as above
+        if self.steps is None:
+            return update(plan, model_runner_output)
+        stale = self.steps.outputs(plan)
+        answer = update(plan, model_runner_output)
+        # A load that failed takes computed tokens back, from whichever step.
+        self.steps.processed(plan, stale if self.connector is None else {})
+        return answer
 
     @property
     def _scheduler_config(self) -> Any:

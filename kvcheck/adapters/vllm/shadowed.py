@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from kvcheck.adapters.vllm import preconditions
 from kvcheck.adapters.vllm.mirror import Mirror
 from kvcheck.adapters.vllm.preconditions import Asked
 from kvspec.blocks import KVCacheBlocks
+from kvspec.events import Event
 from kvspec.specs import MambaSpec
+
+UNTOLD = "skip_zeroing_group_ids"
+"""Of 0.33: says what is not zeroed, because a connector writes it."""
 
 
 def ids_of(blocks: Any) -> KVCacheBlocks | None:
@@ -17,6 +21,16 @@ def ids_of(blocks: Any) -> KVCacheBlocks | None:
     if blocks is None:
         return None
     return KVCacheBlocks(tuple([block.block_id for block in group] for group in blocks.blocks))
+
+
+def first_apart(theirs: Sequence[object], ours: Sequence[object]) -> str:
+    """The first of some values that differs, and how many there are."""
+    pairs = zip(theirs, ours, strict=False)
+    place = next((at for at, (one, other) in enumerate(pairs) if one != other), None)
+    if place is None:
+        place = min(len(theirs), len(ours))
+    their, our = ([*side, None][place] for side in (theirs, ours))
+    return f"vLLM {their!r}, shadow {our!r}, number {place} of {len(theirs)} and {len(ours)}"
 
 
 class Forwarded:
@@ -52,11 +66,23 @@ class ShadowedPool(Forwarded):
 
 
 class ShadowedManager(Forwarded):
-    """vLLM's manager; the calls of its scheduler are made to the shadow, too."""
+    """vLLM's manager; the calls of its scheduler are made to the shadow, too.
 
-    def __init__(self, stock: Any, pool: ShadowedPool, mirror: Mirror) -> None:
+    `translate`: an event of vLLM's as the contract's; None: events are not compared. `reports`: the
+    events that no caching has made.
+    """
+
+    def __init__(
+        self,
+        stock: Any,
+        pool: ShadowedPool,
+        mirror: Mirror,
+        translate: Callable[..., Event] | None = None,
+    ) -> None:
         super().__init__(stock, mirror)
         self.block_pool = pool
+        self.translate = translate
+        self.reports: list[Any] = []
 
     @property
     def shadow(self) -> Any:
@@ -66,11 +92,13 @@ class ShadowedManager(Forwarded):
     def new_step_starts(self) -> None:
         """A step begins."""
         self.stock.new_step_starts()
-        self.mirror.same("new_step_starts", self.shadow.new_step_starts, None)
+        self.mirror.same("new_step_starts", lambda: self.shadow.new_step_starts(), None)
 
     def get_computed_blocks(self, request: Any) -> tuple[Any, int]:
         """The longest cached prefix."""
-        blocks, length = self.stock.get_computed_blocks(request)
+        blocks, length = self.mirror.answered(
+            "get_computed_blocks", lambda: self.stock.get_computed_blocks(request)
+        )
 
         def ours() -> object:
             hit = self.shadow.get_computed_blocks(self.mirror.current(request))
@@ -92,27 +120,35 @@ class ShadowedManager(Forwarded):
         hits = ids_of(new_computed_blocks)
         self._check(request, num_new_tokens, num_new_computed_tokens, options)
         computed = request.num_computed_tokens
-        granted = self.stock.allocate_slots(
-            request, num_new_tokens, num_new_computed_tokens, new_computed_blocks, **options
+        call = f"allocate_slots of {request.request_id}"
+        granted = self.mirror.answered(
+            call,
+            lambda: self.stock.allocate_slots(
+                request, num_new_tokens, num_new_computed_tokens, new_computed_blocks, **options
+            ),
         )
         free = self.stock.block_pool.get_num_free_blocks()
 
         def ours() -> object:
             mine = self.mirror.current(request)
             mine.num_computed_tokens = computed
-            answer = self.shadow.allocate_slots(
-                mine,
-                num_new_tokens,
-                num_new_computed_tokens=num_new_computed_tokens,
-                new_computed_blocks=None if hits is None or hits.is_empty else hits,
-                **options,
-            )
-            return answer, self.shadow.num_free_blocks
+            told = {name: value for name, value in options.items() if name != UNTOLD}
+            told["num_new_computed_tokens"] = num_new_computed_tokens
+            told["new_computed_blocks"] = None if hits is None or hits.is_empty else hits
+            return self._granted(mine, num_new_tokens, told), self.shadow.num_free_blocks
 
-        self.mirror.same(f"allocate_slots of {request.request_id}", ours, (ids_of(granted), free))
+        self.mirror.same(call, ours, (ids_of(granted), free))
         return granted
 
-    def _check(self, request: Any, new: int, new_computed: int, options: Any) -> None:
+    def _granted(self, mine: Any, num_new_tokens: int, options: Mapping[str, Any]) -> Any:
+        """The follower's answer."""
+        return self.shadow.allocate_slots(mine, num_new_tokens, **options)
+
+    def _cached(self, mine: Any, num_computed_tokens: int) -> None:
+        """The follower caches."""
+        self.shadow.cache_blocks(mine, num_computed_tokens)
+
+    def _check(self, request: Any, new: int, new_computed: int, options: Any) -> Asked:
         """The preconditions of an allocation."""
         asked = Asked(
             request.num_tokens,
@@ -130,7 +166,14 @@ class ShadowedManager(Forwarded):
         self.mirror.require(call, preconditions.lookahead_of_load(asked))
         for spec in config.managed_specs:
             if isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align":
-                self.mirror.require(call, preconditions.aligned_chunk(asked, spec.block_size))
+                stops = self._stops(asked, request, spec.block_size)
+                broken = preconditions.aligned_chunk(asked, spec.block_size, stops)
+                self.mirror.require(call, broken)
+        return asked
+
+    def _stops(self, asked: Asked, request: Any, block_size: int) -> Collection[int]:
+        """Where else than at a block's end a chunk of aligned Mamba may end."""
+        return ()
 
     def free(self, request: Any) -> None:
         """Release all blocks of the request."""
@@ -155,8 +198,7 @@ class ShadowedManager(Forwarded):
     def _forget(self, request: Any) -> None:
         """A request that is finished is not asked for again."""
         if request.is_finished():
-            self.mirror.requests.pop(request.request_id, None)
-            self.mirror.last_tokens.pop(request.request_id, None)
+            self.mirror.forget(request.request_id)
 
     def remove_skipped_blocks(self, request_id: str, total_computed_tokens: int) -> None:
         """Release what attention no longer needs."""
@@ -178,7 +220,7 @@ class ShadowedManager(Forwarded):
     def reset_prefix_cache(self) -> bool:
         """Drop every hash, if no block is in use."""
         done = bool(self.stock.reset_prefix_cache())
-        self.mirror.same("reset_prefix_cache", self.shadow.reset_prefix_cache, done)
+        self.mirror.same("reset_prefix_cache", lambda: self.shadow.reset_prefix_cache(), done)
         return done
 
     def get_num_common_prefix_blocks(self, running_request_id: str) -> list[int]:
@@ -200,7 +242,7 @@ class ShadowedManager(Forwarded):
         self.stock.cache_blocks(request, num_computed_tokens)
         self.mirror.same(
             "cache_blocks",
-            lambda: self.shadow.cache_blocks(self.mirror.current(request), num_computed_tokens),
+            lambda: self._cached(self.mirror.current(request), num_computed_tokens),
             None,
         )
 
@@ -208,5 +250,22 @@ class ShadowedManager(Forwarded):
         """Blocks to be zeroed."""
         ids: list[int] = self.stock.take_new_block_ids()
         call = "take_new_block_ids"
-        self.mirror.same(call, self.shadow.take_new_block_ids, tuple(ids))
+        self.mirror.same(call, lambda: self.shadow.take_new_block_ids(), tuple(ids))
         return ids
+
+    def take_events(self) -> list[Any]:
+        """Events since the last call; the hashes are other ones, so by the shadow's names."""
+        events: list[Any] = self.stock.take_events()
+        if self.translate is not None and self.mirror.config.enable_events:
+            names = self.mirror.hashes
+            theirs = tuple(
+                names.theirs(self.translate(each, is_report=any(each is r for r in self.reports)))
+                for each in events
+            )
+
+            def ours() -> object:
+                return tuple(map(names.own, self.shadow.take_events()))
+
+            self.mirror.same("take_events", ours, theirs, first_apart)
+        self.reports = []
+        return events

@@ -1,0 +1,75 @@
+"""vLLM's hashes and the follower's, which are of other functions: one for the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from kvspec.events import AllBlocksCleared, BlockRemoved, Event, EventHash
+from kvspec.snapshot import Snapshot
+
+LOW = 2**64 - 1
+"""What events show of a hash, where they show an int."""
+
+
+class Names:
+    """The follower's names of vLLM's hashes; `shown`: of those in its events, ints or bytes.
+
+    A session may keep a hash that covers a token which is gone, and the follower has another one
+    then: `aliases` has the first in place of the later.
+    """
+
+    def __init__(self) -> None:
+        self.ours: dict[bytes, bytes] = {}
+        self.shown: dict[EventHash, EventHash] = {}
+        self.aliases: dict[EventHash, EventHash] = {}
+        self.num_known: dict[str, int] = {}
+
+    def add(
+        self, theirs: Sequence[bytes], ours: Sequence[bytes], request: str, *, is_new: bool
+    ) -> None:
+        """The hashes of a request; of one that is not new those that came since."""
+        known = 0 if is_new else self.num_known.get(request, 0)
+        count = min(len(theirs), len(ours))
+        for their, our in zip(theirs[known:count], ours[known:count], strict=True):
+            if their not in self.ours:
+                self.ours[their] = our
+                self.shown[their] = our
+                self.shown[int.from_bytes(their, "big") & LOW] = our
+            elif self.ours[their] != our:
+                self.aliases[our] = self.ours[their]
+        self.num_known[request] = count
+
+    def theirs(self, event: Event) -> Event:
+        """An event of vLLM's under the follower's names; a hash of no request keeps its own."""
+        return self.own(_with(event, self.shown))
+
+    def own(self, event: Event) -> Event:
+        """An event of the follower's."""
+        return _with(event, self.aliases)
+
+
+def _with(event: Event, names: Mapping[EventHash, EventHash]) -> Event:
+    """The same event with other names of hashes."""
+    if isinstance(event, AllBlocksCleared):
+        return event
+    found = tuple(names.get(each, each) for each in event.block_hashes)
+    if isinstance(event, BlockRemoved):
+        return replace(event, block_hashes=found)
+    parent = event.parent_block_hash
+    parent = None if parent is None else names.get(parent, parent)
+    return replace(event, block_hashes=found, parent_block_hash=parent)
+
+
+def renamed(snapshot: Snapshot, hashes: Mapping[bytes, bytes]) -> Snapshot:
+    """The same state, each key with the follower's hash: a hash, and four bytes of the group."""
+
+    def key(theirs: bytes) -> bytes:
+        return hashes.get(theirs[:-4], theirs[:-4]) + theirs[-4:]
+
+    return replace(
+        snapshot,
+        block_keys=tuple(tuple(map(key, keys)) for keys in snapshot.block_keys),
+        lookup_order={key(each): ids for each, ids in snapshot.lookup_order.items()},
+        step_keys=tuple(frozenset(map(key, keys)) for keys in snapshot.step_keys),
+    )

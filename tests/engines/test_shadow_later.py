@@ -1,0 +1,210 @@
+"""What a shadow of vLLM 0.33 has beside that of 0.24, without vLLM: steps, names, preconditions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kvcheck.adapters.vllm import preconditions
+from kvcheck.adapters.vllm.names import Names
+from kvcheck.adapters.vllm.preconditions import Asked
+from kvcheck.adapters.vllm.shadowed import first_apart
+from kvcheck.adapters.vllm.steps import Steps
+from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored
+
+
+class Scheduler:
+    """As much of vLLM's as `Steps` looks at; each step is 4 tokens of one request."""
+
+    def __init__(self, *, waits: bool = False) -> None:
+        self.said: list[str] = []
+        self.steps = Steps(lambda call, broken: self.said.append(f"{call}: {broken}"), waits)
+        self.request = SimpleNamespace(
+            request_id="a",
+            num_tokens=9,
+            num_computed_tokens=0,
+            num_in_flight_tokens=0,
+            num_preemptions=0,
+            resumable=False,
+            is_finished=lambda: False,
+        )
+        self.retained: tuple[int, ...] = ()
+
+    def begin(self, *pairs: tuple[int, int]) -> Any:
+        """A step up to its end: the plan."""
+        self.steps.starts()
+        self.steps.allocates("allocate_slots of a", self.request)
+        self.retained = tuple(block for pair in pairs for block in pair)
+        self.steps.copied(pairs, self.retained)
+        copies = [SimpleNamespace(src_block_id=one, dst_block_id=other) for one, other in pairs]
+        return SimpleNamespace(num_scheduled_tokens={"a": 4}, kv_cache_block_copies=copies)
+
+    def end(self, plan: Any, *, counted: int = 4, copies_wait: bool = False) -> None:
+        self.request.num_in_flight_tokens += counted
+        self.request.num_computed_tokens += counted
+        self.steps.planned(plan, {"a": self.request}, copies_wait=copies_wait)
+
+    def update(self, plan: Any, *, counted: int = 4, computed: int = 0) -> None:
+        stale = self.steps.outputs(plan)
+        self.request.num_in_flight_tokens -= counted
+        self.request.num_computed_tokens += computed
+        self.steps.processed(plan, stale)
+
+
+def test_a_scheduler_that_keeps_its_promises_is_not_reported() -> None:
+    for waits in (False, True):
+        made = Scheduler(waits=waits)
+        first = made.begin((1, 2))
+        if not waits:
+            made.steps.returns(made.retained)
+        made.end(first)
+        second = made.begin()
+        made.end(second)
+        if waits:
+            made.steps.num_outputs += 1  # the output is there before the references go back
+            made.steps.returns((1, 2))
+            made.steps.num_outputs -= 1
+        made.update(first)
+        made.request.num_preemptions += 1
+        made.request.num_computed_tokens = 0
+        made.update(second)
+        assert made.said == []
+
+
+def not_counted(made: Scheduler) -> None:
+    made.end(made.begin(), counted=3)
+
+
+def not_counted_down(made: Scheduler) -> None:
+    plan = made.begin()
+    made.end(plan)
+    made.update(plan, counted=0)
+
+
+def counted_between(made: Scheduler) -> None:
+    made.end(made.begin())
+    made.request.num_in_flight_tokens = 0
+    made.begin()
+
+
+def rejected_drafts_stay(made: Scheduler) -> None:
+    plan = made.begin()
+    made.end(plan)
+    made.update(plan, computed=6)
+
+
+def stale_output_counts(made: Scheduler) -> None:
+    plan = made.begin()
+    made.end(plan)
+    made.request.num_preemptions += 1
+    made.request.num_computed_tokens = 4  # goes on already
+    made.update(plan, computed=-2)
+
+
+def copies_are_not_told(made: Scheduler) -> None:
+    plan = made.begin((1, 2))
+    made.steps.returns(made.retained)
+    plan.kv_cache_block_copies = None
+    made.end(plan)
+
+
+def copies_are_not_taken(made: Scheduler) -> None:
+    made.end(made.begin(), copies_wait=True)
+
+
+def copies_are_taken_twice(made: Scheduler) -> None:
+    made.begin()
+    made.steps.copied((), ())
+
+
+def allocated_behind_copies(made: Scheduler) -> None:
+    made.begin()
+    made.steps.allocates("allocate_slots of a", made.request)
+
+
+def references_stay(made: Scheduler) -> None:
+    made.end(made.begin((1, 2)))
+
+
+def references_go_back_early(made: Scheduler) -> None:
+    made.steps.waits = True
+    made.begin((1, 2))
+    made.steps.returns((1, 2))
+
+
+def references_stay_behind_the_output(made: Scheduler) -> None:
+    made.steps.waits = True
+    plan = made.begin((1, 2))
+    made.end(plan)
+    made.update(plan)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        (not_counted, "schedule of a: 3 tokens in flight, and 4 were planned"),
+        (not_counted_down, "update_from_output of a: 4 tokens in flight, and 0 were"),
+        (counted_between, "allocate_slots of a of a: 0 tokens in flight, and 4 were planned"),
+        (rejected_drafts_stay, "update_from_output: 10 tokens as computed, of which 9 are final"),
+        (stale_output_counts, "2 computed tokens in place of 4"),
+        (copies_are_not_told, "schedule: a step without the copies"),
+        (copies_are_not_taken, "schedule: a step without the copies"),
+        (copies_are_taken_twice, "take_kv_cache_block_copies: the copies of a step for the second"),
+        (allocated_behind_copies, "slots after the copies of the step were taken"),
+        (references_stay, "schedule: blocks that are held for copies of a step that is over"),
+        (references_go_back_early, "free_blocks: blocks back that a copy under way still needs"),
+        (references_stay_behind_the_output, "update_from_output: blocks that are held for copies"),
+    ],
+)
+def test_a_scheduler_that_does_not_is_found(
+    mistake: Callable[[Scheduler], None], said: str
+) -> None:
+    made = Scheduler()
+    mistake(made)
+    assert len(made.said) == 1
+    assert said in made.said[0]
+
+
+def test_later_preconditions_are_found_broken() -> None:
+    chunk = Asked(num_tokens=20, num_prompt_tokens=20, num_computed_tokens=4, num_new_tokens=6)
+    assert preconditions.realigned_chunk(chunk, 4) is None
+    assert "from token 4 to 10, past" in str(preconditions.realigned_chunk(chunk, 8))
+    assert preconditions.realigned_chunk(Asked(20, 4, 19, num_new_tokens=6), 8) is None
+    assert preconditions.aligned_chunk(chunk, 8, stops=(10,)) is None
+    assert "inside a block of 8" in str(preconditions.aligned_chunk(chunk, 8, stops=(11,)))
+    assert preconditions.known_behind_chunk(chunk, 10) is None
+    assert "leaves 10 tokens, of which" in str(preconditions.known_behind_chunk(chunk, 11))
+    assert preconditions.known_behind_chunk(Asked(20, 20, 0, num_new_tokens=20), 3) is None
+    assert preconditions.whole_blocks_offered(16, 8) is None
+    assert "tokens behind 12, no multiple of 8" in str(preconditions.whole_blocks_offered(12, 8))
+
+
+def stored(block_hash: bytes | int, parent: bytes | int | None) -> BlockStored:
+    at = ("GPU", None, 0, "full_attention", None)
+    return BlockStored((block_hash,), parent, (1, 2), 2, None, None, *at)
+
+
+def test_events_have_the_names_of_the_follower() -> None:
+    names = Names()
+    theirs, ours = [b"\x01" * 32, b"\x02" * 32], [b"a", b"b"]
+    names.add(theirs[:1], ours, "r", is_new=True)
+    names.add(theirs, ours, "r", is_new=False)
+    low = int.from_bytes(theirs[0][-8:], "big")
+    assert names.theirs(stored(theirs[1], theirs[0])) == stored(b"b", b"a")
+    assert names.theirs(stored(theirs[1], low)) == stored(b"b", b"a")
+    assert names.theirs(stored(b"of nobody", None)) == stored(b"of nobody", None)
+    assert names.theirs(BlockRemoved((low,), "GPU", 1)) == BlockRemoved((b"a",), "GPU", 1)
+    assert names.theirs(AllBlocksCleared()) == AllBlocksCleared()
+    # A session goes on: vLLM keeps the hash of a block whose look-ahead is another one now.
+    names.add(theirs, [b"a", b"c"], "r", is_new=True)
+    assert names.own(stored(b"d", b"c")) == stored(b"d", b"b")
+    names.add([theirs[0], b"\x03" * 32], [b"a", b"c"], "r", is_new=True)  # hashed again
+    assert names.theirs(stored(b"d", b"\x03" * 32)) == stored(b"d", b"b")
+
+
+def test_the_first_event_that_differs_is_said() -> None:
+    assert first_apart((1, 2), (1, 3)) == "vLLM 2, shadow 3, number 1 of 2 and 2"
+    assert first_apart((1, 2), (1,)) == "vLLM 2, shadow None, number 1 of 2 and 1"

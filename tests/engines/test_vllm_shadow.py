@@ -1,0 +1,246 @@
+"""The shadow in vLLM's scheduler, where vLLM 0.24.0 or 0.33.0 is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from kvfast.engines.vllm.fit import is_later
+
+
+@pytest.fixture(scope="module")
+def lockstep(engine: Any) -> Any:
+    """The script's module."""
+    from examples.vllm import lockstep
+
+    return lockstep
+
+
+@pytest.fixture(scope="module")
+def model(lockstep: Any) -> Any:
+    return lockstep.model_folder()
+
+
+@pytest.fixture(autouse=True)
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where records go."""
+    monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def scheduler() -> Any:
+    """vLLM 0.33's module; skipped beside 0.24."""
+    if not is_later():
+        pytest.skip("for vLLM 0.33")
+    from vllm.v1.core.sched import scheduler
+
+    return scheduler
+
+
+@pytest.mark.parametrize("runner", ["0", "1"])
+@pytest.mark.parametrize("follower", ["kvref", "kvfast"])
+def test_a_shadow_finds_no_difference(
+    lockstep: Any, model: str, monkeypatch: pytest.MonkeyPatch, follower: str, runner: str
+) -> None:
+    if runner == "1" and (follower == "kvref" or not is_later()):
+        pytest.skip("once is enough, and not beside vLLM 0.24")
+    monkeypatch.setenv("KVSPEC_SHADOW", follower)
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", runner)
+    for name, setup in lockstep.setups().items():
+        both = lockstep.Lockstep(setup, model, seed=3, shadow=True)
+        assert both.run(40) is None, name
+        assert both.mirror.num_calls > 250, name
+
+
+def test_a_shadow_finds_a_planted_difference(
+    lockstep: Any, model: str, monkeypatch: pytest.MonkeyPatch, records: Path
+) -> None:
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+
+    monkeypatch.setattr(KVCacheManager, "free", lambda manager, request: None)
+    both = lockstep.Lockstep(lockstep.setups()["full"], model, seed=3, shadow=True)
+    assert "record: " in str(both.run(100))
+    assert list(records.glob("kvspec-shadow-*.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("setup", "call", "answer"),
+    [
+        ("full and states", "take_kv_cache_block_copies", ([], [])),
+        ("full", "record_prefix_cache_stats", None),
+        ("full, events", "take_events", []),
+        ("two formats, zeroed", "take_new_block_ids", []),
+    ],
+)
+def test_each_call_of_033_is_compared(
+    lockstep: Any,
+    model: str,
+    monkeypatch: pytest.MonkeyPatch,
+    scheduler: Any,
+    setup: str,
+    call: str,
+    answer: object,
+) -> None:
+    monkeypatch.setattr(scheduler.KVCacheManager, call, lambda *_: answer)
+    both = lockstep.Lockstep(lockstep.setups()[setup], model, seed=3, shadow=True)
+    both.run(100)
+    assert call.removeprefix("record_") in str(both.mirror.difference).replace("make_", "")
+
+
+def not_counted(scheduler: Any, plan: Any) -> None:
+    """One token less is in flight."""
+    for name in plan.num_scheduled_tokens:
+        scheduler.requests[name].num_in_flight_tokens -= 1
+
+
+def not_told(scheduler: Any, plan: Any) -> None:
+    """The worker is told no copies."""
+    plan.kv_cache_block_copies = None
+
+
+def more_computed(scheduler: Any, plan: Any) -> None:
+    """Drafts stay that were rejected."""
+    for name in plan.num_scheduled_tokens:
+        if name in scheduler.requests:
+            scheduler.requests[name].num_computed_tokens += 3
+
+
+def still_counted(scheduler: Any, plan: Any) -> None:
+    """One token stays in flight."""
+    for name in plan.num_scheduled_tokens:
+        if name in scheduler.requests:
+            scheduler.requests[name].num_in_flight_tokens += 1
+
+
+AFTER: Mapping[Callable[[Any, Any], None], str] = MappingProxyType(
+    {
+        not_counted: "schedule",
+        not_told: "schedule",
+        more_computed: "update_from_output",
+        still_counted: "update_from_output",
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("setup", "mistake", "said"),
+    [
+        ("full, async", not_counted, "tokens in flight, and"),
+        ("full", still_counted, "tokens in flight, and"),
+        ("full and states", not_told, "a step without the copies"),
+        ("full, drafts", more_computed, "tokens as computed, of which"),
+    ],
+)
+def test_a_mistake_of_the_scheduler_is_found(
+    lockstep: Any,
+    model: str,
+    monkeypatch: pytest.MonkeyPatch,
+    scheduler: Any,
+    setup: str,
+    mistake: Callable[[Any, Any], None],
+    said: str,
+) -> None:
+    """After vLLM's own call, before the shadow looks."""
+    call = AFTER[mistake]
+    own = getattr(scheduler.Scheduler, call)
+
+    def mistaken(made: Any, *given: Any, **options: Any) -> Any:
+        answer = own(made, *given, **options)
+        mistake(made, answer if call == "schedule" else given[0])
+        return answer
+
+    monkeypatch.setattr(scheduler.Scheduler, call, mistaken)
+    both = lockstep.Lockstep(lockstep.setups()[setup], model, seed=3, shadow=True)
+    both.run(100)
+    assert said in str(both.mirror.difference)
+
+
+@pytest.mark.parametrize(
+    ("setup", "call", "answer", "said"),
+    [
+        ("full and states", "_free_cow_retained_blocks", lambda *_: None, "that are held for"),
+        (
+            "full and states",
+            "_mamba_block_aligned_split",
+            lambda _, __, n, *___, **____: n,
+            "block",
+        ),
+        ("modules", "_reserve_prefill_lookahead", lambda _, __, ___, n: n, "of which a drafter"),
+        ("unfollowed", "_reserve_prefill_lookahead", lambda _, __, ___, n: n, "of which a drafter"),
+    ],
+)
+def test_a_part_of_the_scheduler_that_does_nothing_is_found(
+    lockstep: Any,
+    model: str,
+    engine: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    scheduler: Any,
+    setup: str,
+    call: str,
+    answer: Callable[..., object],
+    said: str,
+) -> None:
+    monkeypatch.setattr(scheduler.Scheduler, call, answer)
+    full, wide = (engine.attention("FullAttentionSpec", size) for size in (4, 8))
+    drafted = {"num_drafts": 3, "use_eagle": True, "has_modules": True}
+    made = {
+        **lockstep.setups(),
+        "modules": engine.Setup((full,), 90, 4, 4, **drafted),
+        "unfollowed": engine.Setup((full, wide), 90, 8, 4, **drafted, drops_blocks=True),
+    }
+    both = lockstep.Lockstep(made[setup], model, seed=3, shadow=True)
+    both.run(200)
+    assert said in str(both.mirror.difference)
+    assert "the scheduler asks for" in str(both.mirror.difference)
+    assert (both.mirror.num_calls > 0) is (setup != "unfollowed")
+
+
+def test_a_connector_that_is_offered_a_part_of_a_block_is_found(
+    model: str, engine: Any, scheduler: Any
+) -> None:
+    """By a scheduler that takes the unit of hashes for that of blocks."""
+    from examples.vllm.known_differences import Story, Told
+
+    specs = (engine.attention("FullAttentionSpec", 16), engine.states(16, "align"))
+    setup = engine.Setup(specs, 200, 16, 4, mamba_mode="align", loads="sync")
+    both = Told(Story("", setup, prompts=((0, range(13)), (6, range(75)))), model)
+    for side in both.sides:
+        side.scheduler.block_size = 4
+    both.run(20)
+    assert both.mirror is not None
+    assert "asks for tokens behind 12, no multiple of 16" in str(both.mirror.difference)
+
+
+def test_what_nobody_follows_is_said_by_name(
+    lockstep: Any, model: str, engine: Any, scheduler: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kvcheck.adapters.vllm import shadow
+
+    said: list[str] = []
+    logger = type("Logger", (), {"warning": lambda _, text, what: said.append(text % what)})()
+    monkeypatch.setattr(shadow, "init_logger", lambda name: logger)
+    monkeypatch.setattr(logger.__class__, "error", print, raising=False)
+    specs = (engine.attention("FullAttentionSpec", 4), engine.states(8, "align"))
+    setup = engine.Setup(
+        specs, 90, 8, 4, mamba_mode="align", loads="sync", num_drafts=2, use_eagle=True
+    )
+    both = lockstep.Lockstep(setup, model, seed=3, shadow=True)
+    assert both.run(30) is None
+    assert both.mirror.num_calls == 0
+    assert said == [
+        "No shadow: Mamba layers where EAGLE drops blocks, beside a KV connector."
+        " What the scheduler must keep is checked."
+    ]
+
+
+def test_known_differences_are_reported_and_expected(lockstep: Any, model: str) -> None:
+    from examples.vllm import known_differences as known
+
+    for name, story in known.stories().items():
+        assert known.played(story, model, None).difference is not None, name
+        assert known.played(story, model, known.KNOWN).num_expected[story.reason], name
