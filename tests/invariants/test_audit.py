@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 import kvref
@@ -11,6 +14,7 @@ from kvspec.audit import audited
 from kvspec.config import CustomSpec, SpecRegistry
 from kvspec.errors import InvalidArgumentError, InvariantViolation
 from kvspec.interface import KVCacheManager
+from kvspec.snapshot import Snapshot
 from kvspec.specs import LayerSpec
 from tests.contract.builders import admit, make_config, new_request
 
@@ -56,6 +60,24 @@ def test_a_broken_state_is_found_at_the_next_call(sloppy: tuple[Sloppy, KVCacheM
         assert caught.value.invariant == "references_are_accounted_for"
     with pytest.raises(InvariantViolation):
         audited(bare)
+
+
+class ShowsItsOwn(ReferenceManager):
+    """A snapshot with a list that the manager goes on with, where a copy is due."""
+
+    def snapshot(self) -> Snapshot:
+        own: Any = self.pool.ref_counts
+        return replace(super().snapshot(), ref_counts=own)
+
+
+def test_a_broken_state_is_found_where_it_shows_in_earlier_snapshots_too() -> None:
+    """Two snapshots with one list are always equal."""
+    bare = ShowsItsOwn(make_config())
+    manager = audited(bare)
+    bare.pool.ref_counts[1] += 1
+    with pytest.raises(InvariantViolation) as caught:
+        manager.new_step_starts()
+    assert caught.value.invariant == "free_means_unreferenced"
 
 
 def test_a_question_that_changes_state_is_found(sloppy: tuple[Sloppy, KVCacheManager]) -> None:
