@@ -4,7 +4,7 @@ from kvfast._compiled.digest cimport Unlocked
 from kvfast._compiled.hashing cimport Hasher, encode_extra_keys
 from kvfast._compiled cimport objects, token_copy
 
-cdef int PARENT, PICKLE_START, FRAME_START, PROTOCOL, FRAME, SHORT_BYTES, MEMOIZE, MARK, ONE_BYTE
+cdef int PARENT, PICKLE_START, PROTOCOL, FRAME, SHORT_BYTES, MEMOIZE, MARK, ONE_BYTE
 cdef int PICKLE_TOKEN_BITS, FEWEST_IN_PICKLE, MOST_IN_PICKLE
 cdef long long UNLOCKED
 
@@ -15,7 +15,12 @@ cdef class PickledHasher(Hasher):
         self, unsigned char *message, Py_ssize_t place, Py_ssize_t block_size
     ) noexcept nogil
 
-    @cython.locals(i=Py_ssize_t, token="unsigned long long", two=int, four=int)
+    @cython.locals(
+        i=Py_ssize_t,
+        token="unsigned long long",
+        two="unsigned long long",
+        four="unsigned long long",
+    )
     cdef Py_ssize_t put_tokens(
         self,
         unsigned char *message,
@@ -23,11 +28,6 @@ cdef class PickledHasher(Hasher):
         long long *tokens,
         Py_ssize_t first,
         Py_ssize_t end,
-    ) noexcept nogil
-
-    @cython.locals(length=Py_ssize_t)
-    cdef void put_length(
-        self, unsigned char *message, Py_ssize_t place, Py_ssize_t end
     ) noexcept nogil
 
 

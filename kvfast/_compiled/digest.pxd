@@ -29,6 +29,7 @@ cdef class Digest:
     cdef int put(
         self,
         unsigned char *message,
+        Py_ssize_t own,
         Py_ssize_t start,
         Py_ssize_t end,
         Py_ssize_t at,

@@ -66,7 +66,7 @@ cdef class Digest:
         cdef unsigned char *message = room
         cdef unsigned char out[32]
         put_padding(message, start, end)
-        self.put(message, start, end, start, out, 0)
+        self.put(message, 0, start, end, start, out, 0)
         return out[:self.size]
 
     cdef int write(
@@ -95,21 +95,22 @@ cdef class Digest:
     cdef int put(
         self,
         unsigned char *message,
+        Py_ssize_t own,
         Py_ssize_t start,
         Py_ssize_t end,
         Py_ssize_t at,
         unsigned char *digests,
         Py_ssize_t to,
     ) except -1 nogil:
-        cdef unsigned int *state = <unsigned int *>message
+        cdef unsigned int *state = <unsigned int *>&message[own]
         cdef Py_ssize_t length = end - start
         cdef int i
         if self.update is NULL:
             self.write(&message[start], length, &message[at])
             memcpy(&digests[to], &message[at], self.size)
             return 0
-        memcpy(message, self.initial, 32)
-        self.update(message, &message[start], (length + 72) & ~63)
+        memcpy(state, self.initial, 32)
+        self.update(state, &message[start], (length + 72) & ~63)
         if self.size == 32:
             for i in range(4):
                 put_word(message, at + 8 * i, digests, to + 8 * i, state[2 * i], state[2 * i + 1])

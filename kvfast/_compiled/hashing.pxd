@@ -3,7 +3,7 @@ cimport cython
 from kvfast._compiled cimport objects
 from kvfast._compiled.digest cimport Digest, Unlocked
 
-cdef int PADDING_BYTES, PLACES, PARENT, UINT, NEGATIVE, BYTES, TEXT, ARRAY, ARRAY_OF_3, UINT_OF_8_BYTES
+cdef int CONTEXT_BYTES, PADDING_BYTES, PLACES, NUM_ROOMS, FRAME_START, PARENT, UINT, NEGATIVE, BYTES, TEXT, ARRAY, ARRAY_OF_3, UINT_OF_8_BYTES
 cdef bytes NULL
 
 
@@ -65,12 +65,13 @@ cdef class Hasher:
     @cython.locals(
         size=int,
         at=Py_ssize_t,
+        own=Py_ssize_t,
         here=Py_ssize_t,
         there=Py_ssize_t,
+        room_bytes=Py_ssize_t,
         first_parent="const unsigned char *",
         body=Py_ssize_t,
         n=Py_ssize_t,
-        n_there=Py_ssize_t,
         start=Py_ssize_t,
         block=Py_ssize_t,
     )
@@ -87,7 +88,7 @@ cdef class Hasher:
     ) except -1 nogil
 
     @cython.final
-    @cython.locals(last=Py_ssize_t, n=Py_ssize_t, i=Py_ssize_t)
+    @cython.locals(last=Py_ssize_t, n=Py_ssize_t, length=Py_ssize_t)
     cdef inline Py_ssize_t put_body(
         self,
         unsigned char *message,
@@ -113,10 +114,6 @@ cdef class Hasher:
         long long *tokens,
         Py_ssize_t first,
         Py_ssize_t end,
-    ) noexcept nogil
-
-    cdef void put_length(
-        self, unsigned char *message, Py_ssize_t place, Py_ssize_t end
     ) noexcept nogil
 
     @cython.final

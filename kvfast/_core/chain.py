@@ -18,8 +18,6 @@ from .hashing import Hasher, encode_extra_keys
 PARENT = 16  # as in hashing
 PICKLE_START = 3
 """Where a pickled message begins: 13 bytes before the parent."""
-FRAME_START = 14
-"""Where the part begins whose length is told."""
 PROTOCOL, FRAME, SHORT_BYTES, MEMOIZE, MARK = 0x80, 0x95, 0x43, 0x94, 0x28
 ONE_BYTE = 0x4B
 """Before a number of one byte; 2 more before two bytes, 1 less before four."""
@@ -69,12 +67,6 @@ class PickledHasher(Hasher):
             objects.put_low_eight(message, at, (token << 8) + ONE_BYTE + 2 * two - 3 * four)
             at += 2 + two + 2 * four
         return at
-
-    def put_length(self, message: memoryview[int], place: int, end: int) -> None:
-        """See `Hasher.put_length`."""
-        length = end - place - FRAME_START
-        message[place + PICKLE_START + 3] = length & 255
-        message[place + PICKLE_START + 4] = length >> 8
 
 
 class BlockChain(Unlocked):
@@ -162,6 +154,10 @@ class BlockChain(Unlocked):
     def copy_in(self, tokens: list[int], num_tokens: int) -> bool:
         """Whether these are tokens that can be hashed, and were copied."""
         start = self.block_size
+        if len(tokens) != num_tokens:  # making room ran code that changed it
+            return False
+        if objects.put_small(tokens, objects.longs_of(self.copied), start) == num_tokens:
+            return True  # of 30 bits at most
         if token_copy.put_list(self.copied, start, tokens, num_tokens) != num_tokens:
             return False
         seen = 0

@@ -49,6 +49,7 @@ class Digest:
     def put(
         self,
         message: memoryview[int],
+        own: int,
         start: int,
         end: int,
         at: int,
@@ -57,7 +58,7 @@ class Digest:
     ) -> None:
         """Write the digest of message[start:end] to `at` in it, and to `to` in `digests`.
 
-        The first CONTEXT_BYTES of the buffer are the digest's own, and `put_padding` was called.
+        CONTEXT_BYTES from `own` on are the digest's own, and `put_padding` was called.
         """
         digest = self.of(bytes(message[start:end]))
         message[at : at + self.size] = digests[to : to + self.size] = memoryview(digest)

@@ -6,10 +6,9 @@ Python object per token:
     0        16 - head     16          16 + size
     scratch  83 · head of  the parent  head of the array · tokens · extra keys · padding
 
-There is room for two, behind what the digest needs for itself. SHA-256 is a chain of steps that
-each wait for the one before, so the processor has time for more: the next message is written, but
-for its parent, before the digest of this one is asked for. That goes where the next has its parent.
-Written later, the message would still be on its way to the cache when it is hashed.
+Messages take rooms in turn, which stand behind what digests need; each digest goes where the next
+message has its parent. SHA-256 is a chain of steps that each wait for the one before, so the
+processor writes the next tokens meanwhile where they take few instructions, and few calls.
 """
 
 from __future__ import annotations
@@ -22,10 +21,15 @@ from kvspec.errors import InvalidArgumentError
 from . import objects
 from .digest import CONTEXT_BYTES, PADDING_BYTES, Digest, Unlocked
 
-PLACES = CONTEXT_BYTES
-"""Where the first message begins."""
+NUM_ROOMS = 8
+"""A power of two. On some processors hashing takes a third longer at places whose physical address
+has some bits of that of SHA-256's constants. Nobody can see which; of eight it is one or two."""
+PLACES = NUM_ROOMS * CONTEXT_BYTES
+"""Where the first room begins."""
 PARENT = 16
 """Where the parent stands in a message."""
+FRAME_START = 14
+"""Where the part of a pickle begins whose length is told."""
 
 UINT = 0
 NEGATIVE = 1
@@ -77,7 +81,7 @@ class Hasher:
 
     `none_hash` is the parent of every request's first block (KV-HASH-3), `size` the length of a
     hash in bytes, `words_per_digest` in words of 64 bits. `start` is where a message begins in its
-    room, unless its parent is an int; `tells_length`: it says there how long it is. With `is_given`
+    room, unless its parent is an int; `tells_length`: a pickle says how long it is. With `is_given`
     it never hashes: the engine does, and tells the hashes (KV-HASH-13). `ahead`: tokens behind a
     block that its hash covers, too (KV-HASH-14). UnsupportedError when xxhash_cbor has no code to
     run.
@@ -126,13 +130,13 @@ class Hasher:
         self.first_parent = memoryview(none_hash)
 
     def room_bytes(self, block_size: int, extra_bytes: int) -> int:
-        """Length of the room for the message of any block of this size, in lines of the cache."""
+        """Length of a room for the message of any block of this size, in lines of the cache."""
         text = PARENT + self.size + 9 * (2 + block_size + self.ahead) + extra_bytes
         return (text + PADDING_BYTES + 63) & ~63
 
     def message_bytes(self, block_size: int, extra_bytes: int) -> int:
         """Length of a buffer for messages of blocks of this size."""
-        return PLACES + 2 * self.room_bytes(block_size, extra_bytes)
+        return PLACES + NUM_ROOMS * self.room_bytes(block_size, extra_bytes)
 
     def take_message(self, size_bytes: int) -> Message:
         """Room for a message, which nobody else uses until it is among `messages` again."""
@@ -162,33 +166,31 @@ class Hasher:
         """
         size = self.size
         at = first * size
+        own = 0
         here = PLACES
-        there = here + self.room_bytes(block_size, extra_bytes)
+        room_bytes = self.room_bytes(block_size, extra_bytes)
+        there = here + room_bytes
         if first == 0:
             first_parent = objects.read_bytes_of(self.first_parent)
             objects.copy_bytes(message, here + PARENT, first_parent, 0, size)
         else:
             objects.copy_bytes(message, here + PARENT, digests, at - size, size)
         body = self.put_frame(message, here, block_size) - here
-        if first + 1 < end:
-            self.put_frame(message, there, block_size)
-        n = here
-        if first < end:
-            n = self.put_body(message, here, body, tokens, first, block_size, extra, extra_bytes)
         for block in range(first, end):
-            n_there = n
-            if block + 1 < end:
-                n_there = self.put_body(
-                    message, there, body, tokens, block + 1, block_size, extra, extra_bytes
-                )
+            if block + 1 < min(end, first + NUM_ROOMS):
+                objects.copy_bytes(message, there, message, PLACES, body)
+            n = self.put_body(message, here, body, tokens, block, block_size, extra, extra_bytes)
             start = here + self.start
             if self.parent_is_int:
                 start = self.shorten_parent(message, here)
                 objects.put_padding(message, start, n)
-            self.digest.put(message, start, n, there + PARENT, digests, at)
+            self.digest.put(message, own, start, n, there + PARENT, digests, at)
             at += size
-            here, there = there, here
-            n = n_there
+            own = (own + CONTEXT_BYTES) & (PLACES - 1)
+            here = there
+            there += room_bytes
+            if there == PLACES + NUM_ROOMS * room_bytes:
+                there = PLACES
 
     def put_body(
         self,
@@ -206,13 +208,17 @@ class Hasher:
         n = self.put_tokens(message, place + body, tokens, last - block_size, last)
         if self.ahead > 0:  # KV-HASH-14: the extra keys, and behind them these tokens
             n = put_head(message, n, ARRAY, 1 + self.ahead)
-        for i in range(extra_bytes):
-            message[n + i] = extra[i]
+        if extra_bytes == 1:
+            message[n] = extra[0]
+        else:
+            objects.copy_bytes(message, n, extra, 0, extra_bytes)
         n += extra_bytes
         if self.ahead > 0:
             n = self.put_tokens(message, n, tokens, last, last + self.ahead)
         if self.tells_length:
-            self.put_length(message, place, n)
+            length = n - place - FRAME_START
+            message[place + self.start + 3] = length & 255
+            message[place + self.start + 4] = length >> 8
         if not self.parent_is_int:  # else where it begins is not known yet
             objects.put_padding(message, place + self.start, n)
         return n
@@ -242,9 +248,6 @@ class Hasher:
         for i in range(first, end):
             at = put_head(message, at, UINT, tokens[i])
         return at
-
-    def put_length(self, message: memoryview[int], place: int, end: int) -> None:
-        """Write how long the message at `place` is, which ends at `end`; here it isn't told."""
 
     def shorten_parent(self, message: memoryview[int], place: int) -> int:
         """Where the message starts if its parent is an int of 8 bytes (KV-HASH-11).

@@ -63,9 +63,9 @@ def small_of(value: object) -> int:
 
 
 def put_small(values: list[int], to: memoryview[int], at: int) -> int:
-    """Write the ints at the head of the list that are small enough to be read in no time; how many.
+    """Write the ints of at most 30 bits at the head of the list; how many.
 
-    Here none is.
+    Compiled, those are read in no time. Here none is written.
     """
     return 0
 

@@ -24,7 +24,7 @@ from .views import BlockHashes, TokenIds
 COUNT_BITS = 53
 RUNNING = RequestStatus.RUNNING
 WAITING = RequestStatus.WAITING
-KEPT_MESSAGE_BYTES = 4096  # A larger buffer is not kept for the next call.
+KEPT_MESSAGE_BYTES = 16384  # A larger buffer is not kept for the next call.
 UNLOCKED_TOKENS = 1024  # From so many on, some microseconds, other threads may run meanwhile.
 
 

@@ -104,7 +104,7 @@ def handed_over(num_tokens: int, size: int, extra: bytes) -> Term:
     """How long a message `hash_blocks` hands over for one block of unknown tokens."""
     spans: list[Term] = []
 
-    def put(message: object, start: int, end: Any, *_: object) -> None:
+    def put(message: object, own: int, start: int, end: Any, *_: object) -> None:
         spans.append(bits_of(end) - start)
 
     hasher: Any = object.__new__(Hasher)

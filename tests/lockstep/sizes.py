@@ -28,7 +28,7 @@ SIZES = (
     Size("pool", "FAR", 16, "blocks"),
     Size("tables", "SMALLEST_PLACE", 4, "blocks"),
     Size("request", "UNLOCKED_TOKENS", 1024, "tokens"),
-    Size("request", "KEPT_MESSAGE_BYTES", 4096, "bytes of a message"),
+    Size("request", "KEPT_MESSAGE_BYTES", 16384, "bytes of a buffer for messages"),
     Size("arrays", "LARGE_BYTES", 1 << 18, "bytes of a pool's records"),
     Size("zeroing", 'self.to_zero = zeroed("q", 64)', 64, "blocks"),
     Size("lookup", "stride = max(64, 2 * num_blocks)", 64, "blocks"),
