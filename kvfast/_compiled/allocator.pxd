@@ -59,7 +59,7 @@ cdef class Allocator:
     cdef int cache_tail(self, int g, int row, FastRequest request, long long tokens) except -1
     @cython.locals(per="long long", number="long long", at="long long", block=int)
     cdef int cache_checkpoint(self, int g, int row, FastRequest request, long long tokens) except -1
-    @cython.locals(per="long long", start="long long")
+    @cython.locals(per="long long", start="long long", block=int)
     cdef int cache_range(self, int g, long long at, FastRequest request, long long first, long long end) except -1
     @cython.locals(per="long long", stored=list, i="long long", block=int)
     cdef int cache_each(self, int g, long long start, FastRequest request, long long first, long long end) except -1

@@ -1,5 +1,6 @@
 # C types of kvfast/_core/checks.py.
 cimport cython
+from kvfast._compiled cimport objects
 from kvfast._compiled.core cimport Core
 from kvfast._compiled.hashing cimport Hasher
 from kvfast._compiled.lookup cimport Lookup
@@ -19,7 +20,7 @@ cdef class Checks:
     cdef BlockPool pool
     cdef Lookup lookup
 
-    @cython.locals(count="long long")
+    @cython.locals(small=Py_ssize_t, count="long long")
     cdef Py_ssize_t counted(self, str field, object value) except -1
     cdef int check_flag(self, str field, object value) except -1
     @cython.locals(mine=FastRequest)

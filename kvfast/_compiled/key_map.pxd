@@ -1,17 +1,13 @@
 # C types of kvfast/_core/key_map.py.
 cimport cython
 from kvfast._compiled cimport objects
+from kvfast._compiled cimport probing_fields as probing
 from kvfast._compiled cimport record_fields as record
 from kvfast._compiled.request cimport FastRequest
 from kvfast._compiled.tables cimport Tables
 
 
-cdef long long RUN_BLOCKS
-cdef long long SIDE_MASK, ENTRY_MASK
-cdef int STEPS_SHIFT
-cdef long long STEPS_MASK
-cdef int TAG_SHIFT, TAG_OF_WORD_SHIFT
-cdef long long STEP, STEP_INVERSE, MIX_MASK, HOME_MASK, GROUP_FACTOR
+cdef long long MIX_MASK, GROUP_FACTOR
 
 
 @cython.final
@@ -33,14 +29,16 @@ cdef class KeyMap:
     cdef long long mix(self, unsigned long long word, long long group) noexcept nogil
     @cython.locals(place="long long", mixed="long long")
     cdef long long home_of(self, FastRequest request, long long number, int group) noexcept nogil
-    @cython.locals(i="long long", number="long long")
+    @cython.locals(turned="long long")
+    cdef long long home_in(self, long long mixed, long long place) noexcept nogil
+    @cython.locals(words="unsigned long long *", homes="long long *", width="long long", has_strays=bint, number="long long", line="long long", mixed="long long", i="long long", place="long long", home="long long")
     cdef void find_homes(self, FastRequest request, long long hashes_per_block, int group, long long first, long long end) noexcept nogil
     cdef void fetch_slots(self, long long home) noexcept nogil
     @cython.locals(slot="long long")
     cdef long long likely_entry(self, long long home, unsigned long long word, int group) noexcept nogil
     cdef long long stray_home(self, unsigned long long word, int group) noexcept nogil
     cdef long long steps_between(self, long long start, long long end) noexcept nogil
-    @cython.locals(tag="long long", i="long long", slot="long long")
+    @cython.locals(tag="long long", i="long long", slot="long long", entry="long long")
     cdef long long place_from(self, long long home, FastRequest request, long long number, int group) noexcept nogil
     @cython.locals(home="long long", entry="long long")
     cdef long long find(self, FastRequest request, long long number, int group) noexcept nogil
@@ -62,7 +60,7 @@ cdef class KeyMap:
     cdef void add(self, long long entry, FastRequest request, long long number, int group) noexcept nogil
     @cython.locals(at="long long", mine="long long")
     cdef void write_key(self, long long entry, FastRequest request, long long number, int group) noexcept nogil
-    @cython.locals(per="long long", until="long long", i="long long", place="long long", block="long long", tag="long long")
+    @cython.locals(per="long long", mask="long long", has_strays=bint, facts="int *", arena="int *", slots="long long *", homes="long long *", until="long long", i="long long", block="long long", mine="long long", home="long long", tag="long long")
     cdef long long add_run(self, Tables tables, long long start, long long first, long long end, FastRequest request, long long hashes_per_block, int group) noexcept nogil
     @cython.locals(facts="long long")
     cdef void make_ring(self, long long entry) noexcept nogil

@@ -1,6 +1,6 @@
 # C types of kvfast/_core/moving.py.
 cimport cython
-from kvfast._compiled cimport key_map
+from kvfast._compiled cimport probing_fields as probing
 from kvfast._compiled cimport record_fields as record
 from kvfast._compiled.key_map cimport KeyMap
 from kvfast._compiled.pool cimport BlockPool

@@ -183,9 +183,6 @@ cdef inline void fetch_int(int[::1] view, Py_ssize_t at) noexcept nogil:
 cdef inline void fetch_long(long long[::1] view, Py_ssize_t at) noexcept nogil:
     kvfast_fetch(&view[at])
 
-cdef inline void fetch_word(unsigned long long[::1] view, Py_ssize_t at) noexcept nogil:
-    kvfast_fetch(&view[at])
-
 cdef inline void fetch_at(unsigned long long *words, Py_ssize_t at) noexcept nogil:
     kvfast_fetch(words + at)
 

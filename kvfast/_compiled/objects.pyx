@@ -96,9 +96,9 @@ cdef class Results:
             self.latest = PyType_GenericNew(<PyTypeObject *>StepResult, NULL, NULL)
             refer(self.latest, at_scheduled, self.scheduled)
             refer(self.latest, at_hits, self.hits)
-        refer(self.latest, at_slots, num_slots)
-        refer(self.latest, at_deltas, num_deltas)
-        refer(self.latest, at_left, num_left)
+        count(self.latest, at_slots, num_slots)
+        count(self.latest, at_deltas, num_deltas)
+        count(self.latest, at_left, num_left)
         return self.latest
 
 
@@ -129,6 +129,14 @@ cdef inline void refer(made, Py_ssize_t at, value) noexcept:
     Py_INCREF(value)
     place_in(made, at)[0] = <PyObject *>value
     Py_XDECREF(old)
+
+
+cdef inline int count(made, Py_ssize_t at, long long value) except -1:
+    """`refer` to a number, unless that is there from the last time."""
+    cdef PyObject *old = place_in(made, at)[0]
+    if old is NULL or not PyLong_CheckExact(old) or kvfast_small(old) != value:
+        refer(made, at, value)
+    return 0
 
 
 cdef inline void fill(values, long long value) noexcept:
@@ -217,8 +225,9 @@ cdef bint are_rows(Py_buffer *buffer) noexcept:
     """Whether they are writable rows of four ints of 32 bits, one behind the other."""
     if buffer.ndim != 2 or buffer.shape[1] != 4 or buffer.itemsize != 4 or buffer.readonly:
         return False
-    if not PyBuffer_IsContiguous(buffer, c"C"):
-        return False
+    if buffer.suboffsets is not NULL or buffer.strides[1] != 4 or buffer.strides[0] != 16:
+        if not PyBuffer_IsContiguous(buffer, c"C"):  # of one row any stride is right
+            return False
     form = buffer.format
     return form is not NULL and is_int(form + 1 if form[0] == c"@" else form)
 

@@ -2,6 +2,7 @@
 cimport cython
 from kvfast._compiled cimport hot_fields as hot
 from kvfast._compiled cimport objects
+from kvfast._compiled cimport probing_fields as probing
 from kvfast._compiled.core cimport Core
 from kvfast._compiled.entries cimport Entries
 from kvfast._compiled.objects cimport Rows
@@ -10,7 +11,7 @@ from kvfast._compiled.request cimport FastRequest
 from kvfast._compiled.tables cimport Tables
 from kvfast._compiled.turn cimport Turn
 
-cdef long long SIDE_MASK, MANY
+cdef long long MANY
 cdef int ASKED, PLAIN, FILLS
 
 

@@ -1,6 +1,7 @@
 # C types of kvfast/_core/steps.py.
 cimport cython
 from kvfast._compiled cimport objects, reports
+from kvfast._compiled cimport probing_fields as probing
 from kvfast._compiled.core cimport Core
 from kvfast._compiled.entries cimport Entries
 from kvfast._compiled.objects cimport Results
@@ -8,7 +9,7 @@ from kvfast._compiled.registry cimport Registry
 from kvfast._compiled.request cimport FastRequest
 from kvfast._compiled.running cimport Running
 
-cdef long long RUN_BLOCKS, SIDE_BLOCKS, MANY
+cdef long long MANY
 
 
 @cython.final

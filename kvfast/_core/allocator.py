@@ -296,7 +296,11 @@ class Allocator:
         per = self.shape.hashes_per_block[g]
         start = self.tables.start[at]
         self.tables.cached[at] = 1 + end
-        if self.events is None and self.caches_all[g]:
+        if self.events is None and self.caches_all[g] and end - first == 1:
+            block = self.tables.arena[start + first]
+            if block:
+                self.pool.register(block, request, end * per - 1, g, end * per)
+        elif self.events is None and self.caches_all[g]:
             self.pool.register_run(self.tables, start, first, end, request, per, g)
         else:
             self.cache_each(g, start, request, first, end)

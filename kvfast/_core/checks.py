@@ -13,6 +13,7 @@ from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import BusyError, InvalidArgumentError, StaleHitError, UnknownBlockError
 from kvspec.request import Request, RequestStatus, is_status
 
+from . import objects
 from .core import Core
 from .request import FastRequest
 
@@ -34,6 +35,9 @@ class Checks:
 
     def counted(self, field: str, value: object) -> int:
         """The value, if it is a count (KV-ERR-6)."""
+        small = objects.small_of(value)
+        if small >= 0:
+            return small
         if type(value) is int:
             try:
                 count = value

@@ -18,28 +18,12 @@ has its home by its own hash: it is a *stray*, looked for only where there may b
 
 from __future__ import annotations
 
-from . import objects, record
+from . import objects, probing, record
 from .arrays import grown, zeroed
 from .request import FastRequest
 from .tables import Tables
 
-RUN_BLOCKS = 32
-"""Blocks for which memory is read ahead."""
-SIDE_MASK = 7
-"""Eight slots of eight bytes stand side by side in a cache line."""
-ENTRY_MASK = (1 << 31) - 1
-STEPS_SHIFT = 31
-STEPS_MASK = 255
-"""A slot holds up to so many steps; more are found out from the home."""
-TAG_SHIFT = 39
-TAG_OF_WORD_SHIFT = 40
-"""The bits of a hash that stand in its slot: those that have no part in the home."""
-STEP = 9
-"""From a full slot on to the next line, one place on: odd, so that it leads to every slot."""
-STEP_INVERSE = 954437177
-"""STEP times this is 1 in arithmetic of 32 bits: distances become steps."""
 MIX_MASK = (1 << 32) - 1
-HOME_MASK = (1 << 31) - 1
 GROUP_FACTOR = 0x9E3779B1
 """Odd, so that groups with one hash land in different places."""
 
@@ -52,7 +36,7 @@ class KeyMap:
         self.num_blocks = num_blocks
         self.num_entries = num_blocks
         self.has_strays = False
-        self.homes = zeroed("q", RUN_BLOCKS)
+        self.homes = zeroed("q", probing.RUN_BLOCKS)
         self.lay_out(zeroed("i", record.INTS * num_blocks))
         self.set_num_slots(num_blocks)
 
@@ -87,7 +71,7 @@ class KeyMap:
             self.set_num_slots(num_entries)
             for slot in memoryview(old).tolist():
                 if slot:
-                    self.fill_slot(slot & ENTRY_MASK)
+                    self.fill_slot(slot & probing.ENTRY_MASK)
 
     # Looking up.
 
@@ -97,62 +81,75 @@ class KeyMap:
 
     def home_of(self, request: FastRequest, number: int, group: int) -> int:
         """Where the slot of hash `number` of the request belongs."""
-        place = number & SIDE_MASK
+        place = number & probing.SIDE_MASK
         mixed = self.mix(request.digest_words[(number - place) * self.width], group)
+        return self.home_in(mixed, place)
+
+    def home_in(self, mixed: int, place: int) -> int:
+        """The home of a block at this place of a line, by 32 bits of the first hash of the line."""
         # Turned by some bits, or the first places of all lines would be the fullest.
-        return ((mixed * (SIDE_MASK + 1)) | ((place + (mixed >> 29)) & SIDE_MASK)) & HOME_MASK
+        turned = (place + (mixed >> 29)) & probing.SIDE_MASK
+        return ((mixed * (probing.SIDE_MASK + 1)) | turned) & probing.HOME_MASK
 
     def find_homes(
         self, request: FastRequest, hashes_per_block: int, group: int, first: int, end: int
     ) -> None:
         """The homes of blocks first … end - 1, at most RUN_BLOCKS; fetches hashes and slots."""
-        for i in range(first, end):
-            number = (i + 1) * hashes_per_block - 1
-            self.homes[i - first] = self.home_of(request, number, group)
-            self.fetch_slots(self.homes[i - first])
-            objects.fetch_at(request.digest_words, number * self.width)
-            if self.has_strays:
-                self.fetch_slots(self.stray_home(request.digest_words[number * self.width], group))
+        words, homes = request.digest_words, objects.longs_of(self.homes)
+        width, has_strays = self.width, self.has_strays
+        line, mixed = -1, 0
+        for i in range(end - first):
+            number = (first + i + 1) * hashes_per_block - 1
+            place = number & probing.SIDE_MASK
+            if number - place != line:  # the hash of a line is that of its first
+                line = number - place
+                mixed = self.mix(words[line * width], group)
+            homes[i] = home = self.home_in(mixed, place)
+            self.fetch_slots(home)
+            objects.fetch_at(request.digest_words, number * width)
+            if has_strays:
+                self.fetch_slots(self.stray_home(words[number * width], group))
 
     def fetch_slots(self, home: int) -> None:
         """Fetch the slot at home and the one behind it."""
         objects.fetch_long(self.slots, home & self.slot_mask)
-        objects.fetch_long(self.slots, (home + STEP) & self.slot_mask)
+        objects.fetch_long(self.slots, (home + probing.STEP) & self.slot_mask)
 
     def likely_entry(self, home: int, word: int, group: int) -> int:
         """Who stands at a key's home, or at its home as a stray: most likely who has the key."""
         slot = self.slots[home & self.slot_mask]
-        if self.has_strays and slot >> TAG_SHIFT != word >> TAG_OF_WORD_SHIFT:
+        if self.has_strays and slot >> probing.TAG_SHIFT != word >> probing.TAG_OF_WORD_SHIFT:
             slot = self.slots[self.stray_home(word, group) & self.slot_mask]
-        return slot & ENTRY_MASK
+        return slot & probing.ENTRY_MASK
 
     def stray_home(self, word: int, group: int) -> int:
         """The same for a key that comes without those before it."""
-        return self.mix(word >> 24, group) & HOME_MASK
+        return self.mix(word >> 24, group) & probing.HOME_MASK
 
     def steps_between(self, start: int, end: int) -> int:
         """How many steps lead from one place to the other."""
-        return ((end - start) * STEP_INVERSE) & self.slot_mask
+        return ((end - start) * probing.STEP_INVERSE) & self.slot_mask
 
     def place_from(self, home: int, request: FastRequest, number: int, group: int) -> int:
         """The place of the slot of a key whose home this is; if it has none, of an empty one."""
-        tag = request.digest_words[number * self.width] >> TAG_OF_WORD_SHIFT
+        tag = request.digest_words[number * self.width] >> probing.TAG_OF_WORD_SHIFT
         i = home & self.slot_mask
         while True:
             slot = self.slots[i]
             if slot == 0:
                 return i
-            if slot >> TAG_SHIFT == tag and self.carries(slot & ENTRY_MASK, request, number, group):
+            entry = slot & probing.ENTRY_MASK
+            if slot >> probing.TAG_SHIFT == tag and self.carries(entry, request, number, group):
                 return i
-            i = (i + STEP) & self.slot_mask
+            i = (i + probing.STEP) & self.slot_mask
 
     def find(self, request: FastRequest, number: int, group: int) -> int:
         """The entry added first under hash `number` of the request in a group; 0 if none."""
         home = self.home_of(request, number, group)
-        entry = self.slots[self.place_from(home, request, number, group)] & ENTRY_MASK
+        entry = self.slots[self.place_from(home, request, number, group)] & probing.ENTRY_MASK
         if entry == 0 and self.has_strays:
             home = self.stray_home(request.digest_words[number * self.width], group)
-            entry = self.slots[self.place_from(home, request, number, group)] & ENTRY_MASK
+            entry = self.slots[self.place_from(home, request, number, group)] & probing.ENTRY_MASK
         return entry
 
     def find_run(
@@ -174,7 +171,7 @@ class KeyMap:
             out[base + first] = entry
             first += 1
         while first < limit:
-            end = min(first + RUN_BLOCKS, limit)
+            end = min(first + probing.RUN_BLOCKS, limit)
             self.find_homes(request, per, group, first, end)
             for i in range(first, end):
                 word = request.digest_words[((i + 1) * per - 1) * self.width]
@@ -215,8 +212,8 @@ class KeyMap:
     def slot_of(self, entry: int) -> int:
         """The place of the slot of an entry in the map; an empty one if another is first."""
         i = self.facts[record.INTS * entry + record.HOME] & self.slot_mask
-        while self.slots[i] != 0 and self.slots[i] & ENTRY_MASK != entry:
-            i = (i + STEP) & self.slot_mask
+        while self.slots[i] != 0 and self.slots[i] & probing.ENTRY_MASK != entry:
+            i = (i + probing.STEP) & self.slot_mask
         return i
 
     def ring_of(self, head: int) -> list[int]:
@@ -250,7 +247,7 @@ class KeyMap:
         """Add an entry behind all with the same key; it must not be in the map."""
         home = self.home_of(request, number, group)
         place = self.place_from(home, request, number, group)
-        head = self.slots[place] & ENTRY_MASK
+        head = self.slots[place] & probing.ENTRY_MASK
         if head == 0 and self.has_strays:
             head = self.find(request, number, group)
         self.write_key(entry, request, number, group)
@@ -281,25 +278,28 @@ class KeyMap:
 
         Ends before a block that is in the map already; the answer is where it ended.
         """
-        per = hashes_per_block
+        per, mask, has_strays = hashes_per_block, self.slot_mask, self.has_strays
+        facts, arena = objects.ints_of(self.facts), objects.ints_of(tables.arena)
+        slots, homes = objects.longs_of(self.slots), objects.longs_of(self.homes)
         while first < end:
-            until = min(first + RUN_BLOCKS, end)
+            until = min(first + probing.RUN_BLOCKS, end)
             self.find_homes(request, per, group, first, until)
             for i in range(first, until):
-                block = tables.arena[start + i]
+                block = arena[start + i]
                 if block:
-                    if self.is_added(block):
+                    mine = record.INTS * block
+                    if facts[mine + record.DUP_NEXT]:
                         return i
-                    place = self.homes[i - first] & self.slot_mask
-                    if self.slots[place] or self.has_strays:
+                    home = homes[i - first]
+                    if slots[home & mask] or has_strays:
                         self.add(block, request, (i + 1) * per - 1, group)
                     else:  # nobody stands at its home, so nobody has its key
                         self.write_key(block, request, (i + 1) * per - 1, group)
-                        self.facts[record.INTS * block + record.HOME] = self.homes[i - first]
-                        self.make_ring(block)
-                        tag = self.words[record.WORDS * block] >> TAG_OF_WORD_SHIFT
-                        self.slots[place] = (tag << TAG_SHIFT) | block
-                    self.facts[record.INTS * block + record.COVERED] = (i + 1) * per
+                        facts[mine + record.HOME] = home
+                        facts[mine + record.DUP_NEXT] = facts[mine + record.DUP_PREV] = block
+                        tag = self.words[record.WORDS * block] >> probing.TAG_OF_WORD_SHIFT
+                        slots[home & mask] = (tag << probing.TAG_SHIFT) | block
+                    facts[mine + record.COVERED] = (i + 1) * per
             first = until
         return end
 
@@ -321,16 +321,16 @@ class KeyMap:
 
     def put_slot(self, entry: int, place: int, home: int) -> None:
         """Write the slot of the first entry of a key to an empty place."""
-        steps = min(self.steps_between(home, place), STEPS_MASK)
-        tag = self.words[record.WORDS * entry] >> TAG_OF_WORD_SHIFT
-        self.slots[place] = (tag << TAG_SHIFT) | (steps << STEPS_SHIFT) | entry
+        steps = min(self.steps_between(home, place), probing.STEPS_MASK)
+        tag = self.words[record.WORDS * entry] >> probing.TAG_OF_WORD_SHIFT
+        self.slots[place] = (tag << probing.TAG_SHIFT) | (steps << probing.STEPS_SHIFT) | entry
 
     def fill_slot(self, entry: int) -> None:
         """`put_slot` at the first empty place from its home on."""
         home = self.facts[record.INTS * entry + record.HOME]
         i = home & self.slot_mask
         while self.slots[i] != 0:
-            i = (i + STEP) & self.slot_mask
+            i = (i + probing.STEP) & self.slot_mask
         self.put_slot(entry, i, home)
 
     # Removing.
@@ -354,7 +354,7 @@ class KeyMap:
     def remove_run(self, tables: Tables, start: int, end: int) -> None:
         """Take the blocks at these places of the lists out of the map, those that are in it."""
         while start < end:
-            until = min(start + RUN_BLOCKS, end)
+            until = min(start + probing.RUN_BLOCKS, end)
             for i in range(start, until):
                 self.fetch_slots(self.facts[record.INTS * tables.arena[i] + record.HOME])
             for i in range(start, until):
@@ -365,8 +365,8 @@ class KeyMap:
                 place = self.facts[facts + record.HOME] & self.slot_mask
                 if (
                     self.facts[facts + record.DUP_NEXT] == block
-                    and self.slots[place] & ENTRY_MASK == block
-                    and self.slots[(place + STEP) & self.slot_mask] == 0
+                    and self.slots[place] & probing.ENTRY_MASK == block
+                    and self.slots[(place + probing.STEP) & self.slot_mask] == 0
                 ):  # most stand alone, at home, and nobody behind them
                     self.slots[place] = 0
                     self.facts[facts + record.DUP_NEXT] = self.facts[facts + record.DUP_PREV] = 0
@@ -378,22 +378,22 @@ class KeyMap:
         """Empty a place; slots that were put behind it for want of it move back."""
         i = hole
         while True:
-            i = (i + STEP) & self.slot_mask
+            i = (i + probing.STEP) & self.slot_mask
             moved = self.slots[i]
             if moved == 0:
                 break
             back = self.steps_between(hole, i)
-            steps = (moved >> STEPS_SHIFT) & STEPS_MASK
-            entry = moved & ENTRY_MASK
+            steps = (moved >> probing.STEPS_SHIFT) & probing.STEPS_MASK
+            entry = moved & probing.ENTRY_MASK
             home = -1
-            if steps == STEPS_MASK:  # or more
+            if steps == probing.STEPS_MASK:  # or more
                 home = self.facts[record.INTS * entry + record.HOME]
                 steps = self.steps_between(home, i)
             # It may move back unless its home lies behind the hole, between hole and place.
             if steps < back:
                 continue
             if home < 0:
-                self.slots[hole] = moved - (back << STEPS_SHIFT)
+                self.slots[hole] = moved - (back << probing.STEPS_SHIFT)
             else:
                 self.put_slot(entry, hole, home)
             hole = i

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import key_map, record
+from . import probing, record
 from .key_map import KeyMap
 from .pool import BlockPool
 
@@ -38,9 +38,9 @@ def move_entry(keys: KeyMap, entry: int, target: int) -> None:
 def head_like(keys: KeyMap, entry: int) -> int:
     """The entry that was added first under the same key; there is one."""
     i = keys.facts[record.INTS * entry + record.HOME] & keys.slot_mask
-    while not is_same_key(keys, keys.slots[i] & key_map.ENTRY_MASK, entry):
-        i = (i + key_map.STEP) & keys.slot_mask
-    return keys.slots[i] & key_map.ENTRY_MASK
+    while not is_same_key(keys, keys.slots[i] & probing.ENTRY_MASK, entry):
+        i = (i + probing.STEP) & keys.slot_mask
+    return keys.slots[i] & probing.ENTRY_MASK
 
 
 def is_same_key(keys: KeyMap, left: int, right: int) -> bool:

@@ -227,10 +227,6 @@ def fetch_long(view: memoryview[int], at: int) -> None:
     """Fetch `view[at]`."""
 
 
-def fetch_word(view: memoryview[int], at: int) -> None:
-    """Fetch `view[at]`."""
-
-
 def fetch_at(words: memoryview[int], at: int) -> None:
     """Fetch word `at` of a `word_array`."""
 

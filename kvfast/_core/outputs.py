@@ -129,14 +129,15 @@ class Outputs:
         for g in range(self.num_groups if row >= 0 else 0):
             told = reported[handle * self.num_groups + g]
             length = tables.length[row * self.num_groups + g]
+            if told >= length:
+                continue
             start = tables.start[row * self.num_groups + g]
             while told < length and at < room:
                 objects.put_row(rows, at, handle, g, told, arena[start + told])
                 told += 1
                 at += 1
             reported[handle * self.num_groups + g] = told
-            if told < length:
-                self.rows_left += length - told
+            self.rows_left += length - told
         return at
 
 

@@ -130,7 +130,7 @@ class BlockPool:
         """
         start = tables.start[at] + tables.length[at]
         has_keys = 0
-        step = self.last_step
+        step, distance, num_blocks = self.last_step, FAR, self.num_blocks
         facts, arena = objects.ints_of(self.facts), objects.ints_of(tables.arena)
         block = self.after(0)
         for place in range(start, start + count):
@@ -142,10 +142,10 @@ class BlockPool:
             # But blocks that were released together mostly lie side by side: a guess, read ahead.
             turn = step
             step = 1 + facts[base + record.NEXT]
-            near = 1 if step != turn and -1 <= step <= 1 else FAR  # a new run: all of it
-            for far in range(near, FAR + 1):
+            near = 1 if step != turn and -1 <= step <= 1 else distance  # a new run: all of it
+            for far in range(near, distance + 1):
                 guess = block + far * step
-                if 0 < guess < self.num_blocks:
+                if 0 < guess < num_blocks:
                     objects.fetch_int(self.facts, record.INTS * guess)
             block += step
         self.last_step = step

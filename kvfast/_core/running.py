@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvspec.request import RequestStatus
 
-from . import hot, objects
+from . import hot, objects, probing
 from .arrays import zeroed
 from .core import Core
 from .entries import Entries
@@ -13,7 +13,6 @@ from .request import FastRequest
 from .turn import Turn
 
 STATUSES = tuple(RequestStatus)
-SIDE_MASK = 7  # as in key_map
 MANY = 1 << 62
 """Sums stop here; nothing has room for so many tokens."""
 ASKED, PLAIN, FILLS = 0, 1, 2
@@ -116,7 +115,7 @@ class Running:
                 granted += counts[i]  # at most the tokens that it has slots for
                 if notes_all:
                     self.note(i, row, after)
-        if self.num_filled:
+        if self.num_filled > 1:  # of one the reads would wait no less
             self.read_ahead()
         self.granted = granted
         self.is_ahead = True
@@ -190,7 +189,7 @@ class Running:
             request = entries.request_at(self.left_at[k])
             if number < request.num_hashes:
                 objects.fetch_at(request.digest_words, number * width)
-                first = number & ~SIDE_MASK
+                first = number & ~probing.SIDE_MASK
                 objects.fetch_at(request.digest_words, first * width)
         for k in range(self.num_left):
             i = self.left_at[k]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kvspec.request import RequestStatus
 
-from . import objects, reports
+from . import objects, probing, reports
 from .core import Core
 from .entries import Entries, Numbers
 from .registry import Registry
@@ -17,8 +17,6 @@ from .running import Running
 WAITING = RequestStatus.WAITING
 RUNNING = RequestStatus.RUNNING
 PREEMPTED = RequestStatus.PREEMPTED
-RUN_BLOCKS = 32  # as in key_map
-SIDE_BLOCKS = 8
 MANY = 1 << 62  # as in running
 
 
@@ -163,11 +161,11 @@ class Steps:
 
     def read_ahead(self, request: FastRequest) -> None:
         """Read what starting a request reads first: of each eight hashes the first, and the map."""
-        end = min(request.num_hashes, RUN_BLOCKS)
+        end = min(request.num_hashes, probing.RUN_BLOCKS)
         number = 0
         while number < end:
             objects.fetch_at(request.digest_words, number * self.core.hasher.words_per_digest)
-            number += SIDE_BLOCKS
+            number += probing.SIDE_MASK + 1
         self.core.pool.keys.read_ahead(request, self.first_number)
 
     def find_hit(self, request: FastRequest) -> int:

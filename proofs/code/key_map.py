@@ -5,7 +5,7 @@ there is none. It follows from what each change keeps: a key has one slot, that 
 no place between the key's home and its slot is empty; the entries of a key are a ring in the order
 of adding (`_map.copies`).
 
-Places are counted in steps of STEP slots, which the numbers of `kvfast._core.key_map` allow for
+Places are counted in steps of STEP slots, which the numbers of `kvfast._core.probing` allow for
 every table of 2^1 … 2^32 slots. The loops of `place_from`, `remove` and `empty_slot` are written
 out as rounds (`_map.rounds`); `steps_between`, `join` and `make_ring` are run as they stand. The
 arithmetic of slots is that of 64 bits. Assumed is that a search ends: half of the slots are empty.
@@ -21,7 +21,7 @@ from typing import cast
 
 import z3
 
-from kvfast._core import key_map, record
+from kvfast._core import probing, record
 from kvfast._core.key_map import KeyMap
 from proofs._z3 import Ledger, Term, ask, forall, run
 from proofs.code._map import copies
@@ -97,11 +97,11 @@ def check_steps(ledger: Ledger) -> None:
         start, end = z3.BitVecs("start end", bits)
         whole = SimpleNamespace(slot_mask=(1 << bits) - 1)
         steps: Term = KeyMap.steps_between(cast(KeyMap, whole), start, end)
-        there = start + steps * key_map.STEP == end
+        there = start + steps * probing.STEP == end
         ledger.prove(f"steps among 2^{bits} slots", [], there)
-        ledger.prove(f"one step among 2^{bits} slots", [end == start + key_map.STEP], steps == 1)
+        ledger.prove(f"one step among 2^{bits} slots", [end == start + probing.STEP], steps == 1)
     start, end = z3.BitVecs("start end", 32)
-    even = start + (end - start) * key_map.STEP_INVERSE * (key_map.STEP - 1) == end
+    even = start + (end - start) * probing.STEP_INVERSE * (probing.STEP - 1) == end
     ledger.refute("mistake: an even number of slots is a step", [], even)
 
 
@@ -110,24 +110,24 @@ def check_words(ledger: Ledger) -> None:
     tag, steps, entry, back, after = z3.BitVecs("tag steps entry back after", 64)
 
     def word(tag: Term, steps: Term, entry: Term) -> Term:
-        return (tag << key_map.TAG_SHIFT) | (steps << key_map.STEPS_SHIFT) | entry
+        return (tag << probing.TAG_SHIFT) | (steps << probing.STEPS_SHIFT) | entry
 
     slot = word(tag, steps, entry)
-    mask = key_map.ENTRY_MASK
-    fits = [z3.ULT(tag, 1 << 24), z3.ULE(steps, key_map.STEPS_MASK), z3.ULE(entry, mask)]
+    mask = probing.ENTRY_MASK
+    fits = [z3.ULT(tag, 1 << 24), z3.ULE(steps, probing.STEPS_MASK), z3.ULE(entry, mask)]
     fits += [entry > 0, z3.ULE(back, steps), z3.ULE(after, mask)]
     read = z3.And(
         slot > 0,
         slot & mask == entry,
-        (slot >> key_map.STEPS_SHIFT) & key_map.STEPS_MASK == steps,
-        slot >> key_map.TAG_SHIFT == tag,
+        (slot >> probing.STEPS_SHIFT) & probing.STEPS_MASK == steps,
+        slot >> probing.TAG_SHIFT == tag,
     )
     ledger.possible("a word", *fits)
     ledger.prove("a word is read as it was written", fits, read)
-    nearer = slot - (back << key_map.STEPS_SHIFT)
+    nearer = slot - (back << probing.STEPS_SHIFT)
     ledger.prove("a slot moves back", fits, nearer == word(tag, steps - back, entry))
     ledger.prove("an heir", fits, slot + (after - entry) == word(tag, steps, after))
-    further = [*fits[:4], z3.ULE(after, mask), z3.ULE(back, key_map.STEPS_MASK)]
+    further = [*fits[:4], z3.ULE(after, mask), z3.ULE(back, probing.STEPS_MASK)]
     moved = nearer == word(tag, steps - back, entry)
     ledger.refute("mistake: a slot moves to before its home", further, moved)
 

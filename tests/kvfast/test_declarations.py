@@ -13,7 +13,12 @@ COMPILED, CORE = ROOT / "kvfast" / "_compiled", ROOT / "kvfast" / "_core"
 # digest.pxd declares a twin in Cython's own language.
 DECLARATIONS = sorted(set(COMPILED.glob("*.pxd")) - {COMPILED / "digest.pxd"})
 # Files of constants, beside the code that has them as Python ints.
-CONSTANTS = {"hot_fields": "hot", "kind_fields": "kinds", "record_fields": "record"}
+CONSTANTS = {
+    "hot_fields": "hot",
+    "kind_fields": "kinds",
+    "record_fields": "record",
+    "probing_fields": "probing",
+}
 ENGINE = ROOT / "kvfast" / "engines" / "vllm"
 ELSEWHERE = {"vllm_loops": ENGINE / "loops.py", "vllm_taking": ENGINE / "taking.py"}
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvfast._core import key_map
+from kvfast._core import probing
 from kvfast._core.hashing import Hasher
 from kvfast._core.key_map import KeyMap
 from kvfast._core.request import FastRequest, make_request
@@ -125,7 +125,7 @@ def test_so_is_one_whose_homes_are_the_same(
 def few_steps_fit() -> Iterator[None]:
     """A slot holds up to one step; more are found out from the home."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_map, "STEPS_MASK", 1)
+        patch.setattr(probing, "STEPS_MASK", 1)
         yield
 
 

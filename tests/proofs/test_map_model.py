@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import z3
 
-from kvfast._core import key_map, record
+from kvfast._core import probing, record
 from kvfast._core.key_map import KeyMap
 from proofs.code._map.table import Table, any_table, is_map
 from tests.proofs.tabled import tabled
@@ -24,13 +24,13 @@ HASHES = tuple(((k << 48) + (home << 32)).to_bytes(8, "little") for k, home in e
 
 def seen(keys: KeyMap, rings: Sequence[Sequence[int]]) -> Table:
     """The slots of a map as the proof has them: place x is x steps from place 0."""
-    slots = [keys.slots[x * key_map.STEP & keys.slot_mask] for x in range(NUM_SLOTS)]
-    entries = [slot & key_map.ENTRY_MASK for slot in slots]
+    slots = [keys.slots[x * probing.STEP & keys.slot_mask] for x in range(NUM_SLOTS)]
+    entries = [slot & probing.ENTRY_MASK for slot in slots]
     heads = [ring[0] if ring else 0 for ring in rings]
     key_of = {entry: k for k, ring in enumerate(rings) for entry in ring}
     homes = [keys.facts[record.INTS * e + record.HOME] for e in range(NUM_ENTRIES)]
-    steps = [home * key_map.STEP_INVERSE & keys.slot_mask for home in homes]
-    known = [home * key_map.STEP_INVERSE & keys.slot_mask for home in HOMES]
+    steps = [home * probing.STEP_INVERSE & keys.slot_mask for home in homes]
+    known = [home * probing.STEP_INVERSE & keys.slot_mask for home in HOMES]
     return replace(
         any_table(NUM_SLOTS),
         num_slots=z3.IntVal(NUM_SLOTS),
@@ -92,7 +92,7 @@ class HeirsComeLast(KeyMap):
         after = self.facts[record.INTS * entry + record.DUP_NEXT]
         left = super().remove(entry)
         for i in range(self.slot_mask + 1):
-            if not left and self.slots[i] & key_map.ENTRY_MASK == after:
+            if not left and self.slots[i] & probing.ENTRY_MASK == after:
                 self.slots[i] += last - after
         return left
 
