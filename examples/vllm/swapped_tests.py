@@ -40,7 +40,7 @@ def swap() -> None:
     from vllm.v1.core import kv_cache_manager
     from vllm.v1.core.sched import async_scheduler, scheduler
 
-    from kvfast.engines.vllm import fit, schedulers
+    from kvfast.engines.vllm import schedulers
     from kvfast.engines.vllm.managers import kvfast_manager
     from kvspec.errors import ConfigError, UnsupportedError
 
@@ -53,9 +53,8 @@ def swap() -> None:
 
     def manager(*args: Any, **options: Any) -> Any:
         made = stock(*args, **options)
-        known = {name: options[name] for name in vars(fit.Given()) if name in options}
         try:
-            swapped = kvfast_manager(made, fit.Given(**known))
+            swapped = kvfast_manager(made, given(options))
         except (UnsupportedError, ConfigError) as error:
             SWAPS[str(error)] += 1
             return made
@@ -67,6 +66,22 @@ def swap() -> None:
     scheduler.Scheduler = on_sync
     async_scheduler.AsyncScheduler = on_async
     kv_cache_manager.KVCacheManager = manager
+
+
+def given(options: dict[str, Any]) -> Any:
+    """What a manager is told, from the arguments that a test makes it with."""
+    from vllm import envs
+
+    from kvfast.engines.vllm import fit
+    from kvspec.profile import find_profile
+
+    told = {name: options[name] for name in vars(fit.Given()) if name in options}
+    told["int_event_hashes"] = bool(envs.VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES)
+    if fit.is_later():
+        told["max_num_batched_tokens"] = options.get("max_in_flight_tokens")
+        told["hash_lookahead_tokens"] = int(options.get("num_hash_lookahead_tokens", 0))
+        told["policy"] = find_profile("vllm-0.33").policy
+    return fit.Given(**told)
 
 
 @pytest.fixture

@@ -131,6 +131,15 @@ def test_what_writes_into_a_view_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(cached) == 1
 
 
+def test_further_keys_of_blocks_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connector of vLLM 0.33 asks for them."""
+    pool = pool_of(monkeypatch, 2)
+    assert pool.cached_block_hashes_by_block == {}
+    state = SimpleNamespace(block_keys=((), (b"a",), (b"b", b"c", b"d")))
+    monkeypatch.setattr(pool, "state", lambda: state)
+    assert pool.cached_block_hashes_by_block == {2: {b"c", b"d"}}
+
+
 def test_a_session_of_as_many_tokens_as_before_has_a_longer_prompt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -127,6 +127,12 @@ class Pool:
         """The events that nobody has taken yet, as they will be taken."""
         return tuple(self.queued_events())
 
+    @property
+    def cached_block_hashes_by_block(self) -> Mapping[int, set[bytes]]:
+        """Of blocks with several keys those behind the first, as they are now."""
+        listed = enumerate(self.state().block_keys)
+        return MappingProxyType({block: set(keys[1:]) for block, keys in listed if len(keys) > 1})
+
     def state(self) -> Snapshot:
         """The state of kvfast's pool now."""
         state: Snapshot = self.fast.snapshot()
