@@ -271,6 +271,8 @@ def test_at_every_moment_a_view_knows_what_is_cached(bad: float, kept: int) -> N
 MISTAKES = planted(Path(__file__).parent / "planted/view.diff")
 
 
+# With NumbersTwice the publisher's own index may be stale when it is asked: its thread dies then.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: str(one.id))
 def test_a_mistake_on_the_way_is_found(mistake: Mistake) -> None:
     with mistake.make(), pytest.raises((AssertionError, TimeoutError, WireError)):
