@@ -35,7 +35,7 @@ cdef class Outputs:
     cdef int write_slots(self, int g, long long[::1] slots) except -1
     @cython.locals(entries=Entries, running=Running, at=Py_ssize_t, k=Py_ssize_t, i=Py_ssize_t)
     cdef Py_ssize_t write_rows(self) except -1
-    @cython.locals(entries=Entries)
+    @cython.locals(entries=Entries, running=Running, handle=Py_ssize_t, row=int)
     cdef Py_ssize_t write_rows_of(self, Py_ssize_t i, Py_ssize_t at) except -1
     @cython.locals(reported="int *", tables=Tables, rows=Rows, arena="int *", room=Py_ssize_t, g=int, told="long long", length="long long", start="long long")
     cdef Py_ssize_t report(self, Py_ssize_t handle, int row, Py_ssize_t at) except -1

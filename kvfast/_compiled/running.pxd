@@ -41,10 +41,12 @@ cdef class Running:
     cdef void ask(self, Py_ssize_t i) noexcept nogil
     @cython.locals(entries=Entries, handles="long long *", counts="long long *", fields="long long *", serials="long long *", lookahead="long long", notes_all=bint, granted="long long", i=Py_ssize_t, at=Py_ssize_t, row="long long", computed="long long", after="long long")
     cdef int count_ahead(self) except -1
-    @cython.locals(registry=Registry, tables=Tables, handle="long long", at=Py_ssize_t, size="long long", length="long long", cached="long long", held="long long", fills=bint, until="long long", last="long long")
+    @cython.locals(registry=Registry, tables=Tables, handle="long long", at=Py_ssize_t, size="long long", length="long long", cached="long long", held="long long", fills=bint, last="long long")
     cdef bint only_counts(self, Py_ssize_t i, long long row, long long computed, long long after) noexcept
+    @cython.locals(tables=Tables, registry=Registry, at=Py_ssize_t, length="long long", cached="long long", until="long long")
+    cdef void note_reach(self, Py_ssize_t handle, long long row) noexcept
     cdef void note(self, Py_ssize_t i, long long row, long long after) noexcept nogil
-    @cython.locals(entries=Entries, core=Core, per="long long", width="long long", number="long long", first="long long", k=Py_ssize_t, i=Py_ssize_t, request=FastRequest)
+    @cython.locals(entries=Entries, requests=list, core=Core, per="long long", width="long long", number="long long", first="long long", k=Py_ssize_t, i=Py_ssize_t, request=FastRequest)
     cdef int read_ahead(self) except -1
     @cython.locals(entries=Entries, i=Py_ssize_t, k=Py_ssize_t, request=FastRequest)
     cdef int undo(self) except -1

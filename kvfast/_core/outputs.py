@@ -116,10 +116,16 @@ class Outputs:
 
     def write_rows_of(self, i: int, at: int) -> int:
         """New entries of the lists of entry i, behind `at` rows; how many rows then."""
-        entries = self.entries
+        entries, running = self.entries, self.running
         if entries.granted_at[i] == 0:
             return at
-        return self.report(entries.handles[i], entries.row_at[i], at)
+        handle, row = entries.handles[i], entries.row_at[i]
+        if not running.is_plain:
+            return self.report(handle, row, at)
+        if self.registry.reported[handle] < self.core.tables.length[row]:
+            at = self.report(handle, row, at)
+            running.note_reach(handle, row)
+        return at
 
     def report(self, handle: int, row: int, at: int) -> int:
         """One request's entries that were not reported, behind `at` rows (KV-BATCH-10)."""

@@ -142,11 +142,14 @@ class BlockPool:
             # But blocks that were released together mostly lie side by side: a guess, read ahead.
             turn = step
             step = 1 + facts[base + record.NEXT]
-            near = 1 if step != turn and -1 <= step <= 1 else distance  # a new run: all of it
-            for far in range(near, distance + 1):
-                guess = block + far * step
-                if 0 < guess < num_blocks:
-                    objects.fetch_int(self.facts, record.INTS * guess)
+            guess = block + distance * step
+            if 0 < guess < num_blocks:
+                objects.fetch_int(self.facts, record.INTS * guess)
+            if step != turn and -1 <= step <= 1:  # a new run: all of it
+                for far in range(1, distance):
+                    guess = block + far * step
+                    if 0 < guess < num_blocks:
+                        objects.fetch_int(self.facts, record.INTS * guess)
             block += step
         self.last_step = step
         self.link(0, block)

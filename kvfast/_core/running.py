@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kvspec.request import RequestStatus
 
 from . import hot, objects, probing
@@ -125,9 +127,7 @@ class Running:
         """Whether an entry takes no block, fills none and has none to tell; else it is left.
 
         The same checks as in `may_continue`. With one group, of full attention, the hot fields and
-        the row tell all of a running request, whose watermark is 0 (KV-MGR-9). Notes up to where
-        the next steps need not look again: lists, what was cached and what was told of them only
-        grow while the row is the request's.
+        the row tell all of a running request, whose watermark is 0 (KV-MGR-9).
         """
         registry, tables = self.registry, self.core.tables
         handle = self.entries.handles[i]
@@ -149,10 +149,7 @@ class Running:
             return False
         if not fills and after + self.lookahead <= held:
             if length <= registry.reported[handle]:
-                until = min(held, self.core.max_len)
-                if self.caches:
-                    until = min(until, cached * size - 1)
-                registry.fields[at + hot.RUNS] = 1 + until
+                self.note_reach(handle, row)
                 return True
             if not self.rows.is_open:
                 return True
@@ -167,6 +164,20 @@ class Running:
         objects.fetch_int(tables.arena, tables.start[row] + last - 1)
         return False
 
+    def note_reach(self, handle: int, row: int) -> None:
+        """Note up to how many tokens the next steps of a request only count, if its list was told.
+
+        Lists, what was cached of them and what was told only grow while the row is the request's.
+        """
+        tables, registry = self.core.tables, self.registry
+        at = hot.STRIDE * handle
+        length, cached = tables.length[row], tables.cached[row]
+        until = min(length * self.block_size, self.core.max_len)
+        if self.caches:
+            until = min(until, cached * self.block_size - 1)
+        if until > 0 and registry.fields[at + hot.RUNS] and length <= registry.reported[handle]:
+            registry.fields[at + hot.RUNS] = 1 + until
+
     def note(self, i: int, row: int, after: int) -> None:
         """Note the row, and the counts of an entry if all goes well."""
         self.entries.row_at[i] = row
@@ -178,15 +189,15 @@ class Running:
 
         That of the block, and that of the first of the eight that are side by side in the map.
         """
-        entries = self.entries
-        core = self.core
+        entries, core = self.entries, self.core
+        requests: list[Any] = self.registry.requests
         per = core.shape.hashes_per_block[0]
         width = core.hasher.words_per_digest
         for k in range(self.num_left):
             if entries.way_at[self.left_at[k]] != FILLS:
                 continue
             number = core.tables.cached[entries.row_at[self.left_at[k]]] * per - 1
-            request = entries.request_at(self.left_at[k])
+            request = requests[entries.handles[self.left_at[k]]]
             if number < request.num_hashes:
                 objects.fetch_at(request.digest_words, number * width)
                 first = number & ~probing.SIDE_MASK
@@ -194,7 +205,8 @@ class Running:
         for k in range(self.num_left):
             i = self.left_at[k]
             if entries.way_at[i] == FILLS:
-                core.pool.read_ahead(core.tables, entries.row_at[i], entries.request_at(i), per)
+                request = requests[entries.handles[i]]
+                core.pool.read_ahead(core.tables, entries.row_at[i], request, per)
 
     def undo(self) -> None:
         """Take back what was done in advance.

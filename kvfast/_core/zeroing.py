@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import objects
 from .arrays import grown, zeroed
 from .tables import Tables
 
@@ -32,9 +33,10 @@ class ZeroQueue:
     def add_run(self, g: int, tables: Tables, start: int, end: int) -> None:
         """Note the blocks at these places of the lists."""
         self.make_room(end - start)
-        at = self.size - start
+        at, base = self.size - start, g * GROUP_BASE
+        to_zero, arena = objects.longs_of(self.to_zero), objects.ints_of(tables.arena)
         for place in range(start, end):
-            self.to_zero[at + place] = g * GROUP_BASE + tables.arena[place]
+            to_zero[at + place] = base + arena[place]
         self.size = at + end
 
     def lists(self, num_groups: int) -> list[list[int]]:
