@@ -36,7 +36,8 @@ def table(folder: Path) -> str:
     lines.append("|---|---|---|---|")
     for row in read_rows(folder):
         level = row.get("level", "identity")
-        found = ", ".join(rule for rule in row["rules"] if rule in broken[level]) or "no"
+        found = ", ".join(rule for rule in row["rules"] if rule in broken[level])
+        found = found or row.get("found", "no")
         if level == "safety" and row["rules"]:
             found += ", at level *safety*"
         if "cpu_s" in row and row["rules"]:

@@ -80,6 +80,13 @@ def test_a_row_says_of_each_wrong_point_of_0_33_whether_its_scheduler_reaches_it
     assert reports == {path.name for path in (ROOT / "docs/reports").glob("vllm-0.33-*.md")}
 
 
+def test_the_page_counts_what_the_scheduler_of_0_33_reaches_and_each_has_a_report() -> None:
+    reached = [row for row in rows.read_rows(FOLDER) if row["scheduler"] == "yes"]
+    assert all("report" in row for row in reached)
+    page = (ROOT / findings.PAGE).read_text(encoding="utf-8")
+    assert f"{len(reached)} faults that its own scheduler reaches" in page
+
+
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_each_finding_of_a_committed_report_has_a_reason_of_some_kind(name: str) -> None:
     report, reasons = read(name)
