@@ -23,3 +23,17 @@ def engine() -> Any:
 
     engine.prepare()
     return engine
+
+
+@pytest.fixture(scope="module")
+def lockstep(engine: Any) -> Any:
+    """The script's module."""
+    from examples.vllm import lockstep
+
+    return lockstep
+
+
+@pytest.fixture(scope="module")
+def model(lockstep: Any) -> Any:
+    """The folder of the made-up model."""
+    return lockstep.model_folder()

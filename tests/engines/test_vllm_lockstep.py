@@ -12,19 +12,6 @@ from kvfast.engines.vllm.fit import is_later
 from kvspec.errors import KVSpecError
 
 
-@pytest.fixture(scope="module")
-def lockstep(engine: Any) -> Any:
-    """The script's module."""
-    from examples.vllm import lockstep
-
-    return lockstep
-
-
-@pytest.fixture(scope="module")
-def model(lockstep: Any) -> Any:
-    return lockstep.model_folder()
-
-
 @pytest.fixture
 def later() -> Any:
     """What 0.33 has; skipped beside 0.24."""

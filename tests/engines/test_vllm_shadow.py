@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -10,19 +11,6 @@ from typing import Any
 import pytest
 
 from kvfast.engines.vllm.fit import is_later
-
-
-@pytest.fixture(scope="module")
-def lockstep(engine: Any) -> Any:
-    """The script's module."""
-    from examples.vllm import lockstep
-
-    return lockstep
-
-
-@pytest.fixture(scope="module")
-def model(lockstep: Any) -> Any:
-    return lockstep.model_folder()
 
 
 @pytest.fixture(autouse=True)
@@ -233,9 +221,16 @@ def test_what_nobody_follows_is_said_by_name(
     assert both.run(30) is None
     assert both.mirror.num_calls == 0
     assert said == [
-        "No shadow: Mamba layers where EAGLE drops blocks, beside a KV connector."
+        "No shadow: states inside blocks where EAGLE drops them, beside a KV connector."
         " What the scheduler must keep is checked."
     ]
+
+    whole = (engine.attention("FullAttentionSpec", 8), engine.states(8, "align"))
+    setup = replace(setup, specs=whole, num_blocks=300, hash_block_size=8)
+    both = lockstep.Lockstep(setup, model, seed=3, shadow=True)
+    assert both.run(30) is None
+    assert both.mirror.num_calls > 0
+    assert both.mirror.difference is None
 
 
 def test_known_differences_are_reported_and_expected(lockstep: Any, model: str) -> None:

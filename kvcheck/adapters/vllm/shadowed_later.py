@@ -11,7 +11,7 @@ from kvcheck.adapters.vllm.mirror import Mirror
 from kvcheck.adapters.vllm.preconditions import Asked
 from kvcheck.adapters.vllm.shadowed import ShadowedManager, ShadowedPool, ids_of
 from kvcheck.adapters.vllm.steps import Steps
-from kvspec.foreign import spec_of
+from kvspec.foreign import beyond_contract
 from kvspec.inside import hits_end_inside, last_boundary
 from kvspec.profile import find_profile
 from kvspec.specs import MambaSpec
@@ -28,23 +28,15 @@ def later_members(scheduler: Any) -> dict[str, Any]:
 
 def unfollowed(scheduler: Any) -> str | None:
     """What of 0.33's manager the contract does not have, so that nobody can follow it."""
-    manager, cache = scheduler.kv_cache_manager, scheduler.kv_cache_config
-    specs = [group.kv_cache_spec for group in cache.kv_cache_groups]
+    is_dropping, groups = scheduler.use_eagle_block_drop, scheduler.kv_cache_config.kv_cache_groups
     refused = {
-        "blocks beside the device's": cache.hisparse_host_num_blocks is not None
-        or any(each.host_resident or each.role != "default" for each in cache.kv_cache_groups),
-        "windows that are replayed": scheduler.prefix_replay_tokens > 0,
-        "groups that are not cached": any(
-            spec.prefix_cacheable != spec_of(spec).prefix_cacheable for spec in specs
-        ),
-        "states at the end of a shared prefix": manager.mamba_shared_prefix_checkpoint,
-        "several modules that draft, where several groups drop blocks": len(specs) > 1
-        and manager.coordinator.num_reprefillable_tokens > 0
-        and scheduler.use_eagle_block_drop,
-        "Mamba layers where EAGLE drops blocks, beside a KV connector": scheduler.has_mamba_layers
-        and scheduler.use_eagle_block_drop
+        **beyond_contract(scheduler),
+        "several modules that draft, where several groups drop blocks": is_dropping
+        and len(groups) > 1
+        and scheduler.kv_cache_manager.coordinator.num_reprefillable_tokens > 0,
+        "states inside blocks where EAGLE drops them, beside a KV connector": is_dropping
+        and scheduler.mamba_partial_cache_hit
         and scheduler.connector is not None,
-        "a connector for routed experts": scheduler.aux_output_connector is not None,
     }
     return next((what for what, is_there in refused.items() if is_there), None)
 

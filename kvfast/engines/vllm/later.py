@@ -15,7 +15,7 @@ from kvfast.engines.vllm.requests import NAME, Requests
 from kvfast.engines.vllm.views import Block, Blocks, Coordinator
 from kvspec.errors import UnsupportedError
 from kvspec.events import BlockStored, Event
-from kvspec.foreign import spec_of
+from kvspec.foreign import beyond_contract
 from kvspec.profile import find_profile
 
 PROFILE = "vllm-0.33"
@@ -39,24 +39,17 @@ def given_later(scheduler: Any, given: Given) -> Given:
 
 def _refuse(scheduler: Any) -> None:
     """Raise UnsupportedError for what the contract does not have."""
-    manager, cache = scheduler.kv_cache_manager, scheduler.kv_cache_config
-    specs = [group.kv_cache_spec for group in cache.kv_cache_groups]
+    specs = [group.kv_cache_spec for group in scheduler.kv_cache_config.kv_cache_groups]
+    coordinator = scheduler.kv_cache_manager.coordinator
     refused = {
-        "blocks beside the device's": cache.hisparse_host_num_blocks is not None
-        or any(each.host_resident or each.role != "default" for each in cache.kv_cache_groups),
-        "windows that are replayed": scheduler.prefix_replay_tokens > 0,
-        "groups that are not cached": any(
-            spec.prefix_cacheable != spec_of(spec).prefix_cacheable for spec in specs
-        ),
+        **beyond_contract(scheduler),
         "context parallelism": max(scheduler.dcp_world_size, scheduler.pcp_world_size) > 1,
         "states inside a chunk": any(
             getattr(spec, "num_prefill_checkpoint_blocks", 0) for spec in specs
         ),
         "Mamba layers where EAGLE drops blocks": scheduler.has_mamba_layers
         and scheduler.use_eagle_block_drop,
-        "several modules that draft": manager.coordinator.num_reprefillable_tokens > 0,
-        "states at the end of a shared prefix": manager.mamba_shared_prefix_checkpoint,
-        "a connector for routed experts": scheduler.aux_output_connector is not None,
+        "several modules that draft": coordinator.num_reprefillable_tokens > 0,
         "a KV connector beside blocks that are zeroed": scheduler.connector is not None
         and scheduler.needs_kv_cache_zeroing,
     }
