@@ -182,8 +182,12 @@ def many_boundaries(draw: LongDraw) -> list[Step]:
     return [*steps, *text(random.choice((3, 30))), st.Release(LAST)]
 
 
-def production_config(random: Random) -> ManagerConfig:
-    """The mixtures and options of `random_config`, as large as engines have them."""
+def production_config(random: Random, *, is_quick: bool = False) -> ManagerConfig:
+    """The mixtures and options of `random_config`, as large as engines have them.
+
+    `is_quick`: no pool is larger than the smallest large one, and few are as large; the reference's
+    time for a call grows with them.
+    """
     small = random_config(random, hybrid=random.random() < 0.2)
     base = random.choice(BLOCK_SIZES)
     specs = [_scaled(random, spec, base) for spec in _wider(random, small.managed_specs)]
@@ -191,14 +195,18 @@ def production_config(random: Random) -> ManagerConfig:
         specs[-1] = replace(specs[-1], block_size=2 * specs[-1].block_size)
     sizes = [spec.block_size for spec in specs] or [base]
     alignment = max(sizes)
-    most_blocks = LONGEST_TOKENS if random.random() < 0.03 else MOST_BLOCKS_OF_A_TEXT
-    longest = min(LONGEST_TOKENS, most_blocks * min(sizes))
+    of_a_text = LONGEST_TOKENS if random.random() < 0.03 else MOST_BLOCKS_OF_A_TEXT
+    longest = min(LONGEST_TOKENS, of_a_text * min(sizes))
     longest = max(longest - random.randrange(base + 1), 4 * alignment)
     per_text = sum(-(-longest // size) for size in sizes)
     share = random.choice((0.3, 0.7, 1.0, 1.2, 2.5, 4.0))
     num_blocks = int(share * per_text) if random.random() < 0.7 else random.choice(EDGES)
-    if random.random() < 0.08:
+    drawn = random.random()
+    if drawn < 0.08:
         num_blocks = random.choice(LARGE_POOLS)
+    if is_quick:  # Hypothesis draws 0 most often
+        most = LARGE_POOLS[0] if 0 < drawn < 0.08 else MOST_BLOCKS_OF_A_TEXT
+        num_blocks = min(num_blocks, most)
     set_aside = sum(
         s.sink_len // s.block_size for s in specs if isinstance(s, SinkFullAttentionSpec)
     )

@@ -9,7 +9,12 @@ from random import Random
 
 import pytest
 
-from kvcheck.judge.production import production_programs
+from kvcheck.judge.production import (
+    LARGE_POOLS,
+    production_config,
+    production_programs,
+    program_under,
+)
 from kvcheck.judge.random_programs import random_programs
 from kvcheck.mistakes import Mistake
 from kvcheck.mistakes.twin import twin
@@ -75,6 +80,14 @@ def not_straddled(programs: Iterable[Program]) -> list[str]:
 def test_programs_of_production_straddle_every_size() -> None:
     programs = itertools.islice(production_programs(SEED, 0, MAX_STEPS), NUM_PROGRAMS)
     assert not not_straddled(programs)
+
+
+def test_so_do_those_with_few_large_pools() -> None:
+    random = Random(SEED)
+    configs = (production_config(random, is_quick=True) for _ in range(NUM_PROGRAMS))
+    programs = [program_under(config, random, MAX_STEPS) for config in configs]
+    assert not not_straddled(programs)
+    assert max(each.config.kv_cache.num_blocks for each in programs) < LARGE_POOLS[1]
 
 
 def test_short_programs_would_not() -> None:

@@ -32,8 +32,10 @@ DEEP = 30
 """So many times as many examples with `--deep`."""
 
 
-def machines(subject: Implementation) -> dict[str, tuple[type[RuleBasedStateMachine], int]]:
-    """Each machine, and how many examples of it each commit has."""
+def machines(
+    subject: Implementation, *, is_quick: bool = True
+) -> dict[str, tuple[type[RuleBasedStateMachine], int]]:
+    """Each machine, and how many examples of it each commit has; `is_quick`: of few blocks."""
 
     def small(random: Random) -> Engine:
         return Engine(random_config(random, hybrid=random.random() < 0.2), sides(subject), random)
@@ -51,7 +53,10 @@ def machines(subject: Implementation) -> dict[str, tuple[type[RuleBasedStateMach
             twin_machine(subject, REFERENCE, kind=LaterTwinMachine),
             40,
         ),
-        "calls at production sizes": (production_twin_machine(subject, REFERENCE), 6),
+        "calls at production sizes": (
+            production_twin_machine(subject, REFERENCE, is_quick=is_quick),
+            12 if is_quick else 6,
+        ),
         "steps": (step_machine(small), 12),
         "steps inside blocks": (step_machine(inside), 8),
         "steps at production sizes": (step_machine(long), 8),
@@ -63,7 +68,7 @@ NAMES = tuple(machines(REFERENCE))
 
 def run(subject: Implementation, name: str, factor: int = 1) -> None:
     """As the profile draws, and shrunk if it fails."""
-    machine, max_examples = machines(subject)[name]
+    machine, max_examples = machines(subject, is_quick=factor < DEEP)[name]
     run_state_machine_as_test(
         machine,
         settings=settings(
@@ -90,7 +95,7 @@ def is_caught(subject: Implementation, name: str, max_examples: int) -> bool:
     """Whether a machine fails; the bug is known, so that nothing is made smaller."""
     plain = planted(max_examples)
     try:
-        run_state_machine_as_test(machines(subject)[name][0], settings=plain)
+        run_state_machine_as_test(machines(subject, is_quick=False)[name][0], settings=plain)
     except InvariantViolation:
         return True
     return False
