@@ -46,7 +46,7 @@ cdef class Allocator:
     cdef int take_hits_of(self, int g, int row, long long skip_at) except -1
     @cython.locals(g=int)
     cdef int take_new(self, int row, Demand demand) except -1
-    @cython.locals(at="long long", missing="long long", end="long long")
+    @cython.locals(at="long long", missing="long long", end="long long", block=int)
     cdef int extend(self, int g, int row, long long num_blocks) except -1
     cpdef forget_step(self)
     @cython.locals(at="long long", held="long long")

@@ -8,6 +8,7 @@ from kvfast._compiled.objects cimport Results
 from kvfast._compiled.outputs cimport Outputs
 from kvfast._compiled.registry cimport Registry
 from kvfast._compiled.request cimport FastRequest
+from kvfast._compiled.ahead cimport Ahead
 from kvfast._compiled.running cimport Running
 from kvfast._compiled.steps cimport Steps
 from kvfast._compiled.tables cimport Tables
@@ -26,6 +27,7 @@ cdef class BatchCalls:
     cdef Registry registry
     cdef Entries entries
     cdef Running running
+    cdef Ahead ahead
     cdef Steps steps
     cdef Outputs outputs
 

@@ -31,7 +31,7 @@ cdef class KeyMap:
     cdef long long home_of(self, FastRequest request, long long number, int group) noexcept nogil
     @cython.locals(turned="long long")
     cdef long long home_in(self, long long mixed, long long place) noexcept nogil
-    @cython.locals(words="unsigned long long *", homes="long long *", width="long long", has_strays=bint, number="long long", line="long long", mixed="long long", i="long long", place="long long", home="long long")
+    @cython.locals(words="unsigned long long *", homes="long long *", width="long long", has_strays=bint, count="long long", number="long long", line="long long", mixed="long long", i="long long", home="long long")
     cdef void find_homes(self, FastRequest request, long long hashes_per_block, int group, long long first, long long end) noexcept nogil
     cdef void fetch_slots(self, long long home) noexcept nogil
     @cython.locals(slot="long long")
@@ -53,14 +53,16 @@ cdef class KeyMap:
     cdef long long slot_of(self, long long entry) noexcept nogil
     @cython.locals(entry="long long")
     cpdef list ring_of(self, long long head)
-    cdef void read_ahead(self, FastRequest request, long long number) noexcept nogil
+    @cython.locals(home="long long")
+    cdef long long read_ahead(self, FastRequest request, long long number) noexcept nogil
     @cython.locals(facts="long long")
     cdef void add_words(self, long long entry, unsigned long long[::1] words, long long at, int group, long long head) noexcept nogil
-    @cython.locals(home="long long", place="long long", head="long long")
     cdef void add(self, long long entry, FastRequest request, long long number, int group) noexcept nogil
+    @cython.locals(place="long long", head="long long")
+    cdef void add_at(self, long long home, long long entry, FastRequest request, long long number, int group) noexcept nogil
     @cython.locals(at="long long", mine="long long")
     cdef void write_key(self, long long entry, FastRequest request, long long number, int group) noexcept nogil
-    @cython.locals(per="long long", mask="long long", has_strays=bint, facts="int *", arena="int *", slots="long long *", homes="long long *", until="long long", i="long long", block="long long", mine="long long", home="long long", tag="long long")
+    @cython.locals(per="long long", facts="int *", arena="int *", homes="long long *", until="long long", i="long long", block="long long")
     cdef long long add_run(self, Tables tables, long long start, long long first, long long end, FastRequest request, long long hashes_per_block, int group) noexcept nogil
     @cython.locals(facts="long long")
     cdef void make_ring(self, long long entry) noexcept nogil
@@ -72,7 +74,7 @@ cdef class KeyMap:
     cdef void fill_slot(self, long long entry) noexcept nogil
     @cython.locals(mine="long long", after="long long", before="long long", i="long long")
     cdef bint remove(self, long long entry) noexcept nogil
-    @cython.locals(until="long long", i="long long", block="long long", facts="long long", place="long long")
+    @cython.locals(facts="int *", arena="int *", slots="long long *", mask="long long", until="long long", i="long long", block="long long", mine="long long", after="long long", place="long long")
     cdef void remove_run(self, Tables tables, long long start, long long end) noexcept nogil
     @cython.locals(i="long long", moved="long long", back="long long", steps="long long", entry="long long", home="long long")
     cdef void empty_slot(self, long long hole) noexcept nogil

@@ -37,7 +37,7 @@ cdef class BlockPool:
     cpdef set_queue(self, blocks)
     cpdef int refs(self, long long block) noexcept nogil
     cpdef set_refs(self, long long block, int refs)
-    @cython.locals(block="long long")
+    @cython.locals(block="long long", base="long long", guess="long long")
     cpdef int take(self) except -1
     @cython.locals(start="long long", distance="long long", num_blocks="long long", has_keys=int, facts="int *", arena="int *", block="long long", step="long long", turn="long long", far="long long", guess="long long", base="long long", place="long long")
     cdef int allocate(self, Tables tables, long long at, long long count) except -1
@@ -49,11 +49,10 @@ cdef class BlockPool:
     cdef void release(self, Tables tables, long long start, long long end) noexcept nogil
     @cython.locals(base="long long")
     cdef long long drop_ref(self, long long block, long long left) noexcept nogil
-    cdef int register(self, long long block, FastRequest request, long long number, int group, long long num_hashes) except -1
+    cdef int register(self, long long block, FastRequest request, long long number, int group) except -1
+    cdef int register_at(self, long long home, long long block, FastRequest request, long long number, int group) except -1
     @cython.locals(per="long long", block="long long")
     cdef int register_run(self, Tables tables, long long start, long long first, long long end, FastRequest request, long long hashes_per_block, int group) except -1
-    @cython.locals(index="long long", block="long long")
-    cdef void read_ahead(self, Tables tables, long long row, FastRequest request, long long hashes_per_block) noexcept nogil
     @cython.locals(entry="long long")
     cdef bint register_partial(self, long long block, FastRequest request, long long number, int group) except -1
     cpdef int covered(self, long long block) noexcept nogil

@@ -2,6 +2,7 @@
 cimport cython
 from kvfast._compiled cimport objects, reports
 from kvfast._compiled cimport probing_fields as probing
+from kvfast._compiled.ahead cimport Ahead
 from kvfast._compiled.core cimport Core
 from kvfast._compiled.entries cimport Entries
 from kvfast._compiled.objects cimport Results
@@ -18,11 +19,12 @@ cdef class Steps:
     cdef Registry registry
     cdef Entries entries
     cdef Running running
+    cdef Ahead ahead
     cdef long long budget, reserved, first_number
     cdef bint whole_must_fit, stops_at_refusal
     cdef Results results
 
-    @cython.locals(entries=Entries, running=Running, legal=bint)
+    @cython.locals(entries=Entries, ahead=Ahead, legal=bint)
     cdef bint all_legal(self) except -1
     @cython.locals(entries=Entries, i=Py_ssize_t, legal=bint)
     cdef bint are_others_legal(self) except -1
@@ -41,7 +43,7 @@ cdef class Steps:
     @cython.locals(core=Core, tokens="long long")
     cdef Py_ssize_t find_hit(self, FastRequest request) except -2
     cdef int count_hit(self, FastRequest request, long long tokens) except -1
-    @cython.locals(core=Core, request=FastRequest, row=int)
-    cdef bint start(self, Py_ssize_t i, long long hit, long long num_tokens, bint is_beside_others) except -1
-    @cython.locals(entries=Entries, running=Running, start=Py_ssize_t, i=Py_ssize_t, k=Py_ssize_t)
+    @cython.locals(core=Core, row=int)
+    cdef bint start(self, Py_ssize_t i, FastRequest request, long long hit, long long num_tokens, bint is_beside_others) except -1
+    @cython.locals(entries=Entries, ahead=Ahead, start=Py_ssize_t, i=Py_ssize_t, k=Py_ssize_t)
     cdef int write_granted(self, long long[::1] scheduled) except -1

@@ -209,10 +209,16 @@ class Allocator:
         """Make the list `num_blocks` long, if it is shorter."""
         at = row * self.shape.num_groups + g
         missing = num_blocks - self.tables.length[at]
-        if missing > 0:
+        if missing == 1:  # of most that decode
+            self.tables.make_room(at, g, num_blocks)
+            block = self.pool.take()
+            self.tables.append(at, block)
+            if self.shape.is_zeroed[g]:  # KV-GRP-10
+                self.to_zero.add(g, block)
+        elif missing > 0:
             self.tables.make_room(at, g, num_blocks)
             self.pool.allocate(self.tables, at, missing)
-            if self.shape.is_zeroed[g]:  # KV-GRP-10
+            if self.shape.is_zeroed[g]:
                 end = self.tables.start[at] + num_blocks
                 self.to_zero.add_run(g, self.tables, end - missing, end)
 
@@ -299,7 +305,7 @@ class Allocator:
         if self.events is None and self.caches_all[g] and end - first == 1:
             block = self.tables.arena[start + first]
             if block:
-                self.pool.register(block, request, end * per - 1, g, end * per)
+                self.pool.register(block, request, end * per - 1, g)
         elif self.events is None and self.caches_all[g]:
             self.pool.register_run(self.tables, start, first, end, request, per, g)
         else:
@@ -319,7 +325,7 @@ class Allocator:
                 g, i, request.num_prompt_tokens, request.junction
             ):
                 continue
-            self.pool.register(block, request, (i + 1) * per - 1, g, (i + 1) * per)
+            self.pool.register(block, request, (i + 1) * per - 1, g)
             stored.append(i)
         if self.events is not None:
             self.events.stored(request, g, per, first, end, stored)

@@ -20,6 +20,7 @@ from kvspec.interface import Capabilities
 from kvspec.request import Request
 
 from . import following, objects
+from .ahead import Ahead
 from .checks import Checks
 from .core import Core
 from .entries import Entries
@@ -44,9 +45,10 @@ class BatchCalls:
         self.num_groups = self.core.num_groups
         self.registry = Registry(core, turn)
         self.entries = Entries(self.registry)
-        self.running = Running(core, turn, self.registry, self.entries, objects.Rows())
+        self.ahead = Ahead(core, turn, self.registry, self.entries, objects.Rows())
+        self.running = Running(core, self.registry, self.entries, self.ahead)
         self.steps = Steps(core, self.registry, self.entries, self.running)
-        self.outputs = Outputs(core, self.registry, self.entries, self.running)
+        self.outputs = Outputs(core, self.registry, self.entries, self.ahead)
 
     def leave(self) -> None:
         """End a call."""
@@ -239,7 +241,7 @@ class BatchCalls:
         self.core.ask_clock()
         self.outputs.open(output)
         self.steps.budget = COUNT_MAX
-        self.running.lookahead = self.checks.counted("num_lookahead_tokens", num_lookahead_tokens)
+        self.ahead.lookahead = self.checks.counted("num_lookahead_tokens", num_lookahead_tokens)
         entries.start_call()
         entries.end_finished = entries.end_preempted = 0
         legal = entries.add_handles(handles) and entries.set_counts(0, num_new_tokens, 1)
@@ -301,7 +303,7 @@ class BatchCalls:
             try:
                 outputs.check_room(steps.most_slots())
             except BaseException:
-                self.running.undo()
+                self.ahead.undo()
                 raise
         self.turn.changes()
         if starts_step:
@@ -320,7 +322,7 @@ class BatchCalls:
         """What concerns all entries of a step."""
         checks = self.checks
         self.steps.budget = checks.counted("token_budget", budget)
-        self.running.lookahead = checks.counted("num_lookahead_tokens", lookahead)
+        self.ahead.lookahead = checks.counted("num_lookahead_tokens", lookahead)
         self.steps.reserved = checks.counted("reserved_blocks", reserved)
         checks.check_flag("full_sequence_must_fit", whole_must_fit)
         checks.check_flag("stops_at_refusal", stops)

@@ -155,9 +155,9 @@ class Core:
 
     def watermark_for(self, request: FastRequest) -> int:
         """Blocks kept free when this request is admitted beside others (KV-MGR-9)."""
-        if request.state is request.running or request.state == request.running:
+        if self.watermark == 0 or request.state is request.running:
             return 0
-        return self.watermark
+        return 0 if request.state == request.running else self.watermark
 
     def place(
         self,

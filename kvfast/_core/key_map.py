@@ -96,19 +96,19 @@ class KeyMap:
     ) -> None:
         """The homes of blocks first … end - 1, at most RUN_BLOCKS; fetches hashes and slots."""
         words, homes = request.digest_words, objects.longs_of(self.homes)
-        width, has_strays = self.width, self.has_strays
-        line, mixed = -1, 0
-        for i in range(end - first):
-            number = (first + i + 1) * hashes_per_block - 1
-            place = number & probing.SIDE_MASK
-            if number - place != line:  # the hash of a line is that of its first
-                line = number - place
-                mixed = self.mix(words[line * width], group)
-            homes[i] = home = self.home_in(mixed, place)
-            self.fetch_slots(home)
-            objects.fetch_at(request.digest_words, number * width)
-            if has_strays:
-                self.fetch_slots(self.stray_home(words[number * width], group))
+        width, has_strays, count = self.width, self.has_strays, end - first
+        number, i = (first + 1) * hashes_per_block - 1, 0
+        while i < count:  # line by line: the hash of a line is that of its first
+            line = number - (number & probing.SIDE_MASK)
+            mixed = self.mix(words[line * width], group)
+            while i < count and number - line <= probing.SIDE_MASK:
+                homes[i] = home = self.home_in(mixed, number - line)
+                self.fetch_slots(home)
+                objects.fetch_at(request.digest_words, number * width)
+                if has_strays:
+                    self.fetch_slots(self.stray_home(words[number * width], group))
+                number += hashes_per_block
+                i += 1
 
     def fetch_slots(self, home: int) -> None:
         """Fetch the slot at home and the one behind it."""
@@ -223,10 +223,13 @@ class KeyMap:
             ring.append(entry)
         return ring
 
-    def read_ahead(self, request: FastRequest, number: int) -> None:
-        """Read where hash `number` belongs, if there is one, in the only group, and behind it."""
-        if number < request.num_hashes:
-            self.fetch_slots(self.home_of(request, number, 0))
+    def read_ahead(self, request: FastRequest, number: int) -> int:
+        """Fetch where hash `number` belongs, in the only group, and behind it; -1: no such hash."""
+        if number >= request.num_hashes:
+            return -1
+        home = self.home_of(request, number, 0)
+        self.fetch_slots(home)
+        return home
 
     # Adding.
 
@@ -245,11 +248,17 @@ class KeyMap:
 
     def add(self, entry: int, request: FastRequest, number: int, group: int) -> None:
         """Add an entry behind all with the same key; it must not be in the map."""
-        home = self.home_of(request, number, group)
-        place = self.place_from(home, request, number, group)
-        head = self.slots[place] & probing.ENTRY_MASK
-        if head == 0 and self.has_strays:
-            head = self.find(request, number, group)
+        self.add_at(self.home_of(request, number, group), entry, request, number, group)
+
+    def add_at(self, home: int, entry: int, request: FastRequest, number: int, group: int) -> None:
+        """`add` where the home of the key is known."""
+        place = home & self.slot_mask
+        head = 0
+        if self.slots[place] or self.has_strays:  # else nobody has the key
+            place = self.place_from(home, request, number, group)
+            head = self.slots[place] & probing.ENTRY_MASK
+            if head == 0 and self.has_strays:
+                head = self.find(request, number, group)
         self.write_key(entry, request, number, group)
         if head:
             self.join(entry, head)
@@ -278,28 +287,18 @@ class KeyMap:
 
         Ends before a block that is in the map already; the answer is where it ended.
         """
-        per, mask, has_strays = hashes_per_block, self.slot_mask, self.has_strays
+        per, homes = hashes_per_block, objects.longs_of(self.homes)
         facts, arena = objects.ints_of(self.facts), objects.ints_of(tables.arena)
-        slots, homes = objects.longs_of(self.slots), objects.longs_of(self.homes)
         while first < end:
             until = min(first + probing.RUN_BLOCKS, end)
             self.find_homes(request, per, group, first, until)
             for i in range(first, until):
                 block = arena[start + i]
                 if block:
-                    mine = record.INTS * block
-                    if facts[mine + record.DUP_NEXT]:
+                    if facts[record.INTS * block + record.DUP_NEXT]:
                         return i
-                    home = homes[i - first]
-                    if slots[home & mask] or has_strays:
-                        self.add(block, request, (i + 1) * per - 1, group)
-                    else:  # nobody stands at its home, so nobody has its key
-                        self.write_key(block, request, (i + 1) * per - 1, group)
-                        facts[mine + record.HOME] = home
-                        facts[mine + record.DUP_NEXT] = facts[mine + record.DUP_PREV] = block
-                        tag = self.words[record.WORDS * block] >> probing.TAG_OF_WORD_SHIFT
-                        slots[home & mask] = (tag << probing.TAG_SHIFT) | block
-                    facts[mine + record.COVERED] = (i + 1) * per
+                    self.add_at(homes[i - first], block, request, (i + 1) * per - 1, group)
+                    facts[record.INTS * block + record.COVERED] = (i + 1) * per
             first = until
         return end
 
@@ -353,36 +352,37 @@ class KeyMap:
 
     def remove_run(self, tables: Tables, start: int, end: int) -> None:
         """Take the blocks at these places of the lists out of the map, those that are in it."""
+        facts, arena = objects.ints_of(self.facts), objects.ints_of(tables.arena)
+        slots, mask = objects.longs_of(self.slots), self.slot_mask
         while start < end:
             until = min(start + probing.RUN_BLOCKS, end)
             for i in range(start, until):
-                self.fetch_slots(self.facts[record.INTS * tables.arena[i] + record.HOME])
+                self.fetch_slots(facts[record.INTS * arena[i] + record.HOME])
             for i in range(start, until):
-                block = tables.arena[i]
-                facts = record.INTS * block
-                if self.facts[facts + record.DUP_NEXT] == 0:
-                    continue
-                place = self.facts[facts + record.HOME] & self.slot_mask
+                block = arena[i]
+                mine = record.INTS * block
+                after = facts[mine + record.DUP_NEXT]
+                place = facts[mine + record.HOME] & mask
                 if (
-                    self.facts[facts + record.DUP_NEXT] == block
-                    and self.slots[place] & probing.ENTRY_MASK == block
-                    and self.slots[(place + probing.STEP) & self.slot_mask] == 0
+                    after == block
+                    and slots[place] & probing.ENTRY_MASK == block
+                    and slots[(place + probing.STEP) & mask] == 0
                 ):  # most stand alone, at home, and nobody behind them
-                    self.slots[place] = 0
-                    self.facts[facts + record.DUP_NEXT] = self.facts[facts + record.DUP_PREV] = 0
-                else:
+                    slots[place] = 0
+                    facts[mine + record.DUP_NEXT] = facts[mine + record.DUP_PREV] = 0
+                elif after:
                     self.remove(block)
             start = until
 
     def empty_slot(self, hole: int) -> None:
         """Empty a place; slots that were put behind it for want of it move back."""
-        i = hole
+        i, back = hole, 0
         while True:
             i = (i + probing.STEP) & self.slot_mask
+            back += 1
             moved = self.slots[i]
             if moved == 0:
                 break
-            back = self.steps_between(hole, i)
             steps = (moved >> probing.STEPS_SHIFT) & probing.STEPS_MASK
             entry = moved & probing.ENTRY_MASK
             home = -1
@@ -396,5 +396,5 @@ class KeyMap:
                 self.slots[hole] = moved - (back << probing.STEPS_SHIFT)
             else:
                 self.put_slot(entry, hole, home)
-            hole = i
+            hole, back = i, 0
         self.slots[hole] = 0

@@ -10,10 +10,10 @@ from kvspec.batched import StepOutput
 from kvspec.errors import InvalidArgumentError
 
 from . import objects
+from .ahead import Ahead
 from .core import Core
 from .entries import Entries
 from .registry import Registry
-from .running import Running
 
 
 class Outputs:
@@ -22,13 +22,13 @@ class Outputs:
     `rows_left`: how many rows did not fit.
     """
 
-    def __init__(self, core: Core, registry: Registry, entries: Entries, running: Running) -> None:
+    def __init__(self, core: Core, registry: Registry, entries: Entries, ahead: Ahead) -> None:
         self.core = core
         self.registry = registry
         self.entries = entries
-        self.running = running
+        self.ahead = ahead
         self.num_groups = self.core.num_groups
-        self.rows = self.running.rows
+        self.rows = self.ahead.rows
         self.rows_left = 0
         self.no_slots: list[memoryview | None] = []
         self.slots = self.no_slots
@@ -44,7 +44,7 @@ class Outputs:
             mappings = objects.mappings_of(output)
             if mappings is not None:
                 self.slots = self.open_slots(mappings)
-                self.running.notes_all = True
+                self.ahead.notes_all = True
 
     def open_slots(self, given: Sequence[object]) -> list[memoryview | None]:
         """`mappings`; quickly, where it is all as it should be."""
@@ -64,7 +64,7 @@ class Outputs:
         """Let go of the caller's memory."""
         self.rows.close()
         self.slots = self.no_slots
-        self.running.notes_all = False
+        self.ahead.notes_all = False
 
     def check_room(self, length: int) -> None:
         """Every slot mapping has room for so many slots (KV-BATCH-9)."""
@@ -106,25 +106,44 @@ class Outputs:
 
     def write_rows(self) -> int:
         """New entries of the lists of what was granted something; how many rows."""
-        entries, running = self.entries, self.running
-        at = 0
-        for k in range(running.num_left):  # the others have nothing to tell
-            at = self.write_rows_of(running.left_at[k], at)
+        entries = self.entries
+        at = self.write_left()
         for i in range(entries.end_running, entries.size):
             at = self.write_rows_of(i, at)
         return at
 
+    def write_left(self) -> int:
+        """`write_rows` of running entries: of those that are not left there is nothing to tell."""
+        entries, ahead, tables = self.entries, self.ahead, self.core.tables
+        left_at, handles = objects.ints_of(ahead.left_at), objects.longs_of(entries.handles)
+        reported, lengths = objects.ints_of(self.registry.reported), objects.ints_of(tables.length)
+        at = 0
+        for k in range(ahead.num_left):
+            i = left_at[k]
+            if not ahead.is_plain:
+                at = self.write_rows_of(i, at)
+                continue
+            handle, row = handles[i], entries.row_at[i]
+            told = reported[handle]
+            if told + 1 == lengths[row] and at < self.rows.room and entries.granted_at[i]:
+                block = tables.arena[tables.start[row] + told]
+                objects.put_row(self.rows, at, handle, 0, told, block)
+                reported[handle] = told + 1
+                at += 1
+                ahead.note_reach(handle, row)
+            elif told < lengths[row]:
+                at = self.write_rows_of(i, at)
+        return at
+
     def write_rows_of(self, i: int, at: int) -> int:
         """New entries of the lists of entry i, behind `at` rows; how many rows then."""
-        entries, running = self.entries, self.running
+        entries = self.entries
         if entries.granted_at[i] == 0:
             return at
         handle, row = entries.handles[i], entries.row_at[i]
-        if not running.is_plain:
-            return self.report(handle, row, at)
-        if self.registry.reported[handle] < self.core.tables.length[row]:
-            at = self.report(handle, row, at)
-            running.note_reach(handle, row)
+        at = self.report(handle, row, at)
+        if self.ahead.is_plain and self.registry.reported[handle] == self.core.tables.length[row]:
+            self.ahead.note_reach(handle, row)
         return at
 
     def report(self, handle: int, row: int, at: int) -> int:

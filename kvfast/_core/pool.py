@@ -115,11 +115,20 @@ class BlockPool:
         self.facts[record.INTS * block + record.REFS] = refs
 
     def take(self) -> int:
-        """Take the block in front, which must have no key."""
+        """Take the block in front (KV-POOL-3); what it cached is forgotten (KV-POOL-4)."""
         block = self.after(0)
-        self.unlink(block)
-        self.set_refs(block, 1)
+        base = record.INTS * block
+        self.last_step = 1 + self.facts[base + record.NEXT]
+        guess = block + FAR * self.last_step  # as in `allocate`
+        if 0 < guess < self.num_blocks:
+            objects.fetch_int(self.facts, record.INTS * guess)
+        self.link(0, block + self.last_step)
+        self.num_free -= 1
+        self.facts[base + record.REFS] = 1
+        if self.facts[base + record.DUP_NEXT]:
+            self.drop_keys(block)
         if self.residency is not None:  # a sink is an allocation as well (KV-STAT-7)
+            self.residency.ended(block)
             self.residency.allocated(block)
         return block
 
@@ -228,17 +237,21 @@ class BlockPool:
 
     # Cached identity.
 
-    def register(
-        self, block: int, request: FastRequest, number: int, group: int, num_hashes: int
-    ) -> None:
-        """Cache a block under hash `number` of a request, which covers `num_hashes` hashes.
+    def register(self, block: int, request: FastRequest, number: int, group: int) -> None:
+        """Cache a block under hash `number` of a request, up to which its tokens reach.
 
         Keys that the block still has are of shorter partial entries and go first (KV-POOL-18).
         """
+        self.register_at(self.keys.home_of(request, number, group), block, request, number, group)
+
+    def register_at(
+        self, home: int, block: int, request: FastRequest, number: int, group: int
+    ) -> None:
+        """`register` where the home of the key is known."""
         if self.keys.is_added(block):
             self.drop_keys(block)
-        self.keys.add(block, request, number, group)
-        self.set_covered(block, num_hashes)
+        self.keys.add_at(home, block, request, number, group)
+        self.set_covered(block, number + 1)
 
     def register_run(
         self,
@@ -256,28 +269,15 @@ class BlockPool:
         while first < end:
             block = tables.arena[start + first]
             first += 1
-            self.register(block, request, first * per - 1, group, first * per)
+            self.register(block, request, first * per - 1, group)
             first = self.keys.add_run(tables, start, first, end, request, per, group)
-
-    def read_ahead(
-        self, tables: Tables, row: int, request: FastRequest, hashes_per_block: int
-    ) -> None:
-        """Read what registering the next block of a row will read; there is one group."""
-        index = tables.cached[row] - 1
-        if 0 <= index < tables.length[row]:
-            block = tables.arena[tables.start[row] + index]
-            objects.fetch_int(self.facts, record.INTS * block)
-            self.keys.read_ahead(request, (index + 1) * hashes_per_block - 1)
 
     def register_partial(self, block: int, request: FastRequest, number: int, group: int) -> bool:
         """Cache a block under a key that ends inside it; False if it has it (KV-PART-2)."""
         if self.has_key(block, request, number, group):
             return False
-        if self.keys.is_added(block) and self.covered(block) <= number:
-            self.drop_keys(block)  # KV-PART-3: a longer prefix replaces all keys
-        if not self.keys.is_added(block):
-            self.keys.add(block, request, number, group)
-            self.set_covered(block, number + 1)
+        if not self.keys.is_added(block) or self.covered(block) <= number:
+            self.register(block, request, number, group)  # KV-PART-3: it replaces all keys
             return True
         entry = self.take_more(block)
         self.keys.add(entry, request, number, group)

@@ -6,225 +6,50 @@ from typing import Any
 
 from kvspec.request import RequestStatus
 
-from . import hot, objects, probing
-from .arrays import zeroed
+from . import hot, objects, probing, record
+from .ahead import Ahead
 from .core import Core
 from .entries import Entries
 from .registry import Registry
 from .request import FastRequest
-from .turn import Turn
 
 STATUSES = tuple(RequestStatus)
+ASKED = 0  # as in ahead
 MANY = 1 << 62
 """Sums stop here; nothing has room for so many tokens."""
-ASKED, PLAIN, FILLS = 0, 1, 2
-"""`way_at` of those left: its request is looked at; its hot fields say all; they do, and it fills a
-block."""
 
 
 class Running:
-    """The entries of running requests.
+    """The entries of running requests, of which `ahead` has sorted out those that only count.
 
     - `granted`: tokens granted so far. `refused`: whether an entry was granted none.
-    - `left_at[k]`, k < `num_left`: the entries for which there is something left to do, in order.
-      Where `rows` are asked for, also those that have something to tell. Of the others all counts
-      are granted.
-    - `notes_all`: whether rows and counts of those others are noted, too.
-    - `is_ahead`: whether those others are done before the step is known to be legal.
     """
 
-    def __init__(
-        self, core: Core, turn: Turn, registry: Registry, entries: Entries, rows: objects.Rows
-    ) -> None:
+    def __init__(self, core: Core, registry: Registry, entries: Entries, ahead: Ahead) -> None:
         self.core = core
-        self.turn = turn
         self.registry = registry
         self.entries = entries
-        self.rows = rows
-        self.notes_all = self.is_ahead = False
+        self.ahead = ahead
         self.num_groups = self.core.num_groups
-        self.is_plain = self.num_groups == 1 and self.core.shape.keeps_all(0)
-        self.block_size = self.core.shape.block_size[0] if self.is_plain else 0
+        self.block_size = self.ahead.block_size
         self.caches = self.core.enable_caching
-        self.running = RequestStatus.RUNNING
-        self.left_at = zeroed("i", 0)
-        self.num_left = self.num_asked = self.num_filled = 0
-        self.lookahead = 0
+        self.in_any_order = (
+            self.ahead.is_plain
+            and self.core.events is None
+            and self.core.allocator.caches_all[0] != 0
+        )
+        self.running, self.waiting = RequestStatus.RUNNING, RequestStatus.WAITING
         self.granted = 0
         self.refused = False
 
-    def make_room(self) -> None:
-        """Let there be room for all entries."""
-        if len(self.left_at) < self.entries.size:
-            self.left_at = zeroed("i", 2 * self.entries.size)
-
     def may_all_continue(self) -> bool:
         """Whether every running entry that must be asked may be done; nothing is changed."""
-        entries = self.entries
-        for k in range(self.num_left):
-            i = self.left_at[k]
+        entries, ahead = self.entries, self.ahead
+        for k in range(ahead.num_left):
+            i = ahead.left_at[k]
             if entries.way_at[i] == ASKED and not self.may_continue(i):
                 return False
         return True
-
-    def leave(self, i: int, way: int) -> None:
-        """Something is left to do for an entry."""
-        self.entries.way_at[i] = way
-        self.left_at[self.num_left] = i
-        self.num_left += 1
-
-    def choose_ways(self) -> None:
-        """Leave what is to be done for each running entry: `num_asked` requests must be asked.
-
-        Most of decoding takes no block and fills none: only a count changes. That is done here, in
-        advance, and taken back by `undo` when it turns out that another entry is illegal.
-        """
-        entries = self.entries
-        self.is_ahead = False
-        self.granted = 0
-        self.num_left = self.num_asked = self.num_filled = 0
-        if self.is_plain:
-            self.count_ahead()
-        else:
-            for i in range(entries.end_preempted, entries.end_running):
-                self.ask(i)
-
-    def ask(self, i: int) -> None:
-        """The request of an entry must be asked."""
-        self.num_asked += 1
-        self.leave(i, ASKED)
-
-    def count_ahead(self) -> None:
-        """`choose_ways` by the hot fields, where they tell all of most requests."""
-        entries = self.entries
-        handles, counts = objects.longs_of(entries.handles), objects.longs_of(entries.counts)
-        fields = objects.longs_of(self.registry.fields)
-        serials = objects.longs_of(self.core.tables.serial)
-        lookahead, notes_all = self.lookahead, self.notes_all
-        granted = 0
-        self.turn.changes()
-        for i in range(entries.end_preempted, entries.end_running):
-            at = hot.STRIDE * handles[i]
-            row = fields[at + hot.ROW]
-            computed = fields[at + hot.COMPUTED]
-            after = computed + counts[i]
-            if (
-                after + lookahead < fields[at + hot.RUNS]
-                and fields[at + hot.SERIAL] == serials[row]
-                and computed >= 0
-            ) or self.only_counts(i, row, computed, after):
-                fields[at + hot.COMPUTED] = after
-                granted += counts[i]  # at most the tokens that it has slots for
-                if notes_all:
-                    self.note(i, row, after)
-        if self.num_filled > 1:  # of one the reads would wait no less
-            self.read_ahead()
-        self.granted = granted
-        self.is_ahead = True
-        self.turn.changed()
-
-    def only_counts(self, i: int, row: int, computed: int, after: int) -> bool:
-        """Whether an entry takes no block, fills none and has none to tell; else it is left.
-
-        The same checks as in `may_continue`. With one group, of full attention, the hot fields and
-        the row tell all of a running request, whose watermark is 0 (KV-MGR-9).
-        """
-        registry, tables = self.registry, self.core.tables
-        handle = self.entries.handles[i]
-        at = hot.STRIDE * handle
-        size = self.block_size
-        length, cached = tables.length[row], tables.cached[row]
-        held = length * size
-        fills = self.caches and after >= cached * size
-        if (
-            not registry.fields[at + hot.RUNS]
-            or registry.fields[at + hot.SERIAL] != tables.serial[row]
-            or computed < 0
-            or computed > held
-            or held == 0
-            or after > self.core.max_len
-            or (fills and cached == 0)  # its blocks were never handed to the cache
-        ):
-            self.ask(i)
-            return False
-        if not fills and after + self.lookahead <= held:
-            if length <= registry.reported[handle]:
-                self.note_reach(handle, row)
-                return True
-            if not self.rows.is_open:
-                return True
-        self.note(i, row, after)
-        if fills:
-            self.num_filled += 1
-            self.leave(i, FILLS)
-            objects.fetch_item(registry.requests, handle)
-        else:
-            self.leave(i, PLAIN)
-        last = cached if fills else length
-        objects.fetch_int(tables.arena, tables.start[row] + last - 1)
-        return False
-
-    def note_reach(self, handle: int, row: int) -> None:
-        """Note up to how many tokens the next steps of a request only count, if its list was told.
-
-        Lists, what was cached of them and what was told only grow while the row is the request's.
-        """
-        tables, registry = self.core.tables, self.registry
-        at = hot.STRIDE * handle
-        length, cached = tables.length[row], tables.cached[row]
-        until = min(length * self.block_size, self.core.max_len)
-        if self.caches:
-            until = min(until, cached * self.block_size - 1)
-        if until > 0 and registry.fields[at + hot.RUNS] and length <= registry.reported[handle]:
-            registry.fields[at + hot.RUNS] = 1 + until
-
-    def note(self, i: int, row: int, after: int) -> None:
-        """Note the row, and the counts of an entry if all goes well."""
-        self.entries.row_at[i] = row
-        self.entries.after_at[i] = after
-        self.entries.granted_at[i] = self.entries.counts[i]
-
-    def read_ahead(self) -> None:
-        """Read what registering will read: all hashes, then the map of keys.
-
-        That of the block, and that of the first of the eight that are side by side in the map.
-        """
-        entries, core = self.entries, self.core
-        requests: list[Any] = self.registry.requests
-        per = core.shape.hashes_per_block[0]
-        width = core.hasher.words_per_digest
-        for k in range(self.num_left):
-            if entries.way_at[self.left_at[k]] != FILLS:
-                continue
-            number = core.tables.cached[entries.row_at[self.left_at[k]]] * per - 1
-            request = requests[entries.handles[self.left_at[k]]]
-            if number < request.num_hashes:
-                objects.fetch_at(request.digest_words, number * width)
-                first = number & ~probing.SIDE_MASK
-                objects.fetch_at(request.digest_words, first * width)
-        for k in range(self.num_left):
-            i = self.left_at[k]
-            if entries.way_at[i] == FILLS:
-                request = requests[entries.handles[i]]
-                core.pool.read_ahead(core.tables, entries.row_at[i], request, per)
-
-    def undo(self) -> None:
-        """Take back what was done in advance.
-
-        Nothing was where choosing broke off, or never began: then `left_at` does not yet tell the
-        entries that were done from those that nobody came to.
-        """
-        entries = self.entries
-        if self.is_ahead:
-            k = 0
-            self.turn.changes()
-            for i in range(entries.end_preempted, entries.end_running):
-                if k < self.num_left and self.left_at[k] == i:
-                    k += 1
-                else:
-                    request = entries.request_at(i)
-                    request.set_computed(request.computed_now() - entries.counts[i])
-            self.turn.changed()
 
     def may_rewind(self) -> bool:
         """Whether every entry has as many computed tokens as its count says."""
@@ -262,7 +87,9 @@ class Running:
         """Whether status and counts are what they can be."""
         if not request.has_legal_counts():
             return False
-        return request.state is self.running or request.state in STATUSES
+        if request.state is self.running or request.state is self.waiting:  # as of most
+            return True
+        return request.state in STATUSES
 
     def may_continue(self, i: int) -> bool:
         """Whether a request is running, with slots for all it computed (KV-BATCH-6).
@@ -293,11 +120,90 @@ class Running:
 
     def continue_all(self) -> None:
         """Every running entry for which something is left to do (KV-BATCH-6)."""
-        entries = self.entries
-        granted = self.granted
+        ahead = self.ahead
+        self.granted = ahead.granted
         self.refused = False
-        for k in range(self.num_left):
-            i = self.left_at[k]
+        if (
+            ahead.num_asked == 0
+            and ahead.num_needed <= self.core.pool.num_free
+            and self.in_any_order
+        ):
+            self.take_each()
+            if ahead.num_filled > 0:
+                self.fill_each()
+        else:
+            self.continue_each()
+
+    def take_each(self) -> None:
+        """The new blocks of all entries that were left, and their tokens; there are enough."""
+        entries, ahead, core = self.entries, self.ahead, self.core
+        size, max_len, lookahead = self.block_size, core.max_len, ahead.lookahead
+        lengths, left_at = objects.ints_of(core.tables.length), objects.ints_of(ahead.left_at)
+        fields, handles = objects.longs_of(self.registry.fields), objects.longs_of(entries.handles)
+        rows, after_at = objects.ints_of(entries.row_at), objects.longs_of(entries.after_at)
+        for k in range(ahead.num_left):
+            i = left_at[k]
+            after = after_at[i]
+            held = lengths[rows[i]]
+            missing = min(after + lookahead, max_len) - held * size
+            if missing > 0:
+                needed = 1 if missing <= size else core.shape.cdiv(missing, size)
+                core.allocator.extend(0, rows[i], held + needed)
+            fields[hot.STRIDE * handles[i] + hot.COMPUTED] = after
+            self.granted += entries.counts[i]  # at most the tokens that it has slots for
+
+    def fill_each(self) -> None:
+        """Register the blocks that entries fill, after all were taken: nobody sees the order.
+
+        What that reads is fetched first: all hashes, of the block and of the first of the eight
+        that are side by side in the map, then the map of keys.
+        """
+        entries, core, tables = self.entries, self.core, self.core.tables
+        requests: list[Any] = self.registry.requests
+        rows, filled_at = objects.ints_of(entries.row_at), objects.ints_of(self.ahead.filled_at)
+        handles, homes = objects.longs_of(entries.handles), objects.longs_of(entries.home_at)
+        per, width = core.shape.hashes_per_block[0], core.hasher.words_per_digest
+        for k in range(self.ahead.num_filled):
+            request = requests[handles[filled_at[k]]]
+            number = tables.cached[rows[filled_at[k]]] * per - 1
+            if number < request.num_hashes:
+                objects.fetch_at(request.digest_words, number * width)
+                objects.fetch_at(request.digest_words, (number & ~probing.SIDE_MASK) * width)
+        for k in range(self.ahead.num_filled):
+            row = rows[filled_at[k]]
+            cached = tables.cached[row]
+            block = tables.arena[tables.start[row] + cached - 1]
+            objects.fetch_int(core.pool.facts, record.INTS * block)
+            request = requests[handles[filled_at[k]]]
+            homes[k] = core.pool.keys.read_ahead(request, cached * per - 1)
+        for k in range(self.ahead.num_filled):
+            i = filled_at[k]
+            request = requests[handles[i]]
+            self.fill(rows[i], request, entries.after_at[i], homes[k])
+
+    def fill(self, row: int, request: FastRequest, after: int, home: int) -> None:
+        """Register the blocks that so many tokens fill; `home`: of the first one's key, if known.
+
+        Else it is -1.
+        """
+        core = self.core
+        first = core.tables.cached[row] - 1
+        tokens = min(after, request.num_tokens)
+        end = core.shape.full_blocks(0, tokens, request.num_hashes)
+        if end == first + 1 and home >= 0:
+            core.tables.cached[row] = 1 + end
+            block = core.tables.arena[core.tables.start[row] + first]
+            per = core.shape.hashes_per_block[0]
+            core.pool.register_at(home, block, request, end * per - 1, 0)
+        elif first < end:
+            core.allocator.cache_range(0, row, request, first, end)
+
+    def continue_each(self) -> None:
+        """One entry after another: some must be asked, may be refused, or have events."""
+        entries, ahead = self.entries, self.ahead
+        granted = self.granted
+        for k in range(ahead.num_left):
+            i = ahead.left_at[k]
             num_tokens = entries.counts[i]
             if entries.way_at[i] == ASKED:
                 goes_on = self.go_on(i, num_tokens)
@@ -317,11 +223,11 @@ class Running:
         row = self.entries.row_at[i]
         local = request.computed_now()
         self.entries.after_at[i] = local + num_tokens
-        if self.is_plain and core.tables.cached[row] > 0:
+        if self.ahead.is_plain and core.tables.cached[row] > 0:
             return self.go_on_plain(i, core.watermark_for(request))
         core.lookup.clear()
         row = core.place(
-            row, request, num_tokens, self.lookahead, local, 0, local, 0, False, False, 0,
+            row, request, num_tokens, self.ahead.lookahead, local, 0, local, 0, False, False, 0,
             core.watermark_for(request),
         )  # fmt: skip
         if row < 0:
@@ -337,18 +243,14 @@ class Running:
         after = self.entries.after_at[i]
         size = self.block_size
         held = core.tables.length[row]
-        slots = min(after + self.lookahead, core.max_len)
+        slots = min(after + self.ahead.lookahead, core.max_len)
         needed = core.shape.cdiv(slots, size) - held if slots > held * size else 0
         if needed + watermark > core.pool.num_free:
             return False
         if needed > 0:
             core.allocator.extend(0, row, held + needed)
         if self.caches and after >= core.tables.cached[row] * size:
-            request = self.entries.request_at(i)
-            end = core.shape.full_blocks(0, min(after, request.num_tokens), request.num_hashes)
-            first = core.tables.cached[row] - 1
-            if first < end:
-                core.allocator.cache_range(0, row, request, first, end)
+            self.fill(row, self.entries.request_at(i), after, -1)
         self.set_computed_at(i, after)
         return True
 

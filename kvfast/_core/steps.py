@@ -32,6 +32,7 @@ class Steps:
         self.registry = registry
         self.entries = entries
         self.running = running
+        self.ahead = self.running.ahead
         per = self.core.shape.hashes_per_block[0] if self.core.num_groups else 1
         self.first_number = max(per, 1) - 1
         self.budget = self.reserved = 0
@@ -40,23 +41,23 @@ class Steps:
 
     def all_legal(self) -> bool:
         """Whether every entry may be done (KV-BATCH-2); if not, nothing is changed."""
-        entries, running = self.entries, self.running
+        entries, ahead = self.entries, self.ahead
         entries.make_room_for_step()
-        running.make_room()
-        running.choose_ways()
+        ahead.make_room()
+        ahead.sort_all()
         if (
-            running.num_asked == 0
+            ahead.num_asked == 0
             and entries.end_running == entries.size
             and entries.end_finished == entries.end_preempted
         ):
             return True
         try:
-            legal = running.may_all_continue() and self.are_others_legal()
+            legal = self.running.may_all_continue() and self.are_others_legal()
         except BaseException:  # a status can be anything, and is compared
-            running.undo()
+            ahead.undo()
             raise
         if not legal:
-            running.undo()
+            ahead.undo()
         return legal
 
     def are_others_legal(self) -> bool:
@@ -145,7 +146,7 @@ class Steps:
             if not self.core.counts_admitted:
                 self.count_hit(request, hit)
             num_tokens = min(min(entries.counts[i], budget), request.num_tokens - hit)
-            if self.start(i, hit, num_tokens, is_beside_others):
+            if self.start(i, request, hit, num_tokens, is_beside_others):
                 registry.note_row(entries.handles[i], entries.row_at[i])
                 entries.after_at[i] = hit + num_tokens
                 registry.nothing_reported(entries.handles[i])
@@ -186,12 +187,13 @@ class Steps:
         if self.running.caches and self.core.log_stats and not request.skips_reading:
             self.core.stats.count(request, tokens)
 
-    def start(self, i: int, hit: int, num_tokens: int, is_beside_others: bool) -> bool:
+    def start(
+        self, i: int, request: FastRequest, hit: int, num_tokens: int, is_beside_others: bool
+    ) -> bool:
         """Admit a request with the hit just found; False where there is no room."""
         core = self.core
-        request = self.entries.request_at(i)
         row = core.place(
-            self.entries.row_at[i], request, num_tokens, self.running.lookahead, hit, 0, hit, 0,
+            self.entries.row_at[i], request, num_tokens, self.ahead.lookahead, hit, 0, hit, 0,
             hit > 0, self.whole_must_fit, self.reserved,
             core.watermark_for(request) if is_beside_others else 0,
         )  # fmt: skip
@@ -204,12 +206,12 @@ class Steps:
 
     def write_granted(self, scheduled: Numbers) -> None:
         """What each running and each new entry was granted."""
-        entries, running = self.entries, self.running
+        entries, ahead = self.entries, self.ahead
         start = entries.end_preempted
         for i in range(start, entries.end_running):
             scheduled[i - start] = entries.counts[i]
-        for k in range(running.num_left):  # the others were granted all
-            i = running.left_at[k]
+        for k in range(ahead.num_left):  # the others were granted all
+            i = ahead.left_at[k]
             scheduled[i - start] = entries.granted_at[i]
         for i in range(entries.end_running, entries.size):
             scheduled[i - start] = entries.granted_at[i]

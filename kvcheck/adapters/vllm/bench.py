@@ -41,6 +41,7 @@ def native_calls(manager: VLLMManager) -> Calls:
         read_blocks=lambda answer: None if answer is None else list(block_ids(answer.blocks[0])),
         num_free_blocks=lambda: manager.num_free_blocks,
         new_step_starts=inner.new_step_starts,
+        end_step=inner.take_new_block_ids,
         includes="vLLM's own Request and KVCacheManager, called directly: none of the adapter",
         # vLLM's hasher reads its first parent from a module.
         around=lambda: library.parent_hash(manager.none_hash),

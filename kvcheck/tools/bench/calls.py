@@ -27,7 +27,8 @@ class Calls:
 
     Never timed: `make_input(request_id, token_ids)`, `read_hashes(request)`, `read_hit(hit)`
     (length in tokens and ids), `read_blocks(answer)` (ids of the only group, None for a refusal),
-    `num_free_blocks()`, and `around()`, entered before the timed part and left after it.
+    `num_free_blocks()`, `end_step()`, which takes the blocks to be zeroed as engines do each step, and
+    `around()`, entered before the timed part and left after it.
 
     `includes`: in one line, what is in the times. For a project that is not the contract's twin:
     `has_own_names`: blocks are numbered and chosen in a way of its own, so that only lengths can be
@@ -49,6 +50,7 @@ class Calls:
     includes: str
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
     new_step_starts: Callable[[], Any] = lambda: None
+    end_step: Callable[[], Any] = lambda: None
     has_own_names: bool = False
     not_timed: frozenset[str] = frozenset()
 
@@ -96,5 +98,6 @@ def contract_calls(implementation: Implementation, manager: KVCacheManager) -> C
         read_blocks=lambda blocks: None if blocks is None else blocks.to_lists()[0],
         num_free_blocks=lambda: manager.num_free_blocks,
         new_step_starts=manager.new_step_starts,
+        end_step=manager.take_new_block_ids,
         includes="calls of the contract's interface, its checks of arguments included",
     )

@@ -124,6 +124,7 @@ class Single:
                 computed += _progress(requests, group.counts, granted)
         _compute(computed)
         self.timed.keep(ANSWERS, answers)
+        self.work.calls.end_step()
 
     def _grant(self, group: Group, requests: list[Any]) -> Sequence[Any]:
         if group.act is Act.ADMIT:
@@ -184,6 +185,7 @@ class Batched:
                 for number in group.requests:
                     del self.handles[number]
         self.timed.keep(ANSWERS, answers)
+        self.work.calls.end_step()
 
     def _plan(self, groups: dict[Act, Group], *, starts_step: bool) -> Sequence[Any]:
         """One call; answers as single calls have them."""

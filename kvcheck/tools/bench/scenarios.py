@@ -4,9 +4,9 @@ Prompts, round by round: hash, look up, look up again, allocate (which caches, t
 other prompts, which are looked up and allocated in one; where nothing is cached, then others yet,
 which have their first block and get the rest. Decoding, step by step: append (which hashes what it
 completes), allocate. Everything between is not timed: inputs, `num_computed_tokens`, reading the
-answers, and the look-ups just before an allocation and before those made again. As that takes the
-processor's caches from what is timed next, tokens are drawn before the round, and answers are
-compared after it.
+answers, taking the blocks to be zeroed, and the look-ups just before an allocation and before those
+made again. As that takes the processor's caches from what is timed next, tokens are drawn before
+the round, and answers are compared after it.
 """
 
 from __future__ import annotations
@@ -138,6 +138,7 @@ class PromptScenario:
         shuffle(pieces)
         for index in pieces:
             calls.allocate(requests[index], chunk)
+            calls.end_step()
             requests[index].num_computed_tokens += chunk
         order = list(range(count))
         shuffle(order)
@@ -166,6 +167,7 @@ class PromptScenario:
                 self._allocate(timed, work, request)
         else:
             work.admit(requests, self._new_tokens()).work()  # there is no call without a look-up
+        work.calls.end_step()
         timed(FREE, blocks, work.free(requests))
 
     def _allocate(self, timed: Timed, work: SingleWork, request: Any) -> None:
@@ -184,6 +186,7 @@ class PromptScenario:
         _, answers = timed(ADMIT, case.num_requests * case.prompt_blocks, part)
         self.demands.room(ADMIT, answers)
         self.demands.hits([length for length, _ in answers], case.hit_tokens)
+        work.calls.end_step()
         work.free(requests).work()
 
     def _extend(self, timed: Timed) -> None:
@@ -195,6 +198,7 @@ class PromptScenario:
         part = work.run(requests, case.prompt_tokens - BLOCK_SIZE_TOKENS)
         _, answers = timed(CHUNK, case.num_requests * (case.prompt_blocks - 1), part)
         self.demands.room(CHUNK, answers)
+        work.calls.end_step()
         work.free(requests).work()
 
     def _new_tokens(self) -> list[int]:
@@ -237,6 +241,7 @@ class DecodeScenario:
             request = work.make([given]).work()
             part = work.admit(request, [length])
             self.demands.room(ADMIT, part.read(part.work()))
+            work.calls.end_step()
             work.computed(request, length)
             made += request
         self.requests = work.group(made)
@@ -255,3 +260,4 @@ class DecodeScenario:
         timed(APPEND, count, work.append(self.requests, tokens))
         _, answers = timed(DECODE, count, work.run(self.requests, 1))
         self.demands.room(DECODE, answers)
+        work.calls.end_step()
