@@ -109,6 +109,10 @@ def steps_without_output_are_reported_with_the_next_grant(bench: Bench) -> None:
     request.num_computed_tokens += 3
     _, rows, _ = steps.write(StepPlan(prefilling=[a], prefill_tokens=3))
     equal([row[2] for row in rows], [0, 1, 2])
+    steps.batched.append([a], [1, 2], 2)
+    steps.batched.decode([a], 4)  # begins a block
+    _, rows, _ = steps.write(StepPlan(decoding=[a]))  # begins none
+    equal(rows, [(a, 0, 3, steps.lists(a)[0][3])])
 
 
 @example("KV-BATCH-10")
@@ -145,6 +149,11 @@ def rows_without_room_stay_for_later(bench: Bench) -> None:
         equal(steps.batched.take_deltas(rest), 1)
         equal(rest.tolist(), [[c, 0, index, steps.lists(c)[0][index]]])
     equal(steps.batched.take_deltas(rest), 0)
+    (d,) = steps.register(range(40, 49))
+    steps.write(StepPlan(new=[d]), num_rows=1)
+    steps.batched.append([d], [1])
+    _, rows, _ = steps.write(StepPlan(decoding=[d]))  # a step that needs no block tells them, too
+    equal(rows, [(d, 0, index, steps.lists(d)[0][index]) for index in (1, 2)])
 
 
 @example("KV-BATCH-11")

@@ -28,3 +28,7 @@ cdef class PoolColumns:
     cpdef check_counts(self, object columns, object popped)
     @cython.locals(blocks="int[::1]", groups="int[::1]", rings="int[::1]", count="long long", n="long long", size="long long", last="long long", k="long long", at="long long", end="long long", i="long long")
     cpdef check_keys(self, object columns)
+
+
+@cython.locals(entry="long long")
+cdef list ring_of(KeyMap keys, long long head)

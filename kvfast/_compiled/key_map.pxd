@@ -51,20 +51,19 @@ cdef class KeyMap:
     cdef bint is_added(self, long long entry) noexcept nogil
     @cython.locals(i="long long")
     cdef long long slot_of(self, long long entry) noexcept nogil
-    @cython.locals(entry="long long")
-    cpdef list ring_of(self, long long head)
     @cython.locals(home="long long")
     cdef long long read_ahead(self, FastRequest request, long long number) noexcept nogil
-    @cython.locals(facts="long long")
     cdef void add_words(self, long long entry, unsigned long long[::1] words, long long at, int group, long long head) noexcept nogil
     cdef void add(self, long long entry, FastRequest request, long long number, int group) noexcept nogil
-    @cython.locals(place="long long", head="long long")
+    @cython.locals(place="long long", tag="long long")
     cdef void add_at(self, long long home, long long entry, FastRequest request, long long number, int group) noexcept nogil
+    @cython.locals(place="long long", head="long long")
+    cdef void add_beside(self, long long home, long long entry, FastRequest request, long long number, int group) noexcept nogil
     @cython.locals(at="long long", mine="long long")
     cdef void write_key(self, long long entry, FastRequest request, long long number, int group) noexcept nogil
     @cython.locals(per="long long", facts="int *", arena="int *", homes="long long *", until="long long", i="long long", block="long long")
     cdef long long add_run(self, Tables tables, long long start, long long first, long long end, FastRequest request, long long hashes_per_block, int group) noexcept nogil
-    @cython.locals(facts="long long")
+    @cython.locals(mine="long long")
     cdef void make_ring(self, long long entry) noexcept nogil
     @cython.locals(mine="long long", first="long long", last="long long")
     cdef void join(self, long long entry, long long head) noexcept nogil

@@ -33,6 +33,10 @@ cdef inline void put_row(
     row[2] = <int>index
     row[3] = block
 
+cdef void put_rows(
+    Rows rows, Py_ssize_t at, Py_ssize_t handle, int group, Py_ssize_t index,
+    const int *arena, Py_ssize_t start, Py_ssize_t count
+) noexcept nogil
 cdef object deltas_of(output)
 cdef object mappings_of(output)
 cdef long long[::1] longs(Py_ssize_t count)

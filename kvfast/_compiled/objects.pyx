@@ -237,6 +237,21 @@ cdef bint is_int(const char *form) noexcept:
     return (form[0] == c"i" or form[0] == c"l") and form[1] == 0
 
 
+cdef void put_rows(
+    Rows rows, Py_ssize_t at, Py_ssize_t handle, int group, Py_ssize_t index,
+    const int *arena, Py_ssize_t start, Py_ssize_t count
+) noexcept nogil:
+    """See the twin."""
+    cdef int *row = <int *>rows.buffer.buf + 4 * at
+    cdef Py_ssize_t i
+    for i in range(index, index + count):
+        row[0] = <int>handle
+        row[1] = group
+        row[2] = <int>i
+        row[3] = arena[start + i]
+        row += 4
+
+
 cdef object deltas_of(output):
     """See the twin."""
     if type(output) is StepOutput:

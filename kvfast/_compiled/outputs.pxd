@@ -39,7 +39,7 @@ cdef class Outputs:
     cdef Py_ssize_t write_left(self) except -1
     @cython.locals(entries=Entries, handle=Py_ssize_t, row=int)
     cdef Py_ssize_t write_rows_of(self, Py_ssize_t i, Py_ssize_t at) except -1
-    @cython.locals(reported="int *", tables=Tables, rows=Rows, arena="int *", room=Py_ssize_t, g=int, told="long long", length="long long", start="long long")
+    @cython.locals(reported="int *", tables=Tables, rows=Rows, arena="int *", g=int, told="long long", length="long long", start="long long", count="long long")
     cdef Py_ssize_t report(self, Py_ssize_t handle, int row, Py_ssize_t at) except -1
 
 

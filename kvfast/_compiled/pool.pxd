@@ -49,7 +49,7 @@ cdef class BlockPool:
     cdef void release(self, Tables tables, long long start, long long end) noexcept nogil
     @cython.locals(base="long long")
     cdef long long drop_ref(self, long long block, long long left) noexcept nogil
-    cdef int register(self, long long block, FastRequest request, long long number, int group) except -1
+    cdef int register(self, long long block, FastRequest request, long long number, int group, long long num_hashes) except -1
     cdef int register_at(self, long long home, long long block, FastRequest request, long long number, int group) except -1
     @cython.locals(per="long long", block="long long")
     cdef int register_run(self, Tables tables, long long start, long long first, long long end, FastRequest request, long long hashes_per_block, int group) except -1

@@ -305,7 +305,7 @@ class Allocator:
         if self.events is None and self.caches_all[g] and end - first == 1:
             block = self.tables.arena[start + first]
             if block:
-                self.pool.register(block, request, end * per - 1, g)
+                self.pool.register(block, request, end * per - 1, g, end * per)
         elif self.events is None and self.caches_all[g]:
             self.pool.register_run(self.tables, start, first, end, request, per, g)
         else:
@@ -325,7 +325,7 @@ class Allocator:
                 g, i, request.num_prompt_tokens, request.junction
             ):
                 continue
-            self.pool.register(block, request, (i + 1) * per - 1, g)
+            self.pool.register(block, request, (i + 1) * per - 1, g, (i + 1) * per)
             stored.append(i)
         if self.events is not None:
             self.events.stored(request, g, per, first, end, stored)

@@ -81,7 +81,7 @@ class PoolColumns:
         for entry in range(keys.num_entries):
             after = keys.facts[record.INTS * entry + record.DUP_NEXT]
             if after != 0 and after != entry and keys.slots[keys.slot_of(entry)] != 0:
-                found.append(keys.ring_of(entry))
+                found.append(ring_of(keys, entry))
         return found
 
     # Filling; the lists of requests are there already.
@@ -194,3 +194,11 @@ class PoolColumns:
 def wrong(column: str, value: object, allowed: str) -> InvalidArgumentError:
     """The error for columns that fit nothing."""
     return InvalidArgumentError(f"columns.{column}", value, allowed)
+
+
+def ring_of(keys: KeyMap, head: int) -> list[int]:
+    """The entries with the same key as `head`, from it on."""
+    entry, ring = head, [head]
+    while (entry := keys.facts[record.INTS * entry + record.DUP_NEXT]) != head:
+        ring.append(entry)
+    return ring

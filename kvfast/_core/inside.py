@@ -351,7 +351,7 @@ class Inside:
                 or self.shape.is_worth_caching(g, i, request.num_prompt_tokens, request.junction)
             ):
                 continue
-            self.pool.register(block, request, (i + 1) * per - 1, g)
+            self.pool.register(block, request, (i + 1) * per - 1, g, (i + 1) * per)
             self.allocator.step_hashes[g].add(self.pool.keys.hash_of(block))
             stored.append(i)
         if self.allocator.events is not None:

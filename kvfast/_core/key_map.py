@@ -216,13 +216,6 @@ class KeyMap:
             i = (i + probing.STEP) & self.slot_mask
         return i
 
-    def ring_of(self, head: int) -> list[int]:
-        """The entries with the same key as `head`, from it on."""
-        entry, ring = head, [head]
-        while (entry := self.facts[record.INTS * entry + record.DUP_NEXT]) != head:
-            ring.append(entry)
-        return ring
-
     def read_ahead(self, request: FastRequest, number: int) -> int:
         """Fetch where hash `number` belongs, in the only group, and behind it; -1: no such hash."""
         if number >= request.num_hashes:
@@ -236,13 +229,12 @@ class KeyMap:
     def add_words(self, entry: int, words: memoryview[int], at: int, group: int, head: int) -> None:
         """`add` with a hash at words[at], to the ring of `head` (0: the first with this key)."""
         objects.copy_words(self.words, record.WORDS * entry, words, at, self.width)
-        facts = record.INTS * entry
-        self.facts[facts + record.GROUP] = group
+        self.facts[record.INTS * entry + record.GROUP] = group
         if head:
             self.join(entry, head)
         else:
             self.has_strays = True
-            self.facts[facts + record.HOME] = self.stray_home(words[at], group)
+            self.facts[record.INTS * entry + record.HOME] = self.stray_home(words[at], group)
             self.make_ring(entry)
             self.fill_slot(entry)
 
@@ -253,12 +245,23 @@ class KeyMap:
     def add_at(self, home: int, entry: int, request: FastRequest, number: int, group: int) -> None:
         """`add` where the home of the key is known."""
         place = home & self.slot_mask
-        head = 0
-        if self.slots[place] or self.has_strays:  # else nobody has the key
-            place = self.place_from(home, request, number, group)
-            head = self.slots[place] & probing.ENTRY_MASK
-            if head == 0 and self.has_strays:
-                head = self.find(request, number, group)
+        if self.slots[place] or self.has_strays:
+            self.add_beside(home, entry, request, number, group)
+        else:  # nobody stands at its home, so nobody has its key
+            self.write_key(entry, request, number, group)
+            self.facts[record.INTS * entry + record.HOME] = home
+            self.make_ring(entry)
+            tag = self.words[record.WORDS * entry] >> probing.TAG_OF_WORD_SHIFT
+            self.slots[place] = (tag << probing.TAG_SHIFT) | entry
+
+    def add_beside(
+        self, home: int, entry: int, request: FastRequest, number: int, group: int
+    ) -> None:
+        """`add_at` where others are in the way, or have the key."""
+        place = self.place_from(home, request, number, group)
+        head = self.slots[place] & probing.ENTRY_MASK
+        if head == 0 and self.has_strays:
+            head = self.find(request, number, group)
         self.write_key(entry, request, number, group)
         if head:
             self.join(entry, head)
@@ -304,9 +307,8 @@ class KeyMap:
 
     def make_ring(self, entry: int) -> None:
         """A ring of one: the first entry of its key."""
-        facts = record.INTS * entry
-        self.facts[facts + record.DUP_NEXT] = entry
-        self.facts[facts + record.DUP_PREV] = entry
+        mine = record.INTS * entry
+        self.facts[mine + record.DUP_NEXT] = self.facts[mine + record.DUP_PREV] = entry
 
     def join(self, entry: int, head: int) -> None:
         """Put an entry at the end of the ring of `head`."""
@@ -337,8 +339,7 @@ class KeyMap:
     def remove(self, entry: int) -> bool:
         """Take an entry out of the map, which must have it; whether its key left with it."""
         mine = record.INTS * entry
-        after = self.facts[mine + record.DUP_NEXT]
-        before = self.facts[mine + record.DUP_PREV]
+        after, before = self.facts[mine + record.DUP_NEXT], self.facts[mine + record.DUP_PREV]
         self.facts[mine + record.DUP_NEXT] = self.facts[mine + record.DUP_PREV] = 0
         i = self.slot_of(entry)
         if after == entry:
@@ -363,13 +364,12 @@ class KeyMap:
                 mine = record.INTS * block
                 after = facts[mine + record.DUP_NEXT]
                 place = facts[mine + record.HOME] & mask
-                if (
-                    after == block
-                    and slots[place] & probing.ENTRY_MASK == block
-                    and slots[(place + probing.STEP) & mask] == 0
-                ):  # most stand alone, at home, and nobody behind them
-                    slots[place] = 0
+                if after == block and slots[place] & probing.ENTRY_MASK == block:  # most
                     facts[mine + record.DUP_NEXT] = facts[mine + record.DUP_PREV] = 0
+                    if slots[(place + probing.STEP) & mask] == 0:
+                        slots[place] = 0
+                    else:
+                        self.empty_slot(place)
                 elif after:
                     self.remove(block)
             start = until

@@ -101,6 +101,21 @@ def put_row(rows: Rows, at: int, handle: int, group: int, index: int, block: int
     view[at, 3] = block
 
 
+def put_rows(
+    rows: Rows,
+    at: int,
+    handle: int,
+    group: int,
+    index: int,
+    arena: memoryview[int],
+    start: int,
+    count: int,
+) -> None:
+    """`put_row` of so many entries from `index` on of a list that begins at `start`."""
+    for i in range(count):
+        put_row(rows, at + i, handle, group, index + i, arena[start + index + i])
+
+
 def deltas_of(output: StepOutput) -> object:
     """What the caller gave as `block_deltas`."""
     return output.block_deltas

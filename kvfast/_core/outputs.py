@@ -150,19 +150,18 @@ class Outputs:
         """One request's entries that were not reported, behind `at` rows (KV-BATCH-10)."""
         reported = objects.ints_of(self.registry.reported)
         tables, rows = self.core.tables, self.rows
-        arena, room = objects.ints_of(tables.arena), rows.room
+        arena = objects.ints_of(tables.arena)
         for g in range(self.num_groups if row >= 0 else 0):
             told = reported[handle * self.num_groups + g]
             length = tables.length[row * self.num_groups + g]
             if told >= length:
                 continue
             start = tables.start[row * self.num_groups + g]
-            while told < length and at < room:
-                objects.put_row(rows, at, handle, g, told, arena[start + told])
-                told += 1
-                at += 1
-            reported[handle * self.num_groups + g] = told
-            self.rows_left += length - told
+            count = min(length - told, rows.room - at)
+            objects.put_rows(rows, at, handle, g, told, arena, start, count)
+            at += count
+            reported[handle * self.num_groups + g] = told + count
+            self.rows_left += length - told - count
         return at
 
 

@@ -237,21 +237,23 @@ class BlockPool:
 
     # Cached identity.
 
-    def register(self, block: int, request: FastRequest, number: int, group: int) -> None:
-        """Cache a block under hash `number` of a request, up to which its tokens reach.
+    def register(
+        self, block: int, request: FastRequest, number: int, group: int, num_hashes: int
+    ) -> None:
+        """Cache a block under hash `number` of a request, which covers `num_hashes` hashes.
 
         Keys that the block still has are of shorter partial entries and go first (KV-POOL-18).
         """
         self.register_at(self.keys.home_of(request, number, group), block, request, number, group)
+        self.set_covered(block, num_hashes)
 
     def register_at(
         self, home: int, block: int, request: FastRequest, number: int, group: int
     ) -> None:
-        """`register` where the home of the key is known."""
+        """`register`, but for what it covers, where the home of the key is known."""
         if self.keys.is_added(block):
             self.drop_keys(block)
         self.keys.add_at(home, block, request, number, group)
-        self.set_covered(block, number + 1)
 
     def register_run(
         self,
@@ -269,7 +271,7 @@ class BlockPool:
         while first < end:
             block = tables.arena[start + first]
             first += 1
-            self.register(block, request, first * per - 1, group)
+            self.register(block, request, first * per - 1, group, first * per)
             first = self.keys.add_run(tables, start, first, end, request, per, group)
 
     def register_partial(self, block: int, request: FastRequest, number: int, group: int) -> bool:
@@ -277,7 +279,7 @@ class BlockPool:
         if self.has_key(block, request, number, group):
             return False
         if not self.keys.is_added(block) or self.covered(block) <= number:
-            self.register(block, request, number, group)  # KV-PART-3: it replaces all keys
+            self.register(block, request, number, group, number + 1)  # KV-PART-3: for all keys
             return True
         entry = self.take_more(block)
         self.keys.add(entry, request, number, group)
@@ -301,12 +303,11 @@ class BlockPool:
             return False
         if self.keys.carries(block, request, number, group):
             return True
-        if self.has_partial:
-            entry = self.more(block)
-            while entry:
-                if self.keys.carries(entry, request, number, group):
-                    return True
-                entry = self.more(entry)
+        entry = self.more(block)
+        while entry:
+            if self.keys.carries(entry, request, number, group):
+                return True
+            entry = self.more(entry)
         return False
 
     def block_of(self, entry: int) -> int:
@@ -325,9 +326,8 @@ class BlockPool:
     def drop_keys(self, block: int) -> None:
         """Take all keys of the block out of the cache, an event for each (KV-EVT-4)."""
         self.drop(block)
-        entry = 0
-        if self.has_partial:
-            entry = self.more(block)
+        entry = self.more(block)
+        if entry:
             self.set_more(block, 0)
         while entry:
             self.drop(entry)

@@ -33,11 +33,7 @@ class Running:
         self.num_groups = self.core.num_groups
         self.block_size = self.ahead.block_size
         self.caches = self.core.enable_caching
-        self.in_any_order = (
-            self.ahead.is_plain
-            and self.core.events is None
-            and self.core.allocator.caches_all[0] != 0
-        )
+        self.in_any_order = self.ahead.is_plain and self.core.events is None
         self.running, self.waiting = RequestStatus.RUNNING, RequestStatus.WAITING
         self.granted = 0
         self.refused = False
@@ -195,6 +191,7 @@ class Running:
             block = core.tables.arena[core.tables.start[row] + first]
             per = core.shape.hashes_per_block[0]
             core.pool.register_at(home, block, request, end * per - 1, 0)
+            core.pool.set_covered(block, end * per)
         elif first < end:
             core.allocator.cache_range(0, row, request, first, end)
 

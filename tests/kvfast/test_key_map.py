@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvfast._core import probing
+from kvfast._core.columns import ring_of
 from kvfast._core.hashing import Hasher
 from kvfast._core.key_map import KeyMap
 from kvfast._core.request import FastRequest, make_request
@@ -96,7 +97,7 @@ def play(keys: KeyMap, actions: list[tuple[str, int, int, int, int]]) -> None:
     assert [e for e in model.key_of if keys.slots[keys.slot_of(e)]] == [
         e for e in model.key_of if e in heads
     ]
-    assert [keys.ring_of(head) for head in heads] == list(model.entries.values())
+    assert [ring_of(keys, head) for head in heads] == list(model.entries.values())
 
 
 actions = st.lists(action, max_size=60)

@@ -10,6 +10,7 @@ import pytest
 import z3
 
 from kvfast._core import probing, record
+from kvfast._core.columns import ring_of
 from kvfast._core.key_map import KeyMap
 from proofs.code._map.table import Table, any_table, is_map
 from tests.proofs.tabled import tabled
@@ -64,7 +65,7 @@ def first_broken(keys: KeyMap, *, num_changes: int) -> int | None:
             ring.remove(entry)
         if not z3.is_true(z3.simplify(is_map(seen(keys, rings)))):
             return number
-        if any(keys.ring_of(ring[0]) != ring for ring in rings if ring):
+        if any(ring_of(keys, ring[0]) != ring for ring in rings if ring):
             return number
     return None
 

@@ -27,8 +27,8 @@ class Calls:
 
     Never timed: `make_input(request_id, token_ids)`, `read_hashes(request)`, `read_hit(hit)`
     (length in tokens and ids), `read_blocks(answer)` (ids of the only group, None for a refusal),
-    `num_free_blocks()`, `end_step()`, which takes the blocks to be zeroed as engines do each step, and
-    `around()`, entered before the timed part and left after it.
+    `num_free_blocks()`, `end_step()`, which takes what an engine takes each step (the blocks to be
+    zeroed), and `around()`, entered before the timed part and left after it.
 
     `includes`: in one line, what is in the times. For a project that is not the contract's twin:
     `has_own_names`: blocks are numbered and chosen in a way of its own, so that only lengths can be

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from itertools import permutations, product
 from typing import TypeVar, cast
 
+from kvfast._core.columns import ring_of
 from kvfast._core.event_log import EventLog as FastLog
 from kvfast._core.pool import BlockPool as FastPool
 from kvfast._core.request import FastRequest
@@ -165,7 +166,7 @@ def fast_state(pool: FastPool) -> State:
         tuple(pool.queue()),
         tuple([pool.refs(block) for block in range(NUM_BLOCKS)]),
         *(
-            tuple([pool.block_of(entry) for entry in pool.keys.ring_of(head)] if head else ())
+            tuple([pool.block_of(entry) for entry in ring_of(pool.keys, head)] if head else ())
             for head in heads
         ),
         *(
