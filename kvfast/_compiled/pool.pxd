@@ -37,9 +37,10 @@ cdef class BlockPool:
     cpdef set_queue(self, blocks)
     cpdef int refs(self, long long block) noexcept nogil
     cpdef set_refs(self, long long block, int refs)
-    @cython.locals(block="long long", base="long long", guess="long long")
+    @cython.locals(block="long long", base="long long")
     cpdef int take(self) except -1
-    @cython.locals(start="long long", distance="long long", num_blocks="long long", has_keys=int, facts="int *", arena="int *", block="long long", step="long long", turn="long long", far="long long", guess="long long", base="long long", place="long long")
+    cdef void guess(self, long long block, long long distance) noexcept nogil
+    @cython.locals(start="long long", distance="long long", has_keys=int, facts="int *", arena="int *", block="long long", step="long long", turn="long long", far="long long", base="long long", place="long long")
     cdef int allocate(self, Tables tables, long long at, long long count) except -1
     @cython.locals(place="long long")
     cdef int evict(self, Tables tables, long long start, long long end) except -1

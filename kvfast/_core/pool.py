@@ -119,9 +119,7 @@ class BlockPool:
         block = self.after(0)
         base = record.INTS * block
         self.last_step = 1 + self.facts[base + record.NEXT]
-        guess = block + FAR * self.last_step  # as in `allocate`
-        if 0 < guess < self.num_blocks:
-            objects.fetch_int(self.facts, record.INTS * guess)
+        self.guess(block, FAR * self.last_step)
         self.link(0, block + self.last_step)
         self.num_free -= 1
         self.facts[base + record.REFS] = 1
@@ -132,14 +130,22 @@ class BlockPool:
             self.residency.allocated(block)
         return block
 
+    def guess(self, block: int, distance: int) -> None:
+        """Fetch the record of a block that may come after this one in the queue.
+
+        What comes far behind is known only by going there, one read of memory after another. But
+        blocks that were released together mostly lie side by side.
+        """
+        if 0 < block + distance < self.num_blocks:
+            objects.fetch_int(self.facts, record.INTS * (block + distance))
+
     def allocate(self, tables: Tables, at: int, count: int) -> None:
         """Append that many blocks from the front of the queue to a list with room (KV-POOL-3).
 
         What they cached is forgotten, in the same order (KV-POOL-4).
         """
         start = tables.start[at] + tables.length[at]
-        has_keys = 0
-        step, distance, num_blocks = self.last_step, FAR, self.num_blocks
+        has_keys, step, distance = 0, self.last_step, FAR
         facts, arena = objects.ints_of(self.facts), objects.ints_of(tables.arena)
         block = self.after(0)
         for place in range(start, start + count):
@@ -147,18 +153,12 @@ class BlockPool:
             arena[place] = block
             facts[base + record.REFS] = 1
             has_keys |= facts[base + record.DUP_NEXT]
-            # What comes far behind is known only by going there, one read of memory after another.
-            # But blocks that were released together mostly lie side by side: a guess, read ahead.
             turn = step
             step = 1 + facts[base + record.NEXT]
-            guess = block + distance * step
-            if 0 < guess < num_blocks:
-                objects.fetch_int(self.facts, record.INTS * guess)
+            self.guess(block, distance * step)
             if step != turn and -1 <= step <= 1:  # a new run: all of it
                 for far in range(1, distance):
-                    guess = block + far * step
-                    if 0 < guess < num_blocks:
-                        objects.fetch_int(self.facts, record.INTS * guess)
+                    self.guess(block, far * step)
             block += step
         self.last_step = step
         self.link(0, block)

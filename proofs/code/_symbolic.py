@@ -121,3 +121,9 @@ class SymbolicPool(BlockPool):
         self.num_free = cast(int, num_free)
         self.residency = None
         self.unhashed_to_front = unhashed_to_front
+
+    def guess(self, block: int, distance: int) -> None:
+        """Nothing: fetching changes nothing."""
+
+    def drop_keys(self, block: int) -> None:
+        """Nothing: keys are no part of the queue, and what drops them links nothing in it."""

@@ -45,7 +45,11 @@ class LeavesTheLastHit(SymbolicAllocator):
 
     def __init__(self, *arguments: Any, **members: Any) -> None:
         super().__init__(*arguments, **members)
-        self.pool = cast(Any, SimpleNamespace(touch=self._touch, allocate=self.counting.allocate))
+        counting = self.counting
+        self.pool = cast(
+            Any,
+            SimpleNamespace(touch=self._touch, allocate=counting.allocate, take=counting.take),
+        )
 
     def _touch(self, tables: SymbolicTables, first: Any, end: Any) -> None:
         self.counting.touch(tables, first, end - 1)

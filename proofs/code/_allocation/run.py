@@ -134,6 +134,11 @@ class CountingPool:
         self.taken = self.taken + term_of(count)
         tables.length[at] = tables.length[at] + count
 
+    def take(self) -> int:
+        self.asked.append(z3.IntVal(1))
+        self.taken = self.taken + 1
+        return 1
+
 
 class SymbolicAllocator(Allocator):
     """Group 0, of a kind, and row 0; what is not overridden here is the code."""

@@ -83,6 +83,23 @@ def run_take(pool: SymbolicPool, seq: Queue) -> int:
     return pool.take()
 
 
+def taking(has_key: bool) -> Operation:
+    """`take` of a block with a key, or without one."""
+
+    def allowed(seq: Queue) -> Term:
+        return z3.And(seq.low + 1 < seq.high, first_has_key(has_key))
+
+    name = f"take, a block {'with' if has_key else 'without'} a key"
+    return Operation(name, queue_and_counts, allowed, run_take, first_taken)
+
+
+def first_has_key(has_key: bool) -> Term:
+    """Whether the block in front has a key."""
+    first = field_of(any_pool(), record.NEXT, z3.IntVal(0)) + 1
+    dup_next = field_of(any_pool(), record.DUP_NEXT, first)
+    return dup_next > 0 if has_key else dup_next == 0
+
+
 def first_taken(pool: SymbolicPool, seq: Queue, answer: object) -> Term:
     first = seq.at(seq.low + 1)
     return z3.And(value(answer) == first, queue_and_counts(pool, seq.without_first(1)))
@@ -205,13 +222,7 @@ OPERATIONS: tuple[Operation, ...] = (
         run_unlink,
         leaves(lambda seq: seq.removed(place()), is_queue),
     ),
-    Operation(
-        "take",
-        queue_and_counts,
-        lambda seq: seq.low + 1 < seq.high,
-        run_take,
-        first_taken,
-    ),
+    *(taking(has_key) for has_key in (False, True)),
     Operation(
         "touch, a free block",
         queue_and_counts,
