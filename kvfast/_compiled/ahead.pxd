@@ -10,8 +10,6 @@ from kvfast._compiled.request cimport FastRequest
 from kvfast._compiled.tables cimport Tables
 from kvfast._compiled.turn cimport Turn
 
-cdef int ASKED, PLAIN
-
 
 @cython.final
 cdef class Ahead:
@@ -24,6 +22,7 @@ cdef class Ahead:
     cdef long long block_size
     cdef bint caches
     cdef int[::1] left_at, filled_at
+    cdef long long[::1] home_at
     cdef Py_ssize_t num_left, num_asked, num_filled
     cdef long long num_needed, lookahead, granted
     cdef bint notes_all, is_ahead
@@ -31,7 +30,7 @@ cdef class Ahead:
     cdef int make_room(self) except -1
     @cython.locals(entries=Entries, i=Py_ssize_t)
     cdef int sort_all(self) except -1
-    cdef void leave(self, Py_ssize_t i, int way) noexcept nogil
+    cdef void leave(self, Py_ssize_t i, bint is_asked) noexcept nogil
     cdef void ask(self, Py_ssize_t i) noexcept nogil
     @cython.locals(entries=Entries, handles="long long *", counts="long long *", fields="long long *", serials="long long *", left_at="int *", num_left=Py_ssize_t, lookahead="long long", notes_all=bint, granted="long long", i=Py_ssize_t, at=Py_ssize_t, row="long long", computed="long long", count="long long", after="long long")
     cdef int count_all(self) except -1

@@ -16,8 +16,7 @@ cdef class Entries:
     cdef Py_ssize_t size
     cdef int[::1] row_at
     cdef long long[::1] after_at, granted_at
-    cdef int[::1] way_at
-    cdef long long[::1] home_at
+    cdef int[::1] is_asked
     cdef Py_ssize_t end_finished, end_preempted, end_running
 
     cdef FastRequest request_at(self, Py_ssize_t i)

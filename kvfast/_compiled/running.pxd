@@ -11,7 +11,6 @@ from kvfast._compiled.registry cimport Registry
 from kvfast._compiled.request cimport FastRequest
 from kvfast._compiled.tables cimport Tables
 
-cdef int ASKED
 cdef long long MANY
 
 

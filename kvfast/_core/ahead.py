@@ -13,9 +13,6 @@ from .entries import Entries
 from .registry import Registry
 from .turn import Turn
 
-ASKED, PLAIN = 0, 1
-"""`way_at` of those left: its request is looked at; its hot fields say all."""
-
 
 class Ahead:
     """The running entries of a step, sorted by what is left to do.
@@ -23,8 +20,9 @@ class Ahead:
     - `left_at[k]`, k < `num_left`: the entries for which there is something left to do, in order.
       Where `rows` are asked for, also those that have something to tell. Of the others all counts
       are granted: `granted` tokens.
-    - `num_asked` of those left must be asked. The others need `num_needed` new blocks, and
-      `filled_at[k]`, k < `num_filled`, fill some, in order.
+    - `num_asked` of those left must be asked (`Entries.is_asked`). The others need `num_needed` new
+      blocks, and `filled_at[k]`, k < `num_filled`, fill some, in order; `home_at[k]`: where the key
+      of the first of them belongs, see `Running`.
     - `notes_all`: whether rows and counts of the entries that are not left are noted, too.
     - `is_ahead`: whether those are done before the step is known to be legal.
     """
@@ -42,6 +40,7 @@ class Ahead:
         self.caches = self.core.enable_caching
         self.left_at = zeroed("i", 0)
         self.filled_at = zeroed("i", 0)
+        self.home_at = zeroed("q", 0)
         self.num_left = self.num_asked = self.num_filled = self.num_needed = 0
         self.lookahead = 0
         self.granted = 0
@@ -51,6 +50,7 @@ class Ahead:
         """Let there be room for all entries."""
         if len(self.left_at) < self.entries.size:
             self.filled_at = zeroed("i", 2 * self.entries.size)
+            self.home_at = zeroed("q", 2 * self.entries.size)
             self.left_at = zeroed("i", 2 * self.entries.size)  # last: its length says so
 
     def sort_all(self) -> None:
@@ -65,16 +65,16 @@ class Ahead:
             for i in range(entries.end_preempted, entries.end_running):
                 self.ask(i)
 
-    def leave(self, i: int, way: int) -> None:
-        """Something is left to do for an entry."""
-        self.entries.way_at[i] = way
+    def leave(self, i: int, is_asked: bool) -> None:
+        """Something is left to do for an entry; whether its request must be asked."""
+        self.entries.is_asked[i] = is_asked
         self.left_at[self.num_left] = i
         self.num_left += 1
 
     def ask(self, i: int) -> None:
         """The request of an entry must be asked."""
         self.num_asked += 1
-        self.leave(i, ASKED)
+        self.leave(i, True)
 
     def count_all(self) -> None:
         """`sort_all` by the hot fields, where they tell all of most requests."""
@@ -151,7 +151,7 @@ class Ahead:
                         self.note(i, row, after)
                     continue
             self.note(i, row, after)
-            self.leave(i, PLAIN)
+            self.leave(i, False)
             if missing > 0:
                 self.num_needed += 1 if missing <= size else self.core.shape.cdiv(missing, size)
             if fills:

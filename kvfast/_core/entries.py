@@ -26,9 +26,8 @@ class Entries:
     - `handles[i]` and `counts[i]` come from the caller. `call` numbers the calls.
     - `end_finished`, `end_preempted`, `end_running`: where each sort ends; the new ones at `size`.
     - `row_at[i]`: its row in the tables. `after_at[i]`: its computed tokens after the step.
-      `granted_at[i]`: its tokens that were granted. `way_at[i]`: see `ahead`, which notes these
-      only of those entries that need more than a count. `home_at[i]`: of the key of the block that
-      it fills.
+      `granted_at[i]`: its tokens that were granted. `is_asked[i]`: see `Ahead`, which notes these
+      only of those entries that need more than a count.
 
     What answers False or -1 met something illegal; nothing is changed then, and the contract's own
     checks say what it is.
@@ -43,8 +42,7 @@ class Entries:
         self.row_at = zeroed("i", 0)
         self.after_at = zeroed("q", 0)
         self.granted_at = zeroed("q", 0)
-        self.way_at = zeroed("i", 0)
-        self.home_at = zeroed("q", 0)
+        self.is_asked = zeroed("i", 0)
         self.end_finished = self.end_preempted = self.end_running = 0
 
     def request_at(self, i: int) -> FastRequest:
@@ -57,8 +55,7 @@ class Entries:
         if len(self.row_at) < self.size:
             self.after_at = zeroed("q", 2 * self.size)
             self.granted_at = zeroed("q", 2 * self.size)
-            self.way_at = zeroed("i", 2 * self.size)
-            self.home_at = zeroed("q", 2 * self.size)
+            self.is_asked = zeroed("i", 2 * self.size)
             self.row_at = zeroed("i", 2 * self.size)  # last: its length says that there is room
 
     def start_call(self) -> None:

@@ -14,7 +14,6 @@ from .registry import Registry
 from .request import FastRequest
 
 STATUSES = tuple(RequestStatus)
-ASKED = 0  # as in ahead
 MANY = 1 << 62
 """Sums stop here; nothing has room for so many tokens."""
 
@@ -43,7 +42,7 @@ class Running:
         entries, ahead = self.entries, self.ahead
         for k in range(ahead.num_left):
             i = ahead.left_at[k]
-            if entries.way_at[i] == ASKED and not self.may_continue(i):
+            if entries.is_asked[i] and not self.may_continue(i):
                 return False
         return True
 
@@ -157,7 +156,7 @@ class Running:
         entries, core, tables = self.entries, self.core, self.core.tables
         requests: list[Any] = self.registry.requests
         rows, filled_at = objects.ints_of(entries.row_at), objects.ints_of(self.ahead.filled_at)
-        handles, homes = objects.longs_of(entries.handles), objects.longs_of(entries.home_at)
+        handles, homes = objects.longs_of(entries.handles), objects.longs_of(self.ahead.home_at)
         per, width = core.shape.hashes_per_block[0], core.hasher.words_per_digest
         for k in range(self.ahead.num_filled):
             request = requests[handles[filled_at[k]]]
@@ -202,7 +201,7 @@ class Running:
         for k in range(ahead.num_left):
             i = ahead.left_at[k]
             num_tokens = entries.counts[i]
-            if entries.way_at[i] == ASKED:
+            if entries.is_asked[i]:
                 goes_on = self.go_on(i, num_tokens)
             else:
                 goes_on = self.go_on_plain(i, 0)
