@@ -142,7 +142,8 @@ def lookahead_slots_are_taken_and_not_scheduled(bench: Bench) -> None:
     steps.batched.append([a], [9])
     equal(steps.batched.decode([a], num_lookahead_tokens=4).num_scheduled_tokens.tolist(), [1])
     equal(len(steps.lists(a)[0]), 3)
-    short = Steps(bench, max_model_len_tokens=7)  # no slot lies beyond the longest sequence
+    # No slot lies beyond the longest sequence, here of requests that are not cached.
+    short = Steps(bench, max_model_len_tokens=7, enable_caching=False)
     (b,) = short.admitted(range(4))
     short.batched.append([b], [9])
     equal(short.batched.decode([b], num_lookahead_tokens=4).num_scheduled_tokens.tolist(), [1])

@@ -272,10 +272,12 @@ MISTAKES = planted(Path(__file__).parent / "planted/view.diff")
 
 
 # With NumbersTwice the publisher's own index may be stale when it is asked: its thread dies then.
+# With AddsNoState the engine may be one of which nothing was heard.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: str(one.id))
 def test_a_mistake_on_the_way_is_found(mistake: Mistake) -> None:
-    with mistake.make(), pytest.raises((AssertionError, TimeoutError, WireError)):
+    found = (AssertionError, TimeoutError, WireError, InvalidArgumentError)
+    with mistake.make(), pytest.raises(found):
         everything_that_can_happen()
 
 

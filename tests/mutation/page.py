@@ -75,11 +75,13 @@ class Explained:
     new: str
     why: str
     was: tuple[tuple[str, str], ...] = ()
+    was_at: tuple[str, ...] = ()
 
     def fits(self, mutant: Mutant) -> bool:
         """Whether this is the mutant; its number changes with the code around it."""
         changes = ((self.old, self.new), *self.was)
-        return self.place == mutant.place and (mutant.old, mutant.new) in changes
+        is_there = mutant.place == self.place or mutant.place in self.was_at
+        return is_there and (mutant.old, mutant.new) in changes
 
 
 def draws() -> list[Draw]:
@@ -96,7 +98,13 @@ def explained() -> list[Explained]:
     """All with a reason."""
     table = tomllib.loads(EXPLAINED.read_text(encoding="utf-8"))
     return [
-        Explained(**{**each, "was": tuple((old, new) for old, new in each.get("was", ()))})
+        Explained(
+            **{
+                **each,
+                "was": tuple((old, new) for old, new in each.get("was", ())),
+                "was_at": tuple(each.get("was_at", ())),
+            }
+        )
         for each in table.get("mutant", ())
     ]
 
