@@ -22,6 +22,7 @@ class Running:
     """The entries of running requests, of which `ahead` has sorted out those that only count.
 
     - `granted`: tokens granted so far. `refused`: whether an entry was granted none.
+    - `in_any_order`: whether nobody sees that keys are registered after all blocks were taken.
     """
 
     def __init__(self, core: Core, registry: Registry, entries: Entries, ahead: Ahead) -> None:

@@ -113,7 +113,7 @@ class Facts:
 
 
 class SymbolicPool(BlockPool):
-    """kvfast's pool on unknown memory: its methods are the code as it stands."""
+    """kvfast's pool on unknown memory: its other methods are the code as it stands."""
 
     def __init__(self, facts: Facts, num_free: Number, *, unhashed_to_front: bool = True) -> None:
         self.assumptions = facts.assumptions
