@@ -31,7 +31,7 @@ cdef class KeyMap:
     cdef long long home_of(self, FastRequest request, long long number, int group) noexcept nogil
     @cython.locals(turned="long long")
     cdef long long home_in(self, long long mixed, long long place) noexcept nogil
-    @cython.locals(words="unsigned long long *", homes="long long *", width="long long", has_strays=bint, count="long long", number="long long", line="long long", mixed="long long", i="long long", home="long long")
+    @cython.locals(words="unsigned long long *", homes="long long *", width="long long", has_strays=bint, count="long long", number="long long", line="long long", mixed="long long", i="long long")
     cdef void find_homes(self, FastRequest request, long long hashes_per_block, int group, long long first, long long end) noexcept nogil
     cdef void fetch_slots(self, long long home) noexcept nogil
     @cython.locals(slot="long long")
@@ -73,7 +73,7 @@ cdef class KeyMap:
     cdef void fill_slot(self, long long entry) noexcept nogil
     @cython.locals(mine="long long", after="long long", before="long long", i="long long")
     cdef bint remove(self, long long entry) noexcept nogil
-    @cython.locals(facts="int *", arena="int *", slots="long long *", mask="long long", until="long long", i="long long", block="long long", mine="long long", after="long long", place="long long")
+    @cython.locals(facts="int *", arena="int *", slots="long long *", mask="long long", i="long long", block="long long", mine="long long", after="long long", place="long long")
     cdef void remove_run(self, Tables tables, long long start, long long end) noexcept nogil
     @cython.locals(i="long long", moved="long long", back="long long", steps="long long", entry="long long", home="long long")
     cdef void empty_slot(self, long long hole) noexcept nogil

@@ -1,14 +1,13 @@
 # C types of kvfast/_core/pool.py.
 cimport cython
 from kvfast._compiled cimport objects
+from kvfast._compiled cimport probing_fields as probing
 from kvfast._compiled cimport record_fields as record
 from kvfast._compiled.event_log cimport EventLog
 from kvfast._compiled.key_map cimport KeyMap
 from kvfast._compiled.request cimport FastRequest
 from kvfast._compiled.tables cimport Tables
-
-
-cdef long long FAR
+from kvfast._compiled.upcoming cimport Upcoming
 
 
 @cython.final
@@ -20,9 +19,10 @@ cdef class BlockPool:
     cdef public bint unhashed_to_front
     cdef bint removed_per_copy
     cdef int[::1] facts
+    cdef Upcoming upcoming
     cdef bint has_partial
     cdef int[::1] next_entry
-    cdef long long num_more, free_more, last_step
+    cdef long long num_more, free_more
 
     cdef long long after(self, long long block) noexcept nogil
     cdef long long before(self, long long block) noexcept nogil
@@ -37,11 +37,11 @@ cdef class BlockPool:
     cpdef set_queue(self, blocks)
     cpdef int refs(self, long long block) noexcept nogil
     cpdef set_refs(self, long long block, int refs)
-    @cython.locals(block="long long", base="long long")
+    @cython.locals(block="long long", base="long long", after="long long")
     cpdef int take(self) except -1
-    cdef void guess(self, long long block, long long distance) noexcept nogil
-    @cython.locals(start="long long", distance="long long", has_keys=int, facts="int *", arena="int *", block="long long", step="long long", turn="long long", far="long long", base="long long", place="long long")
     cdef int allocate(self, Tables tables, long long at, long long count) except -1
+    @cython.locals(start="long long", has_keys=int, line="long long", facts="int *", arena="int *", block="long long", step="long long", base="long long", place="long long")
+    cdef int allocate_run(self, Tables tables, long long at, long long count) except -1
     @cython.locals(place="long long")
     cdef int evict(self, Tables tables, long long start, long long end) except -1
     @cython.locals(place="long long", block="long long")

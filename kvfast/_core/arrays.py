@@ -12,6 +12,9 @@ from array import array
 LARGE_BYTES = 1 << 18
 """From this size on a map is cheaper than writing zeros."""
 
+LINE_BYTES = 64
+"""Arrays begin where a cache line does; maps do anyway."""
+
 HUGE_PAGE_BYTES = 1 << 21
 """Maps are multiples of it: then the system can use huge pages, whose addresses the processor
 remembers. With small ones nearly every block of a large pool misses the table of addresses, too."""
@@ -21,7 +24,9 @@ def zeroed(code: str, length: int) -> memoryview[int]:
     """`length` zeros of an array type: "i" 32 bits, "q" and "Q" 64 bits, "B" bytes."""
     size_bytes = max(length, 1) * array(code).itemsize
     if size_bytes < LARGE_BYTES:
-        return memoryview(bytearray(size_bytes)).cast(code)[:length]  # type: ignore[call-overload, no-any-return]  # any code
+        memory = array("B", bytes(size_bytes + LINE_BYTES))
+        first = -memory.buffer_info()[0] % LINE_BYTES
+        return memoryview(memory)[first : first + size_bytes].cast(code)[:length]  # type: ignore[call-overload, no-any-return]  # any code
     size_bytes += -size_bytes % HUGE_PAGE_BYTES
     if hasattr(mmap, "MAP_PRIVATE"):
         region = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

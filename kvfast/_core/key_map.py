@@ -101,9 +101,9 @@ class KeyMap:
         while i < count:  # line by line: the hash of a line is that of its first
             line = number - (number & probing.SIDE_MASK)
             mixed = self.mix(words[line * width], group)
+            self.fetch_slots(self.home_in(mixed, number - line))
             while i < count and number - line <= probing.SIDE_MASK:
-                homes[i] = home = self.home_in(mixed, number - line)
-                self.fetch_slots(home)
+                homes[i] = self.home_in(mixed, number - line)
                 objects.fetch_at(request.digest_words, number * width)
                 if has_strays:
                     self.fetch_slots(self.stray_home(words[number * width], group))
@@ -355,24 +355,19 @@ class KeyMap:
         """Take the blocks at these places of the lists out of the map, those that are in it."""
         facts, arena = objects.ints_of(self.facts), objects.ints_of(tables.arena)
         slots, mask = objects.longs_of(self.slots), self.slot_mask
-        while start < end:
-            until = min(start + probing.RUN_BLOCKS, end)
-            for i in range(start, until):
-                self.fetch_slots(facts[record.INTS * arena[i] + record.HOME])
-            for i in range(start, until):
-                block = arena[i]
-                mine = record.INTS * block
-                after = facts[mine + record.DUP_NEXT]
-                place = facts[mine + record.HOME] & mask
-                if after == block and slots[place] & probing.ENTRY_MASK == block:  # most
-                    facts[mine + record.DUP_NEXT] = facts[mine + record.DUP_PREV] = 0
-                    if slots[(place + probing.STEP) & mask] == 0:
-                        slots[place] = 0
-                    else:
-                        self.empty_slot(place)
-                elif after:
-                    self.remove(block)
-            start = until
+        for i in range(start, end):
+            block = arena[i]
+            mine = record.INTS * block
+            after = facts[mine + record.DUP_NEXT]
+            place = facts[mine + record.HOME] & mask
+            if after == block and slots[place] & probing.ENTRY_MASK == block:  # most
+                facts[mine + record.DUP_NEXT] = facts[mine + record.DUP_PREV] = 0
+                if slots[(place + probing.STEP) & mask] == 0:
+                    slots[place] = 0
+                else:
+                    self.empty_slot(place)
+            elif after:
+                self.remove(block)
 
     def empty_slot(self, hole: int) -> None:
         """Empty a place; slots that were put behind it for want of it move back."""

@@ -246,5 +246,9 @@ def fetch_at(words: memoryview[int], at: int) -> None:
     """Fetch word `at` of a `word_array`."""
 
 
+def fetch_object(value: object) -> None:
+    """Fetch what every object begins with."""
+
+
 def fetch_item(values: list[Any], at: int) -> None:
     """Fetch the object `values[at]`."""

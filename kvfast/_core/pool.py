@@ -10,23 +10,20 @@ from collections.abc import Sequence
 
 from kvfast.residency import ResidencyLog
 
-from . import objects, record
+from . import objects, probing, record
 from .arrays import grown, zeroed
 from .event_log import EventLog
 from .key_map import KeyMap
 from .request import FastRequest
 from .tables import Tables
-
-FAR = 16
-"""Blocks that the queue is guessed ahead."""
+from .upcoming import Upcoming
 
 
 class BlockPool:
     """The blocks 1 … num_blocks - 1, at first free, in this order. The methods trust their caller.
 
     Additional entries (KV-PART-2) of a block are chained by `next_entry`, from the block on; those
-    given back from `free_more` on. `num_more` were ever made. `last_step`: from the block that was
-    taken last to the one behind it.
+    given back from `free_more` on. `num_more` were ever made.
     """
 
     def __init__(
@@ -43,12 +40,12 @@ class BlockPool:
         self.num_free = num_blocks - 1
         self.keys = KeyMap(num_blocks, width)
         self.facts = self.keys.facts
+        self.upcoming = Upcoming(num_blocks, self.keys)
         self.events = events
         self.residency = residency
         self.unhashed_to_front = unhashed_to_front
         self.removed_per_copy = removed_per_copy
         self.has_partial = False
-        self.last_step = 0
         self.next_entry = zeroed("i", 0)
         self.num_more = 0
         self.free_more = 0
@@ -100,6 +97,7 @@ class BlockPool:
         last = 0
         for block in blocks:
             self.link(last, block)
+            self.upcoming.put(block)
             last = block
         self.link(last, 0)
         self.num_free = len(blocks)
@@ -118,9 +116,9 @@ class BlockPool:
         """Take the block in front (KV-POOL-3); what it cached is forgotten (KV-POOL-4)."""
         block = self.after(0)
         base = record.INTS * block
-        self.last_step = 1 + self.facts[base + record.NEXT]
-        self.guess(block, FAR * self.last_step)
-        self.link(0, block + self.last_step)
+        after = self.after(block)
+        self.upcoming.taken(block, after - block)
+        self.link(0, after)
         self.num_free -= 1
         self.facts[base + record.REFS] = 1
         if self.facts[base + record.DUP_NEXT]:
@@ -130,37 +128,34 @@ class BlockPool:
             self.residency.allocated(block)
         return block
 
-    def guess(self, block: int, distance: int) -> None:
-        """Fetch the record of a block that may come after this one in the queue.
-
-        What comes far behind is known only by going there, one read of memory after another. But
-        blocks that were released together mostly lie side by side.
-        """
-        if 0 < block + distance < self.num_blocks:
-            objects.fetch_int(self.facts, record.INTS * (block + distance))
-
     def allocate(self, tables: Tables, at: int, count: int) -> None:
         """Append that many blocks from the front of the queue to a list with room (KV-POOL-3).
 
         What they cached is forgotten, in the same order (KV-POOL-4).
         """
+        while count > probing.RUN_BLOCKS:
+            self.allocate_run(tables, at, probing.RUN_BLOCKS)
+            count -= probing.RUN_BLOCKS
+        self.allocate_run(tables, at, count)
+
+    def allocate_run(self, tables: Tables, at: int, count: int) -> None:
+        """`allocate` at most as many as it is good to read memory ahead for."""
         start = tables.start[at] + tables.length[at]
-        has_keys, step, distance = 0, self.last_step, FAR
+        has_keys, line = 0, -1
         facts, arena = objects.ints_of(self.facts), objects.ints_of(tables.arena)
         block = self.after(0)
         for place in range(start, start + count):
             base = record.INTS * block
             arena[place] = block
             facts[base + record.REFS] = 1
-            has_keys |= facts[base + record.DUP_NEXT]
-            turn = step
+            if facts[base + record.DUP_NEXT]:
+                has_keys = 1
+                if facts[base + record.HOME] & ~probing.SIDE_MASK != line:
+                    line = facts[base + record.HOME] & ~probing.SIDE_MASK
+                    self.keys.fetch_slots(line)
             step = 1 + facts[base + record.NEXT]
-            self.guess(block, distance * step)
-            if step != turn and -1 <= step <= 1:  # a new run: all of it
-                for far in range(1, distance):
-                    self.guess(block, far * step)
+            self.upcoming.taken(block, step)
             block += step
-        self.last_step = step
         self.link(0, block)
         self.num_free -= count
         tables.length[at] += count
@@ -211,6 +206,7 @@ class BlockPool:
                 # Behind the one before it; the way back from the head is closed at the end.
                 self.facts[base + record.REFS] = 0
                 self.link(last, block)
+                self.upcoming.put(block)
                 self.num_free += 1
                 last = block
             else:
@@ -233,6 +229,7 @@ class BlockPool:
             self.put(left, block)
             return block
         self.put(self.before(0), block)
+        self.upcoming.put(block)
         return left
 
     # Cached identity.

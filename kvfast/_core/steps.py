@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kvspec.request import RequestStatus
 
-from . import objects, probing, reports
+from . import hot, objects, probing, reports
 from .core import Core
 from .entries import Entries, Numbers
 from .registry import Registry
@@ -33,8 +33,6 @@ class Steps:
         self.entries = entries
         self.running = running
         self.ahead = self.running.ahead
-        per = self.core.shape.hashes_per_block[0] if self.core.num_groups else 1
-        self.first_number = max(per, 1) - 1
         self.budget = self.reserved = 0
         self.whole_must_fit = self.stops_at_refusal = False
         self.results = objects.Results()
@@ -68,6 +66,9 @@ class Steps:
                 return False
         for i in range(entries.end_running, entries.size):
             objects.fetch_item(self.registry.requests, entries.handles[i])
+        for i in range(entries.end_running, entries.size):
+            objects.fetch_object(entries.request_at(i).request_id)
+            objects.fetch_long(self.registry.fields, hot.STRIDE * entries.handles[i])
         legal = True
         for i in range(entries.end_running, entries.size):
             legal = legal and self.may_start(i)
@@ -80,7 +81,10 @@ class Steps:
         """
         core = self.core
         request = self.entries.request_at(i)
-        objects.fetch_at(request.digest_words, 0)
+        number, end = 0, min(request.num_hashes, probing.RUN_BLOCKS)
+        while number < end:  # the first hash of each line of the map
+            objects.fetch_at(request.digest_words, number * core.hasher.words_per_digest)
+            number += probing.SIDE_MASK + 1
         if request.computed_now() != 0 or not self.running.is_scheduled(request):
             return False
         if request.num_tokens > core.max_len:
@@ -161,13 +165,14 @@ class Steps:
                 break
 
     def read_ahead(self, request: FastRequest) -> None:
-        """Read what starting a request reads first: of each eight hashes the first, and the map."""
-        end = min(request.num_hashes, probing.RUN_BLOCKS)
-        number = 0
+        """Fetch what starting a request reads first: hashes, and where they belong in the map."""
+        keys, width = self.core.pool.keys, self.core.hasher.words_per_digest
+        number, end = 0, min(request.num_hashes, probing.RUN_BLOCKS)
         while number < end:
-            objects.fetch_at(request.digest_words, number * self.core.hasher.words_per_digest)
+            keys.fetch_slots(keys.home_of(request, number, 0))
+            for k in range(2, probing.SIDE_MASK, 2):  # two hashes of 32 bytes are a line
+                objects.fetch_at(request.digest_words, (number + k) * width)
             number += probing.SIDE_MASK + 1
-        self.core.pool.keys.read_ahead(request, self.first_number)
 
     def find_hit(self, request: FastRequest) -> int:
         """The hit length in tokens; its blocks stand in the look-up (KV-MGR-2)."""

@@ -15,6 +15,7 @@ import z3
 
 from kvfast._core import record
 from kvfast._core.pool import BlockPool
+from kvfast._core.upcoming import Upcoming
 from proofs._z3 import Term, ask
 
 
@@ -112,18 +113,29 @@ class Facts:
         return block, term.arg(1).as_long()
 
 
+class NoGuesses(Upcoming):
+    """Guesses nothing: what is fetched changes nothing."""
+
+    def __init__(self) -> None:
+        pass
+
+    def put(self, block: int) -> None:
+        """Nothing."""
+
+    def taken(self, block: int, step: int) -> None:
+        """Nothing."""
+
+
 class SymbolicPool(BlockPool):
-    """kvfast's pool on unknown memory: its other methods are the code as it stands."""
+    """kvfast's pool on unknown memory: the methods that are not here are the code as it stands."""
 
     def __init__(self, facts: Facts, num_free: Number, *, unhashed_to_front: bool = True) -> None:
         self.assumptions = facts.assumptions
         self.facts = cast("memoryview[int]", facts)
         self.num_free = cast(int, num_free)
         self.residency = None
+        self.upcoming = NoGuesses()
         self.unhashed_to_front = unhashed_to_front
-
-    def guess(self, block: int, distance: int) -> None:
-        """Nothing: fetching changes nothing."""
 
     def drop_keys(self, block: int) -> None:
         """Nothing: keys are no part of the queue, and what drops them links nothing in it."""

@@ -25,7 +25,8 @@ class Size:
 SIZES = (
     Size("probing", "RUN_BLOCKS", 32, "blocks"),
     Size("probing", "SIDE_MASK", 7, "blocks"),
-    Size("pool", "FAR", 16, "blocks"),
+    Size("upcoming", "FAR", 32, "blocks"),
+    Size("upcoming", "NEAR", 5, "blocks"),
     Size("tables", "SMALLEST_PLACE", 4, "blocks"),
     Size("request", "UNLOCKED_TOKENS", 1024, "tokens"),
     Size("request", "KEPT_MESSAGE_BYTES", 16384, "bytes of a buffer for messages"),
@@ -48,6 +49,7 @@ NO_SIZES: Mapping[str, str] = MappingProxyType(
         "hashing": "bytes of CBOR, and where they stand",
         "chain": "bytes of a pickle, and where they stand",
         "zeroing.GROUP_BASE": "two numbers in one: more blocks than there can be",
+        "arrays.LINE_BYTES": "where memory begins; nobody sees what is before",
         "arrays.HUGE_PAGE_BYTES": "rounds the length of memory up; nobody sees what is behind",
         "batch_calls.MANY": "a sum ends there: more tokens than there can be",
         "checks.COUNT_BITS": "the largest legal count",

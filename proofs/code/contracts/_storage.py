@@ -10,11 +10,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 from unittest.mock import patch
 
-from kvfast._core import allocator, key_map, lookup, pool, record, shape, tables
+from kvfast._core import allocator, key_map, lookup, pool, record, shape, tables, upcoming
 from kvfast._core.key_map import KeyMap
 from kvspec.errors import InvalidArgumentError, UnknownBlockError
 
-USERS = (allocator, key_map, lookup, pool, shape, tables)
+USERS = (allocator, key_map, lookup, pool, shape, tables, upcoming)
 """The modules that make arrays."""
 
 WORD_BYTES = 8
