@@ -352,7 +352,10 @@ class KeyMap:
         return False
 
     def remove_run(self, tables: Tables, start: int, end: int) -> None:
-        """Take the blocks at these places of the lists out of the map, those that are in it."""
+        """Take the blocks at these places of the lists out of the map, those that are in it.
+
+        Whoever took them has fetched their slots.
+        """
         facts, arena = objects.ints_of(self.facts), objects.ints_of(tables.arena)
         slots, mask = objects.longs_of(self.slots), self.slot_mask
         for i in range(start, end):

@@ -150,6 +150,7 @@ class BlockPool:
             facts[base + record.REFS] = 1
             if facts[base + record.DUP_NEXT]:
                 has_keys = 1
+                # Fetched here, its slot is there when the key goes; eight slots are a line.
                 if facts[base + record.HOME] & ~probing.SIDE_MASK != line:
                     line = facts[base + record.HOME] & ~probing.SIDE_MASK
                     self.keys.fetch_slots(line)

@@ -6,11 +6,12 @@ Statement: each operation of `kvfast._core.pool` that starts at a ring which is 
 one which is the sequence that KV-POOL-2 … KV-POOL-6 name.
 
 `link`, `put`, `unlink`, `take`, `drop_ref`, and `touch` of one block, are run as they stand, on
-unknown memory (`_symbolic`), but that `take` drops no keys, which are no part of the ring. The
-rounds of the loops in `allocate`, `release` and `set_queue` are written out beside what holds
-between two of them; whole calls of `release` are run as they stand for one and two blocks. A block
-that is put into the queue must not be in it (KV-POOL-15): `pool.py` proves that of a model. There
-are less than 2^31 blocks, so that a distance fits into 32 bits.
+unknown memory (`_symbolic`), but that `take` drops no keys, which are no part of the ring, and that
+nobody guesses who comes next, which writes nothing in it. The rounds of the loops in
+`allocate_run`, which `allocate` is calls of, `release` and `set_queue` are written out beside what
+holds between two of them; whole calls of `release` are run as they stand for one and two blocks. A
+block that is put into the queue must not be in it (KV-POOL-15): `pool.py` proves that of a model.
+There are less than 2^31 blocks, so that a distance fits into 32 bits.
 
 Each operation is shown to be possible, and mistakes in it are found in a ring of a few blocks.
 """

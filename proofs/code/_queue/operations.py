@@ -172,13 +172,13 @@ def close(pool: SymbolicPool, seq: Queue) -> None:
 
 
 def walked(pool: SymbolicPool, seq: Queue, answer: object) -> Term:
-    """The first round of `allocate` begins at the first block, each leads to the next."""
+    """The first round of `allocate_run` begins at the first block, each leads to the next."""
     step = after(pool, seq.at(place())) == seq.at(place() + 1)
     return z3.And(after(pool, z3.IntVal(0)) == seq.at(seq.low + 1), step)
 
 
 def cut(pool: SymbolicPool, seq: Queue) -> None:
-    """The end of `allocate`: place() is the position of the last block taken, count in all."""
+    """The end of `allocate_run`: place() is the position of the last block taken, count in all."""
     pool.link(0, as_int(seq.at(place() + 1)))
     pool.num_free -= as_int(place() - seq.low)
 
