@@ -6,7 +6,8 @@ Statements:
 
 - What a group of kvref skips is what no token to come reads, and no less (KV-SW-1, KV-CHUNK-1,
   KV-MAMBA-1, KV-MAMBA-5); entries before s // B are those wholly before s (KV-GRP-2).
-- What is null in a hit is skipped behind it (KV-SW-2, KV-SW-3, KV-CHUNK-2).
+- The run of a hit is the fewest blocks that hold the W - 1 tokens before its end (KV-SW-2); what is
+  null in a hit is skipped behind it (KV-SW-3, KV-CHUNK-2).
 - The need that kvref's group answers is the number of blocks that the rules take, which stand here
   as formulas (KV-GRP-3, KV-GRP-4 against KV-GRP-5 … KV-GRP-7; KV-MAMBA-4; KV-MAMBA-7 and
   KV-MAMBA-8 against KV-MAMBA-9). No hit is free. Of kvfast that is `allocation.py`.
@@ -128,6 +129,13 @@ def found() -> Iterator[Statement]:
     token, limit, run, chunk = z3.Ints("token limit run chunk_blocks")
     known = (*sizes(), chunk >= 1, ends >= 1)
     for drop in (False, True):
+        blocks = run_length(drop) - int(drop)
+        yield Statement(
+            f"a run is the fewest blocks that hold W - 1 tokens{', one more with a drop' * drop}",
+            known,
+            z3.And(blocks * block >= window - 1, (blocks - 1) * block < window - 1),
+            z3.And(blocks * block >= window, (blocks - 1) * block < window),
+        )
         left = ends + int(drop) - larger(run_length(drop), 1)
         dropped = ", with a drop" if drop else ""
         yield Statement(
@@ -343,7 +351,7 @@ MISTAKES: tuple[tuple[str, Callable[[], Iterator[Statement]], type, str, object]
         found,
         SlidingWindowGroup,
         "run_length_blocks",
-        lambda self, drop: base.cdiv(self.window, 2),
+        lambda self, drop: base.cdiv(self.window, self.block_size) + int(drop),
     ),
     ("KV-SW-7", held_blocks, SlidingWindowGroup, "max_admission_blocks", window_without_a_step),
     ("KV-CHUNK-5", twins, ChunkedLocalGroup, "max_admission_blocks", chunk_beyond_the_end),

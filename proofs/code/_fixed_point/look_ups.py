@@ -2,7 +2,8 @@
 
 Lengths are in blocks, `cached(i)` whether block i is cached in every member of the attention group.
 `down(n)` is the last length up to n that ends on a multiple of the alignment; with `each` every
-length does. Rules: KV-FULL-2 … KV-FULL-4, KV-SW-2, KV-SW-4, KV-SW-5, KV-CHUNK-2, KV-MAMBA-3.
+length does. Rules: KV-FULL-2 … KV-FULL-4, KV-SW-4, KV-SW-5, KV-CHUNK-2, KV-MAMBA-3. The run of
+a window has any number of blocks here; `windows.py` proves that it has cdiv(W - 1, B).
 """
 
 from __future__ import annotations
@@ -106,12 +107,12 @@ def full_hit(cache: Cache, n: Term, *, drop: int) -> Term:
 
 
 def reach() -> Term:
-    """Blocks before a boundary that a window reads: cdiv(W - 1, B)."""
+    """Return the blocks before a boundary that a window reads, any number of them."""
     return z3.Int("reach")
 
 
 def window_answer(cache: Cache, answer: Term, *, drop: int) -> Term:
-    """KV-SW-2, KV-SW-4 and KV-SW-5."""
+    """KV-SW-4 and KV-SW-5."""
     need, end, short = larger(reach() + drop, 1), z3.Int("end"), z3.Int("short")
 
     def fills(e: Term) -> Term:
