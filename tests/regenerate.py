@@ -18,7 +18,11 @@ from types import ModuleType
 import click
 
 from tests.adapters import findings
+from tests.all_mistakes import everything
 from tests.differences.vectors import write_vectors
+from tests.kills import matrix
+from tests.kills import page as kills_page
+from tests.mistakes import in_both, mistakes, of_kvfast
 from tests.mutation.page import texts as mutation
 from tests.proofs import refinement
 from tests.remote.schema import protocol
@@ -90,6 +94,13 @@ def differences() -> Mapping[str, str]:
         }
 
 
+def kills() -> Mapping[str, str]:
+    """The matrix of mistakes and layers, from the cells that were run."""
+    everybody = (*mistakes(), *of_kvfast(), *(of_kvref for of_kvref, _ in in_both()))
+    text = kills_page.text(everybody, matrix.read(), everything())
+    return {str(kills_page.PAGE.relative_to(ROOT)): text}
+
+
 PYTHON = sys.executable
 KVSPEC = (PYTHON, "-m", "kvcheck.cli")
 PICTURE = "docs/images/demo.png"
@@ -102,6 +113,7 @@ GENERATED: Sequence[Quick | Slow] = (
     Quick("protocol", protocol),
     Quick("refinement", lambda: {refinement.PAGE: refinement.page()}),
     Quick("mutation", mutation),
+    Quick("kills", kills),
     Slow(
         "vectors",
         "kvcheck/data/vectors",
@@ -121,7 +133,7 @@ GENERATED: Sequence[Quick | Slow] = (
         "a minute",
         (PYTHON, "-m", "tests.examples.window"),
     ),
-    Slow("kills", "docs/KILLS.md", "hours", (PYTHON, "-m", "tests.kills")),
+    Slow("cells", "tests/kills/cells.json", "up to an hour", (PYTHON, "-m", "tests.kills")),
     Slow(
         "outcomes",
         "kvcheck/data/outcomes.json",

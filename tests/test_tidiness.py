@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from tests.source import package_modules, python_files, shown, text_files, tree
+from tests.source import ROOT, package_modules, python_files, shown, text_files, tree
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
@@ -60,6 +60,22 @@ def test_nothing_is_left_to_do_and_no_file_knows_a_machine() -> None:
         if MARKERS.search(line) or MACHINE_PATHS.search(line)
     ]
     assert not found
+
+
+def test_prose_of_the_packages_names_files_that_are_there() -> None:
+    names = {path.name for path in python_files()} | {"setup.py"}
+    prose = [path for path in text_files() if path.suffix == ".toml"]
+    said = [(path, path.read_text("utf-8")) for path in prose]
+    said += [(path, ast.get_docstring(tree(path)) or "") for _, path in package_modules()]
+    gone = [f"{shown(path)}: {name}" for path, text in said for name in missing(text, names)]
+    assert not gone
+
+
+def missing(text: str, names: Collection[str]) -> Iterator[str]:
+    """Files of Python that a text names and that are not among `names`."""
+    for name in re.findall(r"(?<![\w*./-])(?:[\w-]+/)*(\w+\.py)\b", text):
+        if name not in names:
+            yield name
 
 
 def test_a_module_keeps_no_state_that_can_change() -> None:
@@ -118,6 +134,7 @@ __all__ = ["A"]
 I: Mapping[str, int] = {}
 """
     assert sorted(mutable_state(ast.parse(source))) == [3, 4, 6, 8]
+    assert list(missing("see `a/b.py`, c.py and d.py", {"c.py"})) == ["b.py", "d.py"]
     assert MARKERS.search("# " + "TO" + "DO: later")
     assert MACHINE_PATHS.search("see " + "/".join(("", "home", "someone")))
     assert not MACHINE_PATHS.search("https://example.org/home/page ../work/x spec/root/y")

@@ -137,7 +137,7 @@ def _put(source: str, change: Change) -> str:
     body = "\n".join(change.new)
     if not change.place:
         return f"{source}\n\n{body}\n"
-    found = _definition(source, change)
+    found = definition(source, change)
     margin = " " * (found.col_offset + 4)
     if isinstance(found, ast.ClassDef):
         lines.insert(found.end_lineno or 0, indent(body, margin))
@@ -170,12 +170,12 @@ def _span(source: str, change: Change) -> tuple[int, int]:
     """The lines of the place, from 0."""
     if not change.place:
         return 0, len(source.splitlines())
-    found = _definition(source, change)
+    found = definition(source, change)
     return found.lineno - 1, found.end_lineno or 0
 
 
-def _definition(source: str, change: Change) -> Definition:
-    """The class or function of this name."""
+def definition(source: str, change: Change) -> Definition:
+    """Return the class or function at the place of the change; the change names one."""
     within: list[ast.stmt] = ast.parse(source).body
     found: Definition | None = None
     for name in change.place.split("."):

@@ -1,4 +1,4 @@
-"""KV-MGR: looking up, freeing, asking. Allocation is in test_manager_allocation.py."""
+"""KV-MGR: looking up, freeing, asking. Allocation is in manager_allocation.py."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """KV-MGR-3 … KV-MGR-10: what `allocate_slots` demands, refuses, takes and caches.
 
-The hits it is given are in test_manager_hits.py.
+The hits it is given are in manager_hits.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import click
@@ -12,7 +11,6 @@ from tests.kills import matrix
 from tests.kills.layers import LAYERS
 from tests.kills.page import PAGE, text
 from tests.mistakes import in_both, mistakes, of_kvfast
-from tests.source import ROOT
 
 
 @click.command()
@@ -25,7 +23,7 @@ from tests.source import ROOT
 @click.option("--hardest", type=int, help="So many of each layer, those that fewest others killed.")
 @click.option("--jobs", default=1, show_default=True, help="Cells at a time; `nice` is yours.")
 @click.option("--limit", "limit_s", default=120.0, show_default=True, help="Seconds for a cell.")
-@click.option("--again", is_flag=True, help="Run what is known already, too.")
+@click.option("--again", is_flag=True, help="Run cells that are known and current as well.")
 @click.option("--page", "only_page", is_flag=True, help="Run nothing, write the page.")
 def command(
     names: tuple[str, ...],
@@ -38,7 +36,7 @@ def command(
     again: bool,
     only_page: bool,
 ) -> None:
-    """Show mistakes to layers of checks. What is known is kept: a run can be cut off and go on."""
+    """Show mistakes to layers of checks; keep cells whose mistake still changes the same code."""
     known = matrix.read()
     everybody = (*mistakes(), *of_kvfast(), *(of_kvref for of_kvref, _ in in_both()))
     real = {mistake.id: mistake for mistake in everybody}
@@ -48,11 +46,9 @@ def command(
     if hardest is not None:
         work = matrix.hardest(among, layers or list(LAYERS), known.values(), hardest)
     if not again:
-        work = [(m, layer) for m, layer in work if (m.id, layer) not in known]
-    commit = subprocess.check_output(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True
-    ).strip()
-    for number, cell in enumerate(matrix.run(work, jobs=jobs, limit_s=limit_s, commit=commit), 1):
+        current = {key for key, cell in known.items() if cell.code == matrix.code_of(real[key[0]])}
+        work = [(m, layer) for m, layer in work if (m.id, layer) not in current]
+    for number, cell in enumerate(matrix.run(work, jobs=jobs, limit_s=limit_s), 1):
         known[cell.key] = cell
         print(f"{number}/{len(work)} {cell}", file=sys.stderr, flush=True)
         if number % 20 == 0:

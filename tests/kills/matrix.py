@@ -1,7 +1,8 @@
-"""Running cells, each in a process of its own with a limit; what is known is not run again."""
+"""Run cells of the matrix, each in a process with a time limit; keep those that are current."""
 
 from __future__ import annotations
 
+import ast
 import json
 import multiprocessing
 import os
@@ -9,13 +10,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from hashlib import sha256
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from kvcheck.mistakes import Mistake
+from kvcheck.mistakes.text import Change, definition
 from tests.kills.layers import LAYERS
 
 FILE = Path(__file__).parent / "cells.json"
@@ -25,14 +28,17 @@ KILLED, ALIVE, LIMIT = "killed", "alive", "limit"
 
 @dataclass(frozen=True)
 class Cell:
-    """A mistake shown to a layer: `killed` by which check, `alive`, or cut off at the `limit`."""
+    """A mistake shown to a layer: `killed` by which check, `alive`, or cut off at the `limit`.
+
+    `code`: `code_of` the mistake when the cell was run; empty if that is not known.
+    """
 
     mistake: str
     layer: str
     outcome: str
     by: str
     cpu_s: float
-    commit: str = ""
+    code: str = ""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -61,6 +67,27 @@ def write(cells: Iterable[Cell], path: Path = FILE) -> None:
     text = '{"cells": {\n' + ",\n".join(rows) + "\n}}\n"
     json.loads(text)
     path.write_text(text, encoding="utf-8")
+
+
+def code_of(mistake: Mistake) -> str:
+    """Return a checksum of the mistake and of the functions that it changes, comments left out."""
+    changes = mistake.make.args[1]  # type: ignore[attr-defined]  # a partial of `twin`
+    seen = sha256(repr(changes).encode())
+    for change in changes:
+        seen.update(ast.dump(_changed(change, source_of(change.module))).encode())
+    return seen.hexdigest()[:12]
+
+
+@cache
+def source_of(module: str) -> str:
+    """Return the source of a module that is not imported."""
+    spec = find_spec(module)
+    return Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+
+
+def _changed(change: Change, source: str) -> ast.AST:
+    """Return the function, or of a class or module the whole, that the change is made in."""
+    return definition(source, change) if change.place else ast.parse(source)
 
 
 def chosen(
@@ -95,18 +122,16 @@ def hardest(
     return found
 
 
-def run(
-    work: Sequence[tuple[Mistake, str]], *, jobs: int, limit_s: float, commit: str
-) -> Iterator[Cell]:
+def run(work: Sequence[tuple[Mistake, str]], *, jobs: int, limit_s: float) -> Iterator[Cell]:
     """The cells, as they come."""
     for layer in dict.fromkeys(layer for _, layer in work):
         LAYERS[layer].prepare()  # before the processes begin, which share it
         mine = [mistake for mistake, of in work if of == layer]
         with ThreadPoolExecutor(jobs) as pool:
-            yield from pool.map(partial(cell, layer=layer, limit_s=limit_s, commit=commit), mine)
+            yield from pool.map(partial(cell, layer=layer, limit_s=limit_s), mine)
 
 
-def cell(mistake: Mistake, layer: str, limit_s: float, commit: str) -> Cell:
+def cell(mistake: Mistake, layer: str, limit_s: float) -> Cell:
     """One, in its own process."""
     fork = multiprocessing.get_context("fork")
     here, there = fork.Pipe(duplex=False)
@@ -122,10 +147,10 @@ def cell(mistake: Mistake, layer: str, limit_s: float, commit: str) -> Cell:
     process.kill()
     process.join()
     if told is None:
-        return Cell(mistake.id, layer, LIMIT, "", limit_s, commit)
+        return Cell(mistake.id, layer, LIMIT, "", limit_s, code_of(mistake))
     by, seconds = told
     outcome = ALIVE if by is None else KILLED
-    return Cell(mistake.id, layer, outcome, by or "", round(seconds, 2), commit)
+    return Cell(mistake.id, layer, outcome, by or "", round(seconds, 2), code_of(mistake))
 
 
 def _told(there: Connection, find: Callable[[Mistake], str | None], mistake: Mistake) -> None:

@@ -1,20 +1,20 @@
-"""docs/KILLS.md: what each layer of checks kills, what it costs, and who is killed by nobody."""
+"""docs/KILLS.md: the mistakes that each layer of checks kills, and what that costs."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
+from string import Template
 from types import MappingProxyType
 
 from kvcheck.mistakes import Mistake
 from tests.kills.layers import LAYERS
-from tests.kills.matrix import ALIVE, KILLED, LIMIT, Cell, by_mistake
+from tests.kills.matrix import ALIVE, KILLED, LIMIT, Cell, by_mistake, code_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "KILLS.md"
 DECISIONS = Path(__file__).parent / "decisions.md"
-"""What follows from the numbers, written by hand."""
+"""Conclusions from the numbers, written by hand, with places for the numbers."""
 
 HEAD = """\
 # The kill matrix
@@ -29,14 +29,12 @@ people who knew these mistakes. Try one: `kvspec check mistake:HandsOutBackwards
 FOOT = """\
 *about*: mistakes of the kinds that the layer is about; *shown*: those that it was run on; *killed*:
 those that it found; *alone*: no other layer that was tried found it; *cut off*: took longer than
-the limit; *s*: seconds of the processor for all of the layer. A mistake is shown to a layer in a
-process of its own, until the first check that finds something.
+the limit; *older*: the function that the mistake changes has changed since then; *s*: seconds of
+the processor for all of the layer. A mistake is shown to a layer in a process of its own, until the
+first check that finds something.
 
-<details><summary>Where the numbers come from</summary>
-
-`python -m tests.kills`, {date}; [tests/kills/cells.json](../tests/kills/cells.json), of {commits}.
-
-</details>
+The numbers are those of [tests/kills/cells.json](../tests/kills/cells.json).
+`python -m tests.kills` runs the cells that are missing or older.
 """
 
 OTHERS = """\
@@ -69,7 +67,7 @@ def text(
         HEAD.format(mistakes=len(mistakes)),
         *_by_layer(mistakes, known),
         "",
-        FOOT.format(date=datetime.now(UTC).date(), commits=_commits(known)),
+        FOOT,
         *_by_part(others),
         "",
         *_without_killer(mistakes, known),
@@ -78,21 +76,49 @@ def text(
         "",
         *_alone(known),
         "",
-        DECISIONS.read_text(encoding="utf-8") if DECISIONS.exists() else "",
+        Template(DECISIONS.read_text(encoding="utf-8")).substitute(figures(mistakes, known)),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _commits(known: Mapping[tuple[str, str], Cell]) -> str:
-    commits = sorted({cell.commit for cell in known.values()})
-    return ("commit " if len(commits) == 1 else "commits ") + ", ".join(commits)
+def figures(
+    mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell]
+) -> Mapping[str, str]:
+    """Return the numbers that the conclusions quote, by layer and kind of mistake."""
+    kinds = {mistake.id: mistake.kind for mistake in mistakes}
+    origins = {mistake.id: mistake.origin for mistake in mistakes}
+    alone = {
+        name
+        for name, cells in by_mistake(known.values()).items()
+        if sum(cell.outcome == KILLED for cell in cells.values()) == 1
+    }
+    found: dict[str, str] = {}
+    for layer in LAYERS:
+        cells = [cell for (_, of), cell in known.items() if of == layer]
+        parts = {
+            "all": cells,
+            "both": [cell for cell in cells if kinds.get(cell.mistake) == "both"],
+            "one": [cell for cell in cells if kinds.get(cell.mistake) != "both"],
+            "fast": [cell for cell in cells if origins.get(cell.mistake) == "kvfast"],
+        }
+        for part, shown in parts.items():
+            killed = {cell.mistake for cell in shown if cell.outcome == KILLED}
+            found |= {
+                f"{layer}_{part}_shown": str(len(shown)),
+                f"{layer}_{part}_killed": str(len(killed)),
+                f"{layer}_{part}_alone": str(len(killed & alone)),
+                f"{layer}_{part}_percent": _share(len(killed), len(shown)).strip(" ()"),
+            }
+    return found
 
 
 def _by_layer(mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
     """Each layer: how many it was shown, how many it killed, and what that took."""
     alone = _only_killers(known)
-    yield "| layer | what | about | shown | killed | alone | cut off | s/kill | s/survivor | s |"
-    yield "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"
+    codes = {mistake.id: code_of(mistake) for mistake in mistakes}
+    heads = "layer, what, about, shown, older, killed, alone, cut off, s/kill, s/survivor, s"
+    yield f"| {heads.replace(', ', ' | ')} |"
+    yield "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
     for name, layer in LAYERS.items():
         cells = [cell for (_, of), cell in known.items() if of == name]
         about = sum(map(layer.is_about, mistakes))
@@ -103,6 +129,7 @@ def _by_layer(mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell]
             layer.about,
             str(about),
             str(len(cells)),
+            str(sum(cell.code != codes[cell.mistake] for cell in cells)),
             f"{len(killed)}{_share(len(killed), len(cells))}",
             str(alone[name]),
             str(sum(cell.outcome == LIMIT for cell in cells)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from types import FrameType
@@ -16,7 +17,7 @@ from kvcheck.mistakes.text import Change, changed, entries
 from kvcheck.mistakes.twin import sources, twin
 from kvspec.errors import UnknownImplementationError
 from tests.all_mistakes import everything, with_kind
-from tests.kills import matrix
+from tests.kills import matrix, page
 from tests.kills.directed import Check, directed_checks, finds
 from tests.kills.layers import LAYERS
 from tests.kills.matrix import KILLED
@@ -232,7 +233,7 @@ def test_those_of_other_parts_are_listed_beside_them() -> None:
 )
 def test_proofs_are_run_on_the_changed_code(name: str, by: str) -> None:
     LAYERS["proofs"].prepare()
-    found = matrix.cell(find(name, (*mistakes(), *COMMON)), "proofs", 120.0, "")
+    found = matrix.cell(find(name, (*mistakes(), *COMMON)), "proofs", 120.0)
     assert found.by.partition(":")[0] == by
 
 
@@ -240,3 +241,22 @@ def test_a_layer_is_shown_what_it_is_about() -> None:
     about = {mistake.id: mistake for mistake in (*mistakes(), *of_kvfast(), *COMMON)}
     for mistake, layer in CELLS:
         assert LAYERS[layer].is_about(about[mistake]), f"{mistake}, {layer}"
+
+
+def test_a_cell_is_older_once_the_function_that_its_mistake_changes_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mistake = find("HandsOutBackwards", mistakes())
+    before, source = matrix.code_of(mistake), matrix.source_of("kvref.block_pool")
+    elsewhere = source.replace("def touch(self", "def touched(self")
+    inside = source.replace("return taken", "return list(taken)")
+    for now, is_older in ((source, False), (elsewhere, False), (inside, True)):
+        monkeypatch.setattr(matrix, "source_of", lambda module, now=now: now)
+        assert (matrix.code_of(mistake) != before) == is_older
+
+
+def test_conclusions_quote_no_figure_by_hand() -> None:
+    """Every number comes from the cells: the template has none, in digits or in words."""
+    said = page.DECISIONS.read_text(encoding="utf-8")
+    number = r"\d+|\b(two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen)\b"
+    assert not re.findall(number, re.sub(r"\$\w+", "", said))

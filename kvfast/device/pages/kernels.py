@@ -1,6 +1,6 @@
 """Operations on pages as Triton kernels; `plain.py` says what they must do.
 
-All memory is seen as integers of its width, so that formats are those of `_formats_triton.py`. One
+All memory is seen as integers of its width, so that formats are those of `format_kernels.py`. One
 program moves the vectors of some tokens and heads, or up to CHUNK words of one page. Pages of all
 allocations are moved by one launch: their addresses come from a table, int64 rows (address, stride,
 size) in bytes.
