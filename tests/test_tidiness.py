@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Collection, Iterator
 
-from tests.source import ROOT, package_modules, python_files, shown, text_files, tree
+from tests.source import package_modules, python_files, shown, text_files, tree
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
