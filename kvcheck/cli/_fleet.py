@@ -100,6 +100,7 @@ def _replay(
         endless=limit is not None,
         form=given["form"],
         tokenizer=given["tokenizer"],
+        run_length=given["run_length"],
     ) as source:
         engines = f"{given['engines']:,} engines of {implementation.capabilities.name}"
         title = f"{Path(source.name).name} through {engines} by {route}"

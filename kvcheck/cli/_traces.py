@@ -13,7 +13,13 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def with_trace_options(command: _Command) -> _Command:
-    """`--format` and `--tokenizer`."""
+    """Add `--format`, `--run-length` and `--tokenizer`."""
+    run_length = click.option(
+        "--run-length",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Tokens that an id of Mooncake's form stands for.  [default: 512]",
+    )
     tokenizer = click.option(
         "--tokenizer",
         metavar="F",
@@ -24,4 +30,4 @@ def with_trace_options(command: _Command) -> _Command:
         "form",
         type=click.Choice(FORMATS),
         help="What TRACE is.  [default: what its content says]",
-    )(tokenizer(command))
+    )(run_length(tokenizer(command)))

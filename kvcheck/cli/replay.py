@@ -197,6 +197,7 @@ def _replayed(
         endless=given["limit"] is not None,
         form=given["form"],
         tokenizer=given["tokenizer"],
+        run_length=given["run_length"],
     ) as source:
         context = ReplayContext(
             trace=source.name,

@@ -81,6 +81,7 @@ def command(
     html_path: str | None,
     form: str | None,
     tokenizer: str | None,
+    run_length: int | None,
     jobs: int,
     cluster: str | None,
 ) -> None:
@@ -102,7 +103,13 @@ def command(
         if Path(plot_path).suffix.lower().lstrip(".") not in _FORMATS:
             fail(f"--plot {plot_path}: the name must end in .png or .svg")
         require_extra("matplotlib", "plot")
-    opened = partial(open_trace, endless=limit is not None, form=form, tokenizer=tokenizer)
+    opened = partial(
+        open_trace,
+        endless=limit is not None,
+        form=form,
+        tokenizer=tokenizer,
+        run_length=run_length,
+    )
     wanted: Sequence[int | None] = block_sizes or (None,)
     asked = [_read(trace, size, limit, opened) for trace in traces for size in wanted]
     pools = _pools(asked, sizes, sorted(set(chosen)))

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvcheck.tools.replay.formats.choice import reader_of
 from kvcheck.tools.replay.formats.input import json_objects
 from kvcheck.tools.replay.formats.text import ASSUMED_OUTPUT_TOKENS, RUN_LENGTH
 from kvcheck.tools.replay.trace import TraceRecord
-from tests.replay.reading import lines_of, read, session
+from tests.replay.reading import error_of, lines_of, read, session
 
 lengths = st.integers(1, 200)
 outputs = st.integers(0, 50)
@@ -301,3 +302,73 @@ def test_objects_are_found_however_they_stand(
     assert [each.value for each in found] == objects
     if layout == "lines":
         assert [each.line for each in found] == list(range(1, len(objects) + 1))
+
+
+CHAT = [("user", "who is there " * 9), ("assistant", "nobody " * 9), ("user", "and now " * 9)]
+
+
+def messages_of(*said: tuple[str, str], **more: object) -> dict[str, object]:
+    return {"messages": [{"role": role, "content": text} for role, text in said], **more}
+
+
+@pytest.mark.parametrize("more", [{"max_tokens": 8}, {"temperature": 0.5, "max_tokens": 8}, {}])
+def test_each_line_of_a_request_log_with_the_whole_history_is_one_request(
+    more: dict[str, object],
+) -> None:
+    """Read as conversations these three lines would be five requests."""
+    lines = [messages_of(*CHAT[:1], **more), messages_of(*CHAT, **more)]
+    lines.append(messages_of(*CHAT, ("assistant", "you"), ("user", "who"), **more))
+    found = read("messages", lines_of(lines))
+    assert [each.place for each in found] == ["1", "2", "3"]
+    assert {each.output_length for each in found} == {8 if more else ASSUMED_OUTPUT_TOKENS}
+    batch = read("messages", lines_of([{"body": each} for each in lines]))
+    assert [each.hash_ids for each in found] == [each.hash_ids for each in batch]
+
+
+def test_conversations_that_begin_alike_stay_conversations() -> None:
+    """The first line ended with an answer: its chat does not go on in the second one."""
+    lines = [messages_of(*CHAT[:2]), messages_of(*CHAT)]
+    assert [each.place for each in read("messages", lines_of(lines))] == ["1", "2", "2.1"]
+
+
+def test_prompts_of_tokens_are_no_estimates() -> None:
+    for content in ({"prompt": [1, 2, 3]}, {"body": {"prompt": [1, 2, 3], "max_tokens": 4}}):
+        reader = reader_of("prompts" if "prompt" in content else "messages")
+        list(reader.records([lines_of([content]).encode()], "t"))
+        assert not [note for note in reader.notes if "estimates" in note or "role" in note]
+
+
+def turn(length: int, ids: Sequence[int], **more: object) -> dict[str, object]:
+    return {"input_length": length, "output_length": 4, "hash_ids": list(ids), **more}
+
+
+def test_mooncake_s_form_has_other_run_lengths_float_times_and_no_id_for_a_cut_run() -> None:
+    lines = [
+        turn(96, [1, 2], timestamp=0.5),
+        turn(100, [1, 2], timestamp=7.4),
+        turn(96, [1, 2], timestamp=9),
+    ]
+    reader = reader_of("mooncake", run_length=48)
+    found = list(reader.records([lines_of(lines).encode()], "t"))
+    assert [each.timestamp_ms for each in found] == [1, 7, 9]
+    assert [each.hash_ids[:2] for each in found] == [(1, 2)] * 3
+    assert [len(each.hash_ids) for each in found] == [2, 3, 2]
+    assert [note for note in reader.notes if "no id: 1;" in note]
+    assert (
+        "--run-length 64 fits"
+        in error_of("mooncake", lines_of([turn(100, [1, 2], timestamp=0)])).problem
+    )
+
+
+def test_a_turn_of_a_session_has_all_that_came_before_it() -> None:
+    lines = [
+        turn(512, [1], session_id="a", timestamp=10),
+        turn(600, [2, 3], session_id="a", delay=5.0),
+        turn(512, [1], session_id="b"),
+    ]
+    found = read("mooncake", lines_of(lines))
+    assert [each.input_length for each in found] == [512, 512 + 4 + 600, 512]
+    assert [each.timestamp_ms for each in found] == [10, 15, 15]
+    assert found[1].hash_ids[:32] == found[0].hash_ids == found[2].hash_ids
+    mixed = [turn(512, [1], timestamp=0), lines[0]]
+    assert error_of("mooncake", lines_of(mixed)).field == "session_id"

@@ -29,8 +29,8 @@ class TraceFile:
     """A trace in a file, or on standard input for the path `-`. A context manager, read once.
 
     `ordered`: timestamps must not go backwards. `form`: one of `FORMATS`; without one the content
-    decides. `tokenizer`: for texts. Raises TraceError when the file cannot be read, and while
-    iterating for the first malformed line.
+    decides. `tokenizer`: for texts. `run_length`: tokens of an id, for Mooncake's form. Raises
+    TraceError when the file cannot be read, and while iterating for the first malformed line.
     """
 
     def __init__(
@@ -40,8 +40,10 @@ class TraceFile:
         ordered: bool = False,
         form: str | None = None,
         tokenizer: Tokenizer | None = None,
+        run_length: int | None = None,
     ) -> None:
         self._ordered, self._form, self._tokenizer = ordered, form, tokenizer
+        self._run_length = run_length
         self._reader: Reader | None = None
         self._last_line = 0
         self._from_stdin = path == STDIN
@@ -116,7 +118,10 @@ class TraceFile:
         if self._tokenizer is not None and form not in TEXT_FORMATS:
             problem = f"has no texts, as {form} has none; leave out --tokenizer"
             raise TraceError(self.name, None, None, problem)
-        self._reader = reader_of(form, self._tokenizer)
+        if self._run_length is not None and form != "mooncake":
+            problem = f"{form} says how many tokens an id stands for; leave out --run-length"
+            raise TraceError(self.name, None, None, problem)
+        self._reader = reader_of(form, self._tokenizer, self._run_length)
         if self._ordered and not self._reader.has_times:
             problem = f"has no times, as {form} has none; use --arrival ignore"
             raise TraceError(self.name, None, None, problem)

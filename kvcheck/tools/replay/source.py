@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import resources
 from importlib.resources.abc import Traversable
 
@@ -31,12 +32,14 @@ def open_trace(
     endless: bool = False,
     form: str | None = None,
     tokenizer: str | None = None,
+    run_length: int | None = None,
 ) -> Iterator[TraceSource]:
     """The trace called `name`, open until the end of the `with` block.
 
     `ordered`: timestamps of a file must not go backwards. `seed`, `endless`: for generators, see
     `SynthTrace`. `form`: one of `FORMATS`, for a file that isn't recognised by its content.
-    `tokenizer`: path of a `tokenizer.json`, for texts. Raises TraceError, InvalidArgumentError.
+    `tokenizer`: path of a `tokenizer.json`, for texts. `run_length`: tokens of an id, for a file in
+    Mooncake's form. Raises TraceError, InvalidArgumentError.
     """
     if name.startswith(synth.PREFIX):
         yield synth.SynthTrace(name, seed=seed, endless=endless)
@@ -44,15 +47,13 @@ def open_trace(
     if seed is not None:
         raise InvalidArgumentError("seed", seed, "left out, unless the trace is generated")
     own = None if tokenizer is None else tokenizer_of(tokenizer)
+    opened = partial(TraceFile, ordered=ordered, form=form, tokenizer=own, run_length=run_length)
     shipped = _shipped(name)
     if shipped is None:
-        with TraceFile(name, ordered=ordered, form=form, tokenizer=own) as trace:
+        with opened(name) as trace:
             yield trace
         return
-    with (
-        resources.as_file(shipped) as path,
-        TraceFile(str(path), ordered=ordered, form=form, tokenizer=own) as trace,
-    ):
+    with resources.as_file(shipped) as path, opened(str(path)) as trace:
         trace.name = name
         yield trace
 

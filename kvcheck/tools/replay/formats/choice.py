@@ -38,11 +38,16 @@ _MEMBER = re.compile(rb'"(\w+)"\s*:')
 """A member of an object. Not inside of a string: the quotes there are escaped."""
 
 
-def reader_of(name: str, tokenizer: Tokenizer | None = None) -> Reader:
-    """A new reader of the form, which is one of `FORMATS`."""
+def reader_of(
+    name: str, tokenizer: Tokenizer | None = None, run_length: int | None = None
+) -> Reader:
+    """Return a new reader of the form, which is one of `FORMATS`.
+
+    `run_length`: tokens of an id, for Mooncake's form.
+    """
     match name:
         case "mooncake":
-            return MooncakeReader()
+            return MooncakeReader(run_length)
         case "bailian":
             return BailianReader()
         case "weka":

@@ -7,6 +7,7 @@ do, but for their own words.
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -35,13 +36,26 @@ class Message:
 
 
 class TextNotes:
-    """What is not exact where prompts are texts; counts what it is told."""
+    """Say what is not exact where prompts are texts, by counts of what was read."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
-        self.encode: Tokenizer = tokenizer or stand_in
-        self._is_stand_in = tokenizer is None
+        self._tokenizer = tokenizer
+        self._estimated = 0
+        self._with_roles = False
         self.assumed = 0
         self.first = 0
+
+    def encode(self, text: str) -> array[int]:
+        """Return the tokens of a text; without a tokenizer they are estimated."""
+        if self._tokenizer is not None:
+            return self._tokenizer(text)
+        self._estimated += 1
+        return stand_in(text)
+
+    def role(self, role: str) -> array[int]:
+        """Return the one token that stands for what a chat template writes for a role."""
+        self._with_roles = True
+        return tokens_of([role_token(role)])
 
     def output(self, length: int | None, *, most: int | None = None) -> int:
         """The length of an output; where it isn't known one is assumed, of at most `most`."""
@@ -50,14 +64,14 @@ class TextNotes:
         self.assumed += 1
         return ASSUMED_OUTPUT_TOKENS if most is None else min(most, ASSUMED_OUTPUT_TOKENS)
 
-    def sentences(self, *, has_roles: bool) -> tuple[str, ...]:
-        """In the order of how much they change."""
+    def sentences(self) -> tuple[str, ...]:
+        """Return the notes, those that change most first."""
         found: list[str] = []
-        if self._is_stand_in:
+        if self._estimated:
             found.append(
                 "lengths are estimates: 4 bytes of text stand for a token; --tokenizer FILE counts"
             )
-        if has_roles:
+        if self._with_roles:
             found.append("one token for each message's role stands for the chat template")
         if self.assumed:
             found.append(
@@ -66,7 +80,7 @@ class TextNotes:
             )
         if self.first:
             found.append(f"answers with nothing before them, which are no requests: {self.first:,}")
-        turns = ", turn after turn" if has_roles else ""
+        turns = ", turn after turn" if self._with_roles else ""
         found.append(f"no times in the data: requests come in the order of the file{turns}")
         return tuple(found)
 
@@ -75,7 +89,6 @@ class TextReader:
     """What readers of texts have in common."""
 
     has_times = False
-    has_roles = True
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._notes = TextNotes(tokenizer)
@@ -83,7 +96,7 @@ class TextReader:
     @property
     def notes(self) -> tuple[str, ...]:
         """See `TextNotes`."""
-        return self._notes.sentences(has_roles=self.has_roles)
+        return self._notes.sentences()
 
 
 class Places:
@@ -112,7 +125,7 @@ def requests(
             yield prompt.record(*places.next(line), len(text))
         elif is_answered:
             notes.first += 1
-        prompt.add(tokens_of([role_token(message.role)]))
+        prompt.add(notes.role(message.role))
         prompt.add(text)
     if not is_answered:
         yield prompt.record(*places.next(line), notes.output(None))

@@ -72,15 +72,15 @@ class Fields:
             raise self.error(name, f"{expected}, not {shown(value)}")
         return value
 
-    def milliseconds(self, name: str) -> int:
-        """A number of seconds, in whole milliseconds, of which half a one is rounded up."""
-        return self.checked_seconds(name, self.get(name))
+    def milliseconds(self, name: str, unit: str = "seconds") -> int:
+        """Return a number of seconds, or of `milliseconds`, rounded to whole milliseconds."""
+        return self.checked_milliseconds(name, self.get(name), unit)
 
-    def checked_seconds(self, name: str, value: object) -> int:
-        """The same for a value that was read already."""
-        if not isinstance(value, int | float) or value is True or not 0 <= value < 2**40:
-            raise self.error(name, f"must be seconds, a number of at least 0, not {shown(value)}")
-        return math.floor(value * 1000 + 0.5)
+    def checked_milliseconds(self, name: str, value: object, unit: str = "seconds") -> int:
+        """Return the same for a value that was read already."""
+        if not isinstance(value, int | float) or value is True or not 0 <= value < 2**53:
+            raise self.error(name, f"must be {unit}, a number of at least 0, not {shown(value)}")
+        return math.floor(value * (1000 if unit == "seconds" else 1) + 0.5)
 
     def text(self, name: str) -> str:
         """A text."""
@@ -113,17 +113,31 @@ class Fields:
                 raise self.error(f"{name}[{index}]", problem)
         return value
 
-    def run_ids(self, input_length: int, run_length: int) -> tuple[int, ...]:
-        """`hash_ids`: one for each run of the input, the last one cut."""
+    def run_ids(
+        self, input_length: int, run_length: int, *, last_may_lack: bool = False
+    ) -> tuple[int, ...]:
+        """Return `hash_ids`: one for each run of the input, the last one cut.
+
+        `last_may_lack`: a last run that is cut may have no id.
+        """
         ids = self.naturals("hash_ids")
         expected = -(-input_length // run_length)
-        if len(ids) != expected:
+        allowed = {expected, input_length // run_length} if last_may_lack else {expected}
+        if len(ids) not in allowed:
             problem = (
                 f"has {len(ids)} ids, but {input_length} input tokens need {expected}"
                 f" (one per {run_length} tokens)"
             )
-            raise self.error("hash_ids", problem)
+            fits = _fitting(input_length, len(ids)) if last_may_lack else None
+            hint = "" if fits is None else f"; --run-length {fits} fits this line"
+            raise self.error("hash_ids", problem + hint)
         return tuple(ids)
+
+
+def _fitting(input_length: int, num_ids: int) -> int | None:
+    """Return the power of two, from 1 to 2^16, that cuts the input into so many runs."""
+    lengths = (1 << bits for bits in range(17))
+    return next((each for each in lengths if -(-input_length // each) == num_ids), None)
 
 
 def shown(value: object) -> str:

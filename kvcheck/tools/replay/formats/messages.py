@@ -1,14 +1,17 @@
-"""Messages as OpenAI's interface takes them: batch files, chat data sets, agents' trajectories.
+"""Messages as OpenAI's interface takes them: request logs, batch files, chat data sets.
 
-A line of a batch file is one request. In a data set every answer is one, tool calls included.
+A line of a batch file or of a log of requests is one request. In a data set and in an agent's
+trajectory every answer is one, tool calls included.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
 
 from kvcheck.tools.replay.formats.conversation import (
+    ANSWERS,
     Message,
     Places,
     TextReader,
@@ -17,7 +20,7 @@ from kvcheck.tools.replay.formats.conversation import (
 )
 from kvcheck.tools.replay.formats.input import Fields, json_objects
 from kvcheck.tools.replay.formats.prompts import prompt_record
-from kvcheck.tools.replay.formats.text import Prompt, role_token, tokens_of
+from kvcheck.tools.replay.formats.text import Prompt, Tokenizer
 from kvcheck.tools.replay.trace import TraceRecord
 
 _FORM = (
@@ -25,12 +28,29 @@ _FORM = (
     " a body that has them (or a prompt)"
 )
 _LIMITS = ("max_completion_tokens", "max_tokens")
+_OF_REQUESTS = frozenset({*_LIMITS, "stream", "temperature", "top_p", "n", "stop", "seed"})
+"""Members that only a request has; a data set has messages alone, or with names of its own."""
+_MAX_OPEN = 2**20
+"""Prompts without an answer that are remembered, 32 bytes each."""
 
 
 class MessagesReader(TextReader):
-    """Tools stand in front of the prompt, where chat templates put them."""
+    """Tools are in front of the prompt, where chat templates put them."""
 
     name = "messages"
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        super().__init__(tokenizer)
+        self._requests = 0
+        self._open: dict[bytes, None] = {}  # digests of what ended without an answer
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Say of lines that are requests that they were read so, besides what all texts share."""
+        if not self._requests:
+            return super().notes
+        said = f"lines that are one request each, with all messages before it: {self._requests:,}"
+        return (*super().notes, said)
 
     def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:
         """Object by object."""
@@ -40,17 +60,37 @@ class MessagesReader(TextReader):
                 yield self._batched(_body(fields), places)
                 continue
             messages = [*_tools(fields), *_messages(fields)]
-            yield from requests(messages, fields.line, places, self._notes)
+            if not _OF_REQUESTS.isdisjoint(fields.value) or self._goes_on(messages):
+                self._requests += 1
+                yield self._batched(fields, places)
+            else:
+                yield from requests(messages, fields.line, places, self._notes)
+
+    def _goes_on(self, messages: Sequence[Message]) -> bool:
+        """Return whether an earlier line ended, without an answer, as these messages begin.
+
+        That line was a request, so this one is the next request of the same chat, and its earlier
+        answers are none.
+        """
+        seen, found = sha256(), False
+        for number, message in enumerate(messages, 1):
+            found = found or (message.role in ANSWERS and seen.digest() in self._open)
+            seen.update(json.dumps((message.role, message.text)).encode())
+            if number == len(messages) and message.role not in ANSWERS:
+                self._open[seen.digest()] = None
+        if len(self._open) > _MAX_OPEN:
+            del self._open[next(iter(self._open))]
+        return found
 
     def _batched(self, body: Fields, places: Places) -> TraceRecord:
-        """The one request of a line of a batch file."""
+        """Return the one request of a line: of a batch file, or of a log of requests."""
         limits = [body.count(name, 0) for name in _LIMITS if body.value.get(name) is not None]
         output_length = self._notes.output(None, most=min(limits, default=None))
         if "messages" not in body.value:
             return prompt_record(body, output_length, places, self._notes)
         prompt = Prompt()
         for message in (*_tools(body), *_messages(body)):
-            prompt.add(tokens_of([role_token(message.role)]))
+            prompt.add(self._notes.role(message.role))
             prompt.add(self._notes.encode(message.text))
         if not prompt.length:
             raise body.error("messages", "must have at least one message")

@@ -16,7 +16,6 @@ class PromptsReader(TextReader):
     """Prompts that are lists of tokens are exact."""
 
     name = "prompts"
-    has_roles = False
 
     def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:
         """One for every line."""

@@ -114,7 +114,7 @@ def _seconds(fields: Fields, name: str) -> int:
         seconds: object = float(text)
     except ValueError:
         seconds = text
-    return fields.checked_seconds(name, seconds)
+    return fields.checked_milliseconds(name, seconds)
 
 
 def _moment(fields: Fields, name: str) -> datetime:
