@@ -67,7 +67,7 @@ def encode_batch(batch: Batch, *, rank: int | None = None) -> bytes:
 
 
 def decode_batch(number: bytes, payload: bytes) -> Batch:
-    """Both parts of a message. Raises WireError."""
+    """Return the batch in both parts of a message. Raises WireError, and nothing else."""
     if len(number) != 8:
         raise WireError(f"its number has {len(number)} bytes, not 8")
     try:
@@ -78,7 +78,13 @@ def decode_batch(number: bytes, payload: bytes) -> Batch:
             tuple([_decoded(event) for event in found.events]),
         )
         check_batch(batch)
-    except (msgspec.MsgspecError, InvalidArgumentError, RecursionError) as error:
+    # msgspec raises the bare error of text that is not UTF-8.
+    except (
+        msgspec.MsgspecError,
+        UnicodeDecodeError,
+        InvalidArgumentError,
+        RecursionError,
+    ) as error:
         raise WireError(str(error)) from error
     return batch
 

@@ -117,6 +117,9 @@ def test_what_is_not_there_has_its_meaning_and_what_is_unknown_is_passed_over() 
         packed({"type": "BlockStored", "block_hashes": []}),
         msgspec.msgpack.encode({"ts": 1.0}),
         b"\x91" * 5000,
+        # Text that is not UTF-8: a type, and a medium.
+        packed(REMOVED).replace(b"BlockRemoved", b"Block\xffemoved"),
+        packed(REMOVED).replace(b"GPU", b"G\xffU"),
     ],
 )
 def test_nonsense_is_a_wire_error(payload: bytes) -> None:

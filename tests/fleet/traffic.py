@@ -130,11 +130,17 @@ class BadNetwork:
                 self._told.send_multipart(message)
             elif fate < 1.0:
                 self.counts["damaged"] += 1
-                self._told.send_multipart([*message[:2], message[2][: len(message[2]) // 2]])
+                self._told.send_multipart([*message[:2], self._damaged(message[2])])
             else:
                 self._told.send_multipart(message)
             if self._late and self.random.random() < 0.3:
                 self._told.send_multipart(self._late.pop(0))
+
+    def _damaged(self, payload: bytes) -> bytes:
+        """Return the first half, or, every second time, text that is not UTF-8."""
+        if self.counts["damaged"] % 2:
+            return payload[: len(payload) // 2]
+        return payload.replace(b"Block", b"\xfflock")
 
     def close(self) -> None:
         """Both ends."""
