@@ -49,9 +49,8 @@ INTERRUPTED = 130
 @click.option(
     "--level",
     type=click.Choice(["safety", "behaviour", "identity"]),
-    default="identity",
-    show_default=True,
-    help="How much must be equal to the reference.",
+    help="How much must be equal to the reference. By default the highest that can be checked:"
+    " identity, behaviour without a snapshot, safety without the hashes of the contract.",
 )
 @click.option(
     "--budget",
@@ -115,7 +114,7 @@ INTERRUPTED = 130
 )
 def command(
     name: str,
-    level: str,
+    level: str | None,
     budget: str,
     profile: str,
     rules: tuple[str, ...],
@@ -157,7 +156,7 @@ def command(
     declared = find_profile(profile)
     suite = suite_of(
         (name, oracle),
-        level=Level(level),
+        level=None if level is None else Level(level),
         budget=budget_of(budget, programs),
         rules=rules or ("*",),
         seed=seed,
@@ -175,14 +174,15 @@ def command(
     return exit_code(result, is_accepted=known.is_accepted, is_endless=is_endless)
 
 
-def suite_of(names: tuple[str, str], *, level: Level, **asked: Any) -> Suite:
-    """The suite for two implementations and the other members of `Options`."""
-    from kvcheck.judge.options import Options, same_code
+def suite_of(names: tuple[str, str], *, level: Level | None, **asked: Any) -> Suite:
+    """Return the suite for two implementations and the other members of `Options`."""
+    from kvcheck.judge.options import Options, level_for, same_code
     from kvcheck.judge.suite import Suite
     from kvcheck.rulebook import rule_sentences
 
     name, oracle = names
     subject, reference = find_implementation(name), find_implementation(oracle)
+    level = level_for(level, subject)
     alone = level != "safety" and same_code(subject, reference)
     options = Options(level, name=name, oracle=oracle, self_checks_only=alone, **asked)
     if not any(_fits(rule, options.rules) for rule in rule_sentences()):

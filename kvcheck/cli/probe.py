@@ -27,9 +27,9 @@ SHOWN_CHARACTERS = 160
 def command(name: str, oracle: str, verbose: bool, as_json: bool) -> int:
     """Tell a server's author what it answers right, message by message.
 
-    Sends the handshake and one short story of two requests, in JSON lines unless the name says
-    cmd+cbor:, and compares each answer with the reference's. What the server does not serve yet is
-    said, and the story goes on. kvspec check comes next.
+    Sends the handshake and one short story of two requests, and compares each answer with the
+    reference's. What the server does not serve yet is said, and the story goes on. kvspec check
+    comes next.
 
     Exit code 0: every answer is right (ids of blocks may differ), 1: some are not, 2: it could not
     run.
@@ -40,8 +40,6 @@ def command(name: str, oracle: str, verbose: bool, as_json: bool) -> int:
     head = name.partition(":")[0]
     if head.partition("+")[0] != "cmd":
         fail(f"{name!r} is no server; name a program: kvspec probe 'cmd:./server'")
-    framed = "+cbor" in head or "+json" in head
-    name = name if framed else name.replace("cmd", "cmd+json", 1)
     options = parse_name(name)
     exchanges: list[Exchange] = []
     output = output_console()

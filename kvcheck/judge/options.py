@@ -8,11 +8,16 @@ from functools import cached_property
 from typing import Any
 
 from kvcheck.play.verdicts import Level
-from kvspec.interface import Implementation
+from kvspec.errors import UnsupportedError
+from kvspec.interface import Feature, Implementation
 from kvspec.policy import Policy
 
 ENDLESS = 1e9
 """Seconds of a budget that ends when somebody stops it."""
+
+
+HASHES_COMPARED = "sha256_cbor"
+"""The hash function of the programs and vectors that are compared with the reference."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +92,30 @@ def _parts(implementation: Implementation) -> Mapping[str, object]:
     return {name: value for name, value in kept.items() if name not in derived}
 
 
+def level_for(level: Level | None, subject: Implementation) -> Level:
+    """Return the level, or without one the highest that can be checked of the subject.
+
+    Level identity needs Feature.SNAPSHOT, else UnsupportedError is raised. Nearly all that level
+    behaviour compares with the reference needs the hashes of the contract.
+    """
+    can = subject.capabilities
+    shows_all = Feature.SNAPSHOT in can.features
+    if level is None and HASHES_COMPARED not in can.hash_functions:
+        return Level.SAFETY
+    if level is None:
+        return Level.IDENTITY if shows_all else Level.BEHAVIOUR
+    if level is Level.IDENTITY and not shows_all:
+        lacking = "a snapshot, which level identity compares (ask for level behaviour or safety)"
+        raise UnsupportedError(lacking, can.name)
+    return level
+
+
 def judged(options: Options, subject: Implementation) -> Options:
-    """The options with a form of extra keys that the subject has: that is what it declares."""
+    """The options with a form of extra keys that the subject has: that is what it declares.
+
+    Raises UnsupportedError for a level that the subject cannot show (`level_for`).
+    """
+    level_for(options.level, subject)
     policy, forms = options.policy, subject.capabilities.extra_key_forms
     if not forms or policy.extra_keys in forms:
         return options

@@ -31,7 +31,6 @@ from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import (
     HANG,
     PROTOCOL,
-    Level,
     Violation,
 )
 from kvcheck.play.watchdog import OutOfPatienceError
@@ -39,7 +38,7 @@ from kvcheck.rules.directed import EXAMPLES, Example, find_example
 from kvcheck.rules.random_plans import random_plan
 from kvcheck.rules.scenarios import ALL_SCENARIOS
 from kvcheck.tasks import Call, Workers, in_order
-from kvspec.errors import InvalidArgumentError, UnsupportedError
+from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Feature, Implementation
 
 BATCH = 100
@@ -56,7 +55,7 @@ class Suite:
 
     `workers` do the parts that need nothing of each other, if there are any; they `find` subject
     and oracle by the names of the options. The report is the same, times aside, if they are counted
-    (`Budget.programs`).
+    (`Budget.programs`). Raises UnsupportedError for a level that the subject cannot show.
     """
 
     def __init__(
@@ -91,11 +90,8 @@ class Suite:
         """Vectors, directed programs, then random ones until the budget is spent or Ctrl-C.
 
         `state`: where an earlier run stopped; only random programs are still to come. Raises
-        UnsupportedError at level identity for a subject without Feature.SNAPSHOT,
         InvalidArgumentError if the state is that of another run.
         """
-        if self.options.level is Level.IDENTITY and Feature.SNAPSHOT not in self.can.features:
-            raise UnsupportedError("snapshot, which level identity compares", self.can.name)
         start, before = time.monotonic(), 0.0 if state is None else state.seconds
         interrupted = gave_up = False
         found: tuple[Likeness, ...] = ()

@@ -29,8 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--kv-level",
         choices=LEVELS,
-        default="identity",
-        help="how much must be equal to the reference (default: %(default)s)",
+        help="how much must be equal to the reference (default: the highest that can be checked:"
+        " identity, behaviour without a snapshot, safety without the hashes of the contract)",
     )
     group.addoption(
         "--kv-profile",

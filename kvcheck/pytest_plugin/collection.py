@@ -15,13 +15,12 @@ from typing import Any, NoReturn
 import pytest
 
 from kvcheck.discovery import find_implementation
-from kvcheck.judge.options import BUDGETS, Options, same_code
+from kvcheck.judge.options import BUDGETS, Options, level_for, same_code
 from kvcheck.judge.report import violation_lines
 from kvcheck.play.verdicts import Level, Violation
 from kvcheck.pytest_plugin.examination import Examination
 from kvcheck.rulebook import rule_sentences
 from kvspec.errors import KVSpecError
-from kvspec.interface import Feature
 from kvspec.profile import find_profile
 
 ORACLE = "kvref"
@@ -53,7 +52,8 @@ class Contract:
         try:
             subject = find_implementation(given("--kv-impl"))
             oracle = find_implementation(ORACLE)
-            level = Level(given("--kv-level"))
+            asked = given("--kv-level")
+            level = level_for(None if asked is None else Level(asked), subject)
             options = Options(
                 level,
                 dict(BUDGETS)[given("--kv-budget")],
@@ -67,12 +67,6 @@ class Contract:
             examination = Examination(subject, oracle, options, given("--kv-budget"))
         except KVSpecError as error:
             raise pytest.UsageError(str(error)) from None
-        can = subject.capabilities
-        if options.level is Level.IDENTITY and Feature.SNAPSHOT not in can.features:
-            raise pytest.UsageError(
-                f"{can.name} shows no snapshot, which level identity compares;"
-                " give --kv-level behaviour or --kv-level safety"
-            )
         return cls(examination, given("--kv-profile"), alone=_is_alone(config))
 
     @pytest.hookimpl

@@ -39,9 +39,9 @@ from kvspec.stats import PrefixCacheStats
 def connect(name: str) -> RemoteImplementation:
     """The implementation behind `cmd:PROGRAM ARGS…`.
 
-    Before the colon may stand `+json` or `+cbor` (the framing), and `+timeout=SECONDS` for each
-    answer. Raises UnknownImplementationError for a name that can't be read and RemoteError when
-    the program doesn't answer the handshake.
+    Before the colon may stand `+json` or `+cbor` (the framing, which is found out otherwise), and
+    `+timeout=SECONDS` for each answer. Raises UnknownImplementationError for a name that can't be
+    read and RemoteError when the program doesn't answer the handshake.
     """
     return RemoteImplementation(parse_name(name))
 
@@ -90,9 +90,9 @@ class RemoteImplementation(ElsewhereImplementation):
     """
 
     def __init__(self, options: Options, heard: Heard | None = None) -> None:
-        self.options = options
         self._heard = heard
         self._connection = Connection(options, heard)
+        self.options = self._connection.options  # with the framing that was found
 
     @property
     def connection(self) -> Connection:

@@ -7,11 +7,11 @@ import shlex
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from kvcheck.remote.child import ENDING_S, Child, ChildFailure
-from kvcheck.remote.codec import decode, encode
+from kvcheck.remote.codec import FRAMINGS, decode, encode
 from kvcheck.remote.operations import MESSAGES, PROTOCOL_VERSION, check_hello
 from kvcheck.remote.values import decode_capabilities, decode_error
 from kvspec._json import Where, anything, checked_members, shown
@@ -26,16 +26,29 @@ DROP_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class Options:
-    """How to talk to a child: its program and arguments, the framing, seconds for each answer."""
+    """How to talk to a child: its program and arguments, the framing, seconds for each answer.
+
+    `framing`: None tries each in turn, and keeps the one that the child reads (`hello_args`).
+    """
 
     command: tuple[str, ...]
-    framing: str = "cbor"
+    framing: str | None = None
     timeout_s: float = DEFAULT_TIMEOUT_S
 
     @property
     def name(self) -> str:
         """The command as one would type it."""
         return shlex.join(self.command)
+
+
+def hello_args(framing: str | None) -> dict[str, Any]:
+    """Return the arguments of hello.
+
+    A child whose framing is not known gets a newline within its first CBOR frame. If it reads
+    lines it then has one that is no JSON, and fails at once where it would wait for the rest.
+    """
+    client = "kvspec" if framing else "kvspec\n"
+    return {"protocol": [PROTOCOL_VERSION], "client": client}
 
 
 @dataclass(frozen=True)
@@ -68,7 +81,12 @@ class Connection:
     """
 
     def __init__(self, options: Options, heard: Heard | None = None) -> None:
-        self.options = options
+        self._args_of_hello = hello_args(options.framing)
+        self._is_guess = options.framing is None
+        self._hint = f"; without +{options.framing} the framing is found out" * bool(
+            options.framing
+        )
+        self.options = replace(options, framing=options.framing or FRAMINGS[0])
         self._heard = heard
         self._number = 0
         self._last_handle = 0
@@ -81,13 +99,24 @@ class Connection:
         self._dropped: deque[tuple[str, int]] = deque()
         if os.name != "posix":
             raise RemoteError(options.name, "none", "programs can be asked on POSIX systems only")
+        self.end: Callable[[], Any]
+        self._start()
+        self.capabilities = self._greet()
+
+    @property
+    def framing(self) -> str:
+        """The framing of this conversation."""
+        return self.options.framing or FRAMINGS[0]
+
+    def _start(self) -> None:
+        """Start the child."""
+        options = self.options
         try:
-            self._child = Child(options.command, options.framing)
+            self._child = Child(options.command, self.framing)
         except (OSError, ValueError) as error:
             problem = f"can't be started: {getattr(error, 'strerror', None) or error}"
             raise RemoteError(options.name, "none", problem) from None
-        self.end: Callable[[], Any] = weakref.finalize(self, self._child.end)
-        self.capabilities = self._greet()
+        self.end = weakref.finalize(self, self._child.end)
 
     @property
     def process_id(self) -> int:
@@ -101,14 +130,37 @@ class Connection:
 
     def _greet(self) -> Capabilities:
         """The handshake."""
-        args = {"protocol": [PROTOCOL_VERSION], "client": "kvspec"}
-        answer = self.call("hello", args=args)
+        try:
+            answer = self.call("hello", args=self._args_of_hello)
+        except RemoteError as failure:
+            if not self._is_guess:
+                raise
+            answer = self._greet_otherwise(failure)
         try:
             found = check_hello(answer, Where("answer", field="result"))
         except (FormatError, TypeError) as error:
             raise self._fail(f"answered nonsense: {error}") from None
         self._pipelining = found.get("pipelining", False)
         return decode_capabilities(found)
+
+    def _greet_otherwise(self, failure: RemoteError) -> Any:
+        """Start the child again and greet it in the other framing.
+
+        Raises the first failure, with a hint, if the child reads neither.
+        """
+        self._is_guess = False
+        self.options = replace(self.options, framing=FRAMINGS[1])
+        self._args_of_hello = hello_args(self.framing)
+        self._number, self._failure = 0, None
+        self._start()
+        try:
+            return self.call("hello", args=self._args_of_hello)
+        except RemoteError as second:
+            if second.problem == failure.problem:
+                raise failure from None
+            self._last = "hello, number 0"
+            said = f"{failure.problem}; in JSON lines: {second.problem}"
+            raise self._fail(said) from None
 
     def close(self) -> None:
         """End the child. Raises RemoteError if it wrote more than it was asked for."""
@@ -174,7 +226,7 @@ class Connection:
         sent = [Sent(self._number + place, *message) for place, message in enumerate(messages)]
         self._number += len(sent)
         # May raise for a message that is too long; then nothing was sent.
-        framed = b"".join(encode(message.to_json(), self.options.framing) for message in sent)
+        framed = b"".join(encode(message.to_json(), self.framing) for message in sent)
         self._tell(">", (message.to_json() for message in sent))
         answers = self._answers(sent, framed)
         self._tell("<", answers)
@@ -198,25 +250,21 @@ class Connection:
             bodies = self._child.exchange(framed, self.options.timeout_s, len(sent))
             for message in sent:
                 self._last = message.name
-                answers.append(decode(next(bodies), self.options.framing))
+                answers.append(decode(next(bodies), self.framing))
+                self._is_guess = False
                 number = answers[-1].get("id")
                 if type(number) is int and 0 <= number < sent[0].number:
                     # It came too late to be seen behind the first one, and in place of this answer.
                     raise ChildFailure(f"wrote more than one answer to number {number}")
         except ChildFailure as failure:
-            raise self._fail(f"{failure}{self._hint(sent[0])}") from None
+            hint = self._hint if sent[0].op == "hello" else ""
+            raise self._fail(f"{failure}{hint}") from None
         except FormatError as error:
             raise self._fail(f"wrote what is no message: {error.problem}") from None
         except BaseException:
             self._fail("interrupted")  # the answer would be taken for the next one
             raise
         return answers
-
-    def _hint(self, sent: Sent) -> str:
-        """What to try where a server does not even answer hello: it may wait for a line to end."""
-        if sent.op != "hello" or self.options.framing == "json":
-            return ""
-        return f"; if it reads JSON lines, say cmd+json:{self.options.name}"
 
     def _result(self, sent: Sent, answer: dict[str, Any]) -> Any:
         """The result in an answer, or its error raised."""

@@ -15,9 +15,9 @@ from typing import Any
 from kvcheck.play.agreement import without_ids
 from kvcheck.play.compare import compare_values
 from kvcheck.remote.child import Child, ChildFailure
-from kvcheck.remote.codec import decode, encode
-from kvcheck.remote.connection import Options
-from kvcheck.remote.operations import MESSAGES, PROTOCOL_VERSION, check_hello
+from kvcheck.remote.codec import FRAMINGS, decode, encode
+from kvcheck.remote.connection import Options, hello_args
+from kvcheck.remote.operations import MESSAGES, check_hello
 from kvcheck.remote.server import answer
 from kvcheck.remote.session import Session
 from kvspec._json import Where, anything, checked_members, shown
@@ -81,12 +81,25 @@ class Line:
 
 
 def probe(options: Options, reference: Implementation) -> Iterator[Exchange]:
-    """The handshake, then the story, one exchange at a time. The child ends with the iterator."""
-    child = Child(options.command, options.framing)
-    try:
-        yield from _Conversation(child, options, Session(reference)).exchanges()
-    finally:
-        child.end()
+    """Yield the handshake, then the story, one exchange at a time.
+
+    The child ends with the iterator. Without a framing in the options one that does not understand
+    the handshake is started again, in the other framing.
+    """
+    framings = (options.framing,) if options.framing else FRAMINGS
+    for framing in framings:
+        child = Child(options.command, framing)
+        hello = hello_args(options.framing if framing is FRAMINGS[0] else framing)
+        try:
+            conversation = _Conversation(child, framing, options.timeout_s, Session(reference))
+            exchanges = conversation.exchanges(hello)
+            first = next(exchanges)
+            if first.verdict is not Verdict.SILENT or framing is framings[-1]:
+                yield first
+                yield from exchanges
+                return
+        finally:
+            child.end()
 
 
 HASHES = (
@@ -99,19 +112,16 @@ HASHES = (
 class _Conversation:
     """Both sides of the story."""
 
-    def __init__(self, child: Child, options: Options, session: Session) -> None:
-        self.child, self.options, self.session = child, options, session
+    def __init__(self, child: Child, framing: str, timeout_s: float, session: Session) -> None:
+        self.child, self.framing, self.timeout_s, self.session = child, framing, timeout_s, session
         self.number = 0
         self.left_out: tuple[str, ...] = ()
         self.theirs: dict[str, Any] = {}
         self.ours: dict[str, Any] = {}
 
-    def exchanges(self) -> Iterator[Exchange]:
-        """Hello, and what follows from it."""
-        hello = Line(
-            "hello", {}, lambda given: {"protocol": [PROTOCOL_VERSION], "client": "kvspec"}
-        )
-        greeted = self._exchange(hello)
+    def exchanges(self, hello: dict[str, Any]) -> Iterator[Exchange]:
+        """Yield hello, with these arguments, and what follows from it."""
+        greeted = self._exchange(Line("hello", {}, lambda given: hello))
         yield greeted
         if greeted.verdict is not Verdict.RIGHT or greeted.answer is None:
             return
@@ -135,9 +145,9 @@ class _Conversation:
         if "result" in expected:
             self.ours[line.key] = expected["result"]
         try:
-            framed = encode(dict(message), self.options.framing)
-            body = next(self.child.exchange(framed, self.options.timeout_s))
-            got = decode(body, self.options.framing)
+            framed = encode(dict(message), self.framing)
+            body = next(self.child.exchange(framed, self.timeout_s))
+            got = decode(body, self.framing)
         except (ChildFailure, FormatError) as failure:
             said = self.child.last_words()
             detail = str(failure) + (f"; stderr ends with: {said}" if said else "")

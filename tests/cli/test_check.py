@@ -208,6 +208,6 @@ def test_a_subject_that_has_nothing_is_no_subject_that_conforms(tmp_path: Path) 
 def test_identity_needs_a_snapshot(tmp_path: Path) -> None:
     """Exit code 2, and the feature is named."""
     (tmp_path / "bare.py").write_text(BARE)
-    done = run(tmp_path, "bare:implementation", "--budget", "directed")
+    done = run(tmp_path, "bare:implementation", "--budget", "directed", "--level", "identity")
     assert done.returncode == 2
     assert "snapshot" in done.stderr

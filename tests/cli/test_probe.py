@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvcheck.cli import main
-from tests.remote.servers import script, serve
+from tests.remote.servers import SERVE, script, serve
 from tests.source import ROOT
 
 
@@ -121,6 +122,43 @@ def test_other_block_ids_are_told_and_are_no_failure(
     status, said = probed(script(tmp_path, lines), capsys)
     assert status == 0
     assert "other blocks than the reference's, which level identity alone minds" in said
+
+
+def test_a_server_of_json_lines_is_probed_and_checked_under_one_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line "next:" can be pasted: same framing, and a level that can be checked."""
+    code = f"""
+serves = subprocess.Popen({(*SERVE, "kvref")}, stdin=-1, stdout=-1, text=True)
+for line in sys.stdin:
+    message = json.loads(line)  # this is no server of CBOR
+    serves.stdin.write(line)
+    serves.stdin.flush()
+    answer = json.loads(serves.stdout.readline())
+    if message["op"] == "hello":
+        answer["result"]["features"] = ["prefix_caching"]
+    write(answer)
+"""
+    name = script(tmp_path, code).replace("+json", "")
+    status, said = probed(name, capsys)
+    assert status == 0
+    command = shlex.split(said.splitlines()[-1].partition("next: kvspec ")[2])
+    assert command == ["check", name]
+    assert main([*command, "--rules", "KV-POOL-5", "--budget", "directed"]) == 0
+    assert "conforms at level behaviour" in capsys.readouterr().out
+
+
+def test_a_double_may_be_written_as_an_int(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """JavaScript and Go write 0 for 0.0."""
+    for usage, verdict in (("0", "right"), ("false", "malformed"), ("1", "wrong")):
+        code = (
+            f"answer(until('get_usage'), {{'num_free_blocks': 7, 'usage': json.loads('{usage}')}})"
+        )
+        _, said = probed(script(tmp_path, code + "\nread()"), capsys, "--json")
+        (asked,) = (each for each in json.loads(said) if each["message"]["op"] == "get_usage")
+        assert asked["verdict"] == verdict
 
 
 def test_a_name_that_is_no_program_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +17,7 @@ from kvspec.errors import KVSpecError, RemoteError
 from kvspec.interface import KVCacheManager
 from kvspec.request import Request
 from tests.remote.configs import config, request_input
-from tests.remote.servers import connect, count_waits, ends, is_running
+from tests.remote.servers import connect, count_waits, ends, is_running, script
 
 TIMEOUT_S = 0.5
 """For servers that hang; the others get more, a busy machine must not look like a hang."""
@@ -327,10 +328,42 @@ def test_an_interrupt_ends_the_conversation(
         _ = manager.usage
 
 
-@pytest.mark.parametrize("framing", ["cbor", "json"])
-def test_who_waits_for_the_end_of_a_line_is_told_of_json_lines(framing: str) -> None:
-    """A server that reads lines sees none in a frame of CBOR, and is silent."""
-    with pytest.raises(RemoteError, match=r"no answer within 0\.5 s") as found:
-        find_implementation(f"cmd+{framing}+timeout=0.5:sleep 60")
-    hint = "if it reads JSON lines, say cmd+json:sleep 60"
-    assert (hint in str(found.value)) == (framing == "cbor")
+@pytest.mark.parametrize(
+    ("framing", "hint"),
+    [("+cbor", "; without +cbor the framing"), ("+json", "; without +json the framing"), ("", "")],
+)
+def test_a_server_silent_at_hello_is_an_error_that_says_what_to_try(
+    framing: str, hint: str
+) -> None:
+    with pytest.raises(RemoteError, match=rf"no answer within 0\.5 s{re.escape(hint)}"):
+        find_implementation(f"cmd{framing}+timeout=0.5:sleep 60")
+
+
+SKIPS_WHAT_IT_CANNOT_READ = """
+import io
+sys.stdin = io.TextIOWrapper(sys.stdin.buffer, errors="replace")
+sys.stdin.readline = lambda f=sys.stdin.readline: next(s for s in iter(f, 0) if s[:1] in ("{", ""))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "timeout_s", "seconds"), [("", 60, 30), (SKIPS_WHAT_IT_CANNOT_READ, 2, 30)]
+)
+def test_a_server_of_json_lines_needs_no_option(
+    tmp_path: Path, before: str, timeout_s: float, seconds: float
+) -> None:
+    """It fails at the line that ends within the first CBOR frame, and is started again."""
+    name = script(tmp_path, before + "until('never')\n", timeout_s=timeout_s)
+    started = time.monotonic()
+    remote = find_implementation(name.replace("+json", ""))
+    assert time.monotonic() - started < seconds
+    assert isinstance(remote, RemoteImplementation)
+    assert remote.make_request(remote.create(config()), request_input()).num_tokens == 5
+    assert remote.options.framing == "json", "the next start need not find it out again"
+
+
+def test_a_server_that_fails_in_either_framing_tells_both_failures(tmp_path: Path) -> None:
+    name = script(tmp_path, "read(); write({'id': 0}); read()\n").replace("+json", "")
+    with pytest.raises(RemoteError, match=r"status 1; in JSON lines: answered nonsense") as caught:
+        find_implementation(name)
+    assert caught.value.last == "hello, number 0"
