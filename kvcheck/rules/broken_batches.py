@@ -35,10 +35,13 @@ MEMBERS: tuple[dict[str, Any], ...] = (
 """Members that are wrong in every plan, whatever else it says."""
 
 
-def broken_plans(plan: StepPlan, idle: Sequence[int], running: Sequence[int]) -> list[StepPlan]:
-    """The legal `plan` with one member of `MEMBERS` each, and plans wrong in their requests only.
+def broken_plans(
+    plan: StepPlan, idle: Sequence[int], running: Sequence[int], room: Sequence[int]
+) -> list[StepPlan]:
+    """Return the legal `plan` with one member of `MEMBERS` each, and plans with wrong requests.
 
-    `idle` and `running`: handles of requests that hold nothing, and of those under way.
+    `idle` and `running`: handles of requests that hold nothing, and of those under way; `room[k]`:
+    tokens that the longest sequence leaves `running[k]`.
     """
     broken = [replace(plan, **members) for members in MEMBERS]
     if idle:
@@ -57,4 +60,12 @@ def broken_plans(plan: StepPlan, idle: Sequence[int], running: Sequence[int]) ->
             StepPlan(prefilling=running, prefill_tokens=array("d", [1.0] * len(running))),
             StepPlan(preempted=running, decoding=running[:1]),
         ]
+        goes_on = [(handle, 1) for handle, most in zip(running, room, strict=True) if most]
+        for place in {0, len(running) - 1}:
+            # Only this entry is illegal: all before and behind it are done and taken back.
+            too_many = (running[place], room[place] + 1)
+            others = [each for each in goes_on if each[0] != running[place]]
+            for entries in ([too_many, *others], [*others, too_many]):
+                handles, counts = zip(*entries, strict=True)
+                broken.append(StepPlan(decoding=handles, decode_tokens=counts))
     return broken

@@ -7,6 +7,7 @@ examined. Both get the same calls, so that their handles, tables and states are 
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import methodcaller
@@ -18,6 +19,7 @@ from kvcheck.play.keeping import Kept
 from kvcheck.play.left_out import created
 from kvcheck.rules.batch_sides import Batch, Clock, Outputs, Side
 from kvcheck.rules.broken_batches import broken_plans
+from kvcheck.rules.single_calls import call_alone
 from kvspec._arrays import ints_of
 from kvspec._check import COUNT_MAX
 from kvspec.batched import StepPlan
@@ -46,8 +48,9 @@ class Engine:
     """Tells two managers the same steps. Raises WrongAnswer at the first difference.
 
     `sides`: an implementation and how whole steps on its manager are made; the first is right.
-    `table`: what rows have said of block lists so far (KV-BATCH-10). `kept`: of followed requests,
-    what the engine keeps.
+    `table`: block lists as rows have reported them so far (KV-BATCH-10); it cannot be whole for a
+    request of `freed_alone`, which a single call freed. `kept`: of followed requests, what the
+    engine keeps. `drew`: how often each option was drawn.
     """
 
     max_requests = 6
@@ -60,16 +63,17 @@ class Engine:
         self.config = config
         self.random = random
         self.clock = Clock()
-        self.sides: list[Side] = []
+        self.sides: Sequence[Side] = ()
         for implementation, batch in sides:
             manager = created(implementation, config, check_invariants=False, clock=self.clock)
-            self.sides.append(
-                Side(implementation, manager, batch(implementation, manager), Outputs())
-            )
+            side = Side(implementation, manager, batch(implementation, manager), Outputs())
+            self.sides = (*self.sides, side)
         self.handles: list[int] = []
         self.kept: dict[int, Kept] = {}
         self.num_requests = 0
         self.table: dict[tuple[int, ...], int] = {}
+        self.freed_alone: set[int] = set()
+        self.drew: Counter[str] = Counter()
         self.num_granted = self.num_refused = self.num_illegal = 0
 
     def play(self, num_steps: int) -> None:
@@ -78,6 +82,8 @@ class Engine:
             self.clock.now += self.random.randint(1, 9)
             while len(self.handles) < self.max_requests and self.random.random() < self.arrivals:
                 self.arrive()
+            while self.random.random() < 0.4:
+                self.call_alone()
             plan = self.plan()
             if self.random.random() < 0.25:
                 self.try_broken(plan)
@@ -92,6 +98,13 @@ class Engine:
     def look_up(self, handles: list[int]) -> None:
         """Ask for hits, and admit nobody."""
         self.both("KV-BATCH-12", "hit lengths", lambda s: s.batched.lookup(handles))
+
+    def call_alone(self) -> None:
+        """Make a single call about a registered request, and compare all that can be seen."""
+        name = call_alone(self)
+        if name is not None:
+            self.drew[name] += 1
+            self.compare("KV-BATCH-1", f"after a request was {name}")
 
     def arrive(self) -> None:
         """Register a request."""
@@ -120,11 +133,13 @@ class Engine:
         for handle in chain(*map(listed, (plan.finished, plan.preempted))):
             self.forget_rows(handle)
         self.note_rows(result.num_deltas)
+        new = set(listed(plan.new))
         entries = chain(*map(listed, (plan.decoding, plan.prefilling, plan.new)))
         for handle, num_tokens in zip(entries, result.num_scheduled_tokens, strict=True):
             self.num_granted += num_tokens > 0
             self.num_refused += num_tokens == 0
             if num_tokens:
+                self.freed_alone -= {handle} & new
                 self.sample(handle)
         gone = self.some(listed(plan.finished), 0.7)
         self.both("KV-BATCH-4", "unregister", lambda s: s.batched.unregister(gone))
@@ -173,14 +188,18 @@ class Engine:
         self.note_rows(num_taken)
         if num_rows > num_taken and Feature.STABLE_LISTS in self.features:
             for handle in self.handles:
-                self.check_table(handle)
+                if handle not in self.freed_alone:
+                    self.check_table(handle)
 
     def try_broken(self, plan: StepPlan) -> None:
         """Every mistake: an error of the same type and field, and no effect."""
         for side in self.sides:
             side.state()  # the queues are empty now
         before = [side.state() for side in self.sides]
-        for broken in broken_plans(plan, *self.standing()):
+        idle, running = self.standing()
+        longest, of = self.config.max_model_len_tokens, self.sides[0].batched.request_of
+        room = [longest - of(handle).num_computed_tokens for handle in running]
+        for broken in broken_plans(plan, idle, running, room):
             self.new_outputs(plan)
             self.fails(broken)
         short = self.lengths(plan, missing=1)
@@ -334,7 +353,8 @@ class Engine:
             self.table[tuple(place)] = block
 
     def forget_rows(self, handle: int) -> None:
-        """The request gave everything back."""
+        """Forget the rows of a request that gave everything back."""
+        self.freed_alone.discard(handle)
         self.table = {place: block for place, block in self.table.items() if place[0] != handle}
 
     def check_table(self, handle: int) -> None:

@@ -27,6 +27,8 @@ cdef class Registry:
     cdef bint holds_fields_of(self, FastRequest request) noexcept
     @cython.locals(request=FastRequest)
     cdef int remove(self, Py_ssize_t handle) except -1
+    @cython.locals(at=Py_ssize_t)
+    cdef void look_again(self, Py_ssize_t handle) noexcept nogil
     cdef void note_row(self, Py_ssize_t handle, long long row) noexcept nogil
     @cython.locals(g=int)
     cdef void nothing_reported(self, Py_ssize_t handle) noexcept nogil

@@ -163,7 +163,7 @@ class Ahead:
     def note_reach(self, handle: int, row: int) -> None:
         """Note up to how many tokens the next steps of a request only count; its list was told.
 
-        Lists, what was cached of them and what was told only grow while the row is the request's.
+        It holds while the row is the request's and its list is no longer than now, see `hot.RUNS`.
         """
         until = min(self.core.tables.length[row] * self.block_size, self.core.max_len)
         if self.caches:

@@ -196,6 +196,7 @@ class Calls:
                 verified = min(min(local + external, core.max_len) + new, request.num_tokens)
                 core.cache(row, request, min(verified, core.max_len), True)
             answer = core.new_blocks(row)
+            request.look_again()
         self.turn.changed()
         return answer
 

@@ -77,8 +77,14 @@ class Registry:
         self.named[handle] = NOBODY
         self.released.append(handle)
 
+    def look_again(self, handle: int) -> None:
+        """Have the next step look at the list of a request: it is another one, or longer."""
+        at = hot.STRIDE * handle + hot.RUNS
+        self.fields[at] = min(self.fields[at], 1)
+
     def note_row(self, handle: int, row: int) -> None:
         """Remember the row of a request; -1: none, which is row 0 with a number it never has."""
+        self.look_again(handle)
         self.fields[hot.STRIDE * handle + hot.ROW] = max(row, 0)
         self.fields[hot.STRIDE * handle + hot.SERIAL] = (
             self.core.tables.serial[row] if row >= 0 else -1

@@ -179,6 +179,11 @@ class FastRequest:
         is_running = value is self.running and self.has_legal_counts()
         self.fields[self.field_at + hot.RUNS] = 1 if is_running else 0
 
+    def look_again(self) -> None:
+        """Have the next step look at its block list, which a single call made longer."""
+        at = self.field_at + hot.RUNS
+        self.fields[at] = min(self.fields[at], 1)
+
     def has_legal_counts(self) -> bool:
         """Whether preemptions, junction and tokens in flight are counts."""
         return self.preemptions >= 0 and self.junction >= 0 and self.in_flight >= 0

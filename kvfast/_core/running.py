@@ -145,6 +145,7 @@ class Running:
             if missing > 0:
                 needed = 1 if missing <= size else core.shape.cdiv(missing, size)
                 core.allocator.extend(0, rows[i], held + needed)
+                fields[hot.STRIDE * handles[i] + hot.RUNS] = 1  # until its new entries are reported
             fields[hot.STRIDE * handles[i] + hot.COMPUTED] = after
             self.granted += entries.counts[i]  # at most the tokens that it has slots for
 
@@ -230,6 +231,7 @@ class Running:
         if row < 0:
             return False
         self.entries.row_at[i] = row
+        self.registry.look_again(self.entries.handles[i])
         self.cache_until(row, request, local + num_tokens)
         return True
 
@@ -246,6 +248,7 @@ class Running:
             return False
         if needed > 0:
             core.allocator.extend(0, row, held + needed)
+            self.registry.look_again(self.entries.handles[i])
         if self.caches and after >= core.tables.cached[row] * size:
             self.fill(row, self.entries.request_at(i), after, -1)
         self.set_computed_at(i, after)

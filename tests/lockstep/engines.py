@@ -54,10 +54,7 @@ def engines(seed: int) -> Iterator[Random]:
 
 
 class LongEngine(Following):
-    """Everything an engine does, without illegal plans.
-
-    `looks`: state comparisons asked for so far.
-    """
+    """Everything an engine does. `looks`: state comparisons asked for so far."""
 
     is_small = False
     sizes: tuple[int, ...] = (6, 6, 80, 80, 300)
@@ -188,8 +185,11 @@ class LongEngine(Following):
         """The whole state."""
         super().compare("KV-BATCH-1", what)
 
-    def try_broken(self, plan: Any) -> None:
-        """Not here: illegal plans do not depend on sizes."""
+    def try_broken(self, plan: StepPlan) -> None:
+        """Try illegal plans now and then: the whole state is compared, at its real size."""
+        if self.draw.chance(0.1):
+            self.note(**{"illegal plans": True})
+            super().try_broken(plan)
 
 
 class DecodingEngine(LongEngine):
@@ -210,8 +210,16 @@ class DecodingEngine(LongEngine):
             self.clock.now += self.random.randint(1, 9)
             while len(self.handles) < self.max_requests:
                 self.arrive()
+            if self.draw.chance(0.3):
+                self.call_alone()
             self.decode()
         self.compare_all("at the end")
+
+    def call_alone(self) -> None:
+        """Make a single call, which may admit a request, free one or give it a token."""
+        super().call_alone()
+        of = self.sides[0].batched.request_of
+        self.running = {handle: of(handle).num_tokens for handle in self.standing()[1]}
 
     def decode(self) -> None:
         """One step: what is there decodes, some ends, all others are admitted if they can be."""
@@ -228,6 +236,7 @@ class DecodingEngine(LongEngine):
             new=new,
             stops_at_refusal=True,
         )
+        self.try_broken(plan)
         if self.drew["steps"] % 16 == 0:
             self.new_outputs(plan)
         else:

@@ -6,7 +6,6 @@ are given, its requests are followed ones (KV-REQ-6), and grow by `follow`.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -22,14 +21,13 @@ LONG = 33
 
 
 class Following(Engine):
-    """`drew`: how often each option was drawn. `held`: the blocks that it holds."""
+    """`held`: the blocks that it holds."""
 
     is_small = True
     """Whether calls that are steps of one kind, plans at most, are made, too."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.drew: Counter[str] = Counter()
         self.held: list[int] = []
 
     def note(self, **options: object) -> None:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from kvcheck.judge.choices import OTHERS, functions
 from kvcheck.play import steps as st
 from kvcheck.play.steps import Program
+from kvcheck.rules.single_calls import CALLS
 from kvspec.config import ManagerConfig
 from kvspec.inside import hits_end_inside
 from kvspec.specs import (
@@ -125,9 +126,11 @@ OF_STEP: Mapping[str, Callable[[st.Step], object]] = MappingProxyType(
 """Of a step of single calls."""
 
 OF_ENGINE = (
+    *CALLS,
     "adapter", "all must fit", "blocks in reserve", "blocks that are held", "copies", "drafts",
     "embeddings",
-    "end", "eviction of 32 blocks", "followed requests", "hit rates", "items", "look-ahead",
+    "end", "eviction of 32 blocks", "followed requests", "hit rates", "illegal plans", "items",
+    "look-ahead",
     "preemption", "prompt of 16,000 tokens", "refusal", "reset", "salt", "tokens in flight",
     "tokens taken back", "200 requests",
 )  # fmt: skip

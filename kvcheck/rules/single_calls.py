@@ -1,0 +1,188 @@
+"""Single calls about registered requests between whole steps, as engines mix both (KV-BATCH-1).
+
+What a twin keeps of a registered request from step to step must follow what single calls change:
+the list that became longer, the request that was freed and admitted again, the count set back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from random import Random
+from types import MappingProxyType
+from typing import Any, Protocol, TypeAlias
+
+from kvcheck.rules.batch_sides import Side
+from kvspec.config import ManagerConfig
+from kvspec.interface import Feature
+from kvspec.request import Request, RequestStatus
+from kvspec.specs import FullAttentionSpec
+
+MOST_BACK = 3
+"""Computed tokens that are taken back at the most."""
+
+
+class Engine(Protocol):
+    """What these calls need of an engine: `random_batches.Engine`."""
+
+    config: ManagerConfig
+    random: Random
+    sides: Sequence[Side]
+    freed_alone: set[int]
+
+    @property
+    def features(self) -> frozenset[Feature]: ...
+    def both(self, rule: str, what: str, call: Callable[[Side], Any]) -> Any: ...
+    def standing(self) -> tuple[list[int], list[int]]: ...
+    def next_tokens(self, handle: int) -> int: ...
+    def sample(self, handle: int) -> None: ...
+    def forget_rows(self, handle: int) -> None: ...
+
+
+def free(engine: Engine, handle: int) -> None:
+    """Free a request; its reported lengths stay (KV-BATCH-10)."""
+    engine.both("KV-MGR-12", f"free {handle}", lambda s: s.manager.free(request_of(s, handle)))
+    _gave_back(engine, handle)
+
+
+def pop(engine: Engine, handle: int) -> None:
+    """Forget a request and return its blocks later, which here is at once (KV-MGR-13)."""
+
+    def popped(side: Side) -> tuple[int, ...]:
+        return side.manager.pop_blocks_for_free(request_of(side, handle))
+
+    blocks = engine.both("KV-MGR-13", f"pop {handle}", popped)
+    engine.both("KV-MGR-13", "return", lambda s: s.manager.free_blocks(blocks[::-1]))
+    _gave_back(engine, handle)
+
+
+def _gave_back(engine: Engine, handle: int) -> None:
+    for side in engine.sides:
+        request = request_of(side, handle)
+        request.num_computed_tokens = 0
+        request.status = RequestStatus.WAITING
+    engine.forget_rows(handle)
+    engine.freed_alone.add(handle)
+
+
+def admit(engine: Engine, handle: int) -> None:
+    """Look up a waiting request and admit it with its hit."""
+    most = engine.random.randint(1, 9)
+
+    def admitted(side: Side) -> object:
+        request = request_of(side, handle)
+        hit = side.manager.get_computed_blocks(request)
+        length = hit.hit_length_tokens
+        num_tokens = min(most, request.num_tokens - length)
+        blocks = hit.blocks if length else None
+        given = side.manager.allocate_slots(
+            request, num_tokens, num_new_computed_tokens=length, new_computed_blocks=blocks
+        )
+        if given is None:
+            return None
+        request.num_computed_tokens = length + num_tokens
+        request.status = RequestStatus.RUNNING
+        return length, given.to_lists()
+
+    engine.both("KV-MGR-7", f"admit {handle} alone", admitted)
+
+
+def extend(engine: Engine, handle: int) -> None:
+    """Allocate for a running request, which goes on or only has slots in advance."""
+    num_tokens = engine.next_tokens(handle)
+    if num_tokens == 0:
+        return
+    lookahead = engine.random.choice((0, 1, 4, 9)) * (Feature.DRAFTING in engine.features)
+    goes_on = engine.random.random() < 0.7
+
+    def extended(side: Side) -> object:
+        request = request_of(side, handle)
+        given = side.manager.allocate_slots(request, num_tokens, num_lookahead_tokens=lookahead)
+        if given is None:
+            return None
+        if goes_on:
+            request.num_computed_tokens += num_tokens
+        return given.to_lists()
+
+    given = engine.both("KV-MGR-7", f"{num_tokens} more for {handle} alone", extended)
+    if given is not None and goes_on:
+        engine.sample(handle)
+
+
+def set_back(engine: Engine, handle: int) -> None:
+    """Set the computed tokens back by a few, where all that was computed is still there."""
+    count = engine.random.randint(1, MOST_BACK)
+    for side in engine.sides:
+        request = request_of(side, handle)
+        request.num_computed_tokens = max(1, request.num_computed_tokens - count)
+
+
+def remove_skipped(engine: Engine, handle: int) -> None:
+    """Remove what attention no longer needs."""
+
+    def removed(side: Side) -> None:
+        request = request_of(side, handle)
+        side.manager.remove_skipped_blocks(request, request.num_computed_tokens)
+
+    engine.both("KV-MGR-14", f"skipped of {handle}", removed)
+
+
+def hold(engine: Engine, handle: int) -> None:
+    """Hold the last blocks of a request and give them back at once."""
+
+    def held(side: Side) -> list[int]:
+        lists = side.manager.get_blocks(request_of(side, handle)).to_lists()
+        blocks = [block for each in lists for block in each[-2:]]
+        side.manager.hold_blocks(blocks)
+        side.manager.free_blocks(blocks[::-1])
+        return blocks
+
+    engine.both("KV-POOL-19", f"blocks of {handle} held", held)
+
+
+def request_of(side: Side, handle: int) -> Request:
+    """Return the registered request of one side."""
+    return side.batched.request_of(handle)
+
+
+Call: TypeAlias = Callable[[Engine, int], None]
+
+OF_RUNNING: Mapping[str, Call] = MappingProxyType(
+    {
+        "freed alone": free,
+        "popped alone": pop,
+        "extended alone": extend,
+        "set back alone": set_back,
+        "skipped alone": remove_skipped,
+        "held alone": hold,
+    }
+)
+OF_IDLE: Mapping[str, Call] = MappingProxyType({"admitted alone": admit})
+NEEDS: Mapping[str, Feature] = MappingProxyType(
+    {
+        "popped alone": Feature.DEFERRED_FREE,
+        "skipped alone": Feature.SKIPPED_REMOVAL,
+        "held alone": Feature.HOLDING,
+    }
+)
+CALLS = (*OF_RUNNING, *OF_IDLE)
+"""Names of all calls, for tallies."""
+
+
+def call_alone(engine: Engine) -> str | None:
+    """Make one single call about a registered request; return its name, None without a request."""
+    idle, running = engine.standing()
+    can_go_back = all(type(spec) is FullAttentionSpec for spec in engine.config.managed_specs)
+    calls = [
+        (name, partial(call, engine, handle))
+        for among, handles in ((OF_RUNNING, running), (OF_IDLE, idle))
+        for name, call in among.items()
+        for handle in engine.random.sample(handles, min(1, len(handles)))
+        if (name not in NEEDS or NEEDS[name] in engine.features)
+        and (can_go_back or name != "set back alone")
+    ]
+    if not calls:
+        return None
+    name, call = engine.random.choice(calls)
+    call()
+    return name
