@@ -115,6 +115,46 @@ def steps_without_output_are_reported_with_the_next_grant(bench: Bench) -> None:
     equal(rows, [(a, 0, 3, steps.lists(a)[0][3])])
 
 
+@cases(True, False)
+@example("KV-BATCH-10")
+def a_list_that_grew_is_reported_though_the_next_step_begins_no_block(
+    bench: Bench, alone: Any
+) -> None:
+    """Slots for drafts are taken by a single call, or by a step without output."""
+    steps = Steps(bench)
+    (a,) = steps.register(range(9))
+    steps.write(StepPlan(new=[a]))
+    steps.batched.append([a], [1])
+    equal(steps.write(StepPlan(decoding=[a]))[1], [])
+    steps.batched.append([a], [2])
+    if alone:
+        holds(steps.manager.allocate_slots(steps.of(a), 1, num_lookahead_tokens=2) is not None)
+    else:
+        steps.batched.step(StepPlan(decoding=[a], num_lookahead_tokens=3))
+        steps.batched.rewind([a], 1)
+    equal(len(steps.lists(a)[0]), 4)
+    equal(steps.write(StepPlan(decoding=[a]))[1], [(a, 0, 3, steps.lists(a)[0][3])])
+    equal(steps.batched.num_pending_deltas(), 0)
+
+
+@example("KV-BATCH-6")
+def a_request_that_single_calls_freed_and_admitted_again_has_the_slots_of_its_new_list(
+    bench: Bench,
+) -> None:
+    steps = Steps(bench, 20)
+    (a,) = steps.register(range(14))
+    steps.write(StepPlan(new=[a]))
+    request = steps.of(a)
+    steps.manager.free(request)
+    request.num_computed_tokens = 0
+    holds(steps.manager.allocate_slots(request, 3) is not None)
+    request.num_computed_tokens = 3
+    steps.batched.step(StepPlan(prefilling=[a], prefill_tokens=1))
+    steps.batched.step(StepPlan(prefilling=[a], prefill_tokens=1))
+    equal(request.num_computed_tokens, 5)
+    equal(len(steps.lists(a)[0]), 2)
+
+
 @example("KV-BATCH-10")
 def a_hit_in_a_window_is_reported_with_its_nulls(bench: Bench) -> None:
     steps = Steps(bench, 20, specs=[sliding(4, 5)])

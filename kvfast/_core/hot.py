@@ -20,8 +20,8 @@ COMPUTED = 0
 RUNS = 1
 """0 unless it is RUNNING and its other counts are legal: then the request must be asked. Else 1 + a
 number of tokens: up to there it takes no block and fills none in the row seen last, and all of its
-list was reported. So whatever notes another row, or makes the list longer without reporting it,
-sets this to 1 again (`Registry.look_again`, `FastRequest.look_again`).
+list was reported. So whatever makes the list longer, or a new one, sets this to 1 again until a
+step has reported it (`Registry.look_again`, `FastRequest.look_again`).
 """
 
 ROW = 2

@@ -84,7 +84,6 @@ class Registry:
 
     def note_row(self, handle: int, row: int) -> None:
         """Remember the row of a request; -1: none, which is row 0 with a number it never has."""
-        self.look_again(handle)
         self.fields[hot.STRIDE * handle + hot.ROW] = max(row, 0)
         self.fields[hot.STRIDE * handle + hot.SERIAL] = (
             self.core.tables.serial[row] if row >= 0 else -1

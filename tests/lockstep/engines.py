@@ -32,6 +32,10 @@ OFFERED = (*[4] * 15, None)
 """Of those that wait, so many are in a decoding engine's plan: each is checked, and few get in."""
 
 
+ALL_ROWS = 40_000
+"""Room for everything that a decoding engine has to report: then most requests only count."""
+
+
 def looks_every(config: ManagerConfig, times: int = 1) -> int:
     """After how many operations the whole state is compared; `times`: so much less often."""
     return times * (1 + config.kv_cache.num_blocks // BLOCKS_PER_LOOK)
@@ -59,6 +63,8 @@ class LongEngine(Following):
     is_small = False
     sizes: tuple[int, ...] = (6, 6, 80, 80, 300)
     """Requests at a time."""
+    plain = 0.3
+    """How often the model has one group, of full attention, whatever else is drawn."""
 
     def __init__(self, sides: Any, random: Random, *, times: int = 1) -> None:
         config = self.config_of(random)
@@ -73,9 +79,9 @@ class LongEngine(Following):
                 self.arrive()
 
     def config_of(self, random: Random) -> ManagerConfig:
-        """One of production; most models have one group, of full attention."""
+        """Draw one of production; most models have one group, of full attention."""
         config = production_config(random)
-        if random.random() < 0.3:
+        if random.random() < self.plain:
             while not is_plain(config):
                 config = production_config(random)
         return config
@@ -199,6 +205,7 @@ class DecodingEngine(LongEngine):
     """
 
     sizes = (64, 256, 512)
+    plain = 0.7
 
     def __init__(self, sides: Any, random: Random, *, times: int = 1) -> None:
         self.running: dict[int, int] = {}
@@ -235,12 +242,13 @@ class DecodingEngine(LongEngine):
             prefill_tokens=[],
             new=new,
             stops_at_refusal=True,
+            num_lookahead_tokens=self.random.choice((0, 0, 9)),
         )
         self.try_broken(plan)
         if self.drew["steps"] % 16 == 0:
             self.new_outputs(plan)
         else:
-            num_rows = self.random.choice((0, 400))
+            num_rows = self.random.choice((0, 0, 400, ALL_ROWS))
             for side in self.sides:
                 side.outputs = Outputs(num_rows)
         result = self.both("KV-BATCH-1", "a step", lambda s: s.batched.step(plan, s.outputs.given))
