@@ -224,9 +224,12 @@ def _cut(config: ManagerConfig, can: Capabilities) -> ManagerConfig | None:
     parallel = parallel if Feature.CONTEXT_PARALLEL in has else frozenset()
     most_blocks = can.limits.get("num_blocks", config.kv_cache.num_blocks)
     num_blocks = min(config.kv_cache.num_blocks, most_blocks)
+    is_whole = specs == [config.registry.resolve(each.spec) for each in config.kv_cache.groups]
+    is_whole &= "decode" in parallel and "prefill" in parallel  # KV-CFG-4
     return replace(
         config,
         kv_cache=replace(config.kv_cache, groups=tuple(groups), num_blocks=num_blocks),
+        scheduler_block_size_tokens=config.scheduler_block_size_tokens if is_whole else None,
         enable_caching=caching,
         use_eagle=config.use_eagle and Feature.EAGLE in has,
         watermark=config.watermark if Feature.ADMISSION in has else 0.0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
+from math import lcm
 from random import Random
 from typing import Any
 
@@ -52,11 +53,24 @@ HYBRIDS: tuple[tuple[str, ...], ...] = (
 def random_config(random: Random, *, hybrid: bool = False) -> ManagerConfig:
     """A configuration that every implementation with these types must accept.
 
-    Some have a type that came later: drawn aside, so that all others stay what they were.
+    Later types and switches are drawn aside, so that all else stays what it was.
     """
     config = _usual_config(random, hybrid=hybrid)
-    aside = copy(random)  # Hypothesis's random numbers have no state to set
-    return with_later_types(Random(aside.random()), config)
+    aside = Random(copy(random).random())  # Hypothesis's random numbers have no state to set
+    return with_switches(aside, with_later_types(aside, config))
+
+
+def with_switches(random: Random, config: ManagerConfig) -> ManagerConfig:
+    """Turn off events or statistics, hash from another seed, align hits: each now and then."""
+    sizes = [spec.block_size for spec in config.managed_specs]
+    aligned = lcm(*sizes) * config.dcp_world_size * config.pcp_world_size  # KV-CFG-4
+    return replace(
+        config,
+        enable_events=random.random() >= 0.12,
+        log_stats=random.random() >= 0.12,
+        hash_seed=random.choice(("0",) * 9 + ("another seed",)),
+        scheduler_block_size_tokens=aligned if sizes and random.random() < 0.06 else None,
+    )
 
 
 def with_later_types(random: Random, config: ManagerConfig) -> ManagerConfig:

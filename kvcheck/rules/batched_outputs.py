@@ -121,6 +121,7 @@ def a_list_that_grew_is_reported_though_the_next_step_begins_no_block(
     bench: Bench, alone: Any
 ) -> None:
     """Slots for drafts are taken by a single call, or by a step without output."""
+    bench.need(Feature.DRAFTING)
     steps = Steps(bench)
     (a,) = steps.register(range(9))
     steps.write(StepPlan(new=[a]))

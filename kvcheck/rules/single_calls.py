@@ -165,6 +165,8 @@ NEEDS: Mapping[str, Feature] = MappingProxyType(
         "held alone": Feature.HOLDING,
     }
 )
+OFTEN: Mapping[str, int] = MappingProxyType({"extended alone": 4})
+"""Calls that engines mix into steps more often than others."""
 CALLS = (*OF_RUNNING, *OF_IDLE)
 """Names of all calls, for tallies."""
 
@@ -183,6 +185,7 @@ def call_alone(engine: Engine) -> str | None:
     ]
     if not calls:
         return None
-    name, call = engine.random.choice(calls)
+    weights = [OFTEN.get(name, 1) for name, _ in calls]
+    ((name, call),) = engine.random.choices(calls, weights)
     call()
     return name

@@ -289,6 +289,7 @@ def of_fast(case: Case) -> dict[str, Term]:
         request = SimpleNamespace(
             state=case.status,
             running=RequestStatus.RUNNING,
+            look_again=lambda: None,
             num_tokens=notes.number("num_tokens"),
             in_flight=notes.number("in_flight"),
             num_prompt_tokens=1,

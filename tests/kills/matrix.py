@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from kvcheck.mistakes import Mistake
+from kvcheck.mistakes import Mistake, MistakeError
 from kvcheck.mistakes.text import Change, definition
 from tests.kills.layers import LAYERS
 
@@ -138,7 +138,7 @@ def cell(mistake: Mistake, layer: str, limit_s: float) -> Cell:
     process = fork.Process(target=_told, args=(there, LAYERS[layer].find, mistake))
     process.start()
     there.close()
-    told: tuple[str | None, float] | None = None
+    told: tuple[str | None, float] | MistakeError | None = None
     if here.poll(limit_s):
         try:
             told = here.recv()
@@ -148,6 +148,8 @@ def cell(mistake: Mistake, layer: str, limit_s: float) -> Cell:
     process.join()
     if told is None:
         return Cell(mistake.id, layer, LIMIT, "", limit_s, code_of(mistake))
+    if isinstance(told, MistakeError):
+        raise told
     by, seconds = told
     outcome = ALIVE if by is None else KILLED
     return Cell(mistake.id, layer, outcome, by or "", round(seconds, 2), code_of(mistake))
@@ -155,8 +157,12 @@ def cell(mistake: Mistake, layer: str, limit_s: float) -> Cell:
 
 def _told(there: Connection, find: Callable[[Mistake], str | None], mistake: Mistake) -> None:
     start = time.process_time()
-    by = find(mistake)
-    there.send((by, time.process_time() - start))
+    try:
+        by = find(mistake)
+    except MistakeError as error:  # its lines are no longer there: nothing was shown
+        there.send(error)
+    else:
+        there.send((by, time.process_time() - start))
     os._exit(0)
 
 

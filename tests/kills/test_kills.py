@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from types import FrameType
 
 import pytest
@@ -235,6 +236,14 @@ def test_proofs_are_run_on_the_changed_code(name: str, by: str) -> None:
     LAYERS["proofs"].prepare()
     found = matrix.cell(find(name, (*mistakes(), *COMMON)), "proofs", 120.0)
     assert found.by.partition(":")[0] == by
+
+
+def test_a_mistake_whose_lines_are_gone_is_no_kill() -> None:
+    """Such a cell once counted as killed: the process that made the twin had ended."""
+    gone = Change("kvref.block_pool", "BlockPool.touch", ["a line of long ago"], ["pass"])
+    stale = replace(find("HandsOutBackwards", mistakes()), make=lambda: sources([gone]))
+    with pytest.raises(MistakeError, match="0 times"):
+        matrix.cell(stale, "directed", 60.0)
 
 
 def test_a_layer_is_shown_what_it_is_about() -> None:

@@ -32,8 +32,12 @@ class ChoosingEngine(LongEngine):
             for side in self.sides:
                 request: Any = side.batched.request_of(handle)
                 request.num_in_flight_tokens = count
+
+    def compare(self, rule: str, what: str) -> None:
+        """Read the statistics now and then: a comparison of the whole state empties them."""
         if self.random.random() < 0.5:
             self.read_statistics()
+        super().compare(rule, what)
 
     def read_statistics(self) -> None:
         """The counts, and the hit rate over the last requests."""

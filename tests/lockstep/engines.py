@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -31,6 +32,9 @@ BLOCKS_PER_LOOK = 2000
 OFFERED = (*[4] * 15, None)
 """Of those that wait, so many are in a decoding engine's plan: each is checked, and few get in."""
 
+
+ALONE = (0, 0, 1, 2, 6)
+"""Single calls before a step of a decoding engine."""
 
 ALL_ROWS = 40_000
 """Room for everything that a decoding engine has to report: then most requests only count."""
@@ -204,7 +208,9 @@ class DecodingEngine(LongEngine):
     Some end and others come; where the pool is full, those that were refused give way.
     """
 
-    sizes = (64, 256, 512)
+    sizes = (16, 16, 64, 256, 512)
+    quiet = 0.7
+    """How often there are no events: blocks of several requests are taken at once."""
     plain = 0.7
 
     def __init__(self, sides: Any, random: Random, *, times: int = 1) -> None:
@@ -213,14 +219,19 @@ class DecodingEngine(LongEngine):
 
     def play(self, num_steps: int) -> None:
         """As many requests as there may be, and then steps; at the end the whole state."""
-        for _ in range(num_steps):
+        for _ in range(num_steps * (1 if self.max_requests > 64 else 6)):
             self.clock.now += self.random.randint(1, 9)
             while len(self.handles) < self.max_requests:
                 self.arrive()
-            if self.draw.chance(0.3):
+            for _ in range(self.random.choice(ALONE)):
                 self.call_alone()
             self.decode()
         self.compare_all("at the end")
+
+    def config_of(self, random: Random) -> ManagerConfig:
+        """Draw one, mostly without events."""
+        config = super().config_of(random)
+        return replace(config, enable_events=False) if random.random() < self.quiet else config
 
     def call_alone(self) -> None:
         """Make a single call, which may admit a request, free one or give it a token."""
@@ -242,13 +253,13 @@ class DecodingEngine(LongEngine):
             prefill_tokens=[],
             new=new,
             stops_at_refusal=True,
-            num_lookahead_tokens=self.random.choice((0, 0, 9)),
+            num_lookahead_tokens=self.random.choice((0, 0, 9, 9)),
         )
         self.try_broken(plan)
         if self.drew["steps"] % 16 == 0:
             self.new_outputs(plan)
         else:
-            num_rows = self.random.choice((0, 0, 400, ALL_ROWS))
+            num_rows = self.random.choice((0, 0, 400, ALL_ROWS, ALL_ROWS))
             for side in self.sides:
                 side.outputs = Outputs(num_rows)
         result = self.both("KV-BATCH-1", "a step", lambda s: s.batched.step(plan, s.outputs.given))

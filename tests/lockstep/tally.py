@@ -94,6 +94,60 @@ OF_CONFIG: Mapping[str, Callable[[ManagerConfig], object]] = MappingProxyType(
 )
 """Of a configuration; counted once for each operation under it."""
 
+OF_LARGE = frozenset(
+    {
+        "blocks of 256 tokens", "pool of 100,000 blocks", "given hashes", "xxhash_cbor",
+        "hits inside a block", "states inside chunks",
+        *(f"choice of {name}" for name in OTHERS),
+    }
+)  # fmt: skip
+"""Of configurations: production sizes, and choices that a subject makes or `chosen` draws."""
+
+PAIRS = (
+    ("eagle", "sliding window"), ("eagle", "Mamba"), ("eagle", "three groups"),
+    ("eagle", "retention"), ("eagle", "watermark"), ("eagle", "blocks of unequal sizes"),
+    ("retention", "Mamba"), ("retention", "sliding window"), ("retention", "watermark"),
+    ("context parallelism", "hash look-ahead"), ("context parallelism", "watermark"),
+    ("caching off", "sliding window"), ("caching off", "Mamba"), ("caching off", "watermark"),
+    ("events off", "sliding window"), ("events off", "Mamba"), ("events off", "statistics off"),
+    ("residency on", "sliding window"), ("residency on", "events off"),
+    ("statistics off", "three groups"), ("hash look-ahead", "three groups"),
+    ("circular buffer", "sliding window"), ("retained tokens", "three groups"),
+    ("blocks of unequal sizes", "Mamba"), ("sliding window", "Mamba"),
+)  # fmt: skip
+"""Options that engines set together."""
+
+BOUNDARIES: Mapping[str, Callable[[ManagerConfig], object]] = MappingProxyType(
+    {
+        "window of 1 token": lambda config: 1 in _windows(config, 0),
+        "window of whole blocks": lambda config: 0 in _windows(config, 0, in_blocks=True),
+        "window of a token more": lambda config: 0 in _windows(config, -1, in_blocks=True),
+        "chunk of 1 block": lambda config: any(
+            isinstance(s, ChunkedLocalAttentionSpec) and s.attention_chunk_size == s.block_size
+            for s in config.managed_specs
+        ),
+        "step shorter than a block": lambda config: (
+            0 < (config.max_num_batched_tokens or 0) <= max(_sizes(config), default=0)
+        ),
+        "pool that one request fills": lambda config: (
+            config.kv_cache.num_blocks - 1
+            < sum(-(-config.max_model_len_tokens // s.block_size) for s in config.managed_specs)
+        ),
+    }
+)
+"""Values at which a formula changes: runs of blocks, chunks, and pools."""
+
+
+def _windows(config: ManagerConfig, more: int, *, in_blocks: bool = False) -> set[int]:
+    """Return the lengths of windows and `more`; `in_blocks`: what is left of whole blocks."""
+    specs = [spec for spec in config.managed_specs if isinstance(spec, SlidingWindowSpec)]
+    return {
+        (spec.sliding_window + more) % spec.block_size if in_blocks else spec.sliding_window + more
+        for spec in specs
+        if not in_blocks or spec.block_size > 1
+    }
+
+
 SWITCHES = (
     "events on", "events off", "statistics on", "statistics off", "residency on", "residency off",
 )  # fmt: skip
@@ -174,7 +228,9 @@ class Tally:
             self._reach(name, size)
 
     def _add_config(self, counts: Counter[str], config: ManagerConfig, number: int) -> None:
-        counts.update({name: number for name, has in OF_CONFIG.items() if has(config)})
+        has = {name for name, holds in (OF_CONFIG | BOUNDARIES).items() if holds(config)}
+        counts.update(dict.fromkeys(has, number))
+        counts.update({" + ".join(pair): number for pair in PAIRS if has.issuperset(pair)})
         self.block_sizes |= _sizes(config)
         self._reach("pool", config.kv_cache.num_blocks)
 
@@ -182,8 +238,15 @@ class Tally:
         self.largest[name] = max(self.largest[name], size)
 
     def never_drawn_by_programs(self) -> list[str]:
-        """Options that stayed away from single calls."""
-        return [name for name in (*OF_CONFIG, *OF_STEP) if not self.single[name]]
+        """Return the options, pairs and boundaries that single calls never had."""
+        names = (*OF_CONFIG, *OF_STEP, *map(" + ".join, PAIRS), *BOUNDARIES)
+        return [name for name in names if not self.single[name]]
+
+    def never_drawn_small(self) -> list[str]:
+        """Return those of small configurations that no program had."""
+        names = [name for name in OF_CONFIG if name not in OF_LARGE]
+        names += [*map(" + ".join, PAIRS), *BOUNDARIES]
+        return [name for name in names if not self.single[name]]
 
     def never_drawn_by_engines(self) -> list[str]:
         """Options that stayed away from whole steps; configurations are those of programs."""

@@ -27,7 +27,7 @@ FOUND_BY = {
     "MovedKeysCoverNothing": 2,
 }
 """Of each mistake a seed whose first programs find it."""
-BY_THREE_REQUESTS = "MovedKeysAnswerAlone"
+BY_THREE_REQUESTS = "MovedKeysLeaveTheirLikes"
 """No program meets it: the directed check `copies come one behind the other` does."""
 
 

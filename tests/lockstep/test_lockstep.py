@@ -27,6 +27,7 @@ from kvspec.interface import Implementation, KVCacheManager
 from kvspec.policy import Policy
 from kvspec.profile import find_profile
 from tests.lockstep.engines import is_plain
+from tests.lockstep.tally import Tally
 from tests.mistakes import mistaken
 
 MAX_STEPS = 60
@@ -84,6 +85,14 @@ def with_keeping(program: Program, random: Random) -> Program:
 
 def test_random_programs_leave_both_in_the_same_state(fast: Implementation) -> None:
     assert sum(run(program, fast) for program in small_programs()) > 3000
+
+
+def test_programs_of_a_check_draw_every_option_pair_and_boundary() -> None:
+    """Those of `kvspec check` within its first seconds."""
+    tally = Tally()
+    for program in (p for batch in range(2) for p in random_programs(0, batch, 40)):
+        tally.add_program(program)
+    assert not tally.never_drawn_small()
 
 
 @pytest.mark.parametrize(

@@ -105,8 +105,9 @@ def named_story(mistake: Mistake) -> Program | Random | None:
 
 def is_found_by(story: Program | Random, mistake: Mistake) -> bool:
     """Whether the reference and the mistake part; whatever ends the story is the mistake's."""
+    subject = mistake.make()
     try:
-        told(story, mistake.make())
+        told(story, subject)
     except Exception:
         return True
     return False
