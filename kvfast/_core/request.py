@@ -22,8 +22,7 @@ from .turn import Turn
 from .views import BlockHashes, TokenIds
 
 COUNT_BITS = 53
-RUNNING = RequestStatus.RUNNING
-WAITING = RequestStatus.WAITING
+RUNNING, WAITING = RequestStatus.RUNNING, RequestStatus.WAITING
 KEPT_MESSAGE_BYTES = 16384  # A larger buffer is not kept for the next call.
 UNLOCKED_TOKENS = 1024  # From so many on, some microseconds, other threads may run meanwhile.
 
@@ -64,13 +63,10 @@ class FastRequest:
         self.is_used = False
         self.field_at = 0
         self.row = -1
-        self.num_tokens = 0
-        self.num_hashes = 0
-        self.num_prompt_tokens = 0
+        self.num_tokens = self.num_hashes = self.num_prompt_tokens = 0
         self.is_followed = False
         self.has_extra_keys = False
-        self.room_tokens = 0
-        self.room_hashes = 0
+        self.room_tokens = self.room_hashes = 0
         if isinstance(request_input, FollowedInput):  # `following.make_followed` goes on
             self.is_followed = True
             self.make_room(0)
@@ -181,8 +177,7 @@ class FastRequest:
 
     def look_again(self) -> None:
         """Have the next step look at its block list, which a single call made longer."""
-        at = self.field_at + hot.RUNS
-        self.fields[at] = min(self.fields[at], 1)
+        self.fields[self.field_at + hot.RUNS] = min(self.fields[self.field_at + hot.RUNS], 1)
 
     def has_legal_counts(self) -> bool:
         """Whether preemptions, junction and tokens in flight are counts."""

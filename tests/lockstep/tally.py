@@ -228,7 +228,7 @@ class Tally:
             self._reach(name, size)
 
     def _add_config(self, counts: Counter[str], config: ManagerConfig, number: int) -> None:
-        has = {name for name, holds in (OF_CONFIG | BOUNDARIES).items() if holds(config)}
+        has = {name for name, holds in {**OF_CONFIG, **BOUNDARIES}.items() if holds(config)}
         counts.update(dict.fromkeys(has, number))
         counts.update({" + ".join(pair): number for pair in PAIRS if has.issuperset(pair)})
         self.block_sizes |= _sizes(config)
