@@ -21,6 +21,7 @@ from kvcheck.play import steps as st
 from kvcheck.play.steps import Program
 from kvspec.config import HASH_FUNCTIONS, ManagerConfig
 from kvspec.policy import Policy
+from kvspec.specs import ChunkedLocalAttentionSpec
 
 OTHERS: Mapping[str, object] = MappingProxyType(
     {
@@ -62,6 +63,18 @@ def with_policy(config: ManagerConfig, names: Iterable[str]) -> ManagerConfig:
     return replace(config, policy=replace(config.policy, **policy))
 
 
+def with_unaligned_chunks(config: ManagerConfig, random: Random) -> ManagerConfig:
+    """Let chunks begin inside blocks (KV-CHUNK-7); random draws elsewhere stay as they are."""
+    groups = [
+        replace(group, spec=replace(spec, attention_chunk_size=spec.attention_chunk_size + more))
+        if isinstance(spec := group.spec, ChunkedLocalAttentionSpec)
+        and (more := random.randrange(spec.block_size))
+        else group
+        for group in config.kv_cache.groups
+    ]
+    return replace(config, kv_cache=replace(config.kv_cache, groups=tuple(groups)))
+
+
 def chosen(config: ManagerConfig, number: int, random: Random) -> ManagerConfig:
     """Some choices, each in its turn; where a seed is left out, hashes begin with a fixed one."""
     every = list(OTHERS)
@@ -70,6 +83,8 @@ def chosen(config: ManagerConfig, number: int, random: Random) -> ManagerConfig:
     seed: str | None = random.choice(SEEDS)
     if "none_hash_without_seed" in names and function.startswith("sha256"):
         seed = None
+    if "chunk_must_align" in names:
+        config = with_unaligned_chunks(config, random)
     sizes = [spec.block_size for spec in config.managed_specs]
     aligned = lcm(*sizes) * config.dcp_world_size * config.pcp_world_size  # KV-CFG-4
     return replace(

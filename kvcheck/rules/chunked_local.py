@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from kvcheck.play.verdicts import Level
@@ -10,7 +11,7 @@ from kvcheck.rules.example import cases, example
 from kvcheck.rules.judging import equal, raises
 from kvcheck.rules.placed import needs_capped
 from kvcheck.rules.specs import chunked, full
-from kvspec.errors import ConfigError, StaleHitError
+from kvspec.errors import ConfigError
 from kvspec.specs import LayerSpec
 
 
@@ -105,19 +106,21 @@ def what_chunks_can_do_is_accepted(bench: Bench) -> None:
     bench.manager(20, full(8), chunked(4, 8), enable_caching=False, use_eagle=True)
 
 
-@example("KV-CHUNK-3", "KV-POL-6", "KV-MGR-8")
-def a_hit_before_the_start_of_a_chunk_inside_a_block_is_not_taken(bench: Bench) -> None:
-    """Where a chunk may begin inside a block, a hit before its start is answered and not taken."""
-    bench.manager(10, chunked(4, 8))
-    if bench.policy.chunk_must_align or not bench.policy.chunked_null_prefix_is_hit:
-        return
-    manager = bench.manager(10, chunked(4, 6))
-    early = manager.request("early", range(11))  # null for block 0, yet token 4 reads it
-    manager.same(manager.get_computed_blocks(early).blocks, [[0]])
-    with manager.refuses(StaleHitError):
-        manager.admit(early)
-    request = manager.started("r", range(14))  # L = 13: the chunk starts at 12
-    manager.same(manager.lists(request), [[0, 0, 0, 1]])
+@example("KV-CHUNK-7", "KV-POL-6", "KV-MGR-8")
+def a_chunk_inside_a_block_that_is_not_cached_ends_the_hit_before(bench: Bench) -> None:
+    """Nulls that end before the start of L's chunk are no hit; whatever is answered is taken."""
+    policy = replace(bench.policy, chunk_must_align=False)
+    manager = bench.manager(10, chunked(4, 5), policy=policy)
+    early = manager.request("early", range(11))
+    manager.same(manager.get_computed_blocks(early).blocks, [[]])
+    manager.start(early)
+    blocks = manager.lists(early)[0]
+    again = manager.request("again", range(11))
+    manager.same(manager.get_computed_blocks(again).blocks, [[0, blocks[1]]])
+    manager.evict_blocks([blocks[1]])
+    manager.same(manager.get_computed_blocks(again).blocks, [[blocks[0]]])
+    manager.start(again)
+    manager.same(manager.lists(again)[0][:1], blocks[:1])
 
 
 @example("KV-CHUNK-5")

@@ -36,7 +36,7 @@ cdef class Lookup:
     @cython.locals(g=int, dropped="long long", need="long long", end="long long", start="long long")
     cdef long long look_up_sliding(self, int a, FastRequest request, long long limit, bint drop, long long per) noexcept nogil
     cdef long long short_run(self, long long length, long long dropped, long long per) noexcept nogil
-    @cython.locals(g=int, first="long long", end="long long")
+    @cython.locals(g=int, first="long long", end="long long", size="long long", reach="long long")
     cdef long long look_up_chunked(self, int a, FastRequest request, long long tokens, long long limit) noexcept nogil
     @cython.locals(end="long long")
     cdef long long look_up_mamba(self, int a, FastRequest request, long long limit, long long per) noexcept nogil

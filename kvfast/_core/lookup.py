@@ -136,8 +136,13 @@ class Lookup:
     def look_up_chunked(self, a: int, request: FastRequest, tokens: int, limit: int) -> int:
         """Null for earlier chunks, then a run (KV-CHUNK-2)."""
         g = self.shape.members[self.shape.first_member[a]]
+        size, reach = self.shape.block_size[g], self.shape.reach[g]
         first = self.shape.skipped(g, tokens)
         end = self.run_from(a, request, first, limit)
+        while end == first and first * size % reach > 0:  # it ends in the chunk before (KV-CHUNK-7)
+            limit = first
+            first = self.shape.skipped(g, limit * size)
+            end = self.run_from(a, request, first, limit)
         if end == first and not self.shape.null_prefix_is_hit:
             return 0  # KV-POL-4
         self.put_null(a, first)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvref.block_pool import BlockPool
 from kvref.events import EventLog
 from kvref.groups.base import Group, GroupContext, LookUp, cdiv
@@ -29,12 +31,13 @@ class ChunkedLocalGroup(Group):
         return cdiv(min(tokens, self.context.max_model_len_tokens), self.block_size)
 
     def longest_hit(self, asked: LookUp) -> list[list[int]]:
-        """Null for earlier chunks, then consecutive hits (KV-CHUNK-2).
+        """Null for earlier chunks, then consecutive hits (KV-CHUNK-2, KV-CHUNK-7).
 
         Example: chunk 8, block size 4, at most 15 tokens: blocks 0 and 1 are null, block 2 is
         looked up.
         """
-        first = self.num_skipped_tokens(asked.max_length_tokens) // self.block_size
+        start = self.num_skipped_tokens(asked.max_length_tokens)
+        first = start // self.block_size
         found: list[list[int]] = [[] for _ in asked.members]
         for index in range(first, asked.max_length_tokens // self.block_size):
             blocks = self.find_in_all(asked, index)
@@ -42,6 +45,9 @@ class ChunkedLocalGroup(Group):
                 break
             for run, block in zip(found, blocks, strict=True):
                 run.append(block)
+        num_null_tokens = first * self.block_size
+        if not found[0] and num_null_tokens < start:  # the chunk begins inside block `first`
+            return self.longest_hit(replace(asked, max_length_tokens=num_null_tokens))
         if not found[0] and not self.context.null_prefix_is_hit:
             return found  # by policy, nulls alone are no hit (KV-POL-4)
         return [[NULL_BLOCK] * first + run for run in found]

@@ -80,7 +80,9 @@ def longest_hit(question: Question) -> Candidate:
         if found:
             longest = max(len(candidate) for candidate in found)
             (answer,) = [candidate for candidate in found if len(candidate) == longest]
-            return answer
+            is_hit_of_nulls = question.null_prefix_is_hit or any(answer)  # KV-POL-4
+            is_chunked = isinstance(question.spec, ChunkedLocalAttentionSpec)
+            return answer if is_hit_of_nulls or not is_chunked else ()
     return ()
 
 
@@ -140,13 +142,11 @@ def starts_the_text(q: Question, candidate: Candidate) -> bool:
 
 
 def is_in_the_chunk(q: Question, candidate: Candidate) -> bool:
-    """KV-CHUNK-2: null for the blocks before the chunk of token L, then cached ones."""
+    """KV-CHUNK-2, KV-CHUNK-7: null before the chunk of the next token, then cached blocks."""
     assert isinstance(q.spec, ChunkedLocalAttentionSpec)
-    chunk = q.spec.attention_chunk_size
-    start = q.limit // chunk * chunk // q.spec.block_size
-    if not q.null_prefix_is_hit and not any(candidate):
-        return not candidate
-    return len(candidate) >= start and candidate == (
+    chunk, size = q.spec.attention_chunk_size, q.spec.block_size
+    start = len(candidate) * size // chunk * chunk // size
+    return candidate == (
         *[False] * start,
         *[True] * (len(candidate) - start),
     )
