@@ -113,13 +113,13 @@ def a_chunk_inside_a_block_that_is_not_cached_ends_the_hit_before(bench: Bench) 
     manager = bench.manager(10, chunked(4, 5), policy=policy)
     early = manager.request("early", range(11))
     manager.same(manager.get_computed_blocks(early).blocks, [[]])
-    manager.start(early)
+    manager.admit(early)
     blocks = manager.lists(early)[0]
     again = manager.request("again", range(11))
     manager.same(manager.get_computed_blocks(again).blocks, [[0, blocks[1]]])
     manager.evict_blocks([blocks[1]])
     manager.same(manager.get_computed_blocks(again).blocks, [[blocks[0]]])
-    manager.start(again)
+    manager.admit(again)
     manager.same(manager.lists(again)[0][:1], blocks[:1])
 
 
