@@ -94,7 +94,8 @@ def constants() -> Iterator[tuple[str, str, int]]:
 
 NOT_YET = (
     "LargeArraysGrowEmpty", "StepsNeverReportWhatIsAsked", "ItemsBehindComeLate",
-    "GapOfTheFirstPrompt", "NullsOfOneChunkBack", "NeverLooksAgainAfterACall", "NeverLooksAgainAfterAStep",
+    "GapOfTheFirstPrompt", "NullsOfOneChunkBack",
+    "NeverLooksAgainAfterACall", "NeverLooksAgainAfterAStep",
 )  # fmt: skip
 """The first is not found by 4,000 operations, and within 10,000 it fills 24 GB of memory: it needs
 lists of 65,536 blocks, or a request of 32,768 tokens that grows. Other seeds come to that. The
