@@ -103,16 +103,16 @@ class ReferenceImplementation:
     ) -> None:
         """New counts, and the hashes of newly full blocks (KV-REQ-7, KV-REQ-8)."""
         inner = _reference(manager)
-        with inner.turn:
-            followed(inner.own(request)).follow(num_tokens, hashes, num_prompt_tokens)
+        inner.turn.run(
+            lambda: followed(inner.own(request)).follow(num_tokens, hashes, num_prompt_tokens)
+        )
 
     def append_tokens(
         self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
     ) -> None:
         """Append tokens and hash the blocks they complete (KV-REQ-2)."""
         inner = _reference(manager)
-        with inner.turn:
-            inner.own(request).extend(token_ids)
+        inner.turn.run(lambda: inner.own(request).extend(token_ids))
 
     def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
         """An empty window (KV-STAT-4)."""
@@ -132,9 +132,8 @@ class ReferenceImplementation:
         memo: dict[int, object] = {id(inner.hasher): inner.hasher}
         if inner.residency is not None:
             memo[id(inner.residency.clock)] = inner.residency.clock
-        with inner.turn:
-            memo[id(inner.turn)] = Turn()
-            return copy.deepcopy(manager, memo)
+        memo[id(inner.turn)] = Turn()
+        return inner.turn.run(copy.deepcopy, manager, memo)
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
         """A manager in the state of `snapshot`, audited (KV-MGR-20)."""

@@ -68,9 +68,12 @@ class ReferenceRequest:
     def append(self, token_ids: Sequence[int]) -> None:
         """Append tokens and hash the blocks they complete (KV-REQ-2, KV-REQ-5)."""
         turn = Turn()
-        with turn:
+
+        def extend() -> None:
             turn.uses(self)  # KV-ERR-7
             self.extend(token_ids)
+
+        turn.run(extend)
 
     def extend(self, token_ids: Sequence[int]) -> None:
         """`append` in a call that uses the request already."""

@@ -45,10 +45,11 @@ class _View(Sequence[T]):
             index
         ]  # resolves what is negative, open or outside as a list does
         if isinstance(chosen, int):
-            return self.between(chosen, chosen + 1)[0]
+            (element,) = self.between(chosen, chosen + 1)  # of any object: it may be short
+            return element
         if chosen.step == 1:
             return self.between(chosen.start, max(chosen.start, chosen.stop))
-        return [self.between(i, i + 1)[0] for i in chosen]
+        return [element for i in chosen for element in self.between(i, i + 1)]
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.between(0, len(self)))

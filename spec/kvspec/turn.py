@@ -54,22 +54,32 @@ class Turn:
         """The first change of the call comes now."""
         self.is_changing = self.is_taken
 
-    def __enter__(self) -> None:
-        """A call begins."""
+    def check_free(self) -> None:
+        """Raise SpoiltError after a change that broke off, BusyError during another call."""
         self.check_sound()
         if self.is_taken:
             raise BusyError("manager", None)
-        self.is_taken = True
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """It ends, whether it answers or raises."""
-        if kind is not None and self.is_changing:
-            self.cause = "MemoryError"  # where there is not even the memory for a name
-            self.cause = kind.__name__
-        if self.used is not None:
-            self.used.is_busy = False
+    def run(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Make a call in this turn; return its result.
+
+        An interrupt (KeyboardInterrupt of a signal) comes where Python calls a function at the
+        earliest: nothing is called between the store and `try`, nor in `except` and `finally`.
+        """
+        self.check_free()
+        self.is_taken = True
+        try:
+            return call(*args, **kwargs)
+        except BaseException as error:
+            if self.is_changing:
+                self.cause = "MemoryError"  # where there is not even the memory for a name
+                self.cause = error.__class__.__name__
+            raise
+        finally:
+            if self.used is not None:
+                self.used.is_busy = False
             self.used = None
-        self.is_taken = self.is_changing = False
+            self.is_taken = self.is_changing = False
 
 
 class HasTurn(Protocol):
@@ -88,7 +98,6 @@ def in_turn(call: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P],
 
     @functools.wraps(call)
     def one_at_a_time(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
-        with self.turn:
-            return call(self, *args, **kwargs)
+        return self.turn.run(call, self, *args, **kwargs)
 
     return cast("Callable[Concatenate[S, P], T]", one_at_a_time)

@@ -6,6 +6,7 @@ python -m tests.contract.without_memory IMPLEMENTATION
 from __future__ import annotations
 
 import _testcapi  # type: ignore[import-not-found] # CPython's own tests have it
+import gc
 import sys
 from array import array
 from collections import Counter
@@ -247,6 +248,30 @@ def refused(scene: Scene, name: str) -> None:
         raise AssertionError(f"a spoilt manager answers, after {name}")
 
 
+def check_references(implementation: Implementation) -> None:
+    """Take events where one allocation after the other fails: no reference is lost (KV-ERR-8)."""
+    tokens = list(range(100, 156))  # small ints, which live for ever
+
+    def taken(number: int) -> None:
+        manager = implementation.create(make_config(40, enable_events=True), check_invariants=False)
+        admit(manager, new_request(implementation, manager, "r", tokens))
+        _testcapi.set_nomemory(number, number + 1)
+        try:
+            manager.take_events()
+        except MemoryError:
+            pass
+        finally:
+            _testcapi.remove_mem_hooks()
+
+    gc.collect()
+    before = list(map(sys.getrefcount, tokens))
+    for number in range(1, 121):
+        taken(number)
+    gc.collect()
+    lost = [old - new for old, new in zip(before, map(sys.getrefcount, tokens), strict=True)]
+    assert max(lost) <= 0, f"references were lost: {lost}"
+
+
 if __name__ == "__main__":
     found = find_implementation(sys.argv[1])
     for each in CALLS:
@@ -255,3 +280,4 @@ if __name__ == "__main__":
         tally: Counter[str] = Counter()
         play(found, each, tally)
         print(each, dict(tally), flush=True)
+    check_references(found)

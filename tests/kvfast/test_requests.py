@@ -260,3 +260,19 @@ def test_large_blocks_keep_no_large_buffer(build: str) -> None:
     request = made(build, 3000, 1000)
     request.append(range(3000, 5000))
     assert request.block_hashes == made(build, 5000, 1000).block_hashes
+
+
+def test_a_view_of_an_object_that_answers_too_little_raises(build: str) -> None:
+    """Anybody can make one: the compiled build once read behind the end of a list."""
+
+    class Short:
+        num_tokens = num_hashes = 9
+
+        def tokens_between(self, start: int, stop: int) -> list[int]:
+            return []
+
+    view: Any = type(made(build).token_ids)
+    view = view(Short())
+    with pytest.raises(ValueError, match="values to unpack"):
+        view[5]
+    assert view[::2] == []
