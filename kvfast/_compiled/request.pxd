@@ -45,7 +45,6 @@ cdef class FastRequest:
     @cython.locals(is_running=bint)
     cdef int set_status(self, value) except -1
     cdef bint has_legal_counts(self) noexcept nogil
-    @cython.locals(at=Py_ssize_t)
     cdef void look_again(self) noexcept nogil
     cdef long long computed_now(self) noexcept nogil
     cdef void set_computed(self, long long num_tokens) noexcept nogil
