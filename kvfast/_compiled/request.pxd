@@ -44,8 +44,8 @@ cdef class FastRequest:
     cdef int hold_off(self) except -1
     @cython.locals(is_running=bint)
     cdef int set_status(self, value) except -1
-    cdef bint has_legal_counts(self) noexcept nogil
     cdef void look_again(self) noexcept nogil
+    cdef bint has_legal_counts(self) noexcept nogil
     cdef long long computed_now(self) noexcept nogil
     cdef void set_computed(self, long long num_tokens) noexcept nogil
     @cython.locals(computed="long long")
