@@ -11,6 +11,7 @@ import pytest
 
 import kvfast
 from kvfast.engines.vllm import loops, taking
+from kvfast.engines.vllm.usual import is_usual
 
 RUNNING, PREEMPTED, ABORTED = 5, 6, 9
 
@@ -135,3 +136,31 @@ def test_both_builds_of_the_loops_do_the_same() -> None:
             counts["drafts"] += "b''" in str(expected)
             counts["ended"] += "stopped at" in str(expected)
     assert min(counts.values()) > 100
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "expected"),
+    [
+        ("num_nans_in_logits", None, True),
+        ("num_nans_in_logits", {}, True),  # as vLLM's V1 runner answers
+        ("num_nans_in_logits", {"r": 1}, False),
+        ("prompt_logprobs_dict", {"r": None}, False),
+        ("pooler_output", [None], False),
+        ("logprobs", (), False),
+        ("kv_connector_output", object(), False),
+        ("sampled_token_ids", [], False),
+    ],
+)
+def test_an_output_of_tokens_alone_is_usual(member: str, value: object, expected: bool) -> None:
+    output: dict[str, object] = {
+        "sampled_token_ids": [[1]],
+        "logprobs": None,
+        "prompt_logprobs_dict": {},
+        "pooler_output": [],
+        "kv_connector_output": None,
+        "num_nans_in_logits": {},
+    }
+    scheduler = SimpleNamespace(connector=None, perf_metrics=None, defer_block_free=False)
+    plan = SimpleNamespace(num_invalid_spec_tokens={})
+    given = SimpleNamespace(**{**output, member: value})
+    assert is_usual(scheduler, plan, given) is expected

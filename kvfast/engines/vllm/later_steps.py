@@ -15,7 +15,8 @@ from kvfast.engines.vllm.admissions import Admitted
 from kvfast.engines.vllm.compiled import Chosen
 from kvfast.engines.vllm.manager import KvfastManager
 from kvfast.engines.vllm.steps import BatchedSteps
-from kvfast.engines.vllm.updates import Update, is_usual, updated
+from kvfast.engines.vllm.updates import Update, updated
+from kvfast.engines.vllm.usual import is_usual
 
 RUNNING = RequestStatus.RUNNING
 

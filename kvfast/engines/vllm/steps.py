@@ -19,7 +19,8 @@ from kvfast.engines.vllm.admissions import Admitted, admit
 from kvfast.engines.vllm.compiled import Chosen, Seats
 from kvfast.engines.vllm.manager import KvfastManager
 from kvfast.engines.vllm.plans import planned
-from kvfast.engines.vllm.updates import Update, is_usual, updated
+from kvfast.engines.vllm.updates import Update, updated
+from kvfast.engines.vllm.usual import is_usual
 from kvspec.batched import StepOutput
 
 ROWS = 1024

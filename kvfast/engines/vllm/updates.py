@@ -19,22 +19,6 @@ from kvfast.engines.vllm.compiled import Taker
 RUNNING, PREEMPTED = RequestStatus.RUNNING, RequestStatus.PREEMPTED
 
 
-def is_usual(scheduler: Any, plan: Any, output: Any) -> bool:
-    """Whether the output has sampled tokens alone, and nobody else is to be told of them."""
-    return (
-        not plan.num_invalid_spec_tokens
-        and bool(output.sampled_token_ids)
-        and output.logprobs is None
-        and not output.prompt_logprobs_dict
-        and not output.pooler_output
-        and output.kv_connector_output is None
-        and output.num_nans_in_logits is None
-        and scheduler.connector is None
-        and scheduler.perf_metrics is None
-        and not scheduler.defer_block_free
-    )
-
-
 def updated(step: Update, plan: Any, output: Any) -> dict[int, Any]:
     """The outputs for each client, and what the tokens change in the scheduler and its requests."""
     outputs = step.taker.take_all(
