@@ -248,14 +248,23 @@ class KnownFiles:
 
 
 def require_something(result: Report) -> None:
-    """Fail unless anything at all was asked of the subject."""
-    if result.static.walks + result.directed + result.random or result.interrupted:
-        return
+    """Fail unless something that ran was about a rule that was asked for."""
+    from kvcheck.judge.applying import rule_outcomes
+    from kvcheck.judge.outcome import HIDDEN, NOT_APPLICABLE, NOT_EXERCISED
+
     options = result.options
+    has_run = bool(result.static.walks + result.directed + result.random)
+    verdicts = {found.verdict for found in rule_outcomes(result).values()}
+    if result.interrupted or result.violations:
+        return
+    if has_run and not verdicts <= {NOT_EXERCISED, NOT_APPLICABLE, HIDDEN}:
+        return
     if not options.budget.directed and options.level == "safety":
         fail("level safety compares with no record: give another --budget or --level")
     lacking = ", ".join(lacks(result))
-    fail(f"{options.name} has nothing that could be checked: {lacking} is lacking")
+    if lacking:
+        fail(f"{options.name} has nothing that could be checked: {lacking} is lacking")
+    fail(f"nothing was checked of {', '.join(options.rules)}: give another --budget or --rules")
 
 
 def write(

@@ -103,6 +103,10 @@ def command(
         write_json(report.to_json(), json_path)
     for line in report.closing_lines():
         console.print(line, markup=False, soft_wrap=True)
+    if not report.passed + report.failed:
+        fail(
+            f"no record could be replayed: {report.implementation} lacks {', '.join(report.lacks)}"
+        )
     return 1 if report.failed else 0
 
 

@@ -211,3 +211,14 @@ def test_identity_needs_a_snapshot(tmp_path: Path) -> None:
     done = run(tmp_path, "bare:implementation", "--budget", "directed", "--level", "identity")
     assert done.returncode == 2
     assert "snapshot" in done.stderr
+
+
+@pytest.mark.parametrize(("rule", "code"), [("KV-LIVE-1", 2), ("KV-SW-2", 0)])
+def test_a_run_that_checked_nothing_of_a_rule_does_not_conform(
+    rule: str, code: int, tmp_path: Path
+) -> None:
+    """The vectors have nothing about the first one."""
+    done = run(tmp_path, "kvfast", "--rules", rule, "--budget", "static")
+    assert done.returncode == code
+    assert ("conforms" in done.stdout) == (code == 0)
+    assert (f"nothing was checked of {rule}" in done.stderr) == (code == 2)

@@ -15,6 +15,7 @@ from kvcheck.records.select import shipped_records
 from kvref import ReferenceImplementation
 from kvspec.record_file import write_trace
 from kvspec.specs import FullAttentionSpec
+from tests.records.planner_tape import HEADER, SPEC
 from tests.records.tape import Tape
 
 SMALL = shipped_records() / "life_of_blocks.jsonl"
@@ -276,3 +277,14 @@ def test_what_is_lacking_is_left_out_and_no_failure(
     said = capsys.readouterr().err
     assert "b_wrong.jsonl: left out, small does not have FullAttentionSpec" in said
     assert sorted(folder.rglob("*")) == before
+
+
+def test_a_replay_that_left_everything_out_is_no_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """kvfast has no planner."""
+    path = tmp_path / "planning.jsonl"
+    record = {"id": 0, "fn": "merge", "input": {"specs": [SPEC]}, "output": SPEC}
+    path.write_text("".join(json.dumps(line) + "\n" for line in (HEADER, record)), "utf-8")
+    assert main(["golden", str(path), "--impl", "kvfast"]) == 2
+    assert "no record could be replayed: kvfast lacks planning" in capsys.readouterr().err
