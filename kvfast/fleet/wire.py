@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from kvspec._fleet_checks import check_batch
 from kvspec.errors import InvalidArgumentError
@@ -25,16 +26,18 @@ STATE = b"state"
 """In place of a number: a request for the state (KV-FLEET-11)."""
 
 _Hash: TypeAlias = bytes | int
+T = TypeVar("T")
 
 
-class _Stored(msgspec.Struct, tag="BlockStored", omit_defaults=True):
+class _Stored(msgspec.Struct, tag="BlockStored", omit_defaults=True, kw_only=True):
     block_hashes: list[_Hash]
-    parent_block_hash: _Hash | None
+    # Those with UNSET are written, nil or not, and read where they are left out, as SGLang does.
+    parent_block_hash: _Hash | UnsetType | None = UNSET
     token_ids: list[int]
     block_size: int
-    lora_id: int | None
-    medium: str | None
-    lora_name: str | None
+    lora_id: int | UnsetType | None = UNSET
+    medium: str | None = None
+    lora_name: str | UnsetType | None = UNSET
     # Each block has its own list or nil; what is in one is the engine's, and nobody here reads it.
     extra_keys: list[Any] | None = None
     group_idx: int | None = None
@@ -46,7 +49,7 @@ class _Stored(msgspec.Struct, tag="BlockStored", omit_defaults=True):
 
 class _Removed(msgspec.Struct, tag="BlockRemoved", omit_defaults=True):
     block_hashes: list[_Hash]
-    medium: str | None
+    medium: str | None = None
     group_idx: int | None = None
 
 
@@ -148,11 +151,11 @@ def _decoded(event: _Stored | _Removed | _Cleared) -> Event:
     ahead = event.lookahead_token_ids
     return BlockStored(
         block_hashes=tuple(event.block_hashes),
-        parent_block_hash=event.parent_block_hash,
+        parent_block_hash=_given(event.parent_block_hash),
         token_ids=tuple(event.token_ids),
         block_size_tokens=event.block_size,
-        lora_id=event.lora_id,
-        lora_name=event.lora_name,
+        lora_id=_given(event.lora_id),
+        lora_name=_given(event.lora_name),
         medium=medium,
         extra_keys=None if event.extra_keys is None else tuple(map(_frozen, event.extra_keys)),
         group=group,
@@ -161,6 +164,10 @@ def _decoded(event: _Stored | _Removed | _Cleared) -> Event:
         lookahead_token_ids=None if ahead is None else tuple(map(tuple, ahead)),
         is_report=event.is_report,
     )
+
+
+def _given(value: T | UnsetType) -> T | None:
+    return None if value is UNSET else value
 
 
 def _frozen(value: Any) -> Any:

@@ -14,7 +14,7 @@ import kvfast
 import kvref
 from kvcheck.mistakes import Mistake
 from kvspec.errors import InvalidArgumentError
-from kvspec.events import AllBlocksCleared
+from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored
 from kvspec.fleet import Batch, WireError
 from kvspec.interface import Implementation
 from tests.device.mistakes import planted
@@ -130,6 +130,24 @@ def test_nonsense_is_a_wire_error(payload: bytes) -> None:
 
 
 @pytest.mark.rule("KV-FLEET-11")
+def test_members_that_are_nil_may_be_left_out() -> None:
+    """SGLang 0.5 writes its events so; what is written here has every member but the later ones."""
+    stored_event = {
+        "type": "BlockStored",
+        "block_hashes": [7],
+        "token_ids": [1, 2],
+        "block_size": 2,
+    }
+    events = [stored_event, {"type": "BlockRemoved", "block_hashes": [7]}]
+    batch = decode_batch(bytes(8), msgspec.msgpack.encode([1.5, events, 0]))
+    told, gone = batch.events
+    assert isinstance(told, BlockStored)
+    assert (told.parent_block_hash, told.lora_id, told.lora_name) == (None, None, None)
+    assert (told.medium, gone) == ("GPU", BlockRemoved((7,), "GPU", 0))
+    (written, _) = msgspec.msgpack.decode(encode_batch(batch))[1]
+    assert {"parent_block_hash", "lora_id", "medium", "lora_name"} <= written.keys()
+
+
 def test_a_state_goes_out_as_a_batch() -> None:
     a_state_goes_out()
 
@@ -279,13 +297,15 @@ MISTAKES = planted(Path(__file__).parent / "planted/view.diff")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: str(one.id))
 def test_a_mistake_on_the_way_is_found(mistake: Mistake) -> None:
-    found = (AssertionError, TimeoutError, WireError, InvalidArgumentError)
+    found = (AssertionError, TimeoutError, WireError, InvalidArgumentError, UnicodeDecodeError)
     with mistake.make(), pytest.raises(found):
         everything_that_can_happen()
 
 
 def everything_that_can_happen() -> None:
     """Losses that a replay heals, those that only a state does, and a restart."""
+    with pytest.raises(WireError):
+        decode_batch(bytes(8), packed(REMOVED).replace(b"GPU", b"G\xffU"))
     a_state_goes_out()
     heard_over_a_bad_network(3_000, 15, bad=0.2, kept=10_000)
     heard_over_a_bad_network(3_000, 15, bad=0.2, kept=3)
