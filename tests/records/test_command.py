@@ -15,7 +15,6 @@ from kvcheck.records.select import shipped_records
 from kvref import ReferenceImplementation
 from kvspec.record_file import write_trace
 from kvspec.specs import FullAttentionSpec
-from tests.records.planner_tape import HEADER, SPEC
 from tests.records.tape import Tape
 
 SMALL = shipped_records() / "life_of_blocks.jsonl"
@@ -254,7 +253,7 @@ def test_what_cannot_run_ends_with_2(capsys: pytest.CaptureFixture[str], tmp_pat
     assert main(["golden", str(SMALL), "--impl", "kvref", "--single-group", "mamba"]) == 2
 
 
-def test_what_is_lacking_is_left_out_and_no_failure(
+def test_what_is_lacking_is_left_out_and_alone_no_success(
     capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counted apart, with the reason; shrink says so and writes nothing."""
@@ -262,8 +261,9 @@ def test_what_is_lacking_is_left_out_and_no_failure(
     less = replace(whole, name="small", spec_types=whole.spec_types - {FullAttentionSpec})
     monkeypatch.setattr(ReferenceImplementation, "capabilities", less)
     ran = Ran(capsys, [folder])
+    assert "no record could be replayed: small lacks FullAttentionSpec" in ran.errors
     assert (ran.code, ran.lines) == (
-        0,
+        2,
         [
             "0 records left out behind quirks",
             "4 left out: small does not have FullAttentionSpec",
@@ -277,14 +277,3 @@ def test_what_is_lacking_is_left_out_and_no_failure(
     said = capsys.readouterr().err
     assert "b_wrong.jsonl: left out, small does not have FullAttentionSpec" in said
     assert sorted(folder.rglob("*")) == before
-
-
-def test_a_replay_that_left_everything_out_is_no_success(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """kvfast has no planner."""
-    path = tmp_path / "planning.jsonl"
-    record = {"id": 0, "fn": "merge", "input": {"specs": [SPEC]}, "output": SPEC}
-    path.write_text("".join(json.dumps(line) + "\n" for line in (HEADER, record)), "utf-8")
-    assert main(["golden", str(path), "--impl", "kvfast"]) == 2
-    assert "no record could be replayed: kvfast lacks planning" in capsys.readouterr().err
