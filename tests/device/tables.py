@@ -68,7 +68,7 @@ class TableEngine(Engine):
         implementation: Implementation | None = None,
     ) -> None:
         side = (implementation or kvfast.implementation(), batched_of)
-        super().__init__(config, [side, side], random)
+        super().__init__(config, [side], random)
         self.batched: BatchedManager = self.sides[0].batched
         self.tables = tables(
             config,
@@ -98,6 +98,20 @@ class TableEngine(Engine):
     def take_deltas(self) -> None:
         """All are taken after each step."""
 
+    def call_alone(self) -> None:
+        """Make a single call, and tell the tables the lengths and lists that no step tells."""
+        super().call_alone()
+        requests = [self.batched.request_of(handle) for handle in self.handles]
+        self.tables.set_lengths(self.handles, [one.num_computed_tokens for one in requests])
+        self.read_freed_alone()
+
+    def read_freed_alone(self) -> None:
+        """Set the rows of requests whose reported lengths are of lists before (KV-BATCH-10)."""
+        for handle in self.freed_alone & {*self.handles}:
+            lists = self.batched.manager.get_blocks(self.batched.request_of(handle)).to_lists()
+            for group, blocks in enumerate(lists):
+                self.tables.set_row(handle, group, blocks)
+
     def step(self, plan: StepPlan) -> None:
         """A step of the manager, told to the tables."""
         outputs = self.new_step_outputs(plan)
@@ -110,6 +124,9 @@ class TableEngine(Engine):
             num = self.batched.take_deltas(more.given.block_deltas)
             self.tables.write(torch.tensor(more.rows[: 4 * num].tolist()).int().view(-1, 4))
         self.tables.read_rows(self.batched, granted)
+        new = {*listed(plan.new)} & {*granted}
+        self.freed_alone -= {*listed(plan.finished), *listed(plan.preempted), *new}
+        self.read_freed_alone()
         step = self.tables.step(plan, result, outputs.given.block_deltas)
         self.check(step, granted, result, outputs)
         self.num_steps += 1
