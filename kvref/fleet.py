@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from kvspec._fleet_checks import check_batch, check_engine, check_hashes, check_index, check_state
 from kvspec.errors import InvalidArgumentError
 from kvspec.events import MEDIUM_GPU, AllBlocksCleared, BlockStored, Event, EventHash
-from kvspec.fleet import MOST_WAITING, Batch, EngineState, FleetKey, Heard
+from kvspec.fleet import MOST_WAITING, Batch, EngineState, FleetKey, Heard, MediumCleared
 
 BEGINNING = EngineState(-1, float("-inf"), {})
 
@@ -147,10 +147,15 @@ class ReferenceIndex:
                 found[engine] = length
         return found
 
-    def _fold(self, keys: Counter[FleetKey], event: Event) -> None:
+    def _fold(self, keys: Counter[FleetKey], event: Event | MediumCleared) -> None:
         """One event (KV-FLEET-4)."""
         if isinstance(event, AllBlocksCleared):
             keys.clear()
+            return
+        if isinstance(event, MediumCleared):  # KV-FLEET-12
+            for key in list(keys):
+                if key[0] == event.medium:
+                    del keys[key]
             return
         for block_hash in event.block_hashes:
             key = (event.medium, event.group, block_hash)

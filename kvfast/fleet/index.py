@@ -9,7 +9,7 @@ from typing import TypeAlias
 from kvspec._fleet_checks import check_batch, check_engine, check_hashes, check_index, check_state
 from kvspec.errors import InvalidArgumentError
 from kvspec.events import MEDIUM_GPU, AllBlocksCleared, BlockStored, Event, EventHash
-from kvspec.fleet import MOST_WAITING, Batch, EngineState, Heard
+from kvspec.fleet import MOST_WAITING, Batch, EngineState, Heard, MediumCleared
 
 _Place: TypeAlias = tuple[str, int]
 """Medium and group."""
@@ -173,11 +173,14 @@ class FastIndex:
             self._fold(line, event)
         line.due, line.time_s = batch.number + 1, batch.time_s
 
-    def _fold(self, line: _Line, event: Event) -> None:
+    def _fold(self, line: _Line, event: Event | MediumCleared) -> None:
         """One event (KV-FLEET-4)."""
         if isinstance(event, AllBlocksCleared):
             self._clear(line)
             line.is_whole = True  # KV-FLEET-7
+            return
+        if isinstance(event, MediumCleared):  # KV-FLEET-12
+            self._clear(line, event.medium)
             return
         place = (event.medium, event.group)
         known = line.copies.get(place, {})
@@ -208,12 +211,11 @@ class FastIndex:
         else:
             del self._owners[place][block_hash]
 
-    def _clear(self, line: _Line) -> None:
-        """No key is left; what waits stays."""
-        for place, hashes in line.copies.items():
-            for block_hash in hashes:
+    def _clear(self, line: _Line, medium: str | None = None) -> None:
+        """Drop all keys, or those of one medium; what waits stays."""
+        for place in [place for place in line.copies if medium in (None, place[0])]:
+            for block_hash in line.copies.pop(place):
                 self._disown(line, place, block_hash)
-        line.copies = {}
 
     def _line(self, engine: str) -> _Line:
         engine = check_engine(engine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -18,7 +19,7 @@ from kvspec.events import (
     Event,
     EventHash,
 )
-from kvspec.fleet import Batch, EngineState, FleetKey, WireError
+from kvspec.fleet import Batch, EngineState, FleetKey, MediumCleared, WireError
 
 END = (-1).to_bytes(8, "big", signed=True)
 """In place of a number: the end of an answer."""
@@ -53,14 +54,41 @@ class _Removed(msgspec.Struct, tag="BlockRemoved", omit_defaults=True):
     group_idx: int | None = None
 
 
-class _Cleared(msgspec.Struct, tag="AllBlocksCleared"):
-    pass
+class _Cleared(msgspec.Struct, tag="AllBlocksCleared", omit_defaults=True):
+    medium: str | None = None
+
+
+_Told: TypeAlias = _Stored | _Removed | _Cleared
+_KNOWN_TYPES = ("BlockStored", "BlockRemoved", "AllBlocksCleared")
 
 
 class _Batch(msgspec.Struct, array_like=True):
     ts: float
-    events: list[_Stored | _Removed | _Cleared]
+    events: list[_Told]
     data_parallel_rank: int | None = None
+
+
+class _RawBatch(msgspec.Struct, array_like=True):
+    ts: float
+    events: list[msgspec.Raw]
+    data_parallel_rank: int | None = None
+
+
+class _Typed(msgspec.Struct):
+    type: str
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of an engine.
+
+    `rank`: of the engine among its data-parallel equals, 0 where the message names none
+    (KV-FLEET-14). `num_unknown`: events of types that no reader knows, passed over (KV-FLEET-13).
+    """
+
+    batch: Batch
+    rank: int = 0
+    num_unknown: int = 0
 
 
 def encode_batch(batch: Batch, *, rank: int | None = None) -> bytes:
@@ -71,10 +99,21 @@ def encode_batch(batch: Batch, *, rank: int | None = None) -> bytes:
 
 def decode_batch(number: bytes, payload: bytes) -> Batch:
     """Return the batch in both parts of a message. Raises WireError, and nothing else."""
+    return decode_message(number, payload).batch
+
+
+def decode_message(number: bytes, payload: bytes) -> Message:
+    """Return a message from its number and payload. Raises WireError, and nothing else."""
     if len(number) != 8:
         raise WireError(f"its number has {len(number)} bytes, not 8")
     try:
-        found = msgspec.msgpack.decode(payload, type=_Batch)
+        try:
+            found, num_unknown = msgspec.msgpack.decode(payload, type=_Batch), 0
+        except msgspec.ValidationError:
+            found, num_unknown = _known_events(payload)
+        rank = found.data_parallel_rank or 0
+        if rank < 0:
+            raise WireError(f"its rank is {rank}")
         batch = Batch(
             int.from_bytes(number, "big"),
             found.ts,
@@ -89,7 +128,19 @@ def decode_batch(number: bytes, payload: bytes) -> Batch:
         RecursionError,
     ) as error:
         raise WireError(str(error)) from error
-    return batch
+    return Message(batch, rank, num_unknown)
+
+
+def _known_events(payload: bytes) -> tuple[_Batch, int]:
+    """Return a batch without its events of unknown types, and how many these are (KV-FLEET-13)."""
+    raw = msgspec.msgpack.decode(payload, type=_RawBatch)
+    known = [
+        event
+        for event in raw.events
+        if msgspec.msgpack.decode(event, type=_Typed).type in _KNOWN_TYPES
+    ]
+    events = [msgspec.msgpack.decode(event, type=_Told) for event in known]
+    return _Batch(raw.ts, events, raw.data_parallel_rank), len(raw.events) - len(known)
 
 
 def state_as_batch(state: EngineState) -> Batch:
@@ -119,9 +170,11 @@ def batch_as_state(batch: Batch) -> EngineState:
     return EngineState(batch.number, batch.time_s, keys)
 
 
-def _encoded(event: Event) -> _Stored | _Removed | _Cleared:
+def _encoded(event: Event | MediumCleared) -> _Told:
     if isinstance(event, AllBlocksCleared):
         return _Cleared()
+    if isinstance(event, MediumCleared):
+        return _Cleared(event.medium)
     if isinstance(event, BlockRemoved):
         return _Removed(list(event.block_hashes), event.medium, event.group)
     ahead = event.lookahead_token_ids
@@ -142,9 +195,9 @@ def _encoded(event: Event) -> _Stored | _Removed | _Cleared:
     )
 
 
-def _decoded(event: _Stored | _Removed | _Cleared) -> Event:
+def _decoded(event: _Told) -> Event | MediumCleared:
     if isinstance(event, _Cleared):
-        return AllBlocksCleared()
+        return AllBlocksCleared() if event.medium is None else MediumCleared(event.medium)
     medium, group = event.medium or MEDIUM_GPU, event.group_idx or 0
     if isinstance(event, _Removed):
         return BlockRemoved(tuple(event.block_hashes), medium, group)

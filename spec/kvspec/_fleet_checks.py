@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kvspec._check import count, text
 from kvspec.errors import InvalidArgumentError
 from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, EventHash
-from kvspec.fleet import Batch, EngineState
+from kvspec.fleet import Batch, EngineState, MediumCleared
 
 REMOVED_PER = ("copy", "last_copy")
 
@@ -32,12 +32,14 @@ def check_batch(batch: Batch) -> None:
     count("number", batch.number)
     _check_time(batch.time_s)
     for event in batch.events:
-        if not isinstance(event, BlockStored | BlockRemoved | AllBlocksCleared):
+        if not isinstance(event, BlockStored | BlockRemoved | AllBlocksCleared | MediumCleared):
             raise InvalidArgumentError("events", event, "BlockStored, BlockRemoved, …Cleared")
-        if not isinstance(event, AllBlocksCleared):
+        if isinstance(event, AllBlocksCleared):
+            continue
+        text("medium", event.medium, error=InvalidArgumentError)
+        if not isinstance(event, MediumCleared):
             check_hashes("events", event.block_hashes)
             count("group", event.group)
-            text("medium", event.medium, error=InvalidArgumentError)
 
 
 def check_state(state: EngineState) -> None:

@@ -27,6 +27,13 @@ class WireError(KVSpecError, ValueError):
         self.problem = problem
 
 
+@dataclass(frozen=True)
+class MediumCleared:
+    """Report that an engine dropped all keys of one medium (KV-FLEET-12); no manager emits it."""
+
+    medium: str
+
+
 MOST_WAITING = 1024
 """Batches of one engine that wait for others, unless an index is told otherwise."""
 
@@ -41,7 +48,7 @@ class Batch:
 
     number: int
     time_s: float
-    events: tuple[Event, ...]
+    events: tuple[Event | MediumCleared, ...]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,15 @@ from random import Random
 
 from kvspec.errors import InvalidArgumentError
 from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, EventHash
-from kvspec.fleet import Batch, EngineState, FleetImplementation, FleetKey, Heard, PrefixIndex
+from kvspec.fleet import (
+    Batch,
+    EngineState,
+    FleetImplementation,
+    FleetKey,
+    Heard,
+    MediumCleared,
+    PrefixIndex,
+)
 from kvspec.interface import Implementation
 
 MEDIA = ("GPU", "GPU", "GPU", "CPU")
@@ -75,13 +83,17 @@ class Engine:
         self.truth.append(dict.fromkeys(self.keys, 1) if self.is_set else dict(self.keys))
         self.unsent.append(batch)
 
-    def event(self) -> Event:
+    def event(self) -> Event | MediumCleared:
         """Something that could happen now."""
         random = self.random
         draw = random.random()
         if draw < 0.03:
             self.keys.clear()
             return AllBlocksCleared()
+        if draw < 0.06:
+            medium = random.choice(MEDIA)
+            self.keys = Counter({key: n for key, n in self.keys.items() if key[0] != medium})
+            return MediumCleared(medium)
         if draw < 0.45 and self.keys:
             key = random.choice(sorted(self.keys, key=repr))
             self.keys[key] -= 1

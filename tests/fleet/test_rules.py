@@ -11,7 +11,7 @@ import kvfast
 import kvref
 from kvspec.errors import InvalidArgumentError
 from kvspec.events import AllBlocksCleared, Event
-from kvspec.fleet import Batch, EngineState, Heard, PrefixIndex
+from kvspec.fleet import Batch, EngineState, Heard, MediumCleared, PrefixIndex
 from tests.fleet.machine import index_of, removed, stored
 
 A, B, C = b"a", b"b", b"c"
@@ -23,7 +23,9 @@ def index(request: pytest.FixtureRequest) -> PrefixIndex:
     return index_of(kvref.implementation() if name == "kvref" else kvfast.implementation())
 
 
-def tell(index: PrefixIndex, number: int, *events: Event, time_s: float | None = None) -> Heard:
+def tell(
+    index: PrefixIndex, number: int, *events: Event | MediumCleared, time_s: float | None = None
+) -> Heard:
     """A batch of e, by default one second after the one before."""
     return index.hear("e", Batch(number, float(number) if time_s is None else time_s, events))
 
@@ -83,6 +85,16 @@ def test_copies_are_counted_by_medium_group_and_hash(index: PrefixIndex) -> None
     assert has(index) == {A: 1, B: 1}
     tell(index, 2, stored(C, medium="CPU"), AllBlocksCleared())
     assert not index.state("e").keys
+
+
+@pytest.mark.rule("KV-FLEET-12")
+def test_a_cleared_medium_takes_its_keys_alone(index: PrefixIndex) -> None:
+    tell(index, 0, stored(A), stored(A, medium="CPU"), stored(B, medium="CPU", group=1))
+    tell(index, 1, MediumCleared("CPU"))
+    assert index.state("e").keys == {("GPU", 0, A): 1}
+    tell(index, 3, MediumCleared("GPU"))
+    assert index.skip("e")
+    assert index.state("e") == EngineState(3, 3.0, {}, is_whole=False)
 
 
 @pytest.mark.rule("KV-FLEET-4", "KV-POL-3")

@@ -15,7 +15,7 @@ import kvref
 from kvcheck.mistakes import Mistake
 from kvspec.errors import InvalidArgumentError
 from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored
-from kvspec.fleet import Batch, WireError
+from kvspec.fleet import Batch, MediumCleared, WireError
 from kvspec.interface import Implementation
 from tests.device.mistakes import planted
 from tests.fleet.machine import index_of, removed, stored
@@ -29,12 +29,18 @@ from kvfast.fleet.view import FleetView, Source  # noqa: E402 (the same)
 from kvfast.fleet.wire import (  # noqa: E402 (the same)
     batch_as_state,
     decode_batch,
+    decode_message,
     encode_batch,
     state_as_batch,
 )
+from tests.fleet.peer import (  # noqa: E402 (the same)
+    PATIENCE_S,
+    a_clock_is_set_back,
+    no_peer_holds_a_view,
+    ranks_are_engines,
+)
 
 HERE = "tcp://127.0.0.1:*"
-PATIENCE_S = 20.0
 
 
 @pytest.fixture
@@ -86,9 +92,9 @@ def test_what_managers_tell_survives_the_wire(implementation: Implementation) ->
         assert decode_batch(number.to_bytes(8, "big"), encode_batch(batch)) == batch
 
 
-def packed(*events: object, time_s: object = 1.0) -> bytes:
+def packed(*events: object, time_s: object = 1.0, rank: int | None = None) -> bytes:
     """A payload of what may be nonsense."""
-    found: bytes = msgspec.msgpack.encode([time_s, list(events), None])
+    found: bytes = msgspec.msgpack.encode([time_s, list(events), rank])
     return found
 
 
@@ -110,7 +116,11 @@ def test_what_is_not_there_has_its_meaning_and_what_is_unknown_is_passed_over() 
         packed(REMOVED)[:-3],
         packed(time_s="now"),
         packed(time_s=float("nan")),
-        packed({**REMOVED, "type": "BlockMoved"}),
+        packed(["BlockRemoved", [b"a"]]),
+        packed({**REMOVED, "type": 7}),
+        packed({**REMOVED, "type": "BlockMoved"}, {**REMOVED, "group_idx": -1}),
+        packed({"type": "AllBlocksCleared", "medium": 1}),
+        packed(rank=-1),
         packed({**REMOVED, "block_hashes": None}),
         packed({**REMOVED, "block_hashes": ["a"]}),
         packed({**REMOVED, "group_idx": -1}),
@@ -127,6 +137,42 @@ def test_nonsense_is_a_wire_error(payload: bytes) -> None:
         decode_batch(bytes(8), payload)
     with pytest.raises(WireError, match="7 bytes"):
         decode_batch(bytes(7), packed(REMOVED))
+
+
+@pytest.mark.rule("KV-FLEET-12")
+def test_a_cleared_medium_is_read_and_written() -> None:
+    payload = packed({"type": "AllBlocksCleared", "medium": "CPU"}, {"type": "AllBlocksCleared"})
+    batch = decode_batch(bytes(8), payload)
+    assert batch.events == (MediumCleared("CPU"), AllBlocksCleared())
+    assert decode_batch(bytes(8), encode_batch(batch)) == batch
+
+
+@pytest.mark.rule("KV-FLEET-13")
+def test_an_event_of_an_unknown_type_is_passed_over() -> None:
+    an_unknown_event_is_passed_over()
+
+
+def an_unknown_event_is_passed_over() -> None:
+    """Between two that are known."""
+    moved = {"type": "BlockMoved", "block_hashes": "any", "to": {"medium": "DISK"}}
+    message = decode_message(bytes(8), packed(REMOVED, moved, {**REMOVED, "medium": "CPU"}, rank=3))
+    assert message.batch.events == (removed(b"a"), removed(b"a", medium="CPU"))
+    assert (message.num_unknown, message.rank) == (1, 3)
+
+
+@pytest.mark.rule("KV-FLEET-14")
+def test_ranks_behind_one_source_are_engines_of_their_own() -> None:
+    ranks_are_engines()
+
+
+@pytest.mark.rule("KV-FLEET-15")
+def test_no_peer_holds_a_view() -> None:
+    no_peer_holds_a_view()
+
+
+@pytest.mark.rule("KV-FLEET-16", "KV-FLEET-2")
+def test_a_clock_that_was_set_back_loses_nothing() -> None:
+    a_clock_is_set_back()
 
 
 @pytest.mark.rule("KV-FLEET-11")
@@ -306,7 +352,11 @@ def everything_that_can_happen() -> None:
     """Losses that a replay heals, those that only a state does, and a restart."""
     with pytest.raises(WireError):
         decode_batch(bytes(8), packed(REMOVED).replace(b"GPU", b"G\xffU"))
+    an_unknown_event_is_passed_over()
     a_state_goes_out()
+    ranks_are_engines()
+    no_peer_holds_a_view()
+    a_clock_is_set_back()
     heard_over_a_bad_network(3_000, 15, bad=0.2, kept=10_000)
     heard_over_a_bad_network(3_000, 15, bad=0.2, kept=3)
     a_gap_is_healed(1000)

@@ -1,0 +1,154 @@
+"""An engine that sends what it is told to, and what a view makes of it (KV-FLEET-14 … KV-FLEET-16)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import closing
+from itertools import count
+from typing import Any
+
+import pytest
+import zmq
+
+from kvfast.fleet.view import FleetView, Limits, Source
+from kvfast.fleet.wire import END, encode_batch
+from kvspec.errors import InvalidArgumentError
+from kvspec.fleet import Batch
+from tests.fleet.machine import removed, stored
+
+PATIENCE_S = 20.0
+
+
+class Peer:
+    """An engine that sends what it is asked to, damaged or not, and a view of it.
+
+    `answer`: frames that it sends to a request for a replay, again and again if `endless`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.context = zmq.Context()
+        self.pub = self.context.socket(zmq.PUB)
+        self.router = self.context.socket(zmq.ROUTER)
+        ports = [s.bind_to_random_port("tcp://127.0.0.1") for s in (self.pub, self.router)]
+        here, replay = (f"tcp://127.0.0.1:{port}" for port in ports)
+        self.view = FleetView({"pod": Source(here, replay)}, pause_s=0.0, **options)
+        self.kept: list[tuple[bytes, bytes]] = []
+        self.endless = False
+        self.stopped = threading.Event()
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
+
+    def connect(self) -> None:
+        """Send what counts as damage until the view has heard some of it."""
+        end = time.monotonic() + PATIENCE_S
+        while not self.view.counts.damaged:
+            assert time.monotonic() < end
+            self.pub.send_multipart([b"", b""])
+            self.view.poll(0.05)
+        while self.view.poll(0.05):
+            pass
+
+    def send(self, batch: Batch, *, rank: int | None = None) -> None:
+        """Publish, and keep for replays."""
+        frames = batch.number.to_bytes(8, "big"), encode_batch(batch, rank=rank)
+        self.kept.append(frames)
+        self.pub.send_multipart([b"", *frames])
+
+    def serve(self) -> None:
+        """Answer requests; a state is not known here."""
+        while not self.stopped.is_set():
+            if not self.router.poll(20):
+                continue
+            who, _, wanted = self.router.recv_multipart()
+            kept = [one for one in self.kept if len(wanted) == 8 and one[0] >= wanted]
+            for frames in kept:
+                self.router.send_multipart((who, b"", b"", *frames))
+            # A router that gave up asks again, on another socket.
+            while self.endless and not self.stopped.wait(0.001) and not self.router.poll(0):
+                self.router.send_multipart((who, b"", b"", bytes(8), b"junk"))
+            self.router.send_multipart((who, b"", b"", END, b""))
+
+    def close(self) -> None:
+        """Stop answering, and leave all sockets."""
+        self.stopped.set()
+        self.thread.join()
+        self.view.close()
+        self.context.destroy(linger=0)
+
+    def heard(self, name: str) -> set[object]:
+        """The hashes that an engine has after all that was sent."""
+        while self.view.poll(0.2):
+            pass
+        return {key[2] for key in self.view.index.state(name).keys}
+
+
+def ranks_are_engines() -> None:
+    """Two ranks with numbers of their own; one message of each is lost and replayed."""
+    with closing(Peer()) as peer:
+        peer.connect()
+        for number in range(4):
+            for rank in (0, 1):
+                batch = Batch(number, 1.0 + number + rank / 10, (stored(100 * rank + number),))
+                peer.send(batch, rank=rank)
+        assert peer.heard("pod") == {0, 1, 2, 3}
+        assert peer.heard("pod#1") == {100, 101, 102, 103}
+        assert peer.view.counts.restarts == 0
+        peer.view.index.forget("pod#1")
+        assert peer.view.catch_up("pod#1")
+        assert peer.heard("pod#1") == {100, 101, 102, 103}
+        peer.pub.send_multipart([b"", bytes(8), encode_batch(Batch(0, 1.0, ()), rank=1024)])
+        before = peer.view.counts.damaged
+        assert peer.view.poll(5.0) == 1
+        assert peer.view.counts.damaged == before + 1
+    with pytest.raises(InvalidArgumentError, match="a#1"):
+        FleetView({"a": Source("inproc://a"), "a#1": Source("inproc://b")})
+
+
+def no_peer_holds_a_view() -> None:
+    """Five messages at once; then answers without an end, by number, by bytes and by time."""
+    clock = iter(count(0.0, 0.25))
+    limits = Limits(poll_messages=2)
+    with closing(Peer(limits=limits, clock_s=lambda: next(clock))) as peer:
+        peer.connect()
+        for number in range(5):
+            peer.send(Batch(number, 1.0, ()))
+        end = time.monotonic() + PATIENCE_S
+        read: list[int] = []
+        while sum(read) < 5 and time.monotonic() < end:
+            read.append(peer.view.poll(0.2))
+        assert sum(read) == 5
+        assert max(read) <= 2
+        peer.endless = True
+        bounds: list[dict[str, Any]] = [
+            {"answer_messages": 8, "answer_s": 1e9},
+            {"answer_bytes": 100, "answer_s": 1e9},
+            {"answer_s": 2.0},
+        ]
+        for bound in bounds:
+            peer.view.limits, before = Limits(**bound), peer.view.counts.unanswered
+            gives_up = threading.Timer(PATIENCE_S / 4, peer.stopped.set)
+            gives_up.start()
+            assert not peer.view.catch_up("pod")
+            gives_up.cancel()
+            assert not peer.stopped.is_set(), bound
+            assert peer.view.counts.unanswered > before
+    for wrong in ({"ranks": 0}, {"answer_s": 0.0}, {"poll_messages": True}):
+        with pytest.raises(InvalidArgumentError, match=next(iter(wrong))):
+            Limits(**wrong)
+
+
+def a_clock_is_set_back() -> None:
+    """By five seconds, and it goes on from there; later it is where it was."""
+    with closing(Peer()) as peer:
+        peer.connect()
+        peer.send(Batch(0, 100.0, (stored(b"a", b"b"),)))
+        assert peer.heard("pod") == {b"a", b"b"}
+        peer.send(Batch(1, 95.0, (removed(b"a"),)))
+        assert peer.heard("pod") == {b"b"}
+        peer.send(Batch(2, 95.5, (stored(b"c"),)))
+        assert peer.heard("pod") == {b"b", b"c"}
+        peer.send(Batch(3, 101.0, (removed(b"b"),)))
+        assert peer.heard("pod") == {b"c"}
+        assert peer.view.index.last("pod") == (3, 101.0)
+        assert (peer.view.counts.restarts, peer.view.counts.set_back) == (0, 2)
