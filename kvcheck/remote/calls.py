@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from kvcheck.play.calls import make, plain, sequence
 from kvcheck.remote.session import ProtocolViolation, Session, known, unused
 from kvcheck.remote.values import decode_request, encode_sample
-from kvspec._json import Where, checked_members
+from kvspec._json import Where, checked_members, integer, list_of
 from kvspec.codec import decode_manager_config
 from kvspec.errors import FormatError, UnsupportedError
 from kvspec.event_codec import decode_stats
@@ -105,7 +105,7 @@ def _drop(call: Call) -> None:
         ("requests", call.session.requests),
         ("windows", call.session.windows),
     ):
-        for handle in call.args[kind]:
+        for handle in _decoded(_handles, call.args[kind], kind):
             table.pop(handle, None)
 
 
@@ -180,6 +180,11 @@ def _boolean(value: object, where: Where) -> bool:
     if not isinstance(value, bool):
         raise where.error(f"{value!r} is not true or false")
     return value
+
+
+def _handles(value: object, where: Where) -> list[int]:
+    found: list[int] = list_of(integer)(value, where)
+    return found
 
 
 Make: TypeAlias = Callable[[Call], Any]

@@ -105,8 +105,9 @@ def _shape(handles: tuple[str, ...], result: Check[Any], **required: Check[Any])
 def _of_record(name: str) -> MessageShape:
     """The shape of an operation that records have too."""
     recorded = OPERATIONS[name]
-    # The argument of cache_blocks has the name of an attribute, and is none.
-    owned = frozenset() if name == "cache_blocks" else frozenset(OWNED_BY_SCHEDULER)
+    owned = frozenset(OWNED_BY_SCHEDULER)
+    if name == "cache_blocks":  # whose argument has the name of an attribute, and is none
+        owned -= {"num_computed_tokens"}
     return MessageShape(
         _REQUEST if recorded.on_request else _MANAGER,
         recorded.result,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,7 +18,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     Until then the old file stands there. The new one is on the disk before it gets the name, and
     the name before this returns. What a killed writer leaves behind, `.NAME.partial`, the next one
     writes over; two writers of one path go one after the other. A device such as /dev/null is
-    written to, not replaced. Raises OSError, which names `path`.
+    written to, not replaced. Raises OSError, which names `path`; so for a `.NAME.partial` that is a
+    link, a pipe or a second name of another file, which somebody else put there.
     """
     if path.exists() and not path.is_file():
         with path.open("wb") as device:
@@ -45,10 +48,19 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
+_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""Not through a link, and without waiting for the other end of a pipe."""
+
+
 def _alone(partial: Path) -> BinaryIO:
     """The file, empty, with no other writer; closing it lets the next one in."""
     while True:
-        file = os.fdopen(os.open(partial, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+        found = os.open(partial, _FLAGS, 0o666)
+        about = os.fstat(found)
+        if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
+            os.close(found)
+            raise OSError(errno.EEXIST, f"{partial.name} beside it is no file of its own")
+        file = os.fdopen(found, "r+b")
         with suppress(ImportError):  # no locks there: two writers of one path are the caller's
             import fcntl
 

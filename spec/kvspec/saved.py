@@ -32,7 +32,13 @@ from kvspec.audit import audited, unwrapped
 from kvspec.codec import decode_manager_config, encode_manager_config, field_of_member
 from kvspec.columns import ColumnImplementation, ColumnManager, Columns, columns_of, snapshot_of
 from kvspec.config import ManagerConfig
-from kvspec.errors import FormatError, InvalidArgumentError, SavedStateError, UnsupportedError
+from kvspec.errors import (
+    ConfigError,
+    FormatError,
+    KVSpecError,
+    SavedStateError,
+    UnsupportedError,
+)
 from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.invariants import HASH_SIZE_BYTES
 
@@ -82,7 +88,10 @@ def load(
         return _restored(
             implementation, written, found.columns(), check_invariants=check_invariants
         )
-    except (InvalidArgumentError, ValueError, IndexError, OverflowError) as error:
+    except (ConfigError, UnsupportedError) as error:
+        problem = f"has a configuration that {implementation.capabilities.name} refuses ({error})"
+        raise SavedStateError(found.file, "configuration", problem, _AGAIN) from error
+    except (KVSpecError, ValueError, IndexError, OverflowError) as error:
         problem = f"holds no state of a manager ({error})"
         raise SavedStateError(found.file, "damaged", problem, _AGAIN) from error
 
@@ -94,6 +103,10 @@ def _restored(
     *,
     check_invariants: bool,
 ) -> KVCacheManager:
+    # Before anything is made of that size: a file of 3 kB can name 2^53 blocks.
+    num_blocks = config.kv_cache.num_blocks
+    if not num_blocks == columns.rest.num_blocks == len(columns.ref_counts):
+        raise ValueError(f"{num_blocks} blocks, and references of {len(columns.ref_counts)}")
     if isinstance(implementation, ColumnImplementation):
         manager = implementation.restore_columns(config, columns)
     else:

@@ -83,7 +83,10 @@ class FullAttentionSpec(AttentionSpec):
     """Attention over the whole prefix.
 
     `head_size_v` defaults to `head_size`. `sliding_window` and `attention_chunk_size` are only
-    remembered (a windowed layer managed as full attention); the manager ignores them.
+    remembered (a windowed layer managed as full attention); the manager ignores them, and so
+    `non_causal`: the queries of one step see each other, as where a drafter predicts several tokens
+    at once. With caching, keys and values of a token may not depend on later tokens all the same;
+    layers where they do are `EncoderOnlyAttentionSpec` (KV-CROSS-4).
     """
 
     head_size_v: int | None = None

@@ -165,9 +165,13 @@ def test_what_kvfast_does_not_do_stays_with_the_manager_of_033(
     specs = (engine.attention("FullAttentionSpec", 4), engine.states(8, "align", **inside))
     setup = engine.Setup(specs, 90, 8, 4, mamba_mode="align")
     made = lockstep.make_scheduler(KvfastScheduler, setup, lockstep.vllm_config(setup, model))
-    assert made.kvfast_reason == "kvfast does not support states inside a chunk"
+    assert "states inside a chunk" in made.kvfast_reason
+    assert "KV-INSIDE-5): set enable_prefix_caching to False" in made.kvfast_reason
     made.schedule()
     assert made.num_steps_stock == 1
+    uncached = replace(setup, caching=False)
+    made = lockstep.make_scheduler(KvfastScheduler, uncached, lockstep.vllm_config(uncached, model))
+    assert made.kvfast_reason is None
     setup = replace(lockstep.setups()["full and states, eagle"], drops_blocks=True)
     made = lockstep.make_scheduler(KvfastScheduler, setup, lockstep.vllm_config(setup, model))
     assert made.kvfast_reason == "kvfast does not support Mamba layers where EAGLE drops blocks"

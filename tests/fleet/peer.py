@@ -1,4 +1,4 @@
-"""An engine that sends what it is told to, and what a view makes of it (KV-FLEET-14 … KV-FLEET-16)."""
+"""An engine that sends what a test says, and a view of it (KV-FLEET-14 … KV-FLEET-16)."""
 
 from __future__ import annotations
 

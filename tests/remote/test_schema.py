@@ -41,6 +41,8 @@ ELSEWHERE = (
     "handle 0",
     "a configuration that is none",
     "an unknown planning function",
+    "handles that are no list",
+    "a handle that is a list",
 )
 """Messages that are none only because of what was sent before, or of what an argument holds."""
 

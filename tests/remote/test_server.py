@@ -91,6 +91,26 @@ NO_MESSAGES: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad_message",
         "set",
     ),
+    "handles that are no list": (
+        {"op": "drop", "args": {"managers": 5, "requests": [], "windows": []}},
+        "bad_message",
+        "args.managers",
+    ),
+    "a handle that is a list": (
+        {"op": "drop", "args": {"managers": [[1]], "requests": [], "windows": []}},
+        "bad_message",
+        "args.managers",
+    ),
+    "an attribute as an argument": (
+        {
+            "op": "cache_blocks",
+            "manager": 1,
+            "request": 2,
+            "args": {"num_computed_tokens": 4, "junction_tokens": 4},
+        },
+        "bad_message",
+        "'args.junction_tokens': unknown",
+    ),
     "an unknown planning function": (
         {"op": "plan", "args": {"fn": "guess", "input": {}}},
         "unknown_op",

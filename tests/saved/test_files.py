@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 import kvfast
 import kvref
 from kvspec import _state_file
+from kvspec.codec import encode_manager_config
+from kvspec.columns import columns_of
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, SavedStateError, UnsupportedError
 from kvspec.interface import Capabilities, Feature, Implementation, KVCacheManager
@@ -52,6 +55,14 @@ def reason(path: Path, **options: Any) -> str:
         found.append(caught.value.reason)
     assert found[0] == found[1]
     return found[0]
+
+
+def signed(path: Path, **members: Any) -> None:
+    """Write a state whose configuration and snapshot have other members, with a right checksum."""
+    config = {**encode_manager_config(config_of(9)), **members}
+    old = columns_of(used(IMPLEMENTATIONS[0], config_of(9)).snapshot())
+    with path.open("wb") as file:
+        _state_file.write_state(file, config, replace(old, rest=replace(old.rest, **members)))
 
 
 @pytest.mark.rule("KV-MGR-20")
@@ -129,6 +140,41 @@ def test_who_cannot_restore_is_refused_before_the_file_is_read(tmp_path: Path) -
     lacking: Any = Without(IMPLEMENTATIONS[0], Feature.RESTORE)
     with pytest.raises(UnsupportedError):
         load(lacking, tmp_path / "none")
+
+
+@pytest.mark.rule("KV-MGR-20")
+def test_a_state_of_other_blocks_than_it_says_is_refused_at_once(path: Path) -> None:
+    """A signed file of 2^53 - 1 blocks: nothing of that size is made."""
+    signed(path, num_blocks=2**53 - 1)
+    assert reason(path) == "damaged"
+
+
+@pytest.mark.rule("KV-MGR-20")
+def test_a_state_that_breaks_an_invariant_is_damaged(path: Path) -> None:
+    """Signed all the same: r was cached further than it has hashes for."""
+    old = columns_of(used(IMPLEMENTATIONS[0], config_of(9)).snapshot())
+    r = replace(old.rest.requests["r"], num_cached_blocks=(7,))
+    with path.open("wb") as file:
+        rest = replace(old.rest, requests={**old.rest.requests, "r": r})
+        _state_file.write_state(file, encode_manager_config(config_of(9)), replace(old, rest=rest))
+    assert reason(path) == "damaged"
+
+
+@pytest.mark.parametrize("planted", ["a link", "a pipe", "a second name"])
+def test_what_others_put_beside_a_state_is_not_written_to(tmp_path: Path, planted: str) -> None:
+    victim, partial = tmp_path / "victim", tmp_path / ".cache.state.partial"
+    victim.write_text("keep me")
+    if planted == "a link":
+        partial.symlink_to(victim)
+    elif planted == "a pipe":
+        os.mkfifo(partial)
+    else:
+        partial.hardlink_to(victim)
+    manager = used(IMPLEMENTATIONS[0], config_of(9))
+    with pytest.raises(OSError, match=r"cache\.state"):
+        save(manager, tmp_path / "cache.state")
+    assert victim.read_text() == "keep me"
+    assert not (tmp_path / "cache.state").exists()
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,10 @@ def _refuse(scheduler: Any) -> None:
     refused = {
         **beyond_contract(scheduler),
         "context parallelism": max(scheduler.dcp_world_size, scheduler.pcp_world_size) > 1,
-        "states inside a chunk": any(
-            getattr(spec, "num_prefill_checkpoint_blocks", 0) for spec in specs
-        ),
+        # Every Mamba2 layer has such a block; without caching no state is ever left in it.
+        "states inside a chunk with prefix caching (KV-INSIDE-5): set enable_prefix_caching to"
+        " False": scheduler.kv_cache_manager.enable_caching
+        and any(getattr(spec, "num_prefill_checkpoint_blocks", 0) for spec in specs),
         "Mamba layers where EAGLE drops blocks": scheduler.has_mamba_layers
         and scheduler.use_eagle_block_drop,
         "several modules that draft": coordinator.num_reprefillable_tokens > 0,
