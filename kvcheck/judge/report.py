@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -370,5 +371,10 @@ def to_junit(report: Report) -> bytes:
     for kind, name in (("failure", "failures"), ("skipped", "skipped")):
         suite.set(name, str(sum(case.find(kind) is not None for case in suite)))
     suite.set("time", f"{report.seconds:.3f}")
-    text: bytes = ET.tostring(suite, encoding="utf-8", xml_declaration=True)
-    return text
+    text: str = ET.tostring(suite, encoding="unicode")
+    shown = _NOT_IN_XML.sub(lambda found: ascii(found.group())[1:-1], text)
+    return f"<?xml version='1.0' encoding='utf-8'?>\n{shown}".encode()
+
+
+_NOT_IN_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that no XML file may hold, such as the escape of a terminal."""

@@ -62,10 +62,19 @@ class MessageShape:
 _MANAGER = ("manager",)
 _REQUEST = ("manager", "request")
 
+
+def shown_text(value: object, where: Where) -> str:
+    """A text that reports and terminals can show as it is."""
+    found = text(value, where)
+    if not found.isprintable():
+        raise where.error(f"{found!r} has characters that cannot be shown")
+    return found
+
+
 HELLO_RESULT: Mapping[str, Check[Any]] = {
     "protocol": integer,
-    "name": text,
-    "version": text,
+    "name": shown_text,
+    "version": shown_text,
     "spec_types": list_of(text),
     "hash_functions": list_of(text),
     "features": list_of(text),

@@ -149,6 +149,13 @@ def _error_member(value: object) -> Any:
         return _clean(shown(value, 1000))
 
 
+def _shown(message: str) -> str:
+    """A text of a server without what a terminal would obey: `\\x1b` in place of an escape."""
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in message
+    )
+
+
 def _clean(message: str) -> str:
     """Text that has a UTF-8 form."""
     return message.encode(errors="backslashreplace").decode()
@@ -159,7 +166,7 @@ def decode_error(value: object, where: Where) -> KVSpecError | tuple[str, str]:
     found = checked_members(
         value, where, {"class": text, "message": text, "fields": object_of(lambda v, _: v)}, {}
     )
-    name, message, fields = found["class"], found["message"], found["fields"]
+    name, message, fields = _shown(found["class"]), _shown(found["message"]), found["fields"]
     at = where.member("fields")
     if name == INTERNAL_ERROR:
         checked_members(fields, at, {"type": text}, {})

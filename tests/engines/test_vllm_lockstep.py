@@ -169,7 +169,7 @@ def test_what_kvfast_does_not_do_stays_with_the_manager_of_033(
     assert "KV-INSIDE-5): set enable_prefix_caching to False" in made.kvfast_reason
     made.schedule()
     assert made.num_steps_stock == 1
-    uncached = replace(setup, caching=False)
+    uncached = replace(setup, enable_caching=False)
     made = lockstep.make_scheduler(KvfastScheduler, uncached, lockstep.vllm_config(uncached, model))
     assert made.kvfast_reason is None
     setup = replace(lockstep.setups()["full and states, eagle"], drops_blocks=True)

@@ -6,6 +6,8 @@ import ast
 import json
 import re
 import sys
+import xml.etree.ElementTree as ET
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -228,6 +230,13 @@ def test_json_has_both_sides_as_members(report: Report) -> None:
 def test_junit_has_them_in_the_message(report: Report) -> None:
     """CI systems show the message first."""
     assert b'message="expected ' in to_junit(report)
+
+
+def test_junit_is_xml_whatever_a_subject_is_called(report: Report) -> None:
+    """An escape of a terminal, half a character, a null byte."""
+    strange = replace(report, subject="x\x1b[31m\ud800\0é\n")
+    suite = ET.fromstring(to_junit(strange))
+    assert suite.get("name", "").startswith("kvspec check x\\x1b[31m\\ud800\\x00é")
 
 
 def test_every_check_of_content_says_what_it_expects(root: Path) -> None:

@@ -41,6 +41,7 @@ LEAVES: Mapping[Any, Schema] = {
     _json.null: {"type": "null"},
     _json.boolean: {"type": "boolean"},
     _json.text: {"type": "string"},
+    operations.shown_text: {"type": "string"},  # of printable characters
     _json.integer: INTEGER,
     _json.count: {"$ref": "#/$defs/count"},
     _json.real: {"type": "number"},

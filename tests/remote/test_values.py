@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcheck.remote.codec import FRAMINGS, decode, encode
+from kvcheck.remote.operations import check_hello
 from kvcheck.remote.values import (
     carried,
     decode_capabilities,
@@ -319,3 +320,14 @@ def test_a_server_that_names_no_form_of_extra_keys_has_the_plain_one() -> None:
     assert decode_capabilities({**said, "min_block_size": 4}).min_block_size_tokens == 4
     del said["extra_keys"]
     assert decode_capabilities(said).extra_key_forms == {"plain"}
+
+
+def test_what_a_server_says_reaches_no_terminal_as_it_is() -> None:
+    """Errors are shown with their escapes spelt out, and a name with some is refused."""
+    said = {"class": "InternalError", "message": "\x1b[2Jgone\n\ud800é", "fields": {"type": "X"}}
+    found = decode_error(said, Where("answer"))
+    assert found == ("InternalError", "\\x1b[2Jgone\n\\ud800é")
+    hello: dict[str, object] = {"protocol": 1, "name": "x\x1b[31m", "version": "1"}
+    hello |= {member: [] for member in ("spec_types", "hash_functions", "features")}
+    with pytest.raises(FormatError, match=r"name.*cannot be shown"):
+        check_hello(hello, Where("answer"))
