@@ -12,7 +12,7 @@ from kvref.following import FollowedRequest
 from kvref.groups.base import Group
 from kvref.hashing import Hasher, hash_of_block, make_key
 from kvref.request import Allocation, ReferenceRequest
-from kvspec._check import boolean, count, exact, is_int
+from kvspec._check import HELD_MAX, boolean, count, exact, is_int
 from kvspec.blocks import NULL_BLOCK, KVCacheBlocks
 from kvspec.config import ManagerConfig
 from kvspec.errors import (
@@ -321,6 +321,14 @@ def check_not_set_aside(held: Sequence[int], reserved: Sequence[int]) -> None:
     for block in held:
         if block in reserved:
             raise InvalidArgumentError("block_ids", block, "one that was not set aside at start")
+
+
+def check_held(block_ids: Sequence[int], popped: Sequence[int]) -> None:
+    """No block is held or popped more often than can be counted (KV-POOL-21)."""
+    already = Counter(popped)
+    for block, number in Counter(block_ids).items():
+        if block != NULL_BLOCK and already[block] + number > HELD_MAX:
+            raise InvalidArgumentError("block_ids", block, f"held at most {HELD_MAX} times")
 
 
 def check_popped(released: Sequence[int], popped: Sequence[int]) -> None:

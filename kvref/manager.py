@@ -283,6 +283,7 @@ class ReferenceManager:
         self._ask_clock()
         blocks = arguments.block_ids(block_ids, self.pool.num_blocks)
         arguments.check_not_set_aside(blocks, self.pool.reserved)
+        arguments.check_held(blocks, self.popped)
         self.turn.changes()
         self.pool.touch(blocks)
         self.popped.extend(block for block in blocks if block != NULL_BLOCK)

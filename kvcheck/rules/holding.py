@@ -102,6 +102,24 @@ def what_is_no_block_is_not_held(bench: Bench, bad: Any) -> None:
         manager.get_block(bad)
 
 
+@example("KV-POOL-21", "KV-POOL-19", level=Level.IDENTITY)
+def holds_are_counted_or_refused(bench: Bench) -> None:
+    """Block 3, which a request has, is held 65,536 times; one more may be refused."""
+    manager = bench.story()[0]
+    manager.hold_blocks([3] * 65_535)
+    manager.hold_blocks([0, 3])
+    equal(manager.references()[3], 65_537)
+    try:
+        manager.hold_blocks([5, 3])
+    except InvalidArgumentError as error:
+        equal((error.field, manager.references().get(5)), ("block_ids", None))
+    else:
+        equal(manager.references()[3], 65_538)
+        manager.free_blocks([3, 5])
+    manager.free_blocks([3] * 65_536)
+    equal(manager.references()[3], 1)
+
+
 @example("KV-POOL-19", "KV-FULL-8", level=Level.SAFETY)
 def what_is_set_aside_is_not_held(bench: Bench) -> None:
     """Block 1 of an attention sink is in nobody's hands."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvfast.events import as_events
+from kvspec._check import HELD_MAX
 from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.errors import BlockReleaseError, InvalidArgumentError, UnsupportedError
 from kvspec.events import Event
@@ -312,9 +313,16 @@ class Calls:
 
     def hold_blocks(self, blocks: list[int]) -> None:
         """Take a reference to each, for `free_blocks` to give back (KV-POOL-19)."""
+        popped = self.core.popped
+        counts: dict[int, int] = {}
         for block in blocks:
             if block in self.core.reserved:
                 raise InvalidArgumentError("block_ids", block, "one that is not set aside")
+            if block:
+                counts[block] = counts.get(block, 0) + 1
+        for block, count in counts.items():
+            if count + popped.get(block, 0) > HELD_MAX:  # KV-POOL-21
+                raise InvalidArgumentError("block_ids", block, f"held at most {HELD_MAX} times")
         self.turn.changes()
         self.core.hold(blocks)
         self.turn.changed()

@@ -9,6 +9,8 @@ from kvspec.errors import ConfigError, InvalidArgumentError
 INT64_MAX = 2**63 - 1
 COUNT_MAX = 2**53 - 1
 """Largest count: exact as a double, and sums of some such counts fit in 64 bits (KV-ERR-6)."""
+HELD_MAX = 2**16
+"""Most references to one block that are held or popped at the same time (KV-POOL-21)."""
 
 
 def is_int(value: object) -> bool:
