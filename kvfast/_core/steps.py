@@ -144,7 +144,8 @@ class Steps:
             if budget == 0:
                 break
             request = entries.request_at(i)
-            if i + 1 < entries.size:
+            # Without caching a request may have the hashes of another manager, of another length.
+            if i + 1 < entries.size and self.core.enable_caching:
                 self.read_ahead(entries.request_at(i + 1))
             hit = self.find_hit(request)
             if not self.core.counts_admitted:

@@ -12,13 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+import kvfast
+import kvref
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.specs import full, mamba, sliding
 from kvcheck.rules.steps import Steps, rows_of, slots_of
 from kvspec.batched import BatchedManager, StepOutput, StepPlan
 from kvspec.errors import InvalidArgumentError
+from kvspec.interface import Implementation
 from kvspec.invariants import check_snapshot
-from kvspec.request import RequestStatus
+from kvspec.request import RequestInput, RequestStatus
+from kvspec.sequential import batched_of
+from tests.contract.builders import make_config
 from tests.fuzz.values import Moody
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -369,3 +374,17 @@ def test_outputs_are_writable_arrays_of_the_right_shape(scene: Scene) -> None:
     wrong: tuple[Any, ...] = ((), [None] * (num_groups + 1), 7, "", {}, iter([None] * num_groups))
     for mappings in wrong:
         scene.refuse("slot_mappings", batched.step, plan, StepOutput(None, mappings))
+
+
+@pytest.mark.parametrize(
+    "kv", [kvref.implementation(), kvfast.implementation(), kvfast.uncompiled()]
+)
+def test_without_caching_hashes_of_another_manager_are_not_read(kv: Implementation) -> None:
+    """34 hashes of 8 bytes each, in a manager whose hashes have 32."""
+    short = make_config(specs=[full(1)], hash_function="sha256_cbor_64bit", trusted_tenants=True)
+    other = kv.create(short)
+    batched = batched_of(kv, kv.create(make_config(40, enable_caching=False)))
+    requests = [kv.make_request(other, RequestInput(name, range(34))) for name in "ab"]
+    handles = [batched.register(request) for request in requests]
+    result = batched.step(StepPlan(new=handles, max_new_tokens=34))
+    assert list(result.num_scheduled_tokens) == [34, 34]
