@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kvspec._fleet_checks import check_batch, check_engine, check_hashes, check_index, check_state
+from kvspec._fleet_checks import (
+    check_batch,
+    check_engine,
+    check_groups,
+    check_hashes,
+    check_index,
+    check_state,
+)
 from kvspec.errors import InvalidArgumentError
 from kvspec.events import MEDIUM_GPU, AllBlocksCleared, BlockStored, Event, EventHash
-from kvspec.fleet import MOST_WAITING, Batch, EngineState, FleetKey, Heard, MediumCleared
+from kvspec.fleet import (
+    MOST_WAITING,
+    Batch,
+    EngineState,
+    FleetKey,
+    GroupPrefix,
+    Heard,
+    MediumCleared,
+)
 
 BEGINNING = EngineState(-1, float("-inf"), {})
 
@@ -147,6 +163,20 @@ class ReferenceIndex:
                 found[engine] = length
         return found
 
+    def hits(self, groups: Sequence[GroupPrefix], *, medium: str = MEDIUM_GPU) -> Mapping[str, int]:
+        """Engine by engine, from the longest length down, group by group (KV-FLEET-17)."""
+        check_groups(groups)
+        step = math.lcm(*(one.block_size_tokens for one in groups))
+        longest = min(len(one.hashes) * one.block_size_tokens for one in groups)
+        found: dict[str, int] = {}
+        for engine in self.engines:
+            keys = self.state(engine).keys
+            for length in range(longest // step * step, 0, -step):
+                if all(_hits(keys, medium, one, length) for one in groups):
+                    found[engine] = length
+                    break
+        return found
+
     def _fold(self, keys: Counter[FleetKey], event: Event | MediumCleared) -> None:
         """One event (KV-FLEET-4)."""
         if isinstance(event, AllBlocksCleared):
@@ -173,3 +203,10 @@ class ReferenceIndex:
         if engine not in self.told:
             raise InvalidArgumentError("engine", engine, "one that was heard of")
         return self.told[engine]
+
+
+def _hits(keys: Mapping[FleetKey, int], medium: str, one: GroupPrefix, length: int) -> bool:
+    """Whether the blocks are there that a hit of so many tokens needs in a group."""
+    end = length // one.block_size_tokens
+    first = 0 if one.num_last_blocks is None else max(0, end - one.num_last_blocks)
+    return all((medium, one.group, each) in keys for each in one.hashes[first:end])

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kvspec._fleet_checks import check_batch, check_engine, check_hashes, check_index, check_state
+from kvspec._fleet_checks import (
+    check_batch,
+    check_engine,
+    check_groups,
+    check_hashes,
+    check_index,
+    check_state,
+)
 from kvspec.errors import InvalidArgumentError
 from kvspec.events import MEDIUM_GPU, AllBlocksCleared, BlockStored, Event, EventHash
-from kvspec.fleet import MOST_WAITING, Batch, EngineState, Heard, MediumCleared
+from kvspec.fleet import MOST_WAITING, Batch, EngineState, GroupPrefix, Heard, MediumCleared
 
 _Place: TypeAlias = tuple[str, int]
 """Medium and group."""
@@ -141,6 +149,45 @@ class FastIndex:
                 if bits & bit:
                     found[name] = count
         return found
+
+    def hits(self, groups: Sequence[GroupPrefix], *, medium: str = MEDIUM_GPU) -> Mapping[str, int]:
+        """A few operations on masks per hash, however many engines there are (KV-FLEET-17)."""
+        check_groups(groups)
+        step = math.lcm(*(one.block_size_tokens for one in groups))
+        length = min(len(one.hashes) * one.block_size_tokens for one in groups) // step * step
+        left = sum(line.bit for line in self._lines.values())
+        able = [(one.block_size_tokens, self._able(one, medium, left)) for one in groups]
+        reached: list[tuple[int, int]] = []
+        while length and left:
+            bits = left
+            for block_size, masks in able:
+                bits &= masks[length // block_size]
+            reached.append((length, bits))
+            left &= ~bits
+            length -= step
+        found = {}
+        for name in self.engines:
+            bit = self._lines[name].bit
+            for tokens, bits in reached:
+                if bits & bit:
+                    found[name] = tokens
+        return found
+
+    def _able(self, one: GroupPrefix, medium: str, everyone: int) -> list[int]:
+        """For each number of blocks, who has those that a hit of this length needs."""
+        owners = self._owners.get((medium, one.group), {})
+        masks = [everyone] + [owners.get(block_hash, 0) for block_hash in one.hashes]
+        wanted = one.num_last_blocks
+        span = 1  # masks[k] is of the last `span` blocks before k
+        if wanted == 0:
+            return [everyone] * len(masks)
+        while span < len(masks) and (wanted is None or span < wanted):
+            # Twice as many blocks at once, or as many more as are still wanted.
+            further = span if wanted is None else min(span, wanted - span)
+            earlier = [everyone] * min(further, len(masks)) + masks[: len(masks) - further]
+            masks = [now & before for now, before in zip(masks, earlier, strict=True)]
+            span += further
+        return masks
 
     def _begin(self, engine: str) -> _Line:
         """Nothing is known of it, and its first batch is due."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kvspec._check import count, text
 from kvspec.errors import InvalidArgumentError
 from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, EventHash
-from kvspec.fleet import Batch, EngineState, MediumCleared
+from kvspec.fleet import Batch, EngineState, GroupPrefix, MediumCleared
 
 REMOVED_PER = ("copy", "last_copy")
 
@@ -64,6 +64,22 @@ def check_hashes(field: str, hashes: Sequence[EventHash]) -> None:
     for one in hashes:
         if type(one) is not bytes and type(one) is not int:
             raise InvalidArgumentError(field, one, "a hash as events show it: bytes, or an int")
+
+
+def check_groups(groups: Sequence[GroupPrefix]) -> None:
+    """One group or more, each once."""
+    if not isinstance(groups, Sequence) or not groups:
+        raise InvalidArgumentError("groups", groups, "a sequence of at least one GroupPrefix")
+    for one in groups:
+        if not isinstance(one, GroupPrefix):
+            raise InvalidArgumentError("groups", one, "a GroupPrefix")
+        count("group", one.group)
+        check_hashes("hashes", one.hashes)
+        count("block_size_tokens", one.block_size_tokens, 1)
+        if one.num_last_blocks is not None:
+            count("num_last_blocks", one.num_last_blocks)
+    if len({one.group for one in groups}) < len(groups):
+        raise InvalidArgumentError("groups", groups, "each group once")
 
 
 def _check_time(time_s: float) -> None:

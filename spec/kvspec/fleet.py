@@ -65,6 +65,21 @@ class EngineState:
     is_whole: bool = True
 
 
+@dataclass(frozen=True)
+class GroupPrefix:
+    """A prompt as one group of an engine sees it (KV-FLEET-17).
+
+    `hashes`: of its leading blocks, each of `block_size_tokens`. `num_last_blocks`: how many blocks
+    before its end a hit needs: None for full attention, which needs all of them, cdiv(W − 1, B) for
+    a window of W tokens, 1 for a state.
+    """
+
+    group: int
+    hashes: Sequence[EventHash]
+    block_size_tokens: int
+    num_last_blocks: int | None = None
+
+
 class Heard(StrEnum):
     """What became of a batch."""
 
@@ -112,6 +127,9 @@ class PrefixIndex(Protocol):
         self, hashes: Sequence[EventHash], *, group: int = 0, medium: str = MEDIUM_GPU
     ) -> Mapping[str, int]:
         """For each engine that has any, how many of the leading hashes it has (KV-FLEET-8)."""
+
+    def hits(self, groups: Sequence[GroupPrefix], *, medium: str = MEDIUM_GPU) -> Mapping[str, int]:
+        """For each engine with a hit in all groups, its longest in tokens (KV-FLEET-17)."""
 
 
 @runtime_checkable

@@ -14,6 +14,7 @@ from kvspec.fleet import (
     EngineState,
     FleetImplementation,
     FleetKey,
+    GroupPrefix,
     Heard,
     MediumCleared,
     PrefixIndex,
@@ -213,6 +214,7 @@ class Player:
         first, *others = self.indexes
         prompt = tuple(self.random.choices(HASHES, k=self.random.randint(0, 4)))
         group, medium = self.random.choice([0, 0, 1]), self.random.choice(MEDIA)
+        groups = self.question()
         answers = [
             (
                 index.engines,
@@ -221,15 +223,28 @@ class Player:
                     for name in index.engines
                 ],
                 index.prefixes(prompt, group=group, medium=medium),
+                index.hits(groups, medium=medium),
             )
             for index in (first, *others)
         ]
         if any(one != answers[0] for one in answers):
-            raise DisagreementError(f"{prompt}, {group}, {medium}: {answers}")
+            raise DisagreementError(f"{prompt}, {group}, {medium}, {groups}: {answers}")
+        self.counts["hits"] += any(answers[0][3].values())
         for name in first.engines:
             engine = self.fleet[name]
             if engine.batches and self.known.get(name) is engine.batches[0]:
                 self.expect_true(first.state(name), engine)
+
+    def question(self) -> list[GroupPrefix]:
+        """A prompt of one group or two, with other numbers of blocks."""
+        random = self.random
+        prompt = random.choices(HASHES[:3], k=random.randint(0, 6))
+        last = random.choice([None, None, 0, 1, 2, 3, 5])
+        groups = [GroupPrefix(0, prompt, random.choice([2, 4]), random.choice([None, last]))]
+        if random.random() < 0.6:
+            other = random.choices(HASHES[:3], k=random.randint(0, 6))
+            groups.append(GroupPrefix(1, other, random.choice([2, 3, 4]), last))
+        return groups
 
     def expect_true(self, state: EngineState, engine: Engine) -> None:
         """What is known of a run of the engine is the truth after that batch, or less of it."""

@@ -19,6 +19,7 @@ EVERY_OUTCOME = {
     "forget None",
     "whole",
     "less",
+    "hits",
 }
 
 
@@ -40,7 +41,7 @@ def played(num_runs: int, first_seed: int = 0) -> Counter[str]:
 
 
 @pytest.mark.rule("KV-FLEET-1", "KV-FLEET-2", "KV-FLEET-3", "KV-FLEET-4", "KV-FLEET-5")
-@pytest.mark.rule("KV-FLEET-6", "KV-FLEET-7", "KV-FLEET-8", "KV-FLEET-9")
+@pytest.mark.rule("KV-FLEET-6", "KV-FLEET-7", "KV-FLEET-8", "KV-FLEET-9", "KV-FLEET-17")
 def test_both_indexes_answer_alike_and_every_kind_of_outcome_occurs() -> None:
     assert set(played(60)) == EVERY_OUTCOME
 

@@ -11,7 +11,7 @@ import kvfast
 import kvref
 from kvspec.errors import InvalidArgumentError
 from kvspec.events import AllBlocksCleared, Event
-from kvspec.fleet import Batch, EngineState, Heard, MediumCleared, PrefixIndex
+from kvspec.fleet import Batch, EngineState, GroupPrefix, Heard, MediumCleared, PrefixIndex
 from tests.fleet.machine import index_of, removed, stored
 
 A, B, C = b"a", b"b", b"c"
@@ -189,3 +189,37 @@ def test_what_is_illegal_is_refused(index: PrefixIndex, field: str) -> None:
 def test_an_index_of_nonsense_is_refused(implementation: Any, given: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError, match=next(iter(given))):
         implementation.make_prefix_index(**given)
+
+
+@pytest.mark.rule("KV-FLEET-17")
+def test_a_hit_is_one_in_all_groups(index: PrefixIndex) -> None:
+    tell(index, 0, stored(A, B, C), stored(B, C, group=1))
+    prompt = (A, B, C, b"dddd")
+    full, window = GroupPrefix(0, prompt, 4), GroupPrefix(1, prompt, 4, 2)
+    state = GroupPrefix(1, (B, C), 8, 1)
+    assert index.hits([full]) == {"e": 12}
+    assert index.hits([full, window]) == {"e": 12}
+    assert index.hits([full, state]) == {"e": 8}
+    tell(index, 1, removed(C, group=1))
+    assert index.hits([full, window]) == {}
+    assert index.hits([full, GroupPrefix(1, prompt, 4, 1)]) == {"e": 8}
+    assert index.hits([window], medium="CPU") == {}
+
+
+@pytest.mark.rule("KV-FLEET-17", "KV-FLEET-9")
+@pytest.mark.parametrize(
+    "groups",
+    [
+        (),
+        None,
+        [0],
+        [GroupPrefix(-1, (), 4)],
+        [GroupPrefix(0, 7, 4)],  # type: ignore[arg-type]  # illegal on purpose
+        [GroupPrefix(0, (), 0)],
+        [GroupPrefix(0, (), 4, -1)],
+        [GroupPrefix(0, (), 4), GroupPrefix(0, (A,), 4)],
+    ],
+)
+def test_what_is_no_question_is_refused(index: PrefixIndex, groups: Any) -> None:
+    with pytest.raises(InvalidArgumentError):
+        index.hits(groups)
