@@ -169,8 +169,11 @@ def _facts(report: PlanReport) -> Iterator[tuple[str, str]]:
         yield "concurrency", f"{report.capacity.max_concurrency:.2f} requests of full length"
     yield "blocks per request", f"{report.blocks_per_request:,} at full length"
     sizes = report.block_sizes
-    yield "hits end at", f"multiples of {sizes.scheduler_block_size_tokens:,} tokens"
-    yield "tokens per hash", f"{sizes.hash_block_size_tokens:,}"
+    if report.config.enable_caching:
+        yield "hits end at", f"multiples of {sizes.scheduler_block_size_tokens:,} tokens"
+        yield "tokens per hash", f"{sizes.hash_block_size_tokens:,}"
+    else:
+        yield "hits", "none: caching is off"
     yield "wasted by padding", f"{report.padding_percent:.2f} %"
 
 

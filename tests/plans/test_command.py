@@ -190,6 +190,18 @@ def test_too_little_memory_is_exit_code_1(run: Run, tmp_path: Path) -> None:
 
 
 KINDS = "model.kinds"
+STATE = {"type": "mamba1", "intermediate_size": 64, "state_size": 4, "conv_kernel": 4}
+
+
+def test_states_that_nobody_keeps_are_planned_without_caching(run: Run, tmp_path: Path) -> None:
+    """Mode none is the default; hashes then are as long as what hits end at."""
+    path = written(tmp_path, altered(SMALL, {f"{KINDS}.full": STATE, "memory_gib": 9}))
+    ran = run(path, "--json")
+    assert ran.code == 0, ran.err
+    assert ran.json["hash_block_size"] == ran.json["scheduler_block_size"]
+    assert "none: caching is off" in run(path).out
+
+
 BAD: tuple[tuple[dict[str, Any], str], ...] = (
     # what is changed, and what the line says
     ({f"{KINDS}.window.sliding_window": 0}, f"'{KINDS}.window.sliding_window': 0: must be an int"),
@@ -232,6 +244,10 @@ BAD: tuple[tuple[dict[str, Any], str], ...] = (
     (
         {"parallel.tensor": 3},
         f"'{KINDS}.window.num_kv_heads': 8: must be a multiple of the 3 ranks",
+    ),
+    (
+        {f"{KINDS}.full": STATE, "engine.enable_caching": True},
+        "'engine.mamba_cache_mode': 'none': must be 'all' or 'align' where enable_caching is true",
     ),
     ({"parallel.pipeline": 5}, "'parallel.pipeline': 5: must be at most num_layers 4"),
     ({"parallel.stages": [3, 2]}, "'parallel.stages': 5 layers; must add up to num_layers 4"),

@@ -98,6 +98,9 @@ class PlanFile:
         said = f"{shown(error.value)}: must be {error.allowed}"
         if error.field == "available_memory_bytes":
             return self.where.member(self.memory_member).error(said)
+        at = self.where.member("engine").member("mamba_cache_mode")
+        if error.field == "hash_block_size_tokens" and self.config.mamba_cache_mode == "none":
+            return at.error("'none': must be 'all' or 'align' where enable_caching is true")
         for member, (field, _) in ENGINE.items():
             # A spec has a block size, too: that of the settings is never refused.
             if field == error.field and field != "block_size":
@@ -197,6 +200,10 @@ def _engine(value: object, model: Model | None, where: Where) -> tuple[PlanningC
     limit = model.max_model_len_tokens if model is not None else asked
     if isinstance(asked, int) and model is not None and asked > limit:
         raise where.member("max_model_len").error(f"{asked}: the model reads at most {limit}")
+    if model is not None and found.get("mamba_cache_mode", "none") == "none":
+        # Nothing can hit a state that nobody keeps.
+        has_states = any(kind.is_state for kinds in model.layers for kind in kinds)
+        found.setdefault("enable_caching", not has_states)
     members: dict[str, Any] = {
         "max_num_batched_tokens": MAX_NUM_BATCHED_TOKENS,
         "max_encoder_tokens": model.max_encoder_tokens if model is not None else 0,
