@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvfast.engines.vllm import UnsupportedEngineError
 from kvfast.engines.vllm.fit import check_version
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let vLLM and what it imports use what others deprecate."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning"))
 
 
 @pytest.fixture(scope="module")
