@@ -23,13 +23,17 @@ def layers_bytes(layers: Layers, config: PlanningConfig) -> int:
     return sum(max_memory_usage_bytes(spec, config) for _, spec in layers)
 
 
-def groups_bytes(groups: Sequence[KVCacheGroup], config: PlanningConfig) -> int:
-    """Bytes a pool with these groups must have to serve one request of full length (KV-PLAN-9).
+def groups_bytes(
+    groups: Sequence[KVCacheGroup], everywhere: Sequence[KVCacheGroup], config: PlanningConfig
+) -> int:
+    """Bytes a worker's pool must have to serve one request of full length (KV-PLAN-9).
 
     A block of any group takes a page of every tensor, also of those that its layers don't use.
+    `everywhere`: the groups with the layers of all workers; all number their blocks alike, so the
+    sinks of a layer on one worker take their blocks from every pool.
     """
     if config.policy.capacity_counts_null_block:
-        blocks = 1 + sum(set_aside_blocks(group.spec) for group in groups)
+        blocks = 1 + sum(set_aside_blocks(group.spec) for group in everywhere)
         blocks += sum(held_blocks(group.spec, config) for group in groups)
         return blocks * bytes_per_block(groups)
     blocks = sum(max_blocks(group.spec, config) for group in groups)
@@ -67,7 +71,7 @@ def need_of_layers(layers: Layers, config: PlanningConfig) -> Need:
     if not config.policy.capacity_counts_null_block:
         return lambda asked: layers_bytes(layers, asked)
     groups = group_layers(layers, config)
-    return lambda asked: groups_bytes(groups, asked)
+    return lambda asked: groups_bytes(groups, groups, asked)
 
 
 def longest_that_fits(need: Need, config: PlanningConfig, available_bytes: int) -> int:

@@ -31,10 +31,10 @@ def make_plan(
         usable_bytes(mine, config, given)
         for mine, given in zip(of_worker, available_memory_bytes, strict=True)
     ]
-    config = _fitted(of_worker, config, memory)
+    config = _fitted(groups, of_worker, config, memory)
     for mine, available in zip(of_worker, memory, strict=True):
         if bytes_per_block(mine):  # a worker without layers needs nothing
-            check_fits(_need(mine), config, available)
+            check_fits(_need(mine, groups), config, available)
     caches = [
         config_from_groups(mine, config, available)
         for mine, available in zip(of_worker, memory, strict=True)
@@ -72,19 +72,19 @@ def usable_bytes(groups: Groups, config: PlanningConfig, given: int) -> int:
     return config.num_blocks_override * bytes_per_block(groups)
 
 
-def _need(groups: Groups) -> Need:
-    return lambda asked: groups_bytes(groups, asked)
+def _need(groups: Groups, everywhere: Groups) -> Need:
+    return lambda asked: groups_bytes(groups, everywhere, asked)
 
 
 def _fitted(
-    of_worker: Sequence[Groups], config: PlanningConfig, memory: Sequence[int]
+    groups: Groups, of_worker: Sequence[Groups], config: PlanningConfig, memory: Sequence[int]
 ) -> PlanningConfig:
     """With the longest length that fits on every worker, if that is asked for (KV-PLAN-10)."""
     if config.original_max_model_len_tokens != AUTO_FIT:
         return config
     longest = min(
         (
-            longest_that_fits(_need(mine), config, available)
+            longest_that_fits(_need(mine, groups), config, available)
             for mine, available in zip(of_worker, memory, strict=True)
             if bytes_per_block(mine)
         ),
