@@ -165,7 +165,7 @@ def passes() -> Iterator[Statement]:
                 set_aside_blocks=lambda spec: set_aside[spec],
                 bytes_per_block=lambda groups: way.number(page),
             )
-            return read(groups, SimpleNamespace(policy=policy))
+            return read(groups, groups, SimpleNamespace(policy=policy))
 
         return merged(run)
 
