@@ -105,7 +105,7 @@ def _drop(call: Call) -> None:
         ("requests", call.session.requests),
         ("windows", call.session.windows),
     ):
-        for handle in _decoded(_handles, call.args[kind], kind):
+        for handle in _decoded(list_of(integer), call.args[kind], kind):
             table.pop(handle, None)
 
 
@@ -180,11 +180,6 @@ def _boolean(value: object, where: Where) -> bool:
     if not isinstance(value, bool):
         raise where.error(f"{value!r} is not true or false")
     return value
-
-
-def _handles(value: object, where: Where) -> list[int]:
-    found: list[int] = list_of(integer)(value, where)
-    return found
 
 
 Make: TypeAlias = Callable[[Call], Any]

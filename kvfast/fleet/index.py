@@ -142,13 +142,7 @@ class FastIndex:
                 reached.append((length, alive & ~now))
             alive, length = now, length + 1
         reached.append((length, alive))
-        found = {}
-        for name in self.engines:
-            bit = self._lines[name].bit
-            for count, bits in reached:
-                if bits & bit:
-                    found[name] = count
-        return found
+        return self._by_name(reached)
 
     def hits(self, groups: Sequence[GroupPrefix], *, medium: str = MEDIUM_GPU) -> Mapping[str, int]:
         """A few operations on masks per hash, however many engines there are (KV-FLEET-17)."""
@@ -165,12 +159,16 @@ class FastIndex:
             reached.append((length, bits))
             left &= ~bits
             length -= step
+        return self._by_name(reached)
+
+    def _by_name(self, reached: Sequence[tuple[int, int]]) -> Mapping[str, int]:
+        """Engines by name with their numbers, given as numbers and the bits of who has each."""
         found = {}
         for name in self.engines:
             bit = self._lines[name].bit
-            for tokens, bits in reached:
+            for number, bits in reached:
                 if bits & bit:
-                    found[name] = tokens
+                    found[name] = number
         return found
 
     def _able(self, one: GroupPrefix, medium: str, everyone: int) -> list[int]:

@@ -276,13 +276,14 @@ class FleetView:
             if self._clock_s() >= end_s or not dealer.poll(self._answer_timeout_ms):
                 return None
             frames = dealer.recv_multipart()
-            if frames[-2:][0] == END:
+            number, payload = frames[-2:][0], frames[-1]
+            if number == END:
                 return batches
             left_bytes -= sum(map(len, frames))
             if left_bytes < 0:
                 return None
             try:
-                message = decode_message(frames[-2:][0], frames[-1])
+                message = decode_message(number, payload)
             except WireError:
                 self.counts.damaged += 1
                 continue

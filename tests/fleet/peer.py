@@ -23,7 +23,8 @@ PATIENCE_S = 20.0
 class Peer:
     """An engine that sends what it is asked to, damaged or not, and a view of it.
 
-    `answer`: frames that it sends to a request for a replay, again and again if `endless`.
+    `kept`: numbers and payloads that answer a request for a replay; behind them comes damage
+    without an end if it is `endless`.
     """
 
     def __init__(self, **options: Any) -> None:

@@ -57,9 +57,9 @@ def reason(path: Path, **options: Any) -> str:
     return found[0]
 
 
-def signed(path: Path, **members: Any) -> None:
-    """Write a state whose configuration and snapshot have other members, with a right checksum."""
-    config = {**encode_manager_config(config_of(9)), **members}
+def signed(path: Path, changed: dict[str, Any], **members: Any) -> None:
+    """Write a state with a right checksum, of a changed configuration and with other members."""
+    config = {**encode_manager_config(config_of(9)), **changed}
     old = columns_of(used(IMPLEMENTATIONS[0], config_of(9)).snapshot())
     with path.open("wb") as file:
         _state_file.write_state(file, config, replace(old, rest=replace(old.rest, **members)))
@@ -145,18 +145,16 @@ def test_who_cannot_restore_is_refused_before_the_file_is_read(tmp_path: Path) -
 @pytest.mark.rule("KV-MGR-20")
 def test_a_state_of_other_blocks_than_it_says_is_refused_at_once(path: Path) -> None:
     """A signed file of 2^53 - 1 blocks: nothing of that size is made."""
-    signed(path, num_blocks=2**53 - 1)
+    signed(path, {"num_blocks": 2**53 - 1}, num_blocks=2**53 - 1)
     assert reason(path) == "damaged"
 
 
 @pytest.mark.rule("KV-MGR-20")
 def test_a_state_that_breaks_an_invariant_is_damaged(path: Path) -> None:
     """Signed all the same: r was cached further than it has hashes for."""
-    old = columns_of(used(IMPLEMENTATIONS[0], config_of(9)).snapshot())
-    r = replace(old.rest.requests["r"], num_cached_blocks=(7,))
-    with path.open("wb") as file:
-        rest = replace(old.rest, requests={**old.rest.requests, "r": r})
-        _state_file.write_state(file, encode_manager_config(config_of(9)), replace(old, rest=rest))
+    requests = used(IMPLEMENTATIONS[0], config_of(9)).snapshot().requests
+    r = replace(requests["r"], num_cached_blocks=(7,))
+    signed(path, {}, requests={**requests, "r": r})
     assert reason(path) == "damaged"
 
 
