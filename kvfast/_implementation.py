@@ -18,6 +18,7 @@ from kvspec.audit import AuditedManager, audited, audited_batch, unwrapped
 from kvspec.batched import BatchedManager
 from kvspec.columns import Columns, columns_of
 from kvspec.config import HASH_FUNCTIONS, ManagerConfig
+from kvspec.editions import NEWEST
 from kvspec.errors import InvalidArgumentError
 from kvspec.fleet import MOST_WAITING, PrefixIndex
 from kvspec.following import FollowedInput
@@ -61,6 +62,7 @@ class FastImplementation:
             spec_types=frozenset(KIND_OF_TYPE),
             hash_functions=frozenset(HASH_FUNCTIONS),
             features=FEATURES,
+            edition=NEWEST,
         )
 
     def create(

@@ -23,6 +23,7 @@ from kvspec._restorable import check_restorable
 from kvspec.audit import audited, unwrapped
 from kvspec.batched import BatchedManager
 from kvspec.config import HASH_FUNCTIONS, ManagerConfig
+from kvspec.editions import NEWEST
 from kvspec.errors import InvalidArgumentError
 from kvspec.fleet import MOST_WAITING, PrefixIndex
 from kvspec.following import FollowedInput
@@ -63,6 +64,7 @@ class ReferenceImplementation:
             spec_types=spec_types(),
             hash_functions=frozenset(HASH_FUNCTIONS),
             features=FEATURES,
+            edition=NEWEST,
         )
 
     def create(

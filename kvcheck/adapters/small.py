@@ -13,6 +13,7 @@ from typing import Any, cast
 from kvspec._check import is_int
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import ManagerConfig
+from kvspec.editions import NEWEST
 from kvspec.errors import InvalidArgumentError, StaleHitError, UnsupportedError
 from kvspec.events import Event
 from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
@@ -141,6 +142,7 @@ class SmallImplementation:
             hash_functions=frozenset(),
             features=self.features,
             min_block_size_tokens=self.min_block_size_tokens,
+            edition=NEWEST,
         )
 
     def create(

@@ -49,5 +49,6 @@ def _features_of_options(configuration: Configuration) -> set[Feature]:
         or any(each.reserved_blocks for each in configuration.steps),
         Feature.HITS_PER_GROUP: any(each.own_hits for each in admissions)
         or (Call.ASK in configuration.calls and len(configuration.config.kv_cache.groups) > 1),
+        Feature.UNEQUAL_HITS: any(each.own_hits for each in admissions),
     }
     return {feature for feature, wanted in options.items() if wanted}

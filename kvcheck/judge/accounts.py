@@ -11,7 +11,7 @@ from itertools import chain
 from types import MappingProxyType
 
 from kvcheck.judge.oracles import expect_equal, queue_after_release
-from kvcheck.play.runner import Performed, Runner
+from kvcheck.play.runner import Performed, Runner, Tracked
 from kvcheck.play.state import View
 from kvspec.event_codec import encode_stats
 from kvspec.stats import PrefixCacheStats
@@ -67,13 +67,23 @@ class AccountCheck:
         request = done.request
         if request is None or request.arrival.skip_reading or not runner.config.enable_caching:
             return
-        if runner.config.policy.lookups_counted == "admitted":  # KV-POL-18: no program asks for it
+        if runner.config.policy.lookups_counted == "asked":  # KV-POL-18
+            self._count_lookup(request, done.outcome.result["num_computed_tokens"])
+
+    def record_prefix_cache_stats(self, runner: Runner, done: Performed) -> None:
+        """Count the look-up of an admitted request, where that is chosen (KV-POL-18)."""
+        request, config = done.request, runner.config
+        if request is None or request.arrival.skip_reading or not config.enable_caching:
             return
+        if config.policy.lookups_counted == "admitted":
+            self._count_lookup(request, done.arguments["num_hits"])
+
+    def _count_lookup(self, request: Tracked, num_hits: int) -> None:
         prefix = "preempted_" if request.num_preemptions else ""
         counted = {
             "requests": 1,
             "queries_tokens": len(request.seat.tokens),
-            "hits_tokens": done.outcome.result["num_computed_tokens"],
+            "hits_tokens": num_hits,
         }
         self.stats = replace(
             self.stats,
@@ -149,6 +159,7 @@ ACCOUNTS: Mapping[str, Callable[[AccountCheck, Runner, Performed], None]] = Mapp
         "append_tokens": AccountCheck.append_tokens,
         "get_computed_blocks": AccountCheck.get_computed_blocks,
         "make_prefix_cache_stats": AccountCheck.make_prefix_cache_stats,
+        "record_prefix_cache_stats": AccountCheck.record_prefix_cache_stats,
         "reset_prefix_cache": AccountCheck.reset_prefix_cache,
         "allocate_slots": AccountCheck.allocate_slots,
         "free": AccountCheck.free,

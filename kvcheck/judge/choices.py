@@ -30,7 +30,7 @@ OTHERS: Mapping[str, object] = MappingProxyType(
         "extra_keys": "plain",
         "none_hash_without_seed": "fixed",
         "zeroed_blocks": "mixed_formats",
-        "lookups_counted": "admitted",
+        "lookups_counted": "asked",
         "caching_beyond_tokens": "cut",
         "hits_reported": "asked",
     }

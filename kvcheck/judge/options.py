@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from kvcheck.play.fit import policy_of
 from kvcheck.play.verdicts import Level
 from kvspec.errors import UnsupportedError
 from kvspec.interface import Feature, Implementation
@@ -111,15 +112,12 @@ def level_for(level: Level | None, subject: Implementation) -> Level:
 
 
 def judged(options: Options, subject: Implementation) -> Options:
-    """The options with a form of extra keys that the subject has: that is what it declares.
+    """The options with the policy that the subject has (`policy_of`).
 
     Raises UnsupportedError for a level that the subject cannot show (`level_for`).
     """
     level_for(options.level, subject)
-    policy, forms = options.policy, subject.capabilities.extra_key_forms
-    if not forms or policy.extra_keys in forms:
-        return options
-    return replace(options, policy=replace(policy, extra_keys=min(forms)))
+    return replace(options, policy=policy_of(options.policy, subject.capabilities))
 
 
 def run_of(subject: Implementation, options: Options) -> dict[str, Any]:

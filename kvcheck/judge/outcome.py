@@ -13,6 +13,7 @@ from kvcheck.judge.options import Options
 from kvcheck.judge.static import StaticCount
 from kvcheck.play.situations import missed
 from kvcheck.play.verdicts import Violation
+from kvspec.editions import NEWEST
 
 UNBROKEN, BROKEN, IN_DOUBT, NOT_EXERCISED, NOT_APPLICABLE, HIDDEN = VERDICTS = (
     "unbroken",
@@ -63,8 +64,8 @@ class Report:
     never. `exercised`: rules that something was about which came to its end, or that every program
     checks. `gave_up`: too many programs hung. `shown_by`: which vectors and directed checks show
     each cause. `looked_at`: which of both were run whole. `expected`: beside the findings that a
-    file knows. `version`: of the subject. `more`: in how many ways rules are broken beside those
-    that are told.
+    file knows. `version`: of the subject; `edition`: that it was written for. `more`: in how many
+    ways rules are broken beside those that are told.
     """
 
     subject: str
@@ -86,6 +87,7 @@ class Report:
     looked_at: frozenset[str] = frozenset()
     expected: Compared | None = None
     version: str = ""
+    edition: str = NEWEST
     more: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     @property

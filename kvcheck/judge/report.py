@@ -11,7 +11,7 @@ from dataclasses import asdict
 from itertools import chain, repeat
 from typing import Any
 
-from kvcheck.judge.applying import counts_of, grouped, rule_outcomes
+from kvcheck.judge.applying import chosen_rules, counts_of, grouped, rule_outcomes
 from kvcheck.judge.findings import Compared, Finding
 from kvcheck.judge.options import Options
 from kvcheck.judge.outcome import (
@@ -28,6 +28,7 @@ from kvcheck.play.text import operation_text
 from kvcheck.play.verdicts import Violation
 from kvcheck.rulebook import rule_names, rule_sentences, stated, titled
 from kvcheck.view.text import config_words
+from kvspec.editions import edition_of_rules, has_come
 from kvspec.specs import CrossAttentionSpec
 
 WIDTH = 80
@@ -39,6 +40,9 @@ SHOWN_REASONS = 6
 """Of those for which rules do not apply or were not exercised, in a text for readers."""
 
 SHOWN_SUSPECTS = 5
+
+NAMED = 6
+"""Rules that are new since an edition and are named; the others are counted."""
 """Of the rules whose checks failed, in a text for readers; JSON has them all."""
 
 
@@ -67,6 +71,9 @@ def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
     if report.left_out:
         lacks = sorted({lack for reasons in report.left_out.values() for lack in reasons})
         yield f"left out           {len(report.left_out)} directed, for lack of {', '.join(lacks)}"
+    if new := new_since(report):
+        named = ", ".join(new[:NAMED]) + (" …" if len(new) > NAMED else "")
+        yield f"new since {report.edition}      {len(new)} rules, which were not asked: {named}"
     if report.unseen:
         yield f"not seen           {', '.join(report.unseen)}: the subject shows no snapshot"
     if report.missed and report.directed + report.random:
@@ -83,6 +90,13 @@ def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
     yield f"{name} {verdict_of(report)}"
     yield f"rules: {counted(outcomes)}"
     yield from _expected_lines(report)
+
+
+def new_since(report: Report) -> list[str]:
+    """Rules that the subject's edition does not have, and that no check was about."""
+    came = edition_of_rules()
+    chosen = chosen_rules(report).keys() - report.exercised
+    return sorted(rule for rule in chosen if not has_come(came[rule], report.edition))
 
 
 def way_of(violation: Violation, among: Sequence[Violation]) -> tuple[int, int]:
@@ -300,6 +314,8 @@ def to_json(report: Report) -> dict[str, Any]:
         "static": report.static.to_json(),
         "directed": report.directed,
         "random": report.random,
+        "edition": report.edition,
+        "new_since_edition": new_since(report),
         "unseen": list(report.unseen),
         "left_out": {name: list(lacks) for name, lacks in report.left_out.items()},
         "situations": dict(report.situations),

@@ -39,9 +39,10 @@ POLICIES_OF_OTHERS = (
     "default_retention",
     "exact_block_ids",
     "extra_keys",
+    "lookups_counted",
 )
 """Policies that say nothing about what is recorded: planning, refused configurations, levels,
-retention, which records name, and extra keys, which no request of the vectors has."""
+retention and counting, which records name, and extra keys, which no request of the vectors has."""
 
 
 @dataclass(frozen=True)

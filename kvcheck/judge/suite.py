@@ -135,6 +135,7 @@ class Suite:
             self.found.shown_by,
             frozenset(self.found.looked_at),
             version=self.can.version,
+            edition=self.can.edition,
             more=more,
         )
 

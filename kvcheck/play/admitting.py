@@ -68,10 +68,19 @@ def admit(runner: Runner, step: st.Admit) -> None:
         lambda side: {"new_computed_blocks": hits.get(id(side)) if hit_tokens else None},
     )
     if granted is not None:
+        count_look_up(runner, step, request, hit_tokens)
         request.fresh_load = (hit_tokens, hit_tokens + external) if external else None
         request.seat = request.seat.granted(
             new, num_hit=hit_tokens, num_external=external, later=loading
         )
+
+
+def count_look_up(runner: Runner, step: st.Admit, request: Tracked, hit_tokens: int) -> None:
+    """Count the look-up of an admitted request where that is chosen (KV-POL-18)."""
+    is_counted = runner.config.policy.lookups_counted == "admitted" and runner.config.log_stats
+    if step.look_up and is_counted:
+        told = {"num_hits": hit_tokens, "num_preemptions": request.num_preemptions}
+        runner.do("record_prefix_cache_stats", request, told)
 
 
 def look_up(

@@ -95,17 +95,24 @@ def needs(operation: Operation) -> set[Feature]:
 def needed_features(operations: Iterable[Operation]) -> set[Feature]:
     """What a subject must have for the operations that cannot be left out.
 
-    Drafts, which no argument names, are more new tokens than the request has.
+    Drafts, which no argument names, are more new tokens than the request has; lists of unequal
+    length are those of a look-up per group, beside a load.
     """
     tokens: dict[str | None, int] = {}
+    looked_up: dict[str | None, str] = {}
     found: set[Feature] = set()
     for operation in operations:
         if operation.name in ("new_request", "append_tokens") and operation.raises is None:
             tokens[operation.request_id] = operation.result["num_tokens"]
+        if operation.name in ("get_computed_blocks", "find_longest_cache_hit_per_group"):
+            looked_up[operation.request_id] = operation.name
         if can_be_left_out(operation):
             continue
         found |= needs(operation)
         if operation.name == "allocate_slots":
+            own = looked_up.pop(operation.request_id, "").endswith("per_group")
+            if own and operation.arguments.get("num_external_computed_tokens"):
+                found.add(Feature.UNEQUAL_HITS)
             asked = _end(operation.arguments)
             if asked > tokens[operation.request_id]:
                 found.add(Feature.DRAFTING)

@@ -16,10 +16,11 @@ from kvcheck.play import steps as st
 from kvcheck.play.features import FEATURE_OF_OPERATION
 from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
 from kvspec.config import HASH_FUNCTIONS, WEAK_HASHES, KVCacheGroup, ManagerConfig
+from kvspec.editions import has_come
 from kvspec.errors import ConfigError, UnsupportedError
 from kvspec.interface import Capabilities, Feature, Implementation
-from kvspec.policy import Policy
-from kvspec.requirements import lacking
+from kvspec.policy import OLDER, Policy
+from kvspec.requirements import lacking, limits_of
 from kvspec.specs import CrossAttentionSpec, FullAttentionSpec, MambaSpec, SlidingWindowSpec
 
 Needs: TypeAlias = Iterator[tuple[Feature, st.Step | None]]
@@ -40,6 +41,15 @@ FEATURES_OF_STEP: Mapping[type[st.Step], tuple[Feature, ...]] = {
 """Steps that are nothing without a feature."""
 
 
+def policy_of(policy: Policy, can: Capabilities) -> Policy:
+    """The policy with the form of extra keys and the way of counting that the subject has."""
+    if can.extra_key_forms and policy.extra_keys not in can.extra_key_forms:
+        policy = replace(policy, extra_keys=min(can.extra_key_forms))
+    if Feature.LATER_CHOICES not in can.features:  # it has no call that counts at admission
+        policy = replace(policy, lookups_counted=OLDER["lookups_counted"])
+    return policy
+
+
 def without_queues(config: ManagerConfig, features: frozenset[Feature]) -> ManagerConfig:
     """The configuration without the queues that the subject does not have."""
     return replace(
@@ -55,6 +65,8 @@ def directed_program(
     """The program for this subject, and what it lacks for it; it runs if that is nothing."""
     config = _without_switches(program.config, can, policy, hashes_matter=hashes_matter)
     lacks = lacking(config, can, hashes_matter=hashes_matter)
+    if not has_come(program.since, can.edition):
+        lacks.append(f"edition {program.since}")
     for step in program.steps:
         lacks += [feature for feature, _ in needs(step) if feature not in can.features]
     steps = tuple(_to_the_point(program.steps, can))
@@ -132,7 +144,7 @@ def _needs_of_admission(step: st.Admit) -> Needs:
     if step.external_tokens:
         yield Feature.EXTERNAL_TOKENS, replace(step, external_tokens=0, load_later=False)
     if step.own_hits:
-        for feature in (Feature.HITS_PER_GROUP, Feature.DELAYED_CACHING):
+        for feature in (Feature.UNEQUAL_HITS, Feature.HITS_PER_GROUP, Feature.DELAYED_CACHING):
             yield feature, replace(step, own_hits=False)
     if step.external_tokens and step.load_later:
         yield Feature.DELAYED_CACHING, replace(step, load_later=False)
@@ -189,7 +201,7 @@ def _without_switches(
         function = min(can.hash_functions, default=HASH_FUNCTIONS[0])
     return replace(
         without_queues(config, can.features),
-        policy=policy,
+        policy=policy_of(policy, can),
         hash_function=function,
         trusted_tenants=config.trusted_tenants or function in WEAK_HASHES,
         residency_sample_rate=(
@@ -272,7 +284,7 @@ def _cut_groups(config: ManagerConfig, can: Capabilities) -> list[KVCacheGroup] 
         first = config.kv_cache.groups[0]
         spec = FullAttentionSpec(first.spec.block_size, 1, 8, "float16")
         groups = [_unflagged(replace(first, spec=spec))]
-    most = can.limits.get("groups", len(groups))
+    most = limits_of(can).get("groups", len(groups))
     groups = groups[: most if Feature.MULTIPLE_GROUPS in can.features else 1]
     try:
         found = [_with_blocks_of(group, can.min_block_size_tokens) for group in groups]

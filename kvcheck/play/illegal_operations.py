@@ -143,10 +143,10 @@ ILLEGAL_OPERATIONS: tuple[IllegalOperation, ...] = (
     ),
     IllegalOperation(
         "a short list without a load",
-        "KV-MGR-8",
+        "KV-MGR-22",
         "allocate_slots",
         _short_list,
-        feature=Feature.HITS_PER_GROUP,
+        feature=Feature.UNEQUAL_HITS,
     ),
 )
 """The illegal calls of programs, by number."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kvspec.config import ManagerConfig
+from kvspec.editions import FIRST
 
 
 @dataclass(frozen=True)
@@ -257,9 +258,11 @@ Step: TypeAlias = (
 
 @dataclass(frozen=True)
 class Program:
-    """A configuration and what happens under it. `rules`: what a directed program is about."""
+    """A configuration and what happens under it. `rules`: what a directed program is about, and
+    `since` which edition of the contract a subject has to do it (`kvspec.editions`)."""
 
     config: ManagerConfig
     steps: tuple[Step, ...]
     name: str = "random"
     rules: tuple[str, ...] = field(default=())
+    since: str = FIRST

@@ -87,6 +87,7 @@ HELLO_MORE: Mapping[str, Check[Any]] = {
     "extra_keys": list_of(text),
     "values": object_of(list_of(text)),
     "limits": object_of(count),
+    "edition": shown_text,
 }
 """What it may have."""
 

@@ -25,6 +25,7 @@ from kvspec._json import (
     structure,
     text,
 )
+from kvspec.editions import FIRST
 from kvspec.errors import (
     BlockReleaseError,
     BusyError,
@@ -218,6 +219,7 @@ def encode_capabilities(capabilities: Capabilities) -> dict[str, Any]:
         "features": sorted(capabilities.features - NOT_SPOKEN),
         "min_block_size": capabilities.min_block_size_tokens,
         "extra_keys": sorted(capabilities.extra_key_forms),
+        "edition": capabilities.edition,
         **({"values": values} if values else {}),
         **({"limits": dict(capabilities.limits)} if capabilities.limits else {}),
     }
@@ -241,6 +243,7 @@ def decode_capabilities(value: Mapping[str, Any]) -> Capabilities:
             if name in VALUES
         },
         limits={name: most for name, most in value.get("limits", {}).items() if name in LIMITS},
+        edition=value.get("edition", FIRST),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from random import Random
 
 from kvcheck.play.fit import random_program
@@ -63,7 +64,8 @@ def random_steps_are_their_single_calls(bench: Bench) -> None:
         random = Random(seed)
         program = Program(random_config(random), ())
         can = bench.subject.capabilities
-        said = (program, can, bench.policy)
+        counted = ("admitted", "asked")[seed % 2]
+        said = (program, can, replace(bench.policy, lookups_counted=counted))
         fitting = random_program(*said, hashes_matter=True, oracle=bench.oracle)
         if fitting is None:
             continue

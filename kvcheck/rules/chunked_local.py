@@ -106,7 +106,7 @@ def what_chunks_can_do_is_accepted(bench: Bench) -> None:
     bench.manager(20, full(8), chunked(4, 8), enable_caching=False, use_eagle=True)
 
 
-@example("KV-CHUNK-7", "KV-POL-6", "KV-MGR-8")
+@example("KV-CHUNK-7", "KV-POL-6", "KV-MGR-8", since="0.3")
 def a_chunk_inside_a_block_that_is_not_cached_ends_the_hit_before(bench: Bench) -> None:
     """Nulls that end before the start of L's chunk are no hit; whatever is answered is taken."""
     policy = replace(bench.policy, chunk_must_align=False)

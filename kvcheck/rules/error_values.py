@@ -197,7 +197,7 @@ def a_bad_end_of_a_partial_entry_is_named(bench: Bench, num_tokens: int) -> None
     holds(not isinstance(caught.value, ConfigError))
 
 
-@example("KV-ERR-2", "KV-MGR-8", level=Level.IDENTITY)
+@example("KV-ERR-2", "KV-MGR-8", level=Level.IDENTITY, since="0.2")
 def hits_beyond_the_hashes_of_a_request_are_stale(bench: Bench) -> None:
     """12 tokens have 3 hashes, a block of 8 takes 2: the second block of 8 has none.
 

@@ -206,7 +206,7 @@ def a_spec_that_is_lacking_is_named(bench: Bench) -> None:
     equal(caught.value.implementation, bench.subject.capabilities.name)
 
 
-@example("KV-ERR-6")
+@example("KV-ERR-6", since="0.2")
 def the_largest_count_is_2_to_the_53_minus_1(bench: Bench) -> None:
     """With as many of lookahead there are the 32 slots of the longest sequence."""
     manager = bench.manager(20, max_model_len_tokens=32)

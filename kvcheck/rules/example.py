@@ -8,6 +8,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from kvcheck.play.fit import policy_of
 from kvcheck.play.left_out import LeftOut
 from kvcheck.play.steps import Program
 from kvcheck.play.text import shown
@@ -16,6 +17,7 @@ from kvcheck.play.watchdog import Hang, time_limit
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.judging import UNSAID, travels
 from kvspec.config import KVCacheConfig, ManagerConfig
+from kvspec.editions import FIRST, has_come
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
 
@@ -32,7 +34,8 @@ class Example:
 
     `check` raises InvariantViolation, or LeftOut if the subject lacks what it needs; it is tried
     with the arguments of each of `cases`. `level`: the first level at which it binds. `choices`:
-    members of the policy that it takes for those of `Policy()`.
+    members of the policy that it takes for those of `Policy()`. `since`: the edition of the
+    contract that first asked it (`kvspec.editions`).
     """
 
     name: str
@@ -41,6 +44,7 @@ class Example:
     level: Level = Level.BEHAVIOUR
     cases: tuple[tuple[Any, ...], ...] = ((),)
     choices: tuple[str, ...] = ()
+    since: str = FIRST
 
     def binds_at(self, level: Level) -> bool:
         """Whether it is part of a run at this level."""
@@ -49,6 +53,8 @@ class Example:
 
     def run(self, bench: Bench) -> None:
         """Try every case; LeftOut only if none could be tried."""
+        if not has_come(self.since, bench.subject.capabilities.edition):
+            raise LeftOut(f"edition {self.since}")
         bench.need_usual(*self.choices)
         reason: LeftOut | None = None
         num_tried = 0
@@ -71,6 +77,7 @@ def example(
     *rules: str,
     level: Level = Level.BEHAVIOUR,
     choices: tuple[str, ...] | None = None,
+    since: str = FIRST,
 ) -> Callable[[Callable[..., None]], Example]:
     """The decorator that makes an example of a function, whose name is the sentence."""
 
@@ -78,7 +85,7 @@ def example(
         usual = IDS if level is Level.IDENTITY else ()
         name = check.__name__.replace("_", " ")
         fixed = usual if choices is None else choices
-        return Example(name, rules, check, level, choices=fixed)
+        return Example(name, rules, check, level, choices=fixed, since=since)
 
     return made
 
@@ -109,7 +116,8 @@ def example_violation(
     """
     try:
         with time_limit(subject):
-            example.run(Bench(subject, policy, oracle, level))
+            declared = policy_of(policy, subject.capabilities)
+            example.run(Bench(subject, declared, oracle, level))
     except LeftOut:
         raise
     # Whatever a foreign implementation does is a verdict.

@@ -247,7 +247,7 @@ def of_a_state_inside_a_chunk_only_its_own_key_is_told(bench: Bench) -> None:
     equal([(each.block_size_tokens, list(each.token_ids)) for each in stored], [(2, [13, 14])])
 
 
-@example("KV-INSIDE-12", "KV-INSIDE-2")
+@example("KV-INSIDE-12", "KV-INSIDE-2", since="0.3")
 def a_state_inside_that_ends_another_block_leaves_no_key(bench: Bench) -> None:
     """B = 2, h = 1, E = 3: the state after 14 of 17 tokens is left in entry 7, which ends at 16."""
     spec = replace(states(alignment=1), block_size=2)
@@ -265,7 +265,7 @@ def a_state_inside_that_ends_another_block_leaves_no_key(bench: Bench) -> None:
     equal(covered(manager, request)[7], 0)
 
 
-@example("KV-EVT-2", "KV-EVT-3", "KV-INSIDE-13")
+@example("KV-EVT-2", "KV-EVT-3", "KV-INSIDE-13", since="0.3")
 def tokens_of_entries_that_are_passed_over_are_told(bench: Bench) -> None:
     """A hit of 6 and a chunk to 15. Entry 1 gets no key; entry 2 that of 14 alone."""
     manager = made(bench, states(alignment=8), enable_events=True)

@@ -102,7 +102,7 @@ def a_call_that_registers_no_state_has_nobody_wait(bench: Bench) -> None:
     equal(manager.counts(request), (None, None))
 
 
-@example("KV-MAMBA-2", "KV-PART-5")
+@example("KV-MAMBA-2", "KV-PART-5", since="0.2")
 def a_partial_entry_of_this_step_has_nobody_wait_for_an_older_state(bench: Bench) -> None:
     # Retention 0 keeps the states after 8 of q's 12 tokens and after 24 of r's 30.
     manager = bench.manager(20, full(4), mamba(8), retention_interval_tokens=0)

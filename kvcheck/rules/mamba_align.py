@@ -150,7 +150,7 @@ def the_list_ends_with_the_running_and_the_drafted_states(bench: Bench) -> None:
         manager.same(manager.lists(request), [[0, 1, 2]], what)
 
 
-@example("KV-MAMBA-6", "KV-MGR-4")
+@example("KV-MAMBA-6", "KV-MGR-4", since="0.2")
 def the_main_tokens_end_at_the_longest_sequence(bench: Bench) -> None:
     """The main tokens end at the longest sequence; more are illegal."""
     bench.need(Feature.DRAFTING)

@@ -152,7 +152,7 @@ def slots_end_at_the_longest_sequence(bench: Bench) -> None:
 
 
 @cases(*product([0, 8], [0, 4, 8, 40]))
-@example("KV-MGR-4", "KV-ERR-6")
+@example("KV-MGR-4", "KV-ERR-6", since="0.2")
 def there_are_no_more_new_tokens_than_slots(bench: Bench, computed: int, external: int) -> None:
     """max_model_len 16: of 8 computed and 4 external tokens 4 are left to be computed, not 5."""
     manager = bench.manager(20, max_model_len_tokens=16)
@@ -184,7 +184,7 @@ def there_are_no_more_new_tokens_than_slots(bench: Bench, computed: int, externa
         ],
     )
 )
-@example("KV-ERR-2", "KV-ERR-6", "KV-MGR-3", "KV-MGR-8", level=Level.SAFETY)
+@example("KV-ERR-2", "KV-ERR-6", "KV-MGR-3", "KV-MGR-8", level=Level.SAFETY, since="0.2")
 def every_count_is_an_int_from_0_to_2_53_minus_1(bench: Bench, bad: object, name: str) -> None:
     """Anything else is refused, the error names it, and nothing changes."""
     manager, running, _ = bench.story()

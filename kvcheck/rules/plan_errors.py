@@ -29,7 +29,7 @@ Call = Callable[[Planner], object]
     (MambaSpec(16, (), ()), "page_size_bytes", 0),
     (FullAttentionSpec(16, 1, 1, "uint8", kv_quant_mode="NVFP4"), "page_size_bytes", 0),
 )
-@example("KV-PLAN-1", "KV-ERR-5", level=Level.SAFETY)
+@example("KV-PLAN-1", "KV-ERR-5", level=Level.SAFETY, since="0.2")
 def a_page_that_cannot_be_is_refused(
     bench: Bench, spec: LayerSpec, field: str, value: object
 ) -> None:

@@ -152,7 +152,7 @@ MERGED: tuple[tuple[tuple[LayerSpec, ...], LayerSpec | None], ...] = (
 
 
 @cases(*MERGED)
-@example("KV-PLAN-2")
+@example("KV-PLAN-2", since="0.2")
 def specs_merge_when_they_agree_in_all_that_matters(
     bench: Bench, specs: tuple[LayerSpec, ...], merged: LayerSpec | None
 ) -> None:
@@ -164,7 +164,7 @@ def specs_merge_when_they_agree_in_all_that_matters(
 
 
 @cases(*MERGED)
-@example("KV-PLAN-2")
+@example("KV-PLAN-2", since="0.2")
 def layers_are_uniform_if_they_merge(
     bench: Bench, specs: tuple[LayerSpec, ...], merged: LayerSpec | None
 ) -> None:

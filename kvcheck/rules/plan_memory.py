@@ -84,7 +84,7 @@ def pages_of_several_sizes_are_counted(bench: Bench) -> None:
             planner.plan((layers,), config, (needed - 1,))
 
 
-@example("KV-PLAN-9")
+@example("KV-PLAN-9", since="0.2")
 def no_memory_is_an_error_of_its_own(bench: Bench) -> None:
     """Not a request too long, but nothing there; a single byte is too little, and not none."""
     check = bench.planner.check_enough_memory
@@ -248,7 +248,7 @@ def refusal(bench: Bench, manager: Any, request: Any, *, whole: bool) -> int | N
     return None
 
 
-@example("KV-PLAN-21")
+@example("KV-PLAN-21", since="0.2")
 def a_chunk_must_be_a_multiple_of_the_block_size(bench: Bench) -> None:
     """Also of the block size that it gets when pages are unified; of one block as of four."""
     config = settings(policy=bench.policy)

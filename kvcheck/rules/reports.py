@@ -134,6 +134,7 @@ def a_report_of_a_followed_request_says_where_its_tokens_are(bench: Bench) -> No
 def each_group_reports_its_own_hit_beside_a_load(bench: Bench) -> None:
     """Group 0 hits 12 tokens, group 1 only 4; 4 more come from another store."""
     bench.need(Feature.EXTERNAL_TOKENS, Feature.DELAYED_CACHING, Feature.EVICTION_BY_ID)
+    bench.need(Feature.UNEQUAL_HITS)
     manager = telling(bench, 20, full(4), sliding(4, 99), policy=when(bench, "admitted"))
     first = manager.started("first", range(1, 18))
     manager.evict_blocks(manager.blocks(first, 1)[1:])

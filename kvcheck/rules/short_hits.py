@@ -1,4 +1,4 @@
-"""Lists of hits that are shorter than others, and the load that fills them up (KV-MGR-8)."""
+"""Lists of hits that are shorter than others, and the load that fills them up (KV-MGR-22)."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ Lists = list[list[int]]
 
 def two_lists(bench: Bench, other: LayerSpec = LATENT) -> tuple[Managed, Request, Lists]:
     """Of 17 tokens the first group has cached three blocks, 1 … 3, the other only block 4."""
+    bench.need(Feature.UNEQUAL_HITS)
     manager = bench.manager(20, full(4), other)
     first = manager.started("first", range(12))
     manager.keep_cached(first, {0}, group=1)
@@ -52,7 +53,7 @@ def load(
     return granted
 
 
-@example("KV-MGR-8", "KV-COORD-9", "KV-GRP-5", "KV-GRP-6", "KV-GRP-11", "KV-MGR-11")
+@example("KV-MGR-22", "KV-MGR-8", "KV-COORD-9", "KV-GRP-5", "KV-GRP-6", "KV-GRP-11", "KV-MGR-11")
 def a_load_fills_up_a_short_list(bench: Bench) -> None:
     """A load fills up a short list: one block more and three."""
     manager, request, own = two_lists(bench)
@@ -69,7 +70,7 @@ def a_load_fills_up_a_short_list(bench: Bench) -> None:
     equal(again.blocks.to_lists(), lists)
 
 
-@example("KV-MGR-8", "KV-GRP-11", "KV-MGR-11")
+@example("KV-MGR-22", "KV-MGR-8", "KV-GRP-11", "KV-MGR-11")
 def what_a_load_brings_is_counted_when_it_is_there(bench: Bench) -> None:
     manager, request, own = two_lists(bench)
     load(manager, request, own, 12)
@@ -82,7 +83,7 @@ def what_a_load_brings_is_counted_when_it_is_there(bench: Bench) -> None:
     equal(found, [1] * 8, "keys of the blocks")
 
 
-@example("KV-MGR-8", "KV-ERR-2", level=Level.SAFETY)
+@example("KV-MGR-22", "KV-MGR-8", "KV-ERR-2", level=Level.SAFETY)
 def hits_of_other_lengths_or_blocks_are_refused(bench: Bench) -> None:
     """The longest list is as long as they say, and short ones need a load."""
     manager, request, own = two_lists(bench)
@@ -112,7 +113,7 @@ def hits_of_other_lengths_or_blocks_are_refused(bench: Bench) -> None:
             load(manager, request, hits, 12)
 
 
-@example("KV-MGR-8", "KV-GRP-4", "KV-MGR-7")
+@example("KV-MGR-22", "KV-MGR-8", "KV-GRP-4", "KV-MGR-7")
 def what_a_short_list_lacks_is_counted(bench: Bench) -> None:
     """What a short list lacks is counted: four blocks revived and four new, 8 of 19."""
     for reserved in (12, 11):
@@ -126,7 +127,7 @@ def what_a_short_list_lacks_is_counted(bench: Bench) -> None:
             equal(manager.visible(), before)
 
 
-@example("KV-MGR-8", "KV-GRP-5", "KV-GRP-6", "KV-SW-1")
+@example("KV-MGR-22", "KV-MGR-8", "KV-GRP-5", "KV-GRP-6", "KV-SW-1")
 def a_short_list_of_a_window_keeps_what_is_read_behind_the_load(bench: Bench) -> None:
     """A short list of a window keeps what is read behind the load: of W = 14 token 3 on."""
     for tokens, nulls, count in ((30, [], 1), (14, [], 1), (6, [0, 1], 2)):
@@ -140,11 +141,12 @@ def a_short_list_of_a_window_keeps_what_is_read_behind_the_load(bench: Bench) ->
             equal(manager.counts(request), (3, count))
 
 
-@example("KV-MGR-8", "KV-MAMBA-7", "KV-MAMBA-8", "KV-MAMBA-9")
+@example("KV-MGR-22", "KV-MGR-8", "KV-MAMBA-7", "KV-MAMBA-8", "KV-MAMBA-9")
 def states_with_shorter_hits_than_attention_take_one_block_each(
     bench: Bench,
 ) -> None:
     """Three groups of states with shorter hits than attention take one block each, or none."""
+    bench.need(Feature.UNEQUAL_HITS)
     usual = bench.policy.unhashed_freed_to == "front"  # else another request takes a hit
     for num_blocks in (10, 17) if usual else (17,):
         manager = bench.manager(num_blocks, full(2), *[mamba(2, "align")] * 3)

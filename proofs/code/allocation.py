@@ -124,7 +124,7 @@ def assumed(kind: str, case: Case) -> dict[str, Term]:
             known["who has taken holds states"] = held >= 1 + numbers.drafted
         return known
     known["hits cover whole blocks"] = z3.And(held == 0, local == hits * size)
-    if case.has_external:  # of a short list they are fewer than the local tokens (KV-MGR-8)
+    if case.has_external:  # of a short list they are fewer than the local tokens (KV-MGR-22)
         known["hits cover whole blocks"] = z3.And(held == 0, local >= hits * size)
         known["a load has slots"] = z3.And(external >= 1, slots >= local + external)
         known["what is skipped is computed"] = at <= local + external

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, cast
 from kvspec._check import int_at_least, is_int
 from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
+from kvspec.editions import FIRST
 from kvspec.errors import InvalidArgumentError, UnknownBlockError, UnsupportedError
 from kvspec.events import Event
 from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
@@ -177,6 +178,7 @@ class BaseImplementation:
     features: ClassVar[frozenset[Feature]] = frozenset({Feature.PREFIX_CACHING})
     values: ClassVar[Mapping[str, frozenset[str]]] = MappingProxyType({})
     limits: ClassVar[Mapping[str, int]] = MappingProxyType({})
+    edition: ClassVar[str] = FIRST
 
     @property
     def capabilities(self) -> Capabilities:
@@ -189,6 +191,7 @@ class BaseImplementation:
             self.features,
             values=self.values,
             limits=self.limits,
+            edition=self.edition,
         )
 
     def create(

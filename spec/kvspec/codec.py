@@ -28,7 +28,7 @@ from kvspec._json import (
 from kvspec.config import WEAK_HASHES, KVCacheConfig, KVCacheGroup, KVCacheTensor, ManagerConfig
 from kvspec.errors import ConfigError, InvalidArgumentError
 from kvspec.planning import Layers, PlanningConfig
-from kvspec.policy import Policy
+from kvspec.policy import OLDER, Policy
 from kvspec.specs import SPEC_TYPES, LayerSpec, UniformTypeKVCacheSpecs, spec_fields
 
 JSONObject: TypeAlias = dict[str, Any]
@@ -332,7 +332,7 @@ def under_policy(value: object, policy: Policy | None) -> object:
 
 
 def encode_policy(policy: Policy) -> JSONObject:
-    """The members of the policy by name; later choices only where they are not the rules'."""
+    """The members of the policy by name; later choices only where leaving them out says another."""
     return {name: getattr(policy, name) for name in policy.written}
 
 
@@ -342,8 +342,8 @@ def decode_policy(value: object, where: Where) -> Policy:
 
 
 def decode_recorded_policy(value: object, where: Where) -> Policy:
-    """`decode_policy` of a record: without `extra_keys` it is older than the tags, so plain."""
-    members = {"extra_keys": "plain", **value} if isinstance(value, dict) else value
+    """`decode_policy` of a record or message: what lacks a key may be older than it (`OLDER`)."""
+    members = {**OLDER, **value} if isinstance(value, dict) else value
     return decode_policy(members, where)
 
 

@@ -8,8 +8,7 @@ takes no arguments and returns an `Implementation`.
 Conventions of every call: an illegal call raises a typed error and changes nothing (KV-ERR-2);
 lack of space is answered by None or False, never by an exception (KV-ERR-1); a call while another
 one is under way raises BusyError (KV-ERR-7), and after one that broke off in a change every call
-raises SpoiltError (KV-ERR-8); request ids that the
-manager does not know are not an error, they hold nothing (KV-ERR-4); answers are ids, not objects.
+raises SpoiltError (KV-ERR-8); unknown request ids hold nothing (KV-ERR-4); answers are ids.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from typing import Protocol, runtime_checkable
 
 from kvspec.blocks import BlockFacts, GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
+from kvspec.editions import FIRST
 from kvspec.events import Event
 from kvspec.planning import Planner
 from kvspec.policy import EXTRA_KEY_FORMS
@@ -74,14 +74,15 @@ class Feature(StrEnum):
     SKIPPED_REMOVAL = "skipped_removal"
     """`remove_skipped_blocks` as a call; an allocation that passes a window always removes."""
     HITS_PER_GROUP = "hits_per_group"
+    UNEQUAL_HITS = "unequal_hits"
+    """Beside a load, lists of hits of unequal length (KV-MGR-22)."""
     COMMON_PREFIX = "common_prefix"
     UNHASHED_BLOCKS = "unhashed_blocks"
     NEED = "need"
     """`get_num_blocks_to_allocate`."""
     NEW_BLOCK_IDS = "new_block_ids"
     STABLE_LISTS = "stable_lists"
-    """Entries of block lists stay (KV-GRP-1). Without it a call may put another block with the same
-    content in place of one, so that the list is to be read anew for each step."""
+    """Block lists keep their entries (KV-GRP-1); else one of equal content may replace one."""
     SNAPSHOT = "snapshot"
     """Without it only safety and behaviour can be checked, and safety from outside alone."""
     GIVEN_HASHES = "given_hashes"
@@ -91,8 +92,7 @@ class Feature(StrEnum):
     IN_FLIGHT = "in_flight"
     """Requests whose `num_in_flight_tokens` is not 0 (KV-MGR-21)."""
     LATER_CHOICES = "later_choices"
-    """The choices of `kvspec.policy.LATER` where they are not those of the rules, and
-    `record_prefix_cache_stats`."""
+    """The choices of `kvspec.policy.LATER`, and `record_prefix_cache_stats`."""
     HASH_LOOKAHEAD = "hash_lookahead"
     """Configurations whose `hash_lookahead_tokens` is not 0 (KV-HASH-14)."""
     HIT_REPORTS = "hit_reports"
@@ -112,7 +112,8 @@ class Capabilities:
     `min_block_size_tokens`: smaller blocks are refused. `extra_key_forms`: the choices of
     `Policy.extra_keys` that it has; under another one it refuses requests with extra keys.
     `values`: of a member of configurations those that it serves, all of a member that is absent;
-    `limits`: the largest that it serves. Both by the names of `kvspec.requirements`.
+    `limits`: the largest that it serves. Both by the names of `kvspec.requirements`. `edition`:
+    that of the contract that it was written for (`kvspec.editions`); later rules do not bind it.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Capabilities:
         default_factory=lambda: MappingProxyType({}), hash=False
     )
     limits: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    edition: str = FIRST
 
 
 @runtime_checkable
@@ -166,7 +168,7 @@ class KVCacheManager(Protocol):
     ) -> GroupHits:
         """Every group's own longest hit up to a length, not reconciled (KV-COORD-9). Pure.
 
-        `allocate_slots` takes these lists where external tokens come, too (KV-MGR-8).
+        `allocate_slots` takes these lists where external tokens come, too (KV-MGR-22).
 
         Raises UnsupportedError with fewer than two groups or with caching off.
         """
@@ -191,7 +193,7 @@ class KVCacheManager(Protocol):
         - `num_new_tokens`: tokens to compute now, drafts included.
         - `num_new_computed_tokens`, `new_computed_blocks`: the hit of a look-up made just before;
           only for a request that holds nothing yet. Beside external tokens the lists may be each
-          group's own hit, with the greatest of their lengths (KV-MGR-8).
+          group's own hit, with the greatest of their lengths (KV-MGR-22).
         - `num_lookahead_tokens`: further slots for a drafter; never cached.
         - `num_external_computed_tokens`: tokens after the hit whose KV another store brings; in a
           group whose list of hits is shorter than others it brings what the list lacks, too.

@@ -159,7 +159,7 @@ OPERATIONS: Mapping[str, OperationShape] = MappingProxyType(
         ),
         "make_prefix_cache_stats": OperationShape(False, optional(stats)),
         "record_prefix_cache_stats": OperationShape(
-            True, null, {"num_hits": count}, {"num_preemptions": count}, since=3
+            True, null, {"num_hits": count}, {"num_preemptions": count}
         ),
         # Each event is checked by the reader, which knows how the manager writes hashes.
         "take_events": OperationShape(False, list_of(anything)),

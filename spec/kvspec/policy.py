@@ -6,7 +6,9 @@ under which planning was recorded.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 
 from kvspec._check import boolean, exact_members, one_of
 
@@ -22,7 +24,10 @@ LATER: tuple[str, ...] = (
     *("drafts_hold_states", "caching_beyond_tokens", "checkpoints_return", "hits_inside_blocks"),
     *("hits_reported", "default_retention"),
 )
-"""Choices that not everybody has (`Feature.LATER_CHOICES`); records name only those that differ."""
+"""Choices that not everybody has (`Feature.LATER_CHOICES`)."""
+
+OLDER: Mapping[str, str] = MappingProxyType({"extra_keys": "plain", "lookups_counted": "asked"})
+"""What a record or message without the key means, where the rules chose otherwise before."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,8 @@ class Policy:
       cryptographic hash functions.
     - `zeroed_blocks`: whether new blocks are queued for zeroing in plain "full_attention" groups,
       or in all of attention where the configuration has "mixed_formats", and else in none.
-    - `lookups_counted`: whether statistics count a look-up when it is "asked", or when it is
-      "admitted", by `record_prefix_cache_stats`.
+    - `lookups_counted`: whether statistics count a look-up when its request is "admitted", by
+      `record_prefix_cache_stats`, or whenever it is "asked".
     - `popped_leading_nulls`: whether `pop_blocks_for_free` shows the nulls that a list begins with.
     - `counts_common_prefix`: whether common prefixes are counted; else each is 0.
     - `eagle_flag_counts_alone`: whether flagged groups drop a block without `use_eagle`.
@@ -75,7 +80,7 @@ class Policy:
     zero_retention_needs_windows: bool = True
     none_hash_without_seed: str = "random"
     zeroed_blocks: str = "full_attention"
-    lookups_counted: str = "asked"
+    lookups_counted: str = "admitted"
     popped_leading_nulls: bool = True
     counts_common_prefix: bool = True
     eagle_flag_counts_alone: bool = True
@@ -122,8 +127,9 @@ class Policy:
 
     @property
     def later_choices(self) -> frozenset[str]:
-        """The names of those of `LATER` that are not the rules' own."""
-        return frozenset(name for name in LATER if getattr(self, name) != getattr(Policy, name))
+        """The names of those of `LATER` that records and messages without the key do not mean."""
+        older = {name: OLDER.get(name, getattr(Policy, name)) for name in LATER}
+        return frozenset(name for name in LATER if getattr(self, name) != older[name])
 
     @property
     def written(self) -> list[str]:
@@ -135,5 +141,9 @@ class Policy:
     def vllm_0_24(cls) -> Policy:
         """The profile `vllm-0.24`, under which records that name no policy are replayed."""
         return replace(
-            cls(), capacity_counts_null_block=False, chunk_must_align=False, extra_keys="plain"
+            cls(),
+            capacity_counts_null_block=False,
+            chunk_must_align=False,
+            extra_keys=OLDER["extra_keys"],
+            lookups_counted=OLDER["lookups_counted"],
         )

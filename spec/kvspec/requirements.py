@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from kvspec.config import ManagerConfig
+from kvspec.config import WEAK_HASHES, ManagerConfig
+from kvspec.editions import has_come
 from kvspec.inside import hits_end_inside
 from kvspec.interface import Capabilities, Feature
-from kvspec.specs import LayerSpec, MambaSpec
+from kvspec.specs import LayerSpec, MambaSpec, SlidingWindowSpec
 
 
 def _specs(config: ManagerConfig) -> list[LayerSpec]:
@@ -57,14 +58,26 @@ LIMITS: Mapping[str, Callable[[ManagerConfig], int]] = MappingProxyType(
             (s.num_speculative_blocks for s in _specs(config) if isinstance(s, MambaSpec)),
             default=0,
         ),
+        "extra_retained_tokens": lambda config: max(
+            (s.extra_retained_tokens for s in _specs(config) if isinstance(s, SlidingWindowSpec)),
+            default=0,
+        ),
     }
 )
 """How much a configuration uses of each member of `Capabilities.limits`."""
 
 
+def limits_of(can: Capabilities) -> Mapping[str, int]:
+    """The limits of an implementation; what its edition does not have is at most 0."""
+    return (
+        can.limits if has_come("0.2", can.edition) else {"extra_retained_tokens": 0, **can.limits}
+    )
+
+
 def features_of_config(config: ManagerConfig) -> set[Feature]:
     """What a configuration needs."""
     groups = config.kv_cache.groups
+    uncounted = frozenset() if config.log_stats else {"lookups_counted"}
     needed = {
         Feature.MULTIPLE_GROUPS: len(groups) != 1,
         Feature.PREFIX_CACHING: config.enable_caching,
@@ -76,7 +89,7 @@ def features_of_config(config: ManagerConfig) -> set[Feature]:
         Feature.ADMISSION: config.watermark > 0,
         Feature.RESIDENCY: config.residency_sample_rate > 0,
         Feature.GIVEN_HASHES: config.given_hash_bytes > 0,
-        Feature.LATER_CHOICES: bool(config.policy.later_choices),
+        Feature.LATER_CHOICES: bool(config.policy.later_choices - uncounted),
         Feature.HITS_INSIDE_BLOCKS: hits_end_inside(config)
         or any(isinstance(spec, MambaSpec) and spec.has_checkpoints for spec in _specs(config)),
         Feature.HASH_LOOKAHEAD: config.hash_lookahead_tokens > 0,
@@ -96,7 +109,9 @@ def lacking(config: ManagerConfig, can: Capabilities, *, hashes_matter: bool) ->
         found.append(f"blocks of {min(sizes)}")
     for name, allowed in can.values.items():
         found += [f"{name} {value}" for value in sorted(VALUES[name](config) - allowed)]
-    for name, most in can.limits.items():
+    if config.hash_function in WEAK_HASHES and not has_come("0.2", can.edition):
+        found.append("edition 0.2")  # `trusted_tenants`
+    for name, most in limits_of(can).items():
         if LIMITS[name](config) > most:
             found.append(f"{name} above {most}")
     return found + sorted(features_of_config(config) - can.features)

@@ -272,7 +272,8 @@ class SequentialManager:
         )
         if blocks is None:
             return 0, 0
-        if self.manager.config.policy.lookups_counted == "admitted":  # KV-POL-18
+        config = self.manager.config
+        if config.log_stats and config.policy.lookups_counted == "admitted":  # KV-POL-18
             self.manager.record_prefix_cache_stats(request, hit.hit_length_tokens)
         request.num_computed_tokens = hit.hit_length_tokens + num_tokens
         request.status = RequestStatus.RUNNING

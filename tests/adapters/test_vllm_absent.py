@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -140,7 +141,8 @@ def test_a_refused_configuration_is_a_config_error() -> None:
 
 def config(*specs: LayerSpec, **members: object) -> ManagerConfig:
     groups = tuple(KVCacheGroup((f"layer.{i}",), spec) for i, spec in enumerate(specs))
-    return ManagerConfig(KVCacheConfig(8, groups), 64, **members)  # type: ignore[arg-type]
+    given: dict[str, Any] = {"policy": Policy(lookups_counted="asked"), **members}
+    return ManagerConfig(KVCacheConfig(8, groups), 64, **given)
 
 
 def library(version: str) -> Library:

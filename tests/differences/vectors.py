@@ -16,7 +16,7 @@ from kvcheck.play.recorder import Recorder
 from kvcheck.records.select import shipped_records
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import ConfigError
-from kvspec.policy import Policy
+from kvspec.policy import OLDER, Policy
 from kvspec.record import Header
 from kvspec.record_file import write_trace
 from kvspec.specs import (
@@ -265,7 +265,7 @@ REFUSED = "chunk_inside_block.jsonl"
 def chunk_inside_block() -> Header:
     """A chunk of 6 tokens in blocks of 4: building the manager fails."""
     implementation = find_implementation("kvref")
-    config = configuration([CHUNKED], 12, policy=Policy(extra_keys="plain"))
+    config = configuration([CHUNKED], 12, policy=Policy(**dict[str, Any](OLDER)))
     aligned = replace(CHUNKED, attention_chunk_size=8)
     none_hash = implementation.create(configuration([aligned], 12)).none_hash
     try:

@@ -37,7 +37,7 @@ from kvcheck.play.steps import (
 from kvcheck.rules.scenarios.single import CFG, A, B, configure, full
 from kvref.implementation import ReferenceImplementation
 from kvspec.config import ManagerConfig
-from kvspec.interface import Capabilities, Feature
+from kvspec.interface import Capabilities, Feature, Implementation
 
 TWO = configure(12, full(), full(4))
 GIVEN = replace(CFG, hash_function="given_8")
@@ -329,10 +329,11 @@ PROGRAMS: Mapping[str, tuple[ManagerConfig, Sequence[Step], Sequence[str]]] = {
 
 
 def asked(
-    config: ManagerConfig, steps: Sequence[Step], subject: ReferenceImplementation
+    config: ManagerConfig, steps: Sequence[Step], subject: Implementation, counted: str = "asked"
 ) -> list[str]:
     """The calls in words, without arguments that are the call's defaults."""
-    runner = Runner(Program(config, tuple(steps)), subject)
+    policy = replace(config.policy, lookups_counted=counted)
+    runner = Runner(Program(replace(config, policy=policy), tuple(steps)), subject)
     perform(runner, steps)
     return [
         " ".join((name, request or "-", ", ".join(arguments_of(name, given)))).rstrip()
@@ -349,6 +350,15 @@ def arguments_of(name: str, given: Mapping[str, Any]) -> list[str]:
 def test_a_step_becomes_these_calls(name: str) -> None:
     config, steps, expected = PROGRAMS[name]
     assert asked(config, steps, ReferenceImplementation()) == list(expected)
+
+
+def test_a_look_up_is_counted_when_its_request_is_admitted() -> None:
+    """With its hit and preemptions; what is refused is not (KV-POL-18)."""
+    steps = (Arrive(A), Admit(reserved_blocks=99), Admit(), Release(again=True), Admit())
+    calls = asked(CFG, steps, ReferenceImplementation(), "admitted")
+    made = [call.split()[2:] for call in calls if call.startswith("record_")]
+    counts = ("num_hits=0, num_preemptions=0", "num_hits=4, num_preemptions=1")
+    assert made == [count.split() for count in counts]
 
 
 CALL_OF_FEATURE = {

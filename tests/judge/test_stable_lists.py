@@ -11,11 +11,12 @@ from kvspec.base import BaseRequest
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.interface import Feature
+from kvspec.policy import Policy
 from kvspec.specs import FullAttentionSpec
 from tests.judge.minimal import minimal
 
 GROUP = KVCacheGroup(("layer",), FullAttentionSpec(2, 1, 8, "float16"))
-CONFIG = ManagerConfig(KVCacheConfig(12, (GROUP,)), 64)
+CONFIG = ManagerConfig(KVCacheConfig(12, (GROUP,)), 64, policy=Policy(lookups_counted="asked"))
 STEPS = (
     Arrive((0, 0, 0)),
     Arrive((0, 0, 0)),

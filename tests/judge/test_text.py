@@ -196,6 +196,7 @@ def test_an_example_tells_the_calls_that_it_made() -> None:
         "new_request",
         "get_computed_blocks",
         "allocate_slots",
+        "record_prefix_cache_stats",
         "remove_skipped_blocks",
     ]
     assert configuration(whole) == (

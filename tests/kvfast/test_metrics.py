@@ -38,6 +38,7 @@ def look_up(made: KVCacheManager, name: str, *, preempted: bool = False) -> None
         num_new_computed_tokens=hit.hit_length_tokens,
         new_computed_blocks=hit.blocks,
     )
+    made.record_prefix_cache_stats(request, hit.hit_length_tokens)
     made.free(request)
 
 

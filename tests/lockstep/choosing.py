@@ -35,7 +35,7 @@ class ChoosingEngine(LongEngine):
 
     def compare(self, rule: str, what: str) -> None:
         """Read the statistics now and then: a comparison of the whole state empties them."""
-        if self.random.random() < 0.5:
+        if self.random.random() < 0.9:
             self.read_statistics()
         super().compare(rule, what)
 

@@ -36,7 +36,8 @@ LOOP: Steps = (REFERENCE, SequentialManager)
 def play(first: Steps, second: Steps, seeds: Sequence[int] = range(NUM_ENGINES)) -> list[Following]:
     """Engines on random configurations, every fifth a hybrid with a large pool.
 
-    Every third is told the hashes, every fourth has the later choices.
+    Every third is told the hashes, every fourth has the later choices, and another fourth counts
+    look-ups when they are made.
     """
     engines = []
     for seed in seeds:
@@ -46,6 +47,8 @@ def play(first: Steps, second: Steps, seeds: Sequence[int] = range(NUM_ENGINES))
             config = replace(config, hash_function=random.choice(list(GIVEN_HASHES)))
         if seed % 4 == 2:
             config = replace(config, policy=find_profile("vllm-0.33").policy)
+        if seed % 4 == 3:
+            config = replace(config, policy=replace(config.policy, lookups_counted="asked"))
         engines.append(Following(config, [first, second], random))
         engines[-1].play(NUM_STEPS)
     return engines

@@ -22,7 +22,7 @@ FOUND_BY = {
     "ShorterEndsAreCutToBlocks": 5,
     "CopiesAreFullAtOnce": 6,
     "EndsAreNotOwed": 2,
-    "CopiesAreKeyedWhole": 3,
+    "CopiesAreKeyedWhole": 8,
     "InnerStatesHaveNoBlock": 11,
     "MovedKeysCoverNothing": 2,
 }

@@ -98,7 +98,7 @@ def start_full() -> bool:
 
 
 LOADS = ((0, 0), (0, 1), (0, 4), (2, 1))
-"""Tokens that a short list of hits lacks, and external ones (KV-MGR-8)."""
+"""Tokens that a short list of hits lacks, and external ones (KV-MGR-22)."""
 
 
 def start_sliding() -> bool:

@@ -24,7 +24,7 @@ from kvspec.config import (
 )
 from kvspec.errors import ConfigError, FormatError, InvalidArgumentError
 from kvspec.planning import PlanningConfig
-from kvspec.policy import Policy
+from kvspec.policy import OLDER, Policy
 from kvspec.specs import SPEC_TYPES, FullAttentionSpec, LayerSpec, SlidingWindowSpec
 from kvspec.stats import PrefixCacheStats
 from tests.records import strategies
@@ -115,17 +115,21 @@ def test_a_record_without_policy_runs_under_the_recorded_profile() -> None:
     assert codec.decode_manager_config(written, HERE).policy == Policy.vllm_0_24()
     written["policy"] = {"unhashed_freed_to": "back"}
     decoded = codec.decode_manager_config(written, HERE)
-    assert decoded.policy == Policy(unhashed_freed_to="back", extra_keys="plain")
+    older: dict[str, Any] = {"unhashed_freed_to": "back", **OLDER}
+    assert decoded.policy == Policy(**older)
 
 
-@pytest.mark.rule("KV-POL-1", "KV-POL-10")
-def test_a_policy_without_extra_keys_is_older_than_the_tags() -> None:
-    """Plain in a record; in a profile, which declares, what is left out is what the rules say."""
+@pytest.mark.rule("KV-POL-1", "KV-POL-10", "KV-POL-18")
+@pytest.mark.parametrize("key", OLDER)
+def test_a_policy_without_a_key_is_older_than_the_key(key: str) -> None:
+    """Older in a record; in a profile, which declares, what is left out is what the rules say."""
     config = ManagerConfig(KVCacheConfig(4, ()), 8)
     written = codec.encode_manager_config(config)
-    assert written["policy"].pop("extra_keys") == "tagged"
-    assert codec.decode_manager_config(written, HERE).policy == Policy(extra_keys="plain")
-    written["policy"]["extra_keys"] = "tagged"
+    chosen = written["policy"].pop(key)
+    assert chosen == getattr(Policy(), key)
+    older: dict[str, Any] = {key: OLDER[key]}
+    assert codec.decode_manager_config(written, HERE).policy == Policy(**older)
+    written["policy"][key] = chosen
     assert codec.decode_manager_config(written, HERE) == config
     assert codec.decode_policy({}, HERE) == Policy()
 

@@ -100,6 +100,7 @@ impl Server {
             ("spec_types", texts(&["FullAttentionSpec", "SlidingWindowSpec"])),
             ("hash_functions", texts(&["sha256_cbor"])),
             ("features", texts(&FEATURES)),
+            ("edition", Value::Text("0.3".into())),
             ("extra_keys", texts(&["tagged", "plain"])), // it has none to be spelled
         ]))
     }

@@ -14,6 +14,7 @@ from kvcheck.adapters.vllm.specs import HASH_FUNCTIONS, spec_types, values
 from kvcheck.tools.bench.calls import Calls
 from kvspec.audit import audited, unwrapped
 from kvspec.config import ManagerConfig
+from kvspec.editions import NEWEST
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
 from kvspec.planning import Planner
@@ -46,6 +47,7 @@ FEATURES = frozenset(
         Feature.RESET,
         Feature.SKIPPED_REMOVAL,
         Feature.HITS_PER_GROUP,
+        Feature.UNEQUAL_HITS,
         Feature.COMMON_PREFIX,
         Feature.UNHASHED_BLOCKS,
         Feature.STABLE_LISTS,
@@ -82,6 +84,7 @@ class VLLMImplementation:
             features=LATER_FEATURES if self.library.is_later else FEATURES,
             extra_key_forms=frozenset({self.library.policy.extra_keys}),
             values=values(self.library),
+            edition=NEWEST,
         )
 
     def create(

@@ -41,7 +41,8 @@ def _set(
     **bounds: Any,
 ) -> VectorSet:
     """With statistics in any case."""
-    counted = replace(config, log_stats=True)
+    asked = replace(config.policy, lookups_counted="asked")  # as the first vectors were written
+    counted = replace(config, log_stats=True, policy=asked)
     configuration = Configuration(name, summary, counted, prompts, calls=calls, **bounds)
     return VectorSet(configuration, RULES[name])
 

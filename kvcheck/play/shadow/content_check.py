@@ -233,7 +233,7 @@ class ContentCheck:
         """External and new tokens from `start` on are in the cache now, and the encoder's.
 
         `hits`: what the request begins with, if anything; where a list is short, the load brings
-        what it lacks, too (KV-MGR-8). What is beyond the tokens that are known is a draft; slots
+        what it lacks, too (KV-MGR-22). What is beyond the tokens that are known is a draft; slots
         end at the longest sequence.
         """
         self._write_encoder(name, lists, num_encoder)

@@ -98,7 +98,7 @@ AGREED: tuple[Program, ...] = (
 OWN: tuple[Program, ...] = (
     *(
         story(f"a load fills up what {which} lacks, {when}",
-              ("KV-MGR-8", "KV-GRP-5", "KV-GRP-6", "KV-GRP-4"), roomy(*specs), *BEGIN,
+              ("KV-MGR-22", "KV-MGR-8", "KV-GRP-5", "KV-GRP-6", "KV-GRP-4"), roomy(*specs), *BEGIN,
               *only(0, range(first), 15), *only(1, second, 15), *steps)
         for when, steps in (("now", NOW), ("later", LATER))
         for which, specs, first, second in (
@@ -117,34 +117,35 @@ OWN: tuple[Program, ...] = (
     ),
     *(
         story(f"what a short list of a {kind} needs, with {reserved} blocks reserved",
-              ("KV-MGR-8", "KV-GRP-4", "KV-MGR-7"), configure(9, full(2), spec),
+              ("KV-MGR-22", "KV-MGR-8", "KV-GRP-4", "KV-MGR-7"), configure(9, full(2), spec),
               Arrive(prompt(9)), Admit(chunk_tokens=6), NewStep(), Release(again=True),
               *only(1, (0,), 3), Admit(external_tokens=2, load_later=True, own_hits=True,
               reserved_blocks=reserved), Ask(), FinishLoad(), Run(), Ask())
         for kind, spec, most in (("window", window(20), 0), ("state", mamba("all"), 3))
         for reserved in (most, most + 1)
     ),
-    story("short lists without a load", ("KV-MGR-8", "KV-ERR-2"), roomy(full(4), LATENT), *BEGIN,
+    story("short lists without a load", ("KV-MGR-22", "KV-MGR-8", "KV-ERR-2"),
+          roomy(full(4), LATENT), *BEGIN,
           *only(1, range(3), 15), Break(call=SHORT_LIST), Admit(), Ask()),
-    story("a load for one list of four", ("KV-MGR-8", "KV-MAMBA-8"),
+    story("a load for one list of four", ("KV-MGR-22", "KV-MGR-8", "KV-MAMBA-8"),
           configure(12, full(2), *(mamba("align"),) * 3), Arrive(prompt(7)),
           Admit(chunk_tokens=2), Run(chunk_tokens=2), NewStep(), Release(again=True),
           *(Evict(group=group, index=1) for group in (1, 2, 3)),
           Admit(external_tokens=2, load_later=True, own_hits=True), Ask(), FinishLoad(), Run(),
           Ask()),
-    story("states too new in a short list", ("KV-MAMBA-2", "KV-MGR-8"),
+    story("states too new in a short list", ("KV-MAMBA-2", "KV-MGR-22"),
           roomy(full(4), mamba("all", 4)), Arrive(prompt(20)), Arrive(prompt(20)),
           Admit(chunk_tokens=9), Evict(group=1, index=1),
           Admit(external_tokens=3, load_later=True, own_hits=True), NewStep(),
           Admit(external_tokens=3, load_later=True, own_hits=True), Ask(who=1)),
-    story("short lists of blocks of several sizes, and drops", ("KV-MGR-8", "KV-COORD-9"),
+    story("short lists of blocks of several sizes, and drops", ("KV-MGR-22", "KV-COORD-9"),
           flagged(roomy(full(4), LATENT, window(14, 8)), 0, 2), *BEGIN, *only(0, range(9), 15),
           *only(1, range(5), 15), *only(2, (0, 1, 2, 3), 7), *LATER),
-    story("a load that fills up short lists fails", ("KV-MGR-8", "KV-POOL-10"),
+    story("a load that fills up short lists fails", ("KV-MGR-22", "KV-MGR-8", "KV-POOL-10"),
           roomy(full(4), LATENT), *BEGIN, *only(0, range(9), 15), *only(1, range(3), 15),
           Admit(external_tokens=9, load_later=True, own_hits=True), FailLoad(index=1), Ask(),
           Run(), Ask()),
-    story("the whole sequence behind short lists", ("KV-MGR-5", "KV-MGR-8"),
+    story("the whole sequence behind short lists", ("KV-MGR-5", "KV-MGR-22"),
           configure(14, full(4), LATENT), Arrive(prompt(24)), Admit(), Release(again=True),
           *only(1, (0,), 6), Admit(external_tokens=3, must_fit=True, own_hits=True), Ask(),
           Arrive((9,) * 3), Admit(), Admit(external_tokens=3, must_fit=True, own_hits=True)),

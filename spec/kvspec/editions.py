@@ -1,0 +1,37 @@
+"""Editions of the contract: which rules came when, and what a subject of an older one is not asked.
+
+An implementation names the edition that it was written for (`Capabilities.edition`). Rules, options
+and calls that came later, and what a rule came to demand only later, are not asked of it: so what
+conformed goes on conforming.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+
+from kvspec._json import Where
+from kvspec._toml import parse_toml
+
+EDITIONS: tuple[str, ...] = ("0.1", "0.2", "0.3")
+"""Oldest first. Who names none is of the first: it never heard of them."""
+
+FIRST, NEWEST = EDITIONS[0], EDITIONS[-1]
+
+
+@cache  # the file is part of the package
+def edition_of_rules() -> Mapping[str, str]:
+    """The edition in which each rule came: id -> edition (`spec/kvspec/data/editions.toml`)."""
+    path = files("kvspec").joinpath("data", "editions.toml")
+    document = parse_toml(path.read_bytes(), Where("editions.toml"))
+    return MappingProxyType(
+        {rule: edition for edition, rules in document.items() for rule in rules}
+    )
+
+
+def has_come(since: str, edition: str) -> bool:
+    """Whether what came in `since` is part of `edition`; an unknown one is newer than all."""
+    order = {name: place for place, name in enumerate(EDITIONS)}
+    return order[since] <= order.get(edition, len(order))

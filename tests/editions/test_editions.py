@@ -1,0 +1,116 @@
+"""Editions of the contract: whoever conformed to one goes on conforming (decision 0057)."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import kvref
+from kvcheck.judge.options import Budget, Options
+from kvcheck.judge.outcome import Report
+from kvcheck.judge.report import text_lines, to_json
+from kvcheck.judge.suite import Suite
+from kvcheck.play.left_out import LeftOut
+from kvcheck.play.verdicts import Level
+from kvcheck.remote.client import RemoteImplementation, connect
+from kvcheck.rulebook import rule_sentences
+from kvcheck.rules.directed import find_example
+from kvcheck.rules.example import example_violation
+from kvref.implementation import ReferenceImplementation
+from kvspec.editions import EDITIONS, edition_of_rules, has_come
+from kvspec.interface import Capabilities, Feature, Implementation
+from kvspec.policy import Policy
+from tests.mistakes import mistaken
+from tests.remote.test_cpp_example import build
+
+FROZEN = Path(__file__).with_name("cpp-0.1.tar.gz")
+"""The example in C++ as commit 4fe46e09 had it: full attention and windows, by edition 0.1."""
+
+
+@pytest.fixture(scope="module")
+def frozen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteImplementation]:
+    folder = tmp_path_factory.mktemp("frozen")
+    with tarfile.open(FROZEN) as archive:
+        archive.extractall(folder, filter="data")
+    with closing(connect(f"cmd:{build(folder, folder)}")) as server:
+        yield server
+
+
+def report_of(subject: Implementation) -> Report:
+    options = Options(Level.IDENTITY, Budget(0.0, 40).counted(40))
+    return Suite(subject, kvref.implementation(), options).run()
+
+
+def test_a_server_of_edition_0_1_conforms(frozen: RemoteImplementation) -> None:
+    """It names no edition; the report says what is new since."""
+    assert frozen.capabilities.edition == "0.1"
+    report = report_of(frozen)
+    assert [violation.rule for violation in report.violations] == []
+    assert report.directed > 400
+    assert report.random > 10
+    said = to_json(report)
+    assert {"KV-SW-9", "KV-MGR-22"} <= set(said["new_since_edition"])
+    assert "KV-POOL-6" not in said["new_since_edition"]
+    assert any(line.startswith("new since 0.1 ") for line in text_lines(report))
+
+
+class Declared(ReferenceImplementation):
+    """The reference as one of another edition."""
+
+    edition = "0.1"
+    lacks: frozenset[Feature] = frozenset()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        can = super().capabilities
+        return replace(can, edition=self.edition, features=can.features - self.lacks)
+
+
+CAME_LATER = (
+    ("0.2", "every count is an int from 0 to 2 53 minus 1"),
+    ("0.2", "there are no more new tokens than slots"),
+    ("0.3", "a chunk inside a block that is not cached ends the hit before"),
+)
+
+
+@pytest.mark.parametrize(("since", "name"), CAME_LATER)
+@pytest.mark.parametrize("edition", EDITIONS)
+def test_a_check_is_asked_from_its_edition_on(edition: str, since: str, name: str) -> None:
+    subject = Declared()
+    subject.edition = edition
+    if edition < since:
+        with pytest.raises(LeftOut, match=f"edition {since}"):
+            example_violation(find_example(name), subject, Policy())
+    else:
+        assert example_violation(find_example(name), subject, Policy()) is None
+
+
+def test_lists_of_unequal_length_are_asked_of_who_has_them() -> None:
+    """A manager that refuses them is broken only if it declares the feature (KV-MGR-22)."""
+    story = find_example("a load fills up a short list")
+    found = example_violation(story, mistaken("ShortListsAreRefused"), Policy())
+    assert found is not None
+    assert found.rule == "KV-MGR-22"
+    subject = Declared()
+    subject.lacks = frozenset({Feature.UNEQUAL_HITS})
+    with pytest.raises(LeftOut, match="unequal_hits"):
+        example_violation(story, subject, Policy())
+
+
+def test_every_rule_has_an_edition() -> None:
+    came = edition_of_rules()
+    assert set(came.values()) == set(EDITIONS)
+    assert set(rule_sentences()) <= set(came)
+
+
+def test_an_unknown_edition_is_newer_than_all() -> None:
+    assert [has_come(EDITIONS[-1], edition) for edition in (*EDITIONS, "9.9")] == [
+        *(False,) * (len(EDITIONS) - 1),
+        True,
+        True,
+    ]
