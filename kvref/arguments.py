@@ -133,13 +133,20 @@ def check_allocation(asked: Allocation, coordinator: Coordinator, longest: int) 
 
 
 def _check_computed(groups: Sequence[Group], request: ReferenceRequest) -> None:
-    """Computed tokens have slots: else unwritten blocks could be cached (KV-REQ-3)."""
+    """Computed tokens have slots, and what the next one reads is there (KV-REQ-3, KV-REQ-9)."""
     computed = count("request.num_computed_tokens", request.num_computed_tokens)
     for slots in slots_of(groups, request):
         if computed > slots:
             raise InvalidArgumentError(
                 "request.num_computed_tokens", computed, f"at most the {slots} slots it holds"
             )
+    for group in groups:
+        if group.covers_sequence and not group.is_mamba:
+            read = group.blocks_of(request.request_id)[group.first_read_index(request) :]
+            if read and read[0] == NULL_BLOCK:
+                raise InvalidArgumentError(
+                    "request.num_computed_tokens", computed, "a number whose window is still there"
+                )
 
 
 def slots_of(groups: Sequence[Group], request: ReferenceRequest) -> list[int]:

@@ -198,6 +198,24 @@ def no_token_is_granted_without_a_slot(bench: Bench) -> None:
     equal(steps.batched.decode([a], 2, num_lookahead_tokens=9).num_scheduled_tokens.tolist(), [2])
 
 
+@example("KV-REQ-9", "KV-BATCH-6", level=Level.SAFETY, since="0.3")
+def a_step_does_not_begin_behind_the_window(bench: Bench) -> None:
+    """A window of 4 at 12 of 13 tokens keeps tokens 8 … 12: token 11 may be next, token 10 not."""
+    steps = Steps(bench, 12, sliding(4, 4))
+    (handle,) = steps.admitted(range(13))
+    steps.batched.append([handle], [13])
+    steps.batched.step(StepPlan(decoding=[handle]))
+    request = steps.of(handle)
+    for computed in (10, 11):
+        request.num_computed_tokens = computed
+        plan = StepPlan(prefilling=[handle], prefill_tokens=[1])
+        if computed == 11:
+            equal(steps.batched.step(plan).num_slots, 1)
+            break
+        with raises(InvalidArgumentError, field="prefilling[0].num_computed_tokens"):
+            steps.batched.step(plan)
+
+
 @example("KV-BATCH-6", "KV-BATCH-7", level=Level.SAFETY)
 def new_and_running_are_told_apart(bench: Bench) -> None:
     bench.need(Feature.DRAFTING)

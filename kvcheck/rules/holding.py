@@ -102,7 +102,7 @@ def what_is_no_block_is_not_held(bench: Bench, bad: Any) -> None:
         manager.get_block(bad)
 
 
-@example("KV-POOL-21", "KV-POOL-19", level=Level.IDENTITY)
+@example("KV-POOL-21", "KV-POOL-19", level=Level.IDENTITY, since="0.3")
 def holds_are_counted_or_refused(bench: Bench) -> None:
     """Block 3, which a request has, is held 65,536 times; one more may be refused."""
     manager = bench.story()[0]

@@ -10,8 +10,11 @@ from kvcheck.play.verdicts import Level
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.example import cases, example
 from kvcheck.rules.judging import equal, holds, raises
+from kvcheck.rules.specs import chunked, sliding
 from kvspec.errors import InvalidArgumentError
+from kvspec.interface import Feature
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestInput
+from kvspec.specs import LayerSpec
 
 
 @cases(-1, 2**63, True, 1.0, "1", None, b"1")
@@ -178,6 +181,32 @@ def a_request_that_holds_nothing_has_computed_nothing(bench: Bench) -> None:
     request.num_computed_tokens = 4
     with manager.refuses(InvalidArgumentError):
         manager.allocate_slots(request, 4)
+
+
+@cases(
+    (sliding(4, 4), 8, False),
+    (sliding(4, 4), 10, False),
+    (sliding(4, 4), 11, True),
+    (sliding(4, 6, extra_retained_tokens=4), 8, True),
+    (chunked(4, 8), 7, False),
+    (chunked(4, 8), 8, True),
+)
+@example("KV-REQ-9", level=Level.SAFETY, since="0.3")
+def computed_tokens_do_not_go_back_behind_the_window(
+    bench: Bench, spec: LayerSpec, computed: int, is_legal: bool
+) -> None:
+    """13 tokens, 12 of them computed, and what they do not read any more is gone."""
+    bench.need(Feature.SKIPPED_REMOVAL)
+    manager = bench.manager(12, spec)
+    request = manager.started("a", range(13))
+    manager.remove_skipped_blocks(request, 12)
+    request.num_computed_tokens = computed
+    if is_legal:
+        holds(manager.allocate_slots(request, 1) is not None)
+        return
+    with manager.refuses(InvalidArgumentError) as caught:
+        manager.allocate_slots(request, 1)
+    holds("num_computed_tokens" in caught.value.field)
 
 
 @cases(((6, 1), True), ((9, 1), True), ((5, 1), False), ((0, 1), False))

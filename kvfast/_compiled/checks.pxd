@@ -31,8 +31,8 @@ cdef class Checks:
     cdef int check_junction(self, FastRequest request) except -1
     @cython.locals(computed="long long")
     cdef Py_ssize_t computed_of(self, FastRequest request) except -1
-    @cython.locals(g=int, slots="long long")
-    cdef int check_has_slots(self, int row, long long computed) except -1
+    @cython.locals(g=int, slots="long long", first="long long")
+    cdef int check_has_slots(self, int row, long long prompt, long long computed) except -1
     @cython.locals(groups=tuple, hits=list)
     cdef list copied_hits(self, object blocks)
     @cython.locals(total="long long", g=int)

@@ -36,7 +36,7 @@ cdef class Running:
     @cython.locals(registry=Registry, entries=Entries, i=Py_ssize_t, at=Py_ssize_t, request=FastRequest)
     cdef int rewind_all(self) except -1
     cdef bint is_scheduled(self, FastRequest request) except -1
-    @cython.locals(entries=Entries, core=Core, request=FastRequest, computed="long long", row=int, g=int, held="long long")
+    @cython.locals(entries=Entries, core=Core, request=FastRequest, computed="long long", row=int, g=int, at="long long", held="long long", first="long long")
     cdef bint may_continue(self, Py_ssize_t i) except -1
     @cython.locals(ahead=Ahead)
     cdef int continue_all(self) except -1

@@ -29,6 +29,8 @@ cdef class Shape:
     @cython.locals(tokens="long long")
     cdef long long unread(self, int group, long long computed) noexcept nogil
     cdef long long gap_end(self, int group, long long prompt, long long computed) noexcept nogil
+    @cython.locals(kind=int)
+    cdef long long first_read(self, int group, long long prompt, long long computed) noexcept nogil
     @cython.locals(reach="long long")
     cdef bint is_window_beyond(self, int group, long long at, long long computed) noexcept nogil
     @cython.locals(tokens="long long")

@@ -22,6 +22,7 @@ cdef class Tables:
     cdef long long[::1] places
     cdef int[::1] num_nonempty
 
+    cdef bint is_null(self, long long at, long long index) noexcept nogil
     @cython.locals(row=int)
     cdef int take_row(self) except -1
     @cython.locals(per_list="long long")

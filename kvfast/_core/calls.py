@@ -171,7 +171,7 @@ class Calls:
         checks.check_scheduling(request)
         computed = checks.computed_of(request)
         row = core.rows.of(request)
-        checks.check_has_slots(row, computed)
+        checks.check_has_slots(row, request.num_prompt_tokens, computed)
         local = computed + new_computed
         most = core.max_len - min(local + external, core.max_len)
         if new > most:  # KV-MGR-4

@@ -106,8 +106,8 @@ class Checks:
             return self.counted("request.num_computed_tokens", request.num_computed_tokens)
         return computed
 
-    def check_has_slots(self, row: int, computed: int) -> None:
-        """Computed tokens have slots: else unwritten blocks could be cached (KV-REQ-3)."""
+    def check_has_slots(self, row: int, prompt: int, computed: int) -> None:
+        """Computed tokens have slots, and what the next one reads is there (KV-REQ-3, KV-REQ-9)."""
         for g in range(self.num_groups):
             if self.shape.holds_tokens(g):
                 slots = 0
@@ -118,6 +118,11 @@ class Checks:
                     raise InvalidArgumentError(
                         "request.num_computed_tokens", computed, f"at most its {slots} slots"
                     )
+        for g in range(self.num_groups if row >= 0 else 0):
+            first = self.shape.first_read(g, prompt, computed)
+            if self.core.tables.is_null(row * self.num_groups + g, first):
+                allowed = "a number whose window is still there"
+                raise InvalidArgumentError("request.num_computed_tokens", computed, allowed)
 
     def copied_hits(self, blocks: KVCacheBlocks | None) -> list[Any] | None:
         """The hit blocks of a call, a list or an array of each group (KV-MGR-8).

@@ -107,8 +107,12 @@ class Running:
             return False
         for g in range(self.num_groups):
             if core.shape.holds_tokens(g):
-                held = core.tables.length[row * self.num_groups + g] if row >= 0 else 0
+                at = row * self.num_groups + g
+                held = core.tables.length[at] if row >= 0 else 0
                 if computed > held * core.shape.block_size[g]:
+                    return False
+                first = core.shape.first_read(g, request.num_prompt_tokens, computed)
+                if row >= 0 and core.tables.is_null(at, first):  # KV-REQ-9
                     return False
         return True
 

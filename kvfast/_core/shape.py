@@ -124,6 +124,15 @@ class Shape:
         """Leading blocks before the window of R-SWA, the prompt's among them (KV-RSWA-1)."""
         return max(prompt, computed - self.reach[group]) // self.block_size[group]
 
+    def first_read(self, group: int, prompt: int, computed: int) -> int:
+        """The entry with the first token that token `computed` reads (KV-REQ-9); of states -1."""
+        kind = self.kind[group]
+        if kind == kinds.MAMBA or kind == kinds.ALIGNED:
+            return -1
+        if kind == kinds.RSWA:
+            return self.gap_end(group, prompt, computed)
+        return self.unread(group, computed)
+
     def is_window_beyond(self, group: int, at: int, computed: int) -> bool:
         """Whether everything up to `computed` tokens is skipped at `at` tokens (KV-GRP-6)."""
         reach = self.reach[group] + self.extra[group]

@@ -50,6 +50,10 @@ class Tables:
 
     # Rows.
 
+    def is_null(self, at: int, index: int) -> bool:
+        """Whether list `at` has this entry, and it is null."""
+        return 0 <= index < self.length[at] and self.arena[self.start[at] + index] == 0
+
     def take_row(self) -> int:
         """A row without any list."""
         row = self.first_free_row

@@ -1,8 +1,4 @@
-"""What every group does with its block lists (KV-GRP-*).
-
-A subclass says what its attention type makes different: which tokens are skipped, how the longest
-hit is found, which blocks are worth caching.
-"""
+"""Do what every group does with its block lists (KV-GRP-*); a subclass says what differs."""
 
 from __future__ import annotations
 
@@ -161,6 +157,10 @@ class Group:
     def num_unread_tokens(self, num_computed_tokens: int) -> int:
         """Those of them that may be null in a hit: all, but for what is retained (KV-SW-9)."""
         return self.num_skipped_tokens(num_computed_tokens)
+
+    def first_read_index(self, request: ReferenceRequest) -> int:
+        """The entry with the first token that the next one reads (KV-REQ-9)."""
+        return self.num_unread_tokens(request.num_computed_tokens) // self.block_size
 
     def longest_hit(self, asked: LookUp) -> list[list[int]]:
         """The longest hit: a block list for each member. Never one (KV-CROSS-3, KV-COORD-14)."""

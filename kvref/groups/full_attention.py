@@ -72,6 +72,11 @@ class RSWAGroup(FullAttentionGroup):
             raise ConfigError("spec", context.spec, "R-SWA")
         self.window = context.spec.rswa_window
 
+    def first_read_index(self, request: ReferenceRequest) -> int:
+        """The entry of the window's first token behind the prompt (KV-REQ-9)."""
+        start = request.num_computed_tokens - self.window
+        return max(request.num_prompt_tokens, start) // self.block_size
+
     def remove_gap(self, request_id: str, num_computed_tokens: int, num_prompt_tokens: int) -> None:
         """Release blocks wholly between the prompt and the window, last first (KV-RSWA-1).
 

@@ -11,16 +11,21 @@ from typing import Protocol
 from kvspec._arrays import beginning, counts_of, delta_rows, ints_of, slot_array
 from kvspec._check import boolean, count, exact, is_int
 from kvspec.batched import Ints, StepOutput, StepPlan
+from kvspec.blocks import NULL_BLOCK
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnknownBlockError, UnsupportedError
 from kvspec.following import checked_counts, checked_hashes
 from kvspec.interface import Capabilities, Feature, Implementation, KVCacheManager
 from kvspec.request import Request, RequestStatus, is_status
 from kvspec.specs import (
+    ChunkedLocalAttentionSpec,
     CircularBufferSpec,
     CrossAttentionSpec,
     EncoderOnlyAttentionSpec,
+    LayerSpec,
     MambaSpec,
+    RSWASpec,
+    SlidingWindowSpec,
 )
 
 _ELSEWHERE = (CrossAttentionSpec, EncoderOnlyAttentionSpec, CircularBufferSpec)
@@ -213,6 +218,11 @@ def _check_running(batched: Batched, field: str, place: int, handle: int, num_to
         if computed > slots and not isinstance(spec, _ELSEWHERE):
             allowed = f"at most the {slots} slots it holds"
             raise InvalidArgumentError(f"{where}.num_computed_tokens", computed, allowed)
+        first = _first_read_token(spec, request)
+        read = blocks.groups[group][max(first, 0) // span_tokens(manager.config, group) :]
+        if first >= 0 and read and read[0] == NULL_BLOCK:  # KV-REQ-9
+            allowed = "a number whose window is still there"
+            raise InvalidArgumentError(f"{where}.num_computed_tokens", computed, allowed)
     counts = {"decoding": "decode_tokens", "prefilling": "prefill_tokens"}[field]
     longest = manager.config.max_model_len_tokens
     if computed + num_tokens > longest:
@@ -220,6 +230,18 @@ def _check_running(batched: Batched, field: str, place: int, handle: int, num_to
         raise InvalidArgumentError(f"{counts}[{place}]", num_tokens, allowed)
     if computed + num_tokens > request.num_tokens:
         _need(batched, Feature.DRAFTING)
+
+
+def _first_read_token(spec: LayerSpec, request: Request) -> int:
+    """The first token that the next one to compute reads (KV-REQ-9); -1 where all are kept."""
+    computed = request.num_computed_tokens
+    if isinstance(spec, RSWASpec):
+        return max(request.num_prompt_tokens, computed - spec.rswa_window)
+    if isinstance(spec, SlidingWindowSpec):
+        return max(0, computed - spec.sliding_window + 1)
+    if isinstance(spec, ChunkedLocalAttentionSpec):
+        return computed // spec.attention_chunk_size * spec.attention_chunk_size
+    return -1
 
 
 def _check_new(batched: Batched, place: int, handle: int) -> None:
