@@ -143,7 +143,6 @@ MERGED: tuple[tuple[tuple[LayerSpec, ...], LayerSpec | None], ...] = (
     ((replace(latent(), num_kv_heads=2), latent()), None),
     ((PACKED, replace(PACKED, num_kv_heads=2)), None),
     ((window_over_latents(), window_over_latents()), window_over_latents()),
-    ((window_over_latents(), replace(window_over_latents(), num_kv_heads=2)), None),
     ((sliding(8), sliding(8)), sliding(8)),
     ((sliding(8), sliding(9)), None),
     ((sliding(8), local(16)), None),
@@ -170,6 +169,28 @@ def layers_are_uniform_if_they_merge(
 ) -> None:
     is_uniform = merged is not None or not specs
     equal(bench.planner.is_uniform(named(*specs)), is_uniform, f"is_uniform of {specs}")
+
+
+@cases(
+    ({"num_kv_heads": 2}, {}, True),
+    ({}, {"num_kv_heads": 2}, False),
+    ({"head_size": 576}, {}, True),
+    ({}, {"sliding_window": 129}, False),
+    ({}, {"compress_ratio": 4}, False),
+    ({}, {"model_version": None}, False),
+    ({}, {"block_size": 32}, False),
+)
+@example("KV-PLAN-26", since="0.3")
+def windows_over_latents_merge_into_the_first(
+    bench: Bench, first: dict[str, Any], second: dict[str, Any], merges: bool
+) -> None:
+    latents = window_over_latents(cache_dtype_str=None, alignment=None)
+    specs = [replace(latents, **members) for members in (first, second)]
+    if merges:
+        equal(bench.planner.merge(specs), specs[0])
+        return
+    with raises(ConfigError):
+        bench.planner.merge(specs)
 
 
 NARROW = replace(ENCODER, head_size=64)

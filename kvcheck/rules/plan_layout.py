@@ -133,6 +133,7 @@ def the_scheduler_works_with_the_first_layout(bench: Bench) -> None:
 COMPRESSED = latent(512, 256, dtype="uint8", compress_ratio=4, **V4)
 INDEXER = latent(132, 256, dtype="uint8", compress_ratio=4, **{**V4, "cache_dtype_str": None})
 SPARSE = latent(512, 256, dtype="uint8", compress_ratio=128, **V4)
+SPARSE_WIDE = latent(512, 256, dtype="uint8", compress_ratio=1, **V4)
 WINDOW = window_over_latents()
 
 
@@ -155,6 +156,31 @@ def latents_that_mix_page_sizes_lie_side_by_side_in_a_block(bench: Bench) -> Non
     mixed = (*version_4(5), ("full", FullAttentionSpec(256, 1, 64, "bfloat16")))
     with raises(PageSizeError):
         bench.planner.groups(mixed, settings())
+
+
+@example("KV-PLAN-25", "KV-PLAN-22", since="0.3")
+def windows_of_one_length_share_groups(bench: Bench) -> None:
+    """Of two page sizes that no group of full attention has, and of two that both have."""
+    small = replace(window_over_latents(cache_dtype_str=None), head_size=64)
+    large_pages = named(*[SPARSE_WIDE] * 3, *[WINDOW, small] * 3)
+    config = settings(256, 64, block_size=256)
+    groups = bench.planner.groups(large_pages, config)
+    equal(names_of(groups), [("0", "1", "2"), ("3", "5", "7"), ("4", "6", "8")])
+    both = named(*[COMPRESSED, INDEXER] * 3, *[WINDOW] * 3, *[small] * 3)
+    found = names_of(bench.planner.groups(both, config))[1:]
+    equal(found, [("6", "9", "7", "10", "8", "11")], "tuple by tuple")
+    odd = named(*[COMPRESSED] * 4, *[WINDOW] * 4, replace(WINDOW, sliding_window=64))
+    equal([len(names) for names in names_of(bench.planner.groups(odd, config))], [4, 4, 1])
+    equals = named(*[COMPRESSED] * 4, *[WINDOW] * 6)  # 4 and 6 both pad 2
+    equal([len(names) for names in names_of(bench.planner.groups(equals, config))], [4, 6])
+
+
+@cases((8, [4, 4]), (6, [6]), (7, [7]), (10, [5, 5]), (11, [6, 5]))
+@example("KV-PLAN-25", since="0.3")
+def the_group_size_pads_least(bench: Bench, num_windows: int, sizes: list[int]) -> None:
+    """Beside five layers of full attention of each page size."""
+    groups = bench.planner.groups(version_4(num_windows), settings(256, 64, block_size=256))
+    equal([len(group.layer_names) for group in groups[1:]], sizes)
 
 
 @example("KV-PLAN-14", "KV-PLAN-22")

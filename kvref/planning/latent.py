@@ -1,18 +1,18 @@
 """Groups of latent layers whose pages come in several sizes (KV-PLAN-22).
 
 Such a model keeps several latents per block of layers: a compressed prefix, the keys of an indexer,
-a short window. All full attention becomes one group, whatever its page sizes; each kind of window
-is cut into groups that lie beside it, slot by slot.
+a short window. All full attention becomes one group, whatever its page sizes; the windows of one
+length and block size are dealt out to groups that lie beside it, slot by slot.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, zip_longest
 
-from kvref.planning.pages import DEEPSEEK_V4, page_size_bytes
-from kvref.planning.sizes import group_size, in_turn
+from kvref.planning.pages import DEEPSEEK_V4, cdiv, page_size_bytes
 from kvspec.config import KVCacheGroup
 from kvspec.planning import Layers
 from kvspec.specs import (
@@ -40,23 +40,48 @@ def _mixes_page_sizes(spec: LayerSpec) -> bool:
 
 
 def group_side_by_side(layers: Layers, *, use_eagle: bool) -> tuple[KVCacheGroup, ...]:
-    """One group of full attention, and windowed groups beside it (KV-PLAN-22)."""
+    """One group of full attention, and windowed groups beside it (KV-PLAN-22, KV-PLAN-25)."""
     full = tuple(pair for pair in layers if isinstance(pair[1], MLAAttentionSpec))
-    windowed: dict[LayerSpec, list[str]] = {}
+    kinds: dict[tuple[int, int], list[tuple[str, LayerSpec]]] = {}
     for name, spec in layers:
-        if not isinstance(spec, MLAAttentionSpec):
-            windowed.setdefault(spec, []).append(name)
+        if isinstance(spec, SlidingWindowMLASpec):
+            kinds.setdefault((spec.block_size, spec.sliding_window), []).append((name, spec))
     pages = Counter(page_size_bytes(spec) for _, spec in full)
-    size = group_size([max(pages.values()), *map(len, windowed.values())])
+    size = least_padding([num_tuples(full), *map(num_tuples, kinds.values())])
     groups = [_group(full)]
-    for spec, names in windowed.items():
-        padded = _padded_to_one_of(spec, sorted(pages))
-        for mine in in_turn(names, size):
-            groups.append(_group(tuple((name, padded) for name in mine)))
+    for windows in kinds.values():
+        padded = [(name, _padded_to_one_of(spec, sorted(pages))) for name, spec in windows]
+        groups += [_group(dealt) for dealt in _dealt(padded, size)]
     last = layers[-1][0]  # a drafting head comes last
     return tuple(
         replace(group, is_eagle_group=use_eagle and last in group.layer_names) for group in groups
     )
+
+
+def num_tuples(layers: Iterable[tuple[str, LayerSpec]]) -> int:
+    """The layers of the page size that most of them have (KV-PLAN-25)."""
+    return max(Counter(page_size_bytes(spec) for _, spec in layers).values())
+
+
+def least_padding(counts: Sequence[int]) -> int:
+    """The size from the first count on that needs least padding, the largest of equals."""
+
+    def padding(size: int) -> int:
+        return sum(-number % size for number in counts)
+
+    return min(range(counts[0], max(counts) + 1), key=lambda size: (padding(size), -size))
+
+
+def _dealt(windows: Sequence[tuple[str, LayerSpec]], size: int) -> Iterator[Layers]:
+    """The tuples of a kind, one layer of each page size, dealt out to groups of at most `size`."""
+    classes: dict[int, list[tuple[str, LayerSpec]]] = {}
+    for name, spec in windows:
+        classes.setdefault(page_size_bytes(spec), []).append((name, spec))
+    tuples = list(zip_longest(*classes.values()))
+    num_groups = cdiv(len(tuples), size)
+    for index in range(num_groups):
+        mine = chain.from_iterable(tuples[index::num_groups])
+        yield tuple(layer for layer in mine if layer is not None)
 
 
 def _group(layers: Layers) -> KVCacheGroup:

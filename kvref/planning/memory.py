@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kvref.planning.grouping import group_layers
 from kvref.planning.latent import profile_bytes_per_block
-from kvref.planning.layout import bytes_per_block, tensor_slots
+from kvref.planning.layout import bytes_per_block
 from kvref.planning.pages import cdiv, max_blocks, max_memory_usage_bytes
 from kvspec.config import KVCacheGroup
 from kvspec.errors import CacheMemoryError, ConfigError
@@ -37,8 +37,9 @@ def groups_bytes(
         blocks += sum(held_blocks(group.spec, config) for group in groups)
         return blocks * bytes_per_block(groups)
     blocks = sum(max_blocks(group.spec, config) for group in groups)
-    several_sizes = len({page for page, _ in tensor_slots(groups)}) > 1 and len(groups) > 1
-    return blocks * (profile_bytes_per_block(groups) if several_sizes else bytes_per_block(groups))
+    beside = all(isinstance(group.spec, UniformTypeKVCacheSpecs) for group in groups)
+    is_mixed = beside and len(groups) > 1  # KV-PLAN-22
+    return blocks * (profile_bytes_per_block(groups) if is_mixed else bytes_per_block(groups))
 
 
 def held_blocks(spec: LayerSpec, config: PlanningConfig) -> int:

@@ -1,4 +1,4 @@
-"""One spec for all layers of a group (KV-PLAN-2)."""
+"""One spec for all layers of a group (KV-PLAN-2, KV-PLAN-26)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from dataclasses import replace
 from kvref.planning.pages import page_size_bytes
 from kvspec.errors import ConfigError
 from kvspec.planning import Layers
-from kvspec.specs import FullAttentionSpec, LayerSpec, MLAAttentionSpec, spec_fields
+from kvspec.specs import (
+    FullAttentionSpec,
+    LayerSpec,
+    MLAAttentionSpec,
+    SlidingWindowMLASpec,
+    spec_fields,
+)
 
 # What full attention may differ in and still be one group.
 FULL_ATTENTION_MAY_DIFFER = frozenset(
@@ -23,6 +29,9 @@ LATENT_MUST_AGREE = (
     "indexes_kv_by_block_stride",
 )
 
+# What windows over latents must agree in.
+WINDOWED_MUST_AGREE = ("sliding_window", *LATENT_MUST_AGREE[1:])
+
 
 def merge(specs: Sequence[LayerSpec]) -> LayerSpec:
     """The one spec of a group with these layers; ConfigError if there is none (KV-PLAN-2)."""
@@ -35,6 +44,10 @@ def merge(specs: Sequence[LayerSpec]) -> LayerSpec:
             raise ConfigError("specs", type(spec).__name__, f"{type(first).__name__}, as the first")
     if isinstance(first, MLAAttentionSpec):
         _must_agree(specs, LATENT_MUST_AGREE)
+        _must_fit(specs)
+        return first
+    if isinstance(first, SlidingWindowMLASpec):  # KV-PLAN-26
+        _must_agree(specs, WINDOWED_MUST_AGREE)
         _must_fit(specs)
         return first
     if isinstance(first, FullAttentionSpec):
