@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from kvcheck.judge.state import State
     from kvcheck.judge.suite import Suite
     from kvcheck.play.verdicts import Level
+    from kvspec.interface import Capabilities
 
 INTERRUPTED = 130
 
@@ -167,7 +168,7 @@ def command(
     earlier = earlier_run(resume_path)
     with workers_for(jobs, cluster) as suite.workers:
         result = known.compared(run(suite, earlier))
-    require_something(result)
+    require_something(result, suite.can)
     write(result, suite, **outputs)
     known.write(result)
     is_endless = budget == "deep" and programs is None
@@ -247,7 +248,7 @@ class KnownFiles:
             write_whole(self.target, expected_text(self.asked, listed).encode())
 
 
-def require_something(result: Report) -> None:
+def require_something(result: Report, can: Capabilities) -> None:
     """Fail unless something that ran was about a rule that was asked for."""
     from kvcheck.judge.applying import rule_outcomes
     from kvcheck.judge.outcome import HIDDEN, NOT_APPLICABLE, NOT_EXERCISED
@@ -257,6 +258,7 @@ def require_something(result: Report) -> None:
     verdicts = {found.verdict for found in rule_outcomes(result).values()}
     if result.interrupted or result.violations:
         return
+    has_run &= bool(can.spec_types)  # else no manager was made
     if has_run and not verdicts <= {NOT_EXERCISED, NOT_APPLICABLE, HIDDEN}:
         return
     if not options.budget.directed and options.level == "safety":

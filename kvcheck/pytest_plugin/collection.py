@@ -39,6 +39,7 @@ class Contract:
         self.examination = examination
         self.profile = profile
         self.alone = alone
+        self.num_tried = 0
 
     @classmethod
     def of(cls, config: pytest.Config) -> Contract:
@@ -84,6 +85,18 @@ class Contract:
         """Without paths on the command line the contract is all that is collected."""
         if self.alone:
             session.config.args[:] = []
+
+    @pytest.hookimpl
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count what came to its end."""
+        self.num_tried += report.when == "call" and not report.skipped
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """A run of the contract alone that only skips has checked nothing: exit code 5."""
+        is_listing = session.config.getoption("collectonly")
+        if self.alone and exitstatus == pytest.ExitCode.OK and not (self.num_tried or is_listing):
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(

@@ -196,10 +196,13 @@ def wait_for(path: Path) -> None:
     raise TimeoutError(path)
 
 
-def test_a_subject_that_has_nothing_is_no_subject_that_conforms(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rules", [("--rules", "KV-POOL-3"), ()])
+def test_a_subject_that_has_nothing_is_no_subject_that_conforms(
+    rules: tuple[str, ...], tmp_path: Path
+) -> None:
     """Exit code 2: what was not checked has no verdict."""
     (tmp_path / "bare.py").write_text(BARE)
-    arguments = ("--budget", "directed", "--level", "safety", "--rules", "KV-POOL-3")
+    arguments = ("--budget", "directed", "--level", "safety", *rules)
     done = run(tmp_path, "bare:implementation", *arguments)
     assert done.returncode == 2
     assert "FullAttentionSpec" in done.stderr

@@ -270,6 +270,16 @@ def test_what_cannot_be_checked_is_one_line_and_exit_code_4(
     assert "Traceback" not in done.stderr.str() + done.stdout.str()
 
 
+def test_a_run_that_only_skips_is_no_success(pytester: pytest.Pytester) -> None:
+    """KV-POL-1 is about files; what is only listed was not to be run."""
+    options = ("--kv-impl", "kvref", "--kv-budget", "directed", "--kv-rules", "KV-POL-1")
+    for more in ((), ("-n", "2")):
+        done = pytester.runpytest_subprocess(*options, *more)
+        done.assert_outcomes(skipped=1)
+        assert done.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert pytester.runpytest_subprocess(*options, "--collect-only").ret == pytest.ExitCode.OK
+
+
 def test_without_paths_the_contract_is_all_there_is(project: pytest.Pytester) -> None:
     """With a path its tests run too; in addopts the option adds to what a project has."""
     options = ("--kv-impl", "kvref", "--kv-budget", "directed", "--kv-rules", "KV-POOL-4")
