@@ -66,6 +66,13 @@ class Group {
         return std::max(computed - config.window + 1, std::int64_t{0}) / config.block_size;
     }
 
+    // Whether the block that the next token reads first is gone (KV-REQ-9).
+    bool is_behind(const std::string &id, std::int64_t computed) const {
+        const Blocks &blocks = blocks_of(id);
+        std::int64_t first = num_unread(computed);
+        return first < size_of(blocks) && blocks[Pool::at(first)] == null_block;
+    }
+
     // The last hash inside the block (KV-HASH-5); null if the request has none there.
     const Bytes *hash_of(const Request &request, std::int64_t block) const {
         // Without caching a hash block may be the larger one.

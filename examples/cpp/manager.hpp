@@ -227,6 +227,9 @@ class Manager {
         std::int64_t computed = count("request.num_computed_tokens", request.num_computed);
         if (computed > num_slots(request.id))  // KV-REQ-3
             throw invalid("request.num_computed_tokens", computed, "at most the slots it holds");
+        for (const Group &group : groups)
+            if (group.is_behind(request.id, computed))
+                throw invalid("request.num_computed_tokens", computed, "not behind the window");
         bool holds = holds_blocks(request.id), running = is_running(request.id);
         if ((holds || running) && (demand.has_hits() || demand.num_hit))  // KV-GRP-9
             throw invalid("num_new_computed_tokens", demand.num_hit, "0, and no hits: it holds blocks");

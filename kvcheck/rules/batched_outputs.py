@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from typing import Any
 
 from kvcheck.play.verdicts import Level
@@ -227,16 +228,20 @@ def tokens_are_dealt_out_by_their_counts(bench: Bench) -> None:
     equal([list(steps.of(h).token_ids) for h in (a, b)], [[1, 7], [2, 8, 9, 3]])
 
 
-@example("KV-BATCH-12")
-def a_lookup_counts_and_admits_nobody(bench: Bench) -> None:
-    steps = Steps(bench, log_stats=True)
+@cases(("asked", (2, 10, 8)), ("admitted", (0, 0, 0)))
+@example("KV-BATCH-12", "KV-POL-18")
+def a_lookup_counts_and_admits_nobody(
+    bench: Bench, counted: str, told: tuple[int, int, int]
+) -> None:
+    bench.need(Feature.BATCHED, Feature.LATER_CHOICES)
+    policy = replace(bench.policy, lookups_counted=counted)
+    steps = Steps(bench, policy=policy, log_stats=True)
     steps.admitted(range(9))
     b, c = steps.register([*range(8), 50], [99])
     steps.manager.make_prefix_cache_stats()
     equal(steps.batched.lookup([c, b]).tolist(), [0, 8])
     stats = steps.manager.make_prefix_cache_stats()
     holds(stats is not None)
-    told = (2, 10, 8) if bench.policy.lookups_counted == "asked" else (0, 0, 0)
     equal((stats.requests, stats.queries_tokens, stats.hits_tokens), told)
     equal(steps.lists(b), [[]])
 

@@ -282,7 +282,7 @@ def of_fast(case: Case) -> dict[str, Term]:
             offer=lambda hits: int(case.has_hits),
             computed_of=lambda request: notes.number("computed"),
             check_scheduling=lambda request: None,
-            check_has_slots=lambda row, computed: None,
+            check_has_slots=lambda row, prompt, computed: None,
             check_continues=lambda *_: None,
             check_hits=lambda *_: None,
         )

@@ -111,12 +111,20 @@ def history_finds(story: Story, implementation: Implementation) -> str | None:
 
 
 def agree(story: Story, one: Implementation, other: Implementation) -> bool:
-    """Whether two answer alike and are in the same state, operation by operation."""
+    """Whether two answer alike and are in the same state, operation by operation.
+
+    An operation that both refuse with the same error, whichever is asked first, ends the story.
+    """
+    return _ending(story, one, other) == _ending(story, other, one)
+
+
+def _ending(story: Story, one: Implementation, other: Implementation) -> str:
+    """What ends the story of two: nothing, a refusal, or a difference, which names both sides."""
     runner = Runner(story.program, one, other)
     checks: list[Check] = [CompareCheck(exact_ids=True)]
     runner.checks = checks
     try:
         story.told(runner)
-    except Exception:
-        return False
-    return True
+    except Exception as error:
+        return str(error)
+    return ""

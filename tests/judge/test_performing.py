@@ -355,7 +355,7 @@ def test_a_step_becomes_these_calls(name: str) -> None:
 def test_a_look_up_is_counted_when_its_request_is_admitted() -> None:
     """With its hit and preemptions; what is refused is not (KV-POL-18)."""
     steps = (Arrive(A), Admit(reserved_blocks=99), Admit(), Release(again=True), Admit())
-    told = [call.split() for call in asked(CFG, steps, ReferenceImplementation(), "admitted")]
+    told = map(str.split, asked(CFG, steps, ReferenceImplementation(), "admitted"))
     made = [words[2:] for words in told if words[0].startswith("record_")]
     assert made == [["num_hits=0,", "num_preemptions=0"], ["num_hits=4,", "num_preemptions=1"]]
 
@@ -370,8 +370,6 @@ CALL_OF_FEATURE = {
 
 
 class Lacks(ReferenceImplementation):
-    """One feature."""
-
     def __init__(self, feature: Feature) -> None:
         super().__init__()
         self.feature = feature

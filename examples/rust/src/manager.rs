@@ -328,6 +328,14 @@ impl Manager {
             let field = "request.num_computed_tokens"; // KV-REQ-3
             return Err(invalid(field, &request.computed, "at most the slots it holds"));
         }
+        let is_gone = |group| {
+            let first = self.num_unread(group, computed) as usize; // KV-REQ-9
+            self.blocks(group, &request.id).get(first) == Some(&NULL)
+        };
+        if self.numbers().any(is_gone) {
+            let field = "request.num_computed_tokens";
+            return Err(invalid(field, &request.computed, "not behind the window"));
+        }
         let hits = self.hits(args)?;
         let holds = self.numbers().any(|group| !self.blocks(group, &request.id).is_empty());
         let given = num_hit > 0 || hits.iter().any(|list| !list.is_empty());
