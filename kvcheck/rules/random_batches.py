@@ -19,7 +19,8 @@ from kvcheck.play.keeping import Kept
 from kvcheck.play.left_out import created
 from kvcheck.rules.batch_sides import Batch, Clock, Outputs, Side
 from kvcheck.rules.broken_batches import broken_plans
-from kvcheck.rules.single_calls import call_alone
+from kvcheck.rules.saved_alone import can_be_saved, load_again
+from kvcheck.rules.single_calls import append_alone, call_alone
 from kvspec._arrays import ints_of
 from kvspec._check import COUNT_MAX
 from kvspec.batched import StepPlan
@@ -44,6 +45,10 @@ def listed(values: object) -> list[int]:
     return ints_of("values", values).tolist()
 
 
+SAVED_EVERY = 7
+"""Single calls between two saved states."""
+
+
 class Engine:
     """Tells two managers the same steps. Raises WrongAnswer at the first difference.
 
@@ -56,6 +61,8 @@ class Engine:
     max_requests = 6
     arrivals = 0.8
     """How often one more request arrives before a step, while there is room."""
+    is_saved = True
+    """Whether it goes on from saved states now and then."""
 
     def __init__(
         self, config: ManagerConfig, sides: Sequence[tuple[Implementation, Batch]], random: Random
@@ -70,7 +77,8 @@ class Engine:
             self.sides = (*self.sides, side)
         self.handles: list[int] = []
         self.kept: dict[int, Kept] = {}
-        self.num_requests = 0
+        self.inputs: dict[int, RequestInput] = {}
+        self.num_requests = self.num_appended = self.num_alone = 0
         self.table: dict[tuple[int, ...], int] = {}
         self.freed_alone: set[int] = set()
         self.drew: Counter[str] = Counter()
@@ -101,10 +109,24 @@ class Engine:
 
     def call_alone(self) -> None:
         """Make a single call about a registered request, and compare all that can be seen."""
+        self.num_alone += 1
+        if self.num_alone % SAVED_EVERY == 0 and self.is_saved and can_be_saved(self):
+            self.save_and_load()
         name = call_alone(self)
         if name is not None:
             self.drew[name] += 1
             self.compare("KV-BATCH-1", f"after a request was {name}")
+
+    def save_and_load(self) -> None:
+        """Go on from saved states: all that is registered is made again, and reported again."""
+        self.compare("KV-MGR-20", "before it was saved")
+        for side in self.sides:
+            given = {handle: self.inputs[handle] for handle in self.handles}
+            load_again(side, given, self.kept)
+        self.table.clear()
+        self.freed_alone.clear()
+        self.drew["saved alone"] += 1
+        self.compare("KV-MGR-20", "after it was loaded")
 
     def arrive(self) -> None:
         """Register a request."""
@@ -119,6 +141,7 @@ class Engine:
 
         handle = self.both("KV-BATCH-4", "the handle", register)
         self.handles.append(handle)
+        self.inputs[handle] = given
         if kept is not None:
             self.kept[handle] = kept
 
@@ -160,7 +183,14 @@ class Engine:
         self.append([handle], tokens, len(tokens))
 
     def append(self, handles: list[int], tokens: list[int], count: int = 1) -> None:
-        """So many tokens for each request; of followed ones their hashes (KV-BATCH-14)."""
+        """So many tokens for each request; of followed ones their hashes (KV-BATCH-14).
+
+        Every third time by single calls.
+        """
+        self.num_appended += 1
+        if self.num_appended % 3 == 0:
+            self.drew[append_alone(self, handles, tokens, count)] += 1
+            return
         if not self.kept:
             self.both("KV-BATCH-12", "append", lambda s: s.batched.append(handles, tokens, count))
             return

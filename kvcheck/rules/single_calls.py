@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
+from kvcheck.play.keeping import Kept
 from kvcheck.rules.batch_sides import Side
 from kvspec.config import ManagerConfig
+from kvspec.following import FollowingImplementation
 from kvspec.interface import Feature
 from kvspec.request import Request, RequestStatus
 from kvspec.specs import FullAttentionSpec
@@ -29,6 +31,7 @@ class Engine(Protocol):
     random: Random
     sides: Sequence[Side]
     freed_alone: set[int]
+    kept: dict[int, Kept]
 
     @property
     def features(self) -> frozenset[Feature]: ...
@@ -140,6 +143,28 @@ def hold(engine: Engine, handle: int) -> None:
     engine.both("KV-POOL-19", f"blocks of {handle} held", held)
 
 
+def append_alone(engine: Engine, handles: Sequence[int], tokens: Sequence[int], count: int) -> str:
+    """Append `count` tokens to each request, or tell of those that the engine keeps; the name."""
+    for place, handle in enumerate(handles):
+        mine = tokens[count * place : count * (place + 1)]
+        kept = engine.kept.get(handle)
+        if kept is None:
+            engine.both("KV-REQ-5", f"append to {handle}", partial(_append, handle, mine))
+        else:
+            told = (len(kept.tokens) + count, kept.extend(list(mine)))
+            engine.both("KV-REQ-7", f"follow {handle}", partial(_follow, handle, *told))
+    return "followed alone" if engine.kept else "appended alone"
+
+
+def _append(handle: int, tokens: Sequence[int], side: Side) -> None:
+    side.implementation.append_tokens(side.manager, request_of(side, handle), tokens)
+
+
+def _follow(handle: int, num_tokens: int, hashes: Sequence[bytes], side: Side) -> None:
+    following = cast(FollowingImplementation, side.implementation)
+    following.follow(side.manager, request_of(side, handle), num_tokens, hashes)
+
+
 def request_of(side: Side, handle: int) -> Request:
     """Return the registered request of one side."""
     return side.batched.request_of(handle)
@@ -167,7 +192,7 @@ NEEDS: Mapping[str, Feature] = MappingProxyType(
 )
 OFTEN: Mapping[str, int] = MappingProxyType({"extended alone": 4})
 """Calls that engines mix into steps more often than others."""
-CALLS = (*OF_RUNNING, *OF_IDLE)
+CALLS = (*OF_RUNNING, *OF_IDLE, "appended alone", "followed alone", "saved alone")
 """Names of all calls, for tallies."""
 
 

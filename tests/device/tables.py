@@ -59,6 +59,8 @@ class TableEngine(Engine):
     Two requests have rows to begin with, so the tables grow; a message holds 5 entries.
     """
 
+    is_saved = False  # the tables on the device would have to be filled anew
+
     def __init__(
         self,
         config: ManagerConfig,
