@@ -25,11 +25,11 @@ ranking unless a known mistake shows every story.
 - *all known mistakes*: with the very mistake among them. It says that a known bug is recognized.
 
 The weights were fitted on half of the mistakes, by a checksum of the id; what to weigh was decided
-with both halves in view. None of these figures is of a hold-out: the directed checks were written by
-people who knew these mistakes, and a bug that nobody wrote a check for is seen and blamed less often. A mistake that no directed check sees counts
-as blamed wrongly. After a first measurement the rules of three mistakes (`AnswersInReverse`,
-`CountsNoNullBlock`, `SkipsAtTheEnd`) and of the reversed release in the examples (KV-MGR-12, now
-KV-POOL-8) were corrected by what the rules say.
+with both halves in view. None of these figures is of a hold-out: the directed checks were written
+by people who knew these mistakes, and a bug that nobody wrote a check for is seen and blamed less
+often. A mistake that no directed check sees counts as blamed wrongly. After a first measurement
+the rules of three mistakes (`AnswersInReverse`, `CountsNoNullBlock`, `SkipsAtTheEnd`) and of the
+reversed release in the examples (KV-MGR-12, now KV-POOL-8) were corrected by what the rules say.
 """
 
 
