@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -59,7 +60,17 @@ class _Cleared(msgspec.Struct, tag="AllBlocksCleared", omit_defaults=True):
 
 
 _Told: TypeAlias = _Stored | _Removed | _Cleared
-_KNOWN_TYPES = ("BlockStored", "BlockRemoved", "AllBlocksCleared")
+_ARRAYS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "BlockStored": (
+            *("block_hashes", "parent_block_hash", "token_ids", "block_size"),
+            *("lora_id", "medium", "lora_name"),
+        ),
+        "BlockRemoved": ("block_hashes", "medium"),
+        "AllBlocksCleared": (),
+    }
+)
+"""The members of events that are arrays, behind their type and in this order (KV-FLEET-18)."""
 
 
 class _Batch(msgspec.Struct, array_like=True):
@@ -134,13 +145,20 @@ def decode_message(number: bytes, payload: bytes) -> Message:
 def _known_events(payload: bytes) -> tuple[_Batch, int]:
     """Return a batch without its events of unknown types, and how many these are (KV-FLEET-13)."""
     raw = msgspec.msgpack.decode(payload, type=_RawBatch)
-    known = [
-        event
-        for event in raw.events
-        if msgspec.msgpack.decode(event, type=_Typed).type in _KNOWN_TYPES
-    ]
-    events = [msgspec.msgpack.decode(event, type=_Told) for event in known]
+    members = [_members(msgspec.msgpack.decode(event)) for event in raw.events]
+    known = [each for each in members if msgspec.convert(each, _Typed).type in _ARRAYS]
+    events = [msgspec.convert(each, _Told) for each in known]
     return _Batch(raw.ts, events, raw.data_parallel_rank), len(raw.events) - len(known)
+
+
+def _members(event: object) -> object:
+    """Return an event by the names of its members, also one that is an array (KV-FLEET-18)."""
+    if not isinstance(event, list) or not event or not isinstance(event[0], str):
+        return event
+    names = _ARRAYS.get(event[0], ())
+    if event[0] in _ARRAYS and len(event) > len(names) + 1:
+        raise WireError(f"{event[0]} has {len(event) - 1} members, not {len(names)}")
+    return {"type": event[0], **dict(zip(names, event[1:], strict=False))}
 
 
 def state_as_batch(state: EngineState) -> Batch:

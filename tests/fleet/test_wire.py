@@ -116,7 +116,7 @@ def test_what_is_not_there_has_its_meaning_and_what_is_unknown_is_passed_over() 
         packed(REMOVED)[:-3],
         packed(time_s="now"),
         packed(time_s=float("nan")),
-        packed(["BlockRemoved", [b"a"]]),
+        packed(["BlockRemoved"]),
         packed({**REMOVED, "type": 7}),
         packed({**REMOVED, "type": "BlockMoved"}, {**REMOVED, "group_idx": -1}),
         packed({"type": "AllBlocksCleared", "medium": 1}),
@@ -158,6 +158,22 @@ def an_unknown_event_is_passed_over() -> None:
     message = decode_message(bytes(8), packed(REMOVED, moved, {**REMOVED, "medium": "CPU"}, rank=3))
     assert message.batch.events == (removed(b"a"), removed(b"a", medium="CPU"))
     assert (message.num_unknown, message.rank) == (1, 3)
+
+
+@pytest.mark.rule("KV-FLEET-18")
+def test_events_may_be_arrays() -> None:
+    events_are_arrays()
+    with pytest.raises(WireError, match="8 members, not 7"):
+        decode_batch(bytes(8), packed(["BlockStored", [1], None, [1], 1, None, "GPU", None, []]))
+
+
+def events_are_arrays() -> None:
+    """As SGLang writes them, with fewer members and with all, between two that have names."""
+    one, other = ["BlockStored", [1], None, [1, 2], 2, None], ["BlockRemoved", [b"a"], "CPU"]
+    batch = decode_batch(bytes(8), packed(REMOVED, one, other, ["AllBlocksCleared"], REMOVED))
+    first = BlockStored((1,), None, (1, 2), 2, None, None, "GPU", None, 0, "", None)
+    middle = (first, removed(b"a", medium="CPU"), AllBlocksCleared())
+    assert batch.events == (removed(b"a"), *middle, removed(b"a"))
 
 
 @pytest.mark.rule("KV-FLEET-14")
@@ -353,6 +369,7 @@ def everything_that_can_happen() -> None:
     with pytest.raises(WireError):
         decode_batch(bytes(8), packed(REMOVED).replace(b"GPU", b"G\xffU"))
     an_unknown_event_is_passed_over()
+    events_are_arrays()
     a_state_goes_out()
     ranks_are_engines()
     no_peer_holds_a_view()
