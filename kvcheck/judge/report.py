@@ -40,10 +40,10 @@ SHOWN_REASONS = 6
 """Of those for which rules do not apply or were not exercised, in a text for readers."""
 
 SHOWN_SUSPECTS = 5
+"""Of the rules whose checks failed, in a text for readers; JSON has them all."""
 
 NAMED = 6
-"""Rules that are new since an edition and are named; the others are counted."""
-"""Of the rules whose checks failed, in a text for readers; JSON has them all."""
+"""Of the rules that are new since an edition, likewise."""
 
 
 def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:

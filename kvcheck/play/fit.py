@@ -16,11 +16,10 @@ from kvcheck.play import steps as st
 from kvcheck.play.features import FEATURE_OF_OPERATION
 from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
 from kvspec.config import HASH_FUNCTIONS, WEAK_HASHES, KVCacheGroup, ManagerConfig
-from kvspec.editions import has_come
 from kvspec.errors import ConfigError, UnsupportedError
 from kvspec.interface import Capabilities, Feature, Implementation
 from kvspec.policy import OLDER, Policy
-from kvspec.requirements import lacking, limits_of
+from kvspec.requirements import lacking
 from kvspec.specs import CrossAttentionSpec, FullAttentionSpec, MambaSpec, SlidingWindowSpec
 
 Needs: TypeAlias = Iterator[tuple[Feature, st.Step | None]]
@@ -65,8 +64,6 @@ def directed_program(
     """The program for this subject, and what it lacks for it; it runs if that is nothing."""
     config = _without_switches(program.config, can, policy, hashes_matter=hashes_matter)
     lacks = lacking(config, can, hashes_matter=hashes_matter)
-    if not has_come(program.since, can.edition):
-        lacks.append(f"edition {program.since}")
     for step in program.steps:
         lacks += [feature for feature, _ in needs(step) if feature not in can.features]
     steps = tuple(_to_the_point(program.steps, can))
@@ -284,7 +281,7 @@ def _cut_groups(config: ManagerConfig, can: Capabilities) -> list[KVCacheGroup] 
         first = config.kv_cache.groups[0]
         spec = FullAttentionSpec(first.spec.block_size, 1, 8, "float16")
         groups = [_unflagged(replace(first, spec=spec))]
-    most = limits_of(can).get("groups", len(groups))
+    most = can.limits.get("groups", len(groups))
     groups = groups[: most if Feature.MULTIPLE_GROUPS in can.features else 1]
     try:
         found = [_with_blocks_of(group, can.min_block_size_tokens) for group in groups]

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kvspec.config import ManagerConfig
-from kvspec.editions import FIRST
 
 
 @dataclass(frozen=True)
@@ -258,11 +257,9 @@ Step: TypeAlias = (
 
 @dataclass(frozen=True)
 class Program:
-    """A configuration and what happens under it. `rules`: what a directed program is about, and
-    `since` which edition of the contract a subject has to do it (`kvspec.editions`)."""
+    """A configuration and what happens under it. `rules`: what a directed program is about."""
 
     config: ManagerConfig
     steps: tuple[Step, ...]
     name: str = "random"
     rules: tuple[str, ...] = field(default=())
-    since: str = FIRST

@@ -1,8 +1,9 @@
-"""Engines that go on from a saved state in the midst of whole steps (KV-MGR-20).
+"""Go on from a snapshot in the midst of whole steps, as from a saved state (KV-MGR-20).
 
-A state has the block lists under the ids of their requests, and none of what whole steps keep of
-registered ones. So a manager that is loaded gets new requests under the same ids, registered under
-the same handles, and reports all of their blocks again.
+Nothing is written to a file: `tests/saved` has that. A snapshot has the block lists under the ids
+of their requests, and none of what whole steps keep of registered ones. So a manager that is
+restored gets new requests under the same ids, registered under the same handles, and reports all
+of their blocks again.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class ChoosingEngine(LongEngine):
                 request.num_in_flight_tokens = count
 
     def compare(self, rule: str, what: str) -> None:
-        """Read the statistics now and then: a comparison of the whole state empties them."""
+        """Read the statistics nine times in ten: a comparison of the whole state empties them."""
         if self.random.random() < 0.9:
             self.read_statistics()
         super().compare(rule, what)
