@@ -118,14 +118,18 @@ class Engine:
             self.compare("KV-BATCH-1", f"after a request was {name}")
 
     def save_and_load(self) -> None:
-        """Go on from saved states: all that is registered is made again, and reported again."""
+        """Go on from saved states: all that is registered is made again, and reported again.
+
+        By turns from a snapshot and from a file.
+        """
         self.compare("KV-MGR-20", "before it was saved")
+        from_file = self.drew["saved alone"] > self.drew["saved to a file alone"]
         for side in self.sides:
             given = {handle: self.inputs[handle] for handle in self.handles}
-            load_again(side, given, self.kept)
+            load_again(side, given, self.kept, from_file=from_file)
         self.table.clear()
         self.freed_alone.clear()
-        self.drew["saved alone"] += 1
+        self.drew["saved to a file alone" if from_file else "saved alone"] += 1
         self.compare("KV-MGR-20", "after it was loaded")
 
     def arrive(self) -> None:

@@ -1,15 +1,16 @@
-"""Go on from a snapshot in the midst of whole steps, as from a saved state (KV-MGR-20).
+"""Go on from a snapshot or a file in the midst of whole steps (KV-MGR-20).
 
-Nothing is written to a file: `tests/saved` has that. A snapshot has the block lists under the ids
-of their requests, and none of what whole steps keep of registered ones. So a manager that is
-restored gets new requests under the same ids, registered under the same handles, and reports all
-of their blocks again.
+A saved state has the block lists under the ids of their requests, and none of what whole steps
+keep of registered ones. So a manager that is restored gets new requests under the same ids,
+registered under the same handles, and reports all of their blocks again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import cast
 
 from kvcheck.play.keeping import Kept
@@ -17,8 +18,9 @@ from kvcheck.rules.batch_sides import Side
 from kvcheck.rules.single_calls import Engine
 from kvspec.audit import unwrapped
 from kvspec.following import FollowingImplementation
-from kvspec.interface import Feature
+from kvspec.interface import Feature, KVCacheManager
 from kvspec.request import Request, RequestInput
+from kvspec.saved import load, save
 from kvspec.sequential import SequentialManager, batched_of
 
 OWNED = ("num_computed_tokens", "num_preemptions", "status", "num_in_flight_tokens")
@@ -31,15 +33,21 @@ def can_be_saved(engine: Engine) -> bool:
     return needed <= engine.features and not engine.config.residency_sample_rate
 
 
-def load_again(side: Side, inputs: Mapping[int, RequestInput], kept: Mapping[int, Kept]) -> None:
+def load_again(
+    side: Side,
+    inputs: Mapping[int, RequestInput],
+    kept: Mapping[int, Kept],
+    *,
+    from_file: bool = False,
+) -> None:
     """Put a manager in the place of the side's that was loaded from its state.
 
     `inputs`: of all registered requests, by their handles, which they keep.
     """
     old = {handle: side.batched.request_of(handle) for handle in inputs}
     is_loop = isinstance(side.batched, SequentialManager)
-    config, state = side.manager.config, side.manager.snapshot()
-    side.manager = unwrapped(side.implementation.restore(config, state))
+    config = side.manager.config
+    side.manager = unwrapped(_from_file(side) if from_file else _from_snapshot(side))
     side.batched = (SequentialManager if is_loop else batched_of)(side.implementation, side.manager)
     gaps = []
     for handle in range(max(old, default=-1) + 1):
@@ -51,6 +59,17 @@ def load_again(side: Side, inputs: Mapping[int, RequestInput], kept: Mapping[int
             first = Kept(config, given) if config.given_hash_bytes else None
             gaps.append(side.batched.register(side.made(given, first)))
     side.batched.unregister(gaps)
+
+
+def _from_snapshot(side: Side) -> KVCacheManager:
+    return side.implementation.restore(side.manager.config, side.manager.snapshot())
+
+
+def _from_file(side: Side) -> KVCacheManager:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "state"
+        save(side.manager, path)
+        return load(side.implementation, path, config=side.manager.config, check_invariants=False)
 
 
 def _made_again(side: Side, old: Request, given: RequestInput, kept: Kept | None) -> Request:

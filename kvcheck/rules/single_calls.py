@@ -192,7 +192,10 @@ NEEDS: Mapping[str, Feature] = MappingProxyType(
 )
 OFTEN: Mapping[str, int] = MappingProxyType({"extended alone": 4})
 """Calls that engines mix into steps more often than others."""
-CALLS = (*OF_RUNNING, *OF_IDLE, "appended alone", "followed alone", "saved alone")
+CALLS = (
+    *(*OF_RUNNING, *OF_IDLE, "appended alone", "followed alone"),
+    *("saved alone", "saved to a file alone"),
+)
 """Names of all calls, for tallies."""
 
 
