@@ -3,8 +3,9 @@
     python -m tests.judge.accuracy                  # seconds, from kvcheck/data/outcomes.json
     python -m tests.judge.accuracy --examples       # first plants some in the examples, minutes
     python -m tests.judge.accuracy --play 10        # first plays so many at the default budget
+    python -m tests.judge.accuracy --drawn 60       # first draws mutants of kvref, half an hour
 
-Writes docs/BLAME.md. What the two options find is kept in tests/judge/blamed.json.
+Writes docs/BLAME.md. What the options find is kept in tests/judge/blamed.json.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from kvcheck.judge.suite import Suite
 from kvcheck.play.verdicts import Level
 from kvcheck.remote.client import RemoteImplementation
 from tests.judge import blame_page
+from tests.judge.drawn import blamed
 from tests.judge.outcomes import CHECKS, registry
 from tests.remote import test_cpp_example, test_rust_example
 from tests.source import ROOT
@@ -146,6 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--examples", action="store_true")
     parser.add_argument("--play", type=int, default=0)
+    parser.add_argument("--drawn", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args(arguments)
     told = dict(kept())
@@ -153,6 +156,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         told["examples"] = [each for language in EXAMPLES for each in planted(language)]
     if given.play:
         told["played"] = played(given.play, given.seed)
+    if given.drawn:
+        with tempfile.TemporaryDirectory() as folder:
+            told["drawn"] = []
+            for each in blamed(given.drawn, given.seed, Path(folder)):
+                told["drawn"].append(each)
+                print(each, flush=True)
     if told:
         KEPT.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", "utf-8")
     measured = rows(known())
