@@ -118,10 +118,7 @@ class Engine:
             self.compare("KV-BATCH-1", f"after a request was {name}")
 
     def save_and_load(self) -> None:
-        """Go on from saved states: all that is registered is made again, and reported again.
-
-        By turns from a snapshot and from a file.
-        """
+        """Go on from saved states, by turns from a file; all is registered and reported again."""
         self.compare("KV-MGR-20", "before it was saved")
         from_file = self.drew["saved alone"] > self.drew["saved to a file alone"]
         for side in self.sides:

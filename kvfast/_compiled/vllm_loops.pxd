@@ -2,36 +2,63 @@
 cimport cython
 from kvfast._compiled.request cimport FastRequest
 
-cdef int AHEAD
+cdef int AHEAD, DUE, STOP, END, ALWAYS, PLAIN, CLIENT, PROMPT, WIDTH
 
 
 @cython.final
 cdef class Seats:
-    cdef readonly list requests, names, mine, members
+    cdef readonly long long longest, hash_size, ahead
+    cdef readonly bint has_drafts, has_later
+    cdef readonly list requests, names, mine, members, known, sampled, hashes, stops
     cdef readonly object handles
-    cdef long long[::1] computed_at, goal_at
+    cdef long long[:, ::1] notes
+    cdef long long[::1] computed_at, goal_at, took
     cdef dict last_step
-    cdef long long last_count, ahead
+    cdef long long last_count, touched
 
-    @cython.locals(left="long long", took=list, counts=list, computed=list, outputs=list, drafts=dict, most="long long", same="long long", i=Py_ssize_t, one=dict, spec=list, known=list, sampled=list, done="long long", later="long long", goal="long long", count="long long", num_drafts=Py_ssize_t)
-    cpdef Chosen choose(self, long long budget, long long longest, long long threshold, long long step)
+    cpdef Seats nobody(self)
+    @cython.locals(first=Py_ssize_t, i=Py_ssize_t, one=dict)
+    cpdef join(self, list requests, list names, list handles, list mine)
+    @cython.locals(old=Py_ssize_t, number=Py_ssize_t, notes="long long[:, ::1]", i=Py_ssize_t, column=int)
+    cpdef make_room(self)
+    @cython.locals(one=dict, notes="long long[:, ::1]", prompt="long long")
+    cpdef note(self, Py_ssize_t i)
+    cpdef note_due(self, Py_ssize_t i)
+    @cython.locals(known=list, outputs=list, notes="long long[:, ::1]", number="long long")
+    cpdef bint append(self, Py_ssize_t i, object token) except -1
+    cpdef Py_ssize_t client_of(self, Py_ssize_t i) except -1
+    cpdef bint is_plain(self, Py_ssize_t i) except -1
+    cpdef int note_plain(self, Py_ssize_t i) except -1
+    @cython.locals(i=Py_ssize_t)
+    cpdef forget_plain(self)
+    @cython.locals(i=Py_ssize_t, column=int)
+    cpdef drop(self, Py_ssize_t place, set forgotten)
+    cpdef leave(self, str name, set forgotten)
+    @cython.locals(place=Py_ssize_t)
+    cpdef Py_ssize_t keep(self, list running, set forgotten) except -1
+    @cython.locals(left="long long", counts=list, computed=list, outputs=list, drafts=dict, most="long long", same="long long", number=Py_ssize_t, i=Py_ssize_t, one=dict, spec=list, known=list, done="long long", later="long long", goal="long long", count="long long", num_drafts=Py_ssize_t)
+    cpdef Chosen choose(self, long long budget, long long threshold, long long step)
+    @cython.locals(k=Py_ssize_t)
+    cpdef list those(self, object values, Py_ssize_t number)
     @cython.locals(i=Py_ssize_t, one=dict, known=list)
     cpdef int read_ahead(self, Py_ssize_t first, Py_ssize_t end) except -1
-    cpdef Seats only(self, list places)
     cpdef dict scheduled(self, Chosen chosen)
-    @cython.locals(due=list, i=Py_ssize_t, mine=FastRequest, one=dict, known=list)
-    cpdef list make_equal(self, long long hash_size, long long ahead, bint in_flight)
-    @cython.locals(i=Py_ssize_t, one=dict, known=list)
+    @cython.locals(due=list, i=Py_ssize_t, k=Py_ssize_t, mine=FastRequest, one=dict, known=list)
+    cpdef list make_equal(self, Chosen chosen, bint in_flight)
+    @cython.locals(i=Py_ssize_t, one=dict)
     cpdef read(self)
-    @cython.locals(i=Py_ssize_t, one=dict, later="long long", flying="long long", after="long long", is_chunk=bint)
+    @cython.locals(i=Py_ssize_t, k=Py_ssize_t, one=dict, later="long long", flying="long long", after="long long", is_chunk=bint)
     cpdef advance(self, list counts, dict drafts, set prefills, list placeholders, long long eligible_at, bint in_flight)
-    @cython.locals(got=list, handles="long long[::1]", place=Py_ssize_t, last="long long", k=Py_ssize_t, mine=tuple, blocks=list)
-    cpdef list granted(self, int[:, ::1] rows, Py_ssize_t num_rows, Py_ssize_t num_groups)
 
 
 @cython.final
 cdef class Chosen:
     cdef readonly Seats seats
-    cdef readonly list counts, computed, outputs
+    cdef readonly list names, counts, computed, outputs
+    cdef readonly object handles
     cdef readonly long long same, most, total
     cdef readonly dict drafts
+
+    cpdef list requests(self)
+    @cython.locals(got=list, handles="long long[::1]", place=Py_ssize_t, last="long long", k=Py_ssize_t, mine=tuple, blocks=list)
+    cpdef list granted(self, int[:, ::1] rows, Py_ssize_t num_rows, Py_ssize_t num_groups)

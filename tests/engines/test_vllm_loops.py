@@ -1,10 +1,16 @@
-"""The loops over vLLM's requests, plain and compiled, over made-up requests; vLLM is not needed."""
+"""The loops over vLLM's requests beside a plain statement, over made-up requests without vLLM.
+
+Requests come, end, are preempted and come back between steps; the loops keep their seats.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from random import Random
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,130 +18,346 @@ import pytest
 import kvfast
 from kvfast.engines.vllm import loops, taking
 from kvfast.engines.vllm.usual import is_usual
+from kvspec.config import GIVEN_HASHES, KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.following import FollowedInput
+from kvspec.specs import FullAttentionSpec
+from tests.engines.plain_steps import (
+    ABORTED,
+    LONGEST,
+    PREEMPTED,
+    RUNNING,
+    SIZE,
+    Given,
+    Made,
+    Plainly,
+    Told,
+    ends,
+    stop,
+    whole_answer,
+)
 
-RUNNING, PREEMPTED, ABORTED = 5, 6, 9
+GIVEN = next(name for name, size in GIVEN_HASHES.items() if size == 8)
+GROUP = KVCacheGroup(("layer",), FullAttentionSpec(SIZE, 1, 8, "float16"))
+CONFIG = ManagerConfig(KVCacheConfig(400, (GROUP,)), LONGEST, hash_function=GIVEN)
 
 
-class Requests:
-    """Steps of a made-up scheduler over the loops of one build; all that they answer or change."""
+class ByLoops:
+    """A step by the loops of one build, whose seats are kept."""
 
-    def __init__(self, made_of: SimpleNamespace, seed: int) -> None:
-        self.made_of = made_of
+    def __init__(self, made_of: Any, given: Given) -> None:
+        self.made_of, self.given = made_of, given
+        self.seats = made_of.Seats(LONGEST, SIZE, given.ahead, given.has_drafts, given.is_async)
+        self.fast = made_of.implementation()
+        self.manager = self.fast.create(CONFIG)
+        self.handles: dict[str, int] = {}
+        self.num_handles = 0
+
+    def seat(self, running: list[Any], forgotten: set[str]) -> None:
+        for name in forgotten:
+            self.handles.pop(name, None)
+        if running == self.seats.requests and not forgotten:
+            return
+        came = running[self.seats.keep(running, forgotten) :]
+        for each in came:
+            if each.request_id not in self.handles:
+                self.handles[each.request_id] = self.num_handles
+                self.num_handles += 1
+        names = [each.request_id for each in came]
+        followed = [self.followed(each) for each in came]
+        self.seats.join(came, names, [self.handles[name] for name in names], followed)
+        assert not forgotten
+        assert self.seats.requests == running
+        assert self.seats.names == [each.request_id for each in running]
+        assert list(self.seats.handles) == [self.handles[name] for name in self.seats.names]
+
+    def followed(self, request: Any) -> Any:
+        tokens = len(request._all_token_ids)
+        hashes = [bytes(8)] * (tokens // SIZE)
+        given = FollowedInput(request.request_id, tokens, request.num_prompt_tokens, hashes)
+        mine = self.fast.make_followed(self.manager, given)
+        assert mine.num_hashes == len(hashes)
+        return mine
+
+    def plan(self, running: list[Any], budget: int, threshold: int, step: int) -> Told | None:
+        chosen = self.seats.choose(budget, threshold, step)
+        self.chosen = chosen
+        if chosen is None:
+            return None
+        given = self.given
+        due = self.seats.make_equal(chosen, given.in_flight)
+        behind = []
+        for place, (request, mine) in enumerate(zip(running, self.seats.mine, strict=True)):
+            if request in chosen.requests():
+                assert mine.num_computed_tokens == request.num_computed_tokens
+                if given.in_flight:
+                    assert mine.num_in_flight_tokens == request.num_in_flight_tokens
+                if len(request._all_token_ids) - given.ahead >= SIZE * (mine.num_hashes + 1):
+                    behind.append(place)
+        assert due == behind
+        handles = list(chosen.handles)
+        rows = [(h, g, 0, h + g) for h in handles if h % 3 for g in (0, 1)]
+        view = memoryview(bytearray(16 * 100)).cast("i", [100, 4])
+        for i, row in enumerate(rows):
+            for column, value in enumerate(row):
+                view[i, column] = value
+        blocks = chosen.granted(view, len(rows), 2)
+        assert blocks == [([h], [h + 1]) if h % 3 else None for h in handles]
+        counts = self.seats.scheduled(chosen)
+        assert chosen.total == sum(counts.values())
+        assert chosen.names == list(counts)
+        assert [*counts.values()] == chosen.counts
+        same = chosen.counts[0] if len({*chosen.counts}) == 1 else 0
+        assert (chosen.same, chosen.most) == (same, max(chosen.counts, default=0))
+        return Told(counts, chosen.computed, chosen.outputs, chosen.drafts)
+
+    def advance(self, told: Told, prefills: set[Any], eligible_at: int) -> None:
+        later = [-1] * self.given.num_drafts if self.given.is_async else None
+        how = (told.drafts, prefills, later, eligible_at, self.given.in_flight)
+        self.seats.advance(self.chosen.counts, *how)
+
+    def take(self, told: Told, requests: Any, sampled: list[list[int]]) -> Any:
+        given, log, ended = self.given, [], []
+
+        def stopped(one: Any, status: int) -> str:
+            if status == RUNNING:
+                ended.append(one.request_id)
+            return stop(one, status)
+
+        taker = self.made_of.Taker(
+            RUNNING, PREEMPTED, lambda *answer: answer, whole_answer, ends, stopped,
+            (lambda one, final: log.append((one.request_id, final))) if given.caches else None,
+            given.in_flight, given.has_drafts,
+            (lambda one: log.append(one.request_id)) if given.in_flight else None,
+        )  # fmt: skip
+        places = {name: i for i, name in enumerate(told.counts)}
+        answers = taker.take_all(self.seats, told.counts, requests, sampled, places, told.drafts)
+        seated = [self.seats.names[place] for place in taker.ended]
+        assert seated == ended or len(seated) < len(ended)  # one came back behind the others
+        return answers, taker.num_rewound, log, ended
+
+
+class Story:
+    """Steps of a made-up scheduler; all that each answers, and its requests afterwards."""
+
+    def __init__(self, made: Callable[[Given], Any], seed: int) -> None:
         self.rng = rng = Random(seed)
-        self.is_async, self.in_flight = rng.random() < 0.5, rng.random() < 0.5
-        self.requests = {f"r{i}": self.request(f"r{i}") for i in range(rng.randint(1, 9))}
-        self.prefills = set(self.requests)
+        self.given = given = Given(rng)
+        self.doer = made(given)
+        self.requests: dict[str, Any] = {}
+        self.running: list[Any] = []
+        self.preempted: list[Any] = []
+        self.flight: list[tuple[Told, set[str]]] = []
+        self.forgotten: set[str] = set()
+        self.num_made = 0
+        self.counts: Counter[str] = Counter()
 
-    def request(self, name: str) -> Any:
+    def request(self) -> Any:
         rng = self.rng
+        self.num_made += 1
         prompt = [rng.randrange(50) for _ in range(rng.randint(1, 12))]
-        request = SimpleNamespace(
-            request_id=name,
+        request = Made(
+            request_id=f"r{self.num_made}",
             status=RUNNING,
             client_index=rng.randrange(2),
             sampling_params=SimpleNamespace(
                 _eos_token_id=rng.choice((None, 7)),
-                stop_token_ids=rng.choice((None, [3, 4])),
+                stop_token_ids=rng.choice((None, [], [3, 4])),
                 repetition_detection=rng.choice((None, None, 1)),
+                min_tokens=rng.choice((0, 0, 3)),
             ),
             max_tokens=rng.randint(2, 20),
             num_prompt_tokens=len(prompt),
             _all_token_ids=prompt,
             _output_token_ids=[],
-            block_hashes=[],
+            block_hashes=[bytes(8)] * (len(prompt) // SIZE),
             num_computed_tokens=rng.randrange(len(prompt)),
             num_output_placeholders=0,
             next_decode_eligible_step=0,
-            async_tokens_to_discard=int(rng.random() < 0.1),
+            async_tokens_to_discard=0,
             num_in_flight_tokens=0,
-            num_stale_output_tokens=rng.choice((0, 0, 3)),
+            num_stale_output_tokens=0,
             drop_stale_output=rng.random() < 0.5,
             spec_token_ids=[],
             is_prefill_chunk=True,
-            mm_features=[],
-            events=[],
-            prefill_stats=rng.choice((None, None, 1)),
-            stop_reason=None,
-            trace_headers=None,
-            num_nans_in_logits=0,
+            events=rng.choice(([], ["scheduled"])),
+            prefill_stats=rng.choice((None, "stats")),
+            stop_reason=rng.choice((None, None, None, 3)),
+            trace_headers=rng.choice((None, None, None, {"a": "b"})),
+            num_nans_in_logits=rng.choice((0, 0, 0, 1)),
         )
-        request.update_block_hashes = lambda: request.block_hashes.append(b"")
+        ahead = self.given.ahead
+
+        def update_block_hashes() -> None:
+            while len(request._all_token_ids) - ahead >= SIZE * (len(request.block_hashes) + 1):
+                request.block_hashes.append(bytes(8))
+
+        vars(request)["update_block_hashes"] = update_block_hashes
         return request
 
+    def between(self) -> None:
+        """Requests come, go, and come back."""
+        rng = self.rng
+        while len(self.running) < 9 and rng.random() < (0.9 if len(self.running) < 4 else 0.3):
+            one = self.preempted.pop() if self.preempted and rng.random() < 0.7 else self.request()
+            one.status = RUNNING
+            self.requests[one.request_id] = one
+            self.running.append(one)
+        if self.running and rng.random() < 0.25:
+            one = self.running.pop(rng.randrange(len(self.running)))
+            self.forgotten.add(one.request_id)
+            if rng.random() < 0.5:
+                one.status = ABORTED
+                del self.requests[one.request_id]
+                self.counts["aborted"] += 1
+            else:
+                self.preempt(one)
+        if self.running and rng.random() < 0.1:
+            one = self.running[-1]  # freed, and back in its place
+            self.forgotten.add(one.request_id)
+            self.counts["back in its place"] += 1
+
+    def preempt(self, one: Any) -> None:
+        one.status = PREEMPTED
+        one.num_computed_tokens = 0
+        if self.given.in_flight:
+            one.num_stale_output_tokens = one.num_in_flight_tokens
+        else:
+            one.async_tokens_to_discard = one.num_output_placeholders
+        one.num_output_placeholders = 0
+        self.preempted.append(one)
+        self.counts["preempted"] += 1
+
     def step(self, number: int) -> list[Any]:
-        rng, told = self.rng, []
-        running = [each for each in self.requests.values() if each.status == RUNNING]
-        for each in running:
-            if not self.is_async:
+        rng, given = self.rng, self.given
+        self.between()
+        self.doer.seat(self.running, self.forgotten)
+        self.forgotten.clear()
+        if given.has_drafts and not given.is_async:
+            for each in self.running:
                 each.spec_token_ids = [rng.randrange(50) for _ in range(rng.randint(0, 2))]
-        names = [each.request_id for each in running]
-        seats = self.made_of.Seats(running, names, list(range(len(running))), [None] * len(running))
-        chosen = seats.choose(rng.randint(1, 20), 30, rng.choice((0, 4)), number)
-        if chosen is None:
+        budget, threshold = rng.randint(1, 30), rng.choice((0, 4))
+        told = self.doer.plan(self.running, budget, threshold, number)
+        if told is None:
             return ["beyond"]
-        if rng.random() < 0.2 and len(chosen.counts) == len(names):
-            seats.read()
-        plan = [chosen.counts, chosen.same, chosen.most, chosen.computed, chosen.outputs]
-        scheduled = chosen.seats.scheduled(chosen)
-        rows = [
-            v for h in chosen.seats.handles if rng.random() < 0.5 for v in (h, 0, 0, 8, h, 1, 1, 9)
+        self.counts["skipped"] += len(told.counts) < len(self.running)
+        prefills = {*self.running}
+        self.doer.advance(told, prefills, number + 2 if given.is_staggered else 0)
+        found = [told, sorted(each.request_id for each in prefills)]
+        chunks = {each.request_id for each in self.running if each.is_prefill_chunk}
+        self.flight.append((told, chunks))
+        if rng.random() < 0.3:
+            self.between()
+        if len(self.flight) > given.is_async:
+            found += self.update()
+        found += [_state(each) for each in self.requests.values()]
+        self.counts["steps"] += 1
+        self.counts["drafts"] += bool(told.drafts)
+        return found
+
+    def update(self) -> list[Any]:
+        told, chunks = self.flight.pop(0)
+        sampled = [
+            []
+            if name in chunks
+            else [
+                self.rng.randrange(12)
+                for _ in range(1 + self.rng.randint(0, len(told.drafts.get(name, ()))))
+            ]
+            for name in told.counts
         ]
-        view = memoryview(bytearray(16 * 100)).cast("i")
-        view[: len(rows)] = memoryview(bytearray(4 * len(rows))).cast("i")
-        for i, value in enumerate(rows):
-            view[i] = value
-        got = chosen.seats.granted(view.cast("B").cast("i", [100, 4]), len(rows) // 4, 2)
-        told += [plan, dict(scheduled), chosen.drafts, chosen.total, got]
-        later = [-1] if self.is_async else None
-        eligible_at, prefills = rng.choice((0, 1)), set[Any]()
-        chosen.seats.advance(
-            chosen.counts, chosen.drafts, prefills, later, eligible_at, self.in_flight
-        )
-        taker = self.made_of.Taker(
-            RUNNING, PREEMPTED, 4, 30,
-            lambda *answer: answer, lambda request, *answer: (request.request_id, *answer),
-            lambda request, _: request._output_token_ids[-1] % 5 != 0, self.stopped,
-            told.append, (lambda *cached: told.append(cached[1])) if self.is_async else None,
-            self.in_flight, rng.random() < 0.5, rng.choice((0, 1)),
-            (lambda request: told.append(request.request_id)) if self.in_flight else None,
-        )  # fmt: skip
-        for name in scheduled:
-            if rng.random() < 0.05:
-                self.requests[name].status = rng.choice((PREEMPTED, ABORTED))
-        sampled = [self.sampled(name, chosen.drafts) for name in scheduled]
-        places = {name: i for i, name in enumerate(scheduled)}
-        told.append(taker.take_all(seats, scheduled, self.requests, sampled, places, chosen.drafts))
-        told += [taker.num_rewound, sampled]
-        return told + [vars(each) | {"update_block_hashes": 0} for each in self.requests.values()]
-
-    def sampled(self, name: str, drafts: dict[str, list[int]]) -> list[int]:
-        if self.requests[name].is_prefill_chunk:
-            return []
-        return [
-            self.rng.randrange(50)
-            for _ in range(1 + self.rng.randint(0, len(drafts.get(name, ()))))
-        ]
-
-    def stopped(self, request: Any, status: int) -> str:
-        request.status = ABORTED
-        return f"stopped at {status}"
+        self.doer.seat(self.running, self.forgotten)
+        self.forgotten.clear()
+        answers, rewound, log, ended = self.doer.take(told, self.requests, sampled)
+        for name in ended:
+            self.running.remove(self.requests[name])
+            self.forgotten.add(name)
+        for one in [each for each in self.requests.values() if each.status == ABORTED]:
+            del self.requests[one.request_id]
+            self.preempted = [each for each in self.preempted if each is not one]
+            self.counts["ended"] += 1
+        return [answers, rewound, log, ended]
 
 
-@pytest.mark.skipif(not kvfast.compiled, reason="not compiled")
-def test_both_builds_of_the_loops_do_the_same() -> None:
-    built = [import_module(f"kvfast._compiled.vllm_{name}") for name in ("loops", "taking")]
-    compiled_loops = SimpleNamespace(Seats=built[0].Seats, Taker=built[1].Taker)
-    plain_loops = SimpleNamespace(Seats=loops.Seats, Taker=taking.Taker)
-    counts = dict.fromkeys(("steps", "drafts", "ended"), 0)
-    for seed in range(150):
-        plain, compiled = Requests(plain_loops, seed), Requests(compiled_loops, seed)
-        for number in range(1, 12):
-            expected = plain.step(number)
-            assert str(compiled.step(number)) == str(expected), (seed, number)
-            counts["steps"] += 1
-            counts["drafts"] += "b''" in str(expected)
-            counts["ended"] += "stopped at" in str(expected)
-    assert min(counts.values()) > 100
+def _state(request: Any) -> dict[str, Any]:
+    members = {**vars(request), "update_block_hashes": None}
+    members["sampling_params"] = None
+    return members
+
+
+def played(made_of: Any, num_seeds: int) -> Counter[str]:
+    """Compare stories by these loops with the plain statement; what came up."""
+    counts: Counter[str] = Counter()
+    for seed in range(num_seeds):
+        plain = Story(Plainly, seed)
+        story = Story(lambda given: ByLoops(made_of, given), seed)
+        for number in range(1, 26):
+            expected, found = plain.step(number), story.step(number)
+            assert str(found) == str(expected), (seed, number)
+        counts += plain.counts
+    return counts
+
+
+@pytest.mark.parametrize("build", ["plain", "compiled"])
+def test_the_loops_do_what_is_plainly_stated(build: str) -> None:
+    made_of = SimpleNamespace(Seats=loops.Seats, Taker=taking.Taker)
+    made_of.implementation = kvfast.uncompiled
+    if build == "compiled":
+        if not kvfast.compiled:
+            pytest.skip("not compiled")
+        built = [import_module(f"kvfast._compiled.vllm_{name}") for name in ("loops", "taking")]
+        made_of = SimpleNamespace(Seats=built[0].Seats, Taker=built[1].Taker)
+        made_of.implementation = kvfast.implementation
+    counts = played(made_of, 150)
+    assert min(counts.values()) > 50, counts
+
+
+MISTAKES = (
+    ("loops", "if step < one", "if step <= one"),
+    ("loops", "self.longest - 1 - done", "self.longest - done"),
+    ("loops", "done + 2 - later >=", "done + 1 - later >="),
+    ("loops", "outputs.append(goal - self.notes[i, PROMPT])", "outputs.append(goal - len(spec))"),
+    ("loops", "is_chunk = after < self.goal_at[i]", "is_chunk = after <= self.goal_at[i]"),
+    ("loops", "later += len(drafts", "later += -1 + len(drafts"),
+    ("loops", "(len(self.hashes[i]) + 1) * self", "(len(self.hashes[i]) + 2) * self"),
+    ("loops", "* self.hash_size + self.ahead", "* self.hash_size + 2 * self.ahead"),
+    ("loops", "min(self.longest, prompt + one", "min(self.longest, 1 + prompt + one"),
+    ("loops", "self.last_step.pop(name, None)", "pass"),
+    ("loops", "self.notes[i, column] = self.notes[i + 1, column]", "pass"),
+    ("loops", "and self.names[place] not in forgotten", ""),
+    ("loops", "mine.num_hashes + 1", "mine.num_hashes + 2"),
+    ("loops", "flying += counts[k]", "flying += 1"),
+    ("taking", "range(place, len(seats.names))", "range(place, place + 1)"),
+    ("taking", "status > self.preempted", "status >= self.preempted"),
+    ("taking", "del new[number + 1 :]", "del new[number + 2 :]"),
+    ("taking", "count - (num_drafts - num_right)", "count - num_drafts"),
+    ("taking", "(before - 1) // size", "before // size"),
+    ("taking", "done -= num_sampled - num_kept", "done -= num_sampled"),
+    ("taking", "num_drafts != num_right and not is_stale", "num_drafts != num_right"),
+    ("taking", "stale -= count", "stale -= 1"),
+    ("taking", "            seats.note_plain(i)\n", "            seats.note_plain(i + 1)\n"),
+    ("taking", 'not one["events"]', 'one["events"] is not None'),
+    ("taking", 'one["stop_reason"] is None', "True"),
+    ("taking", "self.client = client", "pass"),
+)
+"""Of a line of loops or taking each; with the prefix of a mistake, none is equivalent."""
+
+
+@pytest.mark.parametrize(("file", "there", "wrong"), MISTAKES, ids=range(len(MISTAKES)))
+def test_a_mistake_in_a_loop_is_found(file: str, there: str, wrong: str) -> None:
+    made = {name: _source(module) for name, module in (("loops", loops), ("taking", taking))}
+    assert made[file].count(there) == 1
+    made[file] = made[file].replace(there, wrong)
+    parts: dict[str, dict[str, Any]] = {name: {"__name__": name} for name in made}
+    for name, source in made.items():
+        exec(compile(source, name, "exec"), parts[name])  # a copy of our own file
+    made_of = SimpleNamespace(Seats=parts["loops"]["Seats"], Taker=parts["taking"]["Taker"])
+    made_of.implementation = kvfast.uncompiled
+    with pytest.raises((AssertionError, IndexError, KeyError, AttributeError, UnboundLocalError)):
+        played(made_of, 150)
+
+
+def _source(module: ModuleType) -> str:
+    return Path(str(module.__file__)).read_text("utf-8")
 
 
 @pytest.mark.parametrize(

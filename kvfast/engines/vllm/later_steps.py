@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import Any
 
-from vllm.v1.core.sched.utils import remove_all
 from vllm.v1.engine import EngineCoreEventType
 from vllm.v1.request import RequestStatus
 
@@ -89,7 +88,7 @@ class LaterSteps(BatchedSteps):
     def _needs_drafts(self, chosen: Chosen, admitted: Admitted) -> bool:
         """Whether any request may use the drafts that are made after the step."""
         unused = self.scheduler._drafts_unused
-        rows = zip(chosen.seats.requests, chosen.computed, chosen.counts, strict=True)
+        rows = zip(chosen.requests(), chosen.computed, chosen.counts, strict=True)
         if not all(unused(*row) for row in rows):
             return True
         later = zip(admitted.requests, admitted.counts, strict=True)
@@ -120,7 +119,7 @@ class Admission:
     def __init__(self, scheduler: Any, chosen: Chosen) -> None:
         self.scheduler = scheduler
         self.drafts = chosen.drafts
-        running = chosen.seats.requests
+        running = chosen.requests()
         self.is_beside_others = bool(running)
         self.is_beside_prefill = any(request.is_prefill_chunk for request in running)
         self.holding: deque[Any] = deque()
@@ -257,8 +256,7 @@ class LaterUpdate(Update):
     def remove_stopped(self) -> None:
         """Take those that ended out of the queues."""
         s = self.scheduler
-        if self.stopped:
-            s.running = remove_all(s.running, self.stopped)
+        self.remove_running()
         if self.stopped_waiting:
             s.waiting.remove_requests(self.stopped_waiting)
             s.kv_holding_waiting.remove_requests(self.stopped_waiting)

@@ -10,124 +10,280 @@ from array import array
 from typing import Any
 
 AHEAD = 32
+DUE, STOP, END, ALWAYS, PLAIN, CLIENT, PROMPT, WIDTH = range(8)
+"""Columns of `Seats.notes`, in tokens where nothing else is said.
+
+DUE: length at which vLLM's hasher has something to hash. STOP: length that may end the request.
+END: the token that ends it, or -1. ALWAYS: 1 if any may. PLAIN: 1 if it is known to answer with
+tokens alone. CLIENT: the number of its client. PROMPT: what it knew before its first output.
+"""
 
 
 class Seats:
     """Requests that run, in their order: vLLM's, their members, handles and kvfast's own.
 
+    They are kept from step to step: `drop` and `keep` are for those that leave, `join` for those
+    that come. `known`, `sampled`, `hashes`: the lists of each, which vLLM never replaces; `stops`:
+    further tokens that end it. `notes`: a row of each, which holds from when it joined.
+    `longest`: tokens that a sequence may have. `hash_size`: tokens of a block that is hashed, 0
+    without caching; `ahead`: tokens behind a block that its hash covers. `has_drafts`, `has_later`:
+    whether requests may have drafts, and tokens that are sampled later (async scheduling).
+
     `computed_at`, `goal_at`: of each, computed tokens before the step, and how many it has with
-    those that are sampled later. `ahead` has no meaning: what is read into it is in the processor's
-    cache when it is needed, and reads do not wait for others.
+    those that are sampled later; `took` has the places of those that the step computes. `touched`
+    has no meaning: what is read into it is in the processor's cache when it is needed, and reads
+    do not wait for others.
     """
 
     def __init__(
-        self, requests: list[Any], names: list[str], handles: list[int], mine: list[Any]
+        self, longest: int, hash_size: int, ahead: int, has_drafts: bool, has_later: bool
     ) -> None:
-        self.requests = requests
-        self.names = names
-        self.handles = array("q", handles)
-        self.mine = mine
-        self.members: list[dict[str, Any]] = [vars(request) for request in requests]
-        room = 8 * (len(requests) + 1)
-        self.computed_at = memoryview(bytearray(room)).cast("q")
-        self.goal_at = memoryview(bytearray(room)).cast("q")
-        self.ahead = 0
+        self.longest = longest
+        self.hash_size = hash_size
+        self.ahead = ahead
+        self.has_drafts = has_drafts
+        self.has_later = has_later
+        self.requests: list[Any] = []
+        self.names: list[str] = []
+        self.handles = array("q")
+        self.mine: list[Any] = []
+        self.members: list[dict[str, Any]] = []
+        self.known: list[list[int]] = []
+        self.sampled: list[list[int]] = []
+        self.hashes: list[list[bytes]] = []
+        self.stops: list[Any] = []
+        self.notes = memoryview(bytearray(8 * WIDTH)).cast("q", [1, WIDTH])
+        self.computed_at = memoryview(bytearray(8)).cast("q")
+        self.goal_at = memoryview(bytearray(8)).cast("q")
+        self.took = memoryview(bytearray(8)).cast("q")
+        self.touched = 0
         self.last_step: dict[str, int] = {}
         self.last_count = 0
 
-    def choose(self, budget: int, longest: int, threshold: int, step: int) -> Chosen | None:
+    def nobody(self) -> Seats:
+        """Seats of the same scheduler, without requests."""
+        return Seats(self.longest, self.hash_size, self.ahead, self.has_drafts, self.has_later)
+
+    # Who sits.
+
+    def join(
+        self, requests: list[Any], names: list[str], handles: list[int], mine: list[Any]
+    ) -> None:
+        """Seats for those that came, behind the others."""
+        first = len(self.requests)
+        self.requests += requests
+        self.names += names
+        self.handles.extend(handles)
+        self.mine += mine
+        self.make_room()
+        for i in range(first, len(self.requests)):
+            one: dict[str, Any] = vars(self.requests[i])
+            self.members.append(one)
+            self.known.append(one["_all_token_ids"])
+            self.sampled.append(one["_output_token_ids"])
+            self.hashes.append(one["block_hashes"])
+            self.stops.append(None)
+            self.last_step[self.names[i]] = self.last_count
+            self.note(i)
+
+    def make_room(self) -> None:
+        """Numbers of at least as many requests as there are."""
+        old = len(self.computed_at)
+        if len(self.requests) <= old:
+            return
+        number = 2 * len(self.requests)
+        self.computed_at = memoryview(bytearray(8 * number)).cast("q")
+        self.goal_at = memoryview(bytearray(8 * number)).cast("q")
+        self.took = memoryview(bytearray(8 * number)).cast("q")
+        notes = memoryview(bytearray(8 * WIDTH * number)).cast("q", [number, WIDTH])
+        for i in range(old):
+            for column in range(WIDTH):
+                notes[i, column] = self.notes[i, column]
+        self.notes = notes
+
+    def note(self, i: int) -> None:
+        """Note what stays as it is while a request runs."""
+        one, notes = self.members[i], self.notes
+        prompt = len(self.known[i]) - len(self.sampled[i])
+        params = one["sampling_params"]
+        end = params._eos_token_id
+        notes[i, PROMPT] = prompt
+        notes[i, STOP] = min(self.longest, prompt + one["max_tokens"])
+        notes[i, END] = -1 if end is None else end
+        notes[i, ALWAYS] = params.repetition_detection is not None
+        self.stops[i] = params.stop_token_ids or None
+        notes[i, PLAIN] = 0
+        notes[i, CLIENT] = one["client_index"]
+        self.note_due(i)
+
+    def note_due(self, i: int) -> None:
+        """Note when the next block can be hashed."""
+        self.notes[i, DUE] = (len(self.hashes[i]) + 1) * self.hash_size + self.ahead
+
+    def append(self, i: int, token: int) -> bool:
+        """A request has another token; whether that may end it."""
+        known: list[int] = self.known[i]
+        outputs: list[int] = self.sampled[i]
+        notes, stops, number = self.notes, self.stops[i], token
+        outputs.append(token)
+        known.append(token)
+        # vLLM asks its hasher for each token, and mostly there is nothing to hash.
+        if len(known) >= notes[i, DUE]:
+            self.requests[i].update_block_hashes()
+            self.note_due(i)
+        return (
+            len(known) >= notes[i, STOP]
+            or number == notes[i, END]
+            or notes[i, ALWAYS] > 0
+            or (stops is not None and token in stops)
+        )
+
+    def client_of(self, i: int) -> int:
+        """The number of its client."""
+        return self.notes[i, CLIENT]
+
+    def is_plain(self, i: int) -> bool:
+        """Whether it is known to answer with tokens alone."""
+        return self.notes[i, PLAIN] > 0
+
+    def note_plain(self, i: int) -> None:
+        """It answers with tokens alone."""
+        self.notes[i, PLAIN] = 1
+
+    def forget_plain(self) -> None:
+        """Look again at what each answers besides its tokens: somebody else made an update."""
+        for i in range(len(self.requests)):
+            self.notes[i, PLAIN] = 0
+
+    def drop(self, place: int, forgotten: set[str]) -> None:
+        """Take away the seat of one that left; see `keep`."""
+        self.leave(self.names[place], forgotten)
+        del self.requests[place], self.names[place], self.handles[place], self.mine[place]
+        del self.members[place], self.known[place], self.sampled[place], self.hashes[place]
+        del self.stops[place]
+        for i in range(place, len(self.requests)):
+            for column in range(WIDTH):
+                self.notes[i, column] = self.notes[i + 1, column]
+
+    def leave(self, name: str, forgotten: set[str]) -> None:
+        """One of these names is of nobody any more."""
+        self.last_step.pop(name, None)
+        forgotten.discard(name)
+
+    def keep(self, running: list[Any], forgotten: set[str]) -> int:
+        """Drop the seats of those that left; how many of `running`, from the first, have theirs.
+
+        Those that came run behind all others; where they do not, fewer seats are kept. `forgotten`:
+        names that lost their handles since the last call, whose seats go, too; empty afterwards.
+        """
+        place = 0
+        while place < len(self.requests):
+            if place < len(running) and self.requests[place] is running[place]:
+                place += 1
+            else:
+                self.drop(place, forgotten)
+        if forgotten:
+            place = 0
+            while place < len(self.requests) and self.names[place] not in forgotten:
+                place += 1
+            while place < len(self.requests):  # freed, and back in its place
+                self.drop(len(self.requests) - 1, forgotten)
+            forgotten.clear()
+        return len(self.requests)
+
+    # What a step computes.
+
+    def choose(self, budget: int, threshold: int, step: int) -> Chosen | None:
         """What each computes, decided as vLLM's scheduler does; None for what it must decide."""
         left = budget
-        took: list[int] = []
         counts: list[int] = []
         computed: list[int] = []
         outputs: list[int] = []
         drafts: dict[str, list[int]] = {}
-        most = same = 0
+        most = same = num_drafts = later = 0
+        number = 0
         for i in range(len(self.members)):
             if left == 0:
                 break
             if i % AHEAD == 0:
                 self.read_ahead(i, min(i + AHEAD, len(self.members)))
             one = self.members[i]
-            spec: list[int] = one["spec_token_ids"]
-            known: list[int] = one["_all_token_ids"]
-            sampled: list[int] = one["_output_token_ids"]
             before: int = one["num_computed_tokens"]
-            later: int = one["num_output_placeholders"]
             done = before
-            if later > 0 and done + 2 - later >= one["num_prompt_tokens"] + one["max_tokens"]:
-                continue  # what is sampled already ends it
-            if step < one["next_decode_eligible_step"]:
-                continue
+            if self.has_later:
+                later = one["num_output_placeholders"]
+                if later > 0 and done + 2 - later >= one["num_prompt_tokens"] + one["max_tokens"]:
+                    continue  # what is sampled already ends it
+                if step < one["next_decode_eligible_step"]:
+                    continue
+            known: list[int] = self.known[i]
             goal = len(known) + later
-            count = goal + len(spec) - done
+            count = goal - done
+            if self.has_drafts:
+                spec: list[int] = one["spec_token_ids"]
+                count += len(spec)
             if 0 < threshold < count:
                 count = threshold
-            count = min(count, left, longest - done)
+            count = min(count, left, self.longest - 1 - done)
             if count == 0:
                 continue
             if count < 0:
                 return None
-            if len(spec) > 0 and done + count > goal:
+            if self.has_drafts and len(spec) > 0 and done + count > goal:
                 num_drafts = done + count - goal
                 drafts[self.names[i]] = spec if len(spec) <= num_drafts else spec[:num_drafts]
-            self.computed_at[len(took)] = done
-            self.goal_at[len(took)] = goal
-            took.append(i)
+            self.computed_at[i] = done
+            self.goal_at[i] = goal
+            self.took[number] = i
+            number += 1
             counts.append(count)
             computed.append(before)
-            outputs.append(len(sampled) + later)
+            outputs.append(goal - self.notes[i, PROMPT])
             left -= count
             same = count if most == 0 or same == count else 0
             most = max(most, count)
-        seats = self if len(took) == len(self.members) else self.only(took)
-        return Chosen(seats, counts, same, most, computed, outputs, drafts, budget - left)
+        return Chosen(self, counts, same, most, computed, outputs, drafts, budget - left)
+
+    def those(self, values: Any, number: int) -> list[Any]:
+        """Of the values of all, those of the first so many that the step computes."""
+        return [values[self.took[k]] for k in range(number)]
 
     def read_ahead(self, first: int, end: int) -> None:
         """Read what `choose` will read of these: all dicts, then all lists."""
         for i in range(first, end):
             one: dict[str, Any] = self.members[i]
-            self.ahead ^= len(one)
+            self.touched ^= len(one)
         for i in range(first, end):
-            one = self.members[i]
-            known: list[int] = one["_all_token_ids"]
-            self.ahead ^= len(known)
-
-    def only(self, places: list[int]) -> Seats:
-        """These of them."""
-        seats = Seats(
-            [self.requests[i] for i in places],
-            [self.names[i] for i in places],
-            [self.handles[i] for i in places],
-            [self.mine[i] for i in places],
-        )
-        seats.computed_at, seats.goal_at = self.computed_at, self.goal_at
-        return seats
+            known: list[int] = self.known[i]
+            self.touched ^= len(known)
 
     def scheduled(self, chosen: Chosen) -> dict[str, int]:
         """Tokens of each by its name, in a dict of its own."""
+        if len(chosen.counts) < len(self.names):
+            return dict(zip(chosen.names, chosen.counts, strict=True))
         if chosen.same == 0 or chosen.same != self.last_count:
             self.last_step = dict(zip(self.names, chosen.counts, strict=True))
             self.last_count = chosen.same
         return self.last_step.copy()
 
-    def make_equal(self, hash_size: int, ahead: int, in_flight: bool) -> list[int]:
+    def make_equal(self, chosen: Chosen, in_flight: bool) -> list[int]:
         """Tell kvfast the computed tokens; the places of those with hashes that it lacks.
 
-        `ahead`: tokens behind a block that its hash covers. `in_flight`: vLLM counts these.
+        `in_flight`: vLLM counts tokens in flight.
         """
         due: list[int] = []
-        for i in range(len(self.mine)):
+        for k in range(len(chosen.counts)):
+            i = self.took[k]
             mine = self.mine[i]
-            one: dict[str, Any] = self.members[i]
             if mine.computed_now() != self.computed_at[i]:
                 mine.num_computed_tokens = self.computed_at[i]
-            if in_flight and mine.in_flight != one["num_in_flight_tokens"]:
-                mine.num_in_flight_tokens = one["num_in_flight_tokens"]
-            if hash_size > 0:
-                known: list[int] = one["_all_token_ids"]
-                if len(known) - ahead >= (mine.num_hashes + 1) * hash_size:
+            if in_flight:
+                one: dict[str, Any] = self.members[i]
+                if mine.in_flight != one["num_in_flight_tokens"]:
+                    mine.num_in_flight_tokens = one["num_in_flight_tokens"]
+            if self.hash_size > 0:
+                known: list[int] = self.known[i]
+                if len(known) - self.ahead >= (mine.num_hashes + 1) * self.hash_size:
                     due.append(i)
         return due
 
@@ -135,9 +291,9 @@ class Seats:
         """Note what `choose` would have, for requests that were chosen otherwise."""
         for i in range(len(self.members)):
             one = self.members[i]
-            known: list[int] = one["_all_token_ids"]
+            self.took[i] = i
             self.computed_at[i] = one["num_computed_tokens"]
-            self.goal_at[i] = len(known) + one["num_output_placeholders"]
+            self.goal_at[i] = len(self.known[i]) + one["num_output_placeholders"]
 
     def advance(
         self,
@@ -148,22 +304,23 @@ class Seats:
         eligible_at: int,
         in_flight: bool,
     ) -> None:
-        """The requests as they are once the step is planned.
+        """The requests of `took` as they are once the step is planned.
 
         `prefills`: those with more of the prompt to come. `placeholders`: what stands for drafts in
         asynchronous scheduling. `eligible_at`: the step that may compute them next; 0: any.
         `in_flight`: vLLM counts the tokens of steps that were planned and not updated.
         """
-        for i in range(len(self.members)):
+        for k in range(len(counts)):
+            i = self.took[k]
             one = self.members[i]
             after = self.computed_at[i]
-            after += counts[i]
+            after += counts[k]
             one["num_computed_tokens"] = after
             if in_flight:
                 flying: int = one["num_in_flight_tokens"]
-                flying += counts[i]
+                flying += counts[k]
                 one["num_in_flight_tokens"] = flying
-            if one["spec_token_ids"]:
+            if self.has_drafts and one["spec_token_ids"]:
                 one["spec_token_ids"] = []
             is_chunk = after < self.goal_at[i]
             if one["is_prefill_chunk"] is not is_chunk:
@@ -178,37 +335,18 @@ class Seats:
                 if drafts and self.names[i] in drafts:
                     later += len(drafts[self.names[i]])
                 one["num_output_placeholders"] = later
-                one["spec_token_ids"] = placeholders
+                if self.has_drafts:
+                    one["spec_token_ids"] = placeholders
                 if eligible_at > 0:
                     one["next_decode_eligible_step"] = eligible_at
 
-    def granted(
-        self, rows: memoryview[Any], num_rows: int, num_groups: int
-    ) -> list[tuple[list[int], ...] | None]:
-        """The blocks that each got, None for none, from the rows that a call of kvfast wrote."""
-        got: list[tuple[list[int], ...] | None] = [None] * len(self.names)
-        handles = memoryview(self.handles)
-        place = -1
-        last = -1
-        mine: tuple[list[int], ...] = ()
-        for k in range(num_rows):
-            if rows[k, 0] != last:
-                last = rows[k, 0]
-                place += 1
-                while handles[place] != last:
-                    place += 1
-                mine = tuple([[] for _ in range(num_groups)])
-                got[place] = mine
-            blocks: list[int] = mine[rows[k, 1]]
-            blocks.append(rows[k, 3])
-        return got
-
 
 class Chosen:
-    """What a step computes: those of `seats`, with new tokens of each.
+    """What a step computes, of `seats`. `names`: in a list of its own.
 
-    `same`: the count that all have, 0 where they differ; `most`: the largest. `computed`: before
-    the step. `outputs`: tokens that were sampled, or will be. `drafts`: of those that have any.
+    `same`: the count that all have, 0 where they differ; `most`: the
+    largest. `computed`: before the step. `outputs`: tokens that were sampled, or will be. `drafts`:
+    of those that have any.
     """
 
     def __init__(
@@ -223,6 +361,12 @@ class Chosen:
         total: int,
     ) -> None:
         self.seats = seats
+        number = len(counts)
+        if number == len(self.seats.names):
+            self.names, self.handles = self.seats.names.copy(), self.seats.handles
+        else:
+            self.names = self.seats.those(self.seats.names, number)
+            self.handles = array("q", self.seats.those(self.seats.handles, number))
         self.counts = counts
         self.same = same
         self.most = most
@@ -230,3 +374,27 @@ class Chosen:
         self.outputs = outputs
         self.drafts = drafts
         self.total = total
+
+    def requests(self) -> list[Any]:
+        """Those that the step computes."""
+        return self.seats.those(self.seats.requests, len(self.counts))
+
+    def granted(
+        self, rows: memoryview[Any], num_rows: int, num_groups: int
+    ) -> list[tuple[list[int], ...] | None]:
+        """The blocks that each got, None for none, from the rows that a call of kvfast wrote."""
+        got: list[tuple[list[int], ...] | None] = [None] * len(self.names)
+        handles = memoryview(self.handles)
+        place = last = -1
+        mine: tuple[list[int], ...] = ()
+        for k in range(num_rows):
+            if rows[k, 0] != last:
+                last = rows[k, 0]
+                place += 1
+                while handles[place] != last:
+                    place += 1
+                mine = tuple([[] for _ in range(num_groups)])
+                got[place] = mine
+            blocks: list[int] = mine[rows[k, 1]]
+            blocks.append(rows[k, 3])
+        return got

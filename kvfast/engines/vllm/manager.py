@@ -36,8 +36,8 @@ OPTIONS = (
 class KvfastManager:
     """In place of `stock`, which is used for its configuration only and not kept.
 
-    `handles`: those of requests that ran in a batched step, by name; `num_forgotten`: how many
-    lost theirs; `num_singles`: allocations outside of such steps.
+    `handles`: those of requests that ran in a batched step, by name; `forgotten`: names that lost
+    theirs since the last such step; `num_singles`: allocations outside of such steps.
     """
 
     requests_type = Requests
@@ -64,7 +64,7 @@ class KvfastManager:
         self.batched: Any = implementation.batched(manager)
         self.handles: dict[str, int] = {}
         self.num_singles = 0
-        self.num_forgotten = 0
+        self.forgotten: set[str] = set()
         self.noted: list[Any] = []
         self.block_pool = Pool(self.fast, self.batched, stock.block_pool, self.queued_events)
         self.coordinator: Any = coordinator_over(
@@ -151,7 +151,7 @@ class KvfastManager:
         """Forget the handle of a request that holds nothing."""
         handle = self.handles.pop(name, None)
         if handle is not None:
-            self.num_forgotten += 1
+            self.forgotten.add(name)
             self.batched.unregister((handle,))
 
     def remove_skipped_blocks(self, request_id: str, total_computed_tokens: int) -> None:

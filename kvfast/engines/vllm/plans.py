@@ -7,7 +7,7 @@ from typing import Any
 from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 
 from kvfast.engines.vllm.admissions import Admitted
-from kvfast.engines.vllm.compiled import Chosen, Seats
+from kvfast.engines.vllm.compiled import Chosen
 
 
 def planned(scheduler: Any, chosen: Chosen, blocks: list[Any], admitted: Admitted) -> Any:
@@ -27,7 +27,7 @@ def planned(scheduler: Any, chosen: Chosen, blocks: list[Any], admitted: Admitte
         scheduled_new_reqs=told,
         scheduled_cached_reqs=_cached(s, chosen, blocks, resumed),
         num_scheduled_tokens=scheduled,
-        total_num_scheduled_tokens=sum(scheduled.values()),
+        total_num_scheduled_tokens=chosen.total + sum(admitted.counts),
         scheduled_spec_decode_tokens=chosen.drafts,
         scheduled_encoder_inputs={},
         finished_req_ids=s.finished_req_ids,
@@ -40,7 +40,7 @@ def planned(scheduler: Any, chosen: Chosen, blocks: list[Any], admitted: Admitte
         s.prev_step_scheduled_req_ids.update(scheduled)
     if s.defer_block_free and scheduled:
         s.sched_step_seq += 1
-        for request in (*chosen.seats.requests, *admitted.requests):
+        for request in (*chosen.requests(), *admitted.requests):
             request.last_sched_seq = s.sched_step_seq
     _advance(s, chosen, admitted)
     s.finished_req_ids = set()
@@ -58,7 +58,7 @@ def _new(scheduler: Any, request: Any) -> Any:
 def _cached(scheduler: Any, chosen: Chosen, blocks: list[Any], resumed: list[Any]) -> Any:
     """What the workers are told of requests that they know."""
     s = scheduler
-    names, computed, outputs = chosen.seats.names.copy(), chosen.computed, chosen.outputs
+    names, computed, outputs = chosen.names, chosen.computed, chosen.outputs
     for request in resumed:
         names.append(request.request_id)
         blocks.append(s.kv_cache_manager.get_blocks(request.request_id).get_block_ids(True))
@@ -91,6 +91,7 @@ def _advance(scheduler: Any, chosen: Chosen, admitted: Admitted) -> None:
     how = (chosen.drafts, s._inflight_prefills, placeholders, eligible_at, steps.in_flight)
     chosen.seats.advance(chosen.counts, *how)
     if admitted.requests:
-        seats = Seats(admitted.requests, admitted.names, [], [])
+        seats, number = chosen.seats.nobody(), len(admitted.counts)
+        seats.join(admitted.requests, admitted.names, [0] * number, [None] * number)
         seats.read()
         seats.advance(admitted.counts, *how)

@@ -39,8 +39,8 @@ class BatchedSteps:
 
     `in_flight`: the scheduler counts tokens of steps that were planned and not updated. `stagger`:
     steps from one decode of a request to the next. `new_options`: what else it says of a new one.
-    `seats`: the running requests of the last step, kept while they stay the same. `unusual`: names
-    of requests of which each step is left to vLLM's scheduler.
+    `seats`: the running requests, kept from step to step. `unusual`: names of requests of which
+    each step is left to vLLM's scheduler; `odd`: there is one that nobody foresaw.
     """
 
     in_flight = False
@@ -60,10 +60,16 @@ class BatchedSteps:
         self.budget: int = scheduler.max_num_scheduled_tokens
         self.stagger: int = getattr(scheduler, "pp_size", 1)
         self.nobody = Admitted()
-        self.seats = Seats([], [], [], [])
-        self.odd: str | None = None
+        self.seats = Seats(
+            scheduler.max_model_len,
+            manager.requests.hash_block_size,
+            manager.requests.ahead,
+            scheduler.num_spec_tokens > 0,
+            self.is_async,
+        )
+        self.odd = False
         self.unusual: set[str] = set()
-        self.num_singles = self.num_forgotten = -1
+        self.num_singles = -1
         self._make_rows(ROWS)
 
     def _never(self) -> str | None:
@@ -92,11 +98,8 @@ class BatchedSteps:
         s = self.scheduler
         if reason := self._reason():
             return reason
-        running = s.running
-        if running != self.seats.requests or self.num_forgotten != self.manager.num_forgotten:
-            self._seat(running)
-        if self.odd is not None:
-            return self.odd
+        if not self._are_seated():
+            return UNUSUAL
         chosen = self._chosen()
         if chosen is None:
             return "tokens beyond the longest sequence"
@@ -106,7 +109,9 @@ class BatchedSteps:
         self.manager.fast.new_step_starts()
         blocks: list[Any] = self._granted(chosen) if chosen.total else []
         admitted = self._admitted(self.budget - chosen.total, chosen)
-        return planned(s, chosen, blocks, admitted)
+        plan = planned(s, chosen, blocks, admitted)
+        self._join(admitted.requests)
+        return plan
 
     def _has_waiting(self) -> bool:
         """Whether a request waits."""
@@ -156,9 +161,11 @@ class BatchedSteps:
 
     def may_update(self, plan: Any, output: Any) -> bool:
         """Whether what the model answered can be taken by the short way."""
-        return (
-            self.never_updates is None and not self._has_unusual() and self._is_usual(plan, output)
-        )
+        may = self.never_updates is None and not self._has_unusual()
+        if may and self._is_usual(plan, output) and self._are_seated():
+            return True
+        self.seats.forget_plain()
+        return False
 
     def _is_usual(self, plan: Any, output: Any) -> bool:
         return is_usual(self.scheduler, plan, output) and output.routed_experts is None
@@ -169,33 +176,32 @@ class BatchedSteps:
 
     # What runs.
 
-    def _seat(self, running: list[Any]) -> None:
-        """Note what stays as it is while these run."""
+    def _are_seated(self) -> bool:
+        """Have the seats be of those that run; False if any of them is unusual."""
+        running, forgotten = self.scheduler.running, self.manager.forgotten
+        if self.odd or forgotten or running != self.seats.requests:
+            came = running[self.seats.keep(running, forgotten) :]
+            self.odd = any(map(is_unusual, came))
+            if not self.odd:
+                self._join(came)
+        return not self.odd
+
+    def _join(self, came: list[Any]) -> None:
+        """Note what stays as it is while these run, beside the others."""
         manager = self.manager
-        current = manager.requests.current
         handles = manager.handles
-        self.seats = Seats([], [], [], [])
-        self.odd = None
-        if any(map(is_unusual, running)):
-            self.odd = UNUSUAL
-            return
-        mine = []
-        for request in running:
-            one = current(request)
-            mine.append(one)
-            if request.request_id not in handles:
-                handles[request.request_id] = self.batched.register(one)
+        mine = [manager.requests.current(request) for request in came]
+        names = [request.request_id for request in came]
+        for name, one in zip(names, mine, strict=True):
+            if name not in handles:
+                handles[name] = self.batched.register(one)
                 self.num_singles = -1
-        names = [request.request_id for request in running]
-        self.num_forgotten = manager.num_forgotten
-        self.seats = Seats(list(running), names, [handles[name] for name in names], mine)
+        self.seats.join(came, names, [handles[name] for name in names], mine)
 
     def _chosen(self) -> Chosen | None:
         """What each computes, before the pool is asked."""
         s = self.scheduler
-        return self.seats.choose(
-            self.budget, s.max_model_len - 1, self._threshold(), s.current_step + 1
-        )
+        return self.seats.choose(self.budget, self._threshold(), s.current_step + 1)
 
     def _threshold(self) -> int:
         """The most tokens of a prompt in one step; 0: any number."""
@@ -215,7 +221,7 @@ class BatchedSteps:
 
     def _needed(self, chosen: Chosen, ahead: int) -> int:
         """The most blocks that they may take."""
-        held = iter(self.batched.list_lengths(chosen.seats.handles))
+        held = iter(self.batched.list_lengths(chosen.handles))
         needed = 0
         for computed, count in zip(chosen.computed, chosen.counts, strict=True):
             for size in self.block_sizes:
@@ -224,11 +230,10 @@ class BatchedSteps:
 
     # What kvfast does.
 
-    def _make_equal(self, seats: Seats) -> None:
+    def _make_equal(self, chosen: Chosen) -> None:
         """Tell kvfast what it does not know: computed tokens, and hashes that became due."""
-        manager = self.manager
-        requests = manager.requests
-        if due := seats.make_equal(requests.hash_block_size, requests.ahead, self.in_flight):
+        manager, seats = self.manager, self.seats
+        if due := seats.make_equal(chosen, self.in_flight):
             self._follow(seats, due)
         if manager.num_singles != self.num_singles:
             while self.batched.take_deltas(self.rows) == self.num_rows:
@@ -247,15 +252,14 @@ class BatchedSteps:
 
     def _granted(self, chosen: Chosen) -> list[tuple[list[int], ...] | None]:
         """The blocks that each got, None for none."""
-        seats = chosen.seats
-        self._make_equal(seats)
+        self._make_equal(chosen)
         result = self.batched.decode(
-            seats.handles,
+            chosen.handles,
             chosen.same or chosen.counts,
             num_lookahead_tokens=self.scheduler.num_lookahead_tokens,
             output=self.output,
         )
-        return seats.granted(self.rows, result.num_deltas, len(self.block_sizes))
+        return chosen.granted(self.rows, result.num_deltas, len(self.block_sizes))
 
 
 def is_unusual(request: Any) -> bool:

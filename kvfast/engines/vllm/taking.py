@@ -20,44 +20,41 @@ class Taker:
     `made` makes an answer of tokens alone, `told` any other; `ends` says whether the last token
     ends its request, `stopped` why. `cached` has blocks cached once their tokens are known; None:
     the next step does. `num_rewound`: how often so many drafts were tried, and so many right.
+    `ended`: the seats of those that ended, in their order.
 
     `in_flight`: vLLM counts the tokens of steps that were not updated, as 0.33 does. `drafts`: then
-    it has blocks cached here, whether tokens were sampled ahead or not. `ahead`: tokens behind a
-    block that its hash covers. `prefilled` is called where a request answers for the first time.
+    it has blocks cached here, whether tokens were sampled ahead or not. `prefilled` is called where
+    a request answers for the first time.
     """
 
     def __init__(
         self,
         running: Any,
         preempted: Any,
-        hash_size: int,
-        longest: int,
         made: Callable[..., Any],
         told: Callable[..., Any],
         ends: Callable[[Any, int], bool],
         stopped: Callable[[Any, Any], Any],
-        encoded: Callable[[Any], None],
         cached: Callable[[Any, int], None] | None,
         in_flight: bool,
         drafts: bool,
-        ahead: int,
         prefilled: Callable[[Any], None] | None,
     ) -> None:
         self.running = running
         self.preempted = preempted
-        self.hash_size = hash_size
-        self.longest = longest
         self.made = made
         self.told = told
         self.ends = ends
         self.stopped = stopped
-        self.encoded = encoded
         self.cached = cached
         self.in_flight = in_flight
         self.drafts = drafts
-        self.ahead = ahead
         self.prefilled = prefilled
         self.num_rewound: dict[tuple[int, int], int] = {}
+        self.ended: list[int] = []
+        self.answers: dict[int, list[Any]] = {}
+        self.client = -1
+        self.of_client: list[Any] = []
 
     def take_all(
         self,
@@ -68,55 +65,68 @@ class Taker:
         places: dict[str, int],
         drafts: dict[str, list[int]],
     ) -> dict[int, list[Any]]:
-        """The answers for each client. Those of `seats`, in their order, are found sooner."""
-        answers: dict[int, list[Any]] = {}
+        """The answers for each client. `seats`: of all that run, and of nobody else.
+
+        `names`: tokens of each in the step; of those that run in the order of their seats.
+        """
         place = 0
-        num_seats = len(seats.requests)
+        num_seats = len(seats.names)
         for name in names:
-            request = requests.get(name)
-            if request is None:
-                continue
-            if place < num_seats and request is seats.requests[place]:
-                if place % AHEAD == 0:
-                    seats.read_ahead(place, min(place + AHEAD, num_seats))
-                one: dict[str, Any] = seats.members[place]
-                place += 1
-            else:
-                one = request.__dict__
-            is_stale = self.in_flight and self.land(one, names[name])
-            status = one["status"]
-            if status is not self.running and status > self.preempted:
-                continue  # it was aborted in the meantime
-            if is_stale and one["drop_stale_output"]:
-                continue
-            new: list[int] = sampled[places[name]]
-            if drafts and new and name in drafts:
-                self.rewind(one, len(drafts[name]), len(new) - 1, is_stale)
-            if one["mm_features"]:
-                self.encoded(request)
-            if not new:
-                continue
-            if (
-                not self.in_flight
-                and self.cached is not None
-                and one["async_tokens_to_discard"] > 0
-            ):
-                one["async_tokens_to_discard"] -= 1
-                continue  # sampled before the cache was reset
-            before = len(one["_all_token_ids"])
-            num_sampled = len(new)
-            has_ended = self.take(request, one, new)
-            if not is_stale:
-                self.settle(request, one, before, num_sampled, len(new), status is self.running)
-            if self.prefilled is not None and one["prefill_stats"] is not None:
-                self.prefilled(request)
-            answer = self.answer(request, one, name, new, status, has_ended)
-            client = one["client_index"]
-            if client in answers:
-                answers[client].append(answer)
-            else:
-                answers[client] = [answer]
-        return answers
+            new = sampled[places[name]]
+            found = self.place_of(seats, name, place)
+            if found < num_seats:
+                place = found + 1
+                if found % AHEAD == 0:
+                    seats.read_ahead(found, min(found + AHEAD, num_seats))
+                if self.take(seats, found, new, names[name], drafts, self.running):
+                    self.ended.append(found)
+            elif name in requests:
+                # Preempted in the meantime, or aborted.
+                request = requests[name]
+                alone = seats.nobody()
+                alone.join([request], [name], [0], [None])
+                self.take(alone, 0, new, names[name], drafts, request.status)
+        return self.answers
+
+    def place_of(self, seats: loops.Seats, name: str, place: int) -> int:
+        """Where a request sits, at this place or behind it; else the number of seats."""
+        for i in range(place, len(seats.names)):
+            if seats.names[i] is name:
+                return i
+        return len(seats.names)
+
+    def take(
+        self,
+        seats: loops.Seats,
+        i: int,
+        new: list[int],
+        count: int,
+        drafts: dict[str, list[int]],
+        status: Any,
+    ) -> bool:
+        """One request takes what was sampled for it; whether it has ended."""
+        one: dict[str, Any] = seats.members[i]
+        is_stale = self.in_flight and self.land(one, count)
+        is_running = status is self.running
+        if not is_running and status > self.preempted:
+            return False  # it was aborted in the meantime
+        if is_stale and one["drop_stale_output"]:
+            return False
+        num_sampled = len(new)
+        if drafts and num_sampled > 0 and seats.names[i] in drafts:
+            self.rewind(one, len(drafts[seats.names[i]]), num_sampled - 1, is_stale)
+        if num_sampled == 0:
+            return False
+        if not self.in_flight and self.cached is not None and one["async_tokens_to_discard"] > 0:
+            one["async_tokens_to_discard"] -= 1
+            return False  # sampled before the cache was reset
+        known: list[int] = seats.known[i]
+        before = len(known)
+        has_ended = self.append(seats, i, new)
+        if not is_stale and (self.cached is not None or self.in_flight):
+            self.settle(seats, i, before, num_sampled, len(new), is_running)
+        self.answer(seats, i, new, status, has_ended)
+        return has_ended
 
     def land(self, one: dict[str, Any], count: int) -> bool:
         """So many tokens are no longer in flight; whether they are of before a preemption."""
@@ -140,37 +150,18 @@ class Taker:
         pair = (num_drafts, num_right)
         self.num_rewound[pair] = self.num_rewound.get(pair, 0) + 1
 
-    def take(self, request: Any, one: dict[str, Any], new: list[int]) -> bool:
+    def append(self, seats: loops.Seats, i: int, new: list[int]) -> bool:
         """Append tokens up to one that ends the request, and drop those behind it."""
-        known: list[int] = one["_all_token_ids"]
-        outputs: list[int] = one["_output_token_ids"]
-        hashes: list[bytes] = one["block_hashes"]
-        params = one["sampling_params"]
-        end_token, end_tokens = params._eos_token_id, params.stop_token_ids
-        always = params.repetition_detection is not None
-        longest, size, most = self.longest, self.hash_size, one["max_tokens"]
         for number in range(len(new)):
-            token = new[number]
-            outputs.append(token)
-            known.append(token)
-            # vLLM's hasher is asked for each token, and mostly has nothing to hash.
-            if len(known) - self.ahead - len(hashes) * size >= size:
-                request.update_block_hashes()
-            if (
-                len(outputs) >= most
-                or len(known) >= longest
-                or always
-                or (end_token is not None and token == end_token)
-                or (end_tokens and token in end_tokens)
-            ) and self.ends(request, longest):
+            if seats.append(i, new[number]) and self.ends(seats.requests[i], seats.longest):
                 del new[number + 1 :]
                 return True
         return False
 
     def settle(
         self,
-        request: Any,
-        one: dict[str, Any],
+        seats: loops.Seats,
+        i: int,
         before: int,
         num_sampled: int,
         num_kept: int,
@@ -181,8 +172,7 @@ class Taker:
         It knew `before` tokens. The last step cached what was known then, and an update what was
         final: only what fills another block is cached now.
         """
-        if self.cached is None and not self.in_flight:
-            return
+        one: dict[str, Any] = seats.members[i]
         later: int = one["num_output_placeholders"]
         done: int = one["num_computed_tokens"]
         was_ahead = later > 0
@@ -197,32 +187,44 @@ class Taker:
             later -= num_kept
             one["num_output_placeholders"] = later
             final = done - later
-        size = self.hash_size
+        size = seats.hash_size
         if self.cached is None or size == 0 or not is_running:
             return
         if self.in_flight and not was_ahead and not self.drafts:
             return
-        if self.ahead > 0 or final // size > (before - 1) // size:
-            self.cached(request, final)
+        if seats.ahead > 0 or final // size > (before - 1) // size:
+            self.cached(seats.requests[i], final)
 
     def answer(
-        self,
-        request: Any,
-        one: dict[str, Any],
-        name: str,
-        new: list[int],
-        status: Any,
-        has_ended: bool,
-    ) -> Any:
-        """What a request answers; one that has ended is stopped."""
+        self, seats: loops.Seats, i: int, new: list[int], status: Any, has_ended: bool
+    ) -> None:
+        """What a request answers, for its client; one that has ended is stopped."""
+        request = seats.requests[i]
+        is_plain = seats.is_plain(i)
+        if not is_plain:
+            one: dict[str, Any] = seats.members[i]
+            if self.prefilled is not None and one["prefill_stats"] is not None:
+                self.prefilled(request)
         reason = self.stopped(request, status) if has_ended else None
-        if (
-            reason is None
-            and not one["events"]
+        if not is_plain and reason is None and self.becomes_plain(one):
+            # Neither changes while it runs, but by updates that are not made here.
+            is_plain = True
+            seats.note_plain(i)
+        client = seats.client_of(i)
+        if client != self.client:
+            self.client = client
+            self.of_client = self.answers.setdefault(self.client, [])
+        if is_plain and reason is None:
+            self.of_client.append(self.made(seats.names[i], new))
+        else:
+            self.of_client.append(self.told(request, new, reason))
+
+    def becomes_plain(self, one: dict[str, Any]) -> bool:
+        """Whether a request has nothing but tokens to answer."""
+        return (
+            not one["events"]
             and one["prefill_stats"] is None
             and one["stop_reason"] is None
             and one["trace_headers"] is None
             and not one["num_nans_in_logits"]
-        ):
-            return self.made(name, new)
-        return self.told(request, new, reason)
+        )

@@ -63,17 +63,13 @@ class Update:
         self.taker = Taker(
             RUNNING,
             PREEMPTED,
-            manager.requests.hash_block_size,
-            scheduler.max_model_len,
             EngineCoreOutput,
             _told,
             check_stop,
             self.stop,
-            scheduler._free_encoder_inputs,
             manager.cache_blocks if self.caches() else None,
             scheduler.batched_steps.in_flight,
             scheduler.num_spec_tokens > 0,
-            manager.requests.ahead,
             self.prefilled,
         )
 
@@ -91,10 +87,19 @@ class Update:
 
     def remove_stopped(self) -> None:
         """Take those that ended out of the queues."""
-        if self.stopped:
-            self.scheduler.running = remove_all(self.scheduler.running, self.stopped)
+        self.remove_running()
         if self.stopped_waiting:
             self.scheduler.waiting.remove_requests(self.stopped_waiting)
+
+    def remove_running(self) -> None:
+        """Take those that ended out of the running ones, and out of their seats."""
+        s, steps = self.scheduler, self.scheduler.batched_steps
+        if len(self.taker.ended) < len(self.stopped):
+            s.running = remove_all(s.running, self.stopped)
+            return
+        for place in reversed(self.taker.ended):
+            del s.running[place]
+            steps.seats.drop(place, s.kv_cache_manager.forgotten)
 
     def answer(self, outputs: dict[int, list[Any]], output: Any) -> dict[int, Any]:
         """What each client gets; events are published."""

@@ -1,0 +1,210 @@
+"""A step of vLLM's scheduler over its running requests, stated plainly, request by request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+RUNNING, PREEMPTED, ABORTED = 5, 6, 9
+LONGEST, SIZE = 30, 4
+
+
+class Made:
+    """A request; two are equal if they are one, as vLLM's."""
+
+    def __init__(self, **members: Any) -> None:
+        vars(self).update(members)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+def whole_answer(request: Any, new: list[int], reason: str | None) -> Any:
+    events, request.events = request.events, []
+    stats, request.prefill_stats = request.prefill_stats, None
+    return request.request_id, new, reason, request.stop_reason, events, stats
+
+
+def ends(request: Any, longest: int) -> bool:
+    """As vLLM decides; `min_tokens` may keep it from ending."""
+    params, last = request.sampling_params, request._output_token_ids[-1]
+    if len(request._output_token_ids) < params.min_tokens:
+        return False
+    return bool(
+        last == params._eos_token_id
+        or last in (params.stop_token_ids or ())
+        or len(request._all_token_ids) >= longest
+        or len(request._output_token_ids) >= request.max_tokens
+        or (params.repetition_detection and request._output_token_ids[-2:] == [last, last])
+    )
+
+
+def stop(request: Any, status: int) -> str:
+    request.status = ABORTED
+    return f"stopped at {status}"
+
+
+class Given:
+    """What a scheduler is configured with, drawn by chance.
+
+    `ahead`: tokens behind a block that its hash covers. `in_flight`: it counts tokens of steps that
+    were planned and not updated, as vLLM 0.33 does.
+    """
+
+    def __init__(self, rng: Random) -> None:
+        self.is_async, self.in_flight = rng.random() < 0.5, rng.random() < 0.5
+        self.is_staggered = self.is_async and rng.random() < 0.3
+        self.num_drafts = rng.choice((0, 0, 2))
+        self.has_drafts = self.num_drafts > 0
+        self.ahead = rng.choice((0, 0, 1)) if self.in_flight else 0
+        self.caches = self.is_async or (self.in_flight and self.has_drafts)
+
+
+@dataclass
+class Told:
+    """What a step computes: tokens of each by name, and of each what it had."""
+
+    counts: dict[str, int]
+    computed: list[int]
+    outputs: list[int]
+    drafts: dict[str, list[int]]
+
+
+class Plainly:
+    """As `test_vllm_loops.ByLoops`, by what vLLM's scheduler does."""
+
+    def __init__(self, given: Given) -> None:
+        self.given = given
+        self.goals: list[tuple[Any, int]] = []
+
+    def seat(self, running: list[Any], forgotten: set[str]) -> None:
+        """Nothing is kept."""
+
+    def plan(self, running: list[Any], budget: int, threshold: int, step: int) -> Told | None:
+        """New tokens of each; None if one is beyond the longest sequence."""
+        told = Told({}, [], [], {})
+        self.goals = []
+        for one in running:
+            done, later = one.num_computed_tokens, one.num_output_placeholders
+            limit = one.num_prompt_tokens + one.max_tokens
+            if budget == 0:
+                break
+            if later > 0 and done + 2 - later >= limit:
+                continue
+            if step < one.next_decode_eligible_step:
+                continue
+            goal = len(one._all_token_ids) + later
+            count = goal + len(one.spec_token_ids) - done
+            if threshold and count > threshold:
+                count = threshold
+            count = min(count, budget, LONGEST - 1 - done)
+            if count < 0:
+                return None
+            if count == 0:
+                continue
+            drafts = one.spec_token_ids[: max(0, done + count - goal)]
+            if drafts:
+                told.drafts[one.request_id] = drafts
+            told.counts[one.request_id] = count
+            told.computed.append(done)
+            told.outputs.append(len(one._output_token_ids) + later)
+            self.goals.append((one, goal))
+            budget -= count
+        return told
+
+    def advance(self, told: Told, prefills: set[Any], eligible_at: int) -> None:
+        """What planning the step changes."""
+        for one, goal in self.goals:
+            count = told.counts[one.request_id]
+            one.num_computed_tokens += count
+            if self.given.in_flight:
+                one.num_in_flight_tokens += count
+            one.spec_token_ids = []
+            one.is_prefill_chunk = one.num_computed_tokens < goal
+            if one.is_prefill_chunk:
+                continue
+            prefills.discard(one)
+            if self.given.is_async:
+                one.num_output_placeholders += 1 + len(told.drafts.get(one.request_id, ()))
+                one.spec_token_ids = [-1] * self.given.num_drafts
+                if eligible_at:
+                    one.next_decode_eligible_step = eligible_at
+
+    def take(self, told: Told, requests: dict[str, Any], sampled: list[list[int]]) -> Any:
+        """The answers by client, how many drafts were right, what was noted, who ended."""
+        self.answers: dict[int, list[Any]] = {}
+        self.rewound: dict[tuple[int, int], int] = {}
+        self.log: list[Any] = []
+        self.ended: list[str] = []
+        for (name, count), new in zip(told.counts.items(), sampled, strict=True):
+            if name in requests:
+                self.take_one(requests[name], count, new, len(told.drafts.get(name, ())))
+        return self.answers, self.rewound, self.log, self.ended
+
+    def take_one(self, one: Any, count: int, new: list[int], num_drafts: int) -> None:
+        """One request takes what was sampled for it."""
+        status = one.status
+        is_stale = False
+        if self.given.in_flight:
+            one.num_in_flight_tokens -= count
+            is_stale = one.num_stale_output_tokens > 0
+            if is_stale:
+                one.num_stale_output_tokens -= count
+        if status > PREEMPTED or (is_stale and one.drop_stale_output):
+            return
+        if num_drafts and new:
+            self.rewind(one, num_drafts, len(new) - 1, is_stale)
+        if not new:
+            return
+        if self.given.caches and not self.given.in_flight and one.async_tokens_to_discard:
+            one.async_tokens_to_discard -= 1
+            return
+        before, num_sampled, has_ended = len(one._all_token_ids), len(new), False
+        for number, token in enumerate(new):
+            one._all_token_ids.append(token)
+            one._output_token_ids.append(token)
+            one.update_block_hashes()
+            if ends(one, LONGEST):
+                has_ended = True
+                del new[number + 1 :]
+                break
+        if not is_stale:
+            self.settle(one, before, num_sampled, len(new))
+        if self.given.in_flight and one.prefill_stats is not None:
+            self.log.append(one.request_id)
+        reason = stop(one, status) if has_ended else None
+        more = (one.events, one.prefill_stats, one.stop_reason, one.trace_headers)
+        is_plain = not any((reason, *more, one.num_nans_in_logits))
+        answer = (one.request_id, new) if is_plain else whole_answer(one, new, reason)
+        self.answers.setdefault(one.client_index, []).append(answer)
+        if has_ended and status == RUNNING:
+            self.ended.append(one.request_id)
+
+    def rewind(self, one: Any, num_drafts: int, num_right: int, is_stale: bool) -> None:
+        """Drafts that were wrong are not computed."""
+        pair = (num_drafts, num_right)
+        self.rewound[pair] = self.rewound.get(pair, 0) + 1
+        wrong = 0 if is_stale else num_drafts - num_right
+        if one.num_computed_tokens > 0:
+            one.num_computed_tokens -= wrong
+        if one.num_output_placeholders > 0:
+            one.num_output_placeholders -= wrong
+
+    def settle(self, one: Any, before: int, num_sampled: int, num_kept: int) -> None:
+        """What is final now, and has another block full, is cached."""
+        given, was_ahead = self.given, one.num_output_placeholders > 0
+        if given.in_flight:
+            one.num_computed_tokens -= num_sampled - num_kept
+            if was_ahead:
+                one.num_output_placeholders -= num_sampled
+            final = one.num_computed_tokens - one.num_in_flight_tokens
+        elif given.caches:
+            one.num_output_placeholders -= num_kept
+            final = one.num_computed_tokens - one.num_output_placeholders
+        if not given.caches or one.status == PREEMPTED:
+            return
+        if given.in_flight and not was_ahead and not given.has_drafts:
+            return
+        if given.ahead or final // SIZE > (before - 1) // SIZE:
+            self.log.append((one.request_id, final))
