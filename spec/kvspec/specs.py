@@ -261,8 +261,8 @@ class MambaSpec(LayerSpec):
 
     @property
     def has_checkpoints(self) -> bool:
-        """Whether a step may leave a state inside its chunk."""
-        has_block = bool(self.num_prefill_checkpoint_blocks)
+        """Whether a step may leave a state inside its chunk; the other modes have no use for it."""
+        has_block = self.mamba_cache_mode == "align" and self.num_prefill_checkpoint_blocks > 0
         return has_block and self.prefill_checkpoint_alignment is not None
 
 

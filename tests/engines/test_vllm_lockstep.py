@@ -169,7 +169,8 @@ def test_what_kvfast_does_not_do_stays_with_the_manager_of_033(
     assert "KV-INSIDE-5): set enable_prefix_caching to False" in made.kvfast_reason
     made.schedule()
     assert made.num_steps_stock == 1
-    uncached = replace(setup, enable_caching=False)
+    specs = (specs[0], engine.states(8, "none", **inside))
+    uncached = replace(setup, specs=specs, enable_caching=False, mamba_mode="none")
     made = lockstep.make_scheduler(KvfastScheduler, uncached, lockstep.vllm_config(uncached, model))
     assert made.kvfast_reason is None
     setup = replace(lockstep.setups()["full and states, eagle"], drops_blocks=True)

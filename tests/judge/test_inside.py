@@ -140,6 +140,15 @@ def config(*specs: LayerSpec, h: int | None = None, **options: Any) -> ManagerCo
     return configure(30, *specs, hash_block_size_tokens=h, **options)
 
 
+@pytest.mark.rule("KV-INSIDE-5")
+@pytest.mark.parametrize("twin", [kvref, kvfast])
+def test_a_block_for_a_state_inside_has_no_use_in_another_mode(twin: Any) -> None:
+    made = twin.implementation()
+    made.create(config(FULL, states(8, "none", 1), enable_caching=False))
+    with pytest.raises(UnsupportedError, match="states inside a chunk"):
+        made.create(config(FULL, states(8, "align", 1), policy=Policy()))
+
+
 @pytest.mark.rule("KV-INSIDE-1", "KV-POL-24")
 @pytest.mark.parametrize(
     ("asked", "is_inside"),

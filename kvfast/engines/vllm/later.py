@@ -44,10 +44,12 @@ def _refuse(scheduler: Any) -> None:
     refused = {
         **beyond_contract(scheduler),
         "context parallelism": max(scheduler.dcp_world_size, scheduler.pcp_world_size) > 1,
-        # Every Mamba2 layer has such a block; without caching no state is ever left in it.
+        # Every Mamba2 layer has such a block; without caching the mode is none, and it is not used.
         "states inside a chunk with prefix caching (KV-INSIDE-5): set enable_prefix_caching to"
-        " False": scheduler.kv_cache_manager.enable_caching
-        and any(getattr(spec, "num_prefill_checkpoint_blocks", 0) for spec in specs),
+        " False": any(
+            getattr(spec, "num_prefill_checkpoint_blocks", 0) and spec.mamba_cache_mode == "align"
+            for spec in specs
+        ),
         "Mamba layers where EAGLE drops blocks": scheduler.has_mamba_layers
         and scheduler.use_eagle_block_drop,
         "several modules that draft": coordinator.num_reprefillable_tokens > 0,
