@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -24,6 +24,10 @@ from examples.vllm.engine import Prompt, Setup, attention, make_scheduler, vllm_
 from kvfast.engines.vllm import request_block_hasher, schedulers
 
 BLOCK = 16
+FULL = (attention("FullAttentionSpec", BLOCK),)
+CHURN = {16: 128, 64: 512, 256: 256, 1024: 512, 4096: 512}
+CONSTANT = {1: 0, 16: 0, 256: 0, 1024: 0}
+"""Requests at a time, and `Case.mean_output`."""
 PHASES = ("making requests", "schedule", "update")
 
 
@@ -31,42 +35,24 @@ PHASES = ("making requests", "schedule", "update")
 class Case:
     """A load. `decoding`: so many requests decode all the time; else `story` says who comes.
 
+    `mean_output`: tokens after which one of them ends, by chance between a quarter of it and seven
+    quarters, and another comes in its place; 0: all go on for ever, as no server sees it.
     `is_long`: not part of a quick run.
     """
 
     name: str
     setup: Setup
     decoding: int = 0
+    mean_output: int = 0
     story: Callable[[], Iterator[list[Prompt]]] | None = None
     is_long: bool = False
 
 
 def cases(trace: Path | None) -> list[Case]:
     """All loads; the trace's only where it is."""
-    full = (attention("FullAttentionSpec", BLOCK),)
-    found = []
-    for number in (1, 16, 256, 1024, 4096):
-        plain = Setup(
-            full,
-            number * 64 + 2000,
-            BLOCK,
-            BLOCK,
-            max_model_len=4096,
-            max_num_seqs=number,
-            max_num_batched_tokens=16384,
-        )
-        later, long = replace(plain, is_async=True), number > 256
-        found.append(Case(f"{number:,} decodes", plain, number, is_long=long))
-        found.append(Case(f"{number:,} decodes, async", later, number, is_long=long))
-        if number in (256, 1024):
-            drafting = replace(plain, num_drafts=2)
-            found.append(Case(f"{number:,} decodes, 2 drafts", drafting, number, is_long=long))
-            drafting = replace(later, num_drafts=2)
-            found.append(
-                Case(f"{number:,} decodes, 2 drafts, async", drafting, number, is_long=long)
-            )
+    found = [*_running(CHURN)]
     served = Setup(
-        full,
+        FULL,
         40_000,
         BLOCK,
         BLOCK,
@@ -78,7 +64,27 @@ def cases(trace: Path | None) -> list[Case]:
     found.append(Case("long prompts, 8 tokens each", served, story=prompts))
     if trace is not None:
         found.append(Case(f"Mooncake, {REQUESTS} requests", served, story=mooncake(trace)))
-    return found
+    return [*found, *_running(CONSTANT)]
+
+
+def _running(loads: Mapping[int, int]) -> Iterator[Case]:
+    """So many requests at a time, sync and async; the middle ones with drafts, too."""
+    for number, mean in loads.items():
+        plain = Setup(
+            FULL,
+            number * 64 + 4000,
+            BLOCK,
+            BLOCK,
+            max_model_len=4096,
+            max_num_seqs=number,
+            max_num_batched_tokens=8192,
+        )
+        name = f"{number:,} running, {mean} tokens each" if mean else f"{number:,} decodes"
+        for drafts in (0, 2) if number == 256 else (0,):
+            for is_async in (False, True):
+                words = [name, *["2 drafts"] * bool(drafts), *["async"] * is_async]
+                setup = replace(plain, num_drafts=drafts, is_async=is_async)
+                yield Case(", ".join(words), setup, number, mean, is_long=number > 256)
 
 
 REQUESTS = 100
@@ -146,12 +152,18 @@ class Side:
         self.begin()
 
     def begin(self) -> None:
-        """A scheduler with nothing in it, or one in which all requests decode."""
+        """A scheduler with nothing in it, or one in which requests decode."""
         setup = self.case.setup
         self.scheduler = make_scheduler(self.made_of, setup, vllm_config(setup, self.model))
         self.rng = Random(7)
         self.flight: list[Any] = []
-        if self.case.decoding:
+        if self.case.mean_output:
+            self.begins = [self.tokens(256) for _ in range(8)]
+            self.num_made = 0
+            for _ in range(self.case.mean_output):
+                self.fill(Round())
+                self.step(Round())
+        elif self.case.decoding:
             tokens = [
                 tuple(self.rng.randrange(500) for _ in range(self.rng.randint(64, 96)))
                 for _ in range(self.case.decoding)
@@ -167,6 +179,8 @@ class Side:
         measured = Round()
         if self.case.story is None:
             for _ in range(num_steps):
+                if self.case.mean_output:
+                    self.fill(measured)
                 self.step(measured)
             return measured
         self.begin()
@@ -176,6 +190,20 @@ class Side:
                 self.step(measured)
         self.flight.clear()
         return measured
+
+    def fill(self, measured: Round) -> None:
+        """Others come for those that ended; the first half of a prompt is one of eight."""
+        mean, made = self.case.mean_output, []
+        for _ in range(self.case.decoding - len(self.scheduler.requests)):
+            self.num_made += 1
+            tokens = self.begins[self.num_made % 8] + self.tokens(256)
+            length = self.rng.randint(mean // 4, 7 * mean // 4)
+            made.append(Prompt(f"r{self.num_made}", tokens, length))
+        self.add(made, measured)
+
+    def tokens(self, number: int) -> tuple[int, ...]:
+        """So many of them, by chance."""
+        return tuple(self.rng.randrange(500) for _ in range(number))
 
     def add(self, arriving: list[Prompt], measured: Round) -> None:
         """Make requests, which hashes their prompts, and hand them over."""
@@ -213,6 +241,8 @@ class Side:
             sampled_token_ids=[
                 [] if name in chunks else self.sampled(plan, name) for name in names
             ],
+            # As vLLM's first runner makes them where requests come and go, else as its second.
+            num_nans_in_logits={} if self.case.mean_output else None,
         )
         began = thread_time()
         scheduler.update_from_output(plan, output)

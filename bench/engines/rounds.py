@@ -10,7 +10,7 @@ from bench.engines.load import PHASES, Case, Round, Side
 from bench.engines.shares import shares
 from bench.tables import short, spread
 
-NUM_STEPS = 16
+NUM_STEPS = 32
 MAKING, SCHEDULE, UPDATE = ((phase,) for phase in PHASES)
 STEP = (*SCHEDULE, *UPDATE)
 
@@ -42,6 +42,8 @@ class Measured:
             self.shares = [shares(side, NUM_STEPS) for side in sides]
         finally:
             gc.enable()
+        first = self.rounds[0][0]
+        self.come_per_step = first.requests / first.steps
         scheduler = sides[1].scheduler
         self.batched = scheduler.num_steps_batched / scheduler.num_steps_kvfast
 

@@ -18,11 +18,13 @@ def test_every_kind_of_load_has_its_rows(model: Any) -> None:
     from bench.engines.report import tables
     from bench.engines.rounds import Measured
 
-    chosen = [each for each in cases(None) if each.name in ("1 decodes, async", "16 decodes")]
+    names = ("1 decodes, async", "16 decodes", "16 running, 128 tokens each, async")
+    chosen = [each for each in cases(None) if each.name in names]
     measured = [Measured(each, model, 2) for each in chosen]
     lines = list(tables(measured, "…"))
     assert sum(line.startswith("| 16 decodes |") for line in lines) == 3
     assert all(each.batched > 0.9 for each in measured)
+    assert [each.come_per_step > 0 for each in measured] == [True, False, False]
 
 
 def test_schedulers_that_plan_different_steps_are_not_compared(
