@@ -8,7 +8,7 @@ cdef int AHEAD
 @cython.final
 cdef class Taker:
     cdef object running, preempted, made, told, ends, stopped, cached, prefilled
-    cdef bint in_flight, drafts
+    cdef bint in_flight, drafts, is_strict
     cdef readonly dict num_rewound, answers
     cdef readonly list ended
     cdef long long client
@@ -18,7 +18,7 @@ cdef class Taker:
     cpdef dict take_all(self, Seats seats, dict names, dict requests, list sampled, dict places, dict drafts)
     @cython.locals(i=Py_ssize_t)
     cdef Py_ssize_t place_of(self, Seats seats, str name, Py_ssize_t place) except -1
-    @cython.locals(one=dict, known=list, is_stale=bint, is_running=bint, num_sampled=Py_ssize_t, before=Py_ssize_t, has_ended=bint)
+    @cython.locals(one=dict, known=list, is_stale=bint, is_running=bint, num_sampled=Py_ssize_t, before=Py_ssize_t, has_ended=bint, is_discarded=bint)
     cdef bint take(self, Seats seats, Py_ssize_t i, list new, long long count, dict drafts, object status) except -1
     @cython.locals(flying="long long", stale="long long")
     cdef bint land(self, dict one, long long count) except -1

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from kvcheck.adapters.vllm import VLLMUnavailableError
+from kvcheck.adapters.vllm.library import load_library
 from kvfast.engines.vllm import UnsupportedEngineError
 from kvfast.engines.vllm.fit import check_version
 
@@ -32,6 +34,15 @@ def engine() -> Any:
 
     engine.prepare()
     return engine
+
+
+@pytest.fixture
+def followed() -> None:
+    """Skip beside versions that a shadow does not follow, such as 0.25."""
+    try:
+        load_library()
+    except VLLMUnavailableError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

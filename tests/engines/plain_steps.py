@@ -55,9 +55,10 @@ class Given:
     def __init__(self, rng: Random) -> None:
         self.is_async, self.in_flight = rng.random() < 0.5, rng.random() < 0.5
         self.is_staggered = self.is_async and rng.random() < 0.3
-        self.num_drafts = rng.choice((0, 0, 2))
+        self.num_drafts = rng.choice((0, 2))
         self.has_drafts = self.num_drafts > 0
         self.ahead = rng.choice((0, 0, 1)) if self.in_flight else 0
+        self.is_strict = rng.random() < 0.5
         self.caches = self.is_async or (self.in_flight and self.has_drafts)
 
 
@@ -153,11 +154,12 @@ class Plainly:
                 one.num_stale_output_tokens -= count
         if status > PREEMPTED or (is_stale and one.drop_stale_output):
             return
-        if num_drafts and new:
+        is_discarded = not self.given.in_flight and one.async_tokens_to_discard > 0
+        if num_drafts and new and not (self.given.is_strict and is_discarded):
             self.rewind(one, num_drafts, len(new) - 1, is_stale)
         if not new:
             return
-        if self.given.caches and not self.given.in_flight and one.async_tokens_to_discard:
+        if is_discarded:
             one.async_tokens_to_discard -= 1
             return
         before, num_sampled, has_ended = len(one._all_token_ids), len(new), False

@@ -126,7 +126,7 @@ class ByLoops:
         taker = self.made_of.Taker(
             RUNNING, PREEMPTED, lambda *answer: answer, whole_answer, ends, stopped,
             (lambda one, final: log.append((one.request_id, final))) if given.caches else None,
-            given.in_flight, given.has_drafts,
+            given.in_flight, given.has_drafts, given.is_strict,
             (lambda one: log.append(one.request_id)) if given.in_flight else None,
         )  # fmt: skip
         places = {name: i for i, name in enumerate(told.counts)}
@@ -197,7 +197,7 @@ class Story:
     def between(self) -> None:
         """Requests come, go, and come back."""
         rng = self.rng
-        while len(self.running) < 9 and rng.random() < (0.9 if len(self.running) < 4 else 0.3):
+        while len(self.running) < 11 and rng.random() < (0.9 if len(self.running) < 4 else 0.4):
             one = self.preempted.pop() if self.preempted and rng.random() < 0.7 else self.request()
             one.status = RUNNING
             self.requests[one.request_id] = one
@@ -235,7 +235,7 @@ class Story:
         if given.has_drafts and not given.is_async:
             for each in self.running:
                 each.spec_token_ids = [rng.randrange(50) for _ in range(rng.randint(0, 2))]
-        budget, threshold = rng.randint(1, 30), rng.choice((0, 4))
+        budget, threshold = rng.randint(1, 60), rng.choice((0, 4))
         told = self.doer.plan(self.running, budget, threshold, number)
         if told is None:
             return ["beyond"]
@@ -245,7 +245,7 @@ class Story:
         found = [told, sorted(each.request_id for each in prefills)]
         chunks = {each.request_id for each in self.running if each.is_prefill_chunk}
         self.flight.append((told, chunks))
-        if rng.random() < 0.3:
+        if rng.random() < 0.6:
             self.between()
         if len(self.flight) > given.is_async:
             found += self.update()
@@ -328,6 +328,7 @@ MISTAKES = (
     ("loops", "flying += counts[k]", "flying += 1"),
     ("taking", "range(place, len(seats.names))", "range(place, place + 1)"),
     ("taking", "status > self.preempted", "status >= self.preempted"),
+    ("taking", "and not (is_discarded and self.is_strict)", ""),
     ("taking", "del new[number + 1 :]", "del new[number + 2 :]"),
     ("taking", "count - (num_drafts - num_right)", "count - num_drafts"),
     ("taking", "(before - 1) // size", "before // size"),
@@ -353,7 +354,7 @@ def test_a_mistake_in_a_loop_is_found(file: str, there: str, wrong: str) -> None
     made_of = SimpleNamespace(Seats=parts["loops"]["Seats"], Taker=parts["taking"]["Taker"])
     made_of.implementation = kvfast.uncompiled
     with pytest.raises((AssertionError, IndexError, KeyError, AttributeError, UnboundLocalError)):
-        played(made_of, 150)
+        played(made_of, 500)
 
 
 def _source(module: ModuleType) -> str:

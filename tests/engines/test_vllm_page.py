@@ -28,6 +28,7 @@ def test_the_file_of_known_differences_can_be_read(tmp_path: Path) -> None:
     assert {kind for kind, _ in BLOCKS} == {"console", "toml"}
 
 
+@pytest.mark.usefixtures("followed")
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own, on import
 def test_its_options_name_schedulers_that_vllm_finds_and_runs(
     engine: Any, monkeypatch: pytest.MonkeyPatch

@@ -30,6 +30,7 @@ def scheduler() -> Any:
     return scheduler
 
 
+@pytest.mark.usefixtures("followed")
 @pytest.mark.parametrize("runner", ["0", "1"])
 @pytest.mark.parametrize("follower", ["kvref", "kvfast"])
 def test_a_shadow_finds_no_difference(
@@ -45,6 +46,7 @@ def test_a_shadow_finds_no_difference(
         assert both.mirror.num_calls > 250, name
 
 
+@pytest.mark.usefixtures("followed")
 def test_a_shadow_finds_a_planted_difference(
     lockstep: Any, model: str, monkeypatch: pytest.MonkeyPatch, records: Path
 ) -> None:
@@ -233,6 +235,7 @@ def test_what_nobody_follows_is_said_by_name(
     assert both.mirror.difference is None
 
 
+@pytest.mark.usefixtures("followed")
 def test_known_differences_are_reported_and_expected(lockstep: Any, model: str) -> None:
     from examples.vllm import known_differences as known
 

@@ -9,6 +9,8 @@ from vllm.v1.core.sched.request_queue import create_request_queue
 from vllm.v1.engine import EngineCoreEventType
 from vllm.v1.request import RequestStatus
 
+from kvfast.engines.vllm.compiled import Chosen
+
 WAITING, RUNNING = RequestStatus.WAITING, RequestStatus.RUNNING
 
 
@@ -35,11 +37,21 @@ class Admitted:
         return [request.request_id for request in self.requests]
 
 
-def admit(scheduler: Any, budget: int, now: float) -> Admitted:
-    """Take in what fits: into the tokens that are left, the running requests, and the pool."""
+def admit(scheduler: Any, budget: int, now: float, chosen: Chosen) -> Admitted:
+    """Take in what fits: into the tokens that are left, the running requests, and the pool.
+
+    From vLLM 0.25 on sessions that wait for their users count as running; and one token, beside
+    requests that decode, is padded to the length that decodes with drafts have.
+    """
     admitted = Admitted()
     passed_over = create_request_queue(scheduler.policy)
-    while budget > 0 and len(scheduler.running) < scheduler.max_num_running_reqs:
+    most, num_padded = scheduler.max_num_running_reqs, 0
+    if scheduler.batched_steps.is_since_025:
+        most -= scheduler.num_waiting_for_streaming_input
+        running = chosen.requests() if scheduler.num_spec_tokens else []
+        if running and not any(request.is_prefill_chunk for request in running):
+            num_padded = scheduler.num_spec_tokens
+    while budget > 0 and len(scheduler.running) < most:
         queue = scheduler._select_waiting_queue_for_scheduling()
         if not queue:
             break
@@ -48,9 +60,11 @@ def admit(scheduler: Any, budget: int, now: float) -> Admitted:
         if is_blocked and not scheduler._try_promote_blocked_waiting_request(request):
             passed_over.prepend_request(queue.pop_request())
             continue
-        count = _admit_one(scheduler, request, budget)
+        count, is_padded = _admit_one(scheduler, request, budget, num_padded)
         if count == 0:
             break
+        if is_padded:
+            chosen.drafts[request.request_id] = [-1] * num_padded
         budget -= count
         queue.pop_request()
         scheduler.running.append(request)
@@ -65,8 +79,11 @@ def admit(scheduler: Any, budget: int, now: float) -> Admitted:
     return admitted
 
 
-def _admit_one(scheduler: Any, request: Any, budget: int) -> int:
-    """New tokens of one request, 0 where it has to wait; its hit counts as computed."""
+def _admit_one(scheduler: Any, request: Any, budget: int, num_padded: int) -> tuple[int, bool]:
+    """New tokens of one request, 0 where it has to wait; whether some stand for drafts.
+
+    Its hit counts as computed.
+    """
     manager, config = scheduler.kv_cache_manager, scheduler.scheduler_config
     hit, hit_length, computed = None, 0, request.num_computed_tokens
     if computed == 0:  # else a session that goes on
@@ -79,11 +96,16 @@ def _admit_one(scheduler: Any, request: Any, budget: int) -> int:
                 num_external_cached_tokens=0,
             )
     count: int = len(request._all_token_ids) - computed
+    is_padded = num_padded > 0 and count == 1
+    if is_padded:
+        count += num_padded
+        if count > budget or computed + count > scheduler.max_model_len:
+            return 0, False
     if 0 < config.long_prefill_token_threshold < count:
         count = config.long_prefill_token_threshold
     if count > budget:
         if not config.enable_chunked_prefill:
-            return 0
+            return 0, False
         count = budget
     granted = manager.allocate_slots(
         request,
@@ -95,6 +117,6 @@ def _admit_one(scheduler: Any, request: Any, budget: int) -> int:
         has_scheduled_reqs=bool(scheduler.running),
     )
     if granted is None:
-        return 0
+        return 0, False
     request.num_computed_tokens = computed
-    return count
+    return count, is_padded

@@ -11,8 +11,8 @@ from kvspec.config import ManagerConfig
 from kvspec.errors import KVSpecError, UnsupportedError
 from kvspec.policy import Policy
 
-SUPPORTED_VERSIONS = ("0.24.0", "0.33.0")
-"""The second has another manager and scheduler: see `kvfast.engines.vllm.later`."""
+SUPPORTED_VERSIONS = ("0.24.0", "0.25.0", "0.25.1", "0.33.0")
+"""The last has another manager and scheduler: see `kvfast.engines.vllm.later`."""
 
 CORE = "vllm.v1.core"
 
@@ -44,6 +44,11 @@ def check_version() -> str:
 
 def is_later() -> bool:
     """Whether it is vLLM 0.33."""
+    return check_version() == SUPPORTED_VERSIONS[-1]
+
+
+def is_since_025() -> bool:
+    """Whether it is vLLM 0.25 or later."""
     return check_version() != SUPPORTED_VERSIONS[0]
 
 
@@ -89,6 +94,10 @@ def config_of(stock: Any, given: Given) -> ManagerConfig:
     Raises UnsupportedError or ConfigError where kvfast cannot take its place.
     """
     _refuse_other_classes(stock)
+    layout = stock.kv_cache_config
+    specs = [] if layout is None else [group.kv_cache_spec for group in layout.kv_cache_groups]
+    if given.policy is None and any(type(spec).__name__ == "RSWASpec" for spec in specs):
+        raise UnsupportedError("R-SWA of vLLM 0.25", "kvfast")  # never tried
     try:
         return foreign.config_of(
             stock,

@@ -10,7 +10,7 @@ from vllm.v1.core import kv_cache_utils
 
 from kvfast.engines.vllm.events import vllm_event
 from kvfast.engines.vllm.fit import Given
-from kvfast.engines.vllm.manager import KvfastManager
+from kvfast.engines.vllm.manager import OF_THE_ENCODER, KvfastManager
 from kvfast.engines.vllm.requests import NAME, Requests
 from kvfast.engines.vllm.views import Block, Blocks, Coordinator
 from kvspec.errors import UnsupportedError
@@ -19,8 +19,6 @@ from kvspec.foreign import beyond_contract
 from kvspec.profile import find_profile
 
 PROFILE = "vllm-0.33"
-OF_THE_ENCODER = ("CrossAttentionSpec", "EncoderOnlyAttentionSpec")
-"""Groups whose blocks are no row of the request's tokens."""
 
 
 def given_later(scheduler: Any, given: Given) -> Given:
@@ -163,23 +161,6 @@ class LaterManager(KvfastManager):
     ) -> None:
         """Release what attention no longer needs."""
         super().remove_skipped_blocks(request_id, processed_computed_tokens)
-
-    def get_block_ids_for_computed_tokens(
-        self, request_id: str, num_computed_tokens: int
-    ) -> tuple[list[int], ...]:
-        """The ids of the blocks of a request, of attention as far as its tokens are computed."""
-        ids = self.get_block_ids(request_id)
-        return tuple(
-            found if size is None else found[: -(-num_computed_tokens // size)]
-            for found, size in zip(ids, self.sizes, strict=True)
-        )
-
-    @property
-    def sizes(self) -> list[int | None]:
-        """Tokens of a block of each group; None where its list is always told whole."""
-        specs = [group.kv_cache_spec for group in self.kv_cache_config.kv_cache_groups]
-        whole = ("MambaSpec", *OF_THE_ENCODER)
-        return [None if type(spec).__name__ in whole else spec.block_size for spec in specs]
 
     def estimate_cached_tokens(self, request: Any) -> int:
         """Tokens up to which each group has something cached."""

@@ -31,6 +31,8 @@ OPTIONS = (
     "has_scheduled_reqs",
 )
 """The further arguments of `allocate_slots`, in vLLM's order."""
+OF_THE_ENCODER = ("CrossAttentionSpec", "EncoderOnlyAttentionSpec")
+"""Groups whose blocks are no row of the request's tokens."""
 
 
 class KvfastManager:
@@ -154,7 +156,9 @@ class KvfastManager:
             self.forgotten.add(name)
             self.batched.unregister((handle,))
 
-    def remove_skipped_blocks(self, request_id: str, total_computed_tokens: int) -> None:
+    def remove_skipped_blocks(
+        self, request_id: str, total_computed_tokens: int, num_prompt_tokens: int | None = None
+    ) -> None:
         """Release what attention no longer needs."""
         mine = self.requests.held.get(request_id)
         if mine is not None:
@@ -212,6 +216,23 @@ class KvfastManager:
         """The ids of the blocks of a request."""
         found: tuple[list[int], ...] = self.get_blocks(request_id).get_block_ids()
         return found
+
+    def get_block_ids_for_computed_tokens(
+        self, request_id: str, num_computed_tokens: int
+    ) -> tuple[list[int], ...]:
+        """The ids of the blocks of a request, of attention as far as its tokens are computed."""
+        ids = self.get_block_ids(request_id)
+        return tuple(
+            found if size is None else found[: -(-num_computed_tokens // size)]
+            for found, size in zip(ids, self.sizes, strict=True)
+        )
+
+    @property
+    def sizes(self) -> list[int | None]:
+        """Tokens of a block of each group; None where its list is always told whole."""
+        specs = [group.kv_cache_spec for group in self.kv_cache_config.kv_cache_groups]
+        whole = ("MambaSpec", *OF_THE_ENCODER)
+        return [None if type(spec).__name__ in whole else spec.block_size for spec in specs]
 
     def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
         """Register full blocks of tokens that are computed."""

@@ -17,6 +17,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from kvfast.engines.vllm.admissions import Admitted, admit
 from kvfast.engines.vllm.compiled import Chosen, Seats
+from kvfast.engines.vllm.fit import is_since_025
 from kvfast.engines.vllm.manager import KvfastManager
 from kvfast.engines.vllm.plans import planned
 from kvfast.engines.vllm.updates import Update, updated
@@ -51,6 +52,7 @@ class BatchedSteps:
         self.manager = manager
         self.batched = manager.batched
         self.is_async = isinstance(scheduler, AsyncScheduler)
+        self.is_since_025 = is_since_025()
         groups = scheduler.kv_cache_config.kv_cache_groups
         self.block_sizes = [group.kv_cache_spec.block_size for group in groups]
         self.smallest = min(self.block_sizes, default=1)
@@ -121,7 +123,8 @@ class BatchedSteps:
         """Who is taken in beside those that run, with what they left of the tokens."""
         s = self.scheduler
         s.prefill_capacity_bound = bool(s.waiting)
-        return admit(s, left, monotonic()) if left and self._has_waiting() else self.nobody
+        is_asked = left and self._has_waiting()
+        return admit(s, left, monotonic(), chosen) if is_asked else self.nobody
 
     def told_besides(
         self, scheduled: Mapping[str, int], new: list[Any], chosen: Chosen, admitted: Admitted
@@ -132,9 +135,12 @@ class BatchedSteps:
         if s.running:
             common = manager.get_num_common_prefix_blocks(s.running[0].request_id)
         zeroed = manager.take_new_block_ids() if s.needs_kv_cache_zeroing else ()
+        preempted: set[str] = set()
+        if self.is_since_025:  # by a reset between steps
+            preempted, s.reset_preempted_req_ids = s.reset_preempted_req_ids, preempted
         return {
             "num_common_prefix_blocks": common,
-            "preempted_req_ids": set(),
+            "preempted_req_ids": preempted,
             "new_block_ids_to_zero": zeroed or None,
         }
 

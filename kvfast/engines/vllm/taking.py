@@ -23,8 +23,9 @@ class Taker:
     `ended`: the seats of those that ended, in their order.
 
     `in_flight`: vLLM counts the tokens of steps that were not updated, as 0.33 does. `drafts`: then
-    it has blocks cached here, whether tokens were sampled ahead or not. `prefilled` is called where
-    a request answers for the first time.
+    it has blocks cached here, whether tokens were sampled ahead or not. `is_strict`: drafts of an
+    output that is discarded are not taken back, as from 0.25 on. `prefilled` is called where a
+    request answers for the first time.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Taker:
         cached: Callable[[Any, int], None] | None,
         in_flight: bool,
         drafts: bool,
+        is_strict: bool,
         prefilled: Callable[[Any], None] | None,
     ) -> None:
         self.running = running
@@ -49,6 +51,7 @@ class Taker:
         self.cached = cached
         self.in_flight = in_flight
         self.drafts = drafts
+        self.is_strict = is_strict
         self.prefilled = prefilled
         self.num_rewound: dict[tuple[int, int], int] = {}
         self.ended: list[int] = []
@@ -113,11 +116,14 @@ class Taker:
         if is_stale and one["drop_stale_output"]:
             return False
         num_sampled = len(new)
-        if drafts and num_sampled > 0 and seats.names[i] in drafts:
-            self.rewind(one, len(drafts[seats.names[i]]), num_sampled - 1, is_stale)
         if num_sampled == 0:
             return False
-        if not self.in_flight and self.cached is not None and one["async_tokens_to_discard"] > 0:
+        is_discarded = (
+            self.cached is not None and not self.in_flight and one["async_tokens_to_discard"] > 0
+        )
+        if drafts and seats.names[i] in drafts and not (is_discarded and self.is_strict):
+            self.rewind(one, len(drafts[seats.names[i]]), num_sampled - 1, is_stale)
+        if is_discarded:
             one["async_tokens_to_discard"] -= 1
             return False  # sampled before the cache was reset
         known: list[int] = seats.known[i]
