@@ -68,6 +68,7 @@ class Setup:
     their hits among the events, and `drops_blocks`: EAGLE without hash look-ahead, which 0.33 can
     do. `most_of_prompt`: tokens of a long prompt in one step, 0 for any number; `is_adaptive`: more
     where few requests are there, in 0.33. `throttles`: some steps may not begin a prompt.
+    `has_logprobs`: some requests want those of their tokens.
     """
 
     specs: tuple[Any, ...]
@@ -99,6 +100,7 @@ class Setup:
     most_of_prompt: int = 0
     is_adaptive: bool = False
     throttles: bool = False
+    has_logprobs: bool = False
 
 
 def prepare() -> None:
@@ -239,12 +241,14 @@ class Prompt:
     is_session: bool = False
     items: tuple[Item, ...] = ()
     reports_hits: bool = False
+    logprobs: int | None = None
 
     def request(self, setup: Setup, *hash_lookahead: int) -> Any:
         """vLLM's request. `hash_lookahead`: a number, from 0.33 on."""
         sampling = SamplingParams(
             max_tokens=self.max_tokens,
             ignore_eos=False,
+            logprobs=self.logprobs,
             skip_reading_prefix_cache=self.skips_cache,
             extra_args={"kv_cache_report_mode": "full"} if self.reports_hits else None,
         )

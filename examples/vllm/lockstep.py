@@ -19,7 +19,7 @@ from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, LogprobsLists, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 
 from examples.vllm.connector import work_done
@@ -155,6 +155,7 @@ class Lockstep:
             is_session=self.setup.has_sessions and rng.random() < 0.3,
             items=self.items(len(start) + len(tail)) if self.setup.encoder_cache else (),
             reports_hits=self.setup.has_reports and rng.random() < 0.5,
+            logprobs=1 if self.setup.has_logprobs and rng.random() < 0.3 else None,
         )
 
     def items(self, num_tokens: int) -> tuple[Item, ...]:
@@ -229,6 +230,8 @@ class Lockstep:
             tokens.append([] if name in chunks else made)
         index = {name: place for place, name in enumerate(names)}
         made = ModelRunnerOutput(req_ids=names, req_id_to_index=index, sampled_token_ids=tokens)
+        if self.setup.has_logprobs:
+            made.logprobs = logprobs_of(tokens)
         if self.setup.loads:
             connector = self.sides[0].scheduler.connector
             made.kv_connector_output = work_done(connector, bool(self.setup.fails), rng)
@@ -267,6 +270,16 @@ class Lockstep:
             for pool in pools
         ]
         return None if queues[0] == queues[1] else f"free queues: {queues[0]} and {queues[1]}"
+
+
+def logprobs_of(sampled: Sequence[Sequence[int]]) -> LogprobsLists:
+    """Made-up ones of all sampled tokens, one after another; each is told by its token."""
+    tokens = [token for each in sampled for token in each]
+    starts = [0]
+    for each in sampled:
+        starts.append(starts[-1] + len(each))
+    values = [[-float(token)] for token in tokens]
+    return LogprobsLists([[token] for token in tokens], values, [0 for _ in tokens], starts)
 
 
 def main() -> int:

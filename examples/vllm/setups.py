@@ -33,6 +33,7 @@ def alone() -> dict[str, Setup]:
         "full, drafts": replace(plain, num_drafts=3),
         "full, async": replace(plain, is_async=True),
         "full, async, drafts": replace(plain, is_async=True, num_drafts=2),
+        "full, logprobs": replace(plain, num_drafts=2, has_logprobs=True),
         "full, events": replace(plain, has_events=True),
         "full, priority, watermark": replace(plain, policy="priority", watermark=0.05),
         "full, sessions": replace(plain, num_blocks=200, has_sessions=True, has_events=True),

@@ -2,7 +2,7 @@
 cimport cython
 from kvfast._compiled.request cimport FastRequest
 
-cdef int AHEAD, DUE, STOP, END, ALWAYS, PLAIN, CLIENT, PROMPT, WIDTH
+cdef int AHEAD, DUE, STOP, END, ALWAYS, PLAIN, CLIENT, PROMPT, LOGPROBS, WIDTH
 
 
 @cython.final
@@ -27,6 +27,7 @@ cdef class Seats:
     @cython.locals(known=list, outputs=list, notes="long long[:, ::1]", number="long long")
     cpdef bint append(self, Py_ssize_t i, object token) except -1
     cpdef Py_ssize_t client_of(self, Py_ssize_t i) except -1
+    cpdef bint has_logprobs(self, Py_ssize_t i) except -1
     cpdef bint is_plain(self, Py_ssize_t i) except -1
     cpdef int note_plain(self, Py_ssize_t i) except -1
     @cython.locals(i=Py_ssize_t)

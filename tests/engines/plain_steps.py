@@ -20,10 +20,10 @@ class Made:
         raise AttributeError(name)
 
 
-def whole_answer(request: Any, new: list[int], reason: str | None) -> Any:
+def whole_answer(request: Any, new: list[int], reason: str | None, place: int) -> Any:
     events, request.events = request.events, []
     stats, request.prefill_stats = request.prefill_stats, None
-    return request.request_id, new, reason, request.stop_reason, events, stats
+    return request.request_id, new, place, reason, request.stop_reason, events, stats
 
 
 def ends(request: Any, longest: int) -> bool:
@@ -138,12 +138,14 @@ class Plainly:
         self.rewound: dict[tuple[int, int], int] = {}
         self.log: list[Any] = []
         self.ended: list[str] = []
-        for (name, count), new in zip(told.counts.items(), sampled, strict=True):
+        each = zip(told.counts.items(), sampled, strict=True)
+        for place, ((name, count), new) in enumerate(each):
             if name in requests:
-                self.take_one(requests[name], count, new, len(told.drafts.get(name, ())))
+                drafts = told.drafts.get(name, ())
+                self.take_one(requests[name], count, new, len(drafts), place)
         return self.answers, self.rewound, self.log, self.ended
 
-    def take_one(self, one: Any, count: int, new: list[int], num_drafts: int) -> None:
+    def take_one(self, one: Any, count: int, new: list[int], num_drafts: int, place: int) -> None:
         """One request takes what was sampled for it."""
         status = one.status
         is_stale = False
@@ -177,8 +179,10 @@ class Plainly:
             self.log.append(one.request_id)
         reason = stop(one, status) if has_ended else None
         more = (one.events, one.prefill_stats, one.stop_reason, one.trace_headers)
-        is_plain = not any((reason, *more, one.num_nans_in_logits))
-        answer = (one.request_id, new) if is_plain else whole_answer(one, new, reason)
+        wants = one.sampling_params.num_logprobs is not None
+        is_plain = not any((wants, reason, *more, one.num_nans_in_logits))
+        at = place if wants else -1
+        answer = (one.request_id, new) if is_plain else whole_answer(one, new, reason, at)
         self.answers.setdefault(one.client_index, []).append(answer)
         if has_ended and status == RUNNING:
             self.ended.append(one.request_id)

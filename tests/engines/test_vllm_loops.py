@@ -164,6 +164,7 @@ class Story:
                 stop_token_ids=rng.choice((None, [], [3, 4])),
                 repetition_detection=rng.choice((None, None, 1)),
                 min_tokens=rng.choice((0, 0, 3)),
+                num_logprobs=rng.choice((None, None, 1)),
             ),
             max_tokens=rng.randint(2, 20),
             num_prompt_tokens=len(prompt),
@@ -339,6 +340,8 @@ MISTAKES = (
     ("taking", 'not one["events"]', 'one["events"] is not None'),
     ("taking", 'one["stop_reason"] is None', "True"),
     ("taking", "self.client = client", "pass"),
+    ("taking", "place if seats.has_logprobs(i) else -1", "i if seats.has_logprobs(i) else -1"),
+    ("taking", "not is_plain and at < 0 and", "not is_plain and"),
 )
 """Of a line of loops or taking each; with the prefix of a mistake, none is equivalent."""
 
@@ -369,7 +372,7 @@ def _source(module: ModuleType) -> str:
         ("num_nans_in_logits", {"r": 1}, False),
         ("prompt_logprobs_dict", {"r": None}, False),
         ("pooler_output", [None], False),
-        ("logprobs", (), False),
+        ("logprobs", (), True),
         ("kv_connector_output", object(), False),
         ("sampled_token_ids", [], False),
     ],

@@ -79,7 +79,10 @@ class LaterSteps(BatchedSteps):
         preempted, s.reset_preempted_req_ids = s.reset_preempted_req_ids, set()
         return {
             "preempted_req_ids": preempted,
-            "encoder_input_updates": s._get_encoder_input_updates(scheduled, new, {}),
+            # Of requests with images, of which no step is batched; it looks at every request.
+            "encoder_input_updates": s._get_encoder_input_updates(scheduled, new, {})
+            if s._pending_encoder_input_ids
+            else {},
             "new_block_ids_to_zero": s._get_new_block_ids_to_zero(),
             "skip_drafts": s.can_skip_drafts and not self._needs_drafts(chosen, admitted),
             "ec_manager_metadata": s.encoder_cache_manager.get_manager_metadata(),
@@ -119,7 +122,7 @@ class Admission:
     def __init__(self, scheduler: Any, chosen: Chosen) -> None:
         self.scheduler = scheduler
         self.drafts = chosen.drafts
-        running = chosen.requests()
+        running = chosen.requests() if scheduler.num_spec_tokens else []  # else nothing is padded
         self.is_beside_others = bool(running)
         self.is_beside_prefill = any(request.is_prefill_chunk for request in running)
         self.holding: deque[Any] = deque()

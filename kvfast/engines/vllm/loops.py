@@ -10,12 +10,13 @@ from array import array
 from typing import Any
 
 AHEAD = 32
-DUE, STOP, END, ALWAYS, PLAIN, CLIENT, PROMPT, WIDTH = range(8)
+DUE, STOP, END, ALWAYS, PLAIN, CLIENT, PROMPT, LOGPROBS, WIDTH = range(9)
 """Columns of `Seats.notes`, in tokens where nothing else is said.
 
 DUE: length at which vLLM's hasher has something to hash. STOP: length that may end the request.
 END: the token that ends it, or -1. ALWAYS: 1 if any may. PLAIN: 1 if it is known to answer with
 tokens alone. CLIENT: the number of its client. PROMPT: what it knew before its first output.
+LOGPROBS: 1 if it wants those of its tokens.
 """
 
 
@@ -31,8 +32,7 @@ class Seats:
 
     `computed_at`, `goal_at`: of each, computed tokens before the step, and how many it has with
     those that are sampled later; `took` has the places of those that the step computes. `touched`
-    has no meaning: what is read into it is in the processor's cache when it is needed, and reads
-    do not wait for others.
+    has no meaning: what is read into it is in the processor's cache when it is needed.
     """
 
     def __init__(
@@ -63,8 +63,6 @@ class Seats:
     def nobody(self) -> Seats:
         """Seats of the same scheduler, without requests."""
         return Seats(self.longest, self.hash_size, self.ahead, self.has_drafts, self.has_later)
-
-    # Who sits.
 
     def join(
         self, requests: list[Any], names: list[str], handles: list[int], mine: list[Any]
@@ -112,6 +110,7 @@ class Seats:
         notes[i, END] = -1 if end is None else end
         notes[i, ALWAYS] = params.repetition_detection is not None
         self.stops[i] = params.stop_token_ids or None
+        notes[i, LOGPROBS] = params.num_logprobs is not None
         notes[i, PLAIN] = 0
         notes[i, CLIENT] = one["client_index"]
         self.note_due(i)
@@ -141,6 +140,10 @@ class Seats:
     def client_of(self, i: int) -> int:
         """The number of its client."""
         return self.notes[i, CLIENT]
+
+    def has_logprobs(self, i: int) -> bool:
+        """Whether it wants the log-probabilities of its tokens."""
+        return self.notes[i, LOGPROBS] > 0
 
     def is_plain(self, i: int) -> bool:
         """Whether it is known to answer with tokens alone."""
@@ -187,7 +190,7 @@ class Seats:
             while place < len(self.requests) and self.names[place] not in forgotten:
                 place += 1
             while place < len(self.requests):  # freed, and back in its place
-                self.drop(len(self.requests) - 1, forgotten)
+                self.drop(place, forgotten)
             forgotten.clear()
         return len(self.requests)
 
@@ -239,9 +242,8 @@ class Seats:
             counts.append(count)
             computed.append(before)
             outputs.append(goal - self.notes[i, PROMPT])
-            left -= count
-            same = count if most == 0 or same == count else 0
-            most = max(most, count)
+            left, most = left - count, max(most, count)
+            same = count if len(counts) == 1 or same == count else 0
         return Chosen(self, counts, same, most, computed, outputs, drafts, budget - left)
 
     def those(self, values: Any, number: int) -> list[Any]:
@@ -249,13 +251,11 @@ class Seats:
         return [values[self.took[k]] for k in range(number)]
 
     def read_ahead(self, first: int, end: int) -> None:
-        """Read what `choose` will read of these: all dicts, then all lists."""
+        """Read what `choose` will read of these; the reads do not wait for each other."""
         for i in range(first, end):
             one: dict[str, Any] = self.members[i]
-            self.touched ^= len(one)
-        for i in range(first, end):
             known: list[int] = self.known[i]
-            self.touched ^= len(known)
+            self.touched ^= len(one) ^ len(known)
 
     def scheduled(self, chosen: Chosen) -> dict[str, int]:
         """Tokens of each by its name, in a dict of its own."""
@@ -330,8 +330,7 @@ class Seats:
             if prefills:
                 prefills.discard(self.requests[i])
             if placeholders is not None:
-                later: int = one["num_output_placeholders"]
-                later += 1
+                later: int = one["num_output_placeholders"] + 1
                 if drafts and self.names[i] in drafts:
                     later += len(drafts[self.names[i]])
                 one["num_output_placeholders"] = later

@@ -17,7 +17,8 @@ AHEAD = 32  # as in loops
 class Taker:
     """Takes what was sampled in a step into the requests, and makes what each answers.
 
-    `made` makes an answer of tokens alone, `told` any other; `ends` says whether the last token
+    `made` makes an answer of tokens alone, `told` any other, with the place of its logprobs, -1 for
+    none; `ends` says whether the last token
     ends its request, `stopped` why. `cached` has blocks cached once their tokens are known; None:
     the next step does. `num_rewound`: how often so many drafts were tried, and so many right.
     `ended`: the seats of those that ended, in their order.
@@ -81,14 +82,15 @@ class Taker:
                 place = found + 1
                 if found % AHEAD == 0:
                     seats.read_ahead(found, min(found + AHEAD, num_seats))
-                if self.take(seats, found, new, names[name], drafts, self.running):
+                count = names[name]
+                if self.take(seats, found, new, count, drafts, self.running, places[name]):
                     self.ended.append(found)
             elif name in requests:
                 # Preempted in the meantime, or aborted.
                 request = requests[name]
                 alone = seats.nobody()
                 alone.join([request], [name], [0], [None])
-                self.take(alone, 0, new, names[name], drafts, request.status)
+                self.take(alone, 0, new, names[name], drafts, request.status, places[name])
         return self.answers
 
     def place_of(self, seats: loops.Seats, name: str, place: int) -> int:
@@ -106,6 +108,7 @@ class Taker:
         count: int,
         drafts: dict[str, list[int]],
         status: Any,
+        place: int,
     ) -> bool:
         """One request takes what was sampled for it; whether it has ended."""
         one: dict[str, Any] = seats.members[i]
@@ -131,7 +134,7 @@ class Taker:
         has_ended = self.append(seats, i, new)
         if not is_stale and (self.cached is not None or self.in_flight):
             self.settle(seats, i, before, num_sampled, len(new), is_running)
-        self.answer(seats, i, new, status, has_ended)
+        self.answer(seats, i, new, status, has_ended, place)
         return has_ended
 
     def land(self, one: dict[str, Any], count: int) -> bool:
@@ -202,17 +205,23 @@ class Taker:
             self.cached(seats.requests[i], final)
 
     def answer(
-        self, seats: loops.Seats, i: int, new: list[int], status: Any, has_ended: bool
+        self,
+        seats: loops.Seats,
+        i: int,
+        new: list[int],
+        status: Any,
+        has_ended: bool,
+        place: int,
     ) -> None:
         """What a request answers, for its client; one that has ended is stopped."""
         request = seats.requests[i]
-        is_plain = seats.is_plain(i)
+        is_plain, at = seats.is_plain(i), place if seats.has_logprobs(i) else -1
         if not is_plain:
             one: dict[str, Any] = seats.members[i]
             if self.prefilled is not None and one["prefill_stats"] is not None:
                 self.prefilled(request)
         reason = self.stopped(request, status) if has_ended else None
-        if not is_plain and reason is None and self.becomes_plain(one):
+        if not is_plain and at < 0 and reason is None and self.becomes_plain(one):
             # Neither changes while it runs, but by updates that are not made here.
             is_plain = True
             seats.note_plain(i)
@@ -223,7 +232,7 @@ class Taker:
         if is_plain and reason is None:
             self.of_client.append(self.made(seats.names[i], new))
         else:
-            self.of_client.append(self.told(request, new, reason))
+            self.of_client.append(self.told(request, new, reason, at))
 
     def becomes_plain(self, one: dict[str, Any]) -> bool:
         """Whether a request has nothing but tokens to answer."""

@@ -21,6 +21,7 @@ RUNNING, PREEMPTED = RequestStatus.RUNNING, RequestStatus.PREEMPTED
 
 def updated(step: Update, plan: Any, output: Any) -> dict[int, Any]:
     """The outputs for each client, and what the tokens change in the scheduler and its requests."""
+    step.logprobs = output.logprobs
     outputs = step.taker.take_all(
         step.scheduler.batched_steps.seats,
         plan.num_scheduled_tokens,
@@ -33,26 +34,13 @@ def updated(step: Update, plan: Any, output: Any) -> dict[int, Any]:
     return step.answer(outputs, output)
 
 
-def _told(request: Any, new: list[int], finish_reason: Any) -> Any:
-    """What a request answers that has more than tokens to tell."""
-    return EngineCoreOutput(
-        request.request_id,
-        new,
-        finish_reason=finish_reason,
-        stop_reason=request.stop_reason,
-        events=request.take_events(),
-        prefill_stats=request.take_prefill_stats(),
-        trace_headers=request.trace_headers,
-        num_nans_in_logits=request.num_nans_in_logits,
-    )
-
-
 class Update:
-    """One update of a scheduler.
+    """One update of a scheduler. `logprobs`: of what was sampled, None for none.
 
     `prefilled` is called with each request that answers for the first time.
     """
 
+    logprobs: Any = None
     prefilled: Callable[[Any], None] | None = None
 
     def __init__(self, scheduler: Any) -> None:
@@ -64,7 +52,7 @@ class Update:
             RUNNING,
             PREEMPTED,
             EngineCoreOutput,
-            _told,
+            self.told,
             check_stop,
             self.stop,
             manager.cache_blocks if self.caches() else None,
@@ -72,6 +60,23 @@ class Update:
             scheduler.num_spec_tokens > 0,
             scheduler.batched_steps.is_since_025,
             self.prefilled,
+        )
+
+    def told(self, request: Any, new: list[int], finish_reason: Any, place: int) -> Any:
+        """What a request answers that has more than tokens to tell."""
+        logprobs = None
+        if place >= 0 and self.logprobs:
+            logprobs = self.logprobs.slice_request(place, len(new))
+        return EngineCoreOutput(
+            request.request_id,
+            new,
+            new_logprobs=logprobs,
+            finish_reason=finish_reason,
+            stop_reason=request.stop_reason,
+            events=request.take_events(),
+            prefill_stats=request.take_prefill_stats(),
+            trace_headers=request.trace_headers,
+            num_nans_in_logits=request.num_nans_in_logits,
         )
 
     def caches(self) -> bool:

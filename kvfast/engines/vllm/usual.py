@@ -6,7 +6,7 @@ from typing import Any
 
 
 def is_usual(scheduler: Any, plan: Any, output: Any) -> bool:
-    """Return whether an output has sampled tokens alone, which no other part of vLLM reads.
+    """Return whether an output has sampled tokens and their logprobs alone.
 
     vLLM's V1 runner leaves members without content None or empty: `num_nans_in_logits` is `{}`
     where nothing was counted.
@@ -14,7 +14,6 @@ def is_usual(scheduler: Any, plan: Any, output: Any) -> bool:
     return (
         not plan.num_invalid_spec_tokens
         and bool(output.sampled_token_ids)
-        and output.logprobs is None
         and not output.prompt_logprobs_dict
         and not output.pooler_output
         and output.kv_connector_output is None
