@@ -138,6 +138,15 @@ def kept() -> Mapping[str, Any]:
     return found
 
 
+def as_lines(told: Mapping[str, Sequence[Any]]) -> str:
+    """JSON with a line for each that was measured."""
+    parts = []
+    for key, found in told.items():
+        each = ",\n".join(json.dumps(one, ensure_ascii=False) for one in found)
+        parts.append(f'"{key}": [\n{each}\n]')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
 def page(measured: Sequence[Row], told: Mapping[str, Any]) -> str:
     """docs/BLAME.md."""
     return blame_page.text(measured, told, halves(measured), WAYS, len(registry()))
@@ -163,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 told["drawn"].append(each)
                 print(each, flush=True)
     if told:
-        KEPT.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        KEPT.write_text(as_lines(told), "utf-8")
     measured = rows(known())
     PAGE.write_text(page(measured, told), "utf-8")
     for number, way in enumerate(WAYS):
