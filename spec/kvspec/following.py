@@ -92,7 +92,8 @@ def checked_hashes(hashes: Sequence[bytes], number: int, size_bytes: int) -> lis
     given = [each for each, _ in zip(hashes, range(number + 1), strict=False)]
     if len(given) != number:
         raise InvalidArgumentError("hashes", len(given), f"{number}, one for each newly full block")
-    for place, block_hash in enumerate(given):
-        if type(block_hash) is not bytes or len(block_hash) != size_bytes:
-            raise InvalidArgumentError(f"hashes[{place}]", block_hash, f"{size_bytes} bytes")
-    return given
+    if {*map(type, given)} <= {bytes} and {*map(len, given)} <= {size_bytes}:
+        return given
+    is_right = [type(each) is bytes and len(each) == size_bytes for each in given]
+    place = is_right.index(False)
+    raise InvalidArgumentError(f"hashes[{place}]", given[place], f"{size_bytes} bytes")

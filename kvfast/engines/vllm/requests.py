@@ -74,7 +74,7 @@ class Requests:
         reports: bool = False,
     ) -> Any:
         size = self.hash_block_size
-        given = [hashes[i] for i in range(self.num_hashes(num_tokens))] if size else ()
+        given = hashes[: self.num_hashes(num_tokens)] if size else ()
         return self.implementation.make_followed(
             self.manager, FollowedInput(name, num_tokens, num_prompt, given, skips, reports)
         )
