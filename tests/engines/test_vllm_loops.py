@@ -324,7 +324,7 @@ MISTAKES = (
     ("loops", "min(self.longest, prompt + one", "min(self.longest, 1 + prompt + one"),
     ("loops", "self.last_step.pop(name, None)", "pass"),
     ("loops", "self.notes[i, column] = self.notes[i + 1, column]", "pass"),
-    ("loops", "and self.names[place] not in forgotten", ""),
+    ("loops", "> back[0]", "> back[0] + 1"),
     ("loops", "mine.num_hashes + 1", "mine.num_hashes + 2"),
     ("loops", "flying += counts[k]", "flying += 1"),
     ("taking", "range(place, len(seats.names))", "range(place, place + 1)"),

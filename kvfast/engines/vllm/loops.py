@@ -67,7 +67,7 @@ class Seats:
     def join(
         self, requests: list[Any], names: list[str], handles: list[int], mine: list[Any]
     ) -> None:
-        """Seats for those that came, behind the others."""
+        """Give seats to those that came, behind the others."""
         first = len(self.requests)
         self.requests += requests
         self.names += names
@@ -85,7 +85,7 @@ class Seats:
             self.note(i)
 
     def make_room(self) -> None:
-        """Numbers of at least as many requests as there are."""
+        """Make room for the numbers of all requests."""
         old = len(self.computed_at)
         if len(self.requests) <= old:
             return
@@ -120,7 +120,7 @@ class Seats:
         self.notes[i, DUE] = (len(self.hashes[i]) + 1) * self.hash_size + self.ahead
 
     def append(self, i: int, token: int) -> bool:
-        """A request has another token; whether that may end it."""
+        """Append a token to a request; return whether that may end it."""
         known: list[int] = self.known[i]
         outputs: list[int] = self.sampled[i]
         notes, stops, number = self.notes, self.stops[i], token
@@ -138,19 +138,19 @@ class Seats:
         )
 
     def client_of(self, i: int) -> int:
-        """The number of its client."""
+        """Return the number of its client."""
         return self.notes[i, CLIENT]
 
     def has_logprobs(self, i: int) -> bool:
-        """Whether it wants the log-probabilities of its tokens."""
+        """Return whether it wants the logprobs of its tokens."""
         return self.notes[i, LOGPROBS] > 0
 
     def is_plain(self, i: int) -> bool:
-        """Whether it is known to answer with tokens alone."""
+        """Return whether it is known to answer with tokens alone."""
         return self.notes[i, PLAIN] > 0
 
     def note_plain(self, i: int) -> None:
-        """It answers with tokens alone."""
+        """Note that it answers with tokens alone."""
         self.notes[i, PLAIN] = 1
 
     def forget_plain(self) -> None:
@@ -169,28 +169,28 @@ class Seats:
                 self.notes[i, column] = self.notes[i + 1, column]
 
     def leave(self, name: str, forgotten: set[str]) -> None:
-        """One of these names is of nobody any more."""
+        """Forget the name of one that left."""
         self.last_step.pop(name, None)
         forgotten.discard(name)
 
     def keep(self, running: list[Any], forgotten: set[str]) -> int:
-        """Drop the seats of those that left; how many of `running`, from the first, have theirs.
+        """Drop the seats of those that left; return how many of `running` have theirs, first ones.
 
         Those that came run behind all others; where they do not, fewer seats are kept. `forgotten`:
         names that lost their handles since the last call, whose seats go, too; empty afterwards.
         """
         place = 0
         while place < len(self.requests):
-            if place < len(running) and self.requests[place] is running[place]:
+            if place == len(running):
+                self.drop(len(self.requests) - 1, forgotten)
+            elif self.requests[place] is running[place]:
                 place += 1
             else:
                 self.drop(place, forgotten)
         if forgotten:
-            place = 0
-            while place < len(self.requests) and self.names[place] not in forgotten:
-                place += 1
-            while place < len(self.requests):  # freed, and back in its place
-                self.drop(place, forgotten)
+            back = [i for i in range(len(self.names)) if self.names[i] in forgotten]
+            while back and len(self.names) > back[0]:  # freed, and back in its place
+                self.drop(len(self.names) - 1, forgotten)
             forgotten.clear()
         return len(self.requests)
 
@@ -247,7 +247,7 @@ class Seats:
         return Chosen(self, counts, same, most, computed, outputs, drafts, budget - left)
 
     def those(self, values: Any, number: int) -> list[Any]:
-        """Of the values of all, those of the first so many that the step computes."""
+        """Return, of the values of all, those of the first so many that the step computes."""
         return [values[self.took[k]] for k in range(number)]
 
     def read_ahead(self, first: int, end: int) -> None:
@@ -375,7 +375,7 @@ class Chosen:
         self.total = total
 
     def requests(self) -> list[Any]:
-        """Those that the step computes."""
+        """Return those that the step computes."""
         return self.seats.those(self.seats.requests, len(self.counts))
 
     def granted(

@@ -183,7 +183,7 @@ class BatchedSteps:
     # What runs.
 
     def _are_seated(self) -> bool:
-        """Have the seats be of those that run; False if any of them is unusual."""
+        """Seat those that run; return False if any of them is unusual."""
         running, forgotten = self.scheduler.running, self.manager.forgotten
         if self.odd or forgotten or running != self.seats.requests:
             came = running[self.seats.keep(running, forgotten) :]

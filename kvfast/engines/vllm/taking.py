@@ -94,7 +94,7 @@ class Taker:
         return self.answers
 
     def place_of(self, seats: loops.Seats, name: str, place: int) -> int:
-        """Where a request sits, at this place or behind it; else the number of seats."""
+        """Return where a request sits, from this place on; the number of seats if nowhere."""
         for i in range(place, len(seats.names)):
             if seats.names[i] is name:
                 return i
@@ -110,7 +110,7 @@ class Taker:
         status: Any,
         place: int,
     ) -> bool:
-        """One request takes what was sampled for it; whether it has ended."""
+        """Give a request what was sampled for it; return whether it has ended."""
         one: dict[str, Any] = seats.members[i]
         is_stale = self.in_flight and self.land(one, count)
         is_running = status is self.running
@@ -213,7 +213,7 @@ class Taker:
         has_ended: bool,
         place: int,
     ) -> None:
-        """What a request answers, for its client; one that has ended is stopped."""
+        """Make what a request answers, for its client; stop one that has ended."""
         request = seats.requests[i]
         is_plain, at = seats.is_plain(i), place if seats.has_logprobs(i) else -1
         if not is_plain:
@@ -235,7 +235,7 @@ class Taker:
             self.of_client.append(self.told(request, new, reason, at))
 
     def becomes_plain(self, one: dict[str, Any]) -> bool:
-        """Whether a request has nothing but tokens to answer."""
+        """Return whether a request has nothing but tokens to answer."""
         return (
             not one["events"]
             and one["prefill_stats"] is None
