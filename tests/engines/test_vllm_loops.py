@@ -214,6 +214,7 @@ class Story:
                 self.preempt(one)
         if self.running and rng.random() < 0.1:
             one = self.running[-1]  # freed, and back in its place
+            one.events = ["preempted", "scheduled"]
             self.forgotten.add(one.request_id)
             self.counts["back in its place"] += 1
 

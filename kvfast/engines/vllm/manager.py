@@ -31,6 +31,8 @@ OPTIONS = (
     "has_scheduled_reqs",
 )
 """The further arguments of `allocate_slots`, in vLLM's order."""
+NO_HANDLE = -1
+"""Of a request that ran where no step is batched."""
 OF_THE_ENCODER = ("CrossAttentionSpec", "EncoderOnlyAttentionSpec")
 """Groups whose blocks are no row of the request's tokens."""
 
@@ -38,8 +40,9 @@ OF_THE_ENCODER = ("CrossAttentionSpec", "EncoderOnlyAttentionSpec")
 class KvfastManager:
     """In place of `stock`, which is used for its configuration only and not kept.
 
-    `handles`: those of requests that ran in a batched step, by name; `forgotten`: names that lost
-    theirs since the last such step; `num_singles`: allocations outside of such steps.
+    `handles`: those of requests that have a seat, by name; `forgotten`: names that lost theirs
+    since seats were last looked at; `num_singles`: allocations outside of
+    batched steps.
     """
 
     requests_type = Requests
@@ -154,7 +157,8 @@ class KvfastManager:
         handle = self.handles.pop(name, None)
         if handle is not None:
             self.forgotten.add(name)
-            self.batched.unregister((handle,))
+            if handle != NO_HANDLE:
+                self.batched.unregister((handle,))
 
     def remove_skipped_blocks(
         self, request_id: str, total_computed_tokens: int, num_prompt_tokens: int | None = None

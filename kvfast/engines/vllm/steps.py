@@ -18,7 +18,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from kvfast.engines.vllm.admissions import Admitted, admit
 from kvfast.engines.vllm.compiled import Chosen, Seats
 from kvfast.engines.vllm.fit import is_since_025
-from kvfast.engines.vllm.manager import KvfastManager
+from kvfast.engines.vllm.manager import NO_HANDLE, KvfastManager
 from kvfast.engines.vllm.plans import planned
 from kvfast.engines.vllm.updates import Update, updated
 from kvfast.engines.vllm.usual import is_usual
@@ -200,7 +200,8 @@ class BatchedSteps:
         names = [request.request_id for request in came]
         for name, one in zip(names, mine, strict=True):
             if name not in handles:
-                handles[name] = self.batched.register(one)
+                # Where no step is batched, nobody would take the blocks that are noted for it.
+                handles[name] = NO_HANDLE if self.never else self.batched.register(one)
                 self.num_singles = -1
         self.seats.join(came, names, [handles[name] for name in names], mine)
 
