@@ -23,17 +23,8 @@ def tables(measured: Sequence[Measured], command: str) -> Iterator[str]:
         " call."
     )
     yield ""
-    head = [
-        "load",
-        "come",
-        "schedule",
-        "kvfast",
-        "ratio",
-        "update",
-        "kvfast",
-        "ratio",
-        "sum, ratio",
-    ]
+    sides = ["kvfast", "ratio"]
+    head = ["load", "come", "schedule", *sides, "update", *sides, "sum, ratio"]
     yield from _lines([*head, "batched"], [_row(each) for each in measured])
     stories = [each for each in measured if each.case.story is not None]
     if stories:

@@ -344,7 +344,7 @@ MISTAKES = (
     ("taking", "place if seats.has_logprobs(i) else -1", "i if seats.has_logprobs(i) else -1"),
     ("taking", "not is_plain and at < 0 and", "not is_plain and"),
 )
-"""Of a line of loops or taking each; with the prefix of a mistake, none is equivalent."""
+"""A line of loops or taking, and what stands in its place; none is equivalent."""
 
 
 @pytest.mark.parametrize(("file", "there", "wrong"), MISTAKES, ids=range(len(MISTAKES)))

@@ -34,8 +34,8 @@ examples (KV-MGR-12, now KV-POOL-8) were corrected by what the rules say.
 DRAWN = """\
 Changes of a line of kvref that mutmut made and chance drew (`tests/judge/drawn.py`), each behind
 the directed suite as a server. Nobody wrote a check for them. Right is a rule that the changed
-function names. Planning, tiers, fleets, checks of configurations, words of errors and values
-changed to None are left out.
+function names, or its class or module where it names none. Planning, tiers, fleets, checks of
+configurations, words of errors and values changed to None are left out.
 """
 
 

@@ -41,8 +41,8 @@ class KvfastManager:
     """In place of `stock`, which is used for its configuration only and not kept.
 
     `handles`: those of requests that have a seat, by name; `forgotten`: names that lost theirs
-    since seats were last looked at; `num_singles`: allocations outside of
-    batched steps.
+    since seats were last looked at; `num_singles`: allocations outside of batched
+    steps.
     """
 
     requests_type = Requests

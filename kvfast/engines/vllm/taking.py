@@ -18,10 +18,9 @@ class Taker:
     """Takes what was sampled in a step into the requests, and makes what each answers.
 
     `made` makes an answer of tokens alone, `told` any other, with the place of its logprobs, -1 for
-    none; `ends` says whether the last token
-    ends its request, `stopped` why. `cached` has blocks cached once their tokens are known; None:
-    the next step does. `num_rewound`: how often so many drafts were tried, and so many right.
-    `ended`: the seats of those that ended, in their order.
+    none; `ends` says whether the last token ends its request, `stopped` why. `cached` has blocks
+    cached once their tokens are known; None: the next step does. `num_rewound`: how often so many
+    drafts were tried, and so many right. `ended`: the seats of those that ended, in their order.
 
     `in_flight`: vLLM counts the tokens of steps that were not updated, as 0.33 does. `drafts`: then
     it has blocks cached here, whether tokens were sampled ahead or not. `is_strict`: drafts of an
